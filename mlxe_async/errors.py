@@ -1,0 +1,95 @@
+"""Every error a user can meet, each with the exit code of the command that ends because of it."""
+
+from __future__ import annotations
+
+
+class MlxeError(Exception):
+    """Base of all errors raised on purpose; `exit_code` is the process exit code it leads to."""
+
+    exit_code = 3
+
+
+class SettingsError(MlxeError):
+    """The settings are not acceptable. `problems` holds one line each: place, key, got, expected."""
+
+    exit_code = 2
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class TaskError(MlxeError):
+    """The environment cannot be made or does not keep its contract when it is probed."""
+
+    exit_code = 2
+
+
+class UnsupportedPlatform(MlxeError):
+    """The host lacks something that cannot be done without, such as Linux itself."""
+
+    exit_code = 4
+
+
+class ResourceError(MlxeError):
+    """Memory, descriptors, disk or permissions do not suffice for the plan."""
+
+    exit_code = 4
+
+
+class RunFailed(MlxeError):
+    """The run cannot go on: a mandatory process is lost for good or a restart budget is used up."""
+
+    exit_code = 3
+
+
+class NumericError(MlxeError):
+    """Learning produced non-finite numbers again and again."""
+
+    exit_code = 5
+
+
+class NonFiniteWeights(NumericError):
+    """Weights with a NaN or an infinity were offered for publication; the old version stays."""
+
+
+class RunFolderBusy(MlxeError):
+    """Another living run holds the folder."""
+
+    exit_code = 75
+
+
+class ProtocolError(MlxeError):
+    """Bytes on a control pipe, or words in shared memory, are not what was agreed."""
+
+
+class CorruptRecord(MlxeError):
+    """A committed record in shared memory fails its checks. It is set aside, never served."""
+
+
+class ProcessDied(MlxeError):
+    """A child process ended without being asked to; the message says how."""
+
+
+class EnvironmentFault(MlxeError):
+    """An environment raised or broke its contract.
+
+    Args:
+        detail: one sentence saying what was expected and what came.
+        phase: `"make"`, `"reset"` or `"step"`.
+        env_index: which of the executor's environments, from 0.
+        seed: the seed of the episode; None when there is none yet.
+        step: steps taken in the episode.
+        trace: the traceback as text, empty when nothing was raised.
+    """
+
+    def __init__(
+        self, detail: str, *, phase: str, env_index: int, seed: int | None = None, step: int = 0, trace: str = ""
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.phase = phase
+        self.env_index = env_index
+        self.seed = seed
+        self.step = step
+        self.trace = trace

@@ -1,0 +1,1 @@
+"""Processes, pipes and shared memory. Knows no torch and no reinforcement learning."""

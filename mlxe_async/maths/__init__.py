@@ -1,0 +1,1 @@
+"""Pure functions on arrays: returns, corrections, priorities."""

@@ -1,0 +1,1 @@
+"""What is kept for learning, in shared memory. Numpy only."""

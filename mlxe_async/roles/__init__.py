@@ -1,0 +1,1 @@
+"""Executor, memorizer, learner and evaluator as plain objects."""

@@ -1,0 +1,1 @@
+"""Environments: making, stepping and checking them."""
