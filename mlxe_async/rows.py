@@ -175,6 +175,8 @@ def standard_columns(spaces: Spaces) -> tuple[Column, ...]:
     """The columns that every stored step has, whatever the algorithm.
 
     `next_obs` is the observation the step led to, also at the end of an episode (never the one after a reset).
+    `cut` marks the last row of a rollout that stops inside an episode: nothing follows on, but the world goes on;
+    `last` the final row of a rollout, all environments of the executor together.
     `log_prob` is log mu(a|s) of the policy that really chose the action, `version` the weights it used.
     `episode` counts the episodes of one environment of one executor, `step` the rows of one episode, both from 0.
     """
@@ -185,6 +187,8 @@ def standard_columns(spaces: Spaces) -> tuple[Column, ...]:
         Column("reward", "<f4"),
         Column("terminated", "|u1"),
         Column("truncated", "|u1"),
+        Column("cut", "|u1"),
+        Column("last", "|u1"),
         Column("next_obs", spaces.observation_dtype, spaces.observation_shape),
         Column("log_prob", "<f4"),
         Column("version", "<i8", fill=-1),

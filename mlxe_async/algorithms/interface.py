@@ -1,0 +1,158 @@
+"""What an algorithm is to the rest of the program: one object that acts, derives, and learns.
+
+The same class lives in four places. An executor holds one with `learns=False` and calls `load`, `act` and, when a
+segment of an episode closes, `derive`. The memory asks for columns, `window`, `batch_rows` and `priorities`. The
+learner holds one with `learns=True` and calls `updates_due`, `update` and `weights`. The evaluator calls `greedy_many`.
+
+Shapes: L rows of a segment, T time, B environments side by side, M samples of a batch, O an observation, A actions,
+P weights, V versions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from mlxe_async.networks import Floats, Parameters
+from mlxe_async.rows import Array, Column, Spaces
+
+Rows = dict[str, Array]
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How far the run is; whatever an algorithm anneals, it anneals by this one clock.
+
+    Args:
+        env_steps: environment steps memorized so far, all executors together.
+        episodes: episodes finished so far.
+        updates: calls of `update` so far.
+        version: weights published so far.
+    """
+
+    env_steps: int = 0
+    episodes: int = 0
+    updates: int = 0
+    version: int = 0
+
+
+@dataclass(frozen=True)
+class Priorities:
+    """How a replay memory draws its samples.
+
+    Args:
+        kind: `"uniform"`, or `"td"`: proportional to (the priority that `update` returned) ** exponent; rows that no
+            update has seen yet have the largest priority there is.
+        exponent: 0 makes `"td"` uniform, 1 makes it fully proportional.
+        correction: exponent beta of the importance weights (N P)^-beta / max; 0 leaves all weights at 1.
+    """
+
+    kind: Literal["uniform", "td"] = "uniform"
+    exponent: float = 0.6
+    correction: float = 0.4
+
+
+class Algorithm(Protocol):
+    """The verbs every algorithm has. `Settings` is validated before anything else is built."""
+
+    Settings: ClassVar[type[BaseModel]]
+    memory: ClassVar[Literal["replay", "rollouts"]]
+    """`"replay"`: samples are drawn again and again; `"rollouts"`: every row is learned from in one update only."""
+
+    extra_columns: tuple[Column, ...]
+    """What `act` writes into a row beyond the standard columns."""
+    derived_columns: tuple[Column, ...]
+    """What `derive` computes when a segment closes."""
+    window: int
+    """Consecutive rows of one episode in one sample; 1 means single rows."""
+    batch_rows: int
+    """Rows of one update: a replay memory draws M = batch_rows // window samples, rollouts are gathered until there
+    are that many rows."""
+    priorities: Priorities
+    parameters: Parameters
+    """Names and shapes of everything that acts, in the order of the flat vector: weights, but also exploration
+    constants or normaliser statistics where there are any, so that they travel under one version."""
+
+    def __init__(
+        self, settings: Any, spaces: Spaces, *, seed: int, learns: bool, threads: int = 1, device: str = "cpu"
+    ) -> None:
+        """Build it; with `learns=False` there is no optimiser and torch is not imported.
+
+        Raises:
+            ValueError: the settings do not fit these spaces; the message names the key.
+        """
+        ...
+
+    def load(self, flat: Floats) -> None:
+        """Act with these weights (P,) from now on; copied."""
+        ...
+
+    def act(self, obs: Array, rng: np.random.Generator) -> Rows:
+        """Behave: observations (B, O) -> `action` (B, ...), `log_prob` (B,) of mu(a|s), and the extra columns."""
+        ...
+
+    def greedy(self, obs: Array) -> Array:
+        """The best action (B, ...) for each observation (B, O) under the loaded weights, without exploration."""
+        ...
+
+    def greedy_many(self, flats: Floats, obs: Array) -> Array:
+        """The best actions (V, B, ...) of V versions (V, P), each on its own observations (V, B, O).
+
+        Preparing the versions is remembered for the array object `flats`; offer a new array when they change.
+        """
+        ...
+
+    def behaviour_log_prob(self, obs: Array, action: Array) -> Floats:
+        """Log mu(action|obs) (N,) under the loaded weights, as `act` would have stored it; to check stored rows."""
+        ...
+
+    def derive(self, segment: Rows) -> Rows:
+        """The derived columns (L, ...) of a closed segment: consecutive rows of one episode of one environment.
+
+        Its last row may be terminated (the future is worth 0), truncated, or neither because the segment was cut
+        (both: bootstrap from its `next_obs`). Rows before the last are neither.
+        """
+        ...
+
+    def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:
+        """Updates to do now that `new_rows` rows of `new_segments` closed segments came and memory holds `rows`."""
+        ...
+
+    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Floats | None]:
+        """Learn from one batch; returns what was measured and, for `"td"` priorities, new priorities (M,) > 0.
+
+        With `window` 1 the arrays are (M, ...), else time-major (window, M, ...) with `valid` (window, M): rows after
+        an episode's end are padding. Rollouts come as (T, M, ...) with `valid`. `weight` (M,) are importance weights.
+        """
+        ...
+
+    def weights(self) -> Floats:
+        """What to publish (P,), a private copy; it may be a running average of what the optimiser works on."""
+        ...
+
+    def set_weights(self, flat: Floats) -> None:
+        """Learn on from these weights (P,) with a fresh optimiser, as after a restart."""
+        ...
+
+
+class Distributed(Protocol):
+    """The two halves of `update` where gradients travel: workers differentiate, the server applies."""
+
+    def differentiate(self, batch: Rows, clock: Clock) -> tuple[Floats, Metrics]:
+        """The gradient (P,) of the loss at the loaded weights; nothing is changed."""
+        ...
+
+    def apply(self, gradient: Floats, worker_weights: Floats, clock: Clock) -> None:
+        """Apply one worker's gradient (P,), taken at `worker_weights` (P,), to the server's weights exactly once."""
+        ...
+
+
+def flat_observations(obs: NDArray[Any], spaces: Spaces) -> NDArray[Any]:
+    """Observations (..., *O) with the observation's axes merged into one: (..., prod O)."""
+    lead = obs.ndim - len(spaces.observation_shape)
+    return obs if len(spaces.observation_shape) == 1 else obs.reshape((*obs.shape[:lead], -1))

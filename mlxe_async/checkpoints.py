@@ -1,0 +1,236 @@
+"""Checkpoints: tensors in safetensors, everything else in JSON, nothing that could run when it is loaded.
+
+One is staged beside its place, synced, and renamed: a crash at any moment leaves the old ones and never half of a new
+one. What is loaded is verified first (owner, sizes, SHA-256, shapes), and what fails gives way to the one before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.errors import ResourceError, RunFailed
+from mlxe_async.files import STAGED, make_folder, read_bounded, sync_folder, write_new
+from mlxe_async.rows import Array
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+TENSORS = "tensors.safetensors"
+LONGEST_HEADER = 2**20
+LONGEST_MANIFEST = 2**20
+
+Rejected = Callable[[int, str], None]
+
+
+class _Unfit(Exception):
+    """A checkpoint that must not be used; the message says why."""
+
+
+def save(folder: Path, number: int, tensors: Mapping[str, Array], facts: Mapping[str, Any], keep: int) -> int:
+    """Save checkpoint `number` durably, then remove old ones.
+
+    Args:
+        folder: where checkpoints are kept, one folder each.
+        number: a number not used before.
+        tensors: name -> array of any shape.
+        facts: what to know about it, as JSON types. `solved: true` keeps it for good; the highest `score` is kept too.
+        keep: how many of the newest are kept.
+
+    Returns:
+        Its size in bytes.
+
+    Raises:
+        ValueError: the number is taken.
+        ResourceError: it cannot be written; nothing of it is left, and the old ones are untouched.
+    """
+    from safetensors.numpy import save as serialize  # here, because reading a status must not pay for it
+
+    final, staged = folder / str(number), folder / f"{STAGED}{number}"
+    if final.exists():
+        raise ValueError(f"checkpoint {number} exists already, expected a new number")
+    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    data = serialize(arrays)
+    body = {
+        "number": number,
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "tensors": {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()},
+        "facts": dict(facts),
+    }
+    manifest = json.dumps({"format": FORMAT, "sha256": _digest(body), "body": body}, indent=1).encode()
+    try:
+        make_folder(folder)
+        shutil.rmtree(staged, ignore_errors=True)
+        make_folder(staged, exclusive=True)
+        write_new(staged / TENSORS, data, durable=True)
+        write_new(staged / MANIFEST, manifest, durable=True)
+        sync_folder(staged)
+        staged.rename(final)
+        sync_folder(folder)
+    except OSError as error:
+        shutil.rmtree(staged, ignore_errors=True)
+        raise ResourceError(f"checkpoint {number} cannot be saved: {error.strerror or error}") from error
+    _prune(folder, keep)
+    return len(data) + len(manifest)
+
+
+def load(
+    folder: Path, which: str | int = "last", on_rejected: Rejected = lambda _number, _cause: None
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Load the wanted checkpoint, or, if it is not fit, the next best of its kind.
+
+    Args:
+        folder: where checkpoints are kept.
+        which: `"last"`, `"best"` (highest score), `"solved"`, or a number.
+        on_rejected: told the number and the cause of each that was not fit.
+
+    Returns:
+        The tensors, and the facts with `number` added.
+
+    Raises:
+        RunFailed: there is none of the kind, or none is fit.
+    """
+    rejected: list[str] = []
+    candidates = []
+    for number in numbers(folder):
+        try:
+            candidates.append(_read_manifest(folder / str(number)))
+        except (_Unfit, OSError) as error:
+            rejected.append(_reject(number, error, on_rejected))
+    for body in _ordered(candidates, which):
+        number = int(body["number"])
+        try:
+            return _read_tensors(folder / str(number), body), {**body["facts"], "number": number}
+        except (_Unfit, OSError) as error:
+            rejected.append(_reject(number, error, on_rejected))
+    causes = f"; not fit: {'; '.join(rejected)}" if rejected else ""
+    raise RunFailed(f"no checkpoint of kind {which!r} can be loaded from {folder}{causes}")
+
+
+def numbers(folder: Path) -> list[int]:
+    """The numbers of all checkpoints, newest first."""
+    if not folder.is_dir():
+        return []
+    return sorted((int(entry.name) for entry in folder.iterdir() if _is_number(entry.name)), reverse=True)
+
+
+def remove_staged(folder: Path) -> None:
+    """Remove what a killed run was in the middle of saving or removing."""
+    for entry in folder.glob(f"{STAGED}*"):
+        shutil.rmtree(entry, ignore_errors=True)
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) <= 18 and (name == "0" or name[0] != "0")
+
+
+def _reject(number: int, error: Exception, on_rejected: Rejected) -> str:
+    cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    on_rejected(number, cause)
+    return f"{number} ({cause})"
+
+
+def _ordered(candidates: list[dict[str, Any]], which: str | int) -> list[dict[str, Any]]:
+    match which:
+        case "last":
+            return candidates
+        case "solved":
+            return [body for body in candidates if body["facts"].get("solved") is True]
+        case "best":
+            return sorted(candidates, key=_score, reverse=True)
+        case _:
+            return [body for body in candidates if body["number"] == which]
+
+
+def _score(body: Mapping[str, Any]) -> float:
+    score = body["facts"].get("score")
+    return float(score) if isinstance(score, int | float) else float("-inf")
+
+
+def _prune(folder: Path, keep: int) -> None:
+    bodies = []
+    for number in numbers(folder)[keep:]:
+        try:
+            bodies.append(_read_manifest(folder / str(number)))
+        except (_Unfit, OSError):  # not fit for anything: it may go, unless someone wants to look at it
+            continue
+    newest = [body for number in numbers(folder)[:keep] if (body := _manifest_or_none(folder / str(number)))]
+    best = max(map(_score, bodies + newest), default=float("-inf"))
+    for body in bodies:
+        is_best = _score(body) == best and best > float("-inf") and best > max(map(_score, newest), default=-np.inf)
+        if body["facts"].get("solved") is not True and not is_best:
+            doomed = folder / f"{STAGED}{body['number']}"  # renamed first: never half of one under a final name
+            try:
+                (folder / str(body["number"])).rename(doomed)
+            except OSError:
+                continue
+            shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _manifest_or_none(folder: Path) -> dict[str, Any] | None:
+    try:
+        return _read_manifest(folder)
+    except (_Unfit, OSError):
+        return None
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        raise _Unfit("it is not a folder that only its owner, the user of this process, may write to")
+    try:
+        manifest = json.loads(read_bounded(folder / MANIFEST, LONGEST_MANIFEST))
+    except (ValueError, RecursionError):
+        raise _Unfit("its manifest is not JSON") from None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
+        raise _Unfit("its manifest says no format")
+    if manifest["format"] != FORMAT:
+        raise _Unfit(f"its format is {manifest['format']}, this version reads {FORMAT}")
+    body = manifest.get("body")
+    if not isinstance(body, dict) or manifest.get("sha256") != _digest(body):
+        raise _Unfit("its manifest does not match its checksum")
+    shape_is_right = (
+        type(body.get("number")) is int
+        and type(body.get("bytes")) is int
+        and isinstance(body.get("tensors"), dict)
+        and isinstance(body.get("facts"), dict)
+    )
+    if not shape_is_right or str(body["number"]) != folder.name:
+        raise _Unfit("its manifest belongs to another checkpoint")
+    return body
+
+
+def _read_tensors(folder: Path, body: Mapping[str, Any]) -> dict[str, Array]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load as parse
+
+    path = folder / TENSORS
+    size = path.lstat().st_size
+    if size != body["bytes"]:
+        raise _Unfit(f"its tensors are {size} bytes, expected {body['bytes']}")
+    data = read_bounded(path, size)
+    if hashlib.sha256(data).hexdigest() != body["sha256"]:
+        raise _Unfit("its tensors do not match their checksum")
+    header = int.from_bytes(data[:8], "little")
+    if header > min(LONGEST_HEADER, len(data)):
+        raise _Unfit(f"its tensors begin with a header of {header} bytes, expected at most {LONGEST_HEADER}")
+    try:
+        tensors: dict[str, Array] = parse(data)
+    except (SafetensorError, ValueError, TypeError, KeyError) as error:
+        raise _Unfit(f"its tensors cannot be read: {error}") from None
+    if {name: [array.dtype.str, list(array.shape)] for name, array in tensors.items()} != body["tensors"]:
+        raise _Unfit("its tensors have other names, types or shapes than its manifest says")
+    return tensors
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,120 @@
+"""The command line: what is asked for, how it went, and the exit code that says so.
+
+A mistake of the user's is told in one line per problem, without a traceback. Nothing heavy is imported before the
+settings are known to be good, and torch never is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from mlxe_async.cli.console import Console, silence_broken_pipes
+from mlxe_async.errors import MlxeError, SettingsError, UnsupportedPlatform
+from mlxe_async.logs.safe import visible
+
+# Each names a module with `run(arguments: Sequence[str]) -> int`, imported when asked for, and a line of help.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "follow": ("mlxe_async.cli.follow", "tell a run's events as they come: follow RUN [--json]"),
+    "schema": ("mlxe_async.cli.schema", "print the JSON schema of settings files, or of the log: schema [--events]"),
+}
+
+HELP = """\
+usage: python -m mlxe_async FILE.toml [--set a.b=VALUE ...] [--check] [--no-progress]
+       python -m mlxe_async COMMAND ...
+
+Learn what FILE.toml says: which task, by which algorithm, and who waits for whom.
+
+  --set a.b=VALUE   override a key of the file; VALUE is TOML, or else a text; may be repeated
+  --check           check the settings, print the memory plan, try the environment once, and start nothing
+  --no-progress     show no progress
+  --version, --help
+
+commands:
+{commands}
+
+RUN is the path of a run folder, the name of one in runs/, or "latest".
+
+exit codes:
+  0     finished, by whichever stop condition
+  2     mistake in the settings, the task or the command; nothing was started
+  3     the run failed
+  4     not enough memory, disk, descriptors or permissions
+  5     numeric failure
+  75    another run holds the run folder
+  129, 130, 143   stopped by SIGHUP, SIGINT (Ctrl-C), SIGTERM, with everything saved
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; never raises for what a user or the host did.
+
+    Args:
+        argv: the arguments; by default those of this process.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    console = Console(sys.stderr)
+    try:
+        code = _command(arguments)
+        sys.stdout.flush()
+    except SettingsError as error:
+        console.finish(*error.problems)
+        code = error.exit_code
+    except MlxeError as error:
+        console.finish(*_lines(str(error)))
+        code = error.exit_code
+    except KeyboardInterrupt:
+        console.finish("interrupted before anything was started")
+        code = 128 + signal.SIGINT
+    except BrokenPipeError:  # whoever read our output has gone
+        code = 0
+    except Exception as error:  # noqa: BLE001 - a mistake of ours: say all we know, and keep the promise of a last line
+        console.finish(*traceback.format_exc().splitlines(), f"an error of mlxe_async itself: {error!r}")
+        code = 3
+    silence_broken_pipes()
+    return code
+
+
+def help_text() -> str:
+    """What `--help` prints."""
+    return HELP.format(commands="\n".join(f"  {name:<9} {about}" for name, (_, about) in COMMANDS.items()))
+
+
+def _command(arguments: list[str]) -> int:
+    first = arguments[0] if arguments else ""
+    if first in ("-h", "--help", "help"):
+        sys.stdout.write(help_text())
+        return 0
+    if first == "--version":
+        from mlxe_async import __version__
+
+        sys.stdout.write(f"mlxe_async {__version__}\n")
+        return 0
+    if not sys.platform.startswith("linux"):
+        raise UnsupportedPlatform(f"mlxe_async runs on Linux, and this is {sys.platform}")
+    run: Callable[[Sequence[str]], int]
+    if first in COMMANDS:
+        run = importlib.import_module(COMMANDS[first][0]).run
+        return run(arguments[1:])
+    if not first:
+        raise SettingsError(["got no arguments, expected FILE.toml or a command; --help lists them"])
+    if not first.startswith("-") and not first.endswith(".toml"):
+        raise SettingsError([_neither(first)])
+    from mlxe_async.cli.run import run as run_file
+
+    return run_file(arguments)
+
+
+def _neither(first: str) -> str:
+    near = difflib.get_close_matches(first, COMMANDS, 1)
+    hint = f'; did you mean "{near[0]}"?' if near else ""
+    commands = ", ".join(COMMANDS)
+    return f'got "{visible(first, 60)}", expected a settings file ending in .toml or one of {commands}{hint}'
+
+
+def _lines(text: str) -> list[str]:
+    return text.splitlines() or ["it failed without a word"]

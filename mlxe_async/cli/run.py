@@ -1,0 +1,132 @@
+"""`python -m mlxe_async FILE.toml`: check the settings, then drive the supervisor until it is done or told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mlxe_async.cli.arguments import Parser
+from mlxe_async.cli.console import Console
+from mlxe_async.logs.safe import visible
+from mlxe_async.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from mlxe_async.supervisor import Result, Supervisor
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Parse the arguments, load the settings, and run or check them. Returns the exit code."""
+    parser = Parser("FILE.toml [--set a.b=VALUE ...] [--check] [--no-progress]")
+    parser.add_argument("file")
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="a.b=VALUE")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--no-progress", action="store_true")
+    asked = parser.parse_args(arguments)
+    settings = load_settings(asked.file, asked.overrides)
+    shows_progress = settings.logs.progress and not asked.no_progress
+    return _in_loop(settings, check=asked.check, shows_progress=shows_progress)
+
+
+def _in_loop(settings: Settings, *, check: bool, shows_progress: bool) -> int:
+    # The settings are good: now it may take the time to import what a run needs.
+    import uvloop
+
+    from mlxe_async.supervisor import Supervisor
+
+    supervisor = Supervisor(settings)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        if check:
+            return runner.run(_check(supervisor))
+        return runner.run(_run(supervisor, settings, shows_progress=shows_progress))
+
+
+async def _check(supervisor: Supervisor) -> int:
+    report = await supervisor.check()
+    sys.stdout.write("".join(f"{visible(line)}\n" for line in (*report.plan, "", *probed(report.facts))))
+    Console(sys.stderr).finish("the settings are fine, and nothing was started")
+    return 0
+
+
+def probed(facts: Mapping[str, Any]) -> Iterator[str]:
+    """What the probe found, a line each."""
+    spaces, task = facts.get("spaces", {}), facts.get("task", {})
+    yield f"observation   {spaces.get('observation_shape')} {spaces.get('observation_dtype')}"
+    actions = spaces.get("actions")
+    yield f"action        {f'one of {actions}' if actions is not None else spaces.get('action_shape')}"
+    yield f"episode limit {task.get('max_episode_steps') or 'none'}"
+    yield f"weights       {sum(math.prod(shape) for _, shape in facts.get('parameters', [])):,}"
+    yield from (f"note: {note}" for note in task.get("notes", []))
+
+
+async def _run(supervisor: Supervisor, settings: Settings, *, shows_progress: bool) -> int:
+    from mlxe_async.cli.progress import Progress, ProgressDisplay
+
+    console = Console(sys.stderr)
+    display = ProgressDisplay(Progress(settings), console)
+    if shows_progress:
+        supervisor.subscribe(display.feed)
+        display.start()
+    signals = _Signals(supervisor, console)
+    signals.install()
+    try:
+        result = await supervisor.run()
+    except asyncio.CancelledError:
+        if signals.first is None:
+            raise
+        display.stop()
+        console.finish(f"stopped at once by a second signal after {signals.first.name}")
+        return 128 + signals.first
+    finally:
+        display.stop()
+        signals.remove()
+    console.finish(ending(result))
+    if result.exit_code == 0 and signals.first is not None and result.reason == signals.first.name:
+        return 128 + signals.first
+    return result.exit_code
+
+
+def ending(result: Result) -> str:
+    """How a run ended, in one sentence."""
+    how = "solved" if result.solved else "failed" if result.exit_code not in (0, 129, 130, 143) else "finished"
+    return (
+        f"{how} ({result.reason}) after {result.episodes:,} episodes, {result.steps:,} steps, "
+        f"{result.updates:,} updates and {result.seconds:.1f} s: {result.run_dir}"
+    )
+
+
+class _Signals:
+    """The first signal asks the run to stop, the second stops it at once."""
+
+    def __init__(self, supervisor: Supervisor, console: Console) -> None:
+        self._supervisor = supervisor
+        self._console = console
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._installed: list[signal.Signals] = []
+        self.first: signal.Signals | None = None
+
+    def install(self) -> None:
+        for number in STOPPING:
+            if signal.getsignal(number) is signal.SIG_IGN and number == signal.SIGHUP:
+                continue  # started under nohup
+            self._loop.add_signal_handler(number, self._handle, number)
+            self._installed.append(number)
+
+    def remove(self) -> None:
+        for number in self._installed:
+            self._loop.remove_signal_handler(number)
+        self._installed.clear()
+
+    def _handle(self, number: signal.Signals) -> None:
+        if self.first is None:
+            self.first = number
+            self._console.line(f"{number.name}: stopping, and saving the weights; once more stops at once")
+            self._supervisor.request_stop(number.name)
+        elif self._task is not None:
+            self._task.cancel()

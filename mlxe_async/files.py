@@ -1,0 +1,98 @@
+"""Files that are whole or absent, private to their user, and never written through a planted link."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+STAGED = ".staged-"
+
+# A name that stays where it is put: no separators, no leading dot or dash, nothing to escape.
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
+
+
+def make_folder(path: Path, *, exclusive: bool = False) -> None:
+    """Make a folder with mode 0700 whatever the umask; parents too. An existing one is left as it is.
+
+    Raises:
+        FileExistsError: it exists, and `exclusive` was asked for.
+        OSError: it cannot be made.
+    """
+    if not path.parent.exists():
+        make_folder(path.parent)
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if exclusive or not path.is_dir():
+            raise
+        return
+    path.chmod(0o700)
+
+
+def write_new(path: Path, data: bytes, *, durable: bool) -> None:
+    """Write a file that must not exist yet, mode 0600 whatever the umask; nothing is left of it on failure.
+
+    Raises:
+        OSError: it exists, or cannot be written whole.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            os.fchmod(descriptor, 0o600)
+            remaining = memoryview(data)
+            while remaining:
+                remaining = remaining[os.write(descriptor, remaining) :]
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def replace_file(path: Path, data: bytes, *, durable: bool) -> None:
+    """Put `data` at `path` in one step: a reader, or a crash at any moment, finds the old file or the new one.
+
+    Args:
+        path: where; what is there now is replaced (a link is replaced, not followed).
+        data: the whole content.
+        durable: whether it must survive a power cut.
+
+    Raises:
+        OSError: it cannot be written; the old file is untouched.
+    """
+    staged = path.with_name(f"{STAGED}{path.name}")
+    staged.unlink(missing_ok=True)
+    write_new(staged, data, durable=durable)
+    try:
+        staged.replace(path)
+    except OSError:
+        staged.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """The content of a regular file of at most `limit` bytes, not through a link.
+
+    Raises:
+        OSError: it cannot be read, or is longer.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(f"{path.name} is longer than {limit} bytes")
+    return data

@@ -1,0 +1,103 @@
+"""Control messages as bytes: a checked header, then JSON. Never pickle, never more than 1 MiB.
+
+A frame is `magic (4) | layout version (4) | length (4) | crc32 (4) | JSON object in UTF-8`, little endian. Whoever
+reads a frame that is not exactly this stops listening to its peer: there is no way to find the next frame in a stream
+that has lost step, and guessing is how control channels execute garbage.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import zlib
+from typing import Any
+
+from mlxe_async.errors import ProtocolError
+
+MAGIC = b"MLXF"
+LAYOUT_VERSION = 1
+MAX_PAYLOAD = 1 << 20
+HEADER = struct.Struct("<4sIII")
+
+Message = dict[str, Any]
+
+
+def encode(message: Message) -> bytes:
+    """The frame of one message.
+
+    Raises:
+        ProtocolError: the message is not plain JSON, holds NaN or an infinity, or is larger than 1 MiB.
+    """
+    try:
+        payload = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"message cannot be framed: {error}") from error
+    if len(payload) > MAX_PAYLOAD:
+        raise ProtocolError(f"message cannot be framed: {len(payload)} bytes, at most {MAX_PAYLOAD} are allowed")
+    return HEADER.pack(MAGIC, LAYOUT_VERSION, len(payload), zlib.crc32(payload)) + payload
+
+
+class Decoder:
+    """Cuts a stream of bytes into messages. After a `ProtocolError` it must not be fed again."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    @property
+    def partial(self) -> bool:
+        """Whether a frame has begun whose rest is still to come."""
+        return bool(self._pending)
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Take bytes as they arrive and return the messages they complete, oldest first.
+
+        Raises:
+            ProtocolError: the bytes are not a frame; the text shows their first bytes in hexadecimal.
+        """
+        self._pending += data
+        messages = []
+        while len(self._pending) >= HEADER.size:
+            magic, version, length, crc = HEADER.unpack_from(self._pending)
+            if magic != MAGIC:
+                raise self._bad(f"magic {magic.hex()}, expected {MAGIC.hex()}")
+            if version != LAYOUT_VERSION:
+                raise self._bad(f"frame version {version}, expected {LAYOUT_VERSION}")
+            if length > MAX_PAYLOAD:
+                raise self._bad(f"length {length}, at most {MAX_PAYLOAD} is allowed")
+            end = HEADER.size + length
+            if len(self._pending) < end:
+                break
+            payload = bytes(self._pending[HEADER.size : end])
+            if zlib.crc32(payload) != crc:
+                raise self._bad("checksum does not match")
+            messages.append(self._parse(payload))
+            del self._pending[:end]
+        else:
+            # A wrong peer is told apart from a slow one as early as its bytes allow.
+            if not MAGIC.startswith(self._pending[: len(MAGIC)]):
+                raise self._bad("magic does not match")
+        return messages
+
+    def _parse(self, payload: bytes) -> Message:
+        try:
+            message = json.loads(payload, parse_constant=_refuse, parse_float=_finite)
+        except (ValueError, RecursionError) as error:
+            raise self._bad(f"not JSON: {error}") from error
+        if not isinstance(message, dict):
+            raise self._bad(f"a {type(message).__name__}, expected an object")
+        return message
+
+    def _bad(self, what: str) -> ProtocolError:
+        return ProtocolError(f"not a control frame: {what} (first bytes {bytes(self._pending[:32]).hex()})")
+
+
+def _refuse(text: str) -> float:
+    raise ValueError(f"{text} is not a number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:32]} is out of range")
+    return value

@@ -1,0 +1,218 @@
+"""The few Linux calls that processes are made, named and ended with.
+
+Signals go through a pidfd wherever possible: a pid may be given to a stranger once its owner is reaped, a pidfd never
+means anybody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_PIDFD_SIGNAL_PROCESS_GROUP = 4
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def set_process_name(name: str) -> None:
+    """Name this process as `ps` and `pgrep` show it; only the first 15 bytes count."""
+    _prctl(_PR_SET_NAME, name.encode()[:15])
+
+
+def die_with_parent(signal_number: int = signal.SIGKILL) -> None:
+    """Ask the kernel for a signal when the thread that made this process ends.
+
+    The caller compares `os.getppid()` with the parent it expects afterwards: the parent may already be gone.
+    """
+    _prctl(_PR_SET_PDEATHSIG, int(signal_number))
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent dies, instead of init."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+@functools.cache
+def _libc() -> object:
+    import ctypes  # here, because the supervisor never needs it and starts faster without
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int | bytes) -> None:
+    import ctypes
+
+    argument = ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_ulong(value)
+    zero = ctypes.c_ulong(0)
+    if _libc().prctl(ctypes.c_int(option), argument, zero, zero, zero) != 0:  # type: ignore[attr-defined] # foreign library
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
+
+
+def signal_process(pidfd: int, signal_number: int) -> bool:
+    """Send a signal to exactly the process behind `pidfd`; False when it is gone."""
+    try:
+        signal.pidfd_send_signal(pidfd, signal_number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def signal_group(pidfd: int, pid: int, signal_number: int) -> bool:
+    """Send a signal to the process group that `pid` leads, even when the leader itself is gone.
+
+    Args:
+        pidfd: descriptor of the leader.
+        pid: its number, used where the kernel (before 6.9) cannot signal a group through a pidfd. That way is only
+            safe while the leader is not yet reaped.
+        signal_number: what to send.
+
+    Returns:
+        False when nobody is left in the group.
+    """
+    try:
+        signal.pidfd_send_signal(pidfd, signal_number, None, _PIDFD_SIGNAL_PROCESS_GROUP)
+    except ProcessLookupError:
+        return False
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        try:
+            os.killpg(pid, signal_number)
+        except (ProcessLookupError, PermissionError):
+            return False
+    return True
+
+
+def close_all_except(keep: Iterable[int]) -> None:
+    """Close every open descriptor but 0, 1, 2 and those in `keep`."""
+    kept = {0, 1, 2, *keep}
+    for fd in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+        if fd not in kept:
+            # The listing's own descriptor is in the list and closed by now.
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+def open_missing_std() -> None:
+    """Open /dev/null on those of 0, 1 and 2 that are closed, so that no other descriptor lands there."""
+    while True:
+        fd = os.open(os.devnull, os.O_RDWR)
+        if fd > 2:
+            os.close(fd)
+            return
+        os.set_inheritable(fd, True)
+
+
+def redirect_std(output: int | None = None) -> None:
+    """Point stdin to /dev/null, and stdout and stderr to `output`, or to /dev/null too."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    for fd in (1, 2):
+        os.dup2(null if output is None else output, fd)
+    if null > 2:
+        os.close(null)
+
+
+def reset_signals() -> None:
+    """Unblock all signals, give each its default action, then ignore those that ask the whole program to stop.
+
+    Only the supervisor decides when a child stops. A terminal's Ctrl-C, or a service manager that signals every
+    process it can find, must not make children vanish under a supervisor that is still draining them.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        # Real-time signals of the C library refuse.
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    ignore_stop_signals()
+
+
+def ignore_stop_signals() -> None:
+    """Let SIGINT, SIGTERM and SIGHUP pass without effect, whatever an environment has set meanwhile.
+
+    A handler that does nothing instead of SIG_IGN: exec resets handlers, but hands SIG_IGN on, and a simulator that
+    cannot be terminated would hang the environment that closes it.
+    """
+    for number in STOP_SIGNALS:
+        signal.signal(number, _pass)
+
+
+def default_stop_signals() -> None:
+    """Give SIGINT, SIGTERM and SIGHUP their default actions, for what a child forks without exec."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _pass(_number: int, _frame: object) -> None:
+    pass
+
+
+def children() -> list[int]:
+    """Direct children of this process, the dead but not yet reaped included."""
+    listing = Path(f"/proc/self/task/{os.getpid()}/children")
+    try:
+        return [int(word) for word in listing.read_text().split()]
+    except FileNotFoundError:
+        return [pid for pid in all_pids() if _parent(pid) == os.getpid()]
+
+
+def all_pids() -> list[int]:
+    """Every process visible to us."""
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def start_environment(pid: int) -> list[str]:
+    """The environment a process was exec'd with, as `NAME=value` strings; empty when it cannot be read."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def kill_tagged(tag: str) -> int:
+    """SIGKILL every process that was exec'd below a process with `tag` (`NAME=value`) in its environment.
+
+    Returns:
+        How many were signalled.
+    """
+    count = 0
+    for pid in all_pids():
+        if pid == os.getpid() or tag not in start_environment(pid):
+            continue
+        with contextlib.suppress(OSError):
+            pidfd = os.pidfd_open(pid)
+            try:
+                # Asked again through the descriptor's lifetime: the pid may have changed hands in between.
+                if tag in start_environment(pid):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                    count += 1
+            finally:
+                os.close(pidfd)
+    return count
+
+
+def scheduling(pid: int) -> tuple[int, int] | None:
+    """Nanoseconds that the main thread of `pid` has spent running, and waiting for a core; None when it is gone."""
+    try:
+        run_ns, wait_ns, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return int(run_ns), int(wait_ns)

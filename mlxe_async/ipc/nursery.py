@@ -1,0 +1,415 @@
+"""The supervisor's handle on the nursery, the process from which all children are forked.
+
+The supervisor itself never forks: it may be somebody's notebook with threads, locks and a GPU in it. It starts the
+nursery by exec as early as possible; the nursery imports what is slow while the supervisor does other things, and
+requests queue behind that. When the nursery dies, its children die with it by the kernel's parent-death signal; the
+first one who needs it again starts a fresh one, and all others wait for the same start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mlxe_async.errors import ProcessDied, RunFailed
+from mlxe_async.ipc import linux
+from mlxe_async.ipc.frames import Message
+from mlxe_async.ipc.loop_channel import SupervisorChannel
+
+_THREAD_POOLS = ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "BLIS")
+ONE_THREAD = {f"{pool}_NUM_THREADS": "1" for pool in _THREAD_POOLS}
+ANSWER_LIMIT_S = 120.0
+STOP_LIMIT_S = 2.0
+RESTART_LIMIT = 5
+RESTART_WINDOW_S = 60.0
+
+
+_Answer = tuple[Message, list[int]]
+
+
+@dataclass(frozen=True)
+class ExitStatus:
+    """How a process ended.
+
+    Args:
+        code: exit code; None when a signal ended it or nobody knows.
+        signal: signal number; None when it exited by itself.
+        with_nursery: it was taken along by the death of the nursery.
+        stack: what faulthandler wrote while it died; often empty.
+        pid: its process id; 0 when that is told elsewhere.
+    """
+
+    code: int | None
+    signal: int | None
+    with_nursery: bool = False
+    stack: str = ""
+    pid: int = 0
+
+    @property
+    def signal_name(self) -> str | None:
+        """Such as `"SIGKILL"`; None when no signal ended it."""
+        if self.signal is None:
+            return None
+        try:
+            return signal.Signals(self.signal).name
+        except ValueError:
+            return f"signal {self.signal}"
+
+    @property
+    def sentence(self) -> str:
+        """Such as `"killed by signal 9 (SIGKILL)"`."""
+        if self.with_nursery:
+            return "killed with the nursery it was forked from"
+        if self.signal is not None:
+            return f"killed by signal {self.signal} ({self.signal_name})"
+        if self.code is None:
+            return "ended in an unknown way"
+        return f"exited with code {self.code}"
+
+
+@dataclass(eq=False)
+class Forked:
+    """A living or dead child of the nursery; `close()` gives its descriptor back."""
+
+    pid: int
+    pidfd: int
+    generation: int
+    _forget: Callable[[Forked], None] = field(repr=False)
+    status: ExitStatus | None = None
+    "Known once it is reaped."
+
+    def signal(self, number: int) -> None:
+        """Signal the process itself."""
+        if self.pidfd >= 0:
+            linux.signal_process(self.pidfd, number)
+
+    def signal_group(self, number: int) -> None:
+        """Signal the process and everything in its group; also reaches those who survived it."""
+        if self.pidfd >= 0:
+            linux.signal_group(self.pidfd, self.pid, number)
+
+    def close(self) -> None:
+        """Close the descriptor. May be called twice."""
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+            self._forget(self)
+
+
+@dataclass
+class _Life:
+    """One nursery process, from exec to reaping."""
+
+    generation: int
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    tag: str
+    errors: int
+    died: asyncio.Future[str]
+    began: float = field(default_factory=time.monotonic)
+    waiting: dict[int, asyncio.Future[_Answer]] = field(default_factory=dict)
+    reaping: dict[int, Forked] = field(default_factory=dict)
+    channel: SupervisorChannel = field(init=False)
+
+
+class Nursery:
+    """Forks children on request. All methods are called from the thread of one running loop.
+
+    Args:
+        on_started: called with (pid, seconds until it first answered, generation) of each nursery process.
+        on_exited: called with (pid, sentence, expected).
+    """
+
+    def __init__(
+        self,
+        *,
+        on_started: Callable[[int, float, int], None] | None = None,
+        on_exited: Callable[[int, str, bool], None] | None = None,
+    ) -> None:
+        self._on_started = on_started or (lambda *_: None)
+        self._on_exited = on_exited or (lambda *_: None)
+        self._life: _Life | None = None
+        self._modules: list[str] = []
+        self._paths: list[str] = []
+        self._env: dict[str, str] = {}
+        self._forked: set[Forked] = set()
+        self._next_id = 0
+        self._deaths: list[float] = []
+        self._stopped = False
+        self.generation = 0
+        self.failures: dict[str, dict[str, Any]] = {}
+        "Modules that could not be preloaded, with the described exception."
+
+    @property
+    def pid(self) -> int | None:
+        """Process id; None while there is none."""
+        return self._life.process.pid if self._life else None
+
+    @property
+    def died(self) -> asyncio.Future[str]:
+        """Set with a sentence when the present nursery process is dead."""
+        if self._life is None:
+            raise ProcessDied("the nursery is not running")
+        return self._life.died
+
+    async def start(
+        self,
+        preload: Sequence[str] = (),
+        python_path: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start the process. Returns at once: preloading goes on in it, and requests queue behind.
+
+        Args:
+            preload: modules to import, in this order. One that cannot be imported is noted in `failures`.
+            python_path: the user's folders, found before installed packages but behind Python's own library.
+            env: environment variables on top of ours and of the pinned thread counts.
+
+        Raises:
+            RunFailed: the process cannot be started at all.
+        """
+        self._modules = list(preload)
+        self._paths = _absolute(python_path)
+        self._env = dict(env or {})
+        self._stopped = False
+        self._exec()
+
+    async def preload(self, modules: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Import more modules, and again after each restart. Returns the failures, module -> described exception."""
+        self._modules += [module for module in modules if module not in self._modules]
+        answer, _ = await self._ask({"do": "preload", "modules": list(modules)})
+        self.failures |= answer["failures"]
+        return dict(answer["failures"])
+
+    async def fork(
+        self,
+        name: str,
+        entry: str,
+        spec: dict[str, Any],
+        fds: Mapping[str, int],
+        stdout_path: str | None = None,
+        *,
+        epoch: int = 1,
+        oom_score_adj: int = 0,
+    ) -> Forked:
+        """Fork a child; see `birth.Birth` for the arguments. `fds` stay the caller's and may be closed afterwards.
+
+        A dead nursery is started again first. When the caller is cancelled, the child is ended as soon as it is known.
+
+        Raises:
+            ProcessDied: the nursery died before it answered, or refused.
+            RunFailed: the nursery has died too often.
+        """
+        request = {
+            "do": "fork",
+            "name": name,
+            "entry": entry,
+            "spec": spec,
+            "epoch": epoch,
+            "fd_names": list(fds),
+            "output": stdout_path,
+            "oom_score_adj": oom_score_adj,
+        }
+        self._revive()
+        generation = self.generation
+        answer, (pidfd,) = await self._ask(request, list(fds.values()))
+        handle = Forked(answer["pid"], pidfd, generation, self._forked.discard)
+        self._forked.add(handle)
+        return handle
+
+    async def reap(self, child: Forked) -> ExitStatus:
+        """Wait until `child` and its group are dead and its entry in the process table is gone.
+
+        Raises:
+            ProcessDied: the nursery does not answer.
+        """
+        life = self._life
+        lost = ExitStatus(None, signal.SIGKILL, with_nursery=True)
+        if life is None or life.generation != child.generation:
+            return child.status or lost
+        life.reaping[child.pid] = child
+        try:
+            await self._ask({"do": "reap", "pid": child.pid})
+        except ProcessDied:
+            # An earlier caller, cancelled meanwhile, may have asked already.
+            if child.status is None and not life.died.done():
+                raise
+        return child.status or lost
+
+    def release(self, child: Forked) -> None:
+        """Kill a child's group and have it reaped without waiting for it, for a caller who is being cancelled."""
+        child.signal_group(signal.SIGKILL)
+        if self._life is not None and self._life.generation == child.generation and child.status is None:
+            self._life.channel.send({"id": 0, "do": "reap", "pid": child.pid})
+        child.close()
+
+    def kill(self) -> None:
+        """SIGKILL every child's group and let the nursery end; takes effect even if nothing is awaited any more."""
+        for child in list(self._forked):
+            child.signal_group(signal.SIGKILL)
+        if self._life is not None:
+            self._life.channel.close()
+
+    async def stop(self) -> None:
+        """End the nursery and everything below it. May be called twice, and by a cancelled task."""
+        self._stopped = True
+        life = self._life
+        if life is None:
+            return
+        self.kill()
+        try:
+            await asyncio.wait([life.died], timeout=STOP_LIMIT_S)
+        finally:
+            if not life.died.done():
+                self._silenced(life)
+                self._bury(life)
+
+    def _revive(self) -> None:
+        if self._stopped:
+            raise ProcessDied("the nursery is stopped")
+        if self._life is None:
+            self._deaths = [t for t in self._deaths if t > time.monotonic() - RESTART_WINDOW_S]
+            if len(self._deaths) > RESTART_LIMIT:
+                raise RunFailed(f"the nursery died {len(self._deaths)} times in {RESTART_WINDOW_S:g} s")
+            self._exec()
+
+    def _exec(self) -> None:
+        self.generation += 1
+        tag = secrets.token_hex(8)
+        ours, theirs = socket.socketpair()
+        errors = os.memfd_create("mlxe-nursery-errors", os.MFD_CLOEXEC)
+        arguments = [str(theirs.fileno()), str(os.getpid()), tag, *self._paths]
+        try:
+            process = _popen(arguments, theirs.fileno(), errors, {**ONE_THREAD, **self._env, "MLXE_NURSERY": tag})
+        except OSError as error:
+            ours.close()
+            os.close(errors)
+            raise RunFailed(f"the nursery cannot be started: {error}") from error
+        finally:
+            theirs.close()
+        loop = asyncio.get_running_loop()
+        life = _Life(self.generation, process, os.pidfd_open(process.pid), tag, errors, loop.create_future())
+        life.channel = SupervisorChannel(
+            ours,
+            lambda message, fds: self._answered(life, message, fds),
+            lambda _ended, _sentence: self._silenced(life),
+            fds=True,
+        )
+        self._life = life
+        loop.add_reader(life.pidfd, self._bury, life)
+        first = self._send(life, {"do": "preload", "modules": self._modules})
+        first.add_done_callback(lambda future: self._preloaded(life, future))
+
+    def _preloaded(self, life: _Life, future: asyncio.Future[_Answer]) -> None:
+        if future.exception() is None:
+            self.failures = dict(future.result()[0]["failures"])
+            self._on_started(life.process.pid, time.monotonic() - life.began, life.generation)
+
+    async def _ask(self, request: Message, fds: Sequence[int] = ()) -> _Answer:
+        life = self._life
+        if life is None:
+            raise ProcessDied("the nursery is not running")
+        future = self._send(life, request, fds)
+        try:
+            await asyncio.wait([future], timeout=ANSWER_LIMIT_S)
+        except asyncio.CancelledError:
+            # What was asked for may come to life all the same; then it must not be forgotten.
+            if not future.done():
+                future.cancel()
+            elif future.exception() is None:
+                self._discard(life, *future.result())
+            raise
+        if not future.done():
+            self._silenced(life)
+            raise ProcessDied(f"the nursery has not answered for {ANSWER_LIMIT_S:g} s")
+        return future.result()
+
+    def _send(self, life: _Life, request: Message, fds: Sequence[int] = ()) -> asyncio.Future[_Answer]:
+        self._next_id += 1
+        life.channel.send({"id": self._next_id, **request}, fds)
+        future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        life.waiting[self._next_id] = future
+        return future
+
+    def _answered(self, life: _Life, message: Message, fds: list[int]) -> None:
+        future = life.waiting.pop(message.get("id", -1), None)
+        error = message.get("error")
+        result = message.get("result", {})
+        if "code" in result and result["pid"] in life.reaping:
+            life.reaping.pop(result["pid"]).status = _status(result["code"])
+        if future is None or future.cancelled():
+            self._discard(life, result, fds)
+        elif error is not None:
+            future.set_exception(ProcessDied(f"the nursery refused: {error['kind']}: {error['message']}"))
+        else:
+            future.set_result((result, fds))
+
+    def _discard(self, life: _Life, result: Message, fds: list[int]) -> None:
+        """End a child that was forked for somebody who no longer waits for it."""
+        for pidfd in fds:
+            linux.signal_group(pidfd, result["pid"], signal.SIGKILL)
+            os.close(pidfd)
+            life.channel.send({"id": 0, "do": "reap", "pid": result["pid"]})
+
+    def _silenced(self, life: _Life) -> None:
+        linux.signal_process(life.pidfd, signal.SIGKILL)
+
+    def _bury(self, life: _Life) -> None:
+        """Runs once per nursery process, when its death is certain."""
+        asyncio.get_running_loop().remove_reader(life.pidfd)
+        life.channel.close()
+        for child in list(self._forked):
+            if child.generation == life.generation:
+                child.signal_group(signal.SIGKILL)
+        code = life.process.wait()
+        if not self._stopped:
+            # What its children had sent into sessions of their own has no guardian any more.
+            linux.kill_tagged(f"MLXE_NURSERY={life.tag}")
+            self._deaths.append(time.monotonic())
+        status = _status(code)
+        errors = os.pread(life.errors, 1 << 16, 0).decode(errors="replace").strip()
+        sentence = f"the nursery (pid {life.process.pid}) {status.sentence}"
+        if errors:
+            sentence += f": {errors.splitlines()[-1]}"
+        os.close(life.errors)
+        os.close(life.pidfd)
+        if self._life is life:
+            self._life = None
+        for future in life.waiting.values():
+            if not future.done():
+                future.set_exception(ProcessDied(sentence))
+        life.died.set_result(sentence)
+        self._on_exited(life.process.pid, sentence, self._stopped)
+
+
+def _absolute(paths: Sequence[str]) -> list[str]:
+    return [str(Path(path).absolute()) for path in paths]
+
+
+def _status(code: int) -> ExitStatus:
+    return ExitStatus(None, -code) if code < 0 else ExitStatus(code, None)
+
+
+def _popen(arguments: list[str], fd: int, errors: int, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    # A checkout that is not installed is found all the same; `main` moves it behind everything else.
+    path.append(str(Path(__file__).parents[2]))
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "mlxe_async.ipc.nursery_main", *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **env},
+        pass_fds=[fd],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        start_new_session=True,
+    )

@@ -1,0 +1,121 @@
+"""Decisions about supervised processes, without any process: when to start one again, when one counts as hung."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+STARVED_SHARE = 0.2
+FORGIVEN_LIMIT_S = 60.0
+FAIR_S = 1.0
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """How often and how soon a process that died is started again.
+
+    Args:
+        limit: restarts allowed within `window_s` without progress in between; one death more is final.
+        window_s: deaths older than this many seconds are forgotten.
+        backoff_s: longest wait before the first restart; doubled for each further one.
+        backoff_max_s: bound of the doubling.
+        start_timeout_s: a new process must have shaken hands within this time.
+        call_limit_s: a request must be answered within this time unless the role sets limits of its own through the
+            progress page; None for no limit.
+        seed: of the random part of the waits, which keeps processes that died together from returning together.
+    """
+
+    limit: int = 5
+    window_s: float = 60.0
+    backoff_s: float = 0.1
+    backoff_max_s: float = 5.0
+    start_timeout_s: float = 60.0
+    call_limit_s: float | None = None
+    seed: int = 0
+
+
+class RestartBudget:
+    """Counts deaths and tells the wait before each restart.
+
+    Args:
+        policy: the numbers.
+        name: whose deaths; goes into the random part of the waits.
+    """
+
+    def __init__(self, policy: RestartPolicy, name: str) -> None:
+        self._policy = policy
+        self._random = random.Random(f"{policy.seed}/{name}")  # noqa: S311 spreads restarts, guards no secret
+        self._deaths: list[float] = []
+
+    @property
+    def attempt(self) -> int:
+        """Deaths that count at present."""
+        return len(self._deaths)
+
+    def died(self, now_s: float) -> float | None:
+        """Count a death at `now_s`. Returns the seconds to wait before the restart, None when there shall be none."""
+        policy = self._policy
+        self._deaths = [*(t for t in self._deaths if t > now_s - policy.window_s), now_s]
+        if len(self._deaths) > policy.limit:
+            return None
+        longest = min(policy.backoff_max_s, policy.backoff_s * 2.0 ** (len(self._deaths) - 1))
+        return longest * self._random.uniform(0.5, 1.0)
+
+    def progressed(self) -> None:
+        """Forget all deaths: the process has done what it is there for."""
+        self._deaths.clear()
+
+
+class HangJudge:
+    """Decides from the progress page whether a worker hangs, without punishing it for what others did.
+
+    Two things make time pass that the worker could not use. The judge itself may have stood still (a stopped or
+    blocked supervisor; usually the whole machine was asleep): that gap is forgiven once. And the machine may be so
+    full that the worker got less than a fifth of the time in which it wanted a core: then it is not judged, for up to
+    a minute, until it has had a fair second.
+
+    Args:
+        interval_s: how often `judge` is meant to be called.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        self._longest_s = interval_s + 0.5
+        self._last_ns: int | None = None
+        self._scheduling: tuple[int, int] | None = None
+        self._gap_s = 0.0
+        self._starved_s = 0.0
+        self._fair_s = 0.0
+
+    def judge(self, now_ns: int, overdue_s: float | None, scheduling: tuple[int, int] | None) -> float | None:
+        """Seconds by which the worker is really over its limit, None while it is not.
+
+        Args:
+            now_ns: `time.monotonic_ns()`.
+            overdue_s: what the page says, None when no call is overdue.
+            scheduling: nanoseconds the worker has spent running and waiting for a core; only needed when overdue.
+        """
+        passed_s = 0.0 if self._last_ns is None else (now_ns - self._last_ns) / 1e9
+        self._last_ns = now_ns
+        if passed_s > self._longest_s:
+            self._gap_s = passed_s
+        elif overdue_s is None:
+            # A call that was under way during the gap may still reach its limit, later and later less of it.
+            self._gap_s = max(0.0, self._gap_s - passed_s)
+        if overdue_s is None:
+            self._starved_s = self._fair_s = 0.0
+            self._scheduling = None
+            return None
+        before, self._scheduling = self._scheduling, scheduling
+        if scheduling is not None:
+            if before is None:
+                # One more look is needed to know how it is treated.
+                return None
+            run, wait = scheduling[0] - before[0], scheduling[1] - before[1]
+            if wait > 0 and run < STARVED_SHARE * (run + wait):
+                self._starved_s += passed_s
+            else:
+                self._fair_s += passed_s
+            if 0 < self._starved_s < FORGIVEN_LIMIT_S and self._fair_s < FAIR_S:
+                return None
+        stuck_s = overdue_s - self._gap_s
+        return stuck_s if stuck_s > 0 else None

@@ -1,0 +1,104 @@
+"""The child's side of a supervised process: take requests, call the roles' methods, answer.
+
+A role is a plain object; its methods are the verbs. A request names a role (it may be left out when there is only
+one), a verb and its arguments; the answer is what the method returns, or what it raised, as strings. An exception
+does not end the process unless it says so itself by an attribute `fatal = True`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from mlxe_async.errors import ProtocolError
+from mlxe_async.ipc import birth, linux
+from mlxe_async.ipc.channel import ChildChannel, ControlLost
+from mlxe_async.ipc.frames import Message
+
+_WAIT_S = 60.0
+
+
+class Page(Protocol):
+    """The two words of the progress page that a worker writes."""
+
+    def enter(self, limit_s: float) -> None:
+        """Say that a call begins which ends within `limit_s`."""
+
+    def leave(self) -> None:
+        """Say that it has ended."""
+
+
+def serve(
+    channel: ChildChannel, roles: Mapping[str, object], page: Page | None = None, *, facts: Message | None = None
+) -> None:
+    """Shake hands, then answer requests until the supervisor says stop.
+
+    Args:
+        channel: as given to the entry.
+        roles: name -> object. On a stop, `close()` of each that has one is called, in reverse order.
+        page: entered around each request that carries a limit.
+        facts: plain JSON sent along with the hand-shake; the supervisor finds it in `Process.facts`.
+
+    Raises:
+        ControlLost: the supervisor is gone.
+    """
+    channel.send({"hello": {"pid": os.getpid(), "epoch": channel.epoch, "facts": facts or {}}})
+    while True:
+        request = channel.receive(_WAIT_S)
+        if request is None:
+            continue
+        linux.ignore_stop_signals()
+        if request.get("verb") == "stop" and request.get("role") is None:
+            break
+        fatal = _answer(channel, roles, page, request)
+        if fatal:
+            os._exit(birth.EXIT_FAILED)
+    _close(roles)
+    channel.send({"bye": {}})
+
+
+def _answer(channel: ChildChannel, roles: Mapping[str, object], page: Page | None, request: Message) -> bool:
+    limit_s = request.get("limit_s")
+    try:
+        if page is not None and limit_s is not None:
+            page.enter(limit_s)
+        result = _call(roles, request)
+        answer = {"id": request["id"], "result": {} if result is None else result}
+    except ControlLost:
+        raise
+    except BaseException as error:  # noqa: BLE001 environments raise SystemExit, too
+        answer = {"id": request["id"], "error": birth.describe(error)}
+    finally:
+        if page is not None and limit_s is not None:
+            page.leave()
+    try:
+        channel.send(answer)
+    except ProtocolError as error:
+        answer = {"id": request["id"], "error": birth.describe(error)}
+        channel.send(answer)
+    return bool(answer.get("error", {}).get("fatal"))
+
+
+def _call(roles: Mapping[str, object], request: Message) -> Any:
+    name, verb, arguments = request["role"], request["verb"], request["args"]
+    if name is None and len(roles) == 1:
+        (role,) = roles.values()
+    elif name in roles:
+        role = roles[name]
+    else:
+        raise ProtocolError(f"no role {name!r} here, there are {sorted(roles)}")
+    method = None if verb.startswith("_") else getattr(role, verb, None)
+    if not callable(method):
+        raise ProtocolError(f"role {type(role).__name__} has no verb {verb!r}")
+    return method(**arguments)
+
+
+def _close(roles: Mapping[str, object]) -> None:
+    for role in reversed(list(roles.values())):
+        close = getattr(role, "close", None)
+        if callable(close):
+            # The supervisor ends us anyway; what one role cannot close must not keep the others from closing.
+            with contextlib.suppress(BaseException):
+                close()

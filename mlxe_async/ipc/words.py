@@ -1,0 +1,120 @@
+"""Control words: single unsigned 64-bit numbers in shared memory, each with exactly one writer.
+
+A word stands alone on a line of 128 bytes, so that no two writers fight for a cache line and no word straddles one: an
+aligned 8-byte access is one machine instruction, and nobody ever sees half a number. All arithmetic is done on Python
+integers and taken modulo 2^64 on the way in.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+WORD_STRIDE = 128
+PAGE_BYTES = 4096
+MASK = 2**64 - 1
+
+_WORDS_PER_STRIDE = WORD_STRIDE // 8
+
+
+def _lock_pair() -> Callable[[], None]:
+    """A fence for machines that reorder more than x86 does.
+
+    Releasing and then taking a lock that nobody else knows orders memory on ARMv8. Python documents nothing of the
+    kind, so this only makes retries rare; what makes records safe is that they carry their own checks.
+    """
+    lock = threading.Lock()
+    lock.acquire()
+
+    def fence() -> None:
+        lock.release()
+        lock.acquire()
+
+    return fence
+
+
+def _nothing() -> None:
+    """x86 shows stores in program order and does not reorder loads; that is all the protocols here ask for."""
+
+
+fence: Callable[[], None] = _nothing if platform.machine() in {"x86_64", "AMD64", "i686"} else _lock_pair()
+
+
+class Words:
+    """Named uint64 words in a buffer, `WORD_STRIDE` bytes apart.
+
+    Args:
+        buffer: shared memory.
+        offset: where the first word is; a multiple of `WORD_STRIDE`.
+        names: the words in order.
+
+    Raises:
+        ValueError: the offset is not aligned or the buffer too small.
+    """
+
+    def __init__(self, buffer: Any, offset: int, names: Sequence[str]) -> None:
+        if offset % WORD_STRIDE:
+            raise ValueError(f"words: the offset must be a multiple of {WORD_STRIDE}, got {offset}")
+        self.nbytes = len(names) * WORD_STRIDE
+        view = memoryview(buffer).cast("B")[offset : offset + self.nbytes]
+        if len(view) != self.nbytes:
+            raise ValueError(f"words: {self.nbytes} bytes needed from offset {offset}, found {len(view)}")
+        self.names = tuple(names)
+        self._words = view.cast("Q")
+        self._index = {name: place * _WORDS_PER_STRIDE for place, name in enumerate(names)}
+
+    def get(self, name: str) -> int:
+        """The word's value."""
+        return self._words[self._index[name]]
+
+    def set(self, name: str, value: int) -> None:
+        """Store `value` modulo 2^64. Only the word's one writer may do this."""
+        self._words[self._index[name]] = value & MASK
+
+
+class ProgressPage(Words):
+    """A worker's page of liveness, judged by the supervisor without asking the worker.
+
+    A ping would be answered by a thread while the environment hangs; this page says what the worker's own loop does.
+    Words: `state`, `in_call_since_ns` (0 outside calls), `limit_ms` (0 means none), `progress`, `pid`, `epoch`.
+
+    Args:
+        buffer: shared memory.
+        offset: where the page of `PAGE_BYTES` bytes begins.
+    """
+
+    def __init__(self, buffer: Any, offset: int = 0) -> None:
+        super().__init__(buffer, offset, ("state", "in_call_since_ns", "limit_ms", "progress", "pid", "epoch"))
+        self._since = self._index["in_call_since_ns"]
+        self._limit = self._index["limit_ms"]
+        self._progress = self._index["progress"]
+
+    def enter(self, limit_s: float | None) -> None:
+        """The worker begins a call that must return within `limit_s` seconds; None or 0: whenever it likes."""
+        words = self._words
+        words[self._limit] = max(1, int(limit_s * 1000)) if limit_s else 0
+        words[self._since] = time.monotonic_ns()
+
+    def leave(self) -> None:
+        """The call returned: that is progress."""
+        words = self._words
+        words[self._since] = 0
+        words[self._progress] = (words[self._progress] + 1) & MASK
+
+    def overdue(self, now_ns: int) -> float | None:
+        """Seconds by which the present call has outstayed its limit at `now_ns` (`time.monotonic_ns`), else None."""
+        words = self._words
+        since = words[self._since]
+        limit_ms = words[self._limit]
+        if not since or not limit_ms or words[self._since] != since:
+            return None
+        late = (now_ns - since) / 1e9 - limit_ms / 1e3
+        return late if late > 0 else None
+
+    def clear(self) -> None:
+        """All words to 0: the supervisor's, after a worker is proven dead and before the next one starts."""
+        for name in self.names:
+            self.set(name, 0)

@@ -1,0 +1,345 @@
+"""Everything the log can tell: one frozen dataclass per event, a sentence per field.
+
+Every line of `log.jsonl` holds the fields of `COMMON` and those of one event. Numbers are numbers; what is unknown or
+not finite is null. The same table makes the JSON schema that `python -m mlxe_async schema --events` prints.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+
+Phase = Literal["generate", "memorize", "learn", "publish", "evaluate", "checkpoint"]
+
+COMMON: dict[str, tuple[type | types.UnionType, str]] = {
+    "ts": (str, "Wall clock, UTC, ISO 8601 with milliseconds. May jump; for people."),
+    "mono_ns": (int, "Monotonic clock of the host in nanoseconds: for differences."),
+    "seq": (int, "Number of the line within the run, from 0; a gap means lost lines."),
+    "run": (str, "The run's name: that of its folder."),
+    "event": (str, "Which event the line tells."),
+    "role": (str, "Whom it is about: supervisor, nursery, probe, executor, memorizer, learner or evaluator."),
+    "idx": (int | None, "Which executor, from 0; null for roles there is one of."),
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base of all events; `name` is what stands under `event` in the log."""
+
+    name: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Event")).lower()
+
+
+@dataclass(frozen=True)
+class RunStart(Event):
+    """The run begins; no role has been started."""
+
+    seed: Annotated[int, "The run's seed."]
+    schedule: Annotated[str, "Who waits for whom: serial, is or oa."]
+    algorithm: Annotated[str, "What learns."]
+    env: Annotated[str, "What is learned."]
+    settings: Annotated[dict[str, Any], "All settings, defaults included, without secrets."]
+    versions: Annotated[dict[str, str], "Versions of Python and of the packages that matter."] = field(
+        default_factory=dict
+    )
+    host: Annotated[dict[str, Any], "Kernel, cores and memory of the host."] = field(default_factory=dict)
+    python_path: Annotated[list[str], "Folders from which own code may be imported."] = field(default_factory=list)
+    resumed: Annotated[bool, "Whether the run goes on from a checkpoint."] = False
+
+
+@dataclass(frozen=True)
+class ProbeOk(Event):
+    """Environment, network and `[algorithm]` were built once and fit together."""
+
+    seconds: Annotated[float, "Seconds the probe took."]
+    spaces: Annotated[dict[str, Any], "What the environment shows and takes."]
+    parameters: Annotated[int, "Weights of the network."]
+    plan_bytes: Annotated[int | None, "Shared memory the run reserves."] = None
+
+
+@dataclass(frozen=True)
+class ProcStart(Event):
+    """A process is ready to work."""
+
+    process: Annotated[str, "Its name, as in ps."]
+    pid: Annotated[int, "Its process id."]
+    epoch: Annotated[int, "How many of this name came before it."]
+    seconds: Annotated[float, "Seconds from the request to its hand-shake."]
+
+
+@dataclass(frozen=True)
+class ProcExit(Event):
+    """A process ended."""
+
+    process: Annotated[str, "Its name."]
+    pid: Annotated[int, "Its process id."]
+    epoch: Annotated[int, "Its epoch."]
+    expected: Annotated[bool, "Whether it was asked to end."]
+    sentence: Annotated[str, "How it ended, in words."]
+    code: Annotated[int | None, "Its exit code; null when a signal killed it."] = None
+    signal: Annotated[str | None, "The signal that killed it."] = None
+    stack: Annotated[str, "The stack it left behind in a crash, if any."] = ""
+
+
+@dataclass(frozen=True)
+class ProcRestart(Event):
+    """A process that died will be replaced."""
+
+    process: Annotated[str, "Its name."]
+    epoch: Annotated[int, "The epoch of its successor."]
+    attempt: Annotated[int, "Which restart without progress in between, from 1."]
+    delay_s: Annotated[float, "Pause before the start."]
+    reason: Annotated[str, "Why it is needed, in words."]
+
+
+@dataclass(frozen=True)
+class Hang(Event):
+    """A process made no progress for longer than its limit and is killed."""
+
+    process: Annotated[str, "Its name."]
+    pid: Annotated[int, "Its process id."]
+    stuck_s: Annotated[float, "Seconds since it entered the call."]
+    limit_s: Annotated[float, "Seconds it was allowed."]
+    call: Annotated[str, "What it was doing: step, reset, update, ..."] = ""
+    stack: Annotated[str, "Its Python stack."] = ""
+
+
+@dataclass(frozen=True)
+class EnvError(Event):
+    """An environment raised or broke its contract; the row was not committed and the environment is rebuilt."""
+
+    env: Annotated[int, "Which of the executor's environments, from 0."]
+    phase: Annotated[str, "In what: make, reset or step."]
+    message: Annotated[str, "What was expected and what came."]
+    episode: Annotated[int | None, "Number of the episode that is given up."] = None
+    step: Annotated[int, "Steps taken in it."] = 0
+    seed: Annotated[int | None, "Its seed."] = None
+    faults: Annotated[int, "Faults of this executor within its window."] = 1
+    trace: Annotated[str, "The traceback, if something was raised."] = ""
+
+
+@dataclass(frozen=True)
+class PhaseEvent(Event):
+    """A phase finished: the unit of work of a run, and the one line to analyse its speed and its learning by."""
+
+    phase: Annotated[Phase, "Which one."]
+    start_ns: Annotated[int, "When it began, by the clock of mono_ns."]
+    seconds: Annotated[float, "How long it took."]
+    version: Annotated[int, "Version of the weights it worked with (publish: the one it made)."]
+    rows: Annotated[int, "Rows generated, memorized, or learned from."] = 0
+    episodes: Annotated[int, "Episodes that finished in it."] = 0
+    updates: Annotated[int, "Updates of the weights."] = 0
+    losses: Annotated[dict[str, float | None], "Means of what the algorithm reports."] = field(default_factory=dict)
+    lag_min: Annotated[int | None, "Smallest policy lag of the rows learned from."] = None
+    lag_mean: Annotated[float | None, "Mean policy lag."] = None
+    lag_max: Annotated[int | None, "Largest policy lag."] = None
+    dropped_rows: Annotated[int, "Rows left out because they were too old."] = 0
+    waits: Annotated[dict[str, float], "Seconds spent waiting, by what was waited for."] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EpisodeEnd(Event):
+    """A training episode finished."""
+
+    env: Annotated[int, "Which of the executor's environments, from 0."]
+    episode: Annotated[int, "Its number within this environment, from 0."]
+    episode_return: Annotated[float, "Sum of the environment's own rewards, without shaping."]
+    length: Annotated[int, "Its steps."]
+    terminated: Annotated[bool, "Whether the world ended it; else it was truncated."]
+    version: Annotated[int, "Version of the weights at its last step."]
+    episodes: Annotated[int, "Episodes finished in the run so far, this one included."]
+    env_steps: Annotated[int, "Environment steps of the run so far."]
+    seed: Annotated[int | None, "Its seed."] = None
+
+
+@dataclass(frozen=True)
+class Weights(Event):
+    """A version of the weights was published."""
+
+    version: Annotated[int, "Its number, from 1."]
+    updates: Annotated[int, "Updates of the run so far."]
+    env_steps: Annotated[int, "Environment steps of the run so far."]
+    episodes: Annotated[int, "Episodes finished so far."]
+    norm: Annotated[float | None, "Euclidean norm of the flat weights."] = None
+
+
+@dataclass(frozen=True)
+class Evaluation(Event):
+    """A frozen version was tested with the greedy policy."""
+
+    version: Annotated[int, "Which version."]
+    passed: Annotated[bool, "Whether it passed."]
+    episodes: Annotated[int, "Test episodes begun."]
+    steps: Annotated[int, "Environment steps of the test; they count nowhere else."]
+    seconds: Annotated[float, "How long the test took."]
+    return_min: Annotated[float | None, "Smallest return."] = None
+    return_mean: Annotated[float | None, "Mean return."] = None
+    failed_at: Annotated[int | None, "Step at which the first episode failed."] = None
+    streak: Annotated[int, "Versions in a row that passed, this one included."] = 0
+
+
+@dataclass(frozen=True)
+class Solved(Event):
+    """Enough versions in a row passed; the counts are those of the moment when the first of them was published."""
+
+    version: Annotated[int, "The first of the versions that passed."]
+    episodes_started: Annotated[int, "Training episodes started until then."]
+    env_steps: Annotated[int, "Environment steps until then."]
+    updates: Annotated[int, "Updates until then."]
+    seconds: Annotated[float, "Seconds from the start of the run until then."]
+    cpu_seconds: Annotated[float | None, "CPU seconds of all processes but the evaluator until then."] = None
+    published_ns: Annotated[int | None, "That moment, by the clock of mono_ns."] = None
+
+
+@dataclass(frozen=True)
+class Checkpoint(Event):
+    """A checkpoint is safely on disk."""
+
+    number: Annotated[int, "Its number."]
+    version: Annotated[int, "Version of the weights in it."]
+    bytes: Annotated[int, "Its size."]
+    seconds: Annotated[float, "How long saving took."]
+    solved: Annotated[bool, "Whether it is the one that solved the task."] = False
+
+
+@dataclass(frozen=True)
+class CheckpointRejected(Event):
+    """A checkpoint could not be saved, or is not fit to be loaded."""
+
+    number: Annotated[int, "Its number."]
+    cause: Annotated[str, "What is wrong with it."]
+
+
+@dataclass(frozen=True)
+class CorruptRecord(Event):
+    """A committed record failed its checks and was set aside."""
+
+    lane: Annotated[int, "The executor whose lane it is in."]
+    sequence: Annotated[int, "Its number in the lane."]
+    header: Annotated[str, "Its header, in hexadecimal."]
+
+
+@dataclass(frozen=True)
+class Ledger(Event):
+    """The account of rows: committed == ingested + backlog, in every lane and in sum."""
+
+    committed: Annotated[int, "Rows that executors committed."]
+    ingested: Annotated[int, "Rows the memorizer took over."]
+    backlog: Annotated[int, "Rows still in the lanes."]
+    lost: Annotated[int, "Rows that are in neither place; anything but 0 is an error of ours."] = 0
+    duplicated: Annotated[int, "Rows taken over twice; anything but 0 is an error of ours."] = 0
+    torn: Annotated[int, "Rows that failed their checks."] = 0
+    kept: Annotated[int, "Rows the memory holds now."] = 0
+    lanes: Annotated[list[dict[str, int]], "The same for each lane."] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Bottleneck(Event):
+    """Where the time went lately, and what would help."""
+
+    share: Annotated[dict[str, float], "Part of the time each role was busy, from 0 to 1."]
+    slowest: Annotated[str, "The role the others waited for."]
+    advice: Annotated[str, "What could be changed, in words."] = ""
+
+
+@dataclass(frozen=True)
+class Straggler(Event):
+    """The others wait for one executor, which is slow but within its limits."""
+
+    waited_s: Annotated[float, "Seconds the others have waited so far."]
+    rows: Annotated[int, "Rows it has delivered meanwhile."] = 0
+
+
+@dataclass(frozen=True)
+class StopRequested(Event):
+    """Someone asked the run to stop."""
+
+    reason: Annotated[str, "Who or what: a signal's name, or a caller's words."]
+
+
+@dataclass(frozen=True)
+class Warning(Event):  # noqa: A001 - the name of the event in the log; the built-in is of no use in this module
+    """Something is not as it should be, and the run goes on."""
+
+    message: Annotated[str, "What, in words."]
+    count: Annotated[int, "How often it was seen so far."] = 1
+
+
+@dataclass(frozen=True)
+class LogGap(Event):
+    """Lines could not be written for a while, for want of disk space for example."""
+
+    dropped: Annotated[int, "How many lines are missing."]
+    cause: Annotated[str, "Why."]
+
+
+@dataclass(frozen=True)
+class RunEnd(Event):
+    """The last line of a run that ended by itself or was asked to."""
+
+    reason: Annotated[str, "Which stop condition, signal or failure ended it."]
+    solved: Annotated[bool, "Whether the task was solved."]
+    episodes: Annotated[int, "Training episodes finished."]
+    env_steps: Annotated[int, "Environment steps."]
+    updates: Annotated[int, "Updates of the weights."]
+    seconds: Annotated[float, "Seconds since the start of the run."]
+    cpu_seconds: Annotated[float, "CPU seconds of all its processes."]
+    weights_hash: Annotated[str | None, "SHA-256 of the final flat weights."]
+    exit_code: Annotated[int, "What the command returns."]
+
+
+EVENTS: dict[str, type[Event]] = {event.name: event for event in Event.__subclasses__()}
+
+
+def event_schema() -> dict[str, Any]:
+    """The JSON schema of one line of the log: one of the events, each with all its fields."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A line of log.jsonl",
+        "oneOf": [{"$ref": f"#/$defs/{name}"} for name in EVENTS],
+        "$defs": {name: _object(event) for name, event in EVENTS.items()},
+    }
+
+
+def _object(event: type[Event]) -> dict[str, Any]:
+    properties = {key: {**_json_type(hint), "description": about} for key, (hint, about) in COMMON.items()}
+    properties["event"]["const"] = event.name
+    hints = get_type_hints(event, include_extras=True)
+    for item in fields(event):
+        hint, about = get_args(hints[item.name])
+        properties[item.name] = {**_json_type(hint), "description": about}
+        if item.default is not MISSING:
+            properties[item.name]["default"] = item.default
+    return {
+        "description": " ".join((event.__doc__ or "").split()),
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _json_type(hint: Any) -> dict[str, Any]:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin in (types.UnionType, typing.Union):
+        members = [_json_type(argument) for argument in arguments]
+        names: list[str] = []
+        for member in members:
+            names += [member["type"]] if isinstance(member["type"], str) else member["type"]
+        return {"type": list(dict.fromkeys(names))}
+    if origin is list:
+        return {"type": "array", "items": _json_type(arguments[0])}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _json_type(arguments[1])}
+    if hint is Any:
+        return {}
+    if hint is float:
+        return {"type": ["number", "null"]}  # one that is not finite is written as null
+    return {"type": {str: "string", bool: "boolean", int: "integer", type(None): "null"}[hint]}

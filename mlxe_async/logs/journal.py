@@ -1,0 +1,217 @@
+"""Writes `log.jsonl`: one `write` per line, so that a reader never sees half of one, and never an exception.
+
+A log that cannot be written must not stop learning. On a full disk lines are dropped and counted, and the first line
+that fits again is a `log_gap`. When someone rotates the file away, a new one is begun within seconds.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from mlxe_async.logs.events import Event, LogGap
+from mlxe_async.logs.events import Warning as WarningEvent
+from mlxe_async.logs.safe import redact
+
+LONGEST_TEXT = 16 * 1024
+DEEPEST = 8
+ROTATION_CHECK_S = 5.0
+RETRY_S = 1.0
+WARN_S = 60.0
+
+Subscriber = Callable[[dict[str, Any]], None]
+
+
+class Journal:
+    """The log of one run, written by the supervisor alone.
+
+    Args:
+        target: path of the file, appended to and made with mode 0600; or an open descriptor, which stays the caller's.
+        run: the run's name, bound to every line.
+        first_seq: number of the first line; a resumed run goes on where it stopped.
+
+    Raises:
+        OSError: the file cannot be opened. Later failures are counted instead, in `dropped`.
+    """
+
+    def __init__(self, target: str | os.PathLike[str] | int, run: str, *, first_seq: int = 0) -> None:
+        self.run = run
+        self.dropped = 0
+        self._path = None if isinstance(target, int) else Path(target)
+        self._sink = _LineSink(target if isinstance(target, int) else open_log(target))
+        self._seq = first_seq
+        self._line: dict[str, Any] = {}
+        self._gap = 0  # lines lost since the last one that could be written
+        self._retry_at = 0.0
+        self._warn_at = 0.0
+        self._check_at = time.monotonic() + ROTATION_CHECK_S
+        self._subscribers: list[Subscriber] = []
+        self._lock = threading.RLock()  # checkpoints are saved, and told, by another thread
+        # Its own configuration: a program that embeds a run keeps its own structlog.
+        self._log = structlog.wrap_logger(
+            self._sink,
+            processors=[self._stamp, structlog.processors.JSONRenderer(serializer=_text)],
+            wrapper_class=structlog.BoundLogger,
+            context_class=dict,
+            run=run,
+        )
+
+    def emit(self, event: Event, role: str = "supervisor", idx: int | None = None) -> None:
+        """Write one event and tell the subscribers. Never raises because of the disk, the values or a subscriber."""
+        now = time.monotonic()
+        with self._lock:
+            if self._path is not None and now >= self._check_at:
+                self._check_at = now + ROTATION_CHECK_S
+                self._sink.follow(self._path)
+            if self._gap and now >= self._retry_at:
+                self._retry_at = now + RETRY_S
+                if self._write(LogGap(self._gap, self._sink.cause), "supervisor", None):
+                    self._gap = 0
+                    self._tell()
+            self._sink.shut = self._gap > 0  # never a line before the one that says how many are missing
+            if not self._write(event, role, idx):
+                self.dropped += 1
+                self._gap += 1
+            self._sink.shut = False
+            self._tell()
+            if self._gap and now >= self._warn_at:
+                self._warn_at = now + WARN_S
+                self._sink.shut = True  # for the subscribers only: there is no room for it in the file
+                self._write(WarningEvent(f"log.jsonl cannot be written: {self._sink.cause}"), "supervisor", None)
+                self._sink.shut = False
+                self._tell()
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Have `subscriber` called with every line as a dict, in order; returns what ends it."""
+        self._subscribers.append(subscriber)
+        return lambda: self._subscribers.remove(subscriber) if subscriber in self._subscribers else None
+
+    def close(self) -> None:
+        """Close the file, if it is ours. Lines emitted afterwards are dropped and counted."""
+        self._sink.close(own=self._path is not None)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, event: Event, role: str, idx: int | None) -> bool:
+        self._sink.written = False
+        values = {item.name: getattr(event, item.name) for item in fields(event)}
+        self._log.msg(event.name, role=role, idx=idx, **values)
+        return self._sink.written
+
+    def _stamp(self, _logger: Any, _method: str, values: Any) -> dict[str, Any]:
+        now = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        head = {"ts": now, "mono_ns": time.monotonic_ns(), "seq": self._seq}
+        head |= {key: values.pop(key) for key in ("run", "event", "role", "idx")}
+        self._seq += 1
+        self._line = clean({**head, **values})
+        return self._line
+
+    def _tell(self) -> None:
+        line = self._line
+        for subscriber in tuple(self._subscribers):
+            try:
+                subscriber(line)
+            except Exception:  # noqa: BLE001 - whoever listens to the log must not be able to stop the run
+                self._subscribers.remove(subscriber)
+
+
+def open_log(path: str | os.PathLike[str]) -> int:
+    """A descriptor that appends to `path`, which is made if need be, for this user alone whatever the umask."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
+class _LineSink:
+    """The far end of the logger: one line, one write, or none of it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.shut = False
+        self.written = False
+        self.cause = ""
+
+    def msg(self, line: str) -> None:
+        if self.shut:
+            return
+        data = line.encode("ascii") + b"\n"
+        try:
+            count = os.write(self._descriptor, data)
+            if count < len(data):  # the disk became full in the middle of the line
+                os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - count)
+                self.cause = "no space left for a whole line"
+            self.written = count == len(data)
+        except OSError as error:
+            self.cause = os.strerror(error.errno or 0)
+
+    def follow(self, path: Path) -> None:
+        """Go on in a new file if the old one is no longer at `path`."""
+        try:
+            there, here = path.stat(follow_symlinks=False), os.fstat(self._descriptor)
+            if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
+                return
+        except OSError:
+            pass
+        try:
+            descriptor = open_log(path)
+        except OSError:  # the folder is gone: the old file, wherever it is now, is better than none
+            return
+        self.close(own=True)
+        self._descriptor = descriptor
+
+    def close(self, *, own: bool) -> None:
+        if own and self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+
+def _text(line: Any, **_: Any) -> str:
+    return json.dumps(line, ensure_ascii=True, allow_nan=False, separators=(", ", ": "))
+
+
+def clean(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same in plain JSON types: numpy and torch numbers become numbers, NaN and infinities null, secrets go."""
+    return {str(key): _plain(value, 1) for key, value in redact(values).items()}
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST_TEXT else value[:LONGEST_TEXT] + "…"
+    if isinstance(value, int):
+        return int(value) if -(2**63) <= value < 2**64 else str(value) if value.bit_length() < 1000 else None
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if depth > DEEPEST:
+        return "…"
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item, depth + 1) for item in value]
+    if hasattr(value, "tolist"):  # numpy and torch, scalars and arrays
+        return _plain(value.tolist(), depth + 1)
+    if isinstance(value, bytes):
+        return value[:LONGEST_TEXT].hex()
+    return _plain(_representation(value), depth)
+
+
+def _representation(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - a foreign object's own text is beyond our control
+        return f"<{type(value).__name__} that cannot be shown>"

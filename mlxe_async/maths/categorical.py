@@ -1,0 +1,28 @@
+"""Choosing among discrete actions with numpy: log-probabilities and draws."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def log_softmax(logits: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Log-probabilities (..., A) of actions in proportion to exp(logits); finite for any finite logits."""
+    result: NDArray[np.floating] = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    return result
+
+
+def sample(log_probs: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.int64]:
+    """One action (B,) per row of log-probabilities (B, A), by inverting the cumulative distribution."""
+    reach = np.exp(log_probs).cumsum(-1)
+    # Scaled by the sum, which rounding keeps from being exactly 1, so that the last action is never overshot.
+    actions: NDArray[np.int64] = (reach <= rng.random((len(reach), 1)) * reach[:, -1:]).sum(-1)
+    return actions
+
+
+def of_action(log_probs: NDArray[np.floating], action: NDArray[np.integer]) -> NDArray[np.floating]:
+    """The entry (B,) of each row of (B, A) that belongs to the row's action (B,)."""
+    if log_probs.shape[:1] != action.shape:
+        raise ValueError(f"of_action: expected actions of shape {log_probs.shape[:1]}, got {action.shape}")
+    chosen: NDArray[np.floating] = log_probs[np.arange(len(action)), action]
+    return chosen

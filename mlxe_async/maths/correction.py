@@ -1,0 +1,28 @@
+"""Weights that account for rows chosen by an older policy: ratios of what would be done now to what was done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def ratio(log_prob: torch.Tensor, behaviour_log_prob: torch.Tensor) -> torch.Tensor:
+    """pi(a|s) / mu(a|s) per row, without gradient; same shape as both arguments.
+
+    The exponent is limited to +-20, so that a row that has become impossible gives 0 and not a NaN later on.
+    """
+    if log_prob.shape != behaviour_log_prob.shape:
+        raise ValueError(f"ratio: shapes differ, {tuple(log_prob.shape)} and {tuple(behaviour_log_prob.shape)}")
+    return (log_prob.detach() - behaviour_log_prob).clamp(-20.0, 20.0).exp()
+
+
+def clipped(weight: torch.Tensor, largest: float = 1.0) -> torch.Tensor:
+    """Truncated importance weights min(weight, largest): bounded variance, at the price of some bias."""
+    return weight.clamp(max=largest)
+
+
+def effective_share(weight: torch.Tensor) -> torch.Tensor:
+    """Kish's effective sample size divided by the number of samples: 1 if all weights are equal, 1/M if one rules."""
+    return weight.sum().square() / (weight.square().sum() * weight.numel()).clamp(min=1e-12)

@@ -1,0 +1,110 @@
+"""Returns of one segment of an episode, each split into what is known and what must be bootstrapped.
+
+A target is `partial + coefficient * V(next_obs[cut])`: `partial` is the discounted sum of rewards that were seen,
+`cut` the row where the sum stops, and `coefficient` the discount up to there, 0 if the world ended there. Stored in
+this form a row can be learned from alone, with a value that is always the newest one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Doubles = NDArray[np.float64]
+
+
+class PartialReturn(NamedTuple):
+    """See the module's description. All three have the segment's length L."""
+
+    partial: Doubles
+    coefficient: Doubles
+    cut: NDArray[np.int64]
+
+
+def n_step(reward: NDArray[np.floating], terminated: bool, discount: float, n: int) -> PartialReturn:
+    """n-step returns of a segment (L,): sum of discount^i r_(t+i) for i < n, then discount^n V; fewer at the end.
+
+    Args:
+        reward: rewards (L,) of consecutive rows of one episode.
+        terminated: whether the world ended with the last row; if not, its future is bootstrapped.
+        discount: factor per step, 0 to 1.
+        n: largest number of rewards summed, at least 1.
+    """
+    length = _length(reward)
+    if n < 1:
+        raise ValueError(f"n_step: n must be at least 1, got {n}")
+    horizon = min(n, length)
+    padded = np.concatenate([np.asarray(reward, np.float64), np.zeros(horizon - 1)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, horizon)
+    partial = windows @ discount ** np.arange(horizon)
+    count = np.minimum(n, length - np.arange(length))
+    cut = np.arange(length) + count - 1
+    coefficient = np.where(terminated & (cut == length - 1), 0.0, discount**count)
+    return PartialReturn(partial, coefficient, cut)
+
+
+def steps_to_end_discount(steps_left: NDArray[np.integer]) -> Doubles:
+    """MLxE's discount for a row with `steps_left` >= 1 rows after it: clip(0.7983 + 0.0379 ln k, 0.5, 0.99).
+
+    Close to a failure the future counts little, so blame stays near the failure; from k = 158 it is 0.99.
+    """
+    return np.clip(0.7983 + 0.0379 * np.log(np.asarray(steps_left, np.float64)), 0.5, 0.99)
+
+
+def steps_to_end(reward: NDArray[np.floating], terminated: bool) -> PartialReturn:
+    """MLxE's returns of a segment (L,): G_0 = r at the end, G_k = r + discount_k G_(k-1) with k rows left.
+
+    If the world did not end with the last row nothing is known of the steps left: the discount is 0.99 throughout and
+    V at the cut is bootstrapped.
+    """
+    length = _length(reward)
+    if not terminated:
+        return n_step(reward, False, 0.99, length)
+    discount = np.zeros(length)
+    discount[:-1] = steps_to_end_discount(np.arange(length - 1, 0, -1))
+    partial = np.zeros(length)
+    following = 0.0
+    for t in reversed(range(length)):
+        following = reward[t] + discount[t] * following
+        partial[t] = following
+    return PartialReturn(partial, np.zeros(length), np.full(length, length - 1))
+
+
+def generalised_advantage(
+    reward: NDArray[np.floating],
+    value: NDArray[np.floating],
+    next_value: NDArray[np.floating],
+    terminated: NDArray[np.bool_],
+    ends: NDArray[np.bool_],
+    discount: float,
+    lambda_: float,
+) -> Doubles:
+    """Generalised advantage estimates (T, ...), Schulman et al. 2016, eq. 16; add `value` for the lambda-return.
+
+    Args:
+        reward: rewards (T, ...).
+        value: V(obs) (T, ...).
+        next_value: V(next_obs) (T, ...), of the same episode also at its end.
+        terminated: the world ended here: `next_value` counts 0.
+        ends: nothing flows back over this row: terminated, truncated, or the last row of what was gathered.
+        discount: factor per step.
+        lambda_: 0 gives one-step advantages, 1 the full return minus the value.
+    """
+    if not reward.shape == value.shape == next_value.shape == terminated.shape == ends.shape:
+        raise ValueError(f"generalised_advantage: shapes differ, reward {reward.shape}, value {value.shape}")
+    delta = reward + discount * next_value * (1.0 - terminated) - value
+    carry = discount * lambda_ * (1.0 - ends)
+    advantage = np.zeros(delta.shape)
+    following = np.zeros(delta.shape[1:])
+    for t in reversed(range(len(delta))):
+        following = delta[t] + carry[t] * following
+        advantage[t] = following
+    return advantage
+
+
+def _length(reward: NDArray[np.floating]) -> int:
+    if reward.ndim != 1 or not len(reward):
+        raise ValueError(f"rewards of one segment: expected shape (L,) with L > 0, got {reward.shape}")
+    return len(reward)

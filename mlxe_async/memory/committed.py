@@ -1,0 +1,61 @@
+"""A small vector of counters in shared memory that changes all at once or not at all.
+
+Whoever keeps a memory may be killed between any two stores. Its bookkeeping therefore lives in two copies, each closed
+by a checksum; a change is written into the older copy, so the newest complete one always says what was last finished,
+and a successor repeats at most the one step that was under way.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.errors import CorruptRecord
+from mlxe_async.rows import Array
+
+
+class Committed:
+    """Two checksummed copies of `words` int64 values.
+
+    Args:
+        buffer: writable bytes, at least `offset + Committed.nbytes(words)`.
+        offset: where the copies start.
+        words: number of values.
+    """
+
+    def __init__(self, buffer: Any, offset: int, words: int) -> None:
+        self._copies = np.frombuffer(buffer, dtype="<i8", count=2 * (words + 2), offset=offset).reshape(2, words + 2)
+
+    @staticmethod
+    def nbytes(words: int) -> int:
+        """Bytes needed for `words` values."""
+        return 2 * (words + 2) * 8
+
+    def load(self) -> Array:
+        """A private copy of the newest complete values (words,); zeros when nothing was ever stored.
+
+        Raises:
+            CorruptRecord: something was stored, but neither copy passes its checksum.
+        """
+        copies = [copy.copy() for copy in self._copies]
+        whole = [copy for copy in copies if copy[-1] == _checksum(copy)]
+        if whole:
+            return max(whole, key=lambda copy: int(copy[0]))[1:-1].copy()
+        if any(copy.any() for copy in copies):
+            raise CorruptRecord("memory bookkeeping: expected one of two copies to pass its checksum, both fail")
+        return np.zeros(self._copies.shape[1] - 2, dtype=np.int64)
+
+    def store(self, values: Array) -> None:
+        """Replace the values; until the last word is written the previous ones stay in force."""
+        first, second = (int(copy[0]) if copy[-1] == _checksum(copy) else 0 for copy in self._copies)
+        older = self._copies[0] if first <= second else self._copies[1]
+        older[0] = max(first, second) + 1
+        older[1:-1] = values
+        older[-1] = _checksum(older)
+
+
+def _checksum(copy: Array) -> int:
+    # The constant keeps an all-zero copy from being valid.
+    return zlib.crc32(copy[:-1].tobytes()) ^ 0x5A5A5A5A

@@ -1,0 +1,400 @@
+"""Replay memory: finished stretches of episodes, kept in shared memory and drawn from again and again.
+
+Rows arrive in the order of each *stream* (one environment of one executor). They wait in the stream's staging area
+until their stretch is closed, by the end of the episode, by a cut, or because the next row does not follow on. Only then
+are they completed with what the algorithm derives from a whole stretch (returns, say) and copied into the stream's part
+of the ring, where the oldest rows give way. Because every stream has its own part, what the memory holds does not
+depend on which executor was faster.
+
+Taking in one block of rows is one transaction: all counters move together (see `committed`), all data is written to
+places computed from the counters before, so a keeper that was killed half-way is followed by one that does the same step
+again and gets the same result. Each row in the ring carries a *stamp*, unique for ever; a batch names rows by index and
+stamp, so that a row that was overwritten meanwhile is noticed and neither learned from nor given a priority.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.memory.committed import Committed
+from mlxe_async.rows import Array, Column, RowLayout
+
+Derive = Callable[[dict[str, Array]], dict[str, Array]]
+
+_STREAM_WORDS = ("staged", "opened", "head", "last_episode", "last_step")
+_LANE_WORDS = ("position", "epoch", "rows", "dropped", "corrupt")
+_WHOLE_WORDS = ("stamps", "segments", "plans")
+PLAN_SLOTS = 2
+
+
+@dataclass(frozen=True)
+class ReplayShape:
+    """Sizes of a replay memory; all processes that map it agree on one of these.
+
+    Args:
+        lanes: number of executors.
+        envs: environments per executor.
+        stream_rows: rows kept per environment of an executor.
+        keep_rows: rows kept of one stretch, counted from its end.
+        chunk_rows: most rows in one block of a lane.
+        batch_rows: most rows of one minibatch.
+        plan_updates: most minibatches in one plan.
+        columns: the rows' columns, as JSON.
+        derived: the columns computed when a stretch is closed, as JSON.
+    """
+
+    lanes: int
+    envs: int
+    stream_rows: int
+    keep_rows: int
+    chunk_rows: int
+    batch_rows: int
+    plan_updates: int
+    columns: list[dict[str, Any]]
+    derived: list[dict[str, Any]]
+
+    @property
+    def streams(self) -> int:
+        """Number of streams."""
+        return self.lanes * self.envs
+
+    @property
+    def row_layout(self) -> RowLayout:
+        """Columns of a row as it comes from a lane."""
+        return RowLayout.from_json(self.columns)
+
+    @property
+    def ring_layout(self) -> RowLayout:
+        """Columns of a row in the ring. `left` is the number of rows to the end of its stretch, itself included."""
+        keeping = (Column("stamp", "<i8", fill=0), Column("left", "<i4", fill=0), Column("priority", "<f4", fill=0))
+        return RowLayout.from_json(self.columns + self.derived).with_columns(keeping)
+
+    @property
+    def plan_layout(self) -> RowLayout:
+        """Columns of one plan: a row per minibatch."""
+        wide = (self.batch_rows,)
+        return RowLayout(
+            (
+                Column("index", "<i8", wide),
+                Column("stamp", "<i8", wide),
+                Column("weight", "<f4", wide),
+                Column("priority", "<f4", wide),
+            )
+        )
+
+    def parts(self) -> list[tuple[str, int]]:
+        """Name and bytes of each part of the segment, in order."""
+        staging_rows = self.streams * (self.keep_rows + self.chunk_rows)
+        return [
+            ("bookkeeping", _page(Committed.nbytes(self.state_words))),
+            ("staging", _page(self.row_layout.nbytes(staging_rows))),
+            ("ring", _page(self.ring_layout.nbytes(self.streams * self.stream_rows))),
+            ("plans", PLAN_SLOTS * _page(self.plan_layout.nbytes(self.plan_updates))),
+        ]
+
+    @property
+    def state_words(self) -> int:
+        """Number of int64 counters."""
+        return len(_WHOLE_WORDS) + len(_LANE_WORDS) * self.lanes + len(_STREAM_WORDS) * self.streams
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole segment."""
+        return sum(size for _, size in self.parts())
+
+    def to_json(self) -> dict[str, Any]:
+        """The shape as plain JSON types."""
+        return asdict(self)
+
+
+@dataclass
+class Ingested:
+    """What taking in a block of rows did."""
+
+    rows: int = 0
+    segments: int = 0
+    dropped: int = 0
+
+
+class ReplayMemory:
+    """A view on the memory's segment: its keeper takes rows in and draws plans, the learner gathers batches.
+
+    Args:
+        shape: the sizes.
+        buffer: the shared bytes, `shape.nbytes` of them, zero when new.
+    """
+
+    kind = "replay"
+
+    def __init__(self, shape: ReplayShape, buffer: Any) -> None:
+        self.shape = shape
+        offsets, offset = {}, 0
+        for name, size in shape.parts():
+            offsets[name] = offset
+            offset += size
+        self._committed = Committed(buffer, offsets["bookkeeping"], shape.state_words)
+        self._staging_rows = shape.keep_rows + shape.chunk_rows
+        self._staging = shape.row_layout.views(buffer, shape.streams * self._staging_rows, offsets["staging"])
+        self._ring = shape.ring_layout.views(buffer, shape.streams * shape.stream_rows, offsets["ring"])
+        plan_bytes = _page(shape.plan_layout.nbytes(shape.plan_updates))
+        self._plans = [
+            shape.plan_layout.views(buffer, shape.plan_updates, offsets["plans"] + slot * plan_bytes)
+            for slot in range(PLAN_SLOTS)
+        ]
+        self._payload = tuple(column["name"] for column in shape.columns + shape.derived)
+        self.reload()
+
+    def reload(self) -> None:
+        """Take up the counters as they were last committed (a keeper after a restart, or an onlooker)."""
+        shape, self._state = self.shape, self._committed.load()
+        whole, lanes = len(_WHOLE_WORDS), len(_LANE_WORDS) * shape.lanes
+        self._whole = self._state[:whole]
+        self._lanes = self._state[whole : whole + lanes].reshape(len(_LANE_WORDS), shape.lanes)
+        self._streams = self._state[whole + lanes :].reshape(len(_STREAM_WORDS), shape.streams)
+        self._position, self._epoch, self._rows, self._dropped, self._corrupt = self._lanes
+        self._staged, self._opened, self._head, self._last_episode, self._last_step = self._streams
+
+    # -- taking rows in -------------------------------------------------------------------------------------------
+
+    def position(self, lane: int) -> int:
+        """The sequence number of the block of `lane` that is to come next (mod 2^64)."""
+        return int(self._position[lane]) % 2**64
+
+    def start_lane(self, lane: int, position: int) -> None:
+        """Tell where an untouched lane begins; once, before its first block."""
+        self._position[lane] = np.uint64(position).astype(np.int64)
+        self._committed.store(self._state)
+
+    def room(self, lane: int = 0) -> int:  # noqa: ARG002 - the rollout memory's answer depends on it
+        """Blocks of `lane` that can surely be taken in now: there is always room, because the oldest rows give way."""
+        return 1
+
+    def ingest(
+        self, lane: int, sequence: int, epoch: int, rows: Mapping[str, Array], derive: Derive, *, drop_open: bool
+    ) -> Ingested:
+        """Take in one block: rows (n, ...) of one lane in time order.
+
+        Args:
+            lane: which executor's.
+            sequence: the block's number in its lane; one already taken in is ignored.
+            epoch: the life of the executor that wrote it; no stretch spans two.
+            rows: the block's columns.
+            derive: computes the derived columns from the rows of a closed stretch.
+            drop_open: at a new epoch, forget the open stretch (it will be generated again) instead of closing it.
+        """
+        done = Ingested()
+        if sequence != self.position(lane):
+            return done
+        streams = range(lane * self.shape.envs, (lane + 1) * self.shape.envs)
+        if epoch != int(self._epoch[lane]):
+            for stream in streams:
+                if drop_open:
+                    done.dropped += int(self._staged[stream] - self._opened[stream])
+                    self._opened[stream] = self._staged[stream]
+                else:
+                    done.segments += self._close(stream, derive)
+            self._epoch[lane] = epoch
+        done.rows = len(rows["env"])
+        for env, stream in enumerate(streams):
+            mine = np.flatnonzero(rows["env"] == env) if self.shape.envs > 1 else np.arange(done.rows)
+            done.segments += self._stage(stream, rows, mine, derive)
+        self._advance(lane, sequence, done)
+        return done
+
+    def set_aside(self, lane: int, sequence: int, derive: Derive) -> None:
+        """Record that a block failed its checks and is passed over; the open stretches of its lane end before it."""
+        done = Ingested()
+        for stream in range(lane * self.shape.envs, (lane + 1) * self.shape.envs):
+            done.segments += self._close(stream, derive)
+        self._corrupt[lane] += 1
+        self._advance(lane, sequence, done)
+
+    def _advance(self, lane: int, sequence: int, done: Ingested) -> None:
+        self._position[lane] = np.uint64((sequence + 1) % 2**64).astype(np.int64)
+        self._rows[lane] += done.rows
+        self._dropped[lane] += done.dropped
+        self._whole[_WHOLE_WORDS.index("segments")] += done.segments
+        self._committed.store(self._state)
+
+    def _stage(self, stream: int, rows: Mapping[str, Array], mine: Array, derive: Derive) -> int:
+        """Append the rows `mine` of a block to a stream's staging area, closing stretches on the way."""
+        if len(mine) == 0:
+            return 0
+        episode, step = rows["episode"][mine].astype(np.int64), rows["step"][mine].astype(np.int64)
+        before_episode = np.concatenate(([self._last_episode[stream]], episode[:-1]))
+        before_step = np.concatenate(([self._last_step[stream]], step[:-1]))
+        follows = (episode == before_episode) & (step == before_step + 1)
+        ends = (rows["terminated"][mine] | rows["truncated"][mine] | rows["cut"][mine]).astype(bool)
+        # A stretch is closed after a row that ends it, and before a row that does not follow on.
+        borders = np.flatnonzero(ends) + 1
+        gaps = np.flatnonzero(~follows)
+        closed, start = 0, 0
+        for border in np.unique(np.concatenate((borders, gaps, [len(mine)]))):
+            if border > start:
+                piece = mine[start:border]
+                where = (
+                    stream * self._staging_rows + (self._staged[stream] + np.arange(len(piece))) % self._staging_rows
+                )
+                for name, column in self._staging.items():
+                    column[where] = rows[name][piece]
+                self._staged[stream] += len(piece)
+            if border < len(mine) or ends[-1]:
+                closed += self._close(stream, derive)
+            start = int(border)
+        self._last_episode[stream], self._last_step[stream] = episode[-1], step[-1]
+        return closed
+
+    def _close(self, stream: int, derive: Derive) -> int:
+        """Complete the open stretch and move its last rows into the ring. Returns 1, or 0 when nothing was open."""
+        length = int(self._staged[stream] - self._opened[stream])
+        self._opened[stream] = self._staged[stream]
+        if length == 0:
+            return 0
+        kept = min(length, self.shape.keep_rows, self.shape.stream_rows)
+        last = np.arange(int(self._staged[stream]) - kept, int(self._staged[stream]))
+        where = stream * self._staging_rows + last % self._staging_rows
+        segment = {name: column[where] for name, column in self._staging.items()}
+        segment.update(derive(segment))
+        ring, size = self._ring, self.shape.stream_rows
+        to = stream * size + (int(self._head[stream]) + np.arange(kept)) % size
+        ring["stamp"][to] = 0
+        for name in self._payload:
+            ring[name][to] = segment[name]
+        ring["left"][to] = np.arange(kept, 0, -1)
+        ring["priority"][to] = max(1e-6, float(ring["priority"].max()))
+        first = int(self._whole[0]) + 1
+        ring["stamp"][to] = np.arange(first, first + kept)
+        self._whole[0] += kept
+        self._head[stream] += kept
+        return 1
+
+    # -- drawing --------------------------------------------------------------------------------------------------
+
+    def live(self) -> Array:
+        """Indices of all rows that can be drawn."""
+        size = self.shape.stream_rows
+        parts = [stream * size + np.arange(min(int(head), size)) for stream, head in enumerate(self._head)]
+        return np.concatenate(parts)
+
+    def __len__(self) -> int:
+        return int(np.minimum(self._head, self.shape.stream_rows).sum())
+
+    def draw(
+        self, seed: int, updates: int, batch_rows: int, *, exponent: float = 0.0, beta: float = 0.0
+    ) -> dict[str, Any]:
+        """Write a plan of `updates` minibatches and return its address `{"slot", "updates", "rows"}`.
+
+        Rows are drawn without replacement inside a minibatch, with replacement across them; uniformly, or in
+        proportion to priority^exponent (by exponential keys, Efraimidis and Spirakis 2006). Importance weights are
+        (N P)^-beta divided by the largest of the minibatch (Schaul et al. 2016, section 3.4).
+
+        Args:
+            seed: seeds this plan's draws, together with the number of plans drawn before.
+            updates: number of minibatches, at most `shape.plan_updates`.
+            batch_rows: rows of a minibatch; fewer when the memory holds fewer.
+            exponent: 0 for uniform draws.
+            beta: 0 for no importance weights.
+        """
+        number = int(self._whole[_WHOLE_WORDS.index("plans")])
+        slot, live = number % PLAN_SLOTS, self.live()
+        rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, number])))
+        rows, plan = min(batch_rows, len(live), self.shape.batch_rows), self._plans[slot]
+        weights = np.ones(rows, dtype=np.float32)
+        share = None
+        if exponent > 0 and rows:
+            share = self._ring["priority"][live].astype(np.float64) ** exponent
+            share /= share.sum()
+        for k in range(updates if rows else 0):
+            if share is None:
+                picked = rng.choice(len(live), rows, replace=False, shuffle=False)
+            else:
+                keys = rng.standard_exponential(len(live)) / share
+                picked = np.argpartition(keys, rows - 1)[:rows]
+                weights = ((len(live) * share[picked]) ** -beta).astype(np.float32)
+                weights /= weights.max()
+            index = live[picked]
+            plan["index"][k, :rows] = index
+            plan["stamp"][k, :rows] = self._ring["stamp"][index]
+            plan["weight"][k, :rows] = weights
+            plan["priority"][k, :rows] = -1
+        self._whole[_WHOLE_WORDS.index("plans")] += 1
+        self._committed.store(self._state)
+        return {"slot": slot, "updates": updates if rows else 0, "rows": rows}
+
+    def gather(self, plan: Mapping[str, Any], k: int, window: int = 1) -> tuple[dict[str, Array], Array]:
+        """Copy the k-th minibatch of a plan out of the ring.
+
+        Returns:
+            The columns, (M, ...) or time-major (window, M, ...), with `weight` (M,) and, for windows, `valid`
+            (window, M): rows past the end of the stretch repeat its last row and are not valid. And the positions (M,)
+            of these rows in the minibatch: rows overwritten since they were drawn are left out.
+        """
+        slot, rows, size = self._plans[plan["slot"]], plan["rows"], self.shape.stream_rows
+        index, stamp = slot["index"][k, :rows], slot["stamp"][k, :rows]
+        where, valid = index, None
+        if window > 1:
+            ahead = np.arange(window)[:, None]
+            left = np.clip(self._ring["left"][index], 1, window)
+            valid = ahead < left
+            start = (index // size) * size
+            where = start + (index - start + np.minimum(ahead, left - 1)) % size
+        batch = {name: self._ring[name][where] for name in self._payload}
+        whole = self._ring["stamp"][index] == stamp
+        if window > 1:
+            # The rows of a window were stamped one after the other.
+            whole &= (self._ring["stamp"][where] == stamp + np.minimum(ahead, left - 1)).all(axis=0)
+        batch["weight"] = slot["weight"][k, :rows]
+        if valid is not None:
+            batch["valid"] = valid
+        positions = np.flatnonzero(whole)
+        if len(positions) < rows:
+            batch = {
+                name: column[..., positions]
+                if name in ("weight", "valid")
+                else (column[:, positions] if window > 1 else column[positions])
+                for name, column in batch.items()
+            }
+        return batch, positions
+
+    def note_priorities(self, plan: Mapping[str, Any], k: int, positions: Array, priorities: Array) -> None:
+        """Leave new priorities (M,) for the k-th minibatch; the keeper takes them up in `settle`."""
+        self._plans[plan["slot"]]["priority"][k, positions] = priorities
+
+    def settle(self, plan: Mapping[str, Any]) -> int:
+        """Take up the priorities a learner left in a plan, for rows still in place. Returns how many were too late."""
+        slot, late = self._plans[plan["slot"]], 0
+        for k in range(plan["updates"]):
+            index, new = slot["index"][k, : plan["rows"]], slot["priority"][k, : plan["rows"]]
+            given = new >= 0
+            same = given & (self._ring["stamp"][index] == slot["stamp"][k, : plan["rows"]])
+            self._ring["priority"][index[same]] = new[same]
+            late += int(given.sum() - same.sum())
+        return late
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def row(self, index: int) -> dict[str, Array]:
+        """One row of the ring, by name."""
+        return {name: column[index].copy() for name, column in self._ring.items()}
+
+    def ledger(self) -> list[dict[str, int]]:
+        """Per lane: blocks and rows taken in, rows dropped because they are generated again, blocks set aside."""
+        state = self._committed.load()
+        lanes = state[len(_WHOLE_WORDS) :][: len(_LANE_WORDS) * self.shape.lanes].reshape(len(_LANE_WORDS), -1)
+        return [
+            {"position": int(p) % 2**64, "rows": int(r), "dropped": int(d), "corrupt": int(c)}
+            for p, _, r, d, c in lanes.T
+        ]
+
+    @property
+    def segments(self) -> int:
+        """Stretches closed so far."""
+        return int(self._whole[_WHOLE_WORDS.index("segments")])
+
+
+def _page(nbytes: int) -> int:
+    return -(-nbytes // 4096) * 4096

@@ -1,0 +1,270 @@
+"""Rollout memory: whole rollouts in the order they were finished, each learned from once.
+
+The memory is a set of slots. A rollout fills one slot, block by block, is *ready* when its last row is in, is *taken* by
+a plan and becomes free again when the learner has used it. When no slot is free, nothing is taken from the lanes, these
+fill up, and the executors wait: that is the whole of the back-pressure, and what bounds the policy lag from above
+together with the learner's own check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.memory.committed import Committed
+from mlxe_async.memory.replay import Derive, Ingested
+from mlxe_async.rows import Array, RowLayout
+
+_SLOT_WORDS = ("status", "rows", "order", "lane")
+_LANE_WORDS = ("position", "epoch", "rows", "dropped", "corrupt", "filling")
+_WHOLE_WORDS = ("orders", "rollouts", "plans")
+FREE, FILLING, READY, TAKEN = range(4)
+
+
+@dataclass(frozen=True)
+class RolloutShape:
+    """Sizes of a rollout memory.
+
+    Args:
+        lanes: number of executors.
+        envs: environments per executor.
+        slots: rollouts that fit in.
+        slot_rows: most rows of one rollout, all environments of its executor together.
+        columns: the rows' columns, as JSON.
+    """
+
+    lanes: int
+    envs: int
+    slots: int
+    slot_rows: int
+    columns: list[dict[str, Any]]
+
+    @property
+    def row_layout(self) -> RowLayout:
+        """Columns of a row."""
+        return RowLayout.from_json(self.columns)
+
+    @property
+    def state_words(self) -> int:
+        """Number of int64 counters."""
+        return len(_WHOLE_WORDS) + len(_LANE_WORDS) * self.lanes + len(_SLOT_WORDS) * self.slots
+
+    def parts(self) -> list[tuple[str, int]]:
+        """Name and bytes of each part of the segment, in order."""
+        bookkeeping = -(-Committed.nbytes(self.state_words) // 4096) * 4096
+        return [("bookkeeping", bookkeeping), ("rollouts", self.row_layout.nbytes(self.slots * self.slot_rows))]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole segment."""
+        return sum(size for _, size in self.parts())
+
+    def to_json(self) -> dict[str, Any]:
+        """The shape as plain JSON types."""
+        return asdict(self)
+
+
+class RolloutMemory:
+    """A view on the memory's segment: its keeper takes rollouts in and hands them out, the learner reads them.
+
+    Args:
+        shape: the sizes.
+        buffer: the shared bytes, `shape.nbytes` of them, zero when new.
+    """
+
+    kind = "rollouts"
+
+    def __init__(self, shape: RolloutShape, buffer: Any) -> None:
+        self.shape = shape
+        self._committed = Committed(buffer, 0, shape.state_words)
+        self._rows = shape.row_layout.views(buffer, shape.slots * shape.slot_rows, shape.parts()[0][1])
+        self.reload()
+
+    def reload(self) -> None:
+        """Take up the counters as they were last committed; rollouts taken by a learner that died are ready again."""
+        shape, self._state = self.shape, self._committed.load()
+        whole, lanes = len(_WHOLE_WORDS), len(_LANE_WORDS) * shape.lanes
+        self._whole = self._state[:whole]
+        self._lane = dict(zip(_LANE_WORDS, self._state[whole : whole + lanes].reshape(-1, shape.lanes), strict=True))
+        self._slot = dict(zip(_SLOT_WORDS, self._state[whole + lanes :].reshape(-1, shape.slots), strict=True))
+
+    def return_taken(self) -> int:
+        """After a death: what was handed out and not reported as used is handed out again. Returns how many."""
+        taken = self._slot["status"] == TAKEN
+        self._slot["status"][taken] = READY
+        self._committed.store(self._state)
+        return int(taken.sum())
+
+    # -- taking rows in -------------------------------------------------------------------------------------------
+
+    def position(self, lane: int) -> int:
+        """The sequence number of the block of `lane` that is to come next (mod 2^64)."""
+        return int(self._lane["position"][lane]) % 2**64
+
+    def start_lane(self, lane: int, position: int) -> None:
+        """Tell where an untouched lane begins; once, before its first block."""
+        self._lane["position"][lane] = np.uint64(position).astype(np.int64)
+        self._committed.store(self._state)
+
+    def room(self, lane: int = 0) -> int:
+        """Blocks of `lane` that can surely be taken in now: none when it would need a slot and none is free."""
+        return 1 if self._lane["filling"][lane] or (self._slot["status"] == FREE).any() else 0
+
+    def ingest(
+        self,
+        lane: int,
+        sequence: int,
+        epoch: int,
+        rows: Mapping[str, Array],
+        derive: Derive,  # noqa: ARG002 - the same verb as the replay memory's; rollouts derive nothing on the way in
+        *,
+        drop_open: bool,  # noqa: ARG002 - half a rollout is of no use to anybody and is always dropped
+    ) -> Ingested:
+        """Take in one block of a rollout: rows (n, ...) in time order; `last` marks the rollout's final row.
+
+        Raises:
+            BufferError: no slot is free; ask `room` before.
+        """
+        done = Ingested()
+        if sequence != self.position(lane):
+            return done
+        if epoch != int(self._lane["epoch"][lane]):
+            done.dropped += self._abandon(lane)
+            self._lane["epoch"][lane] = epoch
+        slot = self._slot_for(lane)
+        count, start = len(rows["env"]), int(self._slot["rows"][slot])
+        if start + count > self.shape.slot_rows:
+            raise BufferError(f"rollout of lane {lane}: expected at most {self.shape.slot_rows} rows, got more")
+        base = slot * self.shape.slot_rows + start
+        for name, column in self._rows.items():
+            column[base : base + count] = rows[name]
+        self._slot["rows"][slot] += count
+        done.rows = count
+        if rows["last"][-1]:
+            self._whole[0] += 1
+            self._slot["order"][slot] = self._whole[0]
+            self._slot["status"][slot] = READY
+            self._lane["filling"][lane] = 0
+            self._whole[1] += 1
+            done.segments = 1
+        self._advance(lane, sequence, done)
+        return done
+
+    def set_aside(self, lane: int, sequence: int, derive: Derive) -> None:  # noqa: ARG002 - same verb as replay's
+        """Record that a block failed its checks and is passed over, and with it the rollout it belonged to."""
+        done = Ingested(dropped=self._abandon(lane))
+        self._lane["corrupt"][lane] += 1
+        self._advance(lane, sequence, done)
+
+    def _slot_for(self, lane: int) -> int:
+        if self._lane["filling"][lane]:
+            return int(self._lane["filling"][lane]) - 1
+        free = np.flatnonzero(self._slot["status"] == FREE)
+        if not len(free):
+            raise BufferError(
+                f"rollout memory: expected a free slot for lane {lane}, all {self.shape.slots} are in use"
+            )
+        slot = int(free[0])
+        self._lane["filling"][lane] = slot + 1
+        self._slot["status"][slot], self._slot["rows"][slot], self._slot["lane"][slot] = FILLING, 0, lane
+        return slot
+
+    def _abandon(self, lane: int) -> int:
+        if not self._lane["filling"][lane]:
+            return 0
+        slot = int(self._lane["filling"][lane]) - 1
+        self._lane["filling"][lane] = 0
+        self._slot["status"][slot] = FREE
+        return int(self._slot["rows"][slot])
+
+    def _advance(self, lane: int, sequence: int, done: Ingested) -> None:
+        self._lane["position"][lane] = np.uint64((sequence + 1) % 2**64).astype(np.int64)
+        self._lane["rows"][lane] += done.rows
+        self._lane["dropped"][lane] += done.dropped
+        self._committed.store(self._state)
+
+    # -- handing out ----------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        ready = self._slot["status"] == READY
+        return int(self._slot["rows"][ready].sum())
+
+    @property
+    def ready(self) -> int:
+        """Rollouts waiting to be learned from."""
+        return int((self._slot["status"] == READY).sum())
+
+    def draw(self, rollouts: int) -> dict[str, Any]:
+        """Take the oldest `rollouts` ready rollouts, in the order of their lanes, or none if there are fewer.
+
+        Returns:
+            The plan `{"slots", "updates", "rows"}`; `updates` is 0 when there was too little.
+        """
+        ready = np.flatnonzero(self._slot["status"] == READY)
+        if len(ready) < rollouts:
+            return {"slots": [], "updates": 0, "rows": 0}
+        slots = ready[np.argsort(self._slot["order"][ready])][:rollouts]
+        # In a schedule that waits for all, lanes give an order that does not depend on who was faster.
+        slots = slots[np.lexsort((self._slot["order"][slots], self._slot["lane"][slots]))]
+        self._slot["status"][slots] = TAKEN
+        self._whole[2] += 1
+        self._committed.store(self._state)
+        return {"slots": [int(s) for s in slots], "updates": 1, "rows": int(self._slot["rows"][slots].sum())}
+
+    def gather(self, plan: Mapping[str, Any], oldest_version: int | None = None) -> tuple[dict[str, Array], int]:
+        """Copy the rollouts of a plan out as time-major columns (T, B, ...).
+
+        Each environment of each rollout is one column b; shorter ones repeat their last row, with `valid` (T, B) false.
+        Rollouts that hold a row older than `oldest_version` are left out.
+
+        Returns:
+            The columns, empty when nothing is left, and how many rollouts were left out.
+        """
+        pieces: list[Array] = []
+        left_out = 0
+        for slot in plan["slots"]:
+            rows = slot * self.shape.slot_rows + np.arange(int(self._slot["rows"][slot]))
+            if oldest_version is not None and int(self._rows["version"][rows].min()) < oldest_version:
+                left_out += 1
+                continue
+            env = self._rows["env"][rows]
+            pieces.extend(rows[env == e] for e in range(self.shape.envs) if (env == e).any())
+        if not pieces:
+            return {}, left_out
+        longest = max(len(piece) for piece in pieces)
+        ahead = np.arange(longest)
+        where = np.stack([piece[np.minimum(ahead, len(piece) - 1)] for piece in pieces], axis=1)  # (T, B)
+        batch = {name: column[where] for name, column in self._rows.items()}
+        batch["valid"] = np.stack([ahead < len(piece) for piece in pieces], axis=1)
+        return batch, left_out
+
+    def settle(self, plan: Mapping[str, Any]) -> int:
+        """Free the slots of a plan that the learner has used. Returns 0: nothing can come too late here."""
+        self._slot["status"][plan["slots"]] = FREE
+        self._committed.store(self._state)
+        return 0
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def ledger(self) -> list[dict[str, int]]:
+        """Per lane: blocks and rows taken in, rows dropped with half a rollout, blocks set aside."""
+        state = self._committed.load()
+        whole, lanes = len(_WHOLE_WORDS), len(_LANE_WORDS) * self.shape.lanes
+        words = dict(zip(_LANE_WORDS, state[whole : whole + lanes].reshape(-1, self.shape.lanes), strict=True))
+        return [
+            {
+                "position": int(words["position"][lane]) % 2**64,
+                "rows": int(words["rows"][lane]),
+                "dropped": int(words["dropped"][lane]),
+                "corrupt": int(words["corrupt"][lane]),
+            }
+            for lane in range(self.shape.lanes)
+        ]
+
+    @property
+    def segments(self) -> int:
+        """Rollouts finished so far."""
+        return int(self._whole[1])

@@ -1,0 +1,214 @@
+"""Where versions are tested: on the vectorised CartPole many at once, in any other environment one after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxe_async.errors import EnvironmentFault
+from mlxe_async.roles.trials import Floats, GreedyPolicy, Rules, Trial
+from mlxe_async.tasks.physics import BLOCK, CartPolePhysics, start_state
+from mlxe_async.tasks.vector import VectorTask
+
+FAULTS_PER_TEST = 3
+
+
+class Bench(Protocol):
+    """Where tests are run: one block of ticks for some of the undecided ones, which it chooses itself."""
+
+    def run(self, undecided: Sequence[Trial], tick: Callable[[], None]) -> None:
+        """Move some of the undecided tests on by at most a block of steps, calling `tick` now and then."""
+        ...
+
+    def close(self) -> None:
+        """Let go of environments and arrays."""
+        ...
+
+
+def bench_for(algorithm: GreedyPolicy, task: Mapping[str, Any], rules: Rules) -> Bench:
+    """The bench that fits the environment.
+
+    Raises:
+        TaskError: the environment cannot be made.
+        EnvironmentFault: its constructor raised.
+    """
+    one = VectorTask(task, 1, evaluation=True)
+    one.close()
+    if one.is_plain_cartpole:
+        return CartPoleBench(algorithm, rules, one.spaces.observation_shape[0])
+    return TaskBench(algorithm, rules, task)
+
+
+@dataclass
+class _Batch:
+    """Versions that share arrays; made anew whenever its members change."""
+
+    tests: list[Trial]
+    flats: Floats  # (V, P)
+    physics: CartPolePhysics
+    obs: Floats  # (V, B, O), the physics' own
+
+
+class CartPoleBench:
+    """All restarts of several versions as rows of one physics."""
+
+    def __init__(self, algorithm: GreedyPolicy, rules: Rules, features: int) -> None:
+        self._algorithm = algorithm
+        self._rules = rules
+        self._features = features
+        self._starts = np.stack([start_state(seed) for seed in rules.seeds])
+        self._long_turn = False
+        self._batches: dict[tuple[int, ...], _Batch] = {}  # the screen's and the long tests'
+
+    def run(self, undecided: Sequence[Trial], tick: Callable[[], None]) -> None:
+        """One block of ticks for the screen or for the long tests, alternately.
+
+        A block is shorter where a test is about to leave the screen or to reach the cap.
+        """
+        del tick  # a block takes some milliseconds
+        began = time.perf_counter()
+        rules = self._rules
+        tests = self._next_group(undecided)
+        batch = self._batch_of(tests)
+        ends = [rules.screen_steps if t.ticks < rules.screen_steps else rules.max_episode_steps for t in tests]
+        left = [min(end, rules.max_episode_steps) - t.ticks for end, t in zip(ends, tests, strict=True)]
+        ticks = min(BLOCK, *left)
+        physics, flats, obs, greedy_many = batch.physics, batch.flats, batch.obs, self._algorithm.greedy_many
+        with np.errstate(all="ignore"):  # rows that have fallen whirl on until the end of the block
+            for _ in range(ticks):
+                physics.tick(greedy_many(flats, obs).reshape(-1))
+                physics.observe()
+        fallen = physics.fallen().reshape(len(tests), rules.episodes)
+        if fallen.max() >= 0:
+            self._lay_down(physics, np.flatnonzero(fallen >= 0))
+        states = physics.state.reshape(len(tests), rules.episodes, 4)
+        share = (time.perf_counter() - began) / len(tests)
+        for test, when, state in zip(tests, fallen, states, strict=True):
+            test.seconds += share
+            test.states = state
+            self._record(test, when, ticks)
+
+    def close(self) -> None:
+        """Let go of the arrays."""
+        self._batches = {}
+
+    def _next_group(self, undecided: Sequence[Trial]) -> list[Trial]:
+        screen = [test for test in undecided if test.ticks < self._rules.screen_steps][: self._rules.in_flight]
+        long = [test for test in undecided if test.ticks >= self._rules.screen_steps][: self._rules.in_flight]
+        self._long_turn = bool(long) and (not self._long_turn or not screen)
+        return long if self._long_turn else screen
+
+    def _record(self, test: Trial, fallen: NDArray[np.int64], ticks: int) -> None:
+        standing = ~test.finished
+        falls = standing & (fallen >= 0)
+        if self._rules.rule == "cap" and falls.any():
+            test.fail(test.ticks + int(fallen[falls].min()) + 1)
+            ticks = int(fallen[falls].min()) + 1
+            test.returns[:] = test.ticks + ticks
+        else:
+            test.returns[standing] = test.ticks + ticks
+            test.returns[falls] = test.ticks + fallen[falls] + 1
+            test.finished |= falls
+        test.ticks += ticks
+        test.steps = int(test.returns.sum())
+        test.done = test.done or test.ticks >= self._rules.max_episode_steps or bool(test.finished.all())
+
+    def _lay_down(self, physics: CartPolePhysics, rows: NDArray[np.int64]) -> None:
+        """Put fallen rows where they can do no harm: they are finished, but keep their place in the batch."""
+        physics.place(rows, np.zeros((len(rows), 4)))
+        physics.observe()
+
+    def _batch_of(self, tests: Sequence[Trial]) -> _Batch:
+        key = tuple(id(test) for test in tests)
+        batch = self._batches.get(key)
+        if batch is None:
+            states = np.concatenate([self._starts if t.states is None else t.states for t in tests])
+            physics = CartPolePhysics(states, self._features)
+            obs = physics.obs.reshape(len(tests), self._rules.episodes, self._features)
+            batch = _Batch(list(tests), np.stack([test.flat for test in tests]), physics, obs)
+            # Two groups take turns; any other arrangement of versions is a thing of the past.
+            recent = [old for old in self._batches.values() if not any(test in tests for test in old.tests)]
+            self._batches = {tuple(map(id, old.tests)): old for old in recent[-1:]}
+            self._batches[key] = batch
+        return batch
+
+
+class TaskBench:
+    """One version at a time in environments of any kind, one environment for each restart."""
+
+    def __init__(self, algorithm: GreedyPolicy, rules: Rules, task: Mapping[str, Any]) -> None:
+        self._algorithm = algorithm
+        self._rules = rules
+        self._seeds = rules.seeds
+        self._task = VectorTask(task, rules.episodes, evaluation=True, max_episode_steps=rules.max_episode_steps)
+        self._flats: Floats = np.zeros((1, 0), np.float32)
+        self._current: Trial | None = None
+
+    def run(self, undecided: Sequence[Trial], tick: Callable[[], None]) -> None:
+        """Up to a block of steps of the oldest version; tick after each."""
+        began = time.perf_counter()
+        if self._current is not undecided[0]:
+            self._current = undecided[0]
+            self._flats = self._current.flat[None]
+            self._begin(self._current)
+        for _ in range(BLOCK):
+            if self._current.done:
+                break
+            self._step(self._current)
+            tick()
+        self._current.seconds += time.perf_counter() - began
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._task.close()
+
+    def _begin(self, test: Trial) -> None:
+        test.obs = np.zeros(
+            (self._rules.episodes, *self._task.spaces.observation_shape), self._task.spaces.observation_dtype
+        )
+        for index in range(self._rules.episodes):
+            self._restart(test, index)
+
+    def _step(self, test: Trial) -> None:
+        assert test.obs is not None  # noqa: S101 - set by _begin
+        running = np.flatnonzero(~test.finished)
+        actions = self._algorithm.greedy_many(self._flats, test.obs[None])[0]
+        step = self._task.step(actions, running.tolist())
+        test.ticks += 1
+        test.obs[running] = step.next_obs[running]
+        test.returns += step.raw_reward
+        test.steps += int(step.ok.sum())
+        for fault in step.faults:
+            self._again(test, fault)
+        test.finished[step.ended] = True
+        if self._rules.rule == "cap":
+            for index in step.ended:
+                if step.terminated[index]:
+                    test.fail(test.ticks)
+        test.done = test.done or bool(test.finished.all())
+
+    def _restart(self, test: Trial, index: int) -> None:
+        assert test.obs is not None  # noqa: S101 - set by _begin
+        test.returns[index] = 0.0
+        try:
+            test.obs[index] = self._task.reset(index, self._seeds[index])
+        except EnvironmentFault as fault:
+            self._again(test, fault)
+
+    def _again(self, test: Trial, fault: EnvironmentFault) -> None:
+        """After a fault, the same restart in a new environment; a test that meets several of them is a failed one."""
+        test.faults += 1
+        if test.faults > FAULTS_PER_TEST:
+            test.fault, test.done = fault.detail, True
+            return
+        try:
+            self._task.rebuild(fault.env_index)
+        except EnvironmentFault as again:
+            test.fault, test.done = again.detail, True
+            return
+        self._restart(test, fault.env_index)

@@ -1,0 +1,340 @@
+"""The executor: steps its environments with a copy of the behaviour policy and writes the rows into its own lane.
+
+A plain object. What it needs from the world (weights, lane, progress page, a way to speak and to wait) is handed to it,
+so that the very same object runs in a process of its own, beside the other roles in one process, or in a test.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from mlxe_async.errors import EnvironmentFault, MlxeError
+from mlxe_async.rows import Array, RowLayout
+from mlxe_async.seeds import derive_seed, generator
+
+
+class Lane(Protocol):
+    """The writing end of a lane, `ipc.lanes.LaneWriter`."""
+
+    @property
+    def payloads(self) -> list[memoryview[int]]:
+        """The payload of every slot."""
+
+    @property
+    def slot(self) -> int:
+        """The slot that the next block goes to."""
+
+    def reserve(self) -> memoryview[int] | None:
+        """The payload of the next block, or None while the lane is full."""
+
+    def commit(self, count: int) -> int:
+        """Make the block visible."""
+
+
+class Weights(Protocol):
+    """The reading end of the published weights, `ipc.weights.WeightsReader`."""
+
+    def latest(self) -> int:
+        """Newest version, 0 before the first."""
+
+    def read(self, into: Array) -> int | None:
+        """Copy the newest version; None when it could not be had whole."""
+
+
+class Page(Protocol):
+    """Progress words, `ipc.words.ProgressPage`."""
+
+    def enter(self, limit_s: float) -> None:
+        """A call that may hang begins."""
+
+    def leave(self) -> None:
+        """It returned."""
+
+
+@dataclass(frozen=True)
+class ExecutorPlan:
+    """The few values an executor is made with.
+
+    Args:
+        index: number of the executor.
+        seed: the run's seed.
+        life: enters all seeds; the epoch where rollouts must never repeat, 0 where they are to be redone alike.
+        sync: `"episode"` (a rollout is one episode of one environment) or `"rollout"` (a fixed number of steps).
+        rollout_steps: steps of each environment in a rollout, for `sync = "rollout"`.
+        chunk_rows: most rows in one block of the lane.
+        step_timeout_s: limit of one step of all environments, in seconds.
+        reset_timeout_s: limit of one reset, and of the first step after it.
+        fault_limit: environment faults forgiven within `fault_window_s`.
+        fault_window_s: see `fault_limit`.
+    """
+
+    index: int
+    seed: int
+    life: int
+    sync: str
+    rollout_steps: int
+    chunk_rows: int
+    step_timeout_s: float
+    reset_timeout_s: float
+    fault_limit: int
+    fault_window_s: float
+
+
+class TooManyFaults(MlxeError):
+    """An executor's environments failed more often than its budget allows."""
+
+
+class Executor:
+    """Generates rollouts.
+
+    Args:
+        plan: sizes, seeds and limits.
+        task: the environments, a `tasks.vector.VectorTask`.
+        algorithm: gives the behaviour policy (`load`, `act`) and its extra columns.
+        layout: columns of a row.
+        lane: where rows go.
+        weights: where weights come from.
+        page: progress words.
+        notify: sends a small message upwards, between replies.
+        wait: waits a bounded number of seconds.
+        episodes: number of the next episode of each environment.
+    """
+
+    def __init__(
+        self,
+        plan: ExecutorPlan,
+        *,
+        task: Any,
+        algorithm: Any,
+        layout: RowLayout,
+        lane: Lane,
+        weights: Weights,
+        page: Page,
+        notify: Callable[[dict[str, Any]], None],
+        wait: Callable[[float], None],
+        episodes: list[int] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.task = task
+        self.algorithm = algorithm
+        self.version = 0
+        self._lane, self._weights, self._page = lane, weights, page
+        self._notify, self._wait = notify, wait
+        self._envs = task.count
+        spaces = task.spaces
+        self._obs = np.zeros((self._envs, *spaces.observation_shape), dtype=spaces.observation_dtype)
+        self._flat = np.zeros(sum(int(np.prod(shape)) for _, shape in algorithm.parameters), dtype=np.float32)
+        self._extra = tuple(column.name for column in algorithm.extra_columns)
+        self._episode = np.array(episodes or [0] * self._envs, dtype=np.int64)
+        self._step = np.zeros(self._envs, dtype=np.int64)
+        self._return = np.zeros(self._envs)
+        self._episode_seed = [0] * self._envs
+        self._running = np.zeros(self._envs, dtype=bool)
+        self._env_numbers = np.arange(self._envs, dtype=np.int32)
+        self._faults: deque[float] = deque()
+        # Making numpy views costs more than a step, so they are made once for each slot of the lane.
+        self._slots = [layout.views(payload, plan.chunk_rows) for payload in lane.payloads]
+        self._rows: dict[str, Array] | None = None
+        self._filled = 0
+        self._lane_wait = 0.0
+
+    def generate(
+        self, *, rollout: int, version: int | None = None, finished_episodes: int = 0, attempt: int = 0
+    ) -> dict[str, Any]:
+        """Generate one rollout under the newest weights and commit its rows.
+
+        Args:
+            rollout: number of the rollout, counted per executor; seeds the behaviour policy.
+            version: wait rule of the synchronous schedules: the newest version must be this one.
+            finished_episodes: finished episodes of the whole run, as tasks may read it; frozen for the rollout.
+            attempt: how often this rollout was begun before and brought its executor down.
+
+        Returns:
+            `rows`, `version`, `episodes` (a dict each), `begun` (next episode number per environment), `start_ns`,
+            `seconds`, `lane_wait_s`.
+
+        Raises:
+            TooManyFaults: the environments used up their budget.
+        """
+        start_ns = time.monotonic_ns()
+        self._take_weights(version)
+        self._rows, self._filled, self._lane_wait = None, 0, 0.0
+        rng = generator(self.plan.seed, "executor.act", self.plan.index, self.plan.life, attempt, rollout)
+        episodes: list[dict[str, Any]] = []
+        rows = steps = 0
+        while True:
+            for env in np.flatnonzero(~self._running):
+                self._begin_episode(int(env), finished_episodes, attempt)
+            steps += 1
+            last_step = self.plan.sync == "rollout" and steps >= self.plan.rollout_steps
+            rows += self._one_step(rng, episodes, last_step=last_step)
+            if last_step or (self.plan.sync == "episode" and episodes):
+                break
+        self._commit(last=True)
+        return {
+            "rows": rows,
+            "version": self.version,
+            "episodes": episodes,
+            "begun": self._episode.tolist(),
+            "start_ns": start_ns,
+            "seconds": (time.monotonic_ns() - start_ns) / 1e9,
+            "lane_wait_s": self._lane_wait,
+        }
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.task.close()
+
+    # -- parts of a rollout ---------------------------------------------------------------------------------------
+
+    def _take_weights(self, version: int | None) -> None:
+        if self._weights.latest() != self.version:
+            read = self._weights.read(self._flat)
+            if read is not None:
+                self.algorithm.load(self._flat)
+                self.version = read
+        if version is not None and self.version != version:
+            raise MlxeError(
+                f"executor {self.plan.index} generating: expected weights {version}, "
+                f"the newest that could be had are {self.version}"
+            )
+        if self.version == 0:
+            raise MlxeError(f"executor {self.plan.index} generating: expected published weights, none exist yet")
+
+    def _begin_episode(self, env: int, finished_episodes: int, attempt: int) -> None:
+        while True:
+            number = int(self._episode[env])
+            seed = derive_seed(self.plan.seed, "executor.reset", self.plan.index, self.plan.life, attempt, env, number)
+            self._page.enter(self.plan.reset_timeout_s)
+            try:
+                self._obs[env] = self.task.reset(env, seed, finished_episodes)
+            except EnvironmentFault as fault:
+                self._page.leave()
+                self._episode[env] += 1
+                self._forgive(fault, seed, number)
+                continue
+            self._page.leave()
+            self._step[env], self._return[env], self._running[env] = 0, 0.0, True
+            self._episode_seed[env] = seed
+            return
+
+    def _one_step(self, rng: np.random.Generator, episodes: list[dict[str, Any]], *, last_step: bool) -> int:
+        """Step all environments once, write the rows, note the episodes that ended. Returns the rows written."""
+        chosen = self.algorithm.act(self._obs, rng)
+        limit = self.plan.reset_timeout_s if (self._step == 0).any() else self.plan.step_timeout_s
+        self._page.enter(limit)
+        step = self.task.step(chosen["action"])
+        self._page.leave()
+        ended = step.terminated | step.truncated
+        written = self._write(chosen, step, ended, last_step=last_step)
+        self._step += 1
+        self._return += step.raw_reward
+        self._obs[...] = step.next_obs
+        for env in np.flatnonzero(ended & step.ok):
+            episodes.append(
+                {
+                    "env": int(env),
+                    "episode": int(self._episode[env]),
+                    "steps": int(self._step[env]),
+                    "return": float(self._return[env]),
+                    "terminated": bool(step.terminated[env]),
+                    "truncated": bool(step.truncated[env]),
+                    "seed": self._episode_seed[env],
+                }
+            )
+            self._episode[env] += 1
+            self._running[env] = False
+        for fault in step.faults:
+            env = fault.env_index
+            number = int(self._episode[env])
+            self._episode[env] += 1
+            self._running[env] = False
+            self._forgive(fault, self._episode_seed[env], number)
+        return written
+
+    def _write(self, chosen: Mapping[str, Array], step: Any, ended: Array, *, last_step: bool) -> int:
+        ok = step.ok
+        count = self._envs if ok.all() else int(ok.sum())
+        if count == 0:
+            return 0
+        if self._rows is not None and self._filled + count > self.plan.chunk_rows:
+            self._commit(last=False)
+            self._notify({"kind": "commit"})
+        rows = self._rows if self._rows is not None else self._reserve()
+        which: Any = slice(None) if count == self._envs else np.flatnonzero(ok)
+        here = slice(self._filled, self._filled + count)
+        rows["obs"][here] = self._obs[which]
+        rows["action"][here] = chosen["action"][which]
+        rows["log_prob"][here] = chosen["log_prob"][which]
+        for name in self._extra:
+            rows[name][here] = chosen[name][which]
+        rows["reward"][here] = step.reward[which]
+        rows["terminated"][here] = step.terminated[which]
+        rows["truncated"][here] = step.truncated[which]
+        rows["cut"][here] = ~ended[which] if last_step else 0
+        rows["last"][here] = 0
+        rows["next_obs"][here] = step.next_obs[which]
+        rows["version"][here] = self.version
+        rows["env"][here] = self._env_numbers[which]
+        rows["episode"][here] = self._episode[which]
+        rows["step"][here] = self._step[which]
+        self._filled += count
+        return count
+
+    def _reserve(self) -> dict[str, Array]:
+        """Views on the next block; waits, a bounded time at a time, while the lane is full."""
+        pause, began = 0.001, time.monotonic()
+        while self._lane.reserve() is None:
+            self._wait(pause)
+            pause = min(2 * pause, 0.02)
+        self._lane_wait += time.monotonic() - began
+        views = self._slots[self._lane.slot]
+        self._rows, self._filled = views, 0
+        return views
+
+    def _commit(self, *, last: bool) -> None:
+        # A block is committed only when a further row needs room, so that the rollout's last row can still be marked.
+        if self._rows is None:
+            return
+        self._rows["last"][self._filled - 1] = last
+        self._lane.commit(self._filled)
+        self._rows, self._filled = None, 0
+
+    def _forgive(self, fault: EnvironmentFault, seed: int, episode: int) -> None:
+        """Report a fault and make the environment anew, within the budget."""
+        now = time.monotonic()
+        self._faults.append(now)
+        while self._faults and now - self._faults[0] > self.plan.fault_window_s:
+            self._faults.popleft()
+        self._notify(
+            {
+                "kind": "env_error",
+                "executor": self.plan.index,
+                "faults": len(self._faults),
+                "env": fault.env_index,
+                "phase": fault.phase,
+                "episode": episode,
+                "step": fault.step,
+                "seed": seed,
+                "detail": fault.detail,
+                "trace": fault.trace,
+            }
+        )
+        if len(self._faults) > self.plan.fault_limit:
+            raise TooManyFaults(
+                f"executor {self.plan.index}: expected at most {self.plan.fault_limit} environment faults in "
+                f"{self.plan.fault_window_s:g} s, got {len(self._faults)}; the last: {fault.detail}"
+            )
+        self._page.enter(self.plan.reset_timeout_s)
+        try:
+            self.task.rebuild(fault.env_index)
+        finally:
+            self._page.leave()
+        # The first failures are met at once, repeated ones with growing patience.
+        self._wait(min(5.0, 0.05 * 2.0 ** (len(self._faults) - 1)))

@@ -1,0 +1,206 @@
+"""The learner: gathers what the memorizer drew, updates the weights, publishes them."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from mlxe_async.algorithms.interface import Clock
+from mlxe_async.errors import NonFiniteWeights, NumericError
+from mlxe_async.rows import Array
+
+ROLL_BACKS_FORGIVEN = 3
+
+
+class WeightsOut(Protocol):
+    """The writing end of the published weights, `ipc.weights.WeightsWriter`."""
+
+    @property
+    def version(self) -> int:
+        """Newest version, 0 before the first."""
+
+    def publish(self, vector: Array) -> int:
+        """Make `vector` (P,) the newest version.
+
+        Raises:
+            NonFiniteWeights: it holds a NaN or an infinity; the old version stays.
+        """
+
+
+class Page(Protocol):
+    """Progress words, `ipc.words.ProgressPage`."""
+
+    def enter(self, limit_s: float) -> None:
+        """A call that may hang begins."""
+
+    def leave(self) -> None:
+        """It returned."""
+
+
+class Learner:
+    """Learns from one memory and publishes the weights.
+
+    Args:
+        algorithm: made with `learns=True`.
+        memory: the same memory the memorizer keeps.
+        weights: where versions are published.
+        page: progress words.
+        update_timeout_s: limit of one update, in seconds.
+        max_policy_lag: for rollouts: nothing generated more than this many versions ago is learned from.
+        last_good: weights (P,) of the newest version, to go on from after a restart; None when nothing is published.
+    """
+
+    def __init__(
+        self,
+        *,
+        algorithm: Any,
+        memory: Any,
+        weights: WeightsOut,
+        page: Page,
+        update_timeout_s: float,
+        max_policy_lag: int | None = None,
+        last_good: Array | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.memory = memory
+        self._weights, self._page = weights, page
+        self._update_timeout_s = update_timeout_s
+        self._max_policy_lag = max_policy_lag
+        self._last_good = last_good
+        self._roll_backs = 0
+        self._norm: float | None = None
+        if last_good is not None:
+            algorithm.set_weights(last_good)
+
+    def publish(self) -> dict[str, Any]:
+        """Publish the present weights. Returns `version`, `norm`, `start_ns`, `seconds`."""
+        start_ns = time.monotonic_ns()
+        vector = self.algorithm.weights()
+        version = self._weights.publish(vector)
+        self._last_good, self._norm = vector, float(np.linalg.norm(vector))
+        return {
+            "version": version,
+            "norm": self._norm,
+            "start_ns": start_ns,
+            "seconds": (time.monotonic_ns() - start_ns) / 1e9,
+        }
+
+    def learn(self, plan: Mapping[str, Any], *, env_steps: int, episodes: int, updates: int) -> dict[str, Any]:
+        """Do the updates of a plan, then publish once.
+
+        Args:
+            plan: from `Memorizer.memorize`.
+            env_steps: environment steps of the run so far.
+            episodes: finished episodes of the run so far.
+            updates: updates of the run so far.
+
+        Returns:
+            `version`, `norm`, `updates`, `rows`, `lag_min`, `lag_mean`, `lag_max`, `late_rows` (overwritten before they were
+            gathered), `dropped_rollouts` and `dropped_rows` (older than the bound), `metrics` (means over the updates), `rolled_back`,
+            `start_ns`, `seconds`, `publish_seconds`.
+
+        Raises:
+            NumericError: the weights became non-finite again and again.
+        """
+        start_ns = time.monotonic_ns()
+        clock = Clock(env_steps=env_steps, episodes=episodes, updates=updates, version=self._weights.version)
+        learn = {"replay": self._learn_batches, "rollouts": self._learn_rollouts}[self.memory.kind]
+        done = learn(plan, clock)
+        learned_ns = time.monotonic_ns()
+        done["rolled_back"] = done["updates"] > 0 and not self._publish_or_roll_back()
+        done["version"], done["norm"] = self._weights.version, self._norm
+        end_ns = time.monotonic_ns()
+        return {
+            **done,
+            "start_ns": start_ns,
+            "seconds": (end_ns - start_ns) / 1e9,
+            "publish_seconds": (end_ns - learned_ns) / 1e9,
+        }
+
+    def _learn_batches(self, plan: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
+        tally = _Tally()
+        for k in range(plan["updates"]):
+            batch, positions = self.memory.gather(plan, k, self.algorithm.window)
+            tally.late_rows += plan["rows"] - len(positions)
+            if not len(positions):
+                continue
+            versions = batch["version"] if self.algorithm.window == 1 else batch["version"][0]
+            tally.lag(clock.version - versions)
+            priorities = self._update(batch, replace(clock, updates=clock.updates + tally.updates), tally)
+            if priorities is not None:
+                self.memory.note_priorities(plan, k, positions, priorities)
+        return tally.report()
+
+    def _learn_rollouts(self, plan: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
+        tally = _Tally()
+        if plan["updates"]:
+            bound = None if self._max_policy_lag is None else clock.version - self._max_policy_lag
+            batch, tally.dropped_rollouts = self.memory.gather(plan, bound)
+            if batch:
+                tally.lag(clock.version - batch["version"][batch["valid"]])
+                self._update(batch, clock, tally)
+            tally.dropped_rows = plan["rows"] - tally.rows
+        return tally.report()
+
+    def _update(self, batch: dict[str, Array], clock: Clock, tally: _Tally) -> Array | None:
+        self._page.enter(self._update_timeout_s)
+        metrics, priorities = self.algorithm.update(batch, clock)
+        self._page.leave()
+        tally.add(metrics)
+        return None if priorities is None else np.asarray(priorities)
+
+    def _publish_or_roll_back(self) -> bool:
+        try:
+            self.publish()
+        except NonFiniteWeights as error:
+            self._roll_backs += 1
+            if self._roll_backs > ROLL_BACKS_FORGIVEN or self._last_good is None:
+                raise NumericError(
+                    f"learner: expected finite weights, got NaN or infinity {self._roll_backs} times in a row after "
+                    f"version {self._weights.version}; try a smaller learning rate"
+                ) from error
+            self.algorithm.set_weights(self._last_good)
+            return False
+        self._roll_backs = 0
+        return True
+
+
+class _Tally:
+    """What the updates of one plan add up to."""
+
+    def __init__(self) -> None:
+        self.updates = self.late_rows = self.dropped_rollouts = self.dropped_rows = self.rows = 0
+        self._sums: dict[str, float] = defaultdict(float)
+        self._lag_min: int | None = None
+        self._lag_max: int | None = None
+        self._lag_sum = 0
+
+    def lag(self, lags: Array) -> None:
+        low, high = int(lags.min()), int(lags.max())
+        self._lag_min = low if self._lag_min is None else min(low, self._lag_min)
+        self._lag_max = high if self._lag_max is None else max(high, self._lag_max)
+        self._lag_sum += int(lags.sum())
+        self.rows += lags.size
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        self.updates += 1
+        for name, value in metrics.items():
+            self._sums[name] += float(value)
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "updates": self.updates,
+            "rows": self.rows,
+            "lag_min": self._lag_min,
+            "lag_mean": self._lag_sum / self.rows if self.rows else None,
+            "lag_max": self._lag_max,
+            "late_rows": self.late_rows,
+            "dropped_rollouts": self.dropped_rollouts,
+            "dropped_rows": self.dropped_rows,
+            "metrics": {name: value / self.updates for name, value in self._sums.items()},
+        }

@@ -1,0 +1,131 @@
+"""One test of one version: its rules, how far it is, and what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxe_async.rows import Array
+from mlxe_async.seeds import derive_seed
+
+Floats = NDArray[np.float32]
+
+
+class GreedyPolicy(Protocol):
+    """All that testing needs of an algorithm."""
+
+    def greedy_many(self, flats: Floats, obs: Array) -> Array:
+        """Best actions (V, B, ...) of V versions (V, P) on their observations (V, B, O); `flats` is never changed."""
+        ...
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The `[evaluation]` table as far as a test needs it."""
+
+    rule: str = "cap"
+    episodes: int = 20
+    max_episode_steps: int = 50_000
+    screen_steps: int = 1_000
+    in_flight: int = 4
+    threshold: float = 0.0
+    seed: int = 0
+
+    @classmethod
+    def from_mapping(cls, evaluation: Mapping[str, Any]) -> Rules:
+        """Read an `[evaluation]` table; keys that concern others, and those left empty, are passed over."""
+        return cls(**{key: evaluation[key] for key in cls.__annotations__ if evaluation.get(key) is not None})
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the restarts, the same for every version and every run."""
+        return [derive_seed(self.seed, "evaluation.restart", index) for index in range(self.episodes)]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a test found.
+
+    Args:
+        version: the version that was tested.
+        passed: whether it met the rule.
+        episodes: restarts of the test.
+        steps: environment steps spent, all restarts together.
+        return_min: the smallest return, of the environment's own rewards, up to where the test stopped.
+        return_mean: their mean.
+        seconds: this version's share of the computing time.
+        failed_at: the step of the first restart that ended too early; None for a pass and for `"mean_return"`.
+        fault: what the environment did wrong, when that is why the test failed; else empty.
+    """
+
+    version: int
+    passed: bool
+    episodes: int
+    steps: int
+    return_min: float
+    return_mean: float
+    seconds: float
+    failed_at: int | None = None
+    fault: str = ""
+
+
+@dataclass(eq=False)
+class Trial:
+    """One version on its way through its restarts.
+
+    Args:
+        version: its number.
+        flat: its weights (P,).
+        rules: what it has to do.
+
+    Attributes:
+        ticks: steps that the restarts still running have taken.
+        seconds, steps: what the test cost so far.
+        done: nothing more to find out.
+        returns: sums of the environment's rewards so far (B,).
+        finished: restarts whose episode has ended (B,).
+        states, obs: where the episodes stand, between two blocks.
+    """
+
+    version: int
+    flat: Floats
+    rules: Rules
+    ticks: int = 0
+    seconds: float = 0.0
+    steps: int = 0
+    done: bool = False
+    failed_at: int | None = None
+    fault: str = ""
+    faults: int = 0
+    states: NDArray[np.float64] | None = None
+    obs: Array | None = None
+    returns: NDArray[np.float64] = field(init=False)
+    finished: NDArray[np.bool_] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.returns = np.zeros(self.rules.episodes)
+        self.finished = np.zeros(self.rules.episodes, bool)
+
+    def fail(self, step: int) -> None:
+        """The rule is broken in this step: nothing more to find out."""
+        self.failed_at, self.done = step, True
+
+    def verdict(self) -> Verdict:
+        """What is known; final when `done`."""
+        mean = float(self.returns.mean())
+        met = self.failed_at is None if self.rules.rule == "cap" else mean >= self.rules.threshold
+        return Verdict(
+            version=self.version,
+            passed=met and not self.fault,
+            episodes=self.rules.episodes,
+            steps=self.steps,
+            return_min=float(self.returns.min()),
+            return_mean=mean,
+            seconds=self.seconds,
+            failed_at=self.failed_at,
+            fault=self.fault,
+        )

@@ -1,0 +1,227 @@
+"""The folder of a run: settings, host, status, log and checkpoints, for its owner's eyes only.
+
+A lock, which the kernel drops with the process that holds it, says whether the run is alive. Nothing in the folder is
+written through a link, and what is replaced is replaced in one step.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import fcntl
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mlxe_async.errors import ResourceError, RunFolderBusy, SettingsError
+from mlxe_async.files import PLAIN_NAME, STAGED, make_folder, read_bounded, replace_file
+from mlxe_async.logs.safe import redact, visible
+
+LOG, LOCK, SETTINGS, RUN, STATUS = "log.jsonl", "lock", "settings.toml", "run.json", "status.json"
+LATEST = "latest"
+
+_LOCK_TRIES, _LOCK_PAUSE_S = 20, 0.01
+_MOST_IN_ONE_SECOND = 1000
+
+
+class RunFolder:
+    """A run's folder, locked by this process until `close`. Make one with `create` or `reopen`."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def create(cls, base: str | os.PathLike[str], name: str) -> RunFolder:
+        """Make `<base>/<utc time>-<name>`, with a number behind it if two start in one second, and lock it.
+
+        Raises:
+            SettingsError: the name could lead elsewhere.
+            ResourceError: the folder cannot be made.
+        """
+        if not PLAIN_NAME.fullmatch(name):
+            raise SettingsError(
+                [f"run.name: got {visible(repr(name), 60)}, expected letters, digits, '_', '-' and '.'"]
+            )
+        root = Path(base).absolute()
+        try:
+            make_folder(root)
+            path = _make_unique(root, f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}-{name}")
+            lock = _locked(path)
+            _point_latest(root, path)
+        except OSError as error:
+            raise ResourceError(f"no run folder can be made in {visible(str(root))}: {error.strerror}") from error
+        return cls(path, lock)
+
+    @classmethod
+    def reopen(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """Lock an existing run folder to go on with it, and remove what its end left half done.
+
+        Raises:
+            RunFolderBusy: another process holds it.
+            ResourceError: it cannot be used.
+        """
+        from mlxe_async import checkpoints  # here, because making a folder must not wait for numpy
+
+        whole = Path(path).resolve()
+        try:
+            if not whole.is_dir():
+                raise ResourceError(f"{visible(str(path))} is no run folder")
+            lock = _locked(whole)
+        except OSError as error:
+            raise ResourceError(f"the run folder {visible(str(path))} cannot be used: {error.strerror}") from error
+        for staged in whole.glob(f"{STAGED}*"):
+            staged.unlink(missing_ok=True)
+        checkpoints.remove_staged(whole / "checkpoints")
+        return cls(whole, lock)
+
+    @property
+    def name(self) -> str:
+        """The folder's own name, which is also the run's name in its log."""
+        return self.path.name
+
+    @property
+    def log_path(self) -> Path:
+        """Where the log is."""
+        return self.path / LOG
+
+    @property
+    def checkpoints_path(self) -> Path:
+        """Where the checkpoints are, one folder each."""
+        return self.path / "checkpoints"
+
+    @property
+    def crash_path(self) -> Path:
+        """Where stacks and outputs of processes go; made when first asked for."""
+        path = self.path / "crash"
+        make_folder(path)
+        return path
+
+    def write_settings(self, text: str) -> None:
+        """Keep the resolved settings as `settings.toml`."""
+        self._write(SETTINGS, text, durable=True)
+
+    def write_run_json(self, facts: Mapping[str, Any]) -> None:
+        """Keep facts about versions, host and seeds as `run.json`, without secrets."""
+        self._write(RUN, json.dumps(redact(facts), indent=1) + "\n", durable=True)
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Replace `status.json` in one step. Not synced: it is only of interest while the run lives."""
+        self._write(STATUS, json.dumps(redact(status)) + "\n", durable=False)
+
+    def save_checkpoint(self, number: int, tensors: Mapping[str, Any], facts: Mapping[str, Any], keep: int = 3) -> int:
+        """Save a checkpoint durably and remove old ones; see `checkpoints.save`. Returns its size in bytes."""
+        from mlxe_async import checkpoints
+
+        return checkpoints.save(self.checkpoints_path, number, tensors, redact(facts), keep)
+
+    def close(self) -> None:
+        """Give the folder free. May be called twice."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, name: str, text: str, *, durable: bool) -> None:
+        try:
+            replace_file(self.path / name, text.encode(), durable=durable)
+        except OSError as error:
+            raise ResourceError(f"{name} cannot be written in {visible(str(self.path))}: {error.strerror}") from error
+
+
+def load_checkpoint(run: str | os.PathLike[str], which: str | int = "last") -> tuple[dict[str, Any], dict[str, Any]]:
+    """The tensors and facts of a run's checkpoint, verified; see `checkpoints.load`. Needs no lock.
+
+    Raises:
+        RunFailed: there is none of the kind, or none is fit.
+        ResourceError: there is no such run.
+    """
+    from mlxe_async import checkpoints
+
+    return checkpoints.load(find_run(run) / "checkpoints", which)
+
+
+def find_run(run: str | os.PathLike[str], base: str | os.PathLike[str] = "runs") -> Path:
+    """The folder meant by a path, by the name of a folder in `base`, or by `latest`.
+
+    Raises:
+        ResourceError: there is none.
+    """
+    text = os.fspath(run)
+    if "\0" not in text:
+        for path in (Path(text), Path(base) / text if re.fullmatch(r"[\w.-]+", text) else Path(text)):
+            if path.is_dir() and text not in ("", "..", "."):
+                return path.resolve()
+    raise ResourceError(f'there is no run "{visible(text, 200)}", neither as a path nor in {visible(os.fspath(base))}')
+
+
+def is_held(path: Path) -> bool | None:
+    """Whether a living process holds the run folder; None if that cannot be told."""
+    try:
+        descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _make_unique(root: Path, name: str) -> Path:
+    for attempt in range(1, _MOST_IN_ONE_SECOND):
+        path = root / (name if attempt == 1 else f"{name}-{attempt}")
+        try:
+            make_folder(path, exclusive=True)
+        except FileExistsError:
+            continue
+        return path
+    raise FileExistsError(17, f"{_MOST_IN_ONE_SECOND} runs of this name were started in this second")
+
+
+def _locked(path: Path) -> int:
+    """A descriptor that holds the lock; children do not inherit it."""
+    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    os.fchmod(descriptor, 0o600)
+    for attempt in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if attempt < _LOCK_TRIES - 1:  # someone may only be looking whether the run is alive
+                time.sleep(_LOCK_PAUSE_S)
+            continue
+        os.ftruncate(descriptor, 0)
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": dt.datetime.now(dt.UTC).isoformat()}
+        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+        return descriptor
+    os.close(descriptor)
+    raise RunFolderBusy(f"{visible(str(path))} is held by another run{_holder(path)}")
+
+
+def _holder(path: Path) -> str:
+    try:
+        holder = json.loads(read_bounded(path / LOCK, 4096))
+        return visible(f": pid {holder['pid']} on {holder['host']} since {holder['since']}", 300)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _point_latest(root: Path, path: Path) -> None:
+    """Let `latest` name the newest run, unless the user keeps something else under that name."""
+    latest, staged = root / LATEST, root / f"{STAGED}{path.name}"
+    if latest.is_symlink() or not latest.exists():
+        staged.unlink(missing_ok=True)
+        staged.symlink_to(path.name)
+        staged.replace(latest)

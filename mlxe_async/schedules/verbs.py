@@ -1,0 +1,58 @@
+"""What a schedule may ask of its collaborators."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Executor(Protocol):
+    """Steps environments."""
+
+    async def generate(self, version: int | None = None) -> Any:
+        """One rollout, under exactly `version`, or under the newest there is."""
+
+
+class Memorizer(Protocol):
+    """Keeps experience."""
+
+    async def memorize(self) -> Any:
+        """Take in what was committed and draw what to learn from; where the learner runs free, wait for something."""
+
+
+class Learner(Protocol):
+    """Updates weights."""
+
+    async def publish(self) -> int:
+        """Publish the present weights and return their version."""
+
+    async def learn(self, plan: Any) -> int:
+        """Learn from a plan, publish, and return the newest version."""
+
+
+class Evaluator(Protocol):
+    """Tests frozen versions."""
+
+    async def evaluate(self, version: int | None = None) -> None:
+        """Test `version` to the end; without one, go on testing what is under way, and the newest if it is its turn."""
+
+
+class Budget(Protocol):
+    """Counts, and says when to stop."""
+
+    @property
+    def remaining(self) -> bool:
+        """Whether to go on."""
+
+    def spend(self, rollouts: Iterable[Any]) -> None:
+        """Count finished rollouts."""
+
+
+async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run all at once and return their results in the order given; the first failure cancels the rest."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(coroutine) for coroutine in work]
+    return [task.result() for task in tasks]

@@ -1,0 +1,50 @@
+"""The settings of a run: the tree, reading it with all mistakes at once, writing it back.
+
+Imports pydantic and the standard library only: a mistake is shown in half a second, before anything is started.
+"""
+
+from mlxe_async.settings.loading import algorithm_problems, load_settings
+from mlxe_async.settings.model import (
+    AlgorithmTable,
+    Checkpoint,
+    Evaluation,
+    IsSchedule,
+    Learner,
+    Logs,
+    Memory,
+    OaSchedule,
+    Run,
+    SerialSchedule,
+    Settings,
+    Stop,
+    Supervision,
+    Task,
+)
+from mlxe_async.settings.places import Places
+from mlxe_async.settings.problems import Problem, describe
+from mlxe_async.settings.writing import as_tables, dump_settings, settings_schema
+
+__all__ = [
+    "AlgorithmTable",
+    "Checkpoint",
+    "Evaluation",
+    "IsSchedule",
+    "Learner",
+    "Logs",
+    "Memory",
+    "OaSchedule",
+    "Places",
+    "Problem",
+    "Run",
+    "SerialSchedule",
+    "Settings",
+    "Stop",
+    "Supervision",
+    "Task",
+    "algorithm_problems",
+    "as_tables",
+    "describe",
+    "dump_settings",
+    "load_settings",
+    "settings_schema",
+]

@@ -1,0 +1,70 @@
+"""Forms that values of settings take: names, paths, entry points, counts and limits, each with its range."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from mlxe_async.files import PLAIN_NAME
+
+LARGEST = 2**63 - 1
+
+_DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+_ENTRY = re.compile(rf"(?P<module>{_DOTTED}):{_DOTTED}", re.ASCII)
+_ENV_ID = re.compile(rf"(?:(?P<module>{_DOTTED}):)?(?:[\w:-]+/)?[\w:.-]+", re.ASCII)
+_ALGORITHM = re.compile(rf"[A-Za-z_]\w*|(?P<module>{_DOTTED}):{_DOTTED}", re.ASCII)
+_DEVICE = re.compile(r"cpu|cuda(?::\d{1,3})?", re.ASCII)
+
+
+class Table(BaseModel):
+    """A table of the settings file: frozen, strict, and without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
+
+
+def _matching(pattern: re.Pattern[str], wanted: str) -> AfterValidator:
+    """A check that a text has a form; a module it names must not be the standard library's."""
+
+    def check(text: str) -> str:
+        match = pattern.fullmatch(text)
+        if not match:
+            raise PydanticCustomError("expected", "{wanted}", {"wanted": wanted})
+        module = (match.groupdict().get("module") or "").partition(".")[0]
+        if module in sys.stdlib_module_names or module == "builtins":
+            reason = (
+                f'{wanted}, from a package of yours or an installed one, not from the standard library\'s "{module}"'
+            )
+            raise PydanticCustomError("expected", "{wanted}", {"wanted": reason})
+        return text
+
+    return AfterValidator(check)
+
+
+def _folder(text: str) -> str:
+    if not text or text[0] == "~" or "$" in text or not text.isprintable() or len(text) > 1024:
+        wanted = "a folder's path, written out (~ and $ are not expanded) and without control characters"
+        raise PydanticCustomError("expected", "{wanted}", {"wanted": wanted})
+    return text
+
+
+RunName = Annotated[
+    str,
+    _matching(PLAIN_NAME, 'a name of at most 64 letters, digits, "_", "-" and ".", starting with a letter or a digit'),
+]
+Folder = Annotated[str, AfterValidator(_folder)]
+Entry = Annotated[str, _matching(_ENTRY, 'a class written "package.module:Class"')]
+EnvId = Annotated[str, _matching(_ENV_ID, 'an environment such as "CartPole-v1" or "package.module:Name-v0"')]
+AlgorithmName = Annotated[str, _matching(_ALGORITHM, 'an algorithm such as "a3c" or "package.module:Class"')]
+Device = Annotated[str, _matching(_DEVICE, '"cpu", "cuda" or "cuda:N"')]
+Count = Annotated[int, Field(ge=1, le=10**15)]
+Seconds = Annotated[float, Field(gt=0, le=1e9)]
+Limit = Annotated[float, Field(ge=0.01, le=86_400)]
+
+
+def listed(default: tuple[Any, ...] = (), **about: Any) -> Any:
+    """A field for a TOML list, which is kept as a tuple (`strict` would refuse the list itself, not its items)."""
+    return Field(default, strict=False, **about)

@@ -1,0 +1,267 @@
+"""From a TOML file and `--set` to a checked tree of settings, or to every problem at once, each with its place."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from mlxe_async.errors import SettingsError
+from mlxe_async.files import PLAIN_NAME
+from mlxe_async.logs.safe import visible
+from mlxe_async.settings.model import Settings
+from mlxe_async.settings.places import Places
+from mlxe_async.settings.problems import Path, Problem, describe, shown
+from mlxe_async.settings.rules import not_plain
+from mlxe_async.settings.toml_places import MAXIMUM_KEY_PARTS, TooMuch, find_places
+
+MAXIMUM_BYTES = 2**20
+MAXIMUM_SHOWN = 50
+
+_SET = re.compile(r"(?P<key>[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)=(?P<value>.*)", re.ASCII | re.DOTALL)
+_POSITION = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
+
+Overrides = Sequence[str] | Mapping[str, Any]
+
+
+class _Unreadable(Exception):
+    """The file gives no values at all; the message is a finished line."""
+
+
+def load_settings(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Overrides = ()) -> Settings:
+    """Read, override and check settings.
+
+    Args:
+        source: the path of a TOML file, or the same tree as nested mappings.
+        overrides: `["a.b=VALUE", ...]` as on the command line, VALUE being TOML or else a text, or `{"a.b": value}`.
+
+    Raises:
+        SettingsError: with one line per problem: place, key, got, expected, and a guess at what was meant.
+    """
+    lines: list[str] = []
+    raw: dict[str, Any] = {}
+    lines_of: dict[Path, int] = {}
+    label, base = "settings", FilePath.cwd()
+    try:
+        if isinstance(source, Mapping):
+            raw = _copied(source)
+        else:
+            label, base = visible(os.fspath(source)), FilePath(source).parent.absolute()
+            raw, lines_of = _read(source, label)
+    except _Unreadable as error:
+        lines.append(str(error))
+    places: dict[Path, str] = {path: f"{label}:{line}" for path, line in lines_of.items()}
+    for place, path, value in _overridden(overrides, lines):
+        _put(raw, places, place, path, value, lines)
+    if lines and not raw:
+        raise SettingsError(lines)
+    _name_after_file(raw, source)
+    where = Places(label, places)
+    problems = _check(raw)
+    problems += _resolve_python_path(raw, base)
+    if problems or lines:
+        ordered = sorted(problems, key=lambda problem: lines_of.get(_written(problem.path, lines_of), 0))
+        raise SettingsError(_bounded(lines + [where.line(problem) for problem in ordered]))
+    settings = Settings.model_validate(raw)
+    settings._places = where  # the loader alone knows where each key was written
+    return settings
+
+
+def algorithm_problems(model: type[BaseModel], table: Mapping[str, Any]) -> list[Problem]:
+    """What an algorithm's own `Settings` say about the `[algorithm]` table; an empty list means it is fine.
+
+    As strict as the rest of the tree, whatever the model's own configuration: `true` is no number and NaN is refused.
+    """
+    found = list(not_plain(("algorithm",), dict(table)))
+    if found:
+        return found
+    try:
+        model.model_validate_json(json.dumps(dict(table)), strict=True)  # JSON's lists may become tuples, TOML's too
+    except ValidationError as error:
+        return describe(error, model, ("algorithm",))
+    return []
+
+
+def _check(raw: dict[str, Any]) -> list[Problem]:
+    try:
+        Settings.model_validate(raw)
+    except ValidationError as error:
+        problems = describe(error, Settings)
+        return problems + _contradictions_beside(raw, problems)
+    return []
+
+
+def _contradictions_beside(raw: dict[str, Any], problems: list[Problem]) -> list[Problem]:
+    """Contradictions among the keys that are fine: they are only judged once nothing else is wrong."""
+    if any(problem.other for problem in problems):
+        return []
+    pruned = _copied(raw)
+    for problem in problems:
+        _prune(pruned, problem.path)
+    if not isinstance(pruned.get("task"), dict):
+        pruned["task"] = {}
+    pruned["task"].setdefault("env", "CartPole-v1")
+    try:
+        Settings.model_validate(pruned)
+    except ValidationError as error:
+        wrong = {problem.path for problem in problems}
+        return [p for p in describe(error, Settings) if p.path not in wrong and p.other not in wrong]
+    return []
+
+
+def _prune(tree: Any, path: Path) -> None:
+    for part in path[:-1]:
+        if isinstance(part, int) or not isinstance(tree, dict) or part not in tree:
+            return
+        if isinstance(tree[part], list):
+            del tree[part]
+            return
+        tree = tree[part]
+    if isinstance(tree, dict):
+        tree.pop(path[-1], None)
+
+
+def _read(source: str | os.PathLike[str], label: str) -> tuple[dict[str, Any], dict[Path, int]]:
+    text = _text(source, label)
+    try:
+        places = find_places(text)
+        return tomllib.loads(text), places
+    except TooMuch as error:
+        raise _Unreadable(f"{label}:{error.line}: got {error}") from None
+    except RecursionError:
+        raise _Unreadable(f"{label}:1: got values nested too deep to be read, expected at most a few levels") from None
+    except ValueError as error:
+        raise _Unreadable(_syntax_problem(label, text, str(error))) from None
+
+
+def _text(source: str | os.PathLike[str], label: str) -> str:
+    try:
+        descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise _Unreadable(f"{label}:1: cannot be read ({reason}), expected a settings file") from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise _Unreadable(f"{label}:1: got something that is not a regular file, expected a settings file")
+        data = os.read(descriptor, MAXIMUM_BYTES + 1)
+    except OSError as error:
+        raise _Unreadable(f"{label}:1: cannot be read ({error.strerror}), expected a settings file") from None
+    finally:
+        os.close(descriptor)
+    if len(data) > MAXIMUM_BYTES:
+        raise _Unreadable(f"{label}:1: got a file of more than {MAXIMUM_BYTES} bytes, expected at most that many")
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
+        raise _Unreadable(f"{label}:{line}:{column}: got a byte that is not UTF-8, expected UTF-8 text") from None
+
+
+def _syntax_problem(label: str, text: str, said: str) -> str:
+    match = _POSITION.search(said)
+    line, column = text.count("\n") + 1, len(text) - text.rfind("\n")
+    if match and match["line"]:
+        line, column = int(match["line"]), int(match["column"])
+    reason = visible(_POSITION.sub("", said), 200)
+    return f"{label}:{line}:{column}: got text that is not TOML, {reason[:1].lower()}{reason[1:]}"
+
+
+def _overridden(overrides: Overrides, lines: list[str]) -> Iterator[tuple[str, Path, Any]]:
+    if isinstance(overrides, Mapping):
+        for key, value in overrides.items():
+            yield f"override {visible(key)}", tuple(key.split(".")), value
+        return
+    for text in overrides:
+        match = _SET.fullmatch(text)
+        if not match:
+            lines.append(f"--set {visible(text, 60)}: got no key and value, expected --set table.key=VALUE")
+            continue
+        path = tuple(match["key"].split("."))
+        place = f"--set {visible(match['key'], 200)}"
+        if len(path) > MAXIMUM_KEY_PARTS:
+            lines.append(f"{place}: got a key of {len(path)} parts, expected at most {MAXIMUM_KEY_PARTS}")
+            continue
+        try:
+            yield place, path, _value(match["value"])
+        except TooMuch as error:
+            lines.append(f"{place}: got {error}")
+
+
+def _value(text: str) -> Any:
+    """The text as a TOML value, or the text itself where it is none."""
+    if len(text) > MAXIMUM_BYTES:
+        raise TooMuch(1, f"a value of more than {MAXIMUM_BYTES} characters, expected at most that many")
+    line = f"value = {text}"
+    find_places(line)
+    try:
+        parsed = tomllib.loads(line)
+    except (ValueError, RecursionError):
+        return text
+    return parsed["value"] if len(parsed) == 1 else text
+
+
+def _put(raw: dict[str, Any], places: dict[Path, str], place: str, path: Path, value: Any, lines: list[str]) -> None:
+    table: Any = raw
+    for position, part in enumerate(path[:-1]):
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            name = ".".join(map(str, path[: position + 1]))
+            lines.append(
+                f"{place}: got a key inside {name}, which is {shown(table, str(part))}, expected a table there"
+            )
+            return
+    for known in [known for known in places if known[: len(path)] == path]:
+        del places[known]
+    places[path] = place
+    table[path[-1]] = _copied(value) if isinstance(value, Mapping) else value
+
+
+def _copied(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copied(item) if isinstance(item, Mapping) else item for key, item in tree.items()}
+
+
+def _name_after_file(raw: dict[str, Any], source: Any) -> None:
+    if isinstance(source, Mapping) or not isinstance(raw.get("run", {}), dict):
+        return
+    stem = FilePath(source).stem
+    if "name" not in raw.get("run", {}) and PLAIN_NAME.fullmatch(stem):
+        raw["run"] = {**raw.get("run", {}), "name": stem}
+
+
+def _resolve_python_path(raw: dict[str, Any], base: FilePath) -> list[Problem]:
+    """Make the folders of `run.python_path` absolute, as seen from the settings file."""
+    run = raw.get("run")
+    folders = run.get("python_path") if isinstance(run, dict) else None
+    if not isinstance(folders, list | tuple) or not all(isinstance(folder, str) for folder in folders):
+        return []
+    problems = []
+    resolved = []
+    for index, folder in enumerate(folders):
+        whole = (base / folder).resolve() if "\0" not in folder else base
+        if not whole.is_dir():
+            message = f"got {shown(folder)}, expected an existing folder ({visible(str(whole), 200)} is none)"
+            problems.append(Problem(("run", "python_path", index), message))
+        resolved.append(str(whole))
+    raw["run"] = {**raw["run"], "python_path": resolved}
+    return problems
+
+
+def _written(path: Path, lines_of: Mapping[Path, int]) -> Path:
+    while path and path not in lines_of:
+        path = path[:-1]
+    return path
+
+
+def _bounded(lines: list[str]) -> list[str]:
+    lines = list(dict.fromkeys(lines))
+    if len(lines) <= MAXIMUM_SHOWN:
+        return lines
+    return [*lines[:MAXIMUM_SHOWN], f"... and {len(lines) - MAXIMUM_SHOWN} more problems of this kind"]

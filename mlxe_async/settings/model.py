@@ -1,0 +1,314 @@
+"""The tree of settings: what can be said in a file, with its range and its default.
+
+Strict: `true` is no number, `1e3` is no whole number, and there are no NaNs. Every key that is not here is a mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic_core import PydanticCustomError
+
+from mlxe_async.settings.forms import (
+    LARGEST,
+    AlgorithmName,
+    Count,
+    Device,
+    Entry,
+    EnvId,
+    Folder,
+    Limit,
+    RunName,
+    Seconds,
+    Table,
+    listed,
+)
+from mlxe_async.settings.places import Places
+from mlxe_async.settings.rules import contradictions
+
+ROWS_PER_EXECUTOR = 1024
+
+
+class Run(Table):
+    """`[run]`: what the run is called and where it is kept."""
+
+    name: RunName = Field(
+        default="run", description="Ends the run folder's name; left out, it is the settings file's own."
+    )
+    seed: int = Field(default=0, ge=0, le=LARGEST, description="All randomness of the run derives from this number.")
+    dir: Folder = Field(default="runs", description="Folder in which run folders are made.")
+    python_path: tuple[Folder, ...] = listed(
+        max_length=16, description="Folders, relative to the settings file, with your own environments and algorithms."
+    )
+
+
+class Stop(Table):
+    """`[stop]`: the first condition to come true ends the run; with none it goes on until you stop it."""
+
+    env_steps: Count | None = Field(default=None, description="Environment steps, of all executors together.")
+    episodes: Count | None = Field(default=None, description="Finished training episodes, of all executors together.")
+    updates: Count | None = Field(default=None, description="Updates of the learner.")
+    seconds: Seconds | None = Field(default=None, description="Seconds since the start of the run.")
+    solved: bool = Field(default=False, description="Three tested versions in a row passed: see [evaluation].")
+
+
+class Task(Table):
+    """`[task]`: the environment."""
+
+    env: EnvId = Field(description="A gymnasium id; module:Name-v0 imports the module first.", examples=["CartPole-v1"])
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments for the environment's constructor.")
+    max_episode_steps: int | None = Field(
+        default=None,
+        ge=1,
+        le=10**9,
+        description="Training episodes are truncated here; left out, the id's own limit holds.",
+    )
+    wrappers: tuple[Entry, ...] = listed(max_length=16, description="Your gymnasium wrappers, innermost first.")
+    adverse_starts: bool = Field(
+        default=False, description="CartPole: some episodes start close to failure, fewer later on."
+    )
+    shaped_reward: bool = Field(default=False, description="CartPole: reward being near the centre and upright.")
+    squared_position: bool = Field(default=False, description="CartPole: the square of the position as a fifth input.")
+    mirror: bool = Field(
+        default=False, description="CartPole: declare left and right alike; batches may then be mirrored."
+    )
+
+
+class _AnySchedule(Table):
+    """What all schedules have."""
+
+    executors: int = Field(
+        default=2, ge=1, le=1024, description="Processes that step environments; more fill more cores."
+    )
+    envs_per_executor: int = Field(
+        default=1, ge=1, le=65_536, description="Environments side by side in one executor; more cost less each."
+    )
+    min_executors: int = Field(
+        default=1, ge=1, le=1024, description="The run fails when fewer than this are left; higher stops sooner."
+    )
+    sync: Literal["episode", "rollout"] = Field(
+        default="episode",
+        description="An executor delivers, and takes new weights, after an episode or after rollout_steps; "
+        "left out, episode with one environment and rollout with several.",
+    )
+    rollout_steps: int = Field(
+        default=128,
+        ge=1,
+        le=10**7,
+        description='Steps of each environment per rollout, for sync = "rollout"; more wait longer.',
+    )
+    memorizer: Literal["auto", "own", "learner"] = Field(
+        default="auto", description="Where the memory lives: an own process, the learner's, or what suits the cores."
+    )
+    step_timeout_s: Limit = Field(
+        default=5.0, description="A step that takes longer is a hang: the executor is restarted."
+    )
+    reset_timeout_s: Limit = Field(default=60.0, description="The same for making and resetting an environment.")
+    update_timeout_s: Limit = Field(default=60.0, description="The same for one update of the learner.")
+
+
+class SerialSchedule(_AnySchedule):
+    """`kind = "serial"`: everything in one process, in order; for debuggers and tests."""
+
+    kind: Literal["serial"] = Field(description="All roles in one process, one after the other.")
+
+
+class IsSchedule(_AnySchedule):
+    """`kind = "is"`: every executor delivers once, all wait, then learn, then publish. Deterministic."""
+
+    kind: Literal["is"] = Field(description="Iterative synchronous: all wait for each other.")
+
+
+class OaSchedule(_AnySchedule):
+    """`kind = "oa"`: nobody waits; generating, memorizing and learning overlap."""
+
+    kind: Literal["oa"] = Field(description="Online asynchronous: nobody waits.")
+    max_policy_lag: int | None = Field(
+        default=None,
+        ge=0,
+        le=10**9,
+        description="Rows made with weights older than this many versions are not learned from; "
+        "left out, 8 for algorithms that learn from rollouts and no bound for a replay memory.",
+    )
+    updates_per_publish: int = Field(
+        default=1, ge=1, le=10**6, description="Updates between two publications; higher copies less and lags more."
+    )
+    max_owed_updates: int = Field(
+        default=1024,
+        ge=1,
+        le=10**9,
+        description="Executors wait when the learner owes this many updates; higher waits less.",
+    )
+
+
+class AlgorithmTable(BaseModel):
+    """`[algorithm]`: which one, and its own keys, which its own `Settings` judge when the task is probed."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
+
+    name: AlgorithmName = Field(default="a3c", description="A built-in algorithm, or your own as package.module:Class.")
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The whole table as written, `name` included: what the algorithm's own `Settings` validate."""
+        return {"name": self.name, **(self.model_extra or {})}
+
+
+class Learner(Table):
+    """`[learner]`: where the network is trained."""
+
+    device: Device = Field(default="cpu", description='"cpu", "cuda" or "cuda:N".')
+    threads: int = Field(
+        default=0, ge=0, le=1024, description="Threads of one update; 0 takes the cores that are left."
+    )
+
+
+class Memory(Table):
+    """`[memory]`: what is kept for learning, and how rows travel to it."""
+
+    capacity_rows: int | None = Field(
+        default=None, ge=1, le=10**12, description="Rows kept; left out, 1024 for each executor. More forget later."
+    )
+    keep_rows: int = Field(
+        default=256, ge=1, le=10**9, description="Rows kept of one episode, its last ones; more favour the start."
+    )
+    chunk_rows: int = Field(
+        default=128, ge=1, le=10**6, description="Rows that travel together; more cost less each but come later."
+    )
+    lane_slots: int = Field(
+        default=64, ge=2, le=65_536, description="Chunks an executor may be ahead of the memorizer before it waits."
+    )
+
+
+class Supervision(Table):
+    """`[supervision]`: how much may go wrong before the run is given up."""
+
+    restart_limit: int = Field(
+        default=5,
+        ge=0,
+        le=10_000,
+        description="Restarts of one process without progress in between, within the window below.",
+    )
+    restart_window_s: Seconds = Field(default=60.0, description="Longer counts older restarts too.")
+    backoff_s: Limit = Field(
+        default=0.1, description="Pause before the second restart in a row; it doubles from then on."
+    )
+    backoff_max_s: Limit = Field(default=5.0, description="Longest pause before a restart.")
+    start_timeout_s: Limit = Field(default=60.0, description="A process that is not ready by then is restarted.")
+    nonfinite: Literal["abort_episode", "stop"] = Field(
+        default="abort_episode", description="A NaN or infinity from an environment ends the episode, or the run."
+    )
+    env_fault_limit: int = Field(
+        default=5, ge=0, le=10**6, description="Faults of one executor's environments within the window below."
+    )
+    env_fault_window_s: Seconds = Field(default=60.0, description="Longer counts older faults too.")
+
+
+class Evaluation(Table):
+    """`[evaluation]`: tests of frozen versions with the greedy policy, apart from training."""
+
+    enabled: bool = Field(default=False, description="Test a version whenever a training episode finished.")
+    rule: Literal["cap", "mean_return"] = Field(
+        default="cap",
+        description="Pass if all episodes reach max_episode_steps, or if their mean return reaches threshold.",
+    )
+    episodes: int = Field(default=20, ge=1, le=10_000, description="Episodes of one test; more are slower and surer.")
+    max_episode_steps: int = Field(default=50_000, ge=1, le=10**9, description="Test episodes are truncated here.")
+    screen_steps: int = Field(
+        default=1000,
+        ge=1,
+        le=10**9,
+        description="All episodes go so far before any goes on: weak versions fail cheaply.",
+    )
+    passes: int = Field(
+        default=3, ge=1, le=1000, description="Versions in a row that must pass to call the task solved."
+    )
+    threshold: float | None = Field(
+        default=None, ge=-1e300, le=1e300, description='Mean return to reach, for rule = "mean_return".'
+    )
+    seed: int = Field(
+        default=20_000, ge=0, le=LARGEST, description="The tests' own starts: the same for every version."
+    )
+    in_flight: int = Field(
+        default=4, ge=1, le=1024, description="Versions tested at the same time; more share the work."
+    )
+
+
+class Checkpoint(Table):
+    """`[checkpoint]`: what is saved on the way."""
+
+    interval_s: float = Field(
+        default=30.0,
+        ge=0,
+        le=1e9,
+        description="Seconds between two checkpoints, 0 for none; longer loses more in a crash.",
+    )
+    keep: int = Field(
+        default=3, ge=1, le=10_000, description="Checkpoints kept, the newest; the solved one always stays."
+    )
+
+
+class Logs(Table):
+    """`[logs]`: how often the run tells how it is doing."""
+
+    status_interval_s: Limit = Field(default=1.0, description="Seconds between two versions of status.json.")
+    ledger_interval_s: Limit = Field(
+        default=10.0, description="Seconds between two accounts of rows made, kept and lost."
+    )
+    progress: bool = Field(default=True, description="Show progress on the terminal.")
+
+
+class Settings(Table):
+    """All settings of a run."""
+
+    run: Run = Field(default_factory=Run, description="Name and place of the run.")
+    stop: Stop = Field(default_factory=Stop, description="When to stop.")
+    task: Task = Field(description="What to learn.")
+    schedule: Annotated[SerialSchedule | IsSchedule | OaSchedule, Field(discriminator="kind")] = Field(
+        default_factory=lambda: IsSchedule(kind="is"), description="Who waits for whom."
+    )
+    algorithm: AlgorithmTable = Field(default_factory=AlgorithmTable, description="How to learn.")
+    learner: Learner = Field(default_factory=Learner, description="Where the network is trained.")
+    memory: Memory = Field(default_factory=Memory, description="What is kept for learning.")
+    supervision: Supervision = Field(default_factory=Supervision, description="What may go wrong.")
+    evaluation: Evaluation = Field(default_factory=Evaluation, description="Tests of frozen versions.")
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="What is saved on the way.")
+    logs: Logs = Field(default_factory=Logs, description="What is told on the way.")
+
+    _places: Places = PrivateAttr(default_factory=Places)
+
+    @property
+    def capacity_rows(self) -> int:
+        """Rows the memory holds: as set, or 1024 for each executor."""
+        return self.memory.capacity_rows or ROWS_PER_EXECUTOR * self.schedule.executors
+
+    def with_algorithm(self, table: Mapping[str, Any]) -> Settings:
+        """The same settings with all keys of `[algorithm]` written out, as its own `Settings` completed them."""
+        values = {key: value for key, value in table.items() if value is not None}
+        return self.model_copy(update={"algorithm": AlgorithmTable(**{**values, "name": self.algorithm.name})})
+
+    @property
+    def places(self) -> Places:
+        """Where each key was written; `places.line(problem)` is a finished message."""
+        return self._places
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_schedule(cls, raw: Any) -> Any:
+        """A schedule without a kind is `is`; several environments per executor deliver rollouts."""
+        if not isinstance(raw, dict) or not isinstance(raw.get("schedule"), dict):
+            return raw
+        schedule = {"kind": "is", **raw["schedule"]}
+        several = schedule.get("envs_per_executor")
+        if type(several) is int and several > 1:
+            schedule.setdefault("sync", "rollout")
+        return {**raw, "schedule": schedule}
+
+    @model_validator(mode="after")
+    def _no_contradictions(self) -> Settings:
+        problems = [problem.to_json() for problem in contradictions(self)]
+        if problems:
+            raise PydanticCustomError("contradictions", "keys contradict each other", {"problems": problems})
+        return self

@@ -1,0 +1,31 @@
+"""Where each key of a tree of settings was written."""
+
+from __future__ import annotations
+
+from mlxe_async.settings.problems import Path, Problem, dotted
+
+
+class Places:
+    """Where each key was written, for messages that come later; two trees from different files may still be equal."""
+
+    def __init__(self, source: str = "settings", places: dict[Path, str] | None = None) -> None:
+        self.source = source
+        self._places = places or {}
+
+    def of(self, path: Path) -> str:
+        """`file:line` or `--set a.b` of a key, or of the nearest table around it that was written."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self._places:
+                return self._places[path[:length]]
+        return f"{self.source}:1"
+
+    def line(self, problem: Problem) -> str:
+        """One problem with its place in front."""
+        other = f" ({self.of(problem.other)})" if problem.other and problem.other in self._places else ""
+        return f"{self.of(problem.path)}: {dotted(problem.path)}: {problem.message}{other}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Places)
+
+    def __hash__(self) -> int:
+        return 0

@@ -1,0 +1,260 @@
+"""What is wrong with a set of values, as sentences a user can act on: key, got, expected, did you mean.
+
+Works for any pydantic model, so that the `[algorithm]` table, which only the algorithm's own `Settings` can judge, is
+reported in the same words as all others.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from mlxe_async.logs.safe import is_secret, visible
+
+Path = tuple[str | int, ...]
+
+SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Args:
+        path: the key's place in the tree, table names first.
+        message: what was got and what was expected, without the place.
+        other: a second key that takes part in a contradiction.
+    """
+
+    path: Path
+    message: str
+    other: Path | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The problem as plain JSON types, to cross a process boundary."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, problem: Mapping[str, Any]) -> Problem:
+        """The inverse of `to_json`."""
+        other = problem["other"]
+        return cls(tuple(problem["path"]), problem["message"], tuple(other) if other is not None else None)
+
+
+def dotted(path: Path) -> str:
+    """A path as the user writes it: `task.wrappers[0]`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return visible(text, 200)
+
+
+def shown(value: Any, key: str = "") -> str:
+    """A value as the user wrote it, on one line and not too long; nothing of it under a secret name."""
+    if is_secret(key):
+        return "a value not shown here"
+    if isinstance(value, Mapping):
+        return "a table"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if isinstance(value, dt.date | dt.time):
+        return f"the date or time {value}"
+    if isinstance(value, str):
+        return visible(json.dumps(value[: SHOWN_CHARACTERS + 1], ensure_ascii=False), SHOWN_CHARACTERS)
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "nothing"}[value]
+    if isinstance(value, int) and abs(value) >= 10**SHOWN_CHARACTERS:
+        return f"a number of {len(str(abs(value)))} digits"
+    return visible(repr(value), SHOWN_CHARACTERS)
+
+
+def closest(key: str, known: Iterable[str]) -> str | None:
+    """The known name that was most likely meant, or None."""
+    names = {name.lower(): name for name in known}
+    initials = {"".join(word[0] for word in name.split("_") if word): name for name in names if "_" in name}
+    if key.lower() in initials:  # "lr" is meant for learning_rate
+        return names[initials[key.lower()]]
+    found = difflib.get_close_matches(key[:64].lower().replace("-", "_"), names, n=1, cutoff=0.5)
+    return names[found[0]] if found else None
+
+
+def did_you_mean(key: str, known: Iterable[str]) -> str:
+    """The end of a sentence: `; did you mean "seed"?`, or nothing."""
+    name = closest(key, known)
+    return f'; did you mean "{name}"?' if name else ""
+
+
+def describe(error: ValidationError, model: type[BaseModel], prefix: Path = ()) -> list[Problem]:
+    """Every error of a failed validation as a problem.
+
+    Args:
+        error: what pydantic raised.
+        model: the model that was validated; its fields are what could have been meant.
+        prefix: where the model's table stands in the file, such as `("algorithm",)`.
+    """
+    schema = model.model_json_schema()
+    found: dict[Problem, None] = {}
+    for item in error.errors(include_url=False):
+        for problem in _problems_of(item, schema, prefix):
+            found.setdefault(problem)
+    return list(found)
+
+
+@dataclass
+class _Spot:
+    """Where an error is: the user's path, the schema there, the schema of its table and the table's variants."""
+
+    path: Path
+    node: Mapping[str, Any]
+    table: Mapping[str, Any]
+    tag: str = ""
+    tag_key: str = ""
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def _problems_of(item: Any, schema: Mapping[str, Any], prefix: Path) -> list[Problem]:
+    if "problems" in item.get("ctx", {}):  # contradictions between keys, found by the model itself
+        return [Problem.from_json(problem) for problem in item["ctx"]["problems"]]
+    spot = _walk(tuple(item["loc"]), schema)
+    path = prefix + spot.path
+    key = str(path[-1]) if path else ""
+    got = shown(item["input"], key)
+    match item["type"]:
+        case "extra_forbidden":
+            return [Problem(path, f"got {got}, expected {_known_keys(key, path[:-1], spot, schema)}")]
+        case "missing":
+            return [Problem(path, f"got nothing, expected {expected(spot.node, schema)}")]
+        case "union_tag_invalid":
+            tags = list(spot.node["discriminator"]["mapping"])
+            got = item["ctx"]["tag"]
+            choices = f"{_either([shown(tag) for tag in tags])}{did_you_mean(got, tags)}"
+            return [
+                Problem((*path, spot.node["discriminator"]["propertyName"]), f"got {shown(got)}, expected {choices}")
+            ]
+        case "expected":
+            return [Problem(path, f"got {got}, expected {item['msg']}")]
+        case "value_error" | "assertion_error":
+            said = visible(item["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, "), 300)
+            return [Problem(path, f"{said}" if spot.node.get("type") == "object" else f"got {got}: {said}")]
+    hint = ""
+    if isinstance(item["input"], str):
+        hint = did_you_mean(item["input"], [name for name in _choices(spot.node, schema) if isinstance(name, str)])
+    return [Problem(path, f"got {got}, expected {expected(spot.node, schema)}{hint}")]
+
+
+def _known_keys(key: str, table: Path, spot: _Spot, schema: Mapping[str, Any]) -> str:
+    owners = [tag for tag, variant in spot.variants.items() if key in variant.get("properties", {})]
+    if owners:
+        kinds = _either([shown(tag) for tag in owners])
+        return f"no such key under {dotted((*table, spot.tag_key))} = {shown(spot.tag)}: only {kinds} has it"
+    known = list(spot.table.get("properties", {}))
+    where = f"the keys of [{dotted(table)}]" if table else "the tables"
+    others = [] if key in known else _tables_with(key, schema)
+    hint = f'; did you mean "{others[0]}.{key}"?' if others else did_you_mean(key, known)
+    return f"one of {where} ({', '.join(known)}){hint}"
+
+
+def _tables_with(key: str, schema: Mapping[str, Any]) -> list[str]:
+    tables = schema.get("properties", {})
+    found = []
+    for name, node in tables.items():
+        members = [_resolved(member, schema) for member in node.get("oneOf", [node])]
+        if any(key in member.get("properties", {}) for member in members):
+            found.append(name)
+    return found
+
+
+def _walk(location: Path, schema: Mapping[str, Any]) -> _Spot:
+    """Follow pydantic's location, which also holds the tags of unions, to what stands in a user's file."""
+    spot = _Spot((), _resolved(schema, schema), {})
+    for part in location:
+        node = spot.node
+        if isinstance(part, str) and "discriminator" in node:
+            mapping = node["discriminator"]["mapping"]
+            variants = {tag: _resolved({"$ref": reference}, schema) for tag, reference in mapping.items()}
+            spot = _Spot(spot.path, variants.get(part, {}), {}, part, node["discriminator"]["propertyName"], variants)
+            continue
+        following: Mapping[str, Any] = {}
+        if isinstance(part, int):
+            following = node.get("items") or {}
+        elif part in node.get("properties", {}):
+            following = node["properties"][part]
+        elif node.get("type") == "object" or "properties" in node:
+            extra = node.get("additionalProperties")
+            following = extra if isinstance(extra, Mapping) else {}
+        else:
+            continue
+        spot = _Spot((*spot.path, part), _resolved(following, schema), node, spot.tag, spot.tag_key, spot.variants)
+    return spot
+
+
+def _resolved(node: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The node without its reference, and without the `null` that only means "may be left out"."""
+    while True:
+        if "$ref" in node:
+            name = node["$ref"].removeprefix("#/$defs/")
+            target = schema.get("$defs", {}).get(name, {}) if name != "#" else schema
+            node = {**target, **{key: value for key, value in node.items() if key != "$ref"}}
+            continue
+        members = [member for member in node.get("anyOf", []) if member.get("type") != "null"]
+        if len(members) == 1:
+            node = {**members[0], **{key: value for key, value in node.items() if key != "anyOf"}}
+            continue
+        return node
+
+
+def _choices(node: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Any]:
+    node = _resolved(node, schema)
+    return [node["const"]] if "const" in node else list(node.get("enum", []))
+
+
+def expected(node: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """What a JSON schema allows, in words."""
+    node = _resolved(node, schema)
+    if choices := _choices(node, schema):
+        return _either([shown(choice) for choice in choices])
+    if members := node.get("anyOf"):
+        return _either([expected(member, schema) for member in members if member.get("type") != "null"])
+    kind = node.get("type")
+    if kind == "array":
+        if "prefixItems" in node:
+            return "a list of " + ", ".join(expected(member, schema) for member in node["prefixItems"])
+        items = node.get("items") or {}
+        counted = f" with at least {node['minItems']} item" if node.get("minItems") else ""
+        counted += "s" if node.get("minItems", 0) > 1 else ""
+        return f"a list{counted}, each {expected(items, schema)}" if items else f"a list{counted}"
+    if kind in ("integer", "number"):
+        return ("a whole number" if kind == "integer" else "a number") + _range(node)
+    if kind == "string":
+        examples = node.get("examples")
+        return "a text" + (f" such as {_either([shown(example) for example in examples])}" if examples else "")
+    return {"boolean": "true or false", "object": "a table"}.get(str(kind), "a table" if "oneOf" in node else "a value")
+
+
+def _either(choices: list[str]) -> str:
+    return choices[0] if len(choices) == 1 else f"{', '.join(choices[:-1])} or {choices[-1]}"
+
+
+def _range(node: Mapping[str, Any]) -> str:
+    low, above = node.get("minimum"), node.get("exclusiveMinimum")
+    high, below = node.get("maximum"), node.get("exclusiveMaximum")
+    parts = []
+    if above is not None:
+        parts.append(f"above {above:g}")
+    elif low is not None:
+        parts.append(f"{'from' if high is not None else 'of at least'} {_plain(low)}")
+    if below is not None:
+        parts.append(f"below {below:g}")
+    elif high is not None:
+        parts.append(f"{'to' if low is not None and above is None else 'up to'} {_plain(high)}")
+    return " " + " ".join(parts) if parts else ""
+
+
+def _plain(number: float) -> str:
+    return str(int(number)) if float(number).is_integer() else f"{number:g}"

@@ -1,0 +1,72 @@
+"""What must hold between keys that are each fine alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from mlxe_async.settings.forms import LARGEST
+from mlxe_async.settings.problems import Path, Problem, dotted, shown
+
+if TYPE_CHECKING:
+    from mlxe_async.settings.model import Settings
+
+
+def contradictions(settings: Settings) -> Iterator[Problem]:
+    """Keys that are fine alone and not together; both are named."""
+    schedule, memory, supervision = settings.schedule, settings.memory, settings.supervision
+    evaluation, stop = settings.evaluation, settings.stop
+
+    def at_most(path: Path, value: float, other: Path, limit: float) -> Iterator[Problem]:
+        if value > limit:
+            yield Problem(path, f"got {value}, expected at most {dotted(other)} = {limit}", other)
+
+    executors = ("schedule", "executors")
+    yield from at_most(("schedule", "min_executors"), schedule.min_executors, executors, schedule.executors)
+    if schedule.sync == "episode" and schedule.envs_per_executor > 1:
+        several = ("schedule", "envs_per_executor")
+        message = f'got "episode", expected "rollout" with {dotted(several)} = {schedule.envs_per_executor}'
+        yield Problem(("schedule", "sync"), message, several)
+    capacity = ("memory", "capacity_rows")
+    if memory.capacity_rows is None:
+        derived = settings.capacity_rows
+        if memory.keep_rows > derived:
+            message = f"got {memory.keep_rows}, expected at most {derived}, which memory.capacity_rows is when left out"
+            yield Problem(
+                ("memory", "keep_rows"), f"{message} with schedule.executors = {schedule.executors}", executors
+            )
+    else:
+        yield from at_most(("memory", "keep_rows"), memory.keep_rows, capacity, memory.capacity_rows)
+        yield from at_most(("memory", "chunk_rows"), memory.chunk_rows, capacity, memory.capacity_rows)
+    pause = ("supervision", "backoff_max_s")
+    yield from at_most(("supervision", "backoff_s"), supervision.backoff_s, pause, supervision.backoff_max_s)
+    cap = ("evaluation", "max_episode_steps")
+    yield from at_most(("evaluation", "screen_steps"), evaluation.screen_steps, cap, evaluation.max_episode_steps)
+    rule, threshold = ("evaluation", "rule"), ("evaluation", "threshold")
+    if evaluation.rule == "mean_return" and evaluation.threshold is None:
+        yield Problem(threshold, 'got nothing, expected a number with evaluation.rule = "mean_return"', rule)
+    if evaluation.rule == "cap" and evaluation.threshold is not None:
+        message = f'got {evaluation.threshold:g}, expected nothing with evaluation.rule = "cap"'
+        yield Problem(threshold, message, rule)
+    if stop.solved and not evaluation.enabled:
+        message = "got true, expected false with evaluation.enabled = false: nothing would ever be tested"
+        yield Problem(("stop", "solved"), message, ("evaluation", "enabled"))
+    yield from not_plain(("task", "kwargs"), settings.task.kwargs)
+    yield from not_plain(("algorithm",), settings.algorithm.model_extra)
+
+
+def not_plain(path: Path, value: Any) -> Iterator[Problem]:
+    """Values inside free tables that JSON cannot carry: dates, NaN, infinities, numbers beyond 64 bits."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from not_plain((*path, key), item)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from not_plain((*path, index), item)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield Problem(path, f"got {shown(value)}, expected a finite number")
+    elif isinstance(value, int) and not -LARGEST - 1 <= value <= LARGEST:
+        yield Problem(path, f"got {shown(value)}, expected a whole number of at most 64 bits")
+    elif value is not None and not isinstance(value, bool | int | float | str):
+        yield Problem(path, f"got {shown(value)}, expected a text, a number, true or false, a list or a table")

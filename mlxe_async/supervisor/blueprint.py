@@ -1,0 +1,187 @@
+"""From settings and the probe's facts to sizes: which process holds which roles, and which bytes they share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlxe_async.ipc.lanes import format_lane, lane_bytes
+from mlxe_async.ipc.segments import BytePlan, Segment, available_memory
+from mlxe_async.ipc.weights import format_weights, weights_bytes
+from mlxe_async.ipc.words import PAGE_BYTES
+from mlxe_async.memory.replay import ReplayShape
+from mlxe_async.memory.rollouts import RolloutShape
+from mlxe_async.rows import RowLayout
+from mlxe_async.settings import Settings
+
+PLAN_UPDATES = 512
+ROLLOUT_SLOTS_PER_EXECUTOR = 4
+
+
+@dataclass(frozen=True)
+class Post:
+    """One process to be: its name, its roles, and the segments it may map."""
+
+    name: str
+    roles: tuple[str, ...]
+    segments: tuple[str, ...]
+    page: int
+
+
+class Blueprint:
+    """All sizes of one run.
+
+    Args:
+        settings: the run's settings.
+        facts: what the probe reported: spaces, columns, numbers of parameters.
+    """
+
+    def __init__(self, settings: Settings, facts: Mapping[str, Any]) -> None:
+        self.settings = settings
+        self.facts = facts
+        schedule, memory = settings.schedule, settings.memory
+        self.free_running = schedule.kind == "oa"
+        self.executors = schedule.executors
+        self.envs = schedule.envs_per_executor
+        self.parameters = sum(_size(shape) for _, shape in facts["parameters"])
+        self.layout = RowLayout.from_json(facts["columns"])
+        self.chunk_rows = max(memory.chunk_rows, self.envs)
+        self.cores = usable_cores()
+        self.joined = (
+            schedule.kind == "serial"
+            or schedule.memorizer == "learner"
+            or (schedule.memorizer == "auto" and self.cores <= 2)
+        )
+        capacity = settings.capacity_rows
+        self.memory_shape: ReplayShape | RolloutShape
+        if facts["memory_kind"] == "rollouts":
+            longest = schedule.rollout_steps * self.envs
+            if schedule.sync == "episode":
+                longest = facts["task"]["max_episode_steps"] or capacity
+            self.memory_shape = RolloutShape(
+                lanes=self.executors,
+                envs=self.envs,
+                slots=ROLLOUT_SLOTS_PER_EXECUTOR * self.executors,
+                slot_rows=longest,
+                columns=facts["columns"],
+            )
+        else:
+            stream_rows = max(1, capacity // (self.executors * self.envs))
+            self.memory_shape = ReplayShape(
+                lanes=self.executors,
+                envs=self.envs,
+                stream_rows=stream_rows,
+                keep_rows=min(memory.keep_rows, stream_rows),
+                chunk_rows=self.chunk_rows,
+                batch_rows=facts["batch_rows"],
+                plan_updates=PLAN_UPDATES,
+                columns=facts["columns"],
+                derived=facts["derived"],
+            )
+        self.posts = self._posts()
+
+    def _posts(self) -> list[Post]:
+        executors = [f"executor-{i}" for i in range(self.executors)]
+        lanes = tuple(f"lane-{i}" for i in range(self.executors))
+        evaluation = self.settings.evaluation.enabled
+        if self.settings.schedule.kind == "serial":
+            roles = (*executors, "learner", "memorizer", *(["evaluator"] if evaluation else []))
+            return [Post("mlxe-serial", roles, ("control", "weights", "tested", "memory", *lanes), 0)]
+        posts = [
+            Post(f"mlxe-exe-{i}", (role,), ("control", "weights", f"lane-{i}"), i) for i, role in enumerate(executors)
+        ]
+        if self.joined:
+            posts.append(
+                Post("mlxe-lrn", ("learner", "memorizer"), ("control", "weights", "memory", *lanes), len(posts))
+            )
+        else:
+            posts.append(Post("mlxe-mem", ("memorizer",), ("control", "memory", *lanes), len(posts)))
+            posts.append(Post("mlxe-lrn", ("learner",), ("control", "weights", "memory"), len(posts)))
+        if evaluation:
+            posts.append(Post("mlxe-eval", ("evaluator",), ("control", "tested"), len(posts)))
+        return posts
+
+    @property
+    def learner_threads(self) -> int:
+        """Threads of the learner: as asked, else what the executors leave of the cores."""
+        return self.settings.learner.threads or max(1, self.cores - self.executors)
+
+    def byte_plan(self) -> BytePlan:
+        """Every shared segment with its size."""
+        plan = BytePlan()
+        for name, size in self._sizes().items():
+            plan.add(name, size)
+        return plan
+
+    def _sizes(self) -> dict[str, int]:
+        lane = lane_bytes(self.settings.memory.lane_slots, self.layout.nbytes(self.chunk_rows))
+        return {
+            "control": PAGE_BYTES * len(self.posts),
+            "weights": weights_bytes(self.parameters),
+            "tested": weights_bytes(self.parameters),
+            "memory": self.memory_shape.nbytes,
+            **{f"lane-{i}": lane for i in range(self.executors)},
+        }
+
+    def create_segments(self) -> dict[str, Segment]:
+        """Reserve all shared memory, or none of it.
+
+        Raises:
+            ResourceError: there is not enough; the message holds the whole plan.
+        """
+        self.byte_plan().check(available_memory())
+        segments: dict[str, Segment] = {}
+        try:
+            for name, size in self._sizes().items():
+                segments[name] = Segment.create(name, size)
+        except BaseException:
+            for segment in segments.values():
+                segment.close()
+            raise
+        format_weights(segments["weights"], self.parameters)
+        format_weights(segments["tested"], self.parameters)
+        payload = self.layout.nbytes(self.chunk_rows)
+        for i in range(self.executors):
+            format_lane(segments[f"lane-{i}"], self.settings.memory.lane_slots, payload, self.layout.schema_hash)
+        return segments
+
+    def spec(self, post: Post, epoch: int, episodes: Mapping[str, list[int]]) -> dict[str, Any]:
+        """What the process of a post is told at birth, in plain JSON types."""
+        return {
+            "roles": list(post.roles),
+            "page": post.page,
+            "epoch": epoch,
+            "episodes": dict(episodes),
+            "settings": self.settings.model_dump(mode="json"),
+            "spaces": self.facts["spaces"],
+            "columns": self.facts["columns"],
+            "parameters": self.parameters,
+            "memory_kind": self.facts["memory_kind"],
+            "memory_shape": self.memory_shape.to_json(),
+            "executors": self.executors,
+            "chunk_rows": self.chunk_rows,
+            "plan_updates": PLAN_UPDATES,
+            "rollouts_per_update": 1 if self.free_running else self.executors,
+            "redo": not self.free_running,
+            "threads": self.learner_threads if "learner" in post.roles else 1,
+        }
+
+
+def usable_cores() -> int:
+    """Cores this process may use: the smaller of its affinity and its control group's quota."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, -(-int(quota) // int(period))))
+
+
+def _size(shape: list[int]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size

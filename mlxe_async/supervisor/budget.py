@@ -1,0 +1,116 @@
+"""Counting, and knowing when to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class Counters:
+    """What the run has done so far, exact and monotone.
+
+    Args:
+        env_steps: committed environment steps, all executors together.
+        episodes: training episodes that ended by themselves or at their limit.
+        episodes_started: training episodes begun, aborted and running ones included.
+        episodes_aborted: episodes that a fault of an environment or of an executor cut short.
+        updates: steps of the optimiser.
+        rollouts: rollouts delivered.
+        version: newest published weights.
+        restarts: processes started again.
+        env_errors: faults of environments.
+    """
+
+    env_steps: int = 0
+    episodes: int = 0
+    episodes_started: int = 0
+    episodes_aborted: int = 0
+    updates: int = 0
+    rollouts: int = 0
+    version: int = 0
+    restarts: int = 0
+    env_errors: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        """The counters by name."""
+        return asdict(self)
+
+
+class Bell:
+    """Wakes those who wait for a condition to become true. Whoever changes something rings."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def ring(self) -> None:
+        """Let all waiters look again."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Return as soon as `condition()` holds; it is looked at when the bell rings."""
+        while not condition():
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.discard(waiter)
+
+
+@dataclass
+class Budget:
+    """Spent by finished rollouts; runs out when the first of the `[stop]` conditions is met, or on request.
+
+    Args:
+        stop: the `[stop]` table.
+        counters: the run's counters, kept up to date by the handles.
+        bell: rung when the budget runs out, so that nobody goes on waiting.
+    """
+
+    stop: Mapping[str, Any]
+    counters: Counters
+    bell: Bell
+    reason: str | None = None
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the first rollout could begin."""
+        return time.monotonic() - self.began
+
+    @property
+    def remaining(self) -> bool:
+        """Whether to go on."""
+        if self.reason is None:
+            for name, limit in self.limits().items():
+                if self.spent(name) >= limit:
+                    self.finish(name)
+                    break
+        return self.reason is None
+
+    def limits(self) -> dict[str, float]:
+        """The numeric stop conditions that are set."""
+        names = ("env_steps", "episodes", "updates", "seconds")
+        return {name: self.stop[name] for name in names if self.stop.get(name) is not None}
+
+    def spent(self, name: str) -> float:
+        """How much of a stop condition is used up."""
+        return self.seconds if name == "seconds" else float(getattr(self.counters, name))
+
+    def spend(self, rollouts: Iterable[Any]) -> None:
+        """Part of the schedules' verbs; the handles have counted already, here the conditions are looked at."""
+        for _ in rollouts:
+            self.counters.rollouts += 1
+        _ = self.remaining
+
+    def finish(self, reason: str) -> None:
+        """Run out now; the first reason stays."""
+        if self.reason is None:
+            self.reason = reason
+        self.bell.ring()

@@ -1,0 +1,41 @@
+"""CPU time of the run's processes, the dead ones included as far as they were seen."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class CpuClock:
+    """Sums up user and system time of processes that come and go."""
+
+    def __init__(self) -> None:
+        self._own = _seconds(os.getpid())
+        self._seen: dict[tuple[str, int], float] = {}
+
+    def look(self, processes: Iterable[tuple[str, int]]) -> None:
+        """Note how much each living process, `(name, pid)`, has used so far."""
+        for name, pid in processes:
+            seconds = _seconds(pid)
+            if seconds:
+                self._seen[name, pid] = seconds
+
+    def total(self, *, without: str = "\0") -> float:
+        """Seconds of all processes seen and of this one since the clock was made.
+
+        Args:
+            without: leave out processes whose name begins like this.
+        """
+        others = sum(seconds for (name, _), seconds in self._seen.items() if not name.startswith(without))
+        return _seconds(os.getpid()) - self._own + others
+
+
+def _seconds(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICKS

@@ -1,0 +1,414 @@
+"""The collaborators a schedule talks to: each verb is a call into a process that may die, hang or be restarted.
+
+What happens then is decided here, once, so that the schedules need not know: an executor's rollout is begun again, a
+plan whose learner died is given up (its rows stay in the memory), a test is repeated or dropped.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.errors import NumericError, ProcessDied, RunFailed
+from mlxe_async.ipc.process import Process, RemoteError
+from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
+from mlxe_async.rows import Array
+from mlxe_async.supervisor.budget import Bell, Budget, Counters
+from mlxe_async.supervisor.judge import SolvedJudge
+from mlxe_async.supervisor.story import Story
+
+TEST_SLICE_S = 0.2
+_PUBLICATIONS_KEPT = 4096
+
+
+@dataclass
+class Crew:
+    """What the handles of one run share.
+
+    Args:
+        budget: counts and says when to stop.
+        counters: the run's counters.
+        bell: rung whenever something changed that somebody may be waiting for.
+        story: tells the log.
+        free_running: nobody waits for a phase to end (`oa`).
+    """
+
+    budget: Budget
+    counters: Counters
+    bell: Bell
+    story: Story
+    free_running: bool
+
+    async def wait_until(self, condition: Callable[[], bool]) -> bool:
+        """Wait for a condition; False when the run is ending.
+
+        Only the schedules look at the budget itself: where they wait for each other, a round that was begun is finished
+        by all.
+        """
+        await self.bell.wait_until(lambda: condition() or self.ending)
+        return not self.ending
+
+    @property
+    def ending(self) -> bool:
+        """Whether the budget has run out."""
+        return self.budget.reason is not None
+
+
+class ExecutorHandle:
+    """One executor.
+
+    Args:
+        index: its number.
+        process: where it lives.
+        crew: what is shared.
+        memorizer: asked whether there is room for another rollout.
+        envs: environments it steps.
+        whole_episodes: a rollout is one episode.
+    """
+
+    def __init__(
+        self, index: int, process: Process, crew: Crew, memorizer: MemorizerHandle, envs: int, *, whole_episodes: bool
+    ) -> None:
+        self.index = index
+        self.process = process
+        self.lost: str | None = None
+        self.begun = [0] * envs
+        self.rows = 0
+        self._crew, self._memorizer = crew, memorizer
+        self._whole_episodes = whole_episodes
+        self._running = 0
+        self._rollouts = self._deaths = self._all_deaths = 0
+
+    @property
+    def episodes_started(self) -> int:
+        """Episodes begun so far, those that came to nothing and those under way included."""
+        return sum(self.begun) + self._running + (self._all_deaths * len(self.begun) if self._crew.free_running else 0)
+
+    async def generate(self, version: int | None = None) -> dict[str, Any] | None:
+        """One rollout; see `schedules.verbs`. None when the budget ran out or this executor is lost for good."""
+        crew = self._crew
+        if not await crew.wait_until(lambda: not self.lost and self._memorizer.has_room):
+            return None
+        self._memorizer.expect()
+        self._running = len(self.begun)
+        report = await self._until_delivered(version)
+        if self._whole_episodes:
+            self._running = 0
+        self._memorizer.delivered()
+        if report is None:
+            return None
+        self._rollouts += 1
+        self._deaths = 0
+        ended = sum(report["begun"]) - sum(self.begun)
+        self.begun = report["begun"]
+        finished = len(report["episodes"])
+        crew.counters.episodes_aborted += ended - finished
+        crew.counters.env_steps += report["rows"]
+        crew.counters.episodes += finished
+        self.rows += report["rows"]
+        self.process.note_progress()
+        crew.story.generated(self.index, report)
+        crew.bell.ring()
+        return report
+
+    async def _until_delivered(self, version: int | None) -> dict[str, Any] | None:
+        crew = self._crew
+        while True:
+            try:
+                report: dict[str, Any] = await self.process.call(
+                    "generate",
+                    role=f"executor-{self.index}",
+                    rollout=self._rollouts,
+                    version=version,
+                    finished_episodes=crew.counters.episodes,
+                    # The same rollout again, alike; but what kills twice is not tried in the same way a third time.
+                    attempt=max(0, self._deaths - 1),
+                )
+                return report  # noqa: TRY300 - an else branch would only hide where the report comes from
+            except ProcessDied:
+                self._deaths += 1
+                self._all_deaths += 1
+                crew.counters.episodes_aborted += len(self.begun)
+                if crew.ending:
+                    return None
+            except RemoteError as error:
+                if error.kind != "TooManyFaults":
+                    raise RunFailed(f"executor {self.index} generating: {error.kind}: {error.message}") from error
+                self.lost = error.message
+                crew.story.executor_lost(self.index, error.message)
+                crew.bell.ring()
+                return None
+
+
+class MemorizerHandle:
+    """The memorizer.
+
+    Args:
+        process: where it lives, perhaps together with the learner.
+        crew: what is shared.
+        updates_per_plan: minibatches drawn at a time; None: all that are owed.
+        most_owed: owing more than this many, the executors wait; None: they never do.
+        executors: number of executors.
+    """
+
+    def __init__(
+        self, process: Process, crew: Crew, *, updates_per_plan: int | None, most_owed: int | None, executors: int
+    ) -> None:
+        self.process = process
+        self.owed = self.held = 0
+        self.rows_ingested = self._rows_since = 0
+        self._crew = crew
+        self._updates_per_plan, self._most_owed, self._executors = updates_per_plan, most_owed, executors
+        self._under_way = 0
+        self._unseen = 0
+        self._used: dict[str, Any] | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another rollout may begin. A learner that lags behind is not to be buried in old experience."""
+        if not self._crew.free_running or self._most_owed is None:
+            return True
+        return self.owed < self._most_owed and self._unseen < self._executors
+
+    def expect(self) -> None:
+        """A rollout begins."""
+        self._under_way += 1
+
+    def delivered(self) -> None:
+        """A rollout is committed (or came to nothing) and not yet memorized."""
+        self._under_way -= 1
+        self._unseen += 1
+
+    def used(self, plan: dict[str, Any]) -> None:
+        """The learner has learned from this plan."""
+        self._used = plan
+
+    async def memorize(self) -> dict[str, Any]:
+        """Take in and draw; see `schedules.verbs`."""
+        if self._crew.free_running and not await self._crew.wait_until(lambda: self._unseen > 0 or self.owed > 0):
+            return {"updates": 0}
+        while True:
+            self._unseen = 0
+            try:
+                plan: dict[str, Any] = await self.process.call(
+                    "memorize", role="memorizer", most_updates=self._updates_per_plan, settle=self._used
+                )
+                break
+            except ProcessDied:
+                self._unseen = 1
+                if self._crew.ending:
+                    return {"updates": 0}
+        self._used = None
+        self.owed, self.held = plan["owed"], plan["held"]
+        self._take_note(plan["ingested"])
+        # Together with what was taken in between: how much that is depends on the moment, the sum does not.
+        self._crew.story.memorized(plan, self._rows_since)
+        self._rows_since = 0
+        self._crew.bell.ring()
+        return plan
+
+    async def ingest(self) -> None:
+        """Only take in, to give the lanes their room back in the middle of long rollouts."""
+        try:
+            self._take_note(await self.process.call("ingest", role="memorizer"))
+        except ProcessDied:
+            # Nothing is lost: what was committed stays in the lanes, and the next call takes it in.
+            self._unseen += 1
+
+    def _take_note(self, ingested: dict[str, Any]) -> None:
+        self.rows_ingested += ingested["rows"]
+        self._rows_since += ingested["rows"]
+        if ingested["rows"]:
+            self.process.note_progress()
+        for block in ingested["corrupt"]:
+            self._crew.story.corrupt(block)
+
+
+class LearnerHandle:
+    """The learner.
+
+    Args:
+        process: where it lives.
+        crew: what is shared.
+        memorizer: told which plans are used.
+        started: episodes begun so far, for the record of each publication.
+        cpu_seconds: used so far by all processes but the evaluator, for the same record.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        crew: Crew,
+        memorizer: MemorizerHandle,
+        *,
+        started: Callable[[], int],
+        cpu_seconds: Callable[[], float],
+    ) -> None:
+        self.process = process
+        self.publications: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self._crew, self._memorizer = crew, memorizer
+        self._started, self._cpu_seconds = started, cpu_seconds
+
+    async def publish(self) -> int:
+        """Publish the present weights."""
+        while True:
+            try:
+                done = await self.process.call("publish", role="learner")
+            except ProcessDied:
+                if self._crew.ending:
+                    return self._crew.counters.version
+            else:
+                self._published(done["version"], done["start_ns"], done["seconds"], done["norm"])
+                return int(done["version"])
+
+    async def learn(self, plan: dict[str, Any]) -> int:
+        """Learn from a plan and publish; see `schedules.verbs`."""
+        counters = self._crew.counters
+        if not plan["updates"]:
+            return counters.version
+        try:
+            done = await self.process.call(
+                "learn",
+                role="learner",
+                plan=plan,
+                env_steps=counters.env_steps,
+                episodes=counters.episodes,
+                updates=counters.updates,
+            )
+        except ProcessDied:
+            return counters.version
+        except RemoteError as error:
+            if error.kind == "NumericError":
+                raise NumericError(error.message) from error
+            raise RunFailed(f"learner learning: {error.kind}: {error.message}\n{error.trace}") from error
+        counters.updates += done["updates"]
+        self._memorizer.used(plan)
+        self._crew.story.learned(done)
+        if done["version"] > counters.version:
+            end_ns = done["start_ns"] + round(done["seconds"] * 1e9)
+            publish_ns = round(done["publish_seconds"] * 1e9)
+            self._published(done["version"], end_ns - publish_ns, done["publish_seconds"], done["norm"])
+        return counters.version
+
+    def _published(self, version: int, start_ns: int, seconds: float, norm: float | None) -> None:
+        crew = self._crew
+        crew.counters.version = version
+        crew.counters.episodes_started = self._started()
+        self.process.note_progress()
+        crew.story.published(version, start_ns, seconds, norm)
+        self.publications[version] = {
+            "episodes_started": crew.counters.episodes_started,
+            "env_steps": crew.counters.env_steps,
+            "updates": crew.counters.updates,
+            "seconds": crew.budget.seconds,
+            "cpu_seconds": self._cpu_seconds(),
+            "published_ns": start_ns + round(seconds * 1e9),
+        }
+        while len(self.publications) > _PUBLICATIONS_KEPT:
+            self.publications.popitem(last=False)
+        crew.bell.ring()
+
+
+class EvaluatorHandle:
+    """The evaluator. The versions under test are kept here too, so that the one that passes can be saved.
+
+    Args:
+        process: where it lives; None: evaluation is off, and every verb returns at once.
+        crew: what is shared.
+        weights: where versions are published.
+        tested: where the version to be tested is laid down for the evaluator.
+        parameters: number of weights P.
+        judge: decides what counts as solved.
+        in_flight: most versions under test at once.
+        solved: called once with the version and weights that count as solved.
+    """
+
+    def __init__(
+        self,
+        process: Process | None,
+        crew: Crew,
+        *,
+        weights: WeightsReader,
+        tested: WeightsWriter,
+        parameters: int,
+        judge: SolvedJudge,
+        in_flight: int,
+        solved: Callable[[int, Array], None],
+    ) -> None:
+        self.process = process
+        self.tests = 0
+        self._crew, self._weights, self._tested = crew, weights, tested
+        self._parameters, self._judge, self._most, self._solved = parameters, judge, in_flight, solved
+        self._under_test: dict[int, Array] = {}
+        self._in_flight = 0
+        self._last_episode = 0
+        self._is_solved = False
+
+    async def evaluate(self, version: int | None = None) -> None:
+        """Test; see `schedules.verbs`. At most one version is taken up for each finished training episode."""
+        crew = self._crew
+        if self.process is None:
+            if version is None:
+                await crew.wait_until(lambda: False)
+            return
+        if version is None:
+            if not await crew.wait_until(lambda: self._in_flight > 0 or self._is_due):
+                return
+            await self._advance(self.process, TEST_SLICE_S)
+        elif self._is_due:
+            await self._advance(self.process, None)
+
+    @property
+    def _is_due(self) -> bool:
+        """A training episode has finished since a version was last taken up, there is a new one and room for it."""
+        newest = self._weights.latest()
+        return (
+            self._crew.counters.episodes > self._last_episode
+            and newest not in self._under_test
+            and self._in_flight < self._most
+        )
+
+    async def _advance(self, process: Process, seconds: float | None) -> None:
+        add = self._take_up() if self._is_due else None
+        while True:
+            try:
+                done = await process.call("evaluate", role="evaluator", add=add, seconds=seconds)
+                break
+            except ProcessDied:
+                if self._crew.ending:
+                    return
+                if seconds is not None:
+                    # The tests under way went down with their process; later versions are tested instead.
+                    self._under_test.clear()
+                    self._in_flight = 0
+                    return
+        self._in_flight = done["in_flight"]
+        process.note_progress()
+        for verdict in done["verdicts"]:
+            self._hear(verdict)
+        self._crew.bell.ring()
+
+    def _take_up(self) -> int | None:
+        flat = np.empty(self._parameters, dtype=np.float32)
+        version = self._weights.read(flat)
+        if version is None or version in self._under_test:
+            return None
+        self._tested.publish(flat)
+        self._under_test[version] = flat
+        self._last_episode = self._crew.counters.episodes
+        return version
+
+    def _hear(self, verdict: dict[str, Any]) -> None:
+        self.tests += 1
+        first = self._judge.feed(verdict["version"], passed=verdict["passed"])
+        self._crew.story.evaluated(verdict, len(self._judge.streak))
+        keep = self._judge.streak
+        if first is not None and not self._is_solved:
+            self._is_solved = True
+            self._solved(first, self._under_test[first])
+        # Weights of versions that may still turn out to be the first of the passing ones are kept.
+        self._under_test = {v: flat for v, flat in self._under_test.items() if v in keep or v > verdict["version"]}

@@ -1,0 +1,677 @@
+"""The life of one run: start up, main loop, shut down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import platform
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.errors import (
+    MlxeError,
+    ProcessDied,
+    ProtocolError,
+    ResourceError,
+    RunFailed,
+    SettingsError,
+    TaskError,
+    UnsupportedPlatform,
+)
+from mlxe_async.ipc.lanes import begin_epoch, lane_state
+from mlxe_async.ipc.nursery import ExitStatus, Nursery
+from mlxe_async.ipc.process import Process, ProcessListener
+from mlxe_async.ipc.restarts import RestartPolicy
+from mlxe_async.ipc.segments import Segment, available_memory
+from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
+from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.logs import events
+from mlxe_async.logs.journal import Journal
+from mlxe_async.memory.replay import ReplayMemory, ReplayShape
+from mlxe_async.memory.rollouts import RolloutMemory
+from mlxe_async.rows import Array
+from mlxe_async.run_folder import RunFolder
+from mlxe_async.schedules import SCHEDULES
+from mlxe_async.settings import Settings, as_tables, dump_settings
+from mlxe_async.settings.problems import Problem
+from mlxe_async.supervisor.blueprint import Blueprint, Post
+from mlxe_async.supervisor.budget import Bell, Budget, Counters
+from mlxe_async.supervisor.cpu import CpuClock
+from mlxe_async.supervisor.handles import Crew, EvaluatorHandle, ExecutorHandle, LearnerHandle, MemorizerHandle
+from mlxe_async.supervisor.judge import SolvedJudge
+from mlxe_async.supervisor.story import Story
+
+ENTRY, PROBE = "mlxe_async.workers:serve_roles", "mlxe_async.workers:serve_probe"
+PRELOADED = [
+    "numpy",
+    "gymnasium",
+    "mlxe_async.workers",
+    "mlxe_async.tasks.probe",
+    "mlxe_async.algorithms.a3c",
+    "mlxe_async.roles.executor",
+    "mlxe_async.roles.memorizer",
+    "mlxe_async.roles.evaluator",
+    "mlxe_async.roles.learner",
+]
+# Slow to import and not needed by the probe, which therefore need not wait for it.
+PRELOADED_MEANWHILE = ["torch", "torch.optim"]
+PROBE_LIMIT_S = 120.0
+FINISH_LIMIT_S = 1.5
+STOP_GRACE_S = 1.0
+STRAGGLER_S = 1.0
+SIGNAL_EXITS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended.
+
+    Args:
+        reason: the stop condition that came true first (`"solved"`, `"env_steps"`, ...), or what was asked for.
+        solved: whether the task was solved on the way.
+        steps: committed environment steps.
+        episodes: finished training episodes.
+        updates: updates of the weights.
+        seconds: from the start of the run to its end.
+        run_dir: the run's folder.
+        exit_code: what a command should return.
+        weights_hash: SHA-256 of the final flat weights, None if there never were any.
+        solved_at: counts at the moment when the version that solved the task was published.
+    """
+
+    reason: str
+    solved: bool
+    steps: int
+    episodes: int
+    updates: int
+    seconds: float
+    run_dir: Path
+    exit_code: int
+    weights_hash: str | None
+    solved_at: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What a run would need, found out without running it.
+
+    Args:
+        plan: the shared memory, a line per segment.
+        facts: what the probe found: spaces, limits, number of parameters.
+    """
+
+    plan: list[str]
+    facts: dict[str, Any]
+
+
+class Supervisor:
+    """One run. `await Supervisor(settings).run()` in any running loop; cancelling it stops everything cleanly.
+
+    Args:
+        settings: from `load_settings`.
+        run_dir: folder to make the run's folder in, instead of `[run] dir`.
+    """
+
+    def __init__(self, settings: Settings, *, run_dir: str | os.PathLike[str] | None = None) -> None:
+        if not sys.platform.startswith("linux"):
+            raise UnsupportedPlatform("mlxe_async needs Linux (memfd, pidfd, prctl); this is " + sys.platform)
+        self.settings = settings
+        self._base = Path(run_dir or settings.run.dir)
+        self._began = time.monotonic()
+        self._subscribers: list[Callable[[dict[str, Any]], None]] = []
+        self._nursery = Nursery(on_exited=self._nursery_exited)
+        self._cpu = CpuClock()
+        self._counters = Counters()
+        self._bell = Bell()
+        self._budget = Budget(settings.stop.model_dump(), self._counters, self._bell)
+        self._facts: dict[str, Any] = {}
+        self._segments: dict[str, Segment] = {}
+        self._processes: list[Process] = []
+        self._executors: list[ExecutorHandle] = []
+        self._solved_at: dict[str, Any] | None = None
+        self._checkpoints = 0
+        self._drain = asyncio.Event()
+        self._folder: RunFolder | None = None
+        self._journal: Journal | None = None
+        self._story: Story
+        self._blueprint: Blueprint
+        self._memorizer: MemorizerHandle
+        self._learner: LearnerHandle
+        self._evaluator: EvaluatorHandle
+
+    # -- for whoever embeds a run -----------------------------------------------------------------------------------
+
+    def subscribe(self, callback: Callable[[dict[str, Any]], None]) -> None:
+        """Have `callback` called with every line of the log, as a dict, from the loop's thread."""
+        self._subscribers.append(callback)
+        if self._journal is not None:
+            self._journal.subscribe(callback)
+
+    def request_stop(self, reason: str = "requested") -> None:
+        """Stop soon: finish what is under way, save, and return. Call it from the loop's thread."""
+        if self._journal is not None and self._budget.reason is None:
+            self._story.emit(events.StopRequested(reason=reason))
+        self._budget.finish(reason)
+
+    def progress(self) -> dict[str, Any]:
+        """How far the run is: counters, rates, lag, recent returns and the share of each stop condition."""
+        seconds = max(1e-9, self._budget.seconds)
+        story = self._story
+        self._counters.episodes_started = self._episodes_started()
+        return {
+            **self._counters.to_json(),
+            "seconds": round(self._budget.seconds, 3),
+            "steps_per_second": round(self._counters.env_steps / seconds, 1),
+            "mean_return": float(np.mean(story.returns)) if story.returns else None,
+            "lag": story.lag,
+            "owed_updates": self._memorizer.owed,
+            "memory_rows": self._memorizer.held,
+            "last_evaluation": story.last_evaluation,
+            "stop": {name: round(self._budget.spent(name) / limit, 6) for name, limit in self._budget.limits().items()},
+        }
+
+    async def check(self) -> CheckReport:
+        """Probe the task and compute the memory plan; nothing is started and no folder is made.
+
+        Raises:
+            SettingsError: `[algorithm]` is not acceptable.
+            TaskError: the environment is not.
+            ResourceError: the plan does not fit.
+        """
+        try:
+            async with self._probed():
+                plan = Blueprint(self.settings, self._facts).byte_plan()
+                plan.check(available_memory())
+                return CheckReport(plan.lines(), self._facts)
+        except BaseExceptionGroup as error:
+            raise _first_of(error) from None
+        finally:
+            await _to_the_end(self._shut_down(None))
+
+    async def run(self) -> Result:
+        """Run until a stop condition is met.
+
+        Raises:
+            MlxeError: what went wrong, with the exit code it leads to; everything is cleaned up before.
+            asyncio.CancelledError: the task was cancelled; everything is cleaned up before.
+        """
+        failure: BaseException | None = None
+        try:
+            await self._start()
+            await self._main_loop()
+        except BaseException as error:  # noqa: BLE001 - told to the log, then raised again below
+            failure = _first_of(error)
+        result: Result | None = await _to_the_end(self._shut_down(failure))
+        if failure is not None:
+            raise failure
+        assert result is not None  # noqa: S101 - without a failure there is a folder and so a result
+        return result
+
+    # -- start up ---------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        began = time.monotonic()
+        async with self._probed():
+            self._blueprint = blueprint = Blueprint(self.settings, self._facts)
+            self._segments = blueprint.create_segments()
+            self._open_folder(blueprint)
+            self._story.emit(
+                events.ProbeOk(
+                    seconds=time.monotonic() - began,
+                    spaces=self._facts["spaces"],
+                    parameters=blueprint.parameters,
+                    plan_bytes=blueprint.byte_plan().total,
+                ),
+                "probe",
+            )
+            for note in self._facts["task"]["notes"]:
+                self._story.warn(note)
+            self._make_crew(blueprint)
+        for module, failure in self._nursery.failures.items():
+            raise ResourceError(f"the package {module} cannot be used: {failure['kind']}: {failure['message']}")
+        async with asyncio.TaskGroup() as group:
+            for process in self._processes:
+                group.create_task(process.start())
+
+    @contextlib.asynccontextmanager
+    async def _probed(self) -> AsyncIterator[None]:
+        """Start the nursery, have its first child judge task and algorithm, and import the rest meanwhile."""
+        await self._nursery.start(PRELOADED, list(self.settings.run.python_path))
+        spec = {"settings": self.settings.model_dump(mode="json")}
+        limits = RestartPolicy(limit=0, start_timeout_s=PROBE_LIMIT_S, call_limit_s=PROBE_LIMIT_S)
+        process = Process(lambda: self._nursery, "mlxe-probe", PROBE, lambda _epoch: spec, policy=limits)
+        self._processes.append(process)
+        async with asyncio.TaskGroup() as group:
+            try:
+                await process.start()
+                watcher = group.create_task(process.run())
+                importing = group.create_task(self._nursery.preload(PRELOADED_MEANWHILE))
+                async with asyncio.timeout(PROBE_LIMIT_S):
+                    self._take_facts(await process.call("probe"))
+            except (ProcessDied, RunFailed, TimeoutError) as error:
+                raise TaskError(f'the probe of task.env = "{self.settings.task.env}" failed: {error}') from error
+            yield
+            await importing
+            await process.stop(0.2)
+            await watcher
+        self._processes.remove(process)
+
+    def _take_facts(self, facts: dict[str, Any]) -> None:
+        if "task_error" in facts:
+            raise TaskError(f"task: {facts['task_error']}")
+        if "problems" in facts:
+            problems = [Problem(tuple(p["path"]), p["message"]) for p in facts["problems"]]
+            raise SettingsError([self.settings.places.line(problem) for problem in problems])
+        self._facts = facts
+
+    def _open_folder(self, blueprint: Blueprint) -> None:
+        # Written back with the algorithm's defaults, which only the probe knows.
+        algorithm = self.settings.algorithm.model_copy(update=self._facts["algorithm"])
+        settings = self.settings.model_copy(update={"algorithm": algorithm})
+        self._folder = folder = RunFolder.create(self._base, settings.run.name)
+        try:
+            self._journal = Journal(folder.log_path, folder.name)
+        except OSError as error:
+            raise ResourceError(f"{folder.log_path} cannot be written: {error.strerror}") from error
+        for subscriber in self._subscribers:
+            self._journal.subscribe(subscriber)
+        self._story = Story(self._journal, self._counters, self._budget)
+        folder.write_settings(dump_settings(settings, hide_secrets=True))
+        versions, host = _versions(), _host(blueprint.cores)
+        folder.write_run_json(
+            {"name": folder.name, "seed": settings.run.seed, "versions": versions, "host": host, "facts": self._facts}
+        )
+        self._story.emit(
+            events.RunStart(
+                seed=settings.run.seed,
+                schedule=settings.schedule.kind,
+                algorithm=settings.algorithm.name,
+                env=settings.task.env,
+                settings=as_tables(settings),
+                versions=versions,
+                host=host,
+                python_path=list(settings.run.python_path),
+            )
+        )
+
+    def _make_crew(self, blueprint: Blueprint) -> None:
+        """All wiring in one place: which process holds which role, which handle talks to which process."""
+        settings, schedule = self.settings, self.settings.schedule
+        homes: dict[str, Process] = {}
+        for post in blueprint.posts:
+            process = self._make_process(post)
+            self._processes.append(process)
+            homes.update(dict.fromkeys(post.roles, process))
+        crew = Crew(self._budget, self._counters, self._bell, self._story, free_running=blueprint.free_running)
+        self._memorizer = MemorizerHandle(
+            homes["memorizer"],
+            crew,
+            updates_per_plan=getattr(schedule, "updates_per_publish", None),
+            most_owed=getattr(schedule, "max_owed_updates", None),
+            executors=blueprint.executors,
+        )
+        self._learner = LearnerHandle(
+            homes["learner"],
+            crew,
+            self._memorizer,
+            started=self._episodes_started,
+            cpu_seconds=lambda: self._cpu_seconds(without="mlxe-eval"),
+        )
+        self._executors = [
+            ExecutorHandle(
+                index,
+                homes[f"executor-{index}"],
+                crew,
+                self._memorizer,
+                blueprint.envs,
+                whole_episodes=schedule.sync == "episode",
+            )
+            for index in range(blueprint.executors)
+        ]
+        self._evaluator = EvaluatorHandle(
+            homes.get("evaluator"),
+            crew,
+            weights=WeightsReader(self._segments["weights"]),
+            tested=WeightsWriter(self._segments["tested"]),
+            parameters=blueprint.parameters,
+            judge=SolvedJudge(settings.evaluation.passes),
+            in_flight=settings.evaluation.in_flight,
+            solved=self._on_solved,
+        )
+
+    def _make_process(self, post: Post) -> Process:
+        settings = self.settings
+        lanes = [self._segments[name] for name in post.segments if name.startswith("lane-")]
+        writes_lanes = any(role.startswith("executor") for role in post.roles)
+
+        def before_start(_epoch: int) -> None:
+            # Only now the old writer is known to be dead.
+            for lane in lanes if writes_lanes else ():
+                begin_epoch(lane)
+
+        supervision = settings.supervision
+        return Process(
+            lambda: self._nursery,
+            post.name,
+            ENTRY,
+            lambda epoch: self._blueprint.spec(post, epoch, {str(e.index): e.begun for e in self._executors}),
+            lambda: {name: self._segments[name].fd for name in post.segments},
+            ProgressPage(self._segments["control"].buffer, post.page * PAGE_BYTES),
+            RestartPolicy(
+                limit=supervision.restart_limit,
+                window_s=supervision.restart_window_s,
+                backoff_s=supervision.backoff_s,
+                backoff_max_s=supervision.backoff_max_s,
+                start_timeout_s=supervision.start_timeout_s,
+                seed=settings.run.seed,
+            ),
+            _Listener(self._story, self._drain),
+            before_start,
+            stdout_path=self._output_path(post.name),
+            oom_score_adj=500 if writes_lanes else 0,
+        )
+
+    # -- main loop ----------------------------------------------------------------------------------------------------
+
+    async def _main_loop(self) -> None:
+        kind = self.settings.schedule.kind
+        async with asyncio.TaskGroup() as group:
+            watchers = [group.create_task(process.run()) for process in self._processes]
+            watchers += [
+                group.create_task(work)
+                for work in (self._keep_status(), self._keep_ledger(), self._keep_draining(), self._keep_time())
+            ]
+            if self.settings.checkpoint.interval_s:
+                watchers.append(group.create_task(self._keep_checkpoints()))
+            self._budget.began = time.monotonic()
+            schedule = group.create_task(
+                SCHEDULES[kind](self._executors, self._memorizer, self._learner, self._evaluator, self._budget)
+            )
+            stopped = group.create_task(self._bell.wait_until(lambda: self._budget.reason is not None))
+            await asyncio.wait([schedule, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if not schedule.done():
+                # What is under way may be finished, in a bounded time.
+                await asyncio.wait([schedule], timeout=FINISH_LIMIT_S)
+            for task in (schedule, stopped, *watchers):
+                task.cancel()
+
+    async def _keep_status(self) -> None:
+        async for _ in _every(self.settings.logs.status_interval_s):
+            self._look_at_cpu()
+            self._write_status("running")
+            living = sum(1 for executor in self._executors if executor.lost is None)
+            if living < self.settings.schedule.min_executors:
+                lost = next(executor.lost for executor in self._executors if executor.lost)
+                raise RunFailed(
+                    f"expected at least {self.settings.schedule.min_executors} executors (schedule.min_executors), "
+                    f"{living} are left; {lost}"
+                )
+
+    async def _keep_ledger(self) -> None:
+        async for _ in _every(self.settings.logs.ledger_interval_s):
+            self._tell_ledger()
+            self._story.emit(self._story.bottleneck(len(self._executors)))
+
+    async def _keep_draining(self) -> None:
+        """Long rollouts commit in the middle; then the lanes get their room back before anybody waits."""
+        while True:
+            await self._drain.wait()
+            self._drain.clear()
+            await self._memorizer.ingest()
+
+    async def _keep_time(self) -> None:
+        if self.settings.stop.seconds is not None:
+            await asyncio.sleep(self.settings.stop.seconds)
+            self._budget.finish("seconds")
+            return
+        await asyncio.Event().wait()
+
+    async def _keep_checkpoints(self) -> None:
+        saved = 0
+        async for _ in _every(self.settings.checkpoint.interval_s):
+            if self._counters.version > saved:
+                saved = self._counters.version
+                flat = self._published()
+                if flat is not None:
+                    await asyncio.to_thread(self._save, *flat, solved=False)
+
+    # -- what the processes tell ------------------------------------------------------------------------------------
+
+    def _nursery_exited(self, pid: int, sentence: str, expected: bool) -> None:
+        if self._journal is not None:
+            self._story.emit(
+                events.ProcExit(process="mlxe-nursery", pid=pid, epoch=0, expected=expected, sentence=sentence),
+                "nursery",
+            )
+
+    def _on_solved(self, version: int, flat: Array) -> None:
+        at = self._learner.publications.get(version)
+        if at is None:
+            return
+        self._solved_at = {"version": version, **at}
+        self._story.emit(events.Solved(version=version, **at))
+        self._save(version, flat, solved=True)
+        if self.settings.stop.solved:
+            self._budget.finish("solved")
+
+    # -- shut down ----------------------------------------------------------------------------------------------------
+
+    async def _shut_down(self, failure: BaseException | None) -> Result | None:
+        self._look_at_cpu()
+        flat = self._published() if self._segments and self._folder else None
+        if self._folder is not None and flat is not None:
+            self._save(*flat, solved=False)
+        async with asyncio.TaskGroup() as group:
+            for process in self._processes:
+                group.create_task(process.stop(STOP_GRACE_S))
+        await self._nursery.stop()
+        result = None
+        if self._folder is not None and self._journal is not None:
+            if hasattr(self, "_memorizer"):
+                self._tell_ledger()
+                self._story.emit(self._story.bottleneck(max(1, len(self._executors))))
+            result = self._end(flat, failure)
+            self._journal.close()
+            self._folder.close()
+        # Views keep their mapping, and a mapping its descriptor: drop whoever holds one.
+        self._processes.clear()
+        self._executors.clear()
+        for name in ("_memorizer", "_learner", "_evaluator"):
+            self.__dict__.pop(name, None)
+        for segment in self._segments.values():
+            segment.close()
+        return result
+
+    def _end(self, flat: tuple[int, Array] | None, failure: BaseException | None) -> Result:
+        assert self._folder is not None  # noqa: S101 - the caller has looked
+        reason = self._budget.reason or "finished"
+        exit_code = SIGNAL_EXITS.get(reason, 0)
+        if failure is not None:
+            reason = "cancelled" if isinstance(failure, asyncio.CancelledError) else f"failed: {failure}"
+            exit_code = failure.exit_code if isinstance(failure, MlxeError) else 3
+        digest = hashlib.sha256(flat[1].tobytes()).hexdigest() if flat else None
+        result = Result(
+            reason=reason,
+            solved=self._solved_at is not None,
+            steps=self._counters.env_steps,
+            episodes=self._counters.episodes,
+            updates=self._counters.updates,
+            seconds=time.monotonic() - self._began,
+            run_dir=self._folder.path,
+            exit_code=exit_code,
+            weights_hash=digest,
+            solved_at=self._solved_at,
+        )
+        self._story.emit(
+            events.RunEnd(
+                reason=reason,
+                solved=result.solved,
+                episodes=result.episodes,
+                env_steps=result.steps,
+                updates=result.updates,
+                seconds=result.seconds,
+                cpu_seconds=self._cpu.total(),
+                weights_hash=digest,
+                exit_code=exit_code,
+            )
+        )
+        if hasattr(self, "_memorizer"):
+            self._write_status(reason)
+        return result
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _published(self) -> tuple[int, Array] | None:
+        """Version and weights (P,) of the newest publication."""
+        flat = np.empty(self._blueprint.parameters, dtype=np.float32)
+        version = WeightsReader(self._segments["weights"]).read(flat)
+        return None if version is None else (version, flat)
+
+    def _save(self, version: int, flat: Array, *, solved: bool) -> None:
+        """Save weights as a checkpoint; a failure is told and the run goes on."""
+        assert self._folder is not None  # noqa: S101 - saving comes after the folder was made
+        tensors, start = {}, 0
+        for name, shape in self._facts["parameters"]:
+            size = int(np.prod(shape, dtype=np.int64))
+            tensors[name] = flat[start : start + size].reshape(shape)
+            start += size
+        self._checkpoints += 1
+        number, began = self._checkpoints, time.monotonic()
+        facts = {
+            "version": version,
+            "solved": solved,
+            "counters": self._counters.to_json(),
+            "solved_at": self._solved_at,
+            "parameters": self._facts["parameters"],
+            "spaces": self._facts["spaces"],
+            "algorithm": {"name": self.settings.algorithm.name, **self._facts["algorithm"]},
+        }
+        try:
+            size = self._folder.save_checkpoint(number, tensors, facts, self.settings.checkpoint.keep)
+        except (OSError, MlxeError) as error:
+            self._story.emit(events.CheckpointRejected(number=number, cause=str(error)))
+            return
+        self._story.emit(
+            events.Checkpoint(
+                number=number, version=version, bytes=size, seconds=time.monotonic() - began, solved=solved
+            )
+        )
+
+    def _episodes_started(self) -> int:
+        return sum(executor.episodes_started for executor in self._executors)
+
+    def _look_at_cpu(self) -> None:
+        living = [(process.name, process.pid) for process in self._processes if process.pid]
+        if self._nursery.pid:
+            living.append(("mlxe-nursery", self._nursery.pid))
+        self._cpu.look(living)
+
+    def _cpu_seconds(self, without: str) -> float:
+        self._look_at_cpu()
+        return self._cpu.total(without=without)
+
+    def _write_status(self, state: str) -> None:
+        assert self._folder is not None  # noqa: S101 - there is a folder as long as there is a status
+        try:
+            self._folder.write_status({"state": state, "pid": os.getpid(), "run": self._folder.name, **self.progress()})
+        except ResourceError as error:
+            self._story.warn(str(error))
+
+    def _tell_ledger(self) -> None:
+        shape = self._blueprint.memory_shape
+        buffer = self._segments["memory"].buffer
+        memory: ReplayMemory | RolloutMemory
+        memory = ReplayMemory(shape, buffer) if isinstance(shape, ReplayShape) else RolloutMemory(shape, buffer)
+        lanes = []
+        for index, taken in enumerate(memory.ledger()):
+            state = lane_state(self._segments[f"lane-{index}"])
+            backlog = (state.commit - taken["position"]) % 2**64
+            lanes.append({"committed_blocks": state.commit, "backlog_blocks": backlog, **taken})
+        ingested = sum(lane["rows"] for lane in lanes)
+        waiting = sum(lane["backlog_blocks"] for lane in lanes)
+        self._story.ledger(lanes, ingested, waiting, self._memorizer.held)
+
+    def _output_path(self, name: str) -> str | None:
+        return str(self._folder.crash_path / f"{name}.output") if self._folder else None
+
+
+class _Listener(ProcessListener):
+    """Passes on what the processes' watchers see, to the log and to those who wait."""
+
+    def __init__(self, story: Story, drain: asyncio.Event) -> None:
+        self._story, self._drain = story, drain
+
+    def started(self, process: Process, pid: int, seconds: float) -> None:
+        self._story.started(process, pid, seconds)
+
+    def exited(self, process: Process, sentence: str, status: ExitStatus, expected: bool) -> None:
+        self._story.exited(process, sentence, status, expected=expected)
+
+    def restarting(self, process: Process, delay_s: float, attempt: int) -> None:
+        self._story.restarting(process, delay_s, attempt)
+
+    def hang(self, process: Process, stuck_s: float, stack: str) -> None:
+        self._story.hang(process, stuck_s, stack)
+
+    def notice(self, process: Process, message: Any) -> None:
+        match message:
+            case {"notice": {"kind": "commit"}}:
+                process.note_progress()
+                self._drain.set()
+            case {"notice": {"kind": "env_error", "executor": int(index)} as fault}:
+                self._story.env_error(index, fault)
+            case _:
+                raise ProtocolError(f"{process.name} sent a notice that is not known: {str(message)[:200]}")
+
+
+async def _every(seconds: float) -> AsyncIterator[None]:
+    """Tick for ever, `seconds` apart."""
+    while True:
+        await asyncio.sleep(seconds)
+        yield
+
+
+async def _to_the_end(work: Awaitable[Any]) -> Any:
+    """Await `work` to its end even if this task is cancelled meanwhile; it bounds its own time."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
+    return task.result()
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """The error that matters of a group of them: ours before others, whichever came first."""
+    leaves = list(_leaves(error))
+    ours = [leaf for leaf in leaves if isinstance(leaf, MlxeError)]
+    return (ours or leaves)[0]
+
+
+def _leaves(error: BaseException) -> Iterable[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _versions() -> dict[str, str]:
+    names = ("mlxe_async", "numpy", "torch", "gymnasium", "uvloop", "pydantic", "structlog")
+    found = {"python": platform.python_version()}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _host(cores: int) -> dict[str, Any]:
+    return {"system": platform.platform(), "machine": platform.machine(), "cores": cores}

@@ -1,0 +1,300 @@
+"""Tells the log what happened: one method per happening, one event (or a few) each."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter, defaultdict, deque
+from typing import Any
+
+from mlxe_async.ipc.nursery import ExitStatus
+from mlxe_async.ipc.process import Process
+from mlxe_async.logs import events
+from mlxe_async.logs.journal import Journal
+from mlxe_async.supervisor.budget import Budget, Counters
+
+RECENT_EPISODES = 100
+_ROLES = {"mlxe-exe": "executor", "mlxe-mem": "memorizer", "mlxe-lrn": "learner", "mlxe-eval": "evaluator"}
+
+
+class Story:
+    """Turns happenings into events, and keeps the few sums that status and verdicts need.
+
+    Args:
+        journal: where events go.
+        counters: the run's counters.
+        budget: for the run's clock.
+    """
+
+    def __init__(self, journal: Journal, counters: Counters, budget: Budget) -> None:
+        self._journal, self._counters, self._budget = journal, counters, budget
+        self.busy: dict[str, float] = defaultdict(float)
+        self.waits: dict[str, float] = defaultdict(float)
+        self.returns: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self.lag: dict[str, Any] = {"min": None, "mean": None, "max": None}
+        self.last_evaluation: dict[str, Any] | None = None
+        self._warned: Counter[str] = Counter()
+        self._exit_sentence: dict[str, str] = {}
+
+    # -- phases ---------------------------------------------------------------------------------------------------
+
+    def generated(self, index: int, report: dict[str, Any]) -> None:
+        """An executor delivered a rollout; the counters include it already."""
+        self.busy[f"executor-{index}"] += report["seconds"] - report["lane_wait_s"]
+        self._emit(
+            events.PhaseEvent(
+                phase="generate",
+                start_ns=report["start_ns"],
+                seconds=report["seconds"],
+                version=report["version"],
+                rows=report["rows"],
+                episodes=len(report["episodes"]),
+                waits={"lane": report["lane_wait_s"]},
+            ),
+            "executor",
+            index,
+        )
+        first = self._counters.episodes - len(report["episodes"]) + 1
+        for number, episode in enumerate(report["episodes"], first):
+            self.returns.append(episode["return"])
+            self._emit(
+                events.EpisodeEnd(
+                    env=episode["env"],
+                    episode=episode["episode"],
+                    episode_return=episode["return"],
+                    length=episode["steps"],
+                    terminated=episode["terminated"],
+                    version=report["version"],
+                    episodes=number,
+                    env_steps=self._counters.env_steps,
+                    seed=episode["seed"],
+                ),
+                "executor",
+                index,
+            )
+
+    def memorized(self, plan: dict[str, Any], rows: int) -> None:
+        """The memorizer drew a plan; it has taken in `rows` rows since the last one."""
+        self.busy["memorizer"] += plan["seconds"]
+        self._emit(
+            events.PhaseEvent(
+                phase="memorize",
+                start_ns=plan["start_ns"],
+                seconds=plan["seconds"],
+                version=self._counters.version,
+                rows=rows,
+            ),
+            "memorizer",
+        )
+
+    def learned(self, done: dict[str, Any]) -> None:
+        """The learner used up a plan."""
+        self.busy["learner"] += done["seconds"]
+        self.lag = {"min": done["lag_min"], "mean": done["lag_mean"], "max": done["lag_max"]}
+        self._emit(
+            events.PhaseEvent(
+                phase="learn",
+                start_ns=done["start_ns"],
+                seconds=done["seconds"] - done["publish_seconds"],
+                version=done["version"],
+                rows=done["rows"],
+                updates=done["updates"],
+                losses=done["metrics"],
+                lag_min=done["lag_min"],
+                lag_mean=done["lag_mean"],
+                lag_max=done["lag_max"],
+                dropped_rows=done["late_rows"] + done["dropped_rows"],
+            ),
+            "learner",
+        )
+        if done["rolled_back"]:
+            self.warn(
+                "learner: the updated weights were not finite; it went back to the last published ones", "learner"
+            )
+
+    def published(self, version: int, start_ns: int, seconds: float, norm: float | None) -> None:
+        """A version is out."""
+        self._emit(events.PhaseEvent(phase="publish", start_ns=start_ns, seconds=seconds, version=version), "learner")
+        self._emit(
+            events.Weights(
+                version=version,
+                updates=self._counters.updates,
+                env_steps=self._counters.env_steps,
+                episodes=self._counters.episodes,
+                norm=norm,
+            ),
+            "learner",
+        )
+
+    def evaluated(self, verdict: dict[str, Any], streak: int) -> None:
+        """A version was tested to the end."""
+        self.busy["evaluator"] += verdict["seconds"]
+        self.last_evaluation = {"version": verdict["version"], "passed": verdict["passed"], "streak": streak}
+        self._emit(
+            events.PhaseEvent(
+                phase="evaluate",
+                start_ns=time.monotonic_ns() - round(verdict["seconds"] * 1e9),
+                seconds=verdict["seconds"],
+                version=verdict["version"],
+                rows=verdict["steps"],
+                episodes=verdict["episodes"],
+            ),
+            "evaluator",
+        )
+        self._emit(
+            events.Evaluation(
+                version=verdict["version"],
+                passed=verdict["passed"],
+                episodes=verdict["episodes"],
+                steps=verdict["steps"],
+                seconds=verdict["seconds"],
+                return_min=verdict["return_min"],
+                return_mean=verdict["return_mean"],
+                failed_at=verdict["failed_at"],
+                streak=streak,
+            ),
+            "evaluator",
+        )
+
+    # -- faults ---------------------------------------------------------------------------------------------------
+
+    def corrupt(self, block: dict[str, Any]) -> None:
+        """A committed block failed its checks."""
+        self._emit(
+            events.CorruptRecord(lane=block["lane"], sequence=block["sequence"], header=block["detail"]), "memorizer"
+        )
+
+    def executor_lost(self, index: int, why: str) -> None:
+        """An executor is given up for good."""
+        self.warn(f"executor {index} is given up: {why}", "executor", index)
+
+    def warn(self, message: str, role: str = "supervisor", idx: int | None = None) -> None:
+        """Something is odd and the run goes on."""
+        self._warned[message] += 1
+        self._emit(events.Warning(message=message, count=self._warned[message]), role, idx)
+
+    # -- processes: `ipc.process.ProcessListener` ------------------------------------------------------------------
+
+    def started(self, process: Process, pid: int, seconds: float) -> None:
+        """A process shook hands."""
+        self._emit(
+            events.ProcStart(process=process.name, pid=pid, epoch=process.epoch, seconds=seconds),
+            *role_of(process.name),
+        )
+        if process.name == "mlxe-lrn" and process.epoch > 1:
+            self.warn(
+                f"the learner goes on from the published weights {self._counters.version}; "
+                "its optimiser starts fresh, rows and counters are kept",
+                "learner",
+            )
+
+    def exited(self, process: Process, sentence: str, status: ExitStatus, *, expected: bool) -> None:
+        """A process ended."""
+        name = signal.Signals(status.signal).name if status.signal in set(signal.Signals) else None
+        self._exit_sentence[process.name] = sentence
+        self._emit(
+            events.ProcExit(
+                process=process.name,
+                pid=process.pid or 0,
+                epoch=process.epoch,
+                expected=expected,
+                sentence=sentence,
+                code=status.code,
+                signal=name,
+                stack=status.stack,
+            ),
+            *role_of(process.name),
+        )
+
+    def restarting(self, process: Process, delay_s: float, attempt: int) -> None:
+        """A process will be started again."""
+        self._counters.restarts += 1
+        self._emit(
+            events.ProcRestart(
+                process=process.name,
+                epoch=process.epoch + 1,
+                attempt=attempt,
+                delay_s=delay_s,
+                reason=self._exit_sentence.get(process.name, ""),
+            ),
+            *role_of(process.name),
+        )
+
+    def hang(self, process: Process, stuck_s: float, stack: str) -> None:
+        """A process was killed because it was `stuck_s` over its limit."""
+        self._emit(
+            events.Hang(process=process.name, pid=process.pid or 0, stuck_s=stuck_s, limit_s=0.0, stack=stack),
+            *role_of(process.name),
+        )
+
+    def ledger(self, lanes: list[dict[str, int]], ingested: int, waiting_blocks: int, kept: int) -> None:
+        """The account of rows. What is not yet taken in is known in blocks, and exactly only when there are none."""
+        committed = max(self._counters.env_steps, ingested)
+        backlog = committed - ingested if waiting_blocks else 0
+        self._emit(
+            events.Ledger(
+                committed=committed,
+                ingested=ingested,
+                backlog=backlog,
+                lost=committed - ingested - backlog,
+                torn=sum(lane["corrupt"] for lane in lanes),
+                kept=kept,
+                lanes=lanes,
+            )
+        )
+
+    def env_error(self, index: int, fault: dict[str, Any]) -> None:
+        """An environment raised or broke its contract."""
+        self._counters.env_errors += 1
+        self._emit(
+            events.EnvError(
+                env=fault["env"],
+                phase=fault["phase"],
+                message=fault["detail"],
+                episode=fault["episode"],
+                step=fault["step"],
+                seed=fault["seed"],
+                faults=fault["faults"],
+                trace=fault["trace"],
+            ),
+            "executor",
+            index,
+        )
+
+    def emit(self, event: events.Event, role: str = "supervisor", idx: int | None = None) -> None:
+        """Any other event."""
+        self._emit(event, role, idx)
+
+    def _emit(self, event: events.Event, role: str = "supervisor", idx: int | None = None) -> None:
+        self._journal.emit(event, role, idx)
+
+    # -- verdict --------------------------------------------------------------------------------------------------
+
+    def bottleneck(self, executors: int) -> events.Bottleneck:
+        """Who the others waited for so far, judged by the share of time each role was at work."""
+        wall = max(1e-9, self._budget.seconds)
+        share = {role: min(1.0, seconds / wall) for role, seconds in sorted(self.busy.items())}
+        at_work = [share.get(f"executor-{i}", 0.0) for i in range(executors)]
+        groups = {
+            "executors": sum(at_work) / executors,
+            "memorizer": share.get("memorizer", 0.0),
+            "learner": share.get("learner", 0.0),
+            "evaluator": share.get("evaluator", 0.0),
+        }
+        slowest = max(groups, key=lambda name: groups[name])
+        advice = {
+            "executors": "more executors, more environments per executor, or a faster environment would help",
+            "memorizer": 'a memorizer of its own (schedule.memorizer = "own") or larger blocks would help',
+            "learner": "fewer or larger updates, or a faster device for the learner, would help",
+            "evaluator": "fewer or shorter tests would help; they cost the others no steps, only cores",
+        }[slowest]
+        return events.Bottleneck(share=share, slowest=slowest, advice=advice)
+
+
+def role_of(name: str) -> tuple[str, int | None]:
+    """Role and index of a process by its name: `"mlxe-exe-3"` -> `("executor", 3)`."""
+    for prefix, role in _ROLES.items():
+        if name.startswith(prefix):
+            index = name.removeprefix(prefix).removeprefix("-")
+            return role, int(index) if index else None
+    return "supervisor", None

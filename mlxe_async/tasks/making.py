@@ -1,0 +1,232 @@
+"""From `[task]` to an environment, and every way in which that can fail, said in a sentence with a way out.
+
+An environment is made without gymnasium's checker, order and time-limit wrappers: `VectorTask` does their work, more
+strictly and in a tenth of the time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.envs.registration import EnvSpec
+
+from mlxe_async.errors import TaskError
+from mlxe_async.rows import Spaces
+from mlxe_async.tasks import cartpole
+from mlxe_async.tasks.hostile import words_of
+
+_MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+_IMPORTED_ID = re.compile(rf"(?P<module>{_MODULE}):(?P<name>[\w./-]+)", re.ASCII)
+_ENTRY = re.compile(rf"(?P<module>{_MODULE}):(?P<name>[A-Za-z_]\w*)", re.ASCII)
+
+_EXTRAS = {
+    "box2d": "gymnasium[box2d]",
+    "ale_py": "gymnasium[atari]",
+    "ale": "gymnasium[atari]",
+    "mujoco": "gymnasium[mujoco]",
+    "pygame": "gymnasium[classic-control]",
+    "jax": "gymnasium[jax]",
+    "minigrid": "minigrid",
+    "minatar": "minatar",
+}
+_FLATTEN = 'add wrappers = ["gymnasium.wrappers:FlattenObservation"] to [task] to see it as one array'
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """The `[task]` table as this package reads it; keys that are left out have the defaults below.
+
+    Args:
+        env: a gymnasium id, `module:Id-v0` to import a module first, or `module:Class`, a `gymnasium.Env`.
+        kwargs: keyword arguments for the environment.
+        max_episode_steps: steps after which an episode is truncated; None takes the registered limit.
+        wrappers: `module:Wrapper` entries, each a `gymnasium.Wrapper`, the first one innermost.
+        adverse_starts: some CartPole episodes begin in hard places.
+        shaped_reward: CartPole's reward falls with the distance from the middle; -10 for the fall.
+        squared_position: a fifth CartPole feature, x squared.
+        mirror: declare CartPole's left-right symmetry.
+    """
+
+    env: str
+    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    max_episode_steps: int | None = None
+    wrappers: tuple[str, ...] = ()
+    adverse_starts: bool = False
+    shaped_reward: bool = False
+    squared_position: bool = False
+    mirror: bool = False
+
+    @classmethod
+    def from_mapping(cls, task: Mapping[str, Any]) -> TaskSettings:
+        """Read a `[task]` table; the settings file was validated before, so only the shape is looked at here."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(task) - known)
+        if unknown or "env" not in task:
+            raise TaskError(f"task: {'unknown keys ' + ', '.join(unknown) if unknown else 'env is missing'}")
+        given = {key: value for key, value in task.items() if value is not None}
+        given["wrappers"] = tuple(given.get("wrappers", ()))
+        return cls(**given)
+
+    @property
+    def helps(self) -> tuple[str, ...]:
+        """Names of the CartPole switches that are on."""
+        names = ("adverse_starts", "shaped_reward", "squared_position", "mirror")
+        return tuple(name for name in names if getattr(self, name))
+
+
+def find_spec(env_id: str) -> EnvSpec:
+    """The registry's entry for an id, after importing the module that the id names.
+
+    Raises:
+        TaskError: unknown id (with the nearest ones), malformed id, or a module that cannot be imported.
+    """
+    name = env_id
+    if ":" in env_id:
+        match = _IMPORTED_ID.fullmatch(env_id)
+        if match is None:
+            raise TaskError(
+                f'task.env: got "{env_id}", expected a gymnasium id such as "CartPole-v1" or "module:Id-v0"'
+            )
+        name = match["name"]
+        module = _imported("task.env", env_id, match["module"])
+        found: Any = getattr(module, name, None)
+        if name not in gymnasium.registry and _is_kind(found, gymnasium.Env):
+            return EnvSpec(id=f"{name}-v0", entry_point=found)
+    spec = gymnasium.registry.get(name)
+    if spec is None:
+        raise TaskError(_unknown(name))
+    return spec
+
+
+def make(task: TaskSettings, spec: EnvSpec | None = None) -> gymnasium.Env[Any, Any]:
+    """One environment with the user's wrappers, without a time limit.
+
+    Raises:
+        TaskError: the id is unknown or a package is missing.
+        BaseException: whatever the environment's constructor raises.
+    """
+    spec = spec or find_spec(task.env)
+    bare = dataclasses.replace(spec, order_enforce=False, disable_env_checker=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            env = gymnasium.make(bare, max_episode_steps=-1, **dict(task.kwargs))
+        except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+            raise TaskError(f"task.env: {_missing(task.env, error)}") from error
+        for entry in task.wrappers:
+            env = _wrapper(entry)(env)
+    return env
+
+
+def read_spaces(env: gymnasium.Env[Any, Any], task: TaskSettings) -> Spaces:
+    """What the environment shows and takes, in plain types, with the features and the mirror image of `[task]`.
+
+    Raises:
+        TaskError: a space that no algorithm here can use, by name, or a CartPole switch on another environment.
+    """
+    shape, dtype = _observation(task.env, env.observation_space)
+    if task.helps:
+        _check_helps(env, task)
+    if task.squared_position:
+        shape = (5,)
+    symmetry = cartpole.mirror(shape[0]) if task.mirror else None
+    space = env.action_space
+    if isinstance(space, spaces.Discrete):
+        return Spaces(shape, dtype, actions=int(space.n), symmetry=symmetry)
+    if isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f" and space.shape:
+        low, high = (np.nan_to_num(b.ravel(), posinf=_LARGEST, neginf=-_LARGEST) for b in (space.low, space.high))
+        return Spaces(shape, dtype, None, space.shape, tuple(low.tolist()), tuple(high.tolist()), symmetry)
+    raise TaskError(
+        f"task.env: {task.env}: action space {space} is not supported, expected Discrete or a Box of floats"
+    )
+
+
+def is_plain_cartpole(env: gymnasium.Env[Any, Any], task: TaskSettings) -> bool:
+    """Whether this is gymnasium's own CartPole: no subclass with other physics, no arguments, no wrappers."""
+    return type(env.unwrapped) is CartPoleEnv and not task.wrappers and not task.kwargs
+
+
+def _observation(env_id: str, space: Any) -> tuple[tuple[int, ...], str]:
+    if not isinstance(space, spaces.Box):
+        flat = isinstance(space, (spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete, spaces.Dict, spaces.Tuple))
+        advice = f"; {_FLATTEN}" if flat and space.is_np_flattenable else ""
+        raise TaskError(f"task.env: {env_id}: observation space {space} is not supported, expected a Box{advice}")
+    if not space.shape or 0 in space.shape:
+        raise TaskError(f"task.env: {env_id}: observation space {space} is not supported, expected at least one entry")
+    return tuple(map(int, space.shape)), "|u1" if space.dtype == np.uint8 else "<f4"
+
+
+def _check_helps(env: gymnasium.Env[Any, Any], task: TaskSettings) -> None:
+    key = f"task.{task.helps[0]}"
+    if type(env.unwrapped) is not CartPoleEnv:
+        raise TaskError(f'{key}: is for CartPole, got task.env = "{task.env}"; switch it off')
+    if task.wrappers:
+        raise TaskError(f"{key}: changes CartPole itself and cannot be combined with task.wrappers; drop one of them")
+
+
+def _imported(key: str, entry: str, name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except BaseException as error:
+        why = _missing(entry, error) if isinstance(error, ImportError) else f"{entry}: importing it {_ended(error)}"
+        raise TaskError(f"{key}: {why}") from error
+
+
+def _wrapper(entry: str) -> Any:
+    match = _ENTRY.fullmatch(entry)
+    if match is None:
+        raise TaskError(f'task.wrappers: got "{entry}", expected "module:Wrapper"')
+    found: Any = getattr(_imported("task.wrappers", entry, match["module"]), match["name"], None)
+    if not _is_kind(found, gymnasium.Wrapper):
+        raise TaskError(f'task.wrappers: module {match["module"]} has no gymnasium.Wrapper "{match["name"]}"')
+    return found
+
+
+def _is_kind(found: Any, kind: type) -> bool:
+    return isinstance(found, type) and issubclass(found, kind)
+
+
+def _ended(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"called exit({error.code!r})"
+    return f"raised {words_of(error)}"
+
+
+def _unknown(name: str) -> str:
+    namespace, slash, _ = name.rpartition("/")
+    extra = _EXTRAS.get(namespace.lower())
+    if extra is None and re.search(r"NoFrameskip|Deterministic", name):
+        extra = _EXTRAS["ale"]
+    if slash and extra and not any(known.startswith(f"{namespace}/") for known in gymnasium.registry):
+        return f'task.env: "{name}" needs a package that is not installed: pip install "{extra}"'
+    lowered = {known.lower(): known for known in gymnasium.registry}
+    nearest = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.5)]
+    advice = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
+    if extra:
+        advice += f' (Atari games: pip install "{extra}")'
+    return f'task.env: there is no environment "{name}"{advice}'
+
+
+def _missing(env_id: str, error: BaseException) -> str:
+    """One sentence that names the package, the extra that brings it, and what the import said."""
+    text = words_of(error)
+    package = getattr(error, "name", None) or ""
+    for word in [package, *re.findall(r"\w+", text)]:
+        extra = _EXTRAS.get(word.split(".")[0].lower())
+        if extra:
+            return f'{env_id} needs a package that is not installed: pip install "{extra}" ({text})'
+    if package and isinstance(error, ModuleNotFoundError):
+        return f"{env_id}: there is no module {package}; install it or add its folder to run.python_path ({text})"
+    return f"{env_id} cannot be imported ({text})"

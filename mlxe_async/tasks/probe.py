@@ -1,0 +1,113 @@
+"""Trying an environment out once, before anything else is started because of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from mlxe_async.errors import EnvironmentFault, TaskError
+from mlxe_async.rows import Array, Spaces
+from mlxe_async.tasks.vector import VectorTask
+
+ATTEMPTS = 3
+TIMED_STEPS = 64
+TIMED_SECONDS = 0.05
+
+
+def probe(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the environment of a `[task]` table, reset it, step it at least once, and say what it is like.
+
+    Args:
+        task: the table, as `VectorTask` takes it.
+
+    Returns:
+        Plain JSON facts: `env`; `spaces` (`Spaces.to_json`); `max_episode_steps`, the limit in force or null, and
+        `registered_max_episode_steps`; `reward_threshold` as registered or null; `evaluation_vectorised`, whether tests
+        use the vectorised CartPole; `make_seconds`, `first_step_seconds` (with its reset), `step_seconds`; `notes`,
+        odd but harmless things; `gymnasium`, its version.
+
+    Raises:
+        TaskError: unknown id (with the nearest), missing package (with what to install), unsupported space (by name),
+            or the environment raised or broke its contract (which field, expected, got).
+    """
+    began = time.perf_counter()
+    try:
+        vector = VectorTask(task, 1)
+    except EnvironmentFault as fault:
+        raise TaskError(_sentence(fault)) from fault
+    made = time.perf_counter()
+    try:
+        _try_out(vector)
+        tried = time.perf_counter()
+        step_seconds = _time_steps(vector)
+    finally:
+        vector.close()
+    spec = vector.spec
+    return {
+        "env": spec.id,
+        "spaces": vector.spaces.to_json(),
+        "max_episode_steps": vector.max_episode_steps,
+        "registered_max_episode_steps": spec.max_episode_steps,
+        "reward_threshold": spec.reward_threshold,
+        "evaluation_vectorised": vector.is_plain_cartpole,
+        "make_seconds": made - began,
+        "first_step_seconds": tried - made,
+        "step_seconds": step_seconds,
+        "notes": vector.take_notes(),
+        "gymnasium": gymnasium.__version__,
+    }
+
+
+def _try_out(vector: VectorTask) -> None:
+    """One reset and one step that keep the contract; a fault now and then is not a reason to refuse a task."""
+    first: EnvironmentFault | None = None
+    for attempt in range(ATTEMPTS):
+        try:
+            vector.reset(0, seed=attempt)
+            faults = vector.step(_random_action(vector.spaces, np.random.default_rng(attempt))).faults
+            if not faults:
+                return
+            first = first or faults[0]
+            vector.rebuild(0)
+        except EnvironmentFault as fault:
+            first = first or fault
+    assert first is not None  # noqa: S101 - the loop ends early or with a fault
+    raise TaskError(_sentence(first)) from first
+
+
+def _time_steps(vector: VectorTask) -> float:
+    """Mean seconds of a step with random actions: at most 64 steps or about 0.05 s, up to the first fault."""
+    rng = np.random.default_rng(0)
+    seconds, steps = 0.0, 0
+    try:
+        vector.reset(0, seed=0)
+        while steps < TIMED_STEPS and seconds < TIMED_SECONDS:
+            action = _random_action(vector.spaces, rng)
+            began = time.perf_counter()
+            step = vector.step(action)
+            seconds += time.perf_counter() - began
+            steps += 1
+            if step.faults:
+                break
+            if step.ended:
+                vector.reset(0, seed=steps)
+    except EnvironmentFault:
+        pass
+    return seconds / max(1, steps)
+
+
+def _random_action(spaces: Spaces, rng: np.random.Generator) -> Array:
+    if spaces.actions is not None:
+        return rng.integers(0, spaces.actions, 1)
+    low, high = (np.clip(bound, -1e3, 1e3) for bound in (spaces.action_low, spaces.action_high))
+    return rng.uniform(low, high).astype(np.float32).reshape(1, *spaces.action_shape)
+
+
+def _sentence(fault: EnvironmentFault) -> str:
+    """What happened and, if the traceback tells, where in the environment's code."""
+    places = [line.strip() for line in fault.trace.splitlines() if line.strip().startswith("File ")]
+    return f"task.env: {fault.detail}" + (f" ({places[-1]})" if places else "")

@@ -1,0 +1,347 @@
+"""Several ordinary gymnasium environments stepped side by side, every answer checked before anybody uses it.
+
+Why not `gymnasium.vector`: its automatic resets make transitions that never happened, one bad environment ends all of
+them, and its checks let a broadcastable shape pass. Here the caller decides when to reset, a fault concerns one
+environment while the others go on, and `next_obs` is always the observation that the step led to.
+
+The price of checking is a few microseconds a step: types, shapes and dtypes by identity on the way in, finiteness once
+for the whole batch (as bytes, half the price of `all()` on so small an array), and the slow careful look only when
+one of these fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Discrete
+from numpy.typing import NDArray
+
+from mlxe_async.errors import EnvironmentFault, TaskError
+from mlxe_async.rows import Array, Spaces
+from mlxe_async.tasks import cartpole, checks
+from mlxe_async.tasks.hostile import trace_of, words_of
+from mlxe_async.tasks.making import TaskSettings, find_spec, is_plain_cartpole, make, read_spaces
+
+BOUNDS_EVERY = 16
+ENDLESS = 100_000
+
+
+class Step(NamedTuple):
+    """What one step of B environments gave. Rows whose `ok` is False hold zeros: never learn from them.
+
+    Args:
+        next_obs: the observations the step led to (B, O), a fresh array; never one after a reset.
+        reward: rewards to learn from (B,) float32, shaped if the task says so.
+        raw_reward: the environment's own rewards (B,) float64, for returns that are reported.
+        terminated: the world ended (B,): its value is 0.
+        truncated: we, or the environment, stopped (B,): bootstrap. Both may be True at the time limit.
+        ok: the environment stepped and kept its contract (B,).
+        ended: which environments' episodes ended with this step, for the caller to reset.
+        faults: one for each environment that was stepped and is not ok.
+    """
+
+    next_obs: Array
+    reward: NDArray[np.float32]
+    raw_reward: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    ok: NDArray[np.bool_]
+    ended: list[int]
+    faults: list[EnvironmentFault]
+
+
+class VectorTask:
+    """B environments of one `[task]`.
+
+    Args:
+        task: the `[task]` table: `env`, and optionally `kwargs`, `max_episode_steps`, `wrappers`, `adverse_starts`,
+            `shaped_reward`, `squared_position`, `mirror`.
+        count: B, how many environments.
+        evaluation: leave starts and rewards as the environment has them. Features stay: the network needs them.
+        max_episode_steps: truncate after so many steps, instead of what `task` or the registry says.
+
+    Raises:
+        TaskError: the environment is unknown, lacks a package, or has spaces that cannot be used.
+        EnvironmentFault: the environment's constructor raised (`phase` is `"make"`).
+
+    Attributes:
+        spaces: what each environment shows and takes, features included.
+        count: B.
+        max_episode_steps: the limit in force, or None.
+        spec: gymnasium's registry entry.
+        is_plain_cartpole: whether, shaping and starts aside, this is exactly gymnasium's CartPole.
+        out_of_bounds: observations seen outside the space's bounds, of those that were looked at.
+    """
+
+    def __init__(
+        self,
+        task: Mapping[str, Any],
+        count: int,
+        *,
+        evaluation: bool = False,
+        max_episode_steps: int | None = None,
+    ) -> None:
+        self._task = TaskSettings.from_mapping(task)
+        self.spec = find_spec(self._task.env)
+        self.count = count
+        self.max_episode_steps = max_episode_steps or self._task.max_episode_steps or self.spec.max_episode_steps
+        self._limit = self.max_episode_steps or math.inf
+        self._adverse = self._task.adverse_starts and not evaluation
+        self._shaped = self._task.shaped_reward and not evaluation
+        self._squared = self._task.squared_position
+        self._envs: list[gymnasium.Env[Any, Any]] = []
+        self._seeds: list[int | None] = [None] * count
+        self._steps = [0] * count
+        self._live = [False] * count
+        self._notes: list[str] = []
+        self._noted: set[str] = set()
+        self.out_of_bounds = 0
+        try:
+            for index in range(count):
+                self._envs.append(self._made(index))
+            self.spaces: Spaces = read_spaces(self._envs[0], self._task)
+            self.is_plain_cartpole = is_plain_cartpole(self._envs[0], self._task)
+        except BaseException:
+            self.close()
+            raise
+        self._read_shapes()
+
+    def _read_shapes(self) -> None:
+        space = self._envs[0].observation_space
+        assert space.shape is not None  # noqa: S101 - read_spaces accepts boxes only
+        self._shape: tuple[int, ...] = space.shape
+        self._dtype = np.dtype(self.spaces.observation_dtype)
+        self._floats = self._dtype.kind == "f"
+        low, high = np.asarray(getattr(space, "low", -np.inf)), np.asarray(getattr(space, "high", np.inf))
+        self._bounds = None if np.isinf(low).all() and np.isinf(high).all() else (low, high)
+        self._ticks = 0
+        action_space = self._envs[0].action_space
+        self._start = int(action_space.start) if isinstance(action_space, Discrete) else 0
+        self._discrete = self.spaces.actions is not None
+        if not self._discrete:
+            shape = self.spaces.action_shape
+            self._action_low = np.array(self.spaces.action_low, np.float32).reshape(shape)
+            self._action_high = np.array(self.spaces.action_high, np.float32).reshape(shape)
+        self._action_dtype = action_space.dtype
+
+    def take_notes(self) -> list[str]:
+        """Sentences about odd but harmless behaviour since the last call, each kind once per task."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    # --- reset ------------------------------------------------------------------------------------------------------
+
+    def reset(self, index: int, seed: int, finished_episodes: int = 0) -> Array:
+        """Begin an episode of one environment.
+
+        Args:
+            index: which environment.
+            seed: what makes this episode repeatable.
+            finished_episodes: episodes finished so far, on which adverse starts depend.
+
+        Returns:
+            The first observation (O,), a fresh array.
+
+        Raises:
+            EnvironmentFault: the environment raised or broke its contract; `rebuild` it.
+        """
+        self._live[index] = False
+        self._seeds[index], self._steps[index] = seed, 0
+        env = self._envs[index]
+        try:
+            answer = env.reset(seed=seed)
+        except BaseException as error:  # noqa: BLE001 - exit and Ctrl-C come from the environment here, not to us
+            raise self._raised(error, "reset", index) from None
+        obs = np.zeros((1, *self.spaces.observation_shape), self._dtype)
+        base = obs[:, :4] if self._squared else obs
+        try:
+            self._take(base, 0, checks.two(answer)[0])
+            if self._adverse:
+                moved = cartpole.make_start_adverse(env, finished_episodes)
+                if moved is not None:
+                    base[0] = moved
+            if self._squared:
+                cartpole.squared_position(obs)
+            self._check_finite(obs[0])
+        except checks.Broken as broken:
+            raise self._fault(str(broken), "reset", index) from None
+        self._check_bounds(base)
+        self._live[index] = True
+        return obs[0]  # type: ignore[no-any-return]  # an array indexed by one integer is typed Any
+
+    # --- step -------------------------------------------------------------------------------------------------------
+
+    def step(self, actions: Array, only: Sequence[int] | None = None) -> Step:
+        """Step the environments once. Nothing is reset here.
+
+        Args:
+            actions: one per environment (B,) integers from 0, or (B, *action_shape), clipped to the space's bounds.
+            only: which environments to step; all by default.
+
+        Raises:
+            RuntimeError: an environment whose episode ended, or never began, would be stepped.
+        """
+        count = self.count
+        next_obs = np.zeros((count, *self.spaces.observation_shape), self._dtype)
+        base = next_obs[:, :4] if self._squared else next_obs
+        rewards = [0.0] * count
+        terminated, truncated, ok = [False] * count, [False] * count, [False] * count
+        ended: list[int] = []
+        faults: list[EnvironmentFault] = []
+        chosen = self._for_environments(actions)
+        envs, steps, live, shape, dtype = self._envs, self._steps, self._live, self._shape, self._dtype
+        limit = self._limit
+        for i in range(count) if only is None else only:
+            if not live[i]:
+                raise RuntimeError(f"environment {i}: step without a reset")
+            steps[i] += 1
+            try:
+                answer = envs[i].step(chosen[i])
+            except BaseException as error:  # noqa: BLE001 - see reset
+                faults.append(self._raised(error, "step", i))
+                live[i] = False
+                continue
+            try:
+                if type(answer) is not tuple or len(answer) != 5:
+                    answer = checks.five(answer)
+                obs, reward, over, stopped, _ = answer
+                if type(obs) is np.ndarray and obs.dtype is dtype and obs.shape == shape:
+                    base[i] = obs
+                else:
+                    self._take(base, i, obs)
+                if type(reward) is not float or not -checks.LARGEST <= reward <= checks.LARGEST:
+                    reward = checks.real(reward)
+                if type(over) is not bool:
+                    over = checks.flag("terminated", over)
+                if type(stopped) is not bool:
+                    stopped = checks.flag("truncated", stopped)
+            except checks.Broken as broken:
+                faults.append(self._fault(str(broken), "step", i))
+                next_obs[i] = 0
+                live[i] = False
+                continue
+            rewards[i] = reward
+            terminated[i] = over
+            truncated[i] = stopped = stopped or steps[i] >= limit
+            ok[i] = True
+            if over or stopped:
+                ended.append(i)
+                live[i] = False
+            if steps[i] == ENDLESS:
+                self._note("endless", f"an episode (seed {self._seeds[i]}) has not ended after {ENDLESS} steps")
+        if self._squared:
+            cartpole.squared_position(next_obs)
+        if self._floats and b"\0" in np.isfinite(next_obs).tobytes():
+            self._find_nonfinite(next_obs, rewards, terminated, truncated, ok, faults)
+            ended = [i for i in ended if ok[i]]
+        self._ticks += 1
+        if self._ticks % BOUNDS_EVERY == 0:
+            self._check_bounds(base)
+        raw_reward = np.array(rewards)
+        ends = np.array(terminated)
+        reward_seen = cartpole.shaped_reward(next_obs, ends) if self._shaped else np.array(rewards, np.float32)
+        good = np.array(ok)
+        if self._shaped and not all(ok):
+            reward_seen[~good] = 0.0
+        return Step(next_obs, reward_seen, raw_reward, ends, np.array(truncated), good, ended, faults)
+
+    def rebuild(self, index: int) -> None:
+        """Close one environment, whatever it says to that, and make it anew; then `reset` it.
+
+        Raises:
+            EnvironmentFault: the constructor raised; the old one is closed and stays in place.
+        """
+        self._live[index] = False
+        self._seeds[index], self._steps[index] = None, 0
+        _close(self._envs[index])
+        self._envs[index] = self._made(index)
+
+    def close(self) -> None:
+        """Close all environments; may be called twice, never raises."""
+        for env in self._envs:
+            _close(env)
+        self._envs = []
+
+    # --- checks -----------------------------------------------------------------------------------------------------
+
+    def _for_environments(self, actions: Array) -> Any:
+        if self._discrete:
+            chosen: list[int] = np.asarray(actions).tolist()
+            return [action + self._start for action in chosen] if self._start else chosen
+        clipped = np.clip(actions, self._action_low, self._action_high)
+        return clipped.astype(self._action_dtype)  # a copy: the environment may keep or change it
+
+    def _take(self, base: Array, i: int, obs: Any) -> None:
+        """Copy an observation into row i after the careful look."""
+        array, same = checks.observation(obs, self._shape, self._dtype, self._envs[i].observation_space.dtype)
+        if not same:
+            space = self._envs[i].observation_space
+            self._note("dtype", f"observations come as {array.dtype}, the space says {space.dtype}: cast")
+        with np.errstate(all="ignore"):
+            base[i] = array
+
+    def _check_finite(self, obs: Array) -> None:
+        if self._floats:
+            checks.finite(obs)
+
+    def _find_nonfinite(
+        self,
+        next_obs: Array,
+        rewards: list[float],
+        terminated: list[bool],
+        truncated: list[bool],
+        ok: list[bool],
+        faults: list[EnvironmentFault],
+    ) -> None:
+        for i in range(self.count):
+            try:
+                self._check_finite(next_obs[i])
+            except checks.Broken as broken:
+                faults.append(self._fault(str(broken), "step", i))
+                next_obs[i] = 0
+                rewards[i], terminated[i], truncated[i], ok[i] = 0.0, False, False, False
+                self._live[i] = False
+
+    def _check_bounds(self, base: Array) -> None:
+        """Count observations outside the space's bounds; looked at in resets and in every 16th step."""
+        if self._bounds is not None:
+            low, high = self._bounds
+            outside = int(((base < low) | (base > high)).reshape(len(base), -1).any(1).sum())
+            if outside:
+                self.out_of_bounds += outside
+                self._note("bounds", f"observations leave the bounds of {self._envs[0].observation_space}")
+
+    def _note(self, kind: str, sentence: str) -> None:
+        if kind not in self._noted:
+            self._noted.add(kind)
+            self._notes.append(f"{self._task.env}: {sentence}")
+
+    # --- faults -----------------------------------------------------------------------------------------------------
+
+    def _made(self, index: int) -> gymnasium.Env[Any, Any]:
+        try:
+            return make(self._task, self.spec)
+        except TaskError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - see reset
+            raise self._raised(error, "make", index) from None
+
+    def _raised(self, error: BaseException, phase: str, i: int) -> EnvironmentFault:
+        return self._fault(f"raised {words_of(error)}", phase, i, trace_of(error))
+
+    def _fault(self, what: str, phase: str, i: int, trace: str = "") -> EnvironmentFault:
+        seed, step = self._seeds[i], self._steps[i]
+        where = f"in {phase}" if phase != "step" else f"at step {step}"
+        episode = "" if seed is None else f" of the episode with seed {seed}"
+        detail = f"environment {i} ({self._task.env}) {where}{episode}: {what}"
+        return EnvironmentFault(detail, phase=phase, env_index=i, seed=seed, step=step, trace=trace)
+
+
+def _close(env: gymnasium.Env[Any, Any]) -> None:
+    with contextlib.suppress(BaseException):  # it is thrown away; what it says to that changes nothing
+        env.close()

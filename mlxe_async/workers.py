@@ -1,0 +1,297 @@
+"""What runs inside the forked processes: build the roles a specification names, then serve their verbs.
+
+One process may hold one role or several: `serial` holds all of them, the learner's process often holds the memorizer.
+The entry points are named as data (`"mlxe_async.workers:serve_roles"`), so that the layer that forks knows neither torch
+nor reinforcement learning.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.errors import MlxeError, SettingsError, TaskError
+from mlxe_async.ipc.channel import ChildChannel, ControlLost
+from mlxe_async.ipc.lanes import LaneReader, LaneWriter
+from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.serve import serve
+from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
+from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.memory.replay import ReplayMemory, ReplayShape
+from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
+from mlxe_async.rows import Array, RowLayout, Spaces, standard_columns
+from mlxe_async.seeds import derive_seed
+
+
+def serve_roles(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]) -> None:
+    """Build and serve the roles of one process until asked to stop."""
+    workshop = Workshop(spec, channel, fds)
+    roles = {name: workshop.build(name) for name in spec["roles"]}
+    serve(channel, roles, workshop.page)
+
+
+class Workshop:
+    """Maps the shared memory that a specification names and builds roles on it.
+
+    Args:
+        spec: settings and facts, as `supervisor.blueprint` writes them.
+        channel: the pipe to the supervisor.
+        fds: descriptors of the segments, by name.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], channel: ChildChannel, fds: Mapping[str, int]) -> None:
+        self.spec = spec
+        self.channel = channel
+        self.settings: Mapping[str, Any] = spec["settings"]
+        self.spaces = Spaces.from_json(spec["spaces"])
+        self.layout = RowLayout.from_json(spec["columns"])
+        self.parameters = int(spec["parameters"])
+        self._segments = {name: Segment.attach(name, fd) for name, fd in fds.items()}
+        self.page = ProgressPage(self._segments["control"].buffer, spec["page"] * PAGE_BYTES)
+        self._shared: dict[str, Any] = {}
+
+    def build(self, name: str) -> Any:
+        """The role called `name`, such as `"executor-3"` or `"learner"`."""
+        role, _, index = name.partition("-")
+        if role == "executor":
+            return self._executor(int(index))
+        builders = {"memorizer": self._memorizer, "learner": self._learner, "evaluator": self._evaluator}
+        return builders[role]()
+
+    def _algorithm(self, *, learns: bool, seed: int) -> Any:
+        from mlxe_async.algorithms import load_algorithm
+
+        algorithm = load_algorithm(self.settings["algorithm"]["name"])
+        known = algorithm.Settings.model_fields
+        fields = {key: value for key, value in self.settings["algorithm"].items() if key != "name" or key in known}
+        return algorithm(
+            algorithm.Settings.model_validate(fields),
+            self.spaces,
+            seed=seed,
+            learns=learns,
+            threads=self.spec["threads"],
+            device=self.settings["learner"]["device"],
+        )
+
+    def _memory(self) -> Any:
+        if "memory" not in self._shared:
+            buffer = self._segments["memory"].buffer
+            shape = self.spec["memory_shape"]
+            if self.spec["memory_kind"] == "rollouts":
+                self._shared["memory"] = RolloutMemory(RolloutShape(**shape), buffer)
+            else:
+                self._shared["memory"] = ReplayMemory(ReplayShape(**shape), buffer)
+        return self._shared["memory"]
+
+    def _executor(self, index: int) -> Any:
+        from mlxe_async.roles.executor import Executor, ExecutorPlan
+        from mlxe_async.tasks.vector import VectorTask
+
+        schedule, supervision = self.settings["schedule"], self.settings["supervision"]
+        plan = ExecutorPlan(
+            index=index,
+            seed=self.settings["run"]["seed"],
+            life=0 if self.spec["redo"] else self.spec["epoch"],
+            sync=schedule["sync"],
+            rollout_steps=schedule["rollout_steps"],
+            chunk_rows=self.spec["chunk_rows"],
+            step_timeout_s=schedule["step_timeout_s"],
+            reset_timeout_s=schedule["reset_timeout_s"],
+            fault_limit=supervision["env_fault_limit"],
+            fault_window_s=supervision["env_fault_window_s"],
+        )
+        self.page.enter(schedule["reset_timeout_s"])
+        task = VectorTask(self.settings["task"], schedule["envs_per_executor"])
+        self.page.leave()
+        return Executor(
+            plan,
+            task=task,
+            algorithm=self._algorithm(learns=False, seed=0),
+            layout=self.layout,
+            lane=LaneWriter(self._segments[f"lane-{index}"], self.layout.schema_hash),
+            weights=WeightsReader(self._segments["weights"]),
+            page=self.page,
+            notify=lambda message: self.channel.send({"notice": message}),
+            wait=_waiter(self.channel),
+            episodes=self.spec["episodes"].get(str(index)),
+        )
+
+    def _memorizer(self) -> Any:
+        from mlxe_async.roles.memorizer import Memorizer, MemorizerPlan
+
+        memory = self._memory()
+        if memory.kind == "rollouts":
+            memory.return_taken()
+        plan = MemorizerPlan(
+            seed=self.settings["run"]["seed"],
+            chunk_rows=self.spec["chunk_rows"],
+            redo=self.spec["redo"],
+            rollouts_per_update=self.spec["rollouts_per_update"],
+            plan_updates=self.spec["plan_updates"],
+        )
+        hash_ = self.layout.schema_hash
+        lanes = [LaneReader(self._segments[f"lane-{i}"], hash_) for i in range(self.spec["executors"])]
+        algorithm = self._shared.get("algorithm") or self._algorithm(learns=False, seed=0)
+        return Memorizer(plan, algorithm=algorithm, memory=memory, layout=self.layout, lanes=lanes)
+
+    def _learner(self) -> Any:
+        from mlxe_async.roles.learner import Learner
+
+        weights = WeightsWriter(self._segments["weights"])
+        last_good: Array | None = None
+        if weights.version:
+            last_good = np.zeros(self.parameters, dtype=np.float32)
+            if WeightsReader(self._segments["weights"]).read(last_good) is None:
+                raise MlxeError(f"learner starting: expected to read its predecessor's weights {weights.version} whole")
+        seed = derive_seed(self.settings["run"]["seed"], "learner", weights.version)
+        return Learner(
+            algorithm=self._algorithm(learns=True, seed=seed),
+            memory=self._memory(),
+            weights=weights,
+            page=self.page,
+            update_timeout_s=self.settings["schedule"]["update_timeout_s"],
+            max_policy_lag=self.settings["schedule"].get("max_policy_lag"),
+            last_good=last_good,
+        )
+
+    def _evaluator(self) -> Any:
+        from mlxe_async.roles.evaluator import Evaluator
+
+        evaluator = Evaluator(self._algorithm(learns=False, seed=0), self.settings["task"], self.settings["evaluation"])
+        return Examiner(evaluator, WeightsReader(self._segments["tested"]), self.parameters, self.page)
+
+
+def _waiter(channel: ChildChannel) -> Callable[[float], None]:
+    """A bounded wait that ends early, with ControlLost, when the supervisor is gone."""
+    poll = select.poll()
+    poll.register(channel.fileno(), 0)
+
+    def wait(seconds: float) -> None:
+        if poll.poll(seconds * 1000):
+            raise ControlLost("the supervisor is gone")
+
+    return wait
+
+
+class Examiner:
+    """The evaluator's verb: take a version out of shared memory, go on with the tests, tell what is decided.
+
+    Args:
+        evaluator: does the testing.
+        weights: where the supervisor leaves the versions to be tested.
+        parameters: number of weights P.
+        page: progress words.
+    """
+
+    def __init__(self, evaluator: Any, weights: WeightsReader, parameters: int, page: ProgressPage) -> None:
+        self._evaluator, self._weights, self._page = evaluator, weights, page
+        self._parameters = parameters
+
+    def evaluate(
+        self, *, add: int | None = None, seconds: float | None = None, limit_s: float = 60.0
+    ) -> dict[str, Any]:
+        """Advance all tests under way.
+
+        Args:
+            add: first begin to test the weights that lie ready, known as this version.
+            seconds: come back after about this time; None: when all is decided.
+            limit_s: a stretch without progress that counts as hanging.
+
+        Returns:
+            `verdicts` as decided now, in the order the versions were added, and `in_flight`.
+        """
+        if add is not None:
+            flat = np.empty(self._parameters, dtype=np.float32)
+            if self._weights.read(flat) is None:
+                raise MlxeError(f"evaluator: expected to read the weights of version {add} whole")
+            self._evaluator.add(add, flat)
+
+        def tick() -> None:
+            self._page.leave()
+            self._page.enter(limit_s)
+
+        self._page.enter(limit_s)
+        verdicts = self._evaluator.advance(seconds, tick)
+        self._page.leave()
+        return {"verdicts": [asdict(verdict) for verdict in verdicts], "in_flight": self._evaluator.in_flight}
+
+    def forget(self) -> dict[str, Any]:
+        """Drop all tests under way."""
+        self._evaluator.clear()
+        return {}
+
+
+def serve_probe(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]) -> None:  # noqa: ARG001 - an entry
+    """Serve the one verb of the probe."""
+    serve(channel, {"probe": Probe(spec["settings"])})
+
+
+class Probe:
+    """Builds environment and network once and reports spaces and sizes, or what is wrong with the settings.
+
+    Args:
+        settings: all settings in plain JSON types.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+
+    def probe(self) -> dict[str, Any]:
+        """The facts; or `{"task_error"}`, one sentence; or `{"problems"}`, each with `path` and `message`."""
+        try:
+            return _probe(self._settings)
+        except TaskError as error:
+            return {"task_error": str(error)}
+        except _Refused as error:
+            return {"problems": [{"path": list(path), "message": message} for path, message in error.problems]}
+
+
+class _Refused(Exception):
+    def __init__(self, problems: list[tuple[tuple[str, ...], str]]) -> None:
+        super().__init__("refused")
+        self.problems = problems
+
+
+def _probe(settings: Mapping[str, Any]) -> dict[str, Any]:
+    from mlxe_async.algorithms import load_algorithm
+    from mlxe_async.settings import algorithm_problems
+    from mlxe_async.tasks.probe import probe as probe_task
+
+    name = settings["algorithm"]["name"]
+    try:
+        algorithm_class = load_algorithm(name)
+    except SettingsError as error:
+        raise _Refused(
+            [(("algorithm", "name"), line.removeprefix("algorithm.name: ")) for line in error.problems]
+        ) from error
+    table = dict(settings["algorithm"])
+    if "name" not in algorithm_class.Settings.model_fields:
+        del table["name"]
+    problems = algorithm_problems(algorithm_class.Settings, table)
+    if problems:
+        raise _Refused([(tuple(map(str, problem.path)), problem.message) for problem in problems])
+    algorithm_settings = algorithm_class.Settings.model_validate(table)
+    task = probe_task(settings["task"])
+    spaces = Spaces.from_json(task["spaces"])
+    try:
+        algorithm = algorithm_class(algorithm_settings, spaces, seed=0, learns=False)
+    except ValueError as error:
+        raise _Refused([(("algorithm",), str(error))]) from error
+    columns = RowLayout(standard_columns(spaces)).with_columns(algorithm.extra_columns)
+    own = algorithm_settings.model_dump(mode="json")
+    own.pop("name", None)
+    return {
+        "task": task,
+        "spaces": spaces.to_json(),
+        "algorithm": own,
+        "memory_kind": algorithm.memory,
+        "columns": columns.to_json(),
+        "derived": RowLayout(tuple(algorithm.derived_columns)).to_json(),
+        "window": algorithm.window,
+        "batch_rows": algorithm.batch_rows,
+        "parameters": [[name, list(shape)] for name, shape in algorithm.parameters],
+    }

@@ -1,0 +1,112 @@
+"""Networks on flat weights: numpy and torch agree, views are views, gradients are right."""
+
+import numpy as np
+import pytest
+import torch
+
+from mlxe_async.networks import Network, NumpyNetwork, TorchNetwork, flatten, parameter_count, unflatten
+
+SHAPES = [
+    Network(4, (), {"policy": (64, 64, 2), "value": (64, 64, 1)}, input_scale=(0.5, 0.5, 5.0, 0.5)),
+    Network(5, (16, 8), {"policy": (8, 3), "value": (1,)}, activation="relu"),
+    Network(3, (8,), {"q": (4,)}, layer_norm=True),
+]
+
+
+@pytest.mark.parametrize("network", SHAPES)
+def test_numpy_and_torch_compute_the_same(network):
+    flat = network.initial(3)
+    obs = np.random.default_rng(0).normal(size=(50, network.inputs)).astype(np.float32)
+    acting, learned = NumpyNetwork(network, flat), TorchNetwork(network, flat)
+    outputs = learned(torch.tensor(obs), *network.heads)
+    for head, output in zip(network.heads, outputs, strict=True):
+        np.testing.assert_allclose(acting(head, obs), output.detach().numpy(), atol=2e-6)
+
+
+@pytest.mark.parametrize("network", SHAPES)
+def test_several_versions_side_by_side_equal_each_alone(network):
+    flats = np.stack([network.initial(seed) for seed in range(3)])
+    obs = np.random.default_rng(0).normal(size=(3, 7, network.inputs)).astype(np.float32)
+    together = NumpyNetwork(network, flats)
+    for head in network.heads:
+        alone = [NumpyNetwork(network, flat)(head, x) for flat, x in zip(flats, obs, strict=True)]
+        np.testing.assert_allclose(together(head, obs), np.stack(alone), atol=1e-6)
+
+
+@pytest.mark.parametrize("network", SHAPES)
+def test_the_flat_gradient_is_the_slope_of_the_loss(network):
+    learned = TorchNetwork(network, network.initial(1))
+    obs = torch.tensor(np.random.default_rng(0).normal(size=(20, network.inputs)), dtype=torch.float32)
+
+    def loss():
+        return sum(output.square().mean() for output in learned(obs, *network.heads))
+
+    loss().backward()
+    gradient = learned.gradient.clone()
+    direction = gradient / gradient.norm()
+    step = 1e-2
+    with torch.no_grad():
+        learned.flat.add_(direction, alpha=step)
+        above = float(loss())
+        learned.flat.sub_(direction, alpha=2 * step)
+        below = float(loss())
+    assert (above - below) / (2 * step) == pytest.approx(float(gradient.norm()), rel=0.02)
+
+
+def test_an_optimiser_steps_on_the_flat_weights_that_the_layers_see():
+    network = SHAPES[0]
+    learned = TorchNetwork(network, network.initial(1))
+    optimiser = learned.optimiser(torch.optim.SGD, lr=0.5)
+    before = learned.flat.clone()
+    obs = torch.ones(4, 4)
+    learned(obs, "value")[0].mean().backward()
+    expected = before - 0.5 * learned.gradient
+    optimiser.step()
+    assert torch.equal(learned.flat, expected)
+    outputs = NumpyNetwork(network, learned.flat.numpy())("value", obs.numpy())
+    np.testing.assert_allclose(learned(obs, "value")[0].detach().numpy(), outputs, atol=1e-6)
+
+
+def test_flat_weights_and_named_arrays_are_inverse():
+    network = SHAPES[1]
+    flat = network.initial(5)
+    arrays = unflatten(flat, network.parameters)
+    assert [array.shape for array in arrays.values()] == [shape for _, shape in network.parameters]
+    np.testing.assert_array_equal(flatten(arrays, network.parameters), flat)
+    assert len(flat) == parameter_count(network.parameters)
+    arrays["value.0.bias"][0] = 42.0
+    assert flat[-1] == 42.0
+
+
+def test_a_vector_of_the_wrong_length_is_refused():
+    with pytest.raises(ValueError, match="numbers, got 3"):
+        unflatten(np.zeros(3, np.float32), SHAPES[0].parameters)
+
+
+def test_the_original_shape_has_the_published_number_of_weights():
+    network = Network(5, (128, 256, 128), {"policy": (64, 128, 64, 2), "value": (64, 128, 64, 1)}, activation="relu")
+    assert parameter_count(network.parameters) == 116_547
+
+
+def test_initial_weights_are_glorot_uniform_with_zero_biases_and_depend_on_the_seed():
+    network = Network(100, (), {"policy": (200, 2)})
+    arrays = unflatten(network.initial(0, {"policy": 0.01}), network.parameters)
+    weight, last = arrays["policy.0.weight"], arrays["policy.1.weight"]
+    assert 0.99 * np.sqrt(6 / 300) < np.abs(weight).max() <= np.sqrt(6 / 300)
+    assert np.abs(last).max() <= 0.01 * np.sqrt(6 / 202)
+    assert not arrays["policy.0.bias"].any()
+    assert not np.array_equal(network.initial(0), network.initial(1))
+    np.testing.assert_array_equal(network.initial([7, 1]), network.initial([7, 1]))
+
+
+def test_loaded_weights_do_not_change_with_the_callers_buffer():
+    network, buffer = SHAPES[0], SHAPES[0].initial(0)
+    acting, obs = NumpyNetwork(network, buffer), np.ones((1, 4), np.float32)
+    before = acting("policy", obs)
+    buffer[:] = 0
+    np.testing.assert_array_equal(acting("policy", obs), before)
+
+
+def test_input_scales_must_fit_the_observation():
+    with pytest.raises(ValueError, match="expected 1 or 4 factors, got 3"):
+        Network(4, (), {"value": (1,)}, input_scale=(1.0, 2.0, 3.0))

@@ -1,0 +1,142 @@
+"""The command tells mistakes without a traceback, by its exit code and its last line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from cli_tools import GOOD, command, install, result
+
+from mlxe_async import cli, errors
+from mlxe_async.cli import COMMANDS, main
+
+HEAVY = ("torch", "gymnasium", "numpy", "uvloop", "structlog", "matplotlib", "safetensors")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.toml").write_text(GOOD)
+    (tmp_path / "bad.toml").write_text("[run]\nsed = 1\nseed = 'x'\n")
+
+
+def test_a_settings_mistake_is_told_with_exit_code_2_and_nothing_else(tmp_path):
+    done = command("bad.toml", "--set", "task.env=os:system", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    places = [line.partition(": got ")[0] for line in done.stderr.splitlines()]
+    assert sorted(places) == ["--set task.env: task.env", "bad.toml:2: run.sed", "bad.toml:3: run.seed"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.toml", "good.toml"]
+
+
+def test_a_settings_mistake_is_told_before_anything_heavy_is_imported(tmp_path):
+    code = f"""
+import sys
+from mlxe_async.cli import main
+code = main(["bad.toml"])
+heavy = [name for name in {HEAVY!r} if name in sys.modules]
+sys.exit(f"imported {{heavy}}" if heavy else code)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2, done.stderr
+
+
+def test_help_lists_usage_commands_and_exit_codes(tmp_path):
+    for arguments in (["--help"], ["-h"], ["help"]):
+        done = command(*arguments, folder=tmp_path)
+        assert done.returncode == 0
+        for name in (*COMMANDS, "--set", "--check", "--no-progress", "exit codes", "75", "130"):
+            assert name in done.stdout
+    assert all(len(line) <= 120 for line in done.stdout.splitlines())
+
+
+def test_the_version_is_told(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("mlxe_async 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "expected FILE.toml or a command"),
+        (["folow"], 'did you mean "follow"?'),
+        (["good.toml", "--chek"], "--chek"),
+        (["--check"], "file"),
+        (["good.toml", "--set"], "expected one argument"),
+        (["missing.toml"], "missing.toml:1: cannot be read"),
+        (["x\x1b[31m"], "\\x1b[31m"),
+        (["follow"], "run"),
+        (["schema", "--events", "x\x1b"], "x\\x1b"),
+    ],
+)
+def test_a_wrong_command_is_told_in_one_line(capfd, arguments, says):
+    assert main(arguments) == 2
+    captured = capfd.readouterr()
+    [line] = captured.err.splitlines()
+    assert says in line
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.SettingsError(["algorithm.lr: got 1, expected 2"]),
+        errors.TaskError("no such environment"),
+        errors.ResourceError("memory plan:\n  lane 1\nthe plan needs more"),
+        errors.RunFailed("executor 3 is lost"),
+        errors.NumericError("not finite"),
+        errors.RunFolderBusy("held by another run: pid 3"),
+        errors.UnsupportedPlatform("needs Linux"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_a_run_is_its_exit_code_and_its_last_line(capfd, monkeypatch, error):
+    install(monkeypatch, ends=error)
+    assert main(["good.toml"]) == error.exit_code
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[-1] == str(error).splitlines()[-1]
+    assert "Traceback" not in "".join(lines)
+
+
+def test_a_mistake_of_ours_shows_its_traceback_and_a_last_line(capfd, monkeypatch):
+    install(monkeypatch, ends=ZeroDivisionError("oops"))
+    assert main(["good.toml"]) == 3
+    lines = capfd.readouterr().err.splitlines()
+    assert "Traceback" in lines[0]
+    assert lines[-1] == "an error of mlxe_async itself: ZeroDivisionError('oops')"
+
+
+def test_the_exit_code_is_the_results(capfd, monkeypatch):
+    install(monkeypatch, ends=result(exit_code=5, reason="failed: x"))
+    assert main(["good.toml"]) == 5
+    assert capfd.readouterr().err.splitlines()[-1].startswith("failed (failed: x) after 5 episodes")
+
+
+def test_elsewhere_than_on_linux_one_sentence_says_so(capfd, monkeypatch):
+    monkeypatch.setattr(cli.sys, "platform", "darwin")
+    assert main(["good.toml"]) == 4
+    assert capfd.readouterr().err == "mlxe_async runs on Linux, and this is darwin\n"
+
+
+def test_the_schema_of_settings_holds_the_algorithms_keys(tmp_path):
+    done = command("schema", folder=tmp_path)
+    schema = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert set(schema["properties"]) >= {"run", "stop", "task", "schedule", "algorithm", "learner", "memory"}
+    assert "learning_rate" in schema["$defs"]["AlgorithmTable"]["properties"]
+
+
+def test_the_schema_of_the_log_holds_every_event(capsys):
+    assert main(["schema", "--events"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert {"run_start", "phase", "run_end"} <= set(schema["$defs"])
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path):
+    arguments = [sys.executable, "-m", "mlxe_async", "schema", "--events"]
+    with subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.wait(60) == 0
+        assert process.stderr.read() == b""

@@ -1,0 +1,78 @@
+"""`follow RUN` prints a run's events until it ends."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from cli_tools import command
+
+from mlxe_async.logs.events import EpisodeEnd, RunEnd, Weights
+from mlxe_async.logs.journal import Journal
+from mlxe_async.run_folder import RunFolder
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run that is going on: its folder and its journal."""
+    with RunFolder.create(tmp_path / "runs", "x") as folder, Journal(folder.log_path, folder.name) as journal:
+        journal.emit(Weights(1, 2, 3, 4), "learner")
+        yield folder, journal
+
+
+def end(journal):
+    journal.emit(RunEnd("asked", False, 0, 0, 0, 0.0, 0.0, None, 0))
+
+
+def test_a_run_is_followed_while_it_goes_on_and_until_its_end(tmp_path, run):
+    _, journal = run
+    arguments = [sys.executable, "-m", "mlxe_async", "follow", "latest", "--json"]
+    with subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert json.loads(process.stdout.readline())["event"] == "weights"
+        journal.emit(EpisodeEnd(0, 0, 1.5, 10, True, 1, 1, 10), "executor", 3)
+        assert json.loads(process.stdout.readline())["episode_return"] == 1.5
+        end(journal)
+        assert json.loads(process.stdout.readline())["event"] == "run_end"
+        assert process.stdout.read() == ""
+        assert process.wait(30) == 0
+
+
+def test_for_people_an_event_is_a_line(tmp_path, run):
+    folder, journal = run
+    end(journal)
+    done = command("follow", str(folder.path), folder=tmp_path)
+    assert done.returncode == 0
+    first, last = done.stdout.splitlines()
+    assert "learner" in first
+    assert "weights" in first
+    assert "version=1 updates=2 env_steps=3 episodes=4" in first
+    assert "run_end" in last
+
+
+def test_no_such_run_is_told_in_one_line(tmp_path):
+    done = command("follow", "nothing", folder=tmp_path)
+    assert done.returncode == 4
+    assert done.stderr == 'there is no run "nothing", neither as a path nor in runs\n'
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path, run):
+    folder, journal = run
+    for version in range(2, 3000):
+        journal.emit(Weights(version, 0, 0, 0))
+    end(journal)
+    arguments = [sys.executable, "-m", "mlxe_async", "follow", folder.name]
+    with subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(30) == 0
+        assert process.stderr.read() == b""
+
+
+def test_an_interrupt_ends_following_quietly(tmp_path, run):
+    folder, _ = run
+    arguments = [sys.executable, "-m", "mlxe_async", "follow", folder.name]
+    with subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.send_signal(2)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == b""

@@ -1,0 +1,83 @@
+"""Every damaged bit of a committed record is noticed, and nothing of it is served."""
+
+from __future__ import annotations
+
+import pytest
+from memory_tools import SCHEMA, chance, lane_of
+
+from mlxe_async.errors import CorruptRecord
+from mlxe_async.ipc.lanes import SLOT_HEADER_BYTES, LaneReader, LaneWriter, begin_epoch
+from mlxe_async.ipc.segments import Segment
+
+HEADER_BITS = 6 * 64  # mark, epoch, cut, count, length, crc
+
+
+def filled(segment: Segment, seed: int) -> tuple[LaneReader, list[int]]:
+    """A lane full of random records, and where in the segment the header of each begins."""
+    draw = chance(seed)
+    begin_epoch(segment)
+    writer = LaneWriter(segment, SCHEMA)
+    while (payload := writer.reserve()) is not None:
+        payload[:] = draw.randbytes(len(payload))
+        writer.commit(draw.randrange(1000))
+    whole = bytes(segment.buffer)
+    places = [whole.index(bytes(payload)) - SLOT_HEADER_BYTES for payload in writer.payloads]
+    return LaneReader(segment, SCHEMA, retry_pause_s=0), places
+
+
+def bit_of(segment: Segment, header: int, bit: int) -> tuple[int, int]:
+    """Byte and mask of one bit of a record: the header's words first, then the payload."""
+    byte = header + bit // 8 if bit < HEADER_BITS else header + SLOT_HEADER_BYTES + (bit - HEADER_BITS) // 8
+    return byte, 1 << bit % 8
+
+
+def caught(reader: LaneReader, into: bytearray) -> bool:
+    try:
+        reader.read(into)
+    except CorruptRecord:
+        return True
+    return False
+
+
+def test_each_single_bit_of_a_record_counts():
+    with lane_of(slots=2, payload_bytes=64) as segment:
+        reader, places = filled(segment, seed=1)
+        into = bytearray(64)
+        for bit in range(HEADER_BITS + 512):
+            byte, mask = bit_of(segment, places[0], bit)
+            segment.buffer[byte] ^= mask
+            assert caught(reader, into), f"bit {bit} was flipped and nobody noticed"
+            segment.buffer[byte] ^= mask
+        assert reader.read(into) is not None
+
+
+def test_a_thousand_random_bits_are_all_caught_and_all_other_records_are_served():
+    draw = chance(2)
+    served = found = 0
+    for round_ in range(100):
+        with lane_of(slots=32, payload_bytes=1000) as segment:
+            reader, places = filled(segment, seed=round_)
+            hit = set(draw.sample(range(32), 10))
+            for slot in hit:
+                byte, mask = bit_of(segment, places[slot], draw.randrange(HEADER_BITS + 8000))
+                segment.buffer[byte] ^= mask
+            into = bytearray(1000)
+            for slot in range(32):
+                if slot in hit:
+                    assert caught(reader, into)
+                    reader.skip()
+                    found += 1
+                else:
+                    chunk = reader.read(into)
+                    assert chunk is not None
+                    assert chunk.cut == (slot == 0 or slot - 1 in hit)
+                    served += 1
+    assert (found, served) == (1000, 2200)
+
+
+@pytest.mark.parametrize("fill", [0, 0xFF, 0x5A])
+def test_a_record_of_one_byte_over_and_over_is_never_valid(fill):
+    with lane_of(slots=2, payload_bytes=64) as segment:
+        reader, places = filled(segment, seed=3)
+        segment.buffer[places[0] : places[0] + SLOT_HEADER_BYTES + 64] = bytes([fill]) * (SLOT_HEADER_BYTES + 64)
+        assert caught(reader, bytearray(64))

@@ -1,0 +1,226 @@
+"""The nursery: what a forked child looks like, and what the nursery keeps and gives back."""
+
+import asyncio
+import os
+import signal
+import sys
+
+import leaks
+import pytest
+from conftest import HERE, house
+
+from mlxe_async.errors import ProcessDied, RunFailed
+from mlxe_async.ipc import nursery_main
+from mlxe_async.ipc.nursery import ExitStatus, Nursery
+
+
+async def died(forked):
+    """Wait for a forked child's death."""
+    loop, dead = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(forked.pidfd, dead.set)
+    await dead.wait()
+    loop.remove_reader(forked.pidfd)
+
+
+async def fork(nursery, entry="silent", **more):
+    """A child that is given descriptors it needs but whose channel nobody reads."""
+    ours, theirs = os.pipe()
+    try:
+        return await nursery.fork("mlxe-x", f"entries:{entry}", {}, {"channel": theirs, "stack": theirs}, **more)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_a_child_is_a_process_of_its_own_with_nothing_it_was_not_given(run):
+    async def main():
+        async with house() as made:
+            facts = await (await made.process(oom_score_adj=500)).call("facts")
+            assert facts["group"] == facts["pid"]
+            assert facts["parent"] == made.nursery.pid
+            assert facts["name"] == "mlxe-exe-0"
+            assert facts["omp"] == "1"
+            assert facts["oom"] == 500
+            assert facts["threads"] == 1
+            assert facts["spec"] == {"epoch": 1}
+            # 0 to 2, the file for stacks, the page as given and as mapped, and the channel
+            null, stack, page = "/dev/null", "/memfd", "/memfd"
+            assert facts["fds"] == sorted([null, null, null, stack, page, page, "socket"])
+            assert "asyncio" not in facts["modules"]
+            assert "torch" not in facts["modules"]
+
+    run(main)
+
+
+def test_what_a_child_executes_gets_no_descriptor_of_ours(run):
+    async def main():
+        async with house() as made:
+            assert await (await made.process()).call("inherited") == "{0: '/dev/null', 1: 'pipe', 2: 'pipe'}"
+
+    run(main)
+
+
+def test_the_users_folders_come_behind_pythons_own_library_and_the_working_directory_not_at_all(run, monkeypatch):
+    async def main():
+        async with house() as made:
+            path = (await (await made.process()).call("facts"))["path"]
+            library = next(i for i, entry in enumerate(path) if entry.endswith("lib-dynload"))
+            installed = next(i for i, entry in enumerate(path) if entry.endswith("site-packages"))
+            assert library < path.index(HERE) < installed
+            assert "" not in path
+
+    run(main)
+
+
+def test_modules_are_imported_before_the_fork_and_failures_are_told(run):
+    async def main():
+        async with house(["colorsys", "no_such_module"]) as made:
+            facts = await (await made.process()).call("facts")
+            assert "colorsys" in facts["modules"]
+            assert made.nursery.failures["no_such_module"]["kind"] == "ModuleNotFoundError"
+            assert await made.nursery.preload(["exits_at_import"]) == {
+                "exits_at_import": made.nursery.failures["exits_at_import"]
+            }
+            assert made.nursery.failures["exits_at_import"]["kind"] == "SystemExit"
+            ((pid, seconds, generation),) = made.nursery_starts
+            assert (pid, generation) == (made.nursery.pid, 1)
+            assert seconds > 0
+
+    run(main)
+
+
+def test_the_nursery_and_its_children_ignore_the_signals_of_a_terminal(run):
+    async def main():
+        async with house() as made:
+            process = await made.process()
+            await process.call("disarm")
+            await process.call("echo")
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                os.kill(made.nursery.pid, number)
+                os.kill(process.pid, number)
+            assert await process.call("echo", a=1) == {"a": 1}
+            assert process.epoch == 1
+            assert made.nursery.generation == 1
+
+    run(main)
+
+
+def test_what_a_child_starts_can_be_terminated_although_the_child_cannot(run):
+    async def main():
+        async with house() as made:
+            process = await made.process()
+            assert await process.call("terminated", how="exec") == -signal.SIGTERM
+            assert await process.call("terminated", how="fork") == signal.SIGTERM
+
+    run(main)
+
+
+def test_output_goes_to_the_file_even_when_it_is_not_text(run, tmp_path):
+    async def main():
+        path = tmp_path / "out"
+        async with house() as made:
+            process = await made.process(stdout_path=str(path))
+            await process.call("printing", text="hello \udcff")
+            assert path.stat().st_mode & 0o777 == 0o600
+            assert path.read_bytes() == b"hello \\udcff\n\xff raw\n"
+
+    run(main)
+
+
+def test_output_beyond_its_limit_is_moved_aside_once(tmp_path):
+    path = tmp_path / "out"
+    with path.open("ab", buffering=0) as writer:
+        writer.write(b"a" * nursery_main.OUTPUT_LIMIT + b"b")
+        nursery_main._rotate(path)
+        writer.write(b"c")
+        nursery_main._rotate(path)
+    assert path.read_bytes() == b"c"
+    old = (tmp_path / "out.1").read_bytes()
+    assert len(old) == nursery_main.OUTPUT_LIMIT
+    assert old.endswith(b"b")
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGKILL, ExitStatus(None, 9)), (signal.SIGSEGV, ExitStatus(None, 11)), (34, ExitStatus(None, 34))],
+)
+def test_a_dead_child_stays_until_it_is_reaped_and_its_status_is_told(run, number, status):
+    async def main():
+        async with house() as made:
+            child = await fork(made.nursery)
+            child.signal(number)
+            await died(child)
+            assert child.pid in leaks.all_pids()
+            assert await made.nursery.reap(child) == status
+            assert child.pid not in leaks.all_pids()
+            assert await made.nursery.reap(child) == status
+            child.close()
+            child.close()
+
+    run(main)
+
+
+def test_statuses_read_as_sentences():
+    assert ExitStatus(3, None).sentence == "exited with code 3"
+    assert ExitStatus(None, 9).sentence == "killed by signal 9 (SIGKILL)"
+    assert ExitStatus(None, 40).sentence == "killed by signal 40 (signal 40)"
+    assert ExitStatus(None, None).sentence == "ended in an unknown way"
+    assert ExitStatus(None, 9, with_nursery=True).sentence == "killed with the nursery it was forked from"
+
+
+def test_a_child_forked_for_a_caller_who_was_cancelled_is_ended(run):
+    async def main():
+        async with house() as made:
+            asking = asyncio.create_task(fork(made.nursery))
+            await asyncio.sleep(0)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            # Answers come in order: once this is answered, the other was, too; and it was killed and reaped.
+            await made.nursery.preload([])
+            await made.nursery.preload([])
+            assert set(leaks.processes_after(5, but=[made.nursery.pid])) <= {made.nursery.pid}
+
+    run(main)
+
+
+def test_a_request_the_nursery_cannot_fulfil_is_refused_and_harms_nobody(run):
+    async def main():
+        async with house() as made:
+            process = await made.process()
+            with pytest.raises(ProcessDied, match="is not a child"):
+                await made.nursery._ask({"do": "reap", "pid": 1})
+            with pytest.raises(ProcessDied, match="unknown request 'dance'"):
+                await made.nursery._ask({"do": "dance"})
+            assert await process.call("echo", a=1) == {"a": 1}
+
+    run(main)
+
+
+def test_an_interpreter_that_cannot_be_started_fails_the_run(run, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+
+    async def main():
+        nursery = Nursery()
+        with pytest.raises(RunFailed, match="nonexistent"):
+            await nursery.start()
+        await nursery.stop()
+
+    run(main)
+
+
+def test_a_nursery_that_was_never_started_or_is_stopped_forks_nobody(run):
+    async def main():
+        nursery = Nursery()
+        await nursery.stop()
+        with pytest.raises(ProcessDied, match="stopped"):
+            await fork(nursery)
+        await nursery.start()
+        pid = nursery.pid
+        await nursery.stop()
+        await nursery.stop()
+        assert leaks.gone(pid, 0)
+        with pytest.raises(ProcessDied, match="stopped"):
+            await fork(nursery)
+
+    run(main)

@@ -1,0 +1,98 @@
+"""What a test may have left behind: processes, descriptors, threads. Only that of this test session is looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import select
+import threading
+import time
+import uuid
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import uvloop
+
+# Everything that is exec'd below this process inherits the mark, however far it drifts away.
+MARK = f"MLXE_TEST_SESSION={uuid.uuid4().hex}"
+os.environ.update([MARK.split("=")])
+
+
+def warm_up() -> None:
+    """Let the event loops open what they open once per process and keep."""
+
+    async def nothing() -> None:
+        pass
+
+    uvloop.run(nothing())
+    asyncio.run(nothing())
+
+
+def processes() -> dict[int, str]:
+    """Living processes below this test session, pid -> name; also those whose parents are gone."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            if MARK in (folder / "environ").read_bytes().decode(errors="replace").split("\0"):
+                found[int(folder.name)] = (folder / "comm").read_text().strip()
+    return found
+
+
+def processes_after(seconds: float, but: Collection[int] = ()) -> dict[int, str]:
+    """What is still alive, `but` aside, once everything has had up to `seconds` to end."""
+    deadline = time.monotonic() + seconds
+    while left := {pid: name for pid, name in processes().items() if pid not in but}:
+        if time.monotonic() > deadline:
+            break
+        gone(next(iter(left)), deadline - time.monotonic())
+    return left
+
+
+def all_pids() -> set[int]:
+    """Every entry of the process table, zombies included."""
+    return {int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()}
+
+
+def gone(pid: int, seconds: float) -> bool:
+    """Wait until a process is dead, at most `seconds`."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([pidfd], [], [], max(0.0, seconds))[0])
+    finally:
+        os.close(pidfd)
+
+
+def descriptors() -> dict[int, str]:
+    """Open descriptors of this process and what they lead to."""
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found[int(entry.name)] = str(entry.readlink())
+    return {fd: target for fd, target in found.items() if not target.startswith(f"/proc/{os.getpid()}/fd")}
+
+
+def threads() -> set[str]:
+    """Names of the living threads of this process."""
+    return {thread.name for thread in threading.enumerate()}
+
+
+@contextlib.contextmanager
+def nothing_left(seconds: float = 5.0) -> Iterator[None]:
+    """Fail when the block leaves more processes, descriptors or threads than there were before."""
+    processes_before, descriptors_before, threads_before = processes(), descriptors(), threads()
+    yield
+    left = processes_after(seconds, processes_before)
+    assert not left, f"processes left behind: {left}"
+    if len(descriptors()) > len(descriptors_before):
+        gc.collect()
+    now = descriptors()
+    opened = {fd: target for fd, target in now.items() if descriptors_before.get(fd) != target}
+    assert len(now) <= len(descriptors_before), f"descriptors left open: {opened}"
+    assert threads() <= threads_before, f"threads left running: {threads() - threads_before}"

@@ -1,0 +1,210 @@
+"""The journal writes whole lines of plain numbers, and never stands in a run's way."""
+
+import json
+import os
+import resource
+import signal
+import stat
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from mlxe_async.logs import journal as journal_module
+from mlxe_async.logs.events import CheckpointRejected, EnvError, PhaseEvent, RunStart, Warning, Weights  # noqa: A004 - the event
+from mlxe_async.logs.journal import LONGEST_TEXT, Journal
+
+NAN = float("nan")
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_bytes().decode("ascii").splitlines()]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "log.jsonl"
+
+
+def phase(**fields):
+    return PhaseEvent("learn", start_ns=1, seconds=0.5, version=3, **fields)
+
+
+def test_numbers_of_numpy_and_torch_are_numbers_and_what_is_not_finite_is_null(path):
+    with Journal(path, "r") as journal:
+        losses = {"a": np.float32(1.5), "b": torch.tensor(2.5), "c": NAN, "d": np.float64("inf"), "e": np.int64(7)}
+        journal.emit(phase(losses=losses, rows=np.int32(4), waits={"x": np.array([1.0, NAN])}))
+    [line] = lines_of(path)
+    assert line["losses"] == {"a": 1.5, "b": 2.5, "c": None, "d": None, "e": 7}
+    assert line["rows"] == 4
+    assert line["waits"] == {"x": [1.0, None]}
+
+
+def test_any_value_at_all_becomes_json(path):
+    class Hostile:
+        def __str__(self):
+            raise RuntimeError("no")
+
+    looped: list = []
+    looped.append(looped)
+    values = [Hostile(), looped, b"\x00\xff", {1: {2}}, 10**400, 2**70, "x" * 100_000, "\ud800", object, {3, 4}]
+    with Journal(path, "r") as journal:
+        for value in values:
+            journal.emit(RunStart(1, "is", "a3c", "E", {"value": value}))
+    lines = lines_of(path)
+    assert len(lines) == len(values)
+    assert len(lines[6]["settings"]["value"]) == LONGEST_TEXT + 1
+
+
+def test_a_message_cannot_forge_a_line_or_reach_a_terminal(path):
+    with Journal(path, "r") as journal:
+        journal.emit(EnvError(0, "step", 'x\n{"event": "run_end"}\r\x1b[2J\x00\u2028\x7f'))
+    raw = path.read_bytes()
+    assert raw.count(b"\n") == 1
+    assert not set(raw[:-1]) & set(range(32))
+    assert lines_of(path)[0]["event"] == "env_error"
+
+
+def test_secrets_stay_out(path):
+    settings = {"task": {"kwargs": {"api_key": "canary", "tokens": {"a": "canary"}, "max_tokens": 3}}}
+    with Journal(path, "r") as journal:
+        journal.emit(RunStart(1, "is", "a3c", "E", settings))
+    assert b"canary" not in path.read_bytes()
+    assert lines_of(path)[0]["settings"]["task"]["kwargs"]["max_tokens"] == 3
+
+
+def test_the_file_is_private_whatever_the_umask(path):
+    old = os.umask(0)
+    try:
+        Journal(path, "r").close()
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_link_planted_in_its_place_is_not_followed(tmp_path, path):
+    (tmp_path / "target").write_text("untouched")
+    path.symlink_to("target")
+    with pytest.raises(OSError, match="symbolic"):
+        Journal(path, "r")
+    assert (tmp_path / "target").read_text() == "untouched"
+
+
+def test_lines_are_numbered_and_their_clock_never_goes_back(path):
+    with Journal(path, "r", first_seq=5) as journal:
+        for version in range(20):
+            journal.emit(Weights(version, 0, 0, 0))
+    lines = lines_of(path)
+    assert [line["seq"] for line in lines] == list(range(5, 25))
+    clocks = [line["mono_ns"] for line in lines]
+    assert clocks == sorted(clocks)
+
+
+def test_every_line_is_one_write(path, monkeypatch):
+    writes = []
+    journal = Journal(path, "r")
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: writes.append(data) or write(fd, data))
+    journal.emit(Weights(1, 2, 3, 4))
+    journal.emit(phase(losses={str(number): 0.5 for number in range(5000)}))
+    journal.close()
+    assert [data.count(b"\n") for data in writes] == [1, 1]
+    assert all(data.endswith(b"\n") for data in writes)
+
+
+def test_subscribers_get_the_lines_until_they_leave_or_fail(path):
+    heard, broken = [], []
+
+    def fail(line):
+        broken.append(line)
+        raise ValueError
+
+    with Journal(path, "r") as journal:
+        leave = journal.subscribe(heard.append)
+        journal.subscribe(fail)
+        journal.emit(Weights(1, 2, 3, 4))
+        journal.emit(Weights(2, 2, 3, 4))
+        leave()
+        leave()
+        journal.emit(Weights(3, 2, 3, 4))
+    assert heard == lines_of(path)[:2]
+    assert len(broken) == 1
+
+
+def test_a_full_disk_costs_lines_and_says_how_many(path, monkeypatch):
+    # A limit on the size of files stands for the disk; the signal it would bring is ignored, as Python itself does.
+    told = []
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    monkeypatch.setattr(journal_module, "RETRY_S", 0.0)
+    with Journal(path, "r") as journal:
+        journal.subscribe(told.append)
+        journal.emit(Weights(1, 0, 0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, limits[1]))  # room for half a line
+        try:
+            for version in range(2, 7):
+                journal.emit(Weights(version, 0, 0, 0))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, ignored)
+        assert journal.dropped == 5
+        journal.emit(Weights(7, 0, 0, 0))
+    first, gap, last = lines_of(path)
+    assert (first["version"], last["version"]) == (1, 7)
+    assert (gap["event"], gap["dropped"]) == ("log_gap", 5)
+    assert [line["event"] for line in told].count("warning") == 1
+    assert [line["version"] for line in told if line["event"] == "weights"] == list(range(1, 8))
+
+
+def test_a_closed_journal_counts_what_it_cannot_write(path):
+    journal = Journal(path, "r")
+    journal.close()
+    journal.close()
+    journal.emit(Weights(1, 0, 0, 0))
+    assert journal.dropped == 1
+
+
+def test_a_log_that_was_moved_or_deleted_is_begun_again(tmp_path, path, monkeypatch):
+    monkeypatch.setattr(journal_module, "ROTATION_CHECK_S", 0.0)
+    with Journal(path, "r") as journal:
+        journal.emit(Weights(1, 0, 0, 0))
+        path.rename(tmp_path / "log.1")
+        journal.emit(Weights(2, 0, 0, 0))
+        path.unlink()
+        journal.emit(Weights(3, 0, 0, 0))
+        os.truncate(path, 0)  # copytruncate
+        journal.emit(Weights(4, 0, 0, 0))
+    assert [line["version"] for line in lines_of(tmp_path / "log.1")] == [1]
+    assert [line["version"] for line in lines_of(path)] == [4]
+
+
+def test_a_log_whose_folder_went_away_goes_on_in_the_old_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal_module, "ROTATION_CHECK_S", 0.0)
+    (tmp_path / "run").mkdir()
+    with Journal(tmp_path / "run" / "log.jsonl", "r") as journal:
+        (tmp_path / "run").rename(tmp_path / "moved")
+        journal.emit(CheckpointRejected(1, "x"))
+        assert journal.dropped == 0
+    assert len(lines_of(tmp_path / "moved" / "log.jsonl")) == 1
+
+
+def test_lines_of_two_threads_do_not_mix(path):
+    with Journal(path, "r") as journal:
+        threads = [
+            threading.Thread(target=lambda: [journal.emit(Warning("x" * 500)) for _ in range(200)]) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [line["seq"] for line in lines_of(path)] == list(range(800))
+
+
+def test_a_descriptor_stays_its_owners(path):
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with Journal(descriptor, "r") as journal:
+        journal.emit(Weights(1, 0, 0, 0))
+    os.write(descriptor, b"{}\n")
+    os.close(descriptor)
+    assert len(lines_of(path)) == 2

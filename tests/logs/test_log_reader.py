@@ -1,0 +1,171 @@
+"""Logs are read whole and followed live, whatever happens to the file."""
+
+import asyncio
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from mlxe_async.errors import ResourceError
+from mlxe_async.logs import reader
+from mlxe_async.logs.events import RunEnd, Weights
+from mlxe_async.logs.journal import Journal
+from mlxe_async.logs.reader import follow, read_log
+from mlxe_async.run_folder import RunFolder
+
+END = RunEnd("asked", False, 0, 0, 0, 0.0, 0.0, None, 0)
+LIMIT_S = 20
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "log.jsonl"
+
+
+def versions(events):
+    return [event.get("version") for event in events]
+
+
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def all_of(path):
+    return [event async for event in follow(path)]
+
+
+async def listen(path, heard):
+    """Put every event into a queue, so that a story can wait for the next one."""
+    async for event in follow(path):
+        heard.put_nowait(event.get("version", event.get("event")))
+
+
+def test_a_torn_last_line_is_left_out_until_it_is_whole(path):
+    path.write_bytes(b'{"version": 1}\n{"version": 2')
+    assert versions(read_log(path)) == [1]
+    with path.open("ab") as file:
+        file.write(b"}\n")
+    assert versions(read_log(path)) == [1, 2]
+
+
+def test_lines_that_are_no_objects_are_left_out(path):
+    path.write_bytes(b'{"version": 1}\n\n{"versi\nnull\n[1]\n\xff\xfe\n' + b"[" * 100_000 + b'\n{"version": 2}\n')
+    assert versions(read_log(path)) == [1, 2]
+
+
+def test_a_line_without_end_does_not_fill_the_memory(path, monkeypatch):
+    monkeypatch.setattr(reader, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(reader, "READ_BYTES", 100)
+    path.write_bytes(b"x" * 5000 + b'\n{"version": 2}\n')
+    assert versions(read_log(path)) == [2]
+
+
+def test_a_run_is_found_by_folder_name_latest_or_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with RunFolder.create("runs", "x") as folder, Journal(folder.log_path, folder.name) as journal:
+        journal.emit(Weights(1, 0, 0, 0))
+        for run in (folder.path, str(folder.path), folder.name, "latest", folder.log_path):
+            assert versions(read_log(run)) == [1]
+    with pytest.raises(ResourceError, match='no run "nothing"'):
+        list(read_log("nothing"))
+
+
+def test_follow_tells_what_was_and_what_comes_and_ends_with_the_run(path):
+    async def story():
+        heard = asyncio.Queue()
+        async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
+            group.create_task(listen(path, heard))
+            assert await heard.get() == 1
+            journal.emit(Weights(2, 0, 0, 0))
+            assert await heard.get() == 2
+            journal.emit(END)
+            assert await heard.get() == "run_end"
+
+    with Journal(path, "r") as journal:
+        journal.emit(Weights(1, 0, 0, 0))
+        asyncio.run(story())
+
+
+def test_follow_survives_a_torn_line_a_cut_and_a_rotation(path):
+    async def story():
+        heard = asyncio.Queue()
+        async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
+            group.create_task(listen(path, heard))  # the file is not there yet
+            await asyncio.sleep(0)
+            path.write_bytes(b'{"version": 1, "padding": "xxxxxxxxxxxxxxxxx"}\n{"version"')
+            assert await heard.get() == 1
+            with path.open("ab") as file:
+                file.write(b": 2}\n")
+            assert await heard.get() == 2
+            path.write_bytes(b'{"version": 3}\n')  # cut to nothing and written anew
+            assert await heard.get() == 3
+            path.rename(path.with_suffix(".1"))
+            path.write_bytes(b'{"version": 4}\n{"event": "run_end"}\n')
+            assert [await heard.get(), await heard.get()] == [4, "run_end"]
+
+    asyncio.run(story())
+
+
+def test_follow_ends_when_the_run_died_without_a_word(tmp_path):
+    folder = RunFolder.create(tmp_path, "x")
+    with Journal(folder.log_path, "r") as journal:
+        journal.emit(Weights(1, 0, 0, 0))
+    folder.close()  # as the kernel does for a killed process
+
+    async def story():
+        async with asyncio.timeout(LIMIT_S):
+            return await all_of(folder.path)
+
+    assert versions(asyncio.run(story())) == [1]
+
+
+def test_follow_goes_on_as_long_as_the_run_lives(tmp_path):
+    async def story():
+        heard = asyncio.Queue()
+        async with asyncio.timeout(LIMIT_S):
+            task = asyncio.create_task(listen(folder.path, heard))
+            assert await heard.get() == 1
+            done, _ = await asyncio.wait([task], timeout=3 * reader.LIVE_CHECK_S)
+            assert not done
+            folder.close()
+            await task
+
+    with RunFolder.create(tmp_path, "x") as folder, Journal(folder.log_path, "r") as journal:
+        journal.emit(Weights(1, 0, 0, 0))
+        asyncio.run(story())
+
+
+def test_follow_works_without_inotify(path, monkeypatch):
+    class NoInotify:
+        def inotify_init1(self, flags):
+            return -1
+
+    monkeypatch.setattr(reader.ctypes, "CDLL", lambda *_, **__: NoInotify())
+    with Journal(path, "r") as journal:
+
+        async def story():
+            async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
+                task = group.create_task(all_of(path))
+                await asyncio.sleep(0)
+                journal.emit(END)
+            return task.result()
+
+        assert len(asyncio.run(story())) == 1
+
+
+def test_readers_leave_no_descriptor_behind(path):
+    path.write_bytes(b'{"event": "run_end"}\n')
+    before = descriptors()
+    asyncio.run(all_of(path))
+    list(read_log(path))
+    next(read_log(path))
+    assert descriptors() == before
+
+
+def test_looking_whether_a_run_lives_does_not_take_its_lock(tmp_path):
+    folder = RunFolder.create(tmp_path, "x")
+    folder.close()
+    with (folder.path / "lock").open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        fcntl.flock(looking, fcntl.LOCK_UN)
+    RunFolder.reopen(folder.path).close()

@@ -1,0 +1,164 @@
+"""A run's folder is its own, private, locked while it lives, and never half written."""
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from mlxe_async.errors import ResourceError, RunFolderBusy, SettingsError
+from mlxe_async.run_folder import RunFolder, find_run, is_held
+
+HOLDER = """
+import sys
+from mlxe_async.run_folder import RunFolder
+with RunFolder.reopen(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_is_named_by_time_and_run_and_latest_leads_to_it(tmp_path):
+    with RunFolder.create(tmp_path / "runs", "my-run") as folder:
+        assert re.fullmatch(r"\d{8}T\d{6}Z-my-run", folder.name)
+        assert (tmp_path / "runs" / "latest").resolve() == folder.path
+    with RunFolder.create(tmp_path / "runs", "my-run") as second:
+        assert second.name != folder.name
+        assert find_run("latest", tmp_path / "runs") == second.path
+
+
+def test_runs_started_at_the_same_moment_get_folders_of_their_own(tmp_path):
+    folders = []
+    threads = [threading.Thread(target=lambda: folders.append(RunFolder.create(tmp_path, "x"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({folder.path for folder in folders}) == 8
+    for folder in folders:
+        folder.close()
+
+
+def test_everything_is_private_whatever_the_umask(tmp_path):
+    old = os.umask(0o777)
+    try:
+        with RunFolder.create(tmp_path / "deep" / "runs", "x") as folder:
+            folder.write_settings("[run]\n")
+            folder.write_run_json({})
+            folder.write_status({})
+            assert folder.crash_path.is_dir()
+    finally:
+        os.umask(old)
+    for path in [folder.path, folder.path.parent, *folder.path.iterdir()]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/b", "", ".x", "a\n", "a\x00", "x" * 65])
+def test_a_name_cannot_lead_elsewhere(tmp_path, name):
+    with pytest.raises(SettingsError):
+        RunFolder.create(tmp_path, name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_a_matter_of_resources(tmp_path):
+    (tmp_path / "file").write_text("")
+    for base in (tmp_path / "file", tmp_path / "file" / "runs", "/proc/runs"):
+        with pytest.raises(ResourceError, match="no run folder can be made"):
+            RunFolder.create(base, "x")
+
+
+def test_another_process_is_told_who_holds_the_folder(tmp_path):
+    with RunFolder.create(tmp_path, "x") as folder:
+        with pytest.raises(RunFolderBusy, match=f"pid {os.getpid()} on .* since "):
+            RunFolder.reopen(folder.path)
+        assert is_held(folder.path)
+    assert is_held(folder.path) is False
+    assert is_held(tmp_path) is None
+
+
+def test_the_lock_goes_with_the_process_that_is_killed(tmp_path):
+    folder = RunFolder.create(tmp_path, "x")
+    folder.close()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(RunFolderBusy, match=f"pid {holder.pid} "):
+            RunFolder.reopen(folder.path)
+        holder.kill()
+        holder.wait(20)
+        RunFolder.reopen(folder.path).close()
+
+
+def test_children_do_not_inherit_the_lock(tmp_path):
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    folder = RunFolder.create(tmp_path, "x")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, close_fds=False) as child:
+        folder.close()
+        RunFolder.reopen(folder.path).close()
+        child.kill()
+
+
+def test_what_is_written_is_replaced_whole_and_without_secrets(tmp_path):
+    with RunFolder.create(tmp_path, "x") as folder:
+        folder.write_run_json({"seed": 3, "token": "canary"})
+        for steps in range(3):
+            folder.write_status({"env_steps": steps})
+        assert json.loads((folder.path / "run.json").read_text()) == {"seed": 3, "token": "<redacted>"}
+        assert json.loads((folder.path / "status.json").read_text()) == {"env_steps": 2}
+        assert {path.name for path in folder.path.iterdir()} == {"lock", "run.json", "status.json"}
+
+
+def test_a_planted_link_is_replaced_and_not_followed(tmp_path):
+    target = tmp_path / "target"
+    target.write_text("untouched")
+    with RunFolder.create(tmp_path, "x") as folder:
+        for name in ("status.json", ".staged-status.json"):
+            (folder.path / name).symlink_to(target)
+        folder.write_status({"a": 1})
+        assert not (folder.path / "status.json").is_symlink()
+        (folder.path / "lock").unlink()
+        (folder.path / "lock").symlink_to(target)
+        with pytest.raises(ResourceError):
+            RunFolder.reopen(folder.path)
+    assert target.read_text() == "untouched"
+
+
+def test_a_folder_that_was_removed_under_a_run_is_told(tmp_path):
+    with RunFolder.create(tmp_path, "x") as folder:
+        folder.path.rename(tmp_path / "moved")
+        with pytest.raises(ResourceError, match=r"status.json cannot be written"):
+            folder.write_status({})
+
+
+def test_reopening_removes_what_a_killed_run_left_half_done_and_nothing_else(tmp_path):
+    with RunFolder.create(tmp_path, "x") as folder:
+        (folder.path / ".staged-status.json").write_text("{")
+        (folder.path / "checkpoints" / ".staged-4").mkdir(parents=True)
+        (folder.path / "checkpoints" / ".staged-4" / "x").write_text("")
+        (folder.path / "mine.tmp").write_text("")
+    RunFolder.reopen(folder.path).close()
+    assert {str(path.relative_to(folder.path)) for path in folder.path.rglob("*")} == {
+        "lock",
+        "checkpoints",
+        "mine.tmp",
+    }
+
+
+def test_what_a_user_keeps_under_the_name_latest_stays(tmp_path):
+    (tmp_path / "latest").mkdir()
+    RunFolder.create(tmp_path, "x").close()
+    assert not (tmp_path / "latest").is_symlink()
+
+
+@pytest.mark.parametrize("run", ["", ".", "..", "../../etc", "a\x00b", "missing", "a\nb"])
+def test_what_is_no_run_is_told_in_one_line(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ResourceError) as refused:
+        find_run(run)
+    assert str(refused.value).isprintable()

@@ -1,0 +1,32 @@
+"""Importance weights of replayed rows."""
+
+import pytest
+import torch
+
+from mlxe_async.maths import correction
+
+
+def test_the_ratio_is_that_of_the_probabilities_and_has_no_gradient():
+    now = torch.tensor([0.2, 0.5]).log().requires_grad_()
+    result = correction.ratio(now, torch.tensor([0.4, 0.25]).log())
+    torch.testing.assert_close(result, torch.tensor([0.5, 2.0]))
+    assert not result.requires_grad
+
+
+def test_impossible_rows_give_finite_ratios():
+    result = correction.ratio(torch.tensor([-1e9, 0.0]), torch.tensor([0.0, -1e9]))
+    assert torch.isfinite(result).all()
+
+
+def test_clipping_bounds_only_from_above():
+    assert correction.clipped(torch.tensor([0.1, 1.0, 7.0]), 2.0).tolist() == pytest.approx([0.1, 1.0, 2.0])
+
+
+def test_the_effective_share_is_one_for_equal_weights_and_small_if_one_rules():
+    assert float(correction.effective_share(torch.full((10,), 0.3))) == pytest.approx(1.0)
+    assert float(correction.effective_share(torch.tensor([1.0] + [0.0] * 9))) == pytest.approx(0.1)
+
+
+def test_different_shapes_are_refused():
+    with pytest.raises(ValueError, match="shapes differ"):
+        correction.ratio(torch.zeros(3), torch.zeros(3, 1))

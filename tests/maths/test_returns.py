@@ -1,0 +1,123 @@
+"""Returns of a segment against slow versions written like the papers' sums."""
+
+import numpy as np
+import pytest
+
+from mlxe_async.maths import returns
+
+
+def slow_n_step(reward, next_value, terminated, discount, n):
+    """sum_{i<m} discount^i r_(t+i) + discount^m V(s_(t+m)), m = min(n, rows left), without V if the world ended."""
+    length, result = len(reward), []
+    for t in range(length):
+        m = min(n, length - t)
+        total = sum(discount**i * reward[t + i] for i in range(m))
+        ended = terminated and t + m == length
+        result.append(total + (0 if ended else discount**m * next_value[t + m - 1]))
+    return np.array(result)
+
+
+def target(split, next_value):
+    return split.partial + split.coefficient * next_value[split.cut]
+
+
+@pytest.mark.parametrize("terminated", [True, False])
+@pytest.mark.parametrize("n", [1, 3, 7, 50])
+@pytest.mark.parametrize("length", [1, 2, 7, 8])
+def test_n_step_equals_the_sum_in_the_paper(terminated, n, length):
+    rng = np.random.default_rng(length * 100 + n)
+    reward, next_value = rng.normal(size=length), rng.normal(size=length)
+    split = returns.n_step(reward, terminated, 0.9, n)
+    np.testing.assert_allclose(
+        target(split, next_value), slow_n_step(reward, next_value, terminated, 0.9, n), atol=1e-12
+    )
+
+
+def test_n_step_of_three_rewards_of_one_in_numbers():
+    split = returns.n_step(np.ones(3), True, 0.5, 2)
+    np.testing.assert_allclose(split.partial, [1.5, 1.5, 1.0])
+    np.testing.assert_allclose(split.coefficient, [0.25, 0.0, 0.0])
+    np.testing.assert_array_equal(split.cut, [1, 2, 2])
+
+
+def test_steps_to_end_gives_the_published_numbers():
+    reward = np.full(200, 3.0)
+    reward[-1] = -10.0
+    split = returns.steps_to_end(reward, True)
+    by_steps_left = split.partial[::-1]
+    published = {1: -4.98, 2: -1.11, 3: 2.07, 5: 7.09, 10: 15.51, 20: 25.58, 50: 45.24, 100: 80.41, 158: 147.22}
+    for steps_left, value in published.items():
+        assert by_steps_left[steps_left] == pytest.approx(value, abs=0.01)
+    assert not split.coefficient.any()
+
+
+def test_steps_to_end_bootstraps_at_a_cut_with_the_largest_discount():
+    reward, next_value = np.array([1.0, 2.0, 3.0]), np.array([7.0, 7.0, 100.0])
+    split = returns.steps_to_end(reward, False)
+    np.testing.assert_allclose(target(split, next_value), slow_n_step(reward, next_value, False, 0.99, 3))
+
+
+def test_the_discount_by_steps_left_stays_between_its_bounds():
+    discount = returns.steps_to_end_discount(np.array([1, 157, 158, 10_000]))
+    assert discount[0] == pytest.approx(0.7983)
+    assert discount[1] < 0.99
+    assert discount[2] == discount[3] == 0.99
+
+
+@pytest.mark.parametrize("reward", [np.zeros(0), np.zeros((3, 2))])
+def test_rewards_that_are_no_segment_are_refused(reward):
+    with pytest.raises(ValueError, match="expected shape"):
+        returns.n_step(reward, True, 0.9, 3)
+    with pytest.raises(ValueError, match="expected shape"):
+        returns.steps_to_end(reward, True)
+
+
+def test_n_below_one_is_refused():
+    with pytest.raises(ValueError, match="at least 1"):
+        returns.n_step(np.ones(3), True, 0.9, 0)
+
+
+def slow_advantage(reward, value, next_value, terminated, ends, discount, lambda_):
+    """A_t = sum_l (discount lambda)^l delta_(t+l), stopping after the first end."""
+    length, result = len(reward), []
+    for t in range(length):
+        total = 0.0
+        for i in range(t, length):
+            delta = reward[i] + discount * next_value[i] * (not terminated[i]) - value[i]
+            total += (discount * lambda_) ** (i - t) * delta
+            if ends[i]:
+                break
+        result.append(total)
+    return np.array(result)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_generalised_advantages_equal_the_sum_in_the_paper(seed):
+    rng = np.random.default_rng(seed)
+    shape = (12, 3)
+    reward, value, next_value = rng.normal(size=shape), rng.normal(size=shape), rng.normal(size=shape)
+    terminated = rng.random(shape) < 0.15
+    ends = terminated | (rng.random(shape) < 0.15)
+    ends[-1] = True
+    fast = returns.generalised_advantage(reward, value, next_value, terminated, ends, 0.9, 0.8)
+    for column in range(3):
+        arrays = [x[:, column] for x in (reward, value, next_value, terminated, ends)]
+        np.testing.assert_allclose(fast[:, column], slow_advantage(*arrays, 0.9, 0.8), atol=1e-12)
+
+
+def test_two_episodes_in_one_sequence_equal_each_alone():
+    rng = np.random.default_rng(0)
+    reward, value, next_value = rng.normal(size=(3, 10))
+    terminated, ends = np.zeros((2, 10), bool)
+    ends[4] = ends[9] = terminated[9] = True
+    arrays = (reward, value, next_value, terminated, ends)
+    together = returns.generalised_advantage(*arrays, 0.9, 0.8)
+    first = returns.generalised_advantage(*(x[:5] for x in arrays), 0.9, 0.8)
+    second = returns.generalised_advantage(*(x[5:] for x in arrays), 0.9, 0.8)
+    np.testing.assert_array_equal(together, np.concatenate([first, second]))
+
+
+def test_advantages_of_different_shapes_are_refused():
+    one, two = np.zeros((4, 1)), np.zeros((4, 2))
+    with pytest.raises(ValueError, match="shapes differ"):
+        returns.generalised_advantage(one, two, one, one > 0, one > 0, 0.9, 0.8)

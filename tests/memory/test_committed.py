@@ -1,0 +1,44 @@
+"""Counters that change all at once or not at all."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxe_async.errors import CorruptRecord
+from mlxe_async.memory.committed import Committed
+
+
+def test_a_new_vector_is_zero():
+    assert Committed(bytearray(Committed.nbytes(3)), 0, 3).load().tolist() == [0, 0, 0]
+
+
+@given(changes=st.lists(st.lists(st.integers(-(2**62), 2**62), min_size=2, max_size=2), min_size=1, max_size=5))
+@settings(max_examples=50, deadline=None)
+def test_the_last_stored_values_are_loaded_by_anybody_who_maps_them(changes):
+    buffer = bytearray(Committed.nbytes(2))
+    writer = Committed(buffer, 0, 2)
+    for values in changes:
+        writer.store(np.array(values))
+        assert Committed(buffer, 0, 2).load().tolist() == values
+
+
+def test_a_writer_killed_after_any_byte_leaves_the_old_or_the_new_values():
+    before = bytearray(Committed.nbytes(4))
+    Committed(before, 0, 4).store(np.array([1, 2, 3, 4]))
+    after = bytearray(before)
+    Committed(after, 0, 4).store(np.array([5, 6, 7, 8]))
+    for cut in range(len(before) + 1):
+        half = bytearray(after[:cut] + before[cut:])
+        assert Committed(half, 0, 4).load().tolist() in ([1, 2, 3, 4], [5, 6, 7, 8])
+
+
+def test_two_damaged_copies_are_refused():
+    buffer = bytearray(Committed.nbytes(2))
+    committed = Committed(buffer, 0, 2)
+    committed.store(np.array([1, 2]))
+    committed.store(np.array([3, 4]))
+    buffer[8] ^= 1
+    buffer[Committed.nbytes(2) // 2 + 8] ^= 1
+    with pytest.raises(CorruptRecord, match="both fail"):
+        committed.load()

@@ -1,0 +1,259 @@
+"""The replay memory: what goes in comes out, in whole stretches, exactly once."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxe_async.memory.replay import ReplayMemory, ReplayShape
+from mlxe_async.rows import Column, RowLayout
+
+COLUMNS = RowLayout(
+    (
+        Column("value", "<f4"),
+        Column("terminated", "|u1"),
+        Column("truncated", "|u1"),
+        Column("cut", "|u1"),
+        Column("env", "<i4"),
+        Column("episode", "<i8"),
+        Column("step", "<i4"),
+    )
+)
+DERIVED = RowLayout((Column("to_end", "<f4"),))
+
+
+def derive(segment):
+    length = len(segment["value"])
+    return {"to_end": np.arange(length, 0, -1, dtype=np.float32)}
+
+
+def make(lanes=1, envs=1, stream_rows=16, keep_rows=8, chunk_rows=6, batch_rows=4):
+    shape = ReplayShape(
+        lanes, envs, stream_rows, keep_rows, chunk_rows, batch_rows, 8, COLUMNS.to_json(), DERIVED.to_json()
+    )
+    buffer = bytearray(shape.nbytes)
+    return ReplayMemory(shape, buffer), buffer
+
+
+def block(rows):
+    """Rows as (env, episode, step, end) -> columns; the value encodes all of them."""
+    columns = COLUMNS.empty(len(rows))
+    for i, (env, episode, step, end) in enumerate(rows):
+        columns["value"][i] = env * 10_000 + episode * 100 + step
+        columns["terminated"][i] = end == "terminated"
+        columns["truncated"][i] = end == "truncated"
+        columns["cut"][i] = end == "cut"
+        columns["env"][i], columns["episode"][i], columns["step"][i] = env, episode, step
+    return columns
+
+
+def values(memory):
+    live = memory.live()
+    order = np.argsort(memory._ring["stamp"][live])
+    return memory._ring["value"][live][order].tolist()
+
+
+def episode(number, length, env=0, end="terminated"):
+    return [(env, number, step, end if step == length - 1 else "") for step in range(length)]
+
+
+def test_rows_can_be_drawn_only_once_their_stretch_is_closed():
+    memory, _ = make()
+    memory.ingest(0, 0, 1, block(episode(0, 5)[:3]), derive, drop_open=False)
+    assert len(memory) == 0
+    memory.ingest(0, 1, 1, block(episode(0, 5)[3:]), derive, drop_open=False)
+    assert values(memory) == [0, 1, 2, 3, 4]
+    assert memory.segments == 1
+
+
+def test_the_derived_columns_are_those_of_the_whole_stretch():
+    memory, _ = make()
+    memory.ingest(0, 0, 1, block(episode(0, 3)), derive, drop_open=False)
+    assert [memory.row(i)["to_end"].item() for i in memory.live()] == [3, 2, 1]
+    assert [memory.row(i)["left"].item() for i in memory.live()] == [3, 2, 1]
+
+
+def test_of_a_long_episode_the_last_rows_are_kept():
+    memory, _ = make(keep_rows=4)
+    rows = episode(0, 30)
+    for number in range(5):
+        memory.ingest(0, number, 1, block(rows[number * 6 : number * 6 + 6]), derive, drop_open=False)
+    assert values(memory) == [26, 27, 28, 29]
+
+
+def test_the_oldest_rows_give_way():
+    memory, _ = make(stream_rows=6)
+    for number in range(4):
+        memory.ingest(0, number, 1, block(episode(number, 3)), derive, drop_open=False)
+    assert values(memory) == [200, 201, 202, 300, 301, 302]
+
+
+def test_a_block_is_taken_in_once():
+    memory, _ = make()
+    memory.ingest(0, 0, 1, block(episode(0, 3)), derive, drop_open=False)
+    assert memory.ingest(0, 0, 1, block(episode(0, 3)), derive, drop_open=False).rows == 0
+    assert memory.ledger() == [{"position": 1, "rows": 3, "dropped": 0, "corrupt": 0}]
+
+
+def test_what_a_dead_executor_left_open_is_closed_where_its_successor_goes_on_elsewhere():
+    memory, _ = make()
+    memory.ingest(0, 0, 1, block(episode(0, 5)[:3]), derive, drop_open=False)
+    memory.ingest(0, 1, 2, block(episode(0, 2)), derive, drop_open=False)
+    assert values(memory) == [0, 1, 2, 0, 1]
+    assert memory.segments == 2
+
+
+def test_what_a_dead_executor_left_open_is_dropped_where_its_successor_repeats_it():
+    memory, _ = make()
+    memory.ingest(0, 0, 1, block(episode(0, 5)[:3]), derive, drop_open=True)
+    memory.ingest(0, 1, 2, block(episode(0, 5)), derive, drop_open=True)
+    assert values(memory) == [0, 1, 2, 3, 4]
+    assert memory.ledger()[0]["dropped"] == 3
+
+
+def test_rows_that_do_not_follow_on_begin_a_new_stretch():
+    memory, _ = make()
+    rows = [*episode(0, 5)[:2], *episode(1, 2)]
+    memory.ingest(0, 0, 1, block(rows), derive, drop_open=False)
+    assert values(memory) == [0, 1, 100, 101]
+    assert memory.segments == 2
+    assert [memory.row(i)["left"].item() for i in memory.live()] == [2, 1, 2, 1]
+
+
+def test_a_cut_closes_a_stretch_inside_an_episode():
+    memory, _ = make()
+    memory.ingest(0, 0, 1, block(episode(0, 2, end="cut")), derive, drop_open=False)
+    assert values(memory) == [0, 1]
+
+
+def test_environments_side_by_side_do_not_mix():
+    memory, _ = make(envs=2)
+    a, b = episode(0, 3, env=0), episode(0, 3, env=1)
+    rows = [row for pair in zip(a, b, strict=True) for row in pair]
+    memory.ingest(0, 0, 1, block(rows), derive, drop_open=False)
+    live = memory.live()
+    assert memory._ring["value"][live].tolist() == [0, 1, 2, 10_000, 10_001, 10_002]
+
+
+def test_a_window_never_leaves_its_stretch():
+    memory, _ = make(batch_rows=6)
+    memory.ingest(0, 0, 1, block([*episode(0, 3), *episode(1, 3)]), derive, drop_open=False)
+    plan = memory.draw(0, 1, 6)
+    batch, _ = memory.gather(plan, 0, window=3)
+    assert batch["value"].shape == (3, 6)
+    for column in range(6):
+        first = batch["value"][0, column]
+        for ahead in range(1, 3):
+            expected = min(first + ahead, first // 100 * 100 + 2)
+            assert batch["value"][ahead, column] == expected
+            assert batch["valid"][ahead, column] == (expected == first + ahead)
+
+
+def test_rows_overwritten_after_the_draw_are_left_out_and_get_no_priority():
+    memory, _ = make(stream_rows=6)
+    for number in range(2):
+        memory.ingest(0, number, 1, block(episode(number, 3)), derive, drop_open=False)
+    plan = memory.draw(1, 1, 4)
+    memory.ingest(0, 2, 1, block(episode(2, 3)), derive, drop_open=False)
+    batch, positions = memory.gather(plan, 0)
+    assert len(positions) < 4
+    assert (batch["value"] >= 100).all()
+    assert len(batch["value"]) == len(batch["weight"]) == len(positions)
+    memory.note_priorities(plan, 0, np.arange(4), np.full(4, 7.0))
+    assert memory.settle(plan) == 4 - len(positions)
+    live = memory.live()
+    changed = memory._ring["value"][live][memory._ring["priority"][live] == 7.0]
+    assert sorted(changed) == sorted(batch["value"])
+
+
+def test_priorities_decide_how_often_a_row_is_drawn_and_weights_undo_it():
+    memory, _ = make(stream_rows=8, batch_rows=1)
+    memory.ingest(0, 0, 1, block(episode(0, 4)), derive, drop_open=False)
+    first = memory.draw(0, 1, 1)
+    memory.note_priorities(first, 0, np.arange(1), np.array([1.0]))
+    memory.settle(first)
+    memory._ring["priority"][memory.live()] = [1, 1, 1, 5]
+    counts, weights = np.zeros(4), {}
+    for seed in range(400):
+        plan = memory.draw(seed, 8, 1, exponent=1.0, beta=1.0)
+        for k in range(8):
+            batch, _ = memory.gather(plan, k)
+            counts[int(batch["value"][0])] += 1
+            weights[int(batch["value"][0])] = float(batch["weight"][0])
+    assert counts / counts.sum() == pytest.approx([1 / 8, 1 / 8, 1 / 8, 5 / 8], abs=0.03)
+    assert set(weights.values()) == {1.0}
+
+
+def test_importance_weights_are_those_of_the_paper():
+    memory, _ = make(stream_rows=8, batch_rows=4)
+    memory.ingest(0, 0, 1, block(episode(0, 4)), derive, drop_open=False)
+    memory._ring["priority"][memory.live()] = [1, 1, 2, 4]
+    batch, _ = memory.gather(memory.draw(0, 1, 4, exponent=1.0, beta=0.5), 0)
+    share = np.array([1, 1, 2, 4]) / 8
+    expected = (4 * share) ** -0.5
+    assert batch["weight"] == pytest.approx((expected / expected.max())[batch["value"].astype(int)])
+
+
+def test_plans_repeat_for_the_same_seed_and_differ_from_one_to_the_next():
+    def draws(seed):
+        memory, _ = make()
+        memory.ingest(0, 0, 1, block(episode(0, 6)), derive, drop_open=False)
+        plans = [memory.draw(seed, 2, 3) for _ in range(2)]
+        return [memory.gather(plan, k)[0]["value"].tolist() for plan in plans for k in range(2)]
+
+    assert draws(3) == draws(3)
+    assert draws(3)[0] != draws(3)[2]
+    assert draws(3) != draws(4)
+
+
+class Killed(Exception):
+    pass
+
+
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    kill=st.integers(0, 40),
+    sizes=st.lists(st.integers(1, 6), min_size=40, max_size=40),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_keeper_killed_anywhere_is_followed_by_one_that_ends_with_the_same_memory(lengths, kill, sizes):
+    rows = [row for number, length in enumerate(lengths) for row in episode(number, length)]
+    blocks, start = [], 0
+    for size in sizes:
+        if start < len(rows):
+            blocks.append(block(rows[start : start + size]))
+            start += size
+
+    undisturbed, _ = make(stream_rows=12, keep_rows=5)
+    for number, one in enumerate(blocks):
+        undisturbed.ingest(0, number, 1, one, derive, drop_open=False)
+
+    memory, buffer = make(stream_rows=12, keep_rows=5)
+    writes = [0]
+
+    def killing(segment):
+        writes[0] += 1
+        if writes[0] == kill:
+            raise Killed
+        return derive(segment)
+
+    store = memory._committed.store
+
+    def killing_store(state):
+        writes[0] += 1
+        if writes[0] == kill:
+            raise Killed
+        store(state)
+
+    memory._committed.store = killing_store
+    number = 0
+    while number < len(blocks):
+        try:
+            memory.ingest(0, number, 1, blocks[number], killing, drop_open=False)
+        except Killed:
+            memory = ReplayMemory(memory.shape, buffer)
+            number = memory.position(0)
+        else:
+            number += 1
+    assert values(memory) == values(undisturbed)
+    assert memory.ledger() == undisturbed.ledger()

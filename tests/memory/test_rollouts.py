@@ -1,0 +1,101 @@
+"""The rollout memory: whole rollouts, each handed out once, oldest first."""
+
+import numpy as np
+import pytest
+
+from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
+from mlxe_async.rows import Column, RowLayout
+
+COLUMNS = RowLayout((Column("value", "<f4"), Column("last", "|u1"), Column("env", "<i4"), Column("version", "<i8")))
+
+
+def make(lanes=2, envs=2, slots=3, slot_rows=8):
+    shape = RolloutShape(lanes, envs, slots, slot_rows, COLUMNS.to_json())
+    buffer = bytearray(shape.nbytes)
+    return RolloutMemory(shape, buffer), buffer
+
+
+def block(values, *, version=1, last=False, envs=2):
+    rows = COLUMNS.empty(len(values))
+    rows["value"][:], rows["version"][:], rows["last"][:] = values, version, 0
+    rows["env"][:] = np.arange(len(values)) % envs
+    rows["last"][-1] = last
+    return rows
+
+
+def ingest(memory, lane, sequence, values, epoch=1, **how):
+    return memory.ingest(lane, sequence, epoch, block(values, **how), None, drop_open=False)
+
+
+def test_a_rollout_is_ready_when_its_last_row_is_in():
+    memory, _ = make()
+    ingest(memory, 0, 0, [1, 2])
+    assert memory.draw(1)["updates"] == 0
+    ingest(memory, 0, 1, [3, 4], last=True)
+    plan = memory.draw(1)
+    batch, left_out = memory.gather(plan)
+    assert batch["value"].tolist() == [[1, 2], [3, 4]]
+    assert left_out == 0
+
+
+def test_without_a_free_slot_nothing_more_is_taken_in_until_one_is_settled():
+    memory, _ = make(slots=2)
+    for sequence in range(2):
+        ingest(memory, 0, sequence, [sequence], last=True)
+    assert memory.room(0) == 0
+    with pytest.raises(BufferError, match="free slot"):
+        ingest(memory, 0, 2, [9], last=True)
+    plan = memory.draw(1)
+    assert memory.room(0) == 0
+    memory.settle(plan)
+    assert memory.room(0) == 1
+
+
+def test_rollouts_of_all_lanes_come_in_the_order_of_the_lanes_whoever_was_faster():
+    orders = []
+    for first, second in ((0, 1), (1, 0)):
+        memory, _ = make()
+        ingest(memory, first, 0, [first * 10], last=True)
+        ingest(memory, second, 0, [second * 10], last=True)
+        orders.append(memory.gather(memory.draw(2))[0]["value"].ravel().tolist())
+    assert orders == [[0, 10], [0, 10]]
+
+
+def test_a_rollout_older_than_the_bound_is_left_out_and_counted():
+    memory, _ = make()
+    ingest(memory, 0, 0, [1, 2], version=3, last=True)
+    ingest(memory, 1, 0, [5, 6], version=7, last=True)
+    batch, left_out = memory.gather(memory.draw(2), oldest_version=4)
+    assert batch["value"].tolist() == [[5, 6]]
+    assert left_out == 1
+
+
+def test_a_shorter_environment_is_padded_and_marked():
+    memory, _ = make()
+    ingest(memory, 0, 0, [1, 2, 3], last=True)
+    batch, _ = memory.gather(memory.draw(1))
+    assert batch["value"].tolist() == [[1, 2], [3, 2]]
+    assert batch["valid"].tolist() == [[True, True], [True, False]]
+
+
+def test_half_a_rollout_of_a_dead_executor_is_dropped_and_counted():
+    memory, _ = make()
+    ingest(memory, 0, 0, [1, 2])
+    assert ingest(memory, 0, 1, [3, 4], epoch=2, last=True).dropped == 2
+    assert memory.gather(memory.draw(1))[0]["value"].tolist() == [[3, 4]]
+    assert memory.ledger()[0] == {"position": 2, "rows": 4, "dropped": 2, "corrupt": 0}
+
+
+def test_what_a_learner_that_died_had_taken_is_handed_out_again():
+    memory, buffer = make()
+    ingest(memory, 0, 0, [1, 2], last=True)
+    memory.draw(1)
+    successor = RolloutMemory(memory.shape, buffer)
+    assert successor.return_taken() == 1
+    assert successor.gather(successor.draw(1))[0]["value"].tolist() == [[1, 2]]
+
+
+def test_a_rollout_longer_than_its_slot_is_refused_by_name():
+    memory, _ = make(slot_rows=2)
+    with pytest.raises(BufferError, match="at most 2 rows"):
+        ingest(memory, 0, 0, [1, 2, 3])

@@ -1,0 +1,98 @@
+"""Processes of a live run are killed, and it goes on with nothing committed lost."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+OA = {"kind": "oa", "executors": 2, "updates_per_publish": 4}
+LONG = {"env_steps": 6000}
+
+
+def balanced(run):
+    ledger = run.all("ledger")[-1]
+    assert (ledger["lost"], ledger["duplicated"], ledger["torn"]) == (0, 0, 0)
+    assert ledger["committed"] == ledger["ingested"] + ledger["backlog"]
+    for lane in ledger["lanes"]:
+        assert lane["committed_blocks"] == lane["position"] + lane["backlog_blocks"]
+
+
+@pytest.mark.parametrize("process", ["mlxe-exe-0", "mlxe-lrn", "mlxe-mem"])
+def test_a_process_that_is_killed_comes_back_and_the_run_goes_on(live, process):
+    async def kill(run):
+        await run.saw("weights", times=3)
+        os.kill(run.pid(process), signal.SIGKILL)
+        again = await run.saw("proc_start", times=2, process=process)
+        # Both kinds of work go on after the restart.
+        await run.saw("phase", phase="generate", after=again["seq"])
+        await run.saw("weights", after=again["seq"])
+
+    result, run = live(kill, schedule={**OA, "memorizer": "own"}, stop=LONG)
+    assert result.reason == "env_steps"
+    (death,) = run.all("proc_exit", process=process, expected=False)
+    assert death["signal"] == "SIGKILL"
+    versions = [line["version"] for line in run.all("weights")]
+    assert versions == sorted(set(versions))
+    balanced(run)
+
+
+def test_a_learner_that_is_killed_says_that_its_optimiser_starts_fresh_and_keeps_the_versions(live):
+    async def kill(run):
+        before = await run.saw("weights", times=3)
+        os.kill(run.pid("mlxe-lrn"), signal.SIGKILL)
+        after = await run.saw("weights", after=(await run.saw("proc_start", times=2, process="mlxe-lrn"))["seq"])
+        assert after["version"] > before["version"]
+        assert after["updates"] >= before["updates"]
+
+    result, run = live(kill, schedule=OA, stop=LONG)
+    assert any("optimiser starts fresh" in line["message"] for line in run.all("warning"))
+    assert result.weights_hash is not None
+    balanced(run)
+
+
+@pytest.mark.parametrize("kind", ["serial", "is", "oa"])
+def test_a_nursery_that_is_killed_takes_all_with_it_and_all_come_back(live, kind):
+    async def kill(run):
+        await run.saw("weights", times=2)
+        seq = run.lines[-1]["seq"]
+        os.kill(run.supervisor._nursery.pid, signal.SIGKILL)
+        await run.saw("weights", after=(await run.saw("proc_start", after=seq))["seq"])
+
+    result, run = live(kill, schedule={"kind": kind, "executors": 2}, stop=LONG)
+    assert result.reason == "env_steps"
+    assert run.all("proc_exit", process="mlxe-nursery", expected=False)
+    balanced(run)
+
+
+def test_an_executor_that_is_stopped_is_found_hanging_and_replaced(live):
+    async def stop(run):
+        await run.saw("weights", times=2)
+        os.kill(run.pid("mlxe-exe-1"), signal.SIGSTOP)
+        await run.saw("proc_start", times=2, process="mlxe-exe-1")
+
+    result, run = live(stop, schedule={**OA, "step_timeout_s": 0.5, "reset_timeout_s": 1.0}, stop={"env_steps": 30_000})
+    assert result.reason == "env_steps"
+    balanced(run)
+
+
+@pytest.mark.parametrize("event", ["run_start", "proc_start", "weights", "episode_end"])
+def test_a_run_that_is_cancelled_leaves_nothing(live, event):
+    async def cancel(run):
+        await run.saw(event)
+        for task in asyncio.all_tasks():
+            if task.get_coro().__qualname__ == "Supervisor.run":
+                task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        live(cancel, schedule=OA, stop={"env_steps": 10**6})
+
+
+def test_a_requested_stop_saves_the_weights(live):
+    async def stop(run):
+        await run.saw("weights", times=2)
+        run.supervisor.request_stop("SIGTERM")
+
+    result, run = live(stop, schedule=OA, stop={"env_steps": 10**6})
+    assert (result.reason, result.exit_code) == ("SIGTERM", 143)
+    assert run.all("checkpoint")[-1]["version"] == run.all("weights")[-1]["version"]

@@ -1,0 +1,69 @@
+"""In `is`, the same seed tells the same story, whoever was faster, and whoever died."""
+
+import os
+import signal
+
+import pytest
+
+STORY = {
+    "phase": ("phase", "version", "rows", "episodes", "updates", "losses", "lag_max"),
+    "episode_end": ("env", "episode", "episode_return", "length", "terminated", "version", "seed"),
+    "weights": ("version", "updates", "env_steps", "episodes", "norm"),
+    "evaluation": ("version", "passed", "steps", "return_mean", "failed_at", "streak"),
+}
+EVALUATED = {"enabled": True, "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}
+
+
+def story(run):
+    """What happened, per role, without times and process ids."""
+    told = {}
+    for line in run.lines:
+        if line["event"] in STORY:
+            told.setdefault((line["role"], line["idx"]), []).append([line[name] for name in STORY[line["event"]]])
+    return told
+
+
+def test_one_seed_gives_the_same_weights_and_the_same_story_twice(live):
+    first, first_run = live(evaluation=EVALUATED)
+    second, second_run = live(evaluation=EVALUATED)
+    assert first.weights_hash == second.weights_hash
+    assert story(first_run) == story(second_run)
+    assert first_run.all("evaluation")
+
+
+def test_another_seed_gives_other_weights(live):
+    assert live()[0].weights_hash != live(run={"seed": 4})[0].weights_hash
+
+
+@pytest.mark.parametrize("executors", [1, 2])
+def test_the_synchronous_schedule_equals_the_serial_one_bit_for_bit(live, executors):
+    parallel, parallel_run = live(schedule={"kind": "is", "executors": executors}, evaluation=EVALUATED)
+    serial, serial_run = live(schedule={"kind": "serial", "executors": executors}, evaluation=EVALUATED)
+    assert parallel.weights_hash == serial.weights_hash
+    assert story(parallel_run) == story(serial_run)
+
+
+def test_it_does_not_matter_which_executor_finishes_first(live):
+    plain, _ = live()
+    delayed, _ = live(task={"wrappers": ["slow_tasks:SleepsNowAndThen"]})
+    assert plain.weights_hash == delayed.weights_hash
+
+
+def test_a_memorizer_of_its_own_changes_nothing(live):
+    assert (
+        live(schedule={"memorizer": "own"})[0].weights_hash == live(schedule={"memorizer": "learner"})[0].weights_hash
+    )
+
+
+def test_an_executor_that_is_killed_repeats_its_rollout_and_changes_nothing(live):
+    undisturbed, _ = live()
+
+    async def kill(run):
+        for round_ in range(2, 6):
+            await run.saw("weights", times=round_)
+            os.kill(run.pid("mlxe-exe-1"), signal.SIGKILL)
+            await run.saw("proc_start", times=round_, process="mlxe-exe-1")
+
+    disturbed, run = live(kill)
+    assert run.all("proc_exit", process="mlxe-exe-1", expected=False)
+    assert disturbed.weights_hash == undisturbed.weights_hash

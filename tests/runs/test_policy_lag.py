@@ -1,0 +1,48 @@
+"""Algorithms that learn from rollouts never learn from anything older than `max_policy_lag`, and each row once."""
+
+import pytest
+
+FAKE = {"algorithm": {"name": "fake_rollouts:Fake", "min_updates": None, "batch": None}}
+
+
+def fake(live, *, rollouts, kind, **schedule):
+    return live(
+        algorithm={},
+        stop={"env_steps": rollouts * 16},
+        schedule={"kind": kind, "executors": 2, "envs_per_executor": 2, "sync": "rollout", "rollout_steps": 8, **schedule},
+        memory={"chunk_rows": 8, "keep_rows": 8},
+    )
+
+
+@pytest.fixture
+def live_fake(live, monkeypatch):
+    import conftest
+
+    monkeypatch.setitem(conftest.QUICK, "algorithm", {"name": "fake_rollouts:Fake"})
+    return live
+
+
+def learned(run):
+    return run.all("phase", phase="learn")
+
+
+def test_in_the_synchronous_schedule_the_lag_is_zero(live_fake):
+    _, run = fake(live_fake, rollouts=60, kind="is")
+    assert {(line["lag_min"], line["lag_max"]) for line in learned(run) if line["updates"]} == {(0, 0)}
+
+
+@pytest.mark.parametrize(
+    ("bound", "rollouts"), [(0, 200), (1, 500), (4, 500), pytest.param(2, 10_000, marks=pytest.mark.slow)]
+)
+def test_the_bound_of_the_asynchronous_schedule_holds(live_fake, bound, rollouts):
+    result, run = fake(live_fake, rollouts=rollouts, kind="oa", max_policy_lag=bound)
+    updates = [line for line in learned(run) if line["updates"]]
+    assert len(updates) > 10
+    assert max(line["lag_max"] for line in updates) <= bound
+    assert max(line["losses"]["lag"] for line in updates) <= bound
+    used = sum(line["rows"] for line in learned(run))
+    dropped = sum(line["dropped_rows"] for line in learned(run))
+    (end,) = run.all("run_end")
+    waiting = run.all("ledger")[-1]
+    assert used + dropped <= end["env_steps"]
+    assert waiting["lost"] == 0

@@ -1,0 +1,57 @@
+"""Keys that are fine alone and not together: both are named, with their places."""
+
+import pytest
+from settings_tools import minimal, problems_of, write
+
+from mlxe_async.settings import load_settings
+
+CONTRADICTIONS = [
+    ({"schedule": {"executors": 2, "min_executors": 3}}, "schedule.min_executors", "schedule.executors"),
+    ({"schedule": {"envs_per_executor": 4, "sync": "episode"}}, "schedule.sync", "schedule.envs_per_executor"),
+    ({"memory": {"capacity_rows": 200, "keep_rows": 201}}, "memory.keep_rows", "memory.capacity_rows"),
+    ({"memory": {"capacity_rows": 300, "chunk_rows": 301}}, "memory.chunk_rows", "memory.capacity_rows"),
+    ({"schedule": {"executors": 1}, "memory": {"keep_rows": 1025}}, "memory.keep_rows", "memory.capacity_rows"),
+    ({"supervision": {"backoff_s": 6.0}}, "supervision.backoff_s", "supervision.backoff_max_s"),
+    ({"evaluation": {"screen_steps": 60_000}}, "evaluation.screen_steps", "evaluation.max_episode_steps"),
+    ({"evaluation": {"rule": "mean_return"}}, "evaluation.threshold", "evaluation.rule"),
+    ({"evaluation": {"threshold": 1.0}}, "evaluation.threshold", "evaluation.rule"),
+    ({"stop": {"solved": True}}, "stop.solved", "evaluation.enabled"),
+]
+
+
+@pytest.mark.parametrize(("tables", "key", "other"), CONTRADICTIONS, ids=[key for _, key, _ in CONTRADICTIONS])
+def test_both_keys_of_a_contradiction_are_named(tables, key, other):
+    lines = problems_of(minimal(**tables))
+    assert any(line.split(": ")[1] == key and other in line for line in lines), lines
+
+
+def test_the_places_of_both_keys_are_told(tmp_path):
+    text = '[task]\nenv = "A-v0"\n[schedule]\nexecutors = 2\n\nmin_executors = 3\n'
+    assert problems_of(write(tmp_path, text)) == [
+        "run.toml:6: schedule.min_executors: got 3, expected at most schedule.executors = 2 (run.toml:4)"
+    ]
+
+
+def test_all_contradictions_are_told_at_once_and_beside_other_mistakes():
+    lines = problems_of(
+        minimal(run={"seed": "x"}, schedule={"min_executors": 9}, stop={"solved": True}, evaluation={"rule": "capp"})
+    )
+    assert sorted(line.split(": ")[1] for line in lines) == [
+        *("evaluation.rule", "run.seed", "schedule.min_executors", "stop.solved")
+    ]
+
+
+def test_a_contradiction_with_a_key_that_is_wrong_itself_is_not_told():
+    [line] = problems_of(minimal(schedule={"executors": "2", "min_executors": 3}))
+    assert "schedule.executors" in line
+
+
+def test_agreeing_keys_are_accepted():
+    load_settings(
+        minimal(
+            stop={"solved": True},
+            evaluation={"enabled": True, "rule": "mean_return", "threshold": 195.0},
+            schedule={"executors": 3, "min_executors": 3, "envs_per_executor": 2, "sync": "rollout"},
+            memory={"capacity_rows": 256, "keep_rows": 256, "chunk_rows": 256},
+        )
+    )

@@ -1,0 +1,159 @@
+"""Trying an environment out: the facts about a good one, and one helpful sentence about any other."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+
+import odd_environments as odd
+import pytest
+
+from mlxe_async.errors import TaskError
+from mlxe_async.rows import Spaces
+from mlxe_async.tasks.probe import probe
+
+
+def refusal(task):
+    with pytest.raises(TaskError) as caught:
+        probe(task)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_facts_are_plain_json_and_tell_what_a_run_must_know():
+    facts = probe({"env": "CartPole-v1", "max_episode_steps": 1000, "squared_position": True})
+    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+    assert Spaces.from_json(facts["spaces"]).observation_shape == (5,)
+    assert (facts["env"], facts["max_episode_steps"], facts["registered_max_episode_steps"]) == (
+        "CartPole-v1",
+        1000,
+        500,
+    )
+    assert (facts["reward_threshold"], facts["evaluation_vectorised"], facts["notes"]) == (475.0, True, [])
+    assert all(facts[name] > 0 for name in ("make_seconds", "first_step_seconds", "step_seconds"))
+
+
+def test_bounds_without_limit_are_plain_json_too():
+    json.dumps(probe({"env": "odd_environments:Reach"}), allow_nan=False)
+
+
+@pytest.mark.parametrize("env", ["Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0", "gymnasium:CartPole-v1"])
+def test_ordinary_environments_pass(env):
+    assert probe({"env": env})["spaces"]["observation_shape"]
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ("Cartpole-v1", "did you mean CartPole-v1"),
+        ("cart-pole-v1", "did you mean CartPole"),
+        ("CartPole", "did you mean CartPole"),
+        ("CartPole-v7", "did you mean CartPole"),
+        ("LunarLander-v2", "did you mean LunarLander-v3"),
+        ("zzzzzzzz", 'there is no environment "zzzzzzzz"'),
+        ("ALE/Pong-v5", 'pip install "gymnasium[atari]"'),
+        ("PongNoFrameskip-v4", 'pip install "gymnasium[atari]"'),
+        ("no_such_module_here:Env-v0", "there is no module no_such_module_here"),
+        ("a-b:Env-v0", 'such as "CartPole-v1" or "module:Id-v0"'),
+        ("odd_environments:Missing-v0", 'there is no environment "Missing-v0"'),
+    ],
+)
+def test_an_unknown_environment_is_refused_with_a_way_out(env, words):
+    assert words in refusal({"env": env})
+
+
+@pytest.mark.parametrize(
+    ("env", "package", "extra"), [("LunarLander-v3", "Box2D", "box2d"), ("HalfCheetah-v5", "mujoco", "mujoco")]
+)
+def test_a_missing_package_is_named_with_what_to_install(env, package, extra):
+    if importlib.util.find_spec(package):
+        pytest.skip(f"{package} is installed here")
+    assert f'{env} needs a package that is not installed: pip install "gymnasium[{extra}]"' in refusal({"env": env})
+
+
+@pytest.mark.parametrize("env", ["os:system", "builtins:eval", "subprocess:Popen", "odd_environments:TwoArguments"])
+def test_only_classes_of_environments_are_called_from_other_modules(env):
+    assert "there is no environment" in refusal({"env": env, "kwargs": {}})
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "words"),
+    [
+        ("os:system", "has no gymnasium.Wrapper"),
+        ("odd_environments:Steady", "has no gymnasium.Wrapper"),
+        ("odd_environments", 'expected "module:Wrapper"'),
+        ("no_such_module_here:Wrapper", "there is no module no_such_module_here"),
+    ],
+)
+def test_a_wrapper_that_is_none_is_refused(wrapper, words):
+    text = refusal({"env": "CartPole-v1", "wrappers": [wrapper]})
+    assert text.startswith("task.wrappers: ")
+    assert words in text
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("raise SystemExit(3)", "importing it called exit(3)"),
+        ("print('bye'); exit(0)", "importing it called exit(0)"),
+        ("raise KeyboardInterrupt", "importing it raised KeyboardInterrupt"),
+        ("import no_such_package_here", "there is no module no_such_package_here"),
+        ("import Box2D.none", 'pip install "gymnasium[box2d]"'),
+        ("1 +", "importing it raised SyntaxError"),
+    ],
+)
+def test_a_module_that_does_not_let_itself_be_imported_is_a_sentence(body, words, tmp_path, monkeypatch):
+    (tmp_path / "awkward_module.py").write_text(body)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("awkward_module", None)
+    assert words in refusal({"env": "awkward_module:Env-v0"})
+
+
+@pytest.mark.parametrize("space", [name for name in odd.SPACES if name != "Box(0, 10"])
+def test_an_observation_space_nobody_can_use_is_refused_by_name(space):
+    text = refusal({"env": "odd_environments:Wordy", "kwargs": {"observation": space}})
+    assert space.strip("()") in text
+    assert "is not supported" in text
+
+
+@pytest.mark.parametrize("space", ["Discrete", "MultiBinary", "MultiDiscrete", "Tuple", "Dict"])
+def test_a_space_that_can_be_flattened_comes_with_the_wrapper_that_does_it(space):
+    text = refusal({"env": "odd_environments:Wordy", "kwargs": {"observation": space}})
+    assert "gymnasium.wrappers:FlattenObservation" in text
+
+
+def test_the_advised_wrapper_works():
+    spaces = probe({"env": "FrozenLake-v1", "wrappers": ["gymnasium.wrappers:FlattenObservation"]})["spaces"]
+    assert (spaces["observation_shape"], spaces["actions"]) == ([16], 4)
+
+
+@pytest.mark.parametrize("space", [name for name in odd.SPACES if name not in ("Discrete",)])
+def test_an_action_space_nobody_can_use_is_refused_by_name(space):
+    text = refusal({"env": "odd_environments:Wordy", "kwargs": {"action": space}})
+    assert "action space" in text
+    assert space.strip("()") in text
+
+
+@pytest.mark.parametrize("way", ["four values", "reward none", "broadcastable", "value error", "exit"])
+def test_an_environment_that_never_manages_a_first_step_is_refused_with_the_reason(way):
+    text = refusal({"env": "odd_environments:Odd", "kwargs": {"way": way}})
+    assert "at step 1 of the episode with seed 0" in text
+
+
+def test_a_raising_environment_is_refused_with_the_line_in_its_code():
+    assert "odd_environments.py" in refusal({"env": "odd_environments:Odd", "kwargs": {"way": "value error"}})
+
+
+@pytest.mark.parametrize("where", ["make", "reset"])
+def test_an_environment_that_cannot_be_made_or_reset_is_refused(where):
+    text = refusal({"env": "odd_environments:Odd", "kwargs": {"way": "value error", "where": where}})
+    assert f"in {where}" in text
+
+
+def test_an_environment_that_fails_later_now_and_then_is_not_refused():
+    assert probe({"env": "odd_environments:Odd", "kwargs": {"way": "value error", "at": 9}})["step_seconds"] > 0
+
+
+def test_wrong_arguments_are_a_sentence():
+    assert "kwargs" in refusal({"env": "CartPole-v1", "kwargs": {"length": 3}})

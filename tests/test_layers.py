@@ -1,0 +1,104 @@
+"""The layers of the house: every import points downwards."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "mlxe_async"
+
+# part of the package -> parts it may import; `*` stands for everything below the command line.
+TABLE = {
+    "errors": set(),
+    "rows": set(),
+    "seeds": set(),
+    "files": {"errors"},
+    "checkpoints": {"errors", "files", "rows"},
+    "run_folder": {"errors", "files", "logs", "checkpoints"},
+    "logs": {"errors", "files", "run_folder"},
+    "ipc": {"errors"},
+    "maths": {"rows"},
+    "networks": {"rows"},
+    "tasks": {"errors", "rows"},
+    "memory": {"errors", "rows"},
+    "algorithms": {"errors", "maths", "networks", "rows"},
+    "roles": {"algorithms", "errors", "memory", "rows", "seeds", "tasks"},
+    "settings": {"errors", "files", "logs"},
+    "schedules": set(),
+    "analysis": {"errors", "files", "logs", "rows", "run_folder"},
+    "workers": {"*"},
+    "policy": {"*"},
+    "supervisor": {"*"},
+    "cli": {"*"},
+    "__main__": {"cli"},
+}
+ABOVE = {"cli", "__main__", "supervisor"}
+
+# part -> third-party packages it may import at all.
+PACKAGES = {
+    "errors": set(),
+    "rows": {"numpy"},
+    "seeds": {"numpy"},
+    "files": set(),
+    "checkpoints": {"numpy", "safetensors"},
+    "run_folder": set(),
+    "logs": {"structlog"},
+    "ipc": {"numpy"},
+    "maths": {"numpy", "torch"},
+    "networks": {"numpy", "torch"},
+    "tasks": {"numpy", "gymnasium"},
+    "memory": {"numpy"},
+    "algorithms": {"numpy", "torch", "pydantic"},
+    "roles": {"numpy"},
+    "settings": {"pydantic", "pydantic_core"},
+    "schedules": set(),
+    "supervisor": {"numpy"},
+}
+
+
+def part_of(path):
+    relative = path.relative_to(PACKAGE)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def imports_of(path):
+    """(module, is it the package's own) for every import of a file, those inside functions included."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            if node.module == "mlxe_async":
+                yield from (f"mlxe_async.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_file_imports_only_what_its_layer_may(path):
+    part = part_of(path)
+    allowed = TABLE[part]
+    for module in imports_of(path):
+        if module.split(".")[0] == "mlxe_async":
+            other = module.split(".")[1] if "." in module else "__init__"
+            if other == part or (other not in TABLE and other == "__version__"):
+                continue
+            if "*" in allowed:
+                assert part in ABOVE or other not in ABOVE, f"{part} imports {module} from above it"
+            else:
+                assert other in allowed, f"{part} imports {module}"
+        elif part in PACKAGES and module.split(".")[0] in {"torch", "numpy", "gymnasium", "pydantic", "pydantic_core",
+                                                            "structlog", "uvloop", "safetensors", "rich", "matplotlib"}:
+            assert module.split(".")[0] in PACKAGES[part], f"{part} imports {module}"
+
+
+def test_roles_know_no_loops_and_no_pipes():
+    for path in (PACKAGE / "roles").glob("*.py"):
+        assert not {"asyncio", "socket", "mlxe_async.ipc.channel", "mlxe_async.ipc.process"} & set(imports_of(path))
+
+
+def test_every_part_of_the_package_has_its_place_in_the_table():
+    assert {part_of(path) for path in FILES} <= set(TABLE)
