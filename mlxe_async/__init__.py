@@ -3,9 +3,9 @@
 The journey of a sample
 =======================
 
-A *supervisor* (asyncio) starts *executors* that step environments, a *memorizer* that keeps their experience, a *learner*
-that turns it into new weights and an *evaluator* that tests frozen versions. They share memory, never locks, and pass
-short messages that say where data lies, never the data. Follow one step of one environment:
+A *supervisor* (asyncio) starts *executors* that step environments, a *memorizer* that keeps their experience, a
+*learner* that turns it into new weights and an *evaluator* that tests frozen versions. They share memory, never locks,
+and pass short messages that say where data lies, never the data. Follow one step of one environment:
 
 1.  **Weights.** At the start of a rollout an executor looks at one shared word, the newest published version. If it has
     moved, the executor copies the weights (`ipc.weights`). It never changes them in the middle of a rollout.
@@ -21,8 +21,8 @@ short messages that say where data lies, never the data. Follow one step of one 
 6.  **Memory.** The memorizer (`roles.memorizer`) takes the blocks out of all lanes and gives the room back. A finished
     stretch of rows is completed (returns) and kept (`memory.replay`, `memory.rollouts`). A full lane makes its executor
     wait; nothing unread is ever overwritten.
-7.  **Batch.** On demand the memorizer draws a *plan*: indices, stamps and importance weights, left in shared memory. The
-    learner (`roles.learner`) gathers the rows from the very same memory; rows that gave way meanwhile are noticed.
+7.  **Batch.** On demand the memorizer draws a *plan*: indices, stamps and importance weights, left in shared memory.
+    The learner (`roles.learner`) gathers the rows from the very same memory; rows that gave way meanwhile are noticed.
 8.  **Update.** The algorithm computes its loss and steps its optimiser, returns metrics and new priorities. Policy lag,
     the learner's version minus the row's, is measured for every batch.
 9.  **Publication.** New weights go into the one of three buffers that nobody reads, then the version word moves. Back

@@ -1,8 +1,8 @@
 """What runs inside the forked processes: build the roles a specification names, then serve their verbs.
 
 One process may hold one role or several: `serial` holds all of them, the learner's process often holds the memorizer.
-The entry points are named as data (`"mlxe_async.workers:serve_roles"`), so that the layer that forks knows neither torch
-nor reinforcement learning.
+The entry points are named as data (`"mlxe_async.workers:serve_roles"`), so that the layer that forks knows neither
+torch nor reinforcement learning.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from mlxe_async.memory.replay import ReplayMemory, ReplayShape
 from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
 from mlxe_async.rows import Array, RowLayout, Spaces, standard_columns
 from mlxe_async.seeds import derive_seed
+
+DEFAULT_MAX_POLICY_LAG = 8
 
 
 def serve_roles(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]) -> None:
@@ -154,9 +156,15 @@ class Workshop:
             weights=weights,
             page=self.page,
             update_timeout_s=self.settings["schedule"]["update_timeout_s"],
-            max_policy_lag=self.settings["schedule"].get("max_policy_lag"),
+            max_policy_lag=self._max_policy_lag(),
             last_good=last_good,
         )
+
+    def _max_policy_lag(self) -> int | None:
+        bound: int | None = self.settings["schedule"].get("max_policy_lag")
+        if bound is None and self.spec["memory_kind"] == "rollouts":
+            return DEFAULT_MAX_POLICY_LAG
+        return bound
 
     def _evaluator(self) -> Any:
         from mlxe_async.roles.evaluator import Evaluator

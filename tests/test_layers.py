@@ -90,8 +90,18 @@ def test_a_file_imports_only_what_its_layer_may(path):
                 assert part in ABOVE or other not in ABOVE, f"{part} imports {module} from above it"
             else:
                 assert other in allowed, f"{part} imports {module}"
-        elif part in PACKAGES and module.split(".")[0] in {"torch", "numpy", "gymnasium", "pydantic", "pydantic_core",
-                                                            "structlog", "uvloop", "safetensors", "rich", "matplotlib"}:
+        elif part in PACKAGES and module.split(".")[0] in {
+            "torch",
+            "numpy",
+            "gymnasium",
+            "pydantic",
+            "pydantic_core",
+            "structlog",
+            "uvloop",
+            "safetensors",
+            "rich",
+            "matplotlib",
+        }:
             assert module.split(".")[0] in PACKAGES[part], f"{part} imports {module}"
 
 

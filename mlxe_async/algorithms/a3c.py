@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     import torch
 
 Sizes = tuple[Annotated[int, Field(ge=1, le=65536)], ...]
+Returns = Literal["n_step", "steps_to_end"]
+Scale = Literal["return", "survival"]
+Correction = Literal["vtrace", "clipped", "none"]
+METRICS = ("loss", "value_loss", "entropy", "gradient_norm", "effective_share")
 
 
 class A3CSettings(BaseModel):
@@ -34,19 +38,12 @@ class A3CSettings(BaseModel):
     activation: Activation = Field("tanh", description="tanh gives smooth policies, relu sharper ones.")
     layer_norm: bool = Field(False, description="Normalise each layer: steadier when inputs differ much in size.")
     input_scale: tuple[float, ...] = Field((1.0,), description="Factor per input; raising one makes it matter sooner.")
-    policy_gain: float = Field(1.0, ge=0, description="Size of the actor's last layer at the start; higher is bolder.")
     discount: float = Field(0.99, ge=0, le=1, description="Higher looks further ahead, with noisier returns.")
-    returns: Literal["n_step", "steps_to_end"] = Field(
-        "n_step", description="n_step trusts the critic after n steps; steps_to_end sums to the episode's end (MLxE)."
-    )
+    returns: Returns = Field("n_step", description="steps_to_end sums rewards to the episode's end, as MLxE does.")
     n_step: int = Field(5, ge=1, le=100_000, description="Higher trusts rewards more and the critic less.")
-    value_scale: Literal["return", "survival"] = Field(
-        "return", description="survival: sigmoid(V) = 1 - E discount^(steps to failure), rewards ignored."
-    )
+    value_scale: Scale = Field("return", description="survival: sigmoid(V) = 1 - E discount^T, T steps to failure.")
     return_scale: float = Field(1.0, gt=0, description="Factor for rewards; higher drowns the entropy bonus.")
-    correction: Literal["vtrace", "clipped", "none"] = Field(
-        "clipped", description="Weights for replayed rows: V-trace windows of n_step, min(pi/mu, ratio_clip), or 1."
-    )
+    correction: Correction = Field("clipped", description="Replayed rows weigh min(pi/mu, ratio_clip), or V-trace.")
     ratio_clip: float = Field(1.0, gt=0, description="Largest weight of a row; higher has less bias, more variance.")
     value_coefficient: float = Field(1.0, ge=0, description="Higher favours the critic in layers that are shared.")
     entropy: float = Field(0.01, ge=0, description="Higher keeps the policy random for longer.")
@@ -54,9 +51,7 @@ class A3CSettings(BaseModel):
     learning_rate: float = Field(1e-3, gt=0, description="Higher learns faster, until it forgets or diverges.")
     learning_rate_decay: float = Field(0.998, gt=0, le=1, description="Factor per finished episode; 1 never decays.")
     learning_rate_min: float = Field(1e-6, ge=0, description="Higher keeps late learning faster.")
-    max_gradient_norm: float = Field(
-        0.0, ge=0, description="Longer gradients are cut to this; higher cuts less, 0 never."
-    )
+    max_gradient_norm: float = Field(0.0, ge=0, description="Longer gradients are cut to this; 0 never cuts.")
     batch: int = Field(256, ge=1, description="Rows per update; more are smoother and slower.")
     min_updates: int = Field(64, ge=0, description="Updates per finished episode; more replay every row more often.")
     sampling: Literal["uniform", "td"] = Field("uniform", description="td: rows with large TD errors come more often.")
@@ -79,7 +74,7 @@ def policy_loss(log_prob: torch.Tensor, weighted_advantage: torch.Tensor) -> tor
     return -log_prob * weighted_advantage.detach()
 
 
-def value_loss(value: torch.Tensor, target: torch.Tensor, scale: str) -> torch.Tensor:
+def value_loss(value: torch.Tensor, target: torch.Tensor, scale: Scale) -> torch.Tensor:
     """Squared error per row, or cross-entropy if `value` is the logit of a survival value in [0, 1]."""
     if scale == "return":
         return 0.5 * (target.detach() - value).square()
@@ -115,7 +110,7 @@ class A3C:
             self.derived_columns = (Column("partial", "<f4"), Column("coefficient", "<f4"), cut)
         self.batch_rows = s.batch
         self.priorities = Priorities(s.sampling, s.priority_exponent, s.priority_correction)
-        initial = self.network.initial([seed, 0], {"policy": s.policy_gain})
+        initial = self.network.initial([seed, 0])
         self.load(initial)
         if learns:
             import torch
@@ -140,15 +135,13 @@ class A3C:
 
     def greedy(self, obs: Array) -> Array:
         """The most probable action."""
-        best: Array = self._log_probs(obs).argmax(-1)
-        return best
+        return np.asarray(self._log_probs(obs).argmax(-1))
 
     def greedy_many(self, flats: Floats, obs: Array) -> Array:
         """The most probable actions of several versions."""
         if self._versions is None or self._versions[0] is not flats:
             self._versions = (flats, NumpyNetwork(self.network, flats))
-        best: Array = self._versions[1]("policy", flat_observations(obs, self.spaces)).argmax(-1)
-        return best
+        return np.asarray(self._versions[1]("policy", flat_observations(obs, self.spaces)).argmax(-1))
 
     def behaviour_log_prob(self, obs: Array, action: Array) -> Floats:
         """The log-probability that `act` stores."""
@@ -164,12 +157,10 @@ class A3C:
         if self.window > 1:
             return {}
         s, ended, reward = self.settings, bool(segment["terminated"][-1]), self._scaled(segment["reward"])
-        if s.returns == "n_step":
-            partial, coefficient, cut = returns.n_step(reward, ended, s.discount, s.n_step)
-        else:
-            partial, coefficient, cut = returns.steps_to_end(reward, ended)
-        known = {"partial": partial.astype(np.float32), "coefficient": coefficient.astype(np.float32)}
-        return known | {"cut_obs": segment["next_obs"][cut]}
+        to_end = s.returns == "steps_to_end"
+        split = returns.steps_to_end(reward, ended) if to_end else returns.n_step(reward, ended, s.discount, s.n_step)
+        known = {"partial": split.partial.astype(np.float32), "coefficient": split.coefficient.astype(np.float32)}
+        return known | {"cut_obs": segment["next_obs"][split.cut]}
 
     def _scaled(self, reward: Array) -> Array:
         s = self.settings
@@ -179,9 +170,8 @@ class A3C:
 
     def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:  # noqa: ARG002 - segments count here
         """`min_updates` per new segment, or more if the memory has more batches than that."""
-        if not new_segments or not rows:
-            return 0
-        return max(self.settings.min_updates * new_segments, rows // min(self.settings.batch, rows) + 1)
+        due = max(self.settings.min_updates * new_segments, rows // self.settings.batch + 1)
+        return due if new_segments and rows else 0
 
     # -- learning: torch --
 
@@ -204,14 +194,9 @@ class A3C:
         loss = (losses * weight).sum()
         self._learned.gradient.zero_()
         self._torch.autograd.backward(loss)
-        named = {
-            "loss": loss,
-            "value_loss": (critic * weight).sum(),
-            "entropy": (chance * weight).sum(),
-            "gradient_norm": self._learned.gradient.norm(),
-            "effective_share": correction.effective_share(correction.clipped(ratio, s.ratio_clip)),
-        }
-        metrics = dict(zip(named, self._torch.stack(list(named.values())).tolist(), strict=True))
+        share = correction.effective_share(correction.clipped(ratio, s.ratio_clip))
+        numbers = (loss, (critic * weight).sum(), (chance * weight).sum(), self._learned.gradient.norm(), share)
+        metrics = dict(zip(METRICS, self._torch.stack(numbers).tolist(), strict=True))
         if s.sampling == "uniform":
             return metrics, None
         td_error = (target - self._value(value.detach())).reshape(self.window, -1)[0]  # of a window its first row
@@ -241,8 +226,7 @@ class A3C:
         obs, next_obs = (flat_observations(batch[name], self.spaces) for name in ("obs", self._successor))
         if s.mirror and self.spaces.symmetry:
             flipped: Array = self._rng.random(action.shape[-1:]) < 0.5  # a window is mirrored as a whole
-            obs, next_obs = (symmetry.mirror_observations(x, flipped, self.spaces.symmetry) for x in (obs, next_obs))
-            action = symmetry.mirror_actions(action, flipped, self.spaces.symmetry)
+            obs, next_obs, action = symmetry.mirror(obs, next_obs, action, flipped, self.spaces.symmetry)
         rows = {"obs": obs, "next_obs": next_obs, "action": action, "log_prob": batch["log_prob"]}
         rows["weight"] = batch.get("weight", np.ones(action.shape[-1]))
         if self.window == 1:
@@ -251,26 +235,25 @@ class A3C:
             valid, ended, stopped = (batch[name].astype(bool) for name in ("valid", "terminated", "truncated"))
             rows |= {"weight": rows["weight"] * valid, "reward": self._scaled(batch["reward"])}
             rows |= {"discount": s.discount * ~ended, "carry": vtrace.carry_mask(valid, ended, stopped)}
-        kinds, lead = {"action": self._torch.int64}, action.ndim
-        merged = {name: array.reshape(-1, *array.shape[lead:]) for name, array in rows.items()}
-        return {
-            name: self._torch.as_tensor(array, dtype=kinds.get(name, self._torch.float32), device=self._device)
-            for name, array in merged.items()
-        }
+        tensors: dict[str, torch.Tensor] = {}
+        for name, column in rows.items():
+            kind = self._torch.int64 if name == "action" else self._torch.float32
+            merged = column.reshape(-1, *column.shape[action.ndim :])
+            tensors[name] = self._torch.as_tensor(merged, dtype=kind, device=self._device)
+        return tensors
 
     def _apply(self, clock: Clock) -> None:
         s, gradient = self.settings, self._learned.gradient
         if s.max_gradient_norm:
             gradient.mul_((s.max_gradient_norm / gradient.norm().clamp(min=1e-12)).clamp(max=1))
-        rate = max(s.learning_rate_min, s.learning_rate * s.learning_rate_decay**clock.episodes)
-        self._optimiser.param_groups[0]["lr"] = rate
+        decayed = s.learning_rate * s.learning_rate_decay**clock.episodes
+        self._optimiser.param_groups[0]["lr"] = max(s.learning_rate_min, decayed)
         self._optimiser.step()
         self._average.lerp_(self._learned.flat, s.average or 1.0)
 
     def weights(self) -> Floats:
         """The running average, or what the optimiser works on."""
-        published: Floats = self._average.numpy(force=True).copy()
-        return published
+        return np.array(self._average.numpy(force=True))
 
     def set_weights(self, flat: Floats) -> None:
         """Learn on from these weights; the optimiser's memory starts empty."""

@@ -64,6 +64,7 @@ class Progress:
         match event.get("event"):
             case "run_start":
                 self._began = self._clock()
+                self._steps_at.append((self._began, 0))
             case "phase" if event["phase"] == "generate":
                 self.counts["env_steps"] += event["rows"]
             case "phase" if event["phase"] == "learn":

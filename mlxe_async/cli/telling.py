@@ -19,7 +19,7 @@ def told(event: Mapping[str, Any]) -> str:
     name = str(event.get("event", "?"))
     time = str(event.get("ts", ""))[11:23]
     left_out = (*_HEAD, *_LEFT_OUT.get(name, ()))
-    values = [f"{key}={_shown(value)}" for key, value in event.items() if key not in left_out and _says(value)]
+    values = [f"{key}={_shown(value)}" for key, value in event.items() if key not in left_out and _says(name, value)]
     return visible(f"{time} {who(event):<12} {name:<14} {' '.join(values)}".rstrip())
 
 
@@ -29,7 +29,9 @@ def who(event: Mapping[str, Any]) -> str:
     return f"{event.get('role', '?')}" + (f" {index}" if index is not None else "")
 
 
-def _says(value: Any) -> bool:
+def _says(event: str, value: Any) -> bool:
+    if event == "phase" and value == 0:  # each kind of phase counts other things
+        return False
     return value is not None and value not in ("", [], {})
 
 

@@ -18,7 +18,7 @@ from mlxe_async.ipc.frames import Decoder, Message, encode
 
 SEND_LIMIT_S = 60.0
 READ_BYTES = 65536
-MAX_FDS = 200
+MAX_FDS = 253  # the kernel's bound for one message
 
 
 class ControlLost(EOFError):
@@ -127,12 +127,20 @@ def receive_with_fds(sock: socket.socket) -> tuple[bytes, list[int]]:
     """Read what is there, and the descriptors that came along; they are not inherited by what is exec'd.
 
     `socket.recv_fds` takes flags and does not pass them on, so descriptors would leak into grandchildren.
+
+    Raises:
+        ProtocolError: some were lost, so that nobody can tell any more which belong to which message.
     """
     fds = array.array("i")
-    data, ancillary, _, _ = sock.recvmsg(READ_BYTES, socket.CMSG_SPACE(MAX_FDS * fds.itemsize), socket.MSG_CMSG_CLOEXEC)
+    room = socket.CMSG_SPACE(MAX_FDS * fds.itemsize)
+    data, ancillary, flags, _ = sock.recvmsg(READ_BYTES, room, socket.MSG_CMSG_CLOEXEC)
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    if flags & socket.MSG_CTRUNC:
+        for fd in fds:
+            os.close(fd)
+        raise ProtocolError("descriptors were lost on the way: too many open files")
     return data, list(fds)
 
 

@@ -30,7 +30,7 @@ def encode(message: Message) -> bytes:
         ProtocolError: the message is not plain JSON, holds NaN or an infinity, or is larger than 1 MiB.
     """
     try:
-        payload = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
+        payload = _TO_JSON.encode(message).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"message cannot be framed: {error}") from error
     if len(payload) > MAX_PAYLOAD:
@@ -81,7 +81,7 @@ class Decoder:
 
     def _parse(self, payload: bytes) -> Message:
         try:
-            message = json.loads(payload, parse_constant=_refuse, parse_float=_finite)
+            message = _FROM_JSON.decode(payload.decode())
         except (ValueError, RecursionError) as error:
             raise self._bad(f"not JSON: {error}") from error
         if not isinstance(message, dict):
@@ -101,3 +101,8 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text[:32]} is out of range")
     return value
+
+
+# Made once: `json.dumps` and `json.loads` make theirs anew for every call with options, which doubles the cost.
+_TO_JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_FROM_JSON = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)

@@ -130,6 +130,9 @@ class SupervisorChannel:
                 data = self._sock.recv(READ_BYTES)
         except BlockingIOError:
             return False
+        except ProtocolError as error:
+            self._fail("broken", f"broke the protocol: {error}")
+            return False
         except OSError as error:
             self._fail("ended", f"cannot be read from: {error.strerror}")
             return False

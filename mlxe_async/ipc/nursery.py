@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mlxe_async.errors import ProcessDied, RunFailed
+from mlxe_async.errors import ProcessDied, ResourceError, RunFailed
 from mlxe_async.ipc import linux
+from mlxe_async.ipc.channel import MAX_FDS
 from mlxe_async.ipc.frames import Message
 from mlxe_async.ipc.loop_channel import SupervisorChannel
 
@@ -117,6 +118,7 @@ class _Life:
     errors: int
     died: asyncio.Future[str]
     began: float = field(default_factory=time.monotonic)
+    has_forked: bool = False
     waiting: dict[int, asyncio.Future[_Answer]] = field(default_factory=dict)
     reaping: dict[int, Forked] = field(default_factory=dict)
     channel: SupervisorChannel = field(init=False)
@@ -209,6 +211,7 @@ class Nursery:
         Raises:
             ProcessDied: the nursery died before it answered, or refused.
             RunFailed: the nursery has died too often.
+            ResourceError: more descriptors than can be handed over.
         """
         request = {
             "do": "fork",
@@ -220,6 +223,8 @@ class Nursery:
             "output": stdout_path,
             "oom_score_adj": oom_score_adj,
         }
+        if len(fds) > MAX_FDS:
+            raise ResourceError(f"{name} needs {len(fds)} descriptors, at most {MAX_FDS} can be handed to a process")
         self._revive()
         generation = self.generation
         answer, (pidfd,) = await self._ask(request, list(fds.values()))
@@ -266,6 +271,9 @@ class Nursery:
         life = self._life
         if life is None:
             return
+        if not life.has_forked:
+            # Nobody to take along: it need not even finish what it is importing.
+            self._silenced(life)
         self.kill()
         try:
             await asyncio.wait([life.died], timeout=STOP_LIMIT_S)
@@ -336,6 +344,7 @@ class Nursery:
 
     def _send(self, life: _Life, request: Message, fds: Sequence[int] = ()) -> asyncio.Future[_Answer]:
         self._next_id += 1
+        life.has_forked |= request["do"] == "fork"
         life.channel.send({"id": self._next_id, **request}, fds)
         future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         life.waiting[self._next_id] = future
@@ -372,9 +381,10 @@ class Nursery:
             if child.generation == life.generation:
                 child.signal_group(signal.SIGKILL)
         code = life.process.wait()
-        if not self._stopped:
+        if code != 0:
             # What its children had sent into sessions of their own has no guardian any more.
             linux.kill_tagged(f"MLXE_NURSERY={life.tag}")
+        if not self._stopped:
             self._deaths.append(time.monotonic())
         status = _status(code)
         errors = os.pread(life.errors, 1 << 16, 0).decode(errors="replace").strip()

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mlxe_async.errors import ProtocolError
 from mlxe_async.ipc import birth, linux
 from mlxe_async.ipc.channel import ChildChannel, ControlLost
 from mlxe_async.ipc.frames import Message
@@ -114,6 +115,9 @@ class NurseryMain:
                 return
             try:
                 result = self._answer(message)
+            except ProtocolError:
+                # Descriptors and messages are out of step: whatever were forked now might get the wrong ones.
+                raise
             except Exception as error:  # noqa: BLE001 a refused request must not end the guardian
                 self._channel.send({"id": message.get("id"), "error": birth.describe(error)})
                 continue

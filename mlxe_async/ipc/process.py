@@ -95,7 +95,7 @@ class ProcessListener:
         """It was killed because it was `stuck_s` over its limit; `exited` follows."""
 
     def notice(self, process: Process, message: Message) -> None:
-        """It sent a message of its own: one with a field `notice`."""
+        """It sent a message of its own: one with a field `notice`. A ProtocolError raised here ends the child."""
 
 
 @dataclass(eq=False)
@@ -300,8 +300,7 @@ class Process:
             raise
         finally:
             self._watchers -= 1
-            if not self._watchers and self._child is not None and self._child.gone.is_set():
-                self._disappoint(self._child)
+            self._disappoint_unwatched()
             self._answerable.set()
 
     async def _bring_up(self) -> None:
@@ -399,7 +398,8 @@ class Process:
         """Take one message from the child. Raises ProtocolError on anything unknown, which ends the child."""
         match message:
             case {"notice": _}:
-                self._listener_told(self._listener.notice, message)
+                # A notice the listener refuses as a ProtocolError is the child's fault, like any other bad message.
+                self._listener_told(self._listener.notice, message, refusal=ProtocolError)
             case {"id": int(number), "result": result}:
                 self._settle(child, number, result, None)
             case {"id": int(number), "error": dict(error)}:
@@ -478,8 +478,8 @@ class Process:
         child.gone.set()
         child.settled.set()
         self._changed.set()
-        if not self._watchers:
-            self._disappoint(child)
+        # After a watcher that has been made but not yet had its first turn.
+        asyncio.get_running_loop().call_soon(self._disappoint_unwatched)
 
     async def _bury(self, child: _Child) -> None:
         """Reap a dead child and tell everybody; does nothing the second time."""
@@ -522,10 +522,18 @@ class Process:
                     ProcessDied(child.sentence or f"{self.name} (pid {child.forked.pid}) died in {verb!r}")
                 )
 
-    def _listener_told(self, method: Callable[..., None], *args: Any) -> None:
-        """A listener that raises must not stop what is being done; the error comes out of `run`."""
+    def _disappoint_unwatched(self) -> None:
+        if not self._watchers and self._child is not None and self._child.gone.is_set():
+            self._disappoint(self._child)
+
+    def _listener_told(
+        self, method: Callable[..., None], *args: Any, refusal: type[Exception] | tuple[()] = ()
+    ) -> None:
+        """A listener that raises must not stop what is being done; the error comes out of `run`, but for a refusal."""
         try:
             method(self, *args)
+        except refusal:
+            raise
         except Exception as error:  # noqa: BLE001 raised again by run
             self._listener_error = self._listener_error or error
             self._changed.set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from mlxe_async.ipc.channel import ChildChannel, ControlLost
 from mlxe_async.ipc.frames import Message
 
 _WAIT_S = 60.0
+_REARM_S = 0.1
 
 
 class Page(Protocol):
@@ -45,11 +47,15 @@ def serve(
         ControlLost: the supervisor is gone.
     """
     channel.send({"hello": {"pid": os.getpid(), "epoch": channel.epoch, "facts": facts or {}}})
+    armed_at = 0.0
     while True:
         request = channel.receive(_WAIT_S)
         if request is None:
             continue
-        linux.ignore_stop_signals()
+        if time.monotonic() - armed_at > _REARM_S:
+            # Environments set handlers, too. Not at each request: it costs as much as all the rest of one.
+            linux.ignore_stop_signals()
+            armed_at = time.monotonic()
         if request.get("verb") == "stop" and request.get("role") is None:
             break
         fatal = _answer(channel, roles, page, request)

@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 from mlxe_async.rows import Array, Symmetry
 
 
-def mirror_observations(obs: Array, flipped: NDArray[np.bool_], symmetry: Symmetry) -> Array:
-    """Observations (..., M, O), those of the `flipped` (M,) samples negated where the symmetry says so."""
+def mirror(
+    obs: Array, next_obs: Array, action: NDArray[np.integer], flipped: NDArray[np.bool_], symmetry: Symmetry
+) -> tuple[Array, Array, Array]:
+    """Observations (..., M, O) twice and discrete actions (..., M), those of the `flipped` (M,) samples mirrored."""
     sign = np.asarray(symmetry.observation_sign, obs.dtype)
-    if obs.shape[-1] != len(sign) or obs.shape[-2] != len(flipped):
-        raise ValueError(f"mirror_observations: expected (..., {len(flipped)}, {len(sign)}), got {obs.shape}")
-    mirrored: Array = np.where(flipped[:, None], obs * sign, obs)
-    return mirrored
-
-
-def mirror_actions(action: NDArray[np.integer], flipped: NDArray[np.bool_], symmetry: Symmetry) -> Array:
-    """Discrete actions (..., M), those of the `flipped` (M,) samples exchanged for their mirror images."""
-    mirrored: Array = np.where(flipped, np.asarray(symmetry.action_order, action.dtype)[action], action)
-    return mirrored
+    if obs.shape != next_obs.shape or obs.shape[:-1] != action.shape or obs.shape[-2:] != (len(flipped), len(sign)):
+        raise ValueError(
+            f"mirror: expected observations (..., {len(flipped)}, {len(sign)}) and actions (..., {len(flipped)}), "
+            f"got {obs.shape}, {next_obs.shape} and {action.shape}"
+        )
+    factor = np.where(flipped[:, None], sign, np.ones_like(sign))
+    order = np.asarray(symmetry.action_order, action.dtype)
+    return obs * factor, next_obs * factor, np.where(flipped, order[action], action)

@@ -1,15 +1,15 @@
 """Replay memory: finished stretches of episodes, kept in shared memory and drawn from again and again.
 
 Rows arrive in the order of each *stream* (one environment of one executor). They wait in the stream's staging area
-until their stretch is closed, by the end of the episode, by a cut, or because the next row does not follow on. Only then
-are they completed with what the algorithm derives from a whole stretch (returns, say) and copied into the stream's part
-of the ring, where the oldest rows give way. Because every stream has its own part, what the memory holds does not
+until their stretch is closed, by the end of the episode, by a cut, or because the next row does not follow on. Only
+then are they completed with what the algorithm derives from a whole stretch (returns, say) and copied into the stream's
+part of the ring, where the oldest rows give way. Because every stream has its own part, what the memory holds does not
 depend on which executor was faster.
 
 Taking in one block of rows is one transaction: all counters move together (see `committed`), all data is written to
-places computed from the counters before, so a keeper that was killed half-way is followed by one that does the same step
-again and gets the same result. Each row in the ring carries a *stamp*, unique for ever; a batch names rows by index and
-stamp, so that a row that was overwritten meanwhile is noticed and neither learned from nor given a priority.
+places computed from the counters before, so a keeper that was killed half-way is followed by one that does the same
+step again and gets the same result. Each row in the ring carries a *stamp*, unique for ever; a batch names rows by
+index and stamp, so that a row that was overwritten meanwhile is noticed and neither learned from nor given a priority.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rollout memory: whole rollouts in the order they were finished, each learned from once.
 
-The memory is a set of slots. A rollout fills one slot, block by block, is *ready* when its last row is in, is *taken* by
-a plan and becomes free again when the learner has used it. When no slot is free, nothing is taken from the lanes, these
-fill up, and the executors wait: that is the whole of the back-pressure, and what bounds the policy lag from above
+The memory is a set of slots. A rollout fills one slot, block by block, is *ready* when its last row is in, is *taken*
+by a plan and becomes free again when the learner has used it. When no slot is free, nothing is taken from the lanes,
+these fill up, and the executors wait: that is the whole of the back-pressure, and what bounds the policy lag from above
 together with the learner's own check.
 """
 

@@ -51,7 +51,7 @@ class Learner:
         weights: where versions are published.
         page: progress words.
         update_timeout_s: limit of one update, in seconds.
-        max_policy_lag: for rollouts: nothing generated more than this many versions ago is learned from.
+        max_policy_lag: nothing generated more than this many versions ago is learned from; None: no bound.
         last_good: weights (P,) of the newest version, to go on from after a restart; None when nothing is published.
     """
 
@@ -100,9 +100,9 @@ class Learner:
             updates: updates of the run so far.
 
         Returns:
-            `version`, `norm`, `updates`, `rows`, `lag_min`, `lag_mean`, `lag_max`, `late_rows` (overwritten before they were
-            gathered), `dropped_rollouts` and `dropped_rows` (older than the bound), `metrics` (means over the updates), `rolled_back`,
-            `start_ns`, `seconds`, `publish_seconds`.
+            `version`, `norm`, `updates`, `rows`, `lag_min`, `lag_mean`, `lag_max`, `late_rows` (overwritten before they
+            were gathered), `dropped_rollouts` and `dropped_rows` (older than the bound), `metrics` (means over the
+            updates), `rolled_back`, `start_ns`, `seconds`, `publish_seconds`.
 
         Raises:
             NumericError: the weights became non-finite again and again.
@@ -129,12 +129,31 @@ class Learner:
             tally.late_rows += plan["rows"] - len(positions)
             if not len(positions):
                 continue
-            versions = batch["version"] if self.algorithm.window == 1 else batch["version"][0]
-            tally.lag(clock.version - versions)
+            batch, positions = self._young_enough(batch, positions, clock, tally)
+            if not len(positions):
+                continue
             priorities = self._update(batch, replace(clock, updates=clock.updates + tally.updates), tally)
             if priorities is not None:
                 self.memory.note_priorities(plan, k, positions, priorities)
         return tally.report()
+
+    def _young_enough(
+        self, batch: dict[str, Array], positions: Array, clock: Clock, tally: _Tally
+    ) -> tuple[dict[str, Array], Array]:
+        """Measure the lag of a minibatch, and leave out what is older than the bound, if there is one."""
+        windowed = self.algorithm.window > 1
+        lags = clock.version - (batch["version"][0] if windowed else batch["version"])
+        if self._max_policy_lag is not None and len(lags) and lags.max() > self._max_policy_lag:
+            young = np.flatnonzero(lags <= self._max_policy_lag)
+            tally.dropped_rows += len(lags) - len(young)
+            batch = {
+                name: column[:, young] if windowed and name != "weight" else column[young]
+                for name, column in batch.items()
+            }
+            positions, lags = positions[young], lags[young]
+        if len(lags):
+            tally.lag(lags)
+        return batch, positions
 
     def _learn_rollouts(self, plan: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
         tally = _Tally()

@@ -29,8 +29,8 @@ class Lane(Protocol):
             CorruptRecord: the block does not pass its checks.
         """
 
-    def skip(self) -> None:
-        """Pass over a block that cannot be read."""
+    def skip(self) -> int:
+        """Pass over a block that cannot be read; returns its sequence number."""
 
     def release(self, sequence: int) -> None:
         """Give the room up to and including this block back to the writer."""

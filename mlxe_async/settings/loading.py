@@ -78,14 +78,18 @@ def algorithm_problems(model: type[BaseModel], table: Mapping[str, Any]) -> list
     """What an algorithm's own `Settings` say about the `[algorithm]` table; an empty list means it is fine.
 
     As strict as the rest of the tree, whatever the model's own configuration: `true` is no number and NaN is refused.
+    `name` is only passed on to models that have such a field: it has been used to find the model.
     """
-    found = list(not_plain(("algorithm",), dict(table)))
+    fields = {key: value for key, value in table.items() if key != "name" or key in model.model_fields}
+    found = list(not_plain(("algorithm",), fields))
     if found:
         return found
     try:
-        model.model_validate_json(json.dumps(dict(table)), strict=True)  # JSON's lists may become tuples, TOML's too
+        model.model_validate_json(json.dumps(fields), strict=True)  # JSON's lists may become tuples, TOML's too
     except ValidationError as error:
-        return describe(error, model, ("algorithm",))
+        order = list(fields)
+        found = describe(error, model, ("algorithm",))
+        return sorted(found, key=lambda p: order.index(p.path[1]) if p.path[1:] and p.path[1] in order else len(order))
     return []
 
 

@@ -32,6 +32,13 @@ class CpuClock:
         others = sum(seconds for (name, _), seconds in self._seen.items() if not name.startswith(without))
         return _seconds(os.getpid()) - self._own + others
 
+    def by_name(self) -> dict[str, float]:
+        """Seconds per process name, all lives of it together; this process is `mlxe-sup`."""
+        shares = {"mlxe-sup": _seconds(os.getpid()) - self._own}
+        for (name, _), seconds in self._seen.items():
+            shares[name] = shares.get(name, 0.0) + seconds
+        return {name: round(seconds, 2) for name, seconds in sorted(shares.items())}
+
 
 def _seconds(pid: int) -> float:
     try:

@@ -176,6 +176,7 @@ class Supervisor:
             "owed_updates": self._memorizer.owed,
             "memory_rows": self._memorizer.held,
             "last_evaluation": story.last_evaluation,
+            "cpu_seconds": self._cpu.by_name(),
             "stop": {name: round(self._budget.spent(name) / limit, 6) for name, limit in self._budget.limits().items()},
         }
 
@@ -267,7 +268,7 @@ class Supervisor:
 
     def _take_facts(self, facts: dict[str, Any]) -> None:
         if "task_error" in facts:
-            raise TaskError(f"task: {facts['task_error']}")
+            raise TaskError(f"{self.settings.places.of(('task', 'env'))}: {facts['task_error']}")
         if "problems" in facts:
             problems = [Problem(tuple(p["path"]), p["message"]) for p in facts["problems"]]
             raise SettingsError([self.settings.places.line(problem) for problem in problems])

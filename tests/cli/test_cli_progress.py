@@ -101,8 +101,16 @@ def terminal(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     ours, theirs = pty.openpty()
     tty.setraw(theirs)
+
+    def shown() -> str:
+        os.write(theirs, b"<end>")  # a terminal hands on what it gets in pieces
+        text = ""
+        while not text.endswith("<end>"):
+            text += os.read(ours, 65536).decode()
+        return text.removesuffix("<end>")
+
     with os.fdopen(theirs, "w") as stream:
-        yield lambda: Console(stream), lambda: os.read(ours, 65536).decode()
+        yield lambda: Console(stream), shown
     os.close(ours)
 
 

@@ -16,9 +16,9 @@ HEADING = "Reading the log"
 def script() -> str:
     """The first Python block under the heading."""
     text = README.read_text()
-    section = re.search(rf"^#+ {HEADING}$(.*?)(?=^#+ |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert section, f"README.md has no heading '{HEADING}'"
-    block = re.search(r"^```python\n(.*?)^```$", section[1], re.MULTILINE | re.DOTALL)
+    _, heading, section = text.partition(f"# {HEADING}\n")
+    assert heading, f"README.md has no heading '{HEADING}'"
+    block = re.search(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     assert block, f"README.md has no Python block under '{HEADING}'"
     return block[1]
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import select
 import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from mlxe_async.ipc.lanes import LaneWriter, format_lane, lane_bytes
 from mlxe_async.ipc.segments import Segment
 
+HERE = Path(__file__).parent
 SCHEMA = 0x5EED
 STORES = 10  # of one record: mark, two halves of the payload, epoch, cut, count, length, crc, mark, commit
 STARTS = (0, 2**32 - 3, 2**53 - 3, 2**63 - 3)  # where a careless width of number would break
@@ -98,6 +102,30 @@ def wait_for_end(pid: int, seconds: float) -> bool:
         return bool(select.select([pidfd], [], [], seconds)[0])
     finally:
         os.close(pidfd)
+
+
+def in_fresh_process(name: str, *args: Any) -> Any:
+    """What `module:function` returns in an interpreter of its own, through JSON.
+
+    There, forking is cheap and nobody's threads are in the way, whatever this test process has loaded by now.
+    """
+    module, function = name.split(":")
+    code = (
+        f"import json, sys; sys.path.insert(0, {str(HERE)!r}); from {module} import {function}; "
+        f"print(json.dumps({function}(*json.loads(sys.argv[1]))))"
+    )
+    command = [sys.executable, "-W", "error", "-c", code, json.dumps(args)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        out, err = process.communicate(timeout=900)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert process.returncode == 0, err
+    return json.loads(out)
 
 
 def fork(body: Callable[[], None]) -> int:

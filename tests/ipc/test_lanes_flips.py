@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from memory_tools import SCHEMA, chance, lane_of
 
-from mlxe_async.errors import CorruptRecord
+from mlxe_async.errors import CorruptRecord, ProtocolError
 from mlxe_async.ipc.lanes import SLOT_HEADER_BYTES, LaneReader, LaneWriter, begin_epoch
-from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.segments import STAMP_BYTES, Segment
 
 HEADER_BITS = 6 * 64  # mark, epoch, cut, count, length, crc
 
@@ -81,3 +81,26 @@ def test_a_record_of_one_byte_over_and_over_is_never_valid(fill):
         reader, places = filled(segment, seed=3)
         segment.buffer[places[0] : places[0] + SLOT_HEADER_BYTES + 64] = bytes([fill]) * (SLOT_HEADER_BYTES + 64)
         assert caught(reader, bytearray(64))
+
+
+def test_garbage_in_every_word_is_never_served_and_never_followed():
+    """The other side's words are not to be trusted: whatever they say, an answer comes, and it is an error."""
+    draw = chance(4)
+    outcomes = {"nothing": 0, CorruptRecord: 0, ProtocolError: 0}
+    with lane_of(slots=4, payload_bytes=64) as segment:
+        reader, places = filled(segment, seed=4)
+        whole = bytes(segment.buffer)
+        inside = range(STAMP_BYTES // 8, (places[-1] + SLOT_HEADER_BYTES) // 8)
+        words = segment.buffer.cast("Q")
+        for _ in range(2000):
+            for place in inside:
+                # Small numbers as well as wild ones: a count that is nearly right is the more dangerous one.
+                words[place] = draw.choice((draw.getrandbits(64), draw.randrange(10), words[place]))
+            reader = LaneReader(segment, SCHEMA, retry_pause_s=0)
+            try:
+                assert reader.read(bytearray(64)) is None
+                outcomes["nothing"] += 1
+            except (CorruptRecord, ProtocolError) as error:
+                outcomes[type(error)] += 1
+            segment.buffer[:] = whole
+    assert min(outcomes.values()) > 0

@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-import os
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_tools import child
+from memory_tools import in_fresh_process
 
-from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.words import MASK, PAGE_BYTES, WORD_STRIDE, ProgressPage, Words, _lock_pair
 
 SECOND = 1_000_000_000
@@ -42,25 +38,7 @@ def test_a_buffer_too_small_is_refused():
 
 def test_nobody_ever_sees_half_a_word():
     """One process flips all 64 bits at full speed; the other must meet only the two values that were stored."""
-    with Segment.create("words", PAGE_BYTES) as segment:
-        words = Words(segment.buffer, 0, ("flip", "stop"))
-
-        def flip() -> None:
-            while not words.get("stop"):
-                for _ in range(1000):
-                    words.set("flip", MASK)
-                    words.set("flip", 0)
-
-        with child(flip) as pid:
-            deadline, seen, changes, last = time.monotonic() + 60, {0}, 0, 0
-            while changes < 10_000 and time.monotonic() < deadline:
-                for _ in range(10_000):
-                    value = words.get("flip")
-                    changes += value != last
-                    seen.add(last := value)
-            words.set("stop", 1)
-            assert os.waitpid(pid, 0)[1] == 0
-    assert (seen, changes >= 10_000) == ({0, MASK}, True)
+    assert in_fresh_process("stress:flipping_word", 10_000) == {"seen": [0, MASK], "enough": True}
 
 
 def test_the_fence_of_other_machines_can_be_called_again_and_again():

@@ -1,18 +1,13 @@
-"""A loop to run in, a nursery, supervised processes with a listener that remembers, and the check that all is gone."""
+"""A loop to run in, a nursery, and supervised processes with a listener that remembers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from pathlib import Path
 
 import pytest
 import uvloop
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import leaks
 
 from mlxe_async.ipc.nursery import Nursery
 from mlxe_async.ipc.process import Process, ProcessListener, RestartPolicy
@@ -22,17 +17,6 @@ from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 HERE = str(Path(__file__).parent)
 LIMIT_S = 30.0
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _warm():
-    leaks.warm_up()
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left():
-    with leaks.nothing_left():
-        yield
 
 
 def run_on(loop, main):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import pathlib
 import signal
@@ -13,9 +14,8 @@ import threading
 import time
 
 from mlxe_async.errors import EnvironmentFault, TaskError
-from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.serve import serve
-from mlxe_async.ipc.words import ProgressPage
+from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 
 
 class Rude(Exception):
@@ -183,7 +183,7 @@ class Echo:
 
 
 def echo(spec, channel, fds):
-    page = ProgressPage(Segment.attach("page", fds["page"]).buffer, 0) if "page" in fds else None
+    page = ProgressPage(mmap.mmap(fds["page"], PAGE_BYTES)) if "page" in fds else None
     serve(channel, {"echo": Echo(spec, channel, page)}, page, facts={"epoch": channel.epoch})
 
 

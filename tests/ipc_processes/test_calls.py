@@ -209,6 +209,22 @@ def test_a_listener_that_raises_ends_the_watch_with_its_error(run):
     run(main)
 
 
+def test_a_notice_that_the_listener_refuses_ends_the_child(run):
+    async def main():
+        async with house() as made:
+            process = await made.process()
+
+            def notice(process, message):
+                raise ProtocolError("nobody knows this notice")
+
+            process.heard.notice = notice
+            with pytest.raises(ProcessDied, match="nobody knows this notice"):
+                await process.call("notices", count=3)
+            assert await process.call("echo") == {}
+
+    run(main)
+
+
 def test_a_limit_on_calls_is_kept_by_the_page(run):
     async def main():
         async with house() as made:

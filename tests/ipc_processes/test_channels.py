@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import resource
 import socket
 
+import leaks
 import pytest
 from conftest import run_on
 
@@ -121,6 +123,29 @@ def test_descriptors_nobody_takes_are_closed(run):
             assert (await ends.ended)[0] == "ended"
 
     run(main)
+
+
+def test_descriptors_that_do_not_fit_any_more_break_the_channel_and_none_stays_open(run):
+    async def main():
+        async with Ends(fds=True) as ends:
+            before = leaks.descriptors()
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            socket.send_fds(ends.peer, [encode({"fds": 3})], [0, 0, 0])
+            resource.setrlimit(resource.RLIMIT_NOFILE, (_lowest_free() + 1, hard))
+            try:
+                ends.channel.drain()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert "descriptors were lost" in (await ends.ended)[1]
+            assert leaks.descriptors().keys() <= before.keys()
+
+    run(main)
+
+
+def _lowest_free():
+    fd = os.dup(0)
+    os.close(fd)
+    return fd
 
 
 def test_messages_larger_than_the_pipe_pass_both_ways(run_both):

@@ -3,13 +3,14 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 
 import leaks
 import pytest
 from conftest import HERE, house
 
-from mlxe_async.errors import ProcessDied, RunFailed
+from mlxe_async.errors import ProcessDied, ResourceError, RunFailed
 from mlxe_async.ipc import nursery_main
 from mlxe_async.ipc.nursery import ExitStatus, Nursery
 
@@ -24,12 +25,10 @@ async def died(forked):
 
 async def fork(nursery, entry="silent", **more):
     """A child that is given descriptors it needs but whose channel nobody reads."""
-    ours, theirs = os.pipe()
-    try:
-        return await nursery.fork("mlxe-x", f"entries:{entry}", {}, {"channel": theirs, "stack": theirs}, **more)
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        fds = {"channel": theirs.fileno(), "stack": theirs.fileno()}
+        return await nursery.fork("mlxe-x", f"entries:{entry}", {}, fds, **more)
 
 
 def test_a_child_is_a_process_of_its_own_with_nothing_it_was_not_given(run):
@@ -94,6 +93,7 @@ def test_the_nursery_and_its_children_ignore_the_signals_of_a_terminal(run):
         async with house() as made:
             process = await made.process()
             await process.call("disarm")
+            await process.page.looked(3)
             await process.call("echo")
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 os.kill(made.nursery.pid, number)
@@ -193,6 +193,23 @@ def test_a_request_the_nursery_cannot_fulfil_is_refused_and_harms_nobody(run):
             with pytest.raises(ProcessDied, match="unknown request 'dance'"):
                 await made.nursery._ask({"do": "dance"})
             assert await process.call("echo", a=1) == {"a": 1}
+
+    run(main)
+
+
+def test_more_descriptors_than_the_kernel_takes_are_refused_and_as_many_as_it_takes_arrive(run):
+    async def main():
+        async with house() as made:
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                fd = theirs.fileno()
+                given = {"channel": fd, "stack": fd, **{f"lane-{i}": fd for i in range(251)}}
+                child = await made.nursery.fork("mlxe-x", "entries:silent", {}, given)
+                child.signal(signal.SIGKILL)
+                await made.nursery.reap(child)
+                child.close()
+                with pytest.raises(ResourceError, match="needs 254 descriptors, at most 253"):
+                    await made.nursery.fork("mlxe-x", "entries:silent", {}, {**given, "one more": fd})
 
     run(main)
 

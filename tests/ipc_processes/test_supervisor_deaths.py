@@ -51,6 +51,18 @@ def test_a_stopped_child_dies_with_its_supervisor():
     assert all(leaks.gone(pid, 5) for pid in pids)
 
 
+def test_the_children_die_even_when_nursery_and_supervisor_are_killed_together():
+    run, (nursery, *pids) = supervisor()
+    children = [pids[0], pids[4]]
+    os.kill(nursery, signal.SIGSTOP)
+    os.kill(nursery, signal.SIGKILL)
+    end(run, signal.SIGKILL)
+    assert all(leaks.gone(pid, 5) for pid in children)
+    # What these had started has lost both its guardians.
+    for pid in leaks.processes():
+        os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["running", "importing"])
 def test_a_hundred_killed_supervisors_leave_nothing_after_a_second(moment):

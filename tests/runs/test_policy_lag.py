@@ -2,14 +2,19 @@
 
 import pytest
 
-FAKE = {"algorithm": {"name": "fake_rollouts:Fake", "min_updates": None, "batch": None}}
-
 
 def fake(live, *, rollouts, kind, **schedule):
     return live(
         algorithm={},
         stop={"env_steps": rollouts * 16},
-        schedule={"kind": kind, "executors": 2, "envs_per_executor": 2, "sync": "rollout", "rollout_steps": 8, **schedule},
+        schedule={
+            "kind": kind,
+            "executors": 2,
+            "envs_per_executor": 2,
+            "sync": "rollout",
+            "rollout_steps": 8,
+            **schedule,
+        },
         memory={"chunk_rows": 8, "keep_rows": 8},
     )
 
@@ -35,7 +40,7 @@ def test_in_the_synchronous_schedule_the_lag_is_zero(live_fake):
     ("bound", "rollouts"), [(0, 200), (1, 500), (4, 500), pytest.param(2, 10_000, marks=pytest.mark.slow)]
 )
 def test_the_bound_of_the_asynchronous_schedule_holds(live_fake, bound, rollouts):
-    result, run = fake(live_fake, rollouts=rollouts, kind="oa", max_policy_lag=bound)
+    _, run = fake(live_fake, rollouts=rollouts, kind="oa", max_policy_lag=bound)
     updates = [line for line in learned(run) if line["updates"]]
     assert len(updates) > 10
     assert max(line["lag_max"] for line in updates) <= bound

@@ -66,7 +66,6 @@ def test_the_schema_can_hold_an_algorithms_own_keys():
 class Own(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = "own"
     learning_rate: float = Field(1e-3, gt=0)
     layers: tuple[int, ...] = (3,)
     even: int = 2

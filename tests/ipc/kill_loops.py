@@ -1,0 +1,226 @@
+"""Writers and readers of a lane that are killed at random moments and at every marked point.
+
+The evidence does not come from the lane alone: after each commit the writer counts on a page of its own, and every
+payload says which record of which life it is, in all of its words.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from memory_tools import SCHEMA, STORES, chance, child, fork, kill, lane_of, mortal, wait_for_end
+
+from mlxe_async.errors import CorruptRecord
+from mlxe_async.ipc.lanes import COUNT, CUT, EPOCH, MARK, Chunk, LaneReader, LaneWriter, begin_epoch, lane_state, mark
+from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.words import MASK, PAGE_BYTES, Words
+
+WORDS = 128  # uint64 per payload
+SLOTS = 128
+START = 2**64 - 1000
+RAMP = np.arange(WORDS, dtype=np.uint64)
+PATIENCE_S = 60
+
+
+def content(sequence: int, epoch: int) -> np.ndarray:
+    """The payload (WORDS,) of a record: no two records share a word at any place."""
+    return RAMP + np.uint64((sequence * 1000 + epoch * 2**40) & MASK)
+
+
+class CommitFirst(LaneWriter):
+    """Broken on purpose: promises a record before it is there."""
+
+    def reserve(self) -> memoryview | None:
+        payload = super().reserve()
+        if payload is not None:
+            self._headers[self.slot][MARK] = mark(self._next)
+            self._control.set("commit", self._next + 1)
+        return payload
+
+
+class Trusting(LaneReader):
+    """Broken on purpose: believes the commit word and checks nothing."""
+
+    def _copy(self, into: memoryview) -> Chunk:
+        sequence = self._position
+        into[:] = self._payloads[sequence & self._mask]
+        header = self._headers[sequence & self._mask]
+        return Chunk(sequence, header[EPOCH], header[COUNT], bool(header[CUT]), self.payload_bytes)
+
+
+@dataclass
+class Tally:
+    read: int = 0
+    corrupt: int = 0
+    miscounted: int = 0
+    lost: int = 0
+    torn: int = 0
+    half_written: int = 0
+    uncut: int = 0
+
+
+class Auditor:
+    """Reads a lane and compares every record with what its writer must have meant."""
+
+    def __init__(self, segment: Segment, reader_class: type[LaneReader]) -> None:
+        self.reader = reader_class(segment, SCHEMA, retry_pause_s=0.0001)
+        self.into = np.empty(WORDS, dtype=np.uint64)
+        self.expected, self.last_epoch = START, 0
+        self.tally = Tally()
+
+    def drain(self) -> None:
+        """Read all there is."""
+        while True:
+            try:
+                chunk = self.reader.read(self.into)
+            except CorruptRecord:
+                self.tally.corrupt += 1
+                self.reader.release(self.reader.skip())
+                self.expected = (self.expected + 1) & MASK
+                continue
+            if chunk is None:
+                return
+            self.tally.read += 1
+            # Also says that none came twice and none is missing: the sequence is the audit's own count.
+            self.tally.torn += bool((self.into != content(self.expected, chunk.epoch)).any())
+            self.tally.torn += chunk.sequence != self.expected
+            self.tally.uncut += chunk.cut != (chunk.epoch != self.last_epoch)
+            self.expected, self.last_epoch = (self.expected + 1) & MASK, chunk.epoch
+            self.reader.release(chunk.sequence)
+
+
+def write_for_ever(segment: Segment, page: Words, writer_class: type[LaneWriter]) -> None:
+    """A writer's life: as fast as the lane allows, counting on its own page what it committed."""
+    writer = writer_class(segment, SCHEMA)
+    views = [np.frombuffer(payload, dtype=np.uint64) for payload in writer.payloads]
+    while True:
+        if writer.reserve() is not None:
+            views[writer.slot][:] = content(writer.sequence, writer.epoch)
+            page.set("counted", writer.commit(WORDS) + 1)
+
+
+WRITERS = {"right": LaneWriter, "promises first": CommitFirst}
+READERS = {"right": LaneReader, "trusts": Trusting}
+
+
+def kill_writers(kills: int, seed: int, writer: str, reader: str) -> dict[str, int]:
+    """Start a writer, let it run for a random while, kill it (some stopped first), look at the lane; again and again.
+
+    Half of the lives are read all along; in the others the writer has the processor to itself while it writes.
+    """
+    draw = chance(seed)
+    with lane_of(SLOTS, 8 * WORDS, START) as segment, Segment.create("page", PAGE_BYTES) as own:
+        page = Words(own.buffer, 0, ("counted",))
+        audit = Auditor(segment, READERS[reader])
+        for _ in range(kills):
+            begin_epoch(segment)
+            began = lane_state(segment).commit
+            page.set("counted", began)
+            pid = fork(lambda: write_for_ever(segment, page, WRITERS[writer]))
+            try:
+                deadline = time.monotonic() + PATIENCE_S
+                while lane_state(segment).commit == began and time.monotonic() < deadline:
+                    assert not wait_for_end(pid, 0.0005)
+                seconds = draw.uniform(0, 0.001)
+                if draw.random() < 0.5:
+                    assert not wait_for_end(pid, seconds)
+                else:
+                    until = time.perf_counter() + seconds
+                    while time.perf_counter() < until:
+                        audit.drain()
+                if draw.random() < 0.5:
+                    os.kill(pid, signal.SIGSTOP)
+                    audit.drain()
+            finally:
+                assert os.WTERMSIG(kill(pid)) == signal.SIGKILL
+            audit.drain()
+            state = lane_state(segment)
+            assert state.commit != began
+            # The writer counts after it commits: it is at most one behind, and never ahead.
+            audit.tally.miscounted += (state.commit - page.get("counted")) & MASK not in (0, 1)
+            audit.tally.lost += audit.expected != state.commit
+            audit.tally.half_written += audit.reader._headers[state.commit % SLOTS][MARK] == 0
+        return asdict(audit.tally)
+
+
+def killed_at(store: int) -> dict[str, int]:
+    """Three lives, each killed in its second record before its `store`th store, then one that ends well."""
+    with lane_of(SLOTS, 8 * WORDS, START) as segment:
+        audit = Auditor(segment, LaneReader)
+
+        def write(writer: LaneWriter, between: Callable[[], None]) -> None:
+            assert writer.reserve() is not None
+            room = np.frombuffer(writer.payloads[writer.slot], dtype=np.uint64)
+            whole = content(writer.sequence, writer.epoch)
+            between()
+            room[: WORDS // 2] = whole[: WORDS // 2]
+            between()
+            room[WORDS // 2 :] = whole[WORDS // 2 :]
+            writer.commit(WORDS)
+
+        def life(stores: int) -> None:
+            writer = LaneWriter(segment, SCHEMA)
+            write(writer, lambda: None)
+            fuse = mortal(writer, stores, die=lambda: os.kill(os.getpid(), signal.SIGKILL))
+            write(writer, fuse.burn)
+
+        deaths = 0
+        for stores in (store, store, store, STORES):
+            begin_epoch(segment)
+            with child(lambda stores=stores: life(stores)) as pid:
+                deaths += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+            audit.drain()
+        audit.tally.lost += audit.expected != lane_state(segment).commit
+        return {"deaths": deaths, **asdict(audit.tally)}
+
+
+def own_for_ever(segment: Segment, page: Words) -> None:
+    """A reader's life: take over where the last one stopped owning, own each record, then give it back."""
+    reader = LaneReader(segment, SCHEMA)
+    reader.seek((START + page.get("owned")) & MASK)
+    into = np.empty(WORDS, dtype=np.uint64)
+    while True:
+        chunk = reader.read(into)
+        if chunk is not None:
+            owned = page.get("owned")
+            right = chunk.sequence == (START + owned) & MASK
+            right &= not (into != content(chunk.sequence, chunk.epoch)).any()
+            page.set("wrong", page.get("wrong") + (not right))
+            page.set("owned", owned + 1)
+            reader.release(chunk.sequence)
+
+
+def kill_readers(kills: int, seed: int) -> dict[str, int]:
+    """Write all the time while readers come and are killed; the last one owns what is left."""
+    draw = chance(seed)
+    with lane_of(SLOTS, 8 * WORDS, START) as segment, Segment.create("page", PAGE_BYTES) as own:
+        page = Words(own.buffer, 0, ("owned", "wrong"))
+        begin_epoch(segment)
+        writer = LaneWriter(segment, SCHEMA)
+
+        def write_while(condition: Callable[[], bool]) -> None:
+            deadline = time.monotonic() + PATIENCE_S
+            while condition() and time.monotonic() < deadline:
+                room = writer.reserve()
+                if room is not None:
+                    np.frombuffer(room, dtype=np.uint64)[:] = content(writer.sequence, writer.epoch)
+                    writer.commit(WORDS)
+
+        for _ in range(kills):
+            before = page.get("owned")
+            with child(lambda: own_for_ever(segment, page)):
+                write_while(lambda before=before: page.get("owned") == before)
+                until = time.perf_counter() + draw.uniform(0, 0.001)
+                write_while(lambda until=until: time.perf_counter() < until)
+            assert page.get("owned") > before
+        written = (writer.sequence - START) & MASK
+        with child(lambda: own_for_ever(segment, page)) as pid:
+            deadline = time.monotonic() + PATIENCE_S
+            while page.get("owned") < written and time.monotonic() < deadline:
+                assert not wait_for_end(pid, 0.001)
+        return {"written": written, "owned": page.get("owned"), "wrong": page.get("wrong")}

@@ -1,0 +1,163 @@
+"""The executor: true rows, whole rollouts, faults that stay where they are."""
+
+import numpy as np
+import pytest
+from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakePage, FakeTask, FakeWeights
+
+from mlxe_async.errors import MlxeError
+from mlxe_async.roles.executor import Executor, ExecutorPlan, TooManyFaults
+
+CHUNK = 4
+
+
+def make(task, *, sync="episode", rollout_steps=5, lane=None, weights=None, fault_limit=3, **more):
+    plan = ExecutorPlan(
+        index=1,
+        seed=7,
+        life=0,
+        sync=sync,
+        rollout_steps=rollout_steps,
+        chunk_rows=CHUNK,
+        step_timeout_s=5.0,
+        reset_timeout_s=60.0,
+        fault_limit=fault_limit,
+        fault_window_s=60.0,
+    )
+    lane = lane or FakeLane(CHUNK)
+    said, waits = [], []
+    executor = Executor(
+        plan,
+        task=task,
+        algorithm=FakeAlgorithm(),
+        layout=LAYOUT,
+        lane=lane,
+        weights=weights or FakeWeights(),
+        page=FakePage(),
+        notify=said.append,
+        wait=waits.append,
+        **more,
+    )
+    return executor, lane, said, waits
+
+
+def test_a_rollout_is_one_episode_whatever_the_size_of_a_block():
+    executor, lane, said, _ = make(FakeTask([10]))
+    report = executor.generate(rollout=0)
+    rows = lane.rows(CHUNK)
+    assert report["rows"] == 10
+    assert rows["obs"][:, 1].tolist() == list(range(10))
+    assert rows["next_obs"][:, 1].tolist() == list(range(1, 11))
+    assert rows["step"].tolist() == list(range(10))
+    assert rows["terminated"].tolist() == [0] * 9 + [1]
+    assert rows["last"].tolist() == [0] * 9 + [1]
+    assert [count for _, count, _ in lane.blocks] == [4, 4, 2]
+    assert said == [{"kind": "commit"}] * 2
+    assert report["episodes"][0]["return"] == 10.0
+
+
+def test_the_last_observation_is_the_true_one_and_truncation_is_not_termination():
+    executor, lane, _, _ = make(FakeTask([3], truncated=True))
+    executor.generate(rollout=0)
+    rows = lane.rows(CHUNK)
+    assert rows["next_obs"][-1].tolist() == [0, 3]
+    assert (rows["terminated"].tolist(), rows["truncated"].tolist()) == ([0, 0, 0], [0, 0, 1])
+
+
+def test_a_rollout_of_steps_goes_over_episodes_without_false_rows_and_ends_with_a_cut():
+    executor, lane, _, _ = make(FakeTask([2, 3]), sync="rollout", rollout_steps=5)
+    report = executor.generate(rollout=0)
+    rows = lane.rows(CHUNK)
+    assert report["rows"] == 10
+    mine = rows["env"] == 0
+    assert rows["obs"][mine].tolist() == [[0, 0], [0, 1], [1, 0], [1, 1], [2, 0]]
+    assert rows["next_obs"][mine].tolist() == [[0, 1], [0, 2], [1, 1], [1, 2], [2, 1]]
+    assert rows["terminated"][mine].tolist() == [0, 1, 0, 1, 0]
+    assert rows["cut"][mine].tolist() == [0, 0, 0, 0, 1]
+    assert rows["episode"][mine].tolist() == [0, 0, 1, 1, 2]
+    assert rows["last"].tolist() == [0] * 9 + [1]
+    second = executor.generate(rollout=1)
+    assert second["rows"] == 10
+    assert lane.rows(CHUNK)["obs"][10].tolist() == [2, 1]
+
+
+def test_weights_are_taken_between_rollouts_only_and_every_row_says_which():
+    weights = FakeWeights(version=3)
+    executor, lane, _, _ = make(FakeTask([3]), weights=weights)
+    executor.generate(rollout=0)
+    weights.version = 8
+    executor.generate(rollout=1)
+    assert lane.rows(CHUNK)["version"].tolist() == [3] * 3 + [8] * 3
+
+
+def test_a_version_that_is_asked_for_and_not_there_is_an_error_by_name():
+    executor, _, _, _ = make(FakeTask([3]), weights=FakeWeights(version=3))
+    with pytest.raises(
+        MlxeError, match="executor 1 generating: expected weights 4, the newest that could be had are 3"
+    ):
+        executor.generate(rollout=0, version=4)
+
+
+def test_the_same_rollout_begun_again_is_the_same():
+    def rows_of(attempt=0, rollout=0):
+        task = FakeTask([40])
+        executor, lane, _, _ = make(task)
+        executor.generate(rollout=rollout, attempt=attempt)
+        return task.seeds, lane.rows(CHUNK)["action"].tolist()
+
+    assert rows_of() == rows_of()
+    assert rows_of()[0] != rows_of(attempt=1)[0]
+    assert rows_of(rollout=1)[1] != rows_of()[1]
+
+
+def test_every_episode_has_a_seed_of_its_own():
+    task = FakeTask([1, 1])
+    executor, _, _, _ = make(task, sync="rollout", rollout_steps=20)
+    executor.generate(rollout=0, finished_episodes=5)
+    seeds = [seed for _, seed, _ in task.seeds]
+    assert len(set(seeds)) == len(seeds) == 40
+    assert {finished for _, _, finished in task.seeds} == {5}
+
+
+def test_a_fault_is_told_its_row_is_not_kept_and_the_others_go_on():
+    task = FakeTask([4, 4], faults=[(0, 0, 2)])
+    executor, lane, said, waits = make(task, sync="rollout", rollout_steps=4)
+    report = executor.generate(rollout=0)
+    rows = lane.rows(CHUNK)
+    assert report["rows"] == 7
+    assert rows["obs"][rows["env"] == 0].tolist() == [[0, 0], [1, 0], [1, 1]]
+    assert rows["obs"][rows["env"] == 1].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3]]
+    (fault,) = [message for message in said if message["kind"] == "env_error"]
+    assert (fault["executor"], fault["env"], fault["episode"], fault["step"]) == (1, 0, 0, 2)
+    assert task.rebuilt == [0]
+    assert waits
+    assert report["begun"] == [1, 1]
+
+
+def test_too_many_faults_end_the_executor():
+    task = FakeTask([9], faults=[(0, episode, 1) for episode in range(20)])
+    executor, _, _, _ = make(task, fault_limit=3)
+    with pytest.raises(TooManyFaults, match="at most 3 environment faults"):
+        executor.generate(rollout=0)
+
+
+def test_a_full_lane_makes_the_executor_wait_a_bounded_time_at_a_time():
+    lane = FakeLane(CHUNK, full=8)
+    executor, _, _, waits = make(FakeTask([3]), lane=lane)
+    report = executor.generate(rollout=0)
+    assert report["rows"] == 3
+    assert len(waits) == 8
+    assert max(waits) <= 0.02
+
+
+def test_steps_and_resets_are_announced_with_their_limits():
+    executor, _, _, _ = make(FakeTask([2]))
+    executor.generate(rollout=0)
+    assert executor._page.calls == [60.0, "left", 60.0, "left", 5.0, "left"]
+
+
+def test_a_restarted_executor_goes_on_counting_its_episodes():
+    executor, lane, _, _ = make(FakeTask([2]), episodes=[17])
+    report = executor.generate(rollout=0)
+    assert lane.rows(CHUNK)["episode"].tolist() == [17, 17]
+    assert report["begun"] == [18]
+    assert np.array(report["episodes"][0]["episode"]) == 17

@@ -1,0 +1,58 @@
+"""CartPole with one fault each, at the 30th step of every third episode."""
+
+import os
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.classic_control import CartPoleEnv
+
+
+class Bad(CartPoleEnv):
+    """Counts, and misbehaves when it is time; what it does is left to those below."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self._steps = self._episodes = 0
+
+    def reset(self, **kwargs):
+        self._steps = 0
+        self._episodes += 1
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        if self._steps == 30 and self._episodes % 3 == 0:
+            return self.fault(super().step(action))
+        self._steps += 1
+        obs, reward, _, truncated, info = super().step(action)
+        # It goes on when the pole falls, so that every third episode comes to its 30th step.
+        self.steps_beyond_terminated = None
+        return obs, reward, False, truncated, info
+
+
+class BadRaises(Bad):
+    def fault(self, answer):
+        raise ValueError("broken at step 30")
+
+
+class BadWrongShape(Bad):
+    def fault(self, answer):
+        return (answer[0][:1], *answer[1:])
+
+
+class BadNotANumber(Bad):
+    def fault(self, answer):
+        return (np.full(4, np.nan, np.float32), *answer[1:])
+
+
+class BadExits(Bad):
+    def fault(self, answer):
+        raise SystemExit(3)
+
+
+class BadDies(Bad):
+    def fault(self, answer):
+        os._exit(7)
+
+
+for bad in (BadRaises, BadWrongShape, BadNotANumber, BadExits, BadDies):
+    gymnasium.register(f"{bad.__name__}-v0", entry_point=bad)

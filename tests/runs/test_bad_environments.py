@@ -1,0 +1,51 @@
+"""Environments that misbehave: the fault is named and located, the row is not kept, the run goes on in its budget."""
+
+import pytest
+
+from mlxe_async.errors import RunFailed
+
+FAULTS = {
+    "raises": "ValueError",
+    "wrong_shape": "shape",
+    "not_a_number": "finite",
+    "exits": "SystemExit",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_now_and_then_is_told_and_survived(live, fault):
+    result, run = live(
+        task={"env": f"bad_tasks:Bad{fault.title().replace('_', '')}-v0", "max_episode_steps": 50},
+        supervision={"env_fault_limit": 1000},
+    )
+    assert result.reason == "env_steps"
+    errors = run.all("env_error")
+    assert errors
+    assert all(FAULTS[fault] in line["message"] + line["trace"] for line in errors)
+    assert {(line["role"], line["phase"], line["step"]) for line in errors} == {("executor", "step", 31)}
+    assert all(line["seed"] is not None for line in errors)
+    assert not run.all("proc_exit", expected=False)
+    assert run.all("ledger")[-1]["ingested"] == result.steps
+
+
+def test_an_environment_that_always_fails_ends_the_run_with_its_reason(live):
+    with pytest.raises(RunFailed, match=r"at most 5 environment faults.*broken at step 30"):
+        live(
+            task={"env": "bad_tasks:BadRaises-v0", "max_episode_steps": 50},
+            schedule={"kind": "oa", "min_executors": 2},
+            stop={"env_steps": 100_000},
+            supervision={"env_fault_window_s": 600.0},
+        )
+
+
+def test_an_environment_that_ends_its_process_is_restarted_with_the_process(live):
+    result, run = live(
+        task={"env": "bad_tasks:BadDies-v0", "max_episode_steps": 50},
+        schedule={"kind": "oa"},
+        supervision={"restart_limit": 1000, "backoff_s": 0.01},
+        stop={"env_steps": 300},
+    )
+    assert result.reason == "env_steps"
+    deaths = run.all("proc_exit", expected=False)
+    assert deaths
+    assert all("exited with code 7" in line["sentence"] for line in deaths)

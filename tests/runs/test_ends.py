@@ -1,0 +1,96 @@
+"""However the command ends, nothing is left: no process, no memory, no descriptor, no file half written."""
+
+import contextlib
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from command import Command, left_after
+
+OA = """
+[stop]
+env_steps = 10_000_000
+[task]
+env = "CartPole-v1"
+[schedule]
+kind = "oa"
+executors = 2
+[evaluation]
+enabled = false
+[algorithm]
+name = "a3c"
+min_updates = 4
+"""
+
+
+@pytest.fixture
+def command(tmp_path):
+    started = []
+
+    def start(toml=OA, *arguments):
+        started.append(Command(tmp_path, toml, *arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_stops_the_run_saves_the_weights_and_gives_its_exit_code(command, number, code):
+    run = command()
+    run.saw("weights", times=3)
+    run.signal(number)
+    exit_code, _, error = run.wait()
+    lines = run.lines()
+    assert exit_code == code
+    assert "Traceback" not in error
+    assert [line for line in lines if line["event"] == "checkpoint"]
+    end = lines[-1]
+    assert (end["event"], end["reason"], end["exit_code"]) == ("run_end", number.name, code)
+    assert left_after(1.0) == {}
+
+
+def shared_memory(name):
+    """Descriptors of such memory that any living process of this host still holds."""
+    held = []
+    for entry in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            held += [target for target in [str(entry.readlink())] if name in target]
+    return held
+
+
+def killed_at_a_random_moment(command, seed):
+    chance = random.Random(seed)  # noqa: S311 - chooses moments, guards no secret
+    run = command()
+    if chance.random() < 0.5:
+        run.saw(chance.choice(["run_start", "proc_start", "weights"]))
+    pause = time.monotonic() + chance.random() * 0.5
+    while time.monotonic() < pause and run.process.poll() is None:
+        os.sched_yield()
+    run.signal(signal.SIGKILL)
+    run.process.wait()
+    left = left_after(1.0)
+    assert left == {}, f"seed {seed}: {left}"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_after_the_supervisor_is_killed_nothing_is_left_within_a_second(command, seed):
+    killed_at_a_random_moment(command, seed)
+    assert shared_memory("memfd:mlxe-memory") == []
+
+
+@pytest.mark.slow
+def test_after_the_supervisor_is_killed_nothing_is_left_a_hundred_times(command):
+    for seed in range(100):
+        killed_at_a_random_moment(command, seed)
+
+
+def test_the_exit_code_of_a_finished_run_is_0_and_the_last_line_says_how_it_ended(command):
+    run = command(OA, "--set", "stop.env_steps=500", "--no-progress")
+    exit_code, out, error = run.wait()
+    assert (exit_code, out) == (0, "")
+    assert error.splitlines()[-1].startswith("finished (env_steps) after ")

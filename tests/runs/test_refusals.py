@@ -1,0 +1,51 @@
+"""What cannot work is refused before any role is started, with the place, the reason and the exit code."""
+
+import pytest
+from command import Command
+
+GOOD = """\
+[stop]
+env_steps = 200
+[task]
+env = "CartPole-v1"
+[schedule]
+kind = "is"
+[algorithm]
+name = "a3c"
+"""
+
+
+@pytest.mark.parametrize(
+    ("override", "code", "said"),
+    [
+        ('task.env="CartPol-v1"', 2, "did you mean CartPole-v1"),
+        ('task.env="LunarLander-v3"', 2, 'pip install "gymnasium[box2d]"'),
+        ('task.env="no_such_module:Env-v0"', 2, "no_such_module"),
+        ("algorithm.batchh=3", 2, 'did you mean "batch"'),
+        ("algorithm.batch=0", 2, "algorithm.batch: got 0, expected a whole number of at least 1"),
+        ('algorithm.name="nothing"', 2, "expected one of a3c"),
+        ("schedule.executor=2", 2, 'did you mean "executors"'),
+        ("memory.capacity_rows=1000000000", 4, "MiB"),
+        ('run.dir="/proc/nothing"', 4, "no run folder can be made"),
+    ],
+)
+def test_a_run_that_cannot_work_is_refused(tmp_path, override, code, said):
+    command = Command(tmp_path, GOOD, "--set", override)
+    try:
+        exit_code, _, error = command.wait()
+    finally:
+        command.close()
+    assert exit_code == code, error
+    assert said in error
+    assert "Traceback" not in error
+    assert not command.lines()
+
+
+def test_a_mistake_in_the_algorithms_own_keys_is_told_with_file_and_line(tmp_path):
+    command = Command(tmp_path, GOOD + "discount = 2.0\n")
+    try:
+        exit_code, _, error = command.wait()
+    finally:
+        command.close()
+    assert exit_code == 2
+    assert "settings.toml:9: algorithm.discount: got 2.0, expected" in error
