@@ -73,7 +73,7 @@ class Network:
 
     def __post_init__(self) -> None:
         if len(self.input_scale) not in (1, self.inputs):
-            raise ValueError(f"input scale: expected 1 or {self.inputs} factors, got {len(self.input_scale)}")
+            raise ValueError(f"input_scale: expected 1 or {self.inputs} factors, got {len(self.input_scale)}")
 
     @property
     def parameters(self) -> Parameters:
@@ -183,6 +183,10 @@ class TorchNetwork:
                 y = self._activate(bias.addmm(y, weight))
             outputs.append(last_bias.addmm(y, last_weight))
         return tuple(outputs)
+
+    def clip_gradient(self, largest: float) -> None:
+        """Shorten the gradient to this norm if it is longer."""
+        self.gradient.mul_((largest / self.gradient.norm().clamp(min=1e-12)).clamp(max=1))
 
     def optimiser(self, kind: Callable[..., torch.optim.Optimizer], **options: Any) -> torch.optim.Optimizer:
         """An optimiser of this kind that steps on all weights as one tensor, which spares it a loop over layers."""

@@ -7,6 +7,7 @@ torch nor reinforcement learning.
 
 from __future__ import annotations
 
+import random
 import select
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -106,6 +107,10 @@ class Workshop:
             fault_limit=supervision["env_fault_limit"],
             fault_window_s=supervision["env_fault_window_s"],
         )
+        # Forked from one process, all would share the state of the global generators some environments use.
+        seed = derive_seed(self.settings["run"]["seed"], "executor.globals", index, plan.life)
+        random.seed(seed)
+        np.random.seed(seed)
         self.page.enter(schedule["reset_timeout_s"])
         task = VectorTask(self.settings["task"], schedule["envs_per_executor"])
         self.page.leave()

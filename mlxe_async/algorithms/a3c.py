@@ -30,7 +30,7 @@ METRICS = ("loss", "value_loss", "entropy", "gradient_norm", "effective_share")
 class A3CSettings(BaseModel):
     """The fields of `[algorithm]` beside `name = "a3c"`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     common: Sizes = Field((), description="Layers that actor and critic share; more let them learn from each other.")
     policy: Sizes = Field((64, 64), description="The actor's own layers; more represent finer policies, but slower.")
@@ -243,9 +243,9 @@ class A3C:
         return tensors
 
     def _apply(self, clock: Clock) -> None:
-        s, gradient = self.settings, self._learned.gradient
+        s = self.settings
         if s.max_gradient_norm:
-            gradient.mul_((s.max_gradient_norm / gradient.norm().clamp(min=1e-12)).clamp(max=1))
+            self._learned.clip_gradient(s.max_gradient_norm)
         decayed = s.learning_rate * s.learning_rate_decay**clock.episodes
         self._optimiser.param_groups[0]["lr"] = max(s.learning_rate_min, decayed)
         self._optimiser.step()

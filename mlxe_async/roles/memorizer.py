@@ -102,7 +102,7 @@ class Memorizer:
                     block = lane.read(self._block)
                 except CorruptRecord as error:
                     self.memory.set_aside(index, sequence, self.algorithm.derive)
-                    lane.skip()
+                    lane.release(lane.skip())
                     total["corrupt"].append({"lane": index, "sequence": sequence, "detail": str(error)})
                     continue
                 if block is None:

@@ -42,6 +42,9 @@ class Run(Table):
     python_path: tuple[Folder, ...] = listed(
         max_length=16, description="Folders, relative to the settings file, with your own environments and algorithms."
     )
+    init_from: Folder | None = Field(
+        default=None, description="A run, by its folder or as in runs/, whose saved weights this one begins with."
+    )
 
 
 class Stop(Table):

@@ -39,7 +39,7 @@ from mlxe_async.logs.journal import Journal
 from mlxe_async.memory.replay import ReplayMemory, ReplayShape
 from mlxe_async.memory.rollouts import RolloutMemory
 from mlxe_async.rows import Array
-from mlxe_async.run_folder import RunFolder
+from mlxe_async.run_folder import RunFolder, load_checkpoint
 from mlxe_async.schedules import SCHEDULES
 from mlxe_async.settings import Settings, as_tables, dump_settings
 from mlxe_async.settings.problems import Problem
@@ -128,6 +128,7 @@ class Supervisor:
         self._base = Path(run_dir or settings.run.dir)
         self._began = time.monotonic()
         self._subscribers: list[Callable[[dict[str, Any]], None]] = []
+        self._queues: list[asyncio.Queue[dict[str, Any] | None]] = []
         self._nursery = Nursery(on_exited=self._nursery_exited)
         self._cpu = CpuClock()
         self._counters = Counters()
@@ -155,6 +156,21 @@ class Supervisor:
         self._subscribers.append(callback)
         if self._journal is not None:
             self._journal.subscribe(callback)
+
+    def events(self) -> AsyncIterator[dict[str, Any]]:
+        """Every line of the log from now on, as it is written: `async for event in supervisor.events()`.
+
+        Ends with the run. Lines wait in memory until they are taken.
+        """
+        queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self.subscribe(queue.put_nowait)
+        self._queues.append(queue)
+
+        async def lines() -> AsyncIterator[dict[str, Any]]:
+            while (line := await queue.get()) is not None:
+                yield line
+
+        return lines()
 
     def request_stop(self, reason: str = "requested") -> None:
         """Stop soon: finish what is under way, save, and return. Call it from the loop's thread."""
@@ -212,6 +228,8 @@ class Supervisor:
         except BaseException as error:  # noqa: BLE001 - told to the log, then raised again below
             failure = _first_of(error)
         result: Result | None = await _to_the_end(self._shut_down(failure))
+        for queue in self._queues:
+            queue.put_nowait(None)
         if failure is not None:
             raise failure
         assert result is not None  # noqa: S101 - without a failure there is a folder and so a result
@@ -223,7 +241,11 @@ class Supervisor:
         began = time.monotonic()
         async with self._probed():
             self._blueprint = blueprint = Blueprint(self.settings, self._facts)
+            first = self._weights_to_begin_with(blueprint)
             self._segments = blueprint.create_segments()
+            if first is not None:
+                # The learner goes on from what is published, as it would after a restart.
+                WeightsWriter(self._segments["weights"]).publish(first)
             self._open_folder(blueprint)
             self._story.emit(
                 events.ProbeOk(
@@ -276,8 +298,7 @@ class Supervisor:
 
     def _open_folder(self, blueprint: Blueprint) -> None:
         # Written back with the algorithm's defaults, which only the probe knows.
-        algorithm = self.settings.algorithm.model_copy(update=self._facts["algorithm"])
-        settings = self.settings.model_copy(update={"algorithm": algorithm})
+        settings = self.settings.with_algorithm(self._facts["algorithm"])
         self._folder = folder = RunFolder.create(self._base, settings.run.name)
         try:
             self._journal = Journal(folder.log_path, folder.name)
@@ -303,6 +324,21 @@ class Supervisor:
                 python_path=list(settings.run.python_path),
             )
         )
+
+    def _weights_to_begin_with(self, blueprint: Blueprint) -> Array | None:
+        run = self.settings.run.init_from
+        if run is None:
+            return None
+        place = self.settings.places.of(("run", "init_from"))
+        try:
+            tensors, facts = load_checkpoint(run)
+        except MlxeError as error:
+            raise SettingsError([f"{place}: run.init_from: {error}"]) from error
+        if facts["parameters"] != self._facts["parameters"]:
+            got, wanted = sum(tensor.size for tensor in tensors.values()), blueprint.parameters
+            problem = f"got a network of {got:,} weights in other shapes, expected the {wanted:,} of this task"
+            raise SettingsError([f"{place}: run.init_from: {problem} and [algorithm]"])
+        return np.concatenate([tensors[name].ravel() for name, _ in facts["parameters"]]).astype(np.float32)
 
     def _make_crew(self, blueprint: Blueprint) -> None:
         """All wiring in one place: which process holds which role, which handle talks to which process."""

@@ -110,3 +110,16 @@ def test_loaded_weights_do_not_change_with_the_callers_buffer():
 def test_input_scales_must_fit_the_observation():
     with pytest.raises(ValueError, match="expected 1 or 4 factors, got 3"):
         Network(4, (), {"value": (1,)}, input_scale=(1.0, 2.0, 3.0))
+
+
+def test_only_gradients_longer_than_the_bound_are_shortened():
+    learned = TorchNetwork(SHAPES[0], SHAPES[0].initial(0))
+    learned.gradient.fill_(1.0)
+    length = float(learned.gradient.norm())
+    learned.clip_gradient(2 * length)
+    assert float(learned.gradient.norm()) == pytest.approx(length, rel=1e-4)
+    learned.clip_gradient(0.5)
+    assert float(learned.gradient.norm()) == pytest.approx(0.5, rel=1e-4)
+    learned.gradient.zero_()
+    learned.clip_gradient(0.5)
+    assert not learned.gradient.any()

@@ -63,6 +63,11 @@ class Tally:
     half_written: int = 0
     uncut: int = 0
 
+    @property
+    def clean(self) -> bool:
+        """No fault so far."""
+        return not (self.corrupt or self.miscounted or self.lost or self.torn or self.uncut)
+
 
 class Auditor:
     """Reads a lane and compares every record with what its writer must have meant."""
@@ -145,6 +150,8 @@ def kill_writers(kills: int, seed: int, writer: str, reader: str) -> dict[str, i
             audit.tally.miscounted += (state.commit - page.get("counted")) & MASK not in (0, 1)
             audit.tally.lost += audit.expected != state.commit
             audit.tally.half_written += audit.reader._headers[state.commit % SLOTS][MARK] == 0
+            if not audit.tally.clean:
+                break  # one fault is enough
         return asdict(audit.tally)
 
 
@@ -177,6 +184,11 @@ def killed_at(store: int) -> dict[str, int]:
             audit.drain()
         audit.tally.lost += audit.expected != lane_state(segment).commit
         return {"deaths": deaths, **asdict(audit.tally)}
+
+
+def killed_at_each_store() -> list[dict[str, int]]:
+    """`killed_at` each store of a record, and after the last."""
+    return [killed_at(store) for store in range(STORES + 1)]
 
 
 def own_for_ever(segment: Segment, page: Words) -> None:

@@ -28,7 +28,6 @@ SAFE = {
     "x86, order alone": (X86_BARE, Ordered),
     "x86, a reader that is overtaken": (X86_OVERTAKEN, Ordered),
     "weak order": (FULL, Weak),
-    "weak order, across the wrap": (replace(FULL, start=MOD - 2), Weak),
     "weak order, no checksum": (replace(FULL, crc="none"), Weak),
     "weak order, a reader that is overtaken, no fences": (
         replace(X86_OVERTAKEN, crc="full", writer_fences=False, reader_fences=False),
@@ -89,13 +88,20 @@ def test_in_no_order_of_events_is_a_record_lost_torn_repeated_or_joined_across_a
     [
         (replace(FULL, lives=4), Ordered),
         (replace(FULL, records=4), Ordered),
+        (replace(FULL, start=MOD - 2), Weak),
         (replace(FULL, lives=3), Weak),
         (replace(FULL, writer_fences=False), Weak),
     ],
-    ids=["three deaths", "four records", "weak order, two deaths", "weak order, the writer without fences"],
+    ids=[
+        "three deaths",
+        "four records",
+        "weak order, across the wrap",
+        "weak order, two deaths",
+        "weak order, the writer without fences",
+    ],
 )
 def test_nor_in_the_larger_cases(rules, machine):
-    assert explore(rules, machine) > 50_000
+    assert explore(rules, machine) > 30_000
 
 
 @pytest.mark.parametrize("name", MUTANTS)
