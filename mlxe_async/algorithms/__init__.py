@@ -11,7 +11,11 @@ from mlxe_async.errors import SettingsError
 
 __all__ = ["REGISTRY", "Algorithm", "Clock", "Distributed", "Priorities", "load_algorithm"]
 
-REGISTRY = {"a3c": "mlxe_async.algorithms.a3c:A3C"}
+REGISTRY = {
+    "a3c": "mlxe_async.algorithms.a3c:A3C",
+    "dqn": "mlxe_async.algorithms.dqn:DQN",
+    "ppo": "mlxe_async.algorithms.ppo:PPO",
+}
 """Built-in algorithms; the module is imported only when its name is asked for."""
 
 

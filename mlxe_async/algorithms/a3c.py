@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from mlxe_async.algorithms.interface import Clock, Metrics, Priorities, Rows, flat_observations
 from mlxe_async.maths import categorical, correction, priorities, returns, symmetry, vtrace
 from mlxe_async.networks import Activation, Floats, Network, NumpyNetwork, TorchNetwork
+from mlxe_async.optimisers import FlatOptimiser, OptimiserKind
 from mlxe_async.rows import Array, Column, Spaces
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class A3CSettings(BaseModel):
     ratio_clip: float = Field(1.0, gt=0, description="Largest weight of a row; higher has less bias, more variance.")
     value_coefficient: float = Field(1.0, ge=0, description="Higher favours the critic in layers that are shared.")
     entropy: float = Field(0.01, ge=0, description="Higher keeps the policy random for longer.")
-    optimiser: Literal["radam", "adam"] = Field("radam", description="radam starts more carefully than adam.")
+    optimiser: OptimiserKind = Field("radam", description="radam starts more carefully than adam.")
     learning_rate: float = Field(1e-3, gt=0, description="Higher learns faster, until it forgets or diverges.")
     learning_rate_decay: float = Field(0.998, gt=0, le=1, description="Factor per finished episode; 1 never decays.")
     learning_rate_min: float = Field(1e-6, ge=0, description="Higher keeps late learning faster.")
@@ -246,9 +247,7 @@ class A3C:
         s = self.settings
         if s.max_gradient_norm:
             self._learned.clip_gradient(s.max_gradient_norm)
-        decayed = s.learning_rate * s.learning_rate_decay**clock.episodes
-        self._optimiser.param_groups[0]["lr"] = max(s.learning_rate_min, decayed)
-        self._optimiser.step()
+        self._optimiser.step(max(s.learning_rate_min, s.learning_rate * s.learning_rate_decay**clock.episodes))
         self._average.lerp_(self._learned.flat, s.average or 1.0)
 
     def weights(self) -> Floats:
@@ -257,7 +256,6 @@ class A3C:
 
     def set_weights(self, flat: Floats) -> None:
         """Learn on from these weights; the optimiser's memory starts empty."""
-        kind = {"radam": self._torch.optim.RAdam, "adam": self._torch.optim.Adam}[self.settings.optimiser]
         self._learned = TorchNetwork(self.network, flat, self._device)
         self._average = self._learned.flat.clone()
-        self._optimiser = self._learned.optimiser(kind, lr=self.settings.learning_rate, eps=1e-7)
+        self._optimiser = FlatOptimiser(self.settings.optimiser, self._learned.flat, self._learned.gradient, eps=1e-7)

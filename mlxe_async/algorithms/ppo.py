@@ -8,7 +8,7 @@ environment steps; the running normalisation of observations travels with the we
 What do I change to make ...
   another loss                `policy_loss`, `value_loss` or `entropy`: pure functions, added up in `_loss`.
   a clipped value loss        `value_loss`; the value before the update is `target - advantage` in `_prepare`.
-  an adaptive KL penalty      add `coefficient * approximate_kl(...)` to `total` in `_loss`, adapt it in `update`.
+  an adaptive KL penalty      add `coefficient * correction.approximate_kl(...)` to `total` in `_loss`.
   other advantages (V-trace)  the one line with `generalised_advantage` in `_prepare`.
   A2C                         no code: epochs = 1, minibatch as large as a rollout, discount and gae_lambda to taste.
   continuous actions          `act`, `_log_probs` and the first lines of `_loss`: all that knows of a softmax.
@@ -16,14 +16,15 @@ What do I change to make ...
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from mlxe_async.algorithms.interface import Clock, Metrics, Priorities, Rows, flat_observations
-from mlxe_async.maths import annealing, categorical, normaliser, returns
-from mlxe_async.networks import Activation, Floats, Network, NumpyNetwork, TorchNetwork, parameter_count, unflatten
+from mlxe_async.maths import annealing, categorical, correction, gradients, normaliser, returns, rollouts
+from mlxe_async.networks import Activation, Floats, Network, NumpyNetwork, TorchNetwork, parameter_count
 from mlxe_async.rows import Array, Column, Spaces
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ class PPOSettings(BaseModel):
     entropy: float = Field(0.01, ge=0, description="Higher keeps the policy random for longer.")
     learning_rate: float = Field(1e-3, gt=0, description="Higher learns faster, until it forgets or diverges.")
     learning_rate_last: float = Field(1e-4, ge=0, description="Rate after anneal_steps; higher keeps learning faster.")
-    anneal_steps: int = Field(500_000, ge=1, description="Environment steps until learning_rate_last; more fall slower.")
+    anneal_steps: int = Field(
+        500_000, ge=1, description="Environment steps until learning_rate_last; more fall slower."
+    )
     max_gradient_norm: float = Field(0.5, ge=0, description="Longer gradients are cut to this; 0 never cuts.")
 
 
@@ -75,25 +78,9 @@ def entropy(log_probs: torch.Tensor) -> torch.Tensor:
     return -(log_probs.exp() * log_probs).sum(-1).mean()
 
 
-def approximate_kl(log_prob: torch.Tensor, behaviour_log_prob: torch.Tensor) -> torch.Tensor:
-    """KL(behaviour || policy) as mean((ratio - 1) - log ratio): unbiased, never negative. Both (M,) -> ()."""
-    log_ratio = log_prob - behaviour_log_prob
-    return (log_ratio.exp() - 1 - log_ratio).mean()
-
-
 def normalised_advantage(advantage: torch.Tensor) -> torch.Tensor:
     """Mean 0 and deviation 1 within a minibatch, so that the step does not depend on the rewards' size. (M,)."""
     return (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
-
-
-def breaks(batch: Rows) -> Array:
-    """Where nothing flows back from the next row (T, B): ends of episodes, cuts, gaps, and the last valid row."""
-    ends: Array = (batch["terminated"] | batch["truncated"] | batch["cut"]).astype(bool)
-    follows = batch["valid"][1:].astype(bool)  # an environment that was rebuilt leaves a gap without an end
-    follows = follows & (batch["episode"][1:] == batch["episode"][:-1]) & (batch["step"][1:] == batch["step"][:-1] + 1)
-    ends[:-1] |= ~follows
-    ends[-1] = True
-    return ends
 
 
 class PPO:
@@ -105,6 +92,7 @@ class PPO:
     derived_columns: tuple[Column, ...] = ()
     window = 1
     priorities = Priorities()
+    _moments: normaliser.Moments
 
     def __init__(
         self, settings: PPOSettings, spaces: Spaces, *, seed: int, learns: bool, threads: int = 1, device: str = "cpu"
@@ -112,19 +100,15 @@ class PPO:
         if spaces.actions is None:
             raise ValueError("algorithm.name: ppo needs a task with discrete actions")
         self.settings, self.spaces, s = settings, spaces, settings
-        inputs = int(np.prod(spaces.observation_shape))
-        self.network = Network(
-            inputs, s.common, {"policy": (*s.policy, spaces.actions), "value": (*s.value, 1)}, s.activation
-        )
-        self._weights = parameter_count(self.network.parameters)
-        moments = (("normaliser.mean", (inputs,)), ("normaliser.variance", (inputs,)), ("normaliser.count", (1,)))
-        self.parameters = self.network.parameters + moments
+        self._inputs = int(np.prod(spaces.observation_shape))
+        heads = {"policy": (*s.policy, spaces.actions), "value": (*s.value, 1)}
+        self.network = Network(self._inputs, s.common, heads, s.activation)
+        sizes = {"mean": (self._inputs,), "variance": (self._inputs,), "rows": (1,)}
+        self.parameters = (*self.network.parameters, *((f"normaliser.{name}", size) for name, size in sizes.items()))
         self.batch_rows = s.minibatch
         # A small last layer: the first policy is nearly uniform, whatever the observations.
-        initial = self._flat(
-            self.network.initial([seed, 0], {"policy": 0.01}),
-            normaliser.Moments(np.zeros(inputs), np.ones(inputs), 0),
-        )
+        weights = self.network.initial([seed, 0], {"policy": 0.01})
+        initial = np.concatenate([weights, np.zeros(self._inputs), np.ones(self._inputs), [0]], dtype=np.float32)
         self.load(initial)
         if learns:
             import torch
@@ -138,53 +122,54 @@ class PPO:
 
     def load(self, flat: Floats) -> None:
         """Act with these weights, and this normalisation, from now on."""
-        self._acting = NumpyNetwork(self.network, flat[: self._weights])
-        self._acting_moments = self._moments(np.array(flat))
-        self._versions: tuple[Floats, NumpyNetwork] | None = None
+        self._logits = self._actor(np.array(flat))
+        self._versions: tuple[Floats, Callable[[Array], Floats]] | None = None
 
     def act(self, obs: Array, rng: np.random.Generator) -> Rows:
         """Sample from the softmax of the actor's outputs, with its log-probability."""
-        log_probs = self._log_probs(obs)
+        log_probs = categorical.log_softmax(self._logits(obs))
         action = categorical.sample(log_probs, rng)
         return {"action": action, "log_prob": categorical.of_action(log_probs, action)}
 
     def greedy(self, obs: Array) -> Array:
         """The most probable action."""
-        return np.asarray(self._log_probs(obs).argmax(-1))
+        return np.asarray(self._logits(obs).argmax(-1))
 
     def greedy_many(self, flats: Floats, obs: Array) -> Array:
         """The most probable actions of several versions, each with its own normalisation."""
         if self._versions is None or self._versions[0] is not flats:
-            self._versions = (flats, NumpyNetwork(self.network, flats[:, : self._weights]))
-        moments = self._moments(flats[:, None])
-        return np.asarray(self._versions[1]("policy", self._shown(obs, moments)).argmax(-1))
+            self._versions = (flats, self._actor(flats))
+        return np.asarray(self._versions[1](obs).argmax(-1))
 
     def behaviour_log_prob(self, obs: Array, action: Array) -> Floats:
         """The log-probability that `act` stores."""
-        return categorical.of_action(self._log_probs(obs), action)
+        return categorical.of_action(categorical.log_softmax(self._logits(obs)), action)
 
-    def _log_probs(self, obs: Array) -> Floats:
-        return categorical.log_softmax(self._acting("policy", self._shown(obs, self._acting_moments)))
+    def _actor(self, flat: Floats) -> Callable[[Array], Floats]:
+        """The actor's outputs (..., B, A) as a function of observations, for one version (P,) or several (V, P)."""
+        weights, moments = self._split(flat)
+        network = NumpyNetwork(self.network, weights)
+        if flat.ndim == 2:
+            moments = normaliser.Moments(moments.mean[:, None], moments.variance[:, None], moments.rows)
+        return lambda obs: network("policy", self._shown(obs, moments))
 
-    def _shown(self, obs: Array, moments: normaliser.Moments) -> Floats:
+    def _split(self, flat: Floats) -> tuple[Floats, normaliser.Moments]:
+        borders = np.cumsum([parameter_count(self.network.parameters), self._inputs, self._inputs])
+        weights, mean, variance, rows = np.split(flat, borders, axis=-1)
+        return weights, normaliser.Moments(mean, variance, float(rows.flat[0]))
+
+    def _shown(self, obs: Array, moments: normaliser.Moments) -> Array:
         flat = flat_observations(obs, self.spaces)
         return normaliser.normalise(flat, moments.mean, moments.variance) if self.settings.normalise else flat
 
-    def _moments(self, flat: Floats) -> normaliser.Moments:
-        named = unflatten(flat, self.parameters)
-        return normaliser.Moments(*(named[f"normaliser.{name}"] for name in normaliser.Moments._fields))
+    # -- memorizing: rollouts are taken as they are --
 
-    def _flat(self, weights: Floats, moments: normaliser.Moments) -> Floats:
-        return np.concatenate([weights, moments.mean, moments.variance, [moments.count]], dtype=np.float32)
-
-    # -- memorizing: rollouts are taken whole --
-
-    def derive(self, segment: Rows) -> Rows:  # noqa: ARG002 - advantages need the newest values, so the learner's work
-        """Nothing: advantages are computed in `update`."""
+    def derive(self, segment: Rows) -> Rows:  # noqa: ARG002 - advantages need the newest values: the learner's work
+        """Nothing is derived: advantages are computed in `update`."""
         return {}
 
-    def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:  # noqa: ARG002 - one rollout, one update
-        """One as soon as there is a rollout."""
+    def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:  # noqa: ARG002 - all are new
+        """One update as soon as there are rows."""
         return int(rows > 0)
 
     # -- learning: torch --
@@ -194,29 +179,71 @@ class PPO:
         s, rows = self.settings, self._prepare(batch)
         rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
         self._optimiser.param_groups[0]["lr"] = rate
-        measured, norms, count = [], [], len(rows["action"])
-        parts, stop = max(1, round(count / s.minibatch)), False
-        for _ in range(s.epochs):
-            for chosen in np.array_split(self._rng.permutation(count), parts):
-                loss, numbers = self._loss({name: column[chosen] for name, column in rows.items()})
-                measured.append(numbers)
-                stop = bool(s.max_kl and numbers[3] > s.max_kl)
-                if stop:
-                    break
-                norms.append(self._step(loss))
-            if stop:
+        measured = []
+        for chosen in self._minibatches(len(rows["action"])):
+            loss, numbers = self._loss({name: column[chosen] for name, column in rows.items()})
+            measured.append(numbers)
+            if s.max_kl and numbers[METRICS.index("approximate_kl")] > s.max_kl:
                 break
-        # Only now: until here learner and behaviour have seen observations in the same way.
-        self._learning_moments = normaliser.merge(self._learning_moments, self._seen(batch)) if s.normalise else self._learning_moments
-        mean = self._torch.stack(measured).mean(0).tolist()
-        last = measured[-parts:]
-        metrics = dict(zip(METRICS, mean, strict=True)) | {
-            "approximate_kl": float(self._torch.stack(last)[:, 3].mean()),
-            "gradient_norm": float(self._torch.stack(norms).mean()) if norms else 0.0,
-            "minibatches": float(len(norms)),
-            "learning_rate": rate,
-        }
-        return metrics, None
+            self._learned.gradient.zero_()
+            self._torch.autograd.backward(loss)
+            gradients.shorten(self._learned.gradient, s.max_gradient_norm)
+            self._optimiser.step()
+        if s.normalise:  # only now: until here learner and behaviour saw observations in the same way
+            seen = flat_observations(batch["obs"], self.spaces)[batch["valid"].astype(bool)]
+            self._moments = normaliser.merge(self._moments, seen)
+        means = self._torch.stack(measured).mean(0).tolist()
+        return dict(zip(METRICS, means, strict=True)) | {"minibatches": len(measured), "learning_rate": rate}, None
 
-    def _seen(self, batch: Rows) -> Array:
-        return flat_observations(batch["obs"], self.spaces)[batch["valid"].astype(bool)]
+    def _minibatches(self, rows: int) -> Iterator[Array]:
+        parts = max(1, round(rows / self.settings.minibatch))
+        for _ in range(self.settings.epochs):
+            yield from np.array_split(self._rng.permutation(rows), parts)
+
+    def _prepare(self, batch: Rows) -> dict[str, torch.Tensor]:
+        """The valid rows (N, ...) of rollouts (T, B, ...), with `advantage` and the critic's `target`."""
+        s, valid = self.settings, batch["valid"].astype(bool)
+        obs, next_obs = (self._tensor(self._shown(batch[name], self._moments)) for name in ("obs", "next_obs"))
+        value, next_value = (self._values(seen) for seen in (obs, next_obs))
+        ended, ends = batch["terminated"].astype(bool), rollouts.ends(batch)
+        arrays = (batch["reward"], value, next_value, ended, ends)
+        advantage = returns.generalised_advantage(*arrays, s.discount, s.gae_lambda)
+        rows = {"advantage": advantage, "target": advantage + value, "log_prob": batch["log_prob"]}
+        tensors = {name: self._tensor(column[valid]) for name, column in rows.items()}
+        action = self._torch.as_tensor(batch["action"][valid], dtype=self._torch.int64, device=self._device)
+        return tensors | {"obs": obs[self._torch.as_tensor(valid, device=self._device)], "action": action}
+
+    def _values(self, obs: torch.Tensor) -> Array:
+        """V (T, B) of normalised observations (T, B, O), in double precision for the sums to come."""
+        with self._torch.no_grad():
+            (value,) = self._learned(obs.reshape(-1, self._inputs), "value")
+        return np.asarray(value.reshape(obs.shape[:-1]).numpy(force=True), np.float64)
+
+    def _tensor(self, column: Array) -> torch.Tensor:
+        return self._torch.as_tensor(column, dtype=self._torch.float32, device=self._device)
+
+    def _loss(self, rows: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The total loss of a minibatch, and the numbers that METRICS names."""
+        s = self.settings
+        logits, value = self._learned(rows["obs"], "policy", "value")
+        log_probs = logits.log_softmax(-1)
+        log_prob = log_probs.gather(-1, rows["action"][:, None])[:, 0]
+        actor = policy_loss(log_prob, rows["log_prob"], normalised_advantage(rows["advantage"]), s.clip)
+        critic, chance = value_loss(value[:, 0], rows["target"]), entropy(log_probs)
+        total = actor + s.value_coefficient * critic - s.entropy * chance
+        with self._torch.no_grad():
+            kl = correction.approximate_kl(log_prob, rows["log_prob"])
+            clipped = ((log_prob - rows["log_prob"]).exp() - 1).abs().gt(s.clip).float().mean()
+        return total, self._torch.stack((actor, critic, chance, kl, clipped)).detach()
+
+    def weights(self) -> Floats:
+        """The network's weights, then the normalisation they were learned with."""
+        mean, variance, rows = self._moments
+        return np.concatenate([self._learned.flat.numpy(force=True), mean, variance, [rows]], dtype=np.float32)
+
+    def set_weights(self, flat: Floats) -> None:
+        """Learn on from these weights and this normalisation; the optimiser's memory starts empty."""
+        weights, self._moments = self._split(np.array(flat))
+        self._learned = TorchNetwork(self.network, weights, self._device)
+        adam, rate = self._torch.optim.Adam, self.settings.learning_rate
+        self._optimiser: torch.optim.Optimizer = self._learned.optimiser(adam, lr=rate, eps=1e-5)

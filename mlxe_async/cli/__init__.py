@@ -19,12 +19,19 @@ from mlxe_async.logs.safe import visible
 
 # Each names a module with `run(arguments: Sequence[str]) -> int`, imported when asked for, and a line of help.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "follow": ("mlxe_async.cli.follow", "tell a run's events as they come: follow RUN [--json]"),
+    "follow": (
+        "mlxe_async.cli.follow",
+        "show a run while it goes on, or print its events: follow RUN [--json | --lines]",
+    ),
     "play": ("mlxe_async.cli.play", "play episodes with a run's saved policy: play RUN [--episodes N] [--render]"),
     "eval": ("mlxe_async.cli.evaluate", "test a run's saved policy as the run itself did: eval RUN"),
     "compare": (
         "mlxe_async.cli.compare",
         "run files with many seeds, print a table: compare FILE.toml ... --seeds A..B",
+    ),
+    "runs": (
+        "mlxe_async.cli.runs",
+        "list run folders, or remove old ones: runs list | runs prune [--keep N] [--older-than DAYS] [--yes]",
     ),
     "schema": ("mlxe_async.cli.schema", "print the JSON schema of settings files, or of the log: schema [--events]"),
 }

@@ -10,6 +10,7 @@ import contextlib
 import os
 import select
 import sys
+from collections.abc import Sequence
 from typing import TextIO
 
 from mlxe_async.logs.safe import visible
@@ -19,7 +20,9 @@ PATIENCE_S = 1.0
 
 
 class Console:
-    """Writes lines to a stream, with one line that keeps changing if the stream is a terminal.
+    """Writes lines to a stream, and keeps a block below them that changes if the stream is a terminal.
+
+    Of the block only the lines that changed are written again: it may be far away, over a slow connection.
 
     Args:
         stream: usually `sys.stderr`.
@@ -27,6 +30,7 @@ class Console:
 
     def __init__(self, stream: TextIO) -> None:
         self.dropped = 0
+        self.written = 0  # bytes
         try:
             self._descriptor = stream.fileno()
             self.is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -34,56 +38,80 @@ class Console:
             self._descriptor = -1
             self.is_terminal = False
         self._stream = stream
-        self._colours = self.is_terminal and not os.environ.get("NO_COLOR")
-        self._updating = False
+        self._block: list[tuple[str, int]] = []  # lines, and the columns they take; the cursor is below them
+        self._columns = 0
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines of the terminal; 80 and 24 where there is none."""
+        try:
+            size = os.get_terminal_size(self._descriptor)
+        except OSError:
+            return 80, 24
+        return size.columns or 80, size.lines or 24
 
     def line(self, text: str) -> None:
-        """Write a line, or drop it if that would mean waiting."""
-        self._write(f"{self._clear()}{visible(text)}\n")
-        self._updating = False
+        """Write a line above the block, or drop it if that would mean waiting."""
+        block = self._block
+        if self._write(f"{self._clear()}{visible(text)}\n"):
+            self._redraw(block)
 
-    def update(self, text: str) -> None:
-        """On a terminal, replace the changing line; elsewhere the same as `line`."""
-        if not self.is_terminal:
-            self.line(text)
+    def show(self, block: Sequence[tuple[str, int]]) -> None:
+        """Replace the block on a terminal.
+
+        Args:
+            block: for each line what to write, which must be harmless, and how many columns it takes.
+        """
+        columns = self.size[0]
+        if len(block) != len(self._block) or columns != self._columns:
+            self._columns = columns
+            if self._write(self._clear()):
+                self._redraw(block)
             return
-        self._write(f"\r{self._dim(visible(text, self._width() - 2))}\x1b[K")
-        self._updating = True
+        moves, row = [], len(block)
+        for number, (new, old) in enumerate(zip(block, self._block, strict=True)):
+            if new != old:
+                moves.append(f"{_down(number - row)}\r{new[0]}\x1b[K")
+                row = number
+        if moves and self._write(f"{''.join(moves)}{_down(len(block) - row)}\r"):
+            self._block = list(block)
 
     def finish(self, *lines: str) -> None:
-        """Write the last lines; worth waiting a moment for."""
+        """Write the last lines, below what the block shows; worth waiting a moment for."""
+        self._block = []
         for text in lines:
-            self._write(f"{self._clear()}{visible(text)}\n", PATIENCE_S)
-            self._updating = False
+            self._write(f"{visible(text)}\n", PATIENCE_S)
+
+    def _redraw(self, block: Sequence[tuple[str, int]]) -> None:
+        if block and self._write("".join(f"{line}\r\n" for line, _ in block)):
+            self._block = list(block)
 
     def _clear(self) -> str:
-        return "\r\x1b[K" if self._updating else ""
+        """What removes the block; it may take more lines than it had, if the terminal has become narrower."""
+        columns = max(1, self.size[0])
+        lines = sum(max(1, -(-width // columns)) for _, width in self._block)
+        self._block = []
+        return f"{_down(-lines)}\r\x1b[J" if lines else ""
 
-    def _dim(self, text: str) -> str:
-        return f"\x1b[2m{text}\x1b[22m" if self._colours else text
-
-    def _width(self) -> int:
-        try:
-            return max(20, os.get_terminal_size(self._descriptor).columns or 80)
-        except OSError:
-            return 80
-
-    def _write(self, text: str, patience_s: float = 0.0) -> None:
+    def _write(self, text: str, patience_s: float = 0.0) -> bool:
+        """Whether all of it was written; if not, nobody knows what the block looks like, and it is begun anew."""
         data = text.encode("utf-8", "backslashreplace")
         if self._descriptor < 0:
             with contextlib.suppress(OSError, ValueError):
                 self._stream.write(text)
-            return
+            return True
         while data:
             part, data = data[:WHOLE], data[WHOLE:]
-            if not self._writable(patience_s):
-                self.dropped += 1
-                return
             try:
-                os.write(self._descriptor, part)
+                written = os.write(self._descriptor, part) if self._writable(patience_s) else 0
             except OSError:
+                written = 0
+            self.written += written
+            if not written:
                 self.dropped += 1
-                return
+                self._block = []
+                return False
+        return True
 
     def _writable(self, patience_s: float) -> bool:
         poll = select.poll()
@@ -92,6 +120,10 @@ class Console:
             return bool(poll.poll(patience_s * 1000))
         except OSError:
             return False
+
+
+def _down(lines: int) -> str:
+    return f"\x1b[{lines}B" if lines > 0 else f"\x1b[{-lines}A" if lines else ""
 
 
 def silence_broken_pipes() -> None:

@@ -1,4 +1,7 @@
-"""`python -m mlxe_async follow RUN [--json]`: a run's events as they come, until it ends."""
+"""`python -m mlxe_async follow RUN [--json | --lines]`: a run as it goes on, until it ends.
+
+On a terminal it looks as it does where it was started; elsewhere every event is a line.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,47 @@ import sys
 from collections.abc import Sequence
 
 from mlxe_async.cli.arguments import Parser
+from mlxe_async.cli.console import Console
 from mlxe_async.cli.telling import told
 from mlxe_async.logs.reader import follow
 
+BREATH = 500  # events between two chances for the display: a long log is read faster than it was written
+
 
 def run(arguments: Sequence[str]) -> int:
-    """Print one line per event on stdout, for people or, with `--json`, for programs. Returns the exit code."""
-    parser = Parser("follow RUN [--json]")
+    """Show the run, or print one line per event on stdout: for people, or with `--json` for programs."""
+    parser = Parser("follow RUN [--json | --lines]")
     parser.add_argument("run")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--lines", action="store_true")
     asked = parser.parse_args(arguments)
+    console = Console(sys.stderr)
+    is_shown = console.is_terminal and sys.stdout.isatty() and not asked.json and not asked.lines
     try:
-        asyncio.run(_follow(asked.run, as_json=asked.json))
+        asyncio.run(_show(asked.run, console) if is_shown else _print(asked.run, as_json=asked.json))
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-async def _follow(run: str, *, as_json: bool) -> None:
+async def _print(run: str, *, as_json: bool) -> None:
     async for event in follow(run):
         sys.stdout.write((json.dumps(event) if as_json else told(event)) + "\n")
         sys.stdout.flush()
+
+
+async def _show(run: str, console: Console) -> None:
+    from mlxe_async.cli.view.display import Display
+
+    display = Display(console, tells=False)
+    display.start()
+    try:
+        count = 0
+        async for event in follow(run):
+            display.feed(event)
+            count += 1
+            if count % BREATH == 0:
+                await asyncio.sleep(0)
+        display.picture.is_lost = not display.picture.ending
+    finally:
+        display.stop()

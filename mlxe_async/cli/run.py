@@ -43,7 +43,7 @@ def _in_loop(settings: Settings, *, check: bool, shows_progress: bool) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if check:
             return runner.run(_check(supervisor))
-        return runner.run(_run(supervisor, settings, shows_progress=shows_progress))
+        return runner.run(_run(supervisor, shows_progress=shows_progress))
 
 
 async def _check(supervisor: Supervisor) -> int:
@@ -64,11 +64,11 @@ def probed(facts: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"note: {note}" for note in task.get("notes", []))
 
 
-async def _run(supervisor: Supervisor, settings: Settings, *, shows_progress: bool) -> int:
-    from mlxe_async.cli.progress import Progress, ProgressDisplay
+async def _run(supervisor: Supervisor, *, shows_progress: bool) -> int:
+    from mlxe_async.cli.view.display import Display
 
     console = Console(sys.stderr)
-    display = ProgressDisplay(Progress(settings), console)
+    display = Display(console)
     if shows_progress:
         supervisor.subscribe(display.feed)
         display.start()

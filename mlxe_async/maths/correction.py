@@ -26,3 +26,12 @@ def clipped(weight: torch.Tensor, largest: float = 1.0) -> torch.Tensor:
 def effective_share(weight: torch.Tensor) -> torch.Tensor:
     """Kish's effective sample size divided by the number of samples: 1 if all weights are equal, 1/M if one rules."""
     return weight.sum().square() / (weight.square().sum() * weight.numel()).clamp(min=1e-12)
+
+
+def approximate_kl(log_prob: torch.Tensor, behaviour_log_prob: torch.Tensor) -> torch.Tensor:
+    """KL(behaviour || policy) over rows drawn from the behaviour, as mean((ratio - 1) - log ratio). Both (M,) -> ().
+
+    Unbiased, and never negative (Schulman 2020, "Approximating KL divergence", estimator k3).
+    """
+    log_ratio = log_prob - behaviour_log_prob
+    return (log_ratio.exp() - 1 - log_ratio).mean()

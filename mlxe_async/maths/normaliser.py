@@ -12,26 +12,26 @@ EPSILON = 1e-8
 
 
 class Moments(NamedTuple):
-    """Mean and variance per entry (O,) of `count` observations."""
+    """Mean and variance per entry (O,) of so many rows of observations."""
 
     mean: NDArray[np.floating]
     variance: NDArray[np.floating]
-    count: float
+    rows: float
 
 
 def merge(known: Moments, rows: NDArray[np.floating]) -> Moments:
     """The moments of all observations so far and of new rows (N, O) together; Chan, Golub and LeVeque 1979.
 
-    With `known.count` 0 these are the moments of the rows alone; without rows nothing changes.
+    With `known.rows` 0 these are the moments of the rows alone; without rows nothing changes.
     """
     if rows.ndim != 2 or rows.shape[1:] != known.mean.shape:
         raise ValueError(f"merge: expected rows (N, {len(known.mean)}), got {rows.shape}")
     if not len(rows):
         return known
     values = rows.astype(np.float64)
-    new, total = len(rows), known.count + len(rows)
+    new, total = len(rows), known.rows + len(rows)
     shift = values.mean(0) - known.mean
-    squares = known.variance * known.count + values.var(0) * new + shift**2 * (known.count * new / total)
+    squares = known.variance * known.rows + values.var(0) * new + shift**2 * (known.rows * new / total)
     return Moments(known.mean + shift * (new / total), squares / total, total)
 
 

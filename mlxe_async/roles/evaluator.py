@@ -23,29 +23,7 @@ import numpy as np
 from mlxe_async.roles.benches import bench_for
 from mlxe_async.roles.trials import Floats, GreedyPolicy, Rules, Trial, Verdict
 
-__all__ = ["Evaluator", "GreedyPolicy", "Rules", "SolvedJudge", "Verdict"]
-
-
-class SolvedJudge:
-    """Says when enough consecutive tested versions have passed.
-
-    Args:
-        passes: how many in a row make the task solved.
-    """
-
-    def __init__(self, passes: int) -> None:
-        self.passes = passes
-        self._in_a_row: list[Verdict] = []
-
-    @property
-    def in_a_row(self) -> int:
-        """Passes since the last failure."""
-        return len(self._in_a_row)
-
-    def feed(self, verdict: Verdict) -> Verdict | None:
-        """Take the next verdict in order of versions; returns the first of the row once the row is long enough."""
-        self._in_a_row = [*self._in_a_row, verdict] if verdict.passed else []
-        return self._in_a_row[0] if len(self._in_a_row) >= self.passes else None
+__all__ = ["Evaluator", "GreedyPolicy", "Rules", "Verdict"]
 
 
 class Evaluator:

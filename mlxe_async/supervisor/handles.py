@@ -406,9 +406,9 @@ class EvaluatorHandle:
         self.tests += 1
         first = self._judge.feed(verdict["version"], passed=verdict["passed"])
         self._crew.story.evaluated(verdict, len(self._judge.streak))
-        keep = self._judge.streak
         if first is not None and not self._is_solved:
             self._is_solved = True
             self._solved(first, self._under_test[first])
         # Weights of versions that may still turn out to be the first of the passing ones are kept.
+        keep = [] if self._is_solved else self._judge.streak
         self._under_test = {v: flat for v, flat in self._under_test.items() if v in keep or v > verdict["version"]}

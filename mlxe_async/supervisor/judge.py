@@ -20,4 +20,4 @@ class SolvedJudge:
     def feed(self, version: int, *, passed: bool) -> int | None:
         """Hear the verdict on one version; returns the first version of the row once it is long enough."""
         self.streak = [*self.streak, version] if passed else []
-        return self.streak[-self._passes] if len(self.streak) >= self._passes else None
+        return self.streak[0] if len(self.streak) >= self._passes else None

@@ -121,7 +121,7 @@ def test_the_learning_rate_decays_with_episodes_down_to_its_minimum_in_the_optim
     rates = []
     for episodes in (0, 1, 2, 50):
         algorithm.update(batch, Clock(episodes=episodes))
-        rates.append(algorithm._optimiser.param_groups[0]["lr"])
+        rates.append(algorithm._optimiser.learning_rate)
     assert rates == pytest.approx([1e-3, 5e-4, 2.5e-4, 1e-4])
 
 

@@ -30,3 +30,11 @@ def test_the_effective_share_is_one_for_equal_weights_and_small_if_one_rules():
 def test_different_shapes_are_refused():
     with pytest.raises(ValueError, match="shapes differ"):
         correction.ratio(torch.zeros(3), torch.zeros(3, 1))
+
+
+def test_the_approximate_kl_is_zero_without_change_and_otherwise_what_the_sum_over_actions_gives():
+    behaviour, policy = torch.tensor([0.7, 0.3]), torch.tensor([0.4, 0.6])
+    drawn = torch.tensor([0] * 7 + [1] * 3)  # each action as often as the behaviour chooses it
+    exact = (behaviour * (behaviour / policy).log()).sum()
+    torch.testing.assert_close(correction.approximate_kl(policy.log()[drawn], behaviour.log()[drawn]), exact)
+    assert correction.approximate_kl(policy.log(), policy.log()) == 0

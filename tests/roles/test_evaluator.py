@@ -8,7 +8,7 @@ import pytest
 from evaluator_fakes import Constant, Corridor, Linear, Networks
 
 from mlxe_async.networks import Network
-from mlxe_async.roles.evaluator import Evaluator, Rules, SolvedJudge, Verdict
+from mlxe_async.roles.evaluator import Evaluator, Rules
 
 CARTPOLE = {"env": "CartPole-v1", "max_episode_steps": 500, "shaped_reward": True, "adverse_starts": True}
 SHORT = {"max_episode_steps": 3_000, "screen_steps": 200}
@@ -248,26 +248,3 @@ def test_a_test_survives_a_few_faults_of_its_environment_and_then_fails_with_the
     assert verdict.passed == passed
     assert ("the floor gave way" in verdict.fault) == (not passed)
     assert verdict.return_mean == 10 or not passed
-
-
-def verdicts_of(pattern):
-    return [Verdict(n, mark == "+", 20, 0, 0.0, 0.0, 0.0) for n, mark in enumerate(pattern)]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "passes", "first"),
-    [("+++", 3, 0), ("-+++", 3, 1), ("++-+++", 3, 3), ("++-++", 3, None), ("-+", 1, 1), ("", 3, None)],
-)
-def test_solved_is_the_first_of_so_many_consecutive_passes(pattern, passes, first):
-    judge = SolvedJudge(passes)
-    found = [judge.feed(verdict) for verdict in verdicts_of(pattern)]
-    assert [f.version for f in found if f] == ([] if first is None else [first])
-
-
-def test_the_judge_tells_how_far_it_is():
-    judge = SolvedJudge(3)
-    rows = []
-    for verdict in verdicts_of("++-+"):
-        judge.feed(verdict)
-        rows.append(judge.in_a_row)
-    assert rows == [1, 2, 0, 1]

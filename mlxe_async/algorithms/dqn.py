@@ -1,0 +1,229 @@
+"""DQN: values of actions, learned from replay against a slowly changing copy of themselves.
+
+Papers: Mnih et al. 2015 (replay, target network), van Hasselt et al. 2016 (Double, `double = true`).
+Where we differ: truncated and cut episodes go on with the value of their true last observation; exploration falls with
+environment steps, and its epsilon is one more number of the published weights, so that executors explore as the version
+says they should and the stored log-probability is exactly that of the mixture they drew from.
+
+What do I change to make ...
+  plain DQN                   no code: double = false.
+  another loss                `q_loss`, a pure function per row.
+  another target              `td_target`; what it needs of the rows that follow is computed in `derive`.
+  prioritised replay          `priorities = Priorities("td", ...)`, and `update` returns |error| + 0.01 per row.
+  softmax exploration         `_mixture`: action probabilities from values; its one parameter travels like epsilon.
+  a slow moving target        no code: target_every = 1, target_rate = 0.005.
+  a dueling network           heads {"value": 1, "advantage": A} and their sum, in `update` and `_actor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from mlxe_async.algorithms.interface import Clock, Metrics, Priorities, Rows, flat_observations
+from mlxe_async.maths import annealing, gradients, returns, symmetry
+from mlxe_async.networks import Activation, Floats, Network, NumpyNetwork, TorchNetwork
+from mlxe_async.rows import Array, Column, Spaces
+
+if TYPE_CHECKING:
+    import torch
+
+Sizes = tuple[Annotated[int, Field(ge=1, le=65536)], ...]
+Loss = Literal["huber", "square"]
+METRICS = ("loss", "value", "td_error", "gradient_norm")
+NEVER = 1e-12  # stands for the probability 0 where a logarithm is taken
+
+
+class DQNSettings(BaseModel):
+    """The fields of `[algorithm]` beside `name = "dqn"`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layers: Sizes = Field((128, 128), description="Hidden layers; more represent finer values, but slower.")
+    activation: Activation = Field("relu", description="relu learns sharp values fast, tanh bounds what is far away.")
+    layer_norm: bool = Field(False, description="Normalise each layer: values grow more slowly and steadily.")
+    input_scale: tuple[float, ...] = Field((1.0,), description="Factor per input; raising one makes it matter sooner.")
+    discount: float = Field(0.99, ge=0, le=1, description="Higher looks further ahead; values grow and learn slower.")
+    n_step: int = Field(1, ge=1, le=1000, description="Higher learns of consequences sooner, but off its policy.")
+    double: bool = Field(True, description="Values are less exaggerated: one network chooses, the other one judges.")
+    loss: Loss = Field("huber", description="huber grows only linearly with large errors, square trusts them fully.")
+    batch: int = Field(64, ge=1, description="Rows per update; more are smoother and slower.")
+    start_rows: int = Field(1000, ge=1, description="Rows to gather at random before learning; more are more diverse.")
+    train_every: int = Field(2, ge=1, description="New rows per update; higher replays every row less often.")
+    target_every: int = Field(
+        128, ge=1, description="Updates between two moves of the target network; higher is slower."
+    )
+    target_rate: float = Field(1.0, gt=0, le=1, description="Share of the way it moves; higher follows faster.")
+    epsilon_first: float = Field(1.0, ge=0, le=1, description="Share of random actions at the start; higher sees more.")
+    epsilon_last: float = Field(0.05, ge=0, le=1, description="Share after epsilon_steps; higher explores for ever.")
+    epsilon_steps: int = Field(10_000, ge=1, description="Environment steps until epsilon_last; more explore longer.")
+    learning_rate: float = Field(1e-3, gt=0, description="Higher learns faster, until it forgets or diverges.")
+    learning_rate_last: float = Field(1e-4, ge=0, description="Rate after anneal_steps; higher keeps learning faster.")
+    anneal_steps: int = Field(
+        100_000, ge=1, description="Environment steps until learning_rate_last; more fall slower."
+    )
+    max_gradient_norm: float = Field(10.0, ge=0, description="Longer gradients are cut to this; 0 never cuts.")
+    mirror: bool = Field(True, description="Mirror half of each batch if the task declares a symmetry.")
+
+
+def q_loss(q: torch.Tensor, target: torch.Tensor, kind: Loss) -> torch.Tensor:
+    """Half the squared error, or Huber's loss: linear beyond an error of 1. All (M,); the target has no gradient."""
+    error = target.detach() - q
+    if kind == "square":
+        return 0.5 * error.square()
+    size = error.abs()
+    return 0.5 * error.square().where(size <= 1, 2 * size - 1)
+
+
+def td_target(
+    partial: torch.Tensor, coefficient: torch.Tensor, next_q: torch.Tensor, choosing_q: torch.Tensor
+) -> torch.Tensor:
+    """Rewards seen + coefficient * Q'(s', a'), where a' maximises `choosing_q`. -> (M,).
+
+    Args:
+        partial: discounted sum of the rewards (M,) up to s'; for one step the reward.
+        coefficient: the discount (M,) up to s', 0 where the world ended (but not where it was merely left).
+        next_q: Q' (M, A) of the target network at s'.
+        choosing_q: `next_q` itself for DQN, the learned network's values (M, A) at s' for Double DQN.
+    """
+    best = choosing_q.argmax(-1, keepdim=True)
+    return partial + coefficient * next_q.gather(-1, best)[:, 0]
+
+
+class DQN:
+    """Acts greedily but for a share epsilon of random actions, and learns values by `batch` rows at a time."""
+
+    Settings: ClassVar[type[BaseModel]] = DQNSettings
+    memory: ClassVar[Literal["replay", "rollouts"]] = "replay"
+    extra_columns: tuple[Column, ...] = ()
+    window = 1
+    priorities = Priorities()
+
+    def __init__(
+        self, settings: DQNSettings, spaces: Spaces, *, seed: int, learns: bool, threads: int = 1, device: str = "cpu"
+    ) -> None:
+        if spaces.actions is None:
+            raise ValueError("algorithm.name: dqn needs a task with discrete actions")
+        self.settings, self.spaces, self.actions, s = settings, spaces, spaces.actions, settings
+        inputs = int(np.prod(spaces.observation_shape))
+        heads = {"q": (*s.layers, self.actions)}
+        self.network = Network(inputs, (), heads, s.activation, s.input_scale, s.layer_norm)
+        self.parameters = (*self.network.parameters, ("exploration.epsilon", (1,)))
+        cut = Column("cut_obs", spaces.observation_dtype, spaces.observation_shape)
+        self.derived_columns = (Column("partial", "<f4"), Column("coefficient", "<f4"), cut)
+        self.batch_rows = s.batch
+        self._seen = self._unused = 0
+        initial = np.append(self.network.initial([seed, 0]), np.float32(s.epsilon_first))
+        self.load(initial)
+        if learns:
+            import torch
+
+            torch.set_num_threads(threads)
+            self._torch, self._device = torch, device
+            self._rng = np.random.default_rng([seed, 1])
+            self.set_weights(initial)
+
+    # -- acting: numpy alone --
+
+    def load(self, flat: Floats) -> None:
+        """Act with these weights, and explore with the epsilon that came with them, from now on."""
+        self._q, self.epsilon = self._actor(flat), float(flat[-1])
+        self._versions: tuple[Floats, Callable[[Array], Floats]] | None = None
+
+    def act(self, obs: Array, rng: np.random.Generator) -> Rows:
+        """The best action, or with probability epsilon any; with the log-probability of that mixture."""
+        best = self.greedy(obs)
+        explores = rng.random(len(best)) < self.epsilon
+        action = np.where(explores, rng.integers(0, self.actions, len(best)), best)
+        return {"action": action, "log_prob": self._mixture(best, action)}
+
+    def greedy(self, obs: Array) -> Array:
+        """The action of the largest value."""
+        return np.asarray(self._q(obs).argmax(-1))
+
+    def greedy_many(self, flats: Floats, obs: Array) -> Array:
+        """The actions of the largest values of several versions."""
+        if self._versions is None or self._versions[0] is not flats:
+            self._versions = (flats, self._actor(flats))
+        return np.asarray(self._versions[1](obs).argmax(-1))
+
+    def behaviour_log_prob(self, obs: Array, action: Array) -> Floats:
+        """The log-probability that `act` stores."""
+        return self._mixture(self.greedy(obs), action)
+
+    def _mixture(self, best: Array, action: Array) -> Floats:
+        """Log of epsilon / A + (1 - epsilon) [action = best], (B,)."""
+        probability = self.epsilon / self.actions + (1 - self.epsilon) * (action == best)
+        log_prob: Floats = np.log(np.maximum(probability, NEVER)).astype(np.float32)
+        return log_prob
+
+    def _actor(self, flat: Floats) -> Callable[[Array], Floats]:
+        """Values (..., B, A) as a function of observations, for one version (P,) or several (V, P)."""
+        network = NumpyNetwork(self.network, flat[..., :-1])
+        return lambda obs: network("q", flat_observations(obs, self.spaces))
+
+    # -- memorizing: numpy alone --
+
+    def derive(self, segment: Rows) -> Rows:
+        """Each row's target as partial + coefficient * Q'(cut_obs), so that it can be replayed alone."""
+        s, ended = self.settings, bool(segment["terminated"][-1])
+        split = returns.n_step(segment["reward"], ended, s.discount, s.n_step)
+        known = {"partial": split.partial.astype(np.float32), "coefficient": split.coefficient.astype(np.float32)}
+        return known | {"cut_obs": segment["next_obs"][split.cut]}
+
+    def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:  # noqa: ARG002 - rows count here
+        """One update for every `train_every` new rows, once there were `start_rows`; the remainder is kept."""
+        self._seen += new_rows
+        if max(self._seen, rows) < self.settings.start_rows:
+            return 0
+        due, self._unused = divmod(self._unused + new_rows, self.settings.train_every)
+        return due
+
+    # -- learning: torch --
+
+    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Floats | None]:
+        """One step towards the targets; every `target_every` updates the target network becomes the learned one."""
+        s, rows = self.settings, self._tensors(batch)
+        with self._torch.no_grad():
+            if clock.updates % s.target_every == 0:
+                self._target.flat.lerp_(self._learned.flat, s.target_rate)
+            (next_q,) = self._target(rows["cut_obs"], "q")
+            choosing_q = self._learned(rows["cut_obs"], "q")[0] if s.double else next_q
+            target = td_target(rows["partial"], rows["coefficient"], next_q, choosing_q)
+        q = self._learned(rows["obs"], "q")[0].gather(-1, rows["action"][:, None])[:, 0]
+        loss = (q_loss(q, target, s.loss) * rows["weight"]).mean()
+        self._learned.gradient.zero_()
+        self._torch.autograd.backward(loss)
+        norm = gradients.shorten(self._learned.gradient, s.max_gradient_norm)
+        rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
+        self._optimiser.param_groups[0]["lr"] = rate
+        self._optimiser.step()
+        self._epsilon = annealing.linear(s.epsilon_first, s.epsilon_last, s.epsilon_steps, clock.env_steps)
+        numbers = self._torch.stack((loss, q.mean(), (target - q).abs().mean(), norm)).tolist()
+        return dict(zip(METRICS, numbers, strict=True)) | {"epsilon": self._epsilon, "learning_rate": rate}, None
+
+    def _tensors(self, batch: Rows) -> dict[str, torch.Tensor]:
+        """The columns that the loss needs, half of the rows mirrored if the task declares a symmetry."""
+        obs, cut_obs = (flat_observations(batch[name], self.spaces) for name in ("obs", "cut_obs"))
+        action = batch["action"]
+        if self.settings.mirror and self.spaces.symmetry:
+            flipped: Array = self._rng.random(len(action)) < 0.5
+            obs, cut_obs, action = symmetry.mirror(obs, cut_obs, action, flipped, self.spaces.symmetry)
+        rows = {"obs": obs, "cut_obs": cut_obs, "partial": batch["partial"], "coefficient": batch["coefficient"]}
+        rows["weight"] = batch.get("weight", np.ones(len(action)))
+        as_tensor: Any = self._torch.as_tensor
+        tensors = {name: as_tensor(row, dtype=self._torch.float32, device=self._device) for name, row in rows.items()}
+        return tensors | {"action": as_tensor(action, dtype=self._torch.int64, device=self._device)}
+
+    def weights(self) -> Floats:
+        """The learned network's weights, then epsilon."""
+        return np.append(self._learned.flat.numpy(force=True), np.float32(self._epsilon))
+
+    def set_weights(self, flat: Floats) -> None:
+        """Learn on from these weights, the target network's too; the optimiser's memory starts empty."""
+        self._learned, self._target = (TorchNetwork(self.network, flat[:-1], self._device) for _ in range(2))
+        self._optimiser = self._learned.optimiser(self._torch.optim.Adam, lr=self.settings.learning_rate)
+        self._epsilon = float(flat[-1])

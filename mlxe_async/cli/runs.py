@@ -1,0 +1,130 @@
+"""`runs list` and `runs prune`: which runs there are, and away with old ones.
+
+Pruning only says what it would do, until it is told `--yes`. It keeps what is running, what solved its task, what bears
+another name than a run gave it, and every folder in which somebody put something of his own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from mlxe_async.analysis.past_runs import PastRun, past_runs, point_latest, remove
+from mlxe_async.cli.arguments import Parser
+from mlxe_async.errors import MlxeError, RunFailed, SettingsError
+from mlxe_async.logs.safe import visible
+
+KEPT = 10
+DAY_S = 86_400.0
+
+
+def run(arguments: Sequence[str]) -> int:
+    """List or prune. Returns the exit code."""
+    commands = {"list": _list, "prune": _prune}
+    name = arguments[0] if arguments else ""
+    if name not in commands:
+        got = f'got "{visible(name, 60)}"' if name else "got nothing"
+        raise SettingsError([f"runs: {got}, expected runs list or runs prune"])
+    commands[name](arguments[1:])
+    return 0
+
+
+def _list(arguments: Sequence[str]) -> None:
+    parser = Parser("runs list [--dir DIR] [--json]")
+    parser.add_argument("--dir", type=Path, default=Path("runs"))
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args(arguments)
+    runs = past_runs(asked.dir)
+    if asked.json:
+        for one in runs:
+            sys.stdout.write(
+                json.dumps({**vars(one), "path": str(one.path), "started": one.started.isoformat()}) + "\n"
+            )
+        return
+    if not runs:
+        sys.stdout.write(f"no runs in {visible(str(asked.dir))}\n")
+    rows = [("run", "what", "state", "episodes", "steps", "time", "size"), *map(_row, runs)] if runs else []
+    sys.stdout.writelines(f"{line}\n" for line in _aligned(rows))
+
+
+def _prune(arguments: Sequence[str]) -> None:
+    parser = Parser("runs prune [--keep N] [--older-than DAYS] [--solved-too] [--dir DIR] [--yes]")
+    parser.add_argument("--keep", type=int)
+    parser.add_argument("--older-than", type=float, metavar="DAYS")
+    parser.add_argument("--solved-too", action="store_true")
+    parser.add_argument("--dir", type=Path, default=Path("runs"))
+    parser.add_argument("--yes", action="store_true")
+    asked = parser.parse_args(arguments)
+    keep = (KEPT if asked.older_than is None else 0) if asked.keep is None else asked.keep
+    days = 0.0 if asked.older_than is None else asked.older_than
+    if keep < 0 or not 0 <= days < 1e6:
+        raise SettingsError(["runs prune: got a number below 0, expected N and DAYS of at least 0"])
+    before = time.time() - days * DAY_S
+    runs = past_runs(asked.dir)
+    failures, removed, freed = [], 0, 0
+    for number, one in enumerate(runs):
+        reason = _kept_because(one, is_recent=number < keep, before=before, solved_too=asked.solved_too)
+        name = visible(one.path.name)
+        if reason:
+            sys.stdout.write(f"keep    {name}: {reason}\n")
+            continue
+        if asked.yes:
+            try:
+                remove(one)
+            except MlxeError as error:
+                failures.append(str(error))
+                continue
+        removed, freed = removed + 1, freed + one.bytes
+        sys.stdout.write(f"{'removed' if asked.yes else 'remove '} {name}: {one.state}, {size(one.bytes)}\n")
+    if asked.yes:
+        point_latest(asked.dir)
+    what = f"{removed} of {len(runs)} runs, {size(freed)}"
+    sys.stdout.write(f"removed {what}\n" if asked.yes else f"would remove {what}; --yes does it\n")
+    if failures:
+        raise RunFailed("\n".join(map(visible, failures)))
+
+
+def _kept_because(run: PastRun, *, is_recent: bool, before: float, solved_too: bool) -> str:
+    if run.held:
+        return "it is running"
+    if run.foreign:
+        return f"it holds {visible(', '.join(run.foreign), 100)}, which no run makes"
+    if run.solved and not solved_too:
+        return "it solved its task"
+    if is_recent:
+        return "it is one of the newest"
+    return "" if run.touched <= before else "it is not that old"
+
+
+def _row(run: PastRun) -> tuple[str, ...]:
+    what = f"{run.algorithm or '?'} on {run.env or '?'}, {run.schedule or '?'}"
+    state = f"{run.state}, solved" if run.solved and run.state != "solved" else run.state
+    return (
+        visible(run.path.name, 60),
+        visible(what, 50),
+        visible(state, 20),
+        "" if run.episodes is None else f"{run.episodes:,}",
+        "" if run.env_steps is None else f"{run.env_steps:,}",
+        "" if run.seconds is None else f"{run.seconds:,.0f} s",
+        size(run.bytes),
+    )
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        left = [f"{cell:<{width}}" for cell, width in zip(row[:3], widths[:3], strict=True)]
+        right = [f"{cell:>{width}}" for cell, width in zip(row[3:], widths[3:], strict=True)]
+        yield "  ".join([*left, *right]).rstrip()
+
+
+def size(count: float) -> str:
+    """`512 B`, `3.4 MiB`."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.5 else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} GiB"

@@ -1,0 +1,19 @@
+"""What is done to a gradient before an optimiser sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def shorten(gradient: torch.Tensor, longest: float) -> torch.Tensor:
+    """Scale a flat gradient (P,) in place to a norm of at most `longest`, and return the norm it had, ().
+
+    With `longest` 0 it is left as it is. The direction never changes.
+    """
+    norm: torch.Tensor = gradient.norm()
+    if longest:
+        gradient.mul_((longest / norm.clamp(min=1e-12)).clamp(max=1))
+    return norm

@@ -1,0 +1,85 @@
+"""Steps down a gradient, on one flat vector of weights.
+
+Through torch's functional forms: its optimiser classes import the compiler on their first use, which costs a second at
+every start of a learner, and more time in each step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+OptimiserKind = Literal["radam", "adam"]
+
+
+class FlatOptimiser:
+    """RAdam (Liu et al. 2020) or Adam (Kingma and Ba 2015), without weight decay.
+
+    Args:
+        kind: which of the two.
+        weights: what is stepped, in place (P,).
+        gradient: where each step finds its gradient (P,).
+        eps: keeps the division by the root of the second moment finite.
+        betas: decay of the first and of the second moment.
+    """
+
+    def __init__(
+        self,
+        kind: OptimiserKind,
+        weights: torch.Tensor,
+        gradient: torch.Tensor,
+        *,
+        eps: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+    ) -> None:
+        import torch
+
+        self._kind, self._eps, self._betas = kind, eps, betas
+        self._weights, self._gradient = weights, gradient
+        self.first_moment = torch.zeros_like(weights)
+        self.second_moment = torch.zeros_like(weights)
+        self.steps = torch.zeros((), device=weights.device)
+        self.learning_rate = 0.0
+
+    def step(self, learning_rate: float) -> None:
+        """One step with this learning rate."""
+        import torch
+        from torch.optim.adam import adam
+        from torch.optim.radam import radam
+
+        self.learning_rate = learning_rate
+        beta1, beta2 = self._betas
+        moments = [self.first_moment], [self.second_moment]
+        with torch.no_grad():
+            if self._kind == "radam":
+                radam(
+                    [self._weights],
+                    [self._gradient],
+                    *moments,
+                    [self.steps],
+                    foreach=False,
+                    beta1=beta1,
+                    beta2=beta2,
+                    lr=learning_rate,
+                    weight_decay=0.0,
+                    eps=self._eps,
+                )
+            else:
+                adam(
+                    [self._weights],
+                    [self._gradient],
+                    *moments,
+                    [],
+                    [self.steps],
+                    foreach=False,
+                    fused=True,
+                    amsgrad=False,
+                    beta1=beta1,
+                    beta2=beta2,
+                    lr=learning_rate,
+                    weight_decay=0.0,
+                    eps=self._eps,
+                    maximize=False,
+                )

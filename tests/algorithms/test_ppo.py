@@ -1,0 +1,209 @@
+"""PPO: its losses in numbers, its advantages across ends, what travels with the weights, and that it learns."""
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from mlxe_async.algorithms import Clock
+from mlxe_async.algorithms.ppo import PPO, PPOSettings, entropy, normalised_advantage, policy_loss, value_loss
+from mlxe_async.rows import Spaces
+
+SPACES = Spaces((4,), actions=3)
+
+
+def agent(seed=1, spaces=SPACES, learns=True, **settings):
+    return PPO(PPOSettings(**settings), spaces, seed=seed, learns=learns)
+
+
+def rollout(algorithm, length=16, width=3, seed=0, scale=1.0):
+    """One episode in each column, cut by the end of the rollout, as the algorithm would have acted."""
+    rng = np.random.default_rng(seed)
+    observations = (scale * rng.normal(size=(length + 1, width, 4))).astype(np.float32)
+    acted = algorithm.act(observations[:-1].reshape(-1, 4), rng)
+    rows = {name: np.zeros((length, width), np.uint8) for name in ("terminated", "truncated", "cut")}
+    rows["cut"][-1] = 1
+    rows |= {
+        "obs": observations[:-1],
+        "next_obs": observations[1:].copy(),
+        "reward": np.ones((length, width), np.float32),
+    }
+    rows |= {name: column.reshape(length, width) for name, column in acted.items()}
+    rows |= {"valid": np.ones((length, width), bool), "episode": np.zeros((length, width), np.int64)}
+    return rows | {"step": np.broadcast_to(np.arange(length)[:, None], (length, width)).copy()}
+
+
+def test_the_policy_loss_gains_nothing_beyond_the_clip_and_pays_in_full_for_mistakes():
+    ratio = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.1])
+    advantage = torch.tensor([1.0, -1.0, 1.0, -1.0, 2.0])
+    loss = policy_loss(ratio.log(), torch.zeros(5), advantage, 0.2)
+    assert loss == pytest.approx(-(1.2 - 1.5 + 0.5 - 0.8 + 2.2) / 5)
+
+
+def test_the_policy_loss_has_no_gradient_where_it_is_clipped():
+    log_prob = torch.tensor([1.5, 1.5, 0.5, 1.0]).log().requires_grad_()
+    policy_loss(log_prob, torch.zeros(4), torch.tensor([1.0, -1.0, -1.0, 1.0]), 0.2).backward()
+    assert log_prob.grad.tolist() == pytest.approx([0.0, 1.5 / 4, 0.0, -1.0 / 4])
+
+
+def test_value_loss_and_entropy_in_numbers():
+    target = torch.tensor([3.0, 0.0], requires_grad=True)
+    loss = value_loss(torch.tensor([1.0, 1.0], requires_grad=True), target)
+    loss.backward()
+    assert loss.item() == pytest.approx((2.0 + 0.5) / 2)
+    assert target.grad is None
+    assert entropy(torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log()) == pytest.approx((np.log(2) + 0.325083) / 2)
+
+
+def test_normalised_advantages_have_mean_zero_and_deviation_one_also_when_all_are_equal():
+    shown = normalised_advantage(torch.tensor([1.0, 2.0, 6.0]))
+    assert shown.tolist() == pytest.approx([-0.92582, -0.46291, 1.38873], abs=1e-4)
+    assert normalised_advantage(torch.tensor([7.0])).tolist() == [0.0]
+
+
+def prepared(algorithm, rows):
+    """Advantages back in the shape (T, B) of a rollout without padding."""
+    return algorithm._prepare(rows)["advantage"].reshape(rows["action"].shape).numpy()
+
+
+def values(algorithm, obs):
+    flat = algorithm._tensor(algorithm._shown(obs, algorithm._moments)).reshape(-1, 4)
+    return algorithm._learned(flat, "value")[0].detach().numpy().reshape(obs.shape[:-1])
+
+
+@pytest.mark.parametrize("mark", ["terminated", "truncated", "cut"])
+def test_a_failure_is_worth_nothing_and_every_other_end_the_value_of_its_true_last_observation(mark):
+    algorithm = agent(discount=0.9, gae_lambda=0.8)
+    rows = rollout(algorithm, length=6, width=1)
+    rows[mark][2], rows["episode"][3:], rows["step"][3:, 0] = 1, 1, [0, 1, 2]
+    rows["next_obs"][2] = 5.0  # the last observation of the episode is not the first one of the next
+    v, last = values(algorithm, rows["obs"])[:, 0], values(algorithm, rows["next_obs"])[:, 0]
+    bootstrap = 0.0 if mark == "terminated" else 0.9 * last[2]
+    expected = [0.0, 0.0, 1 + bootstrap - v[2]]
+    for t in (1, 0):
+        expected[t] = 1 + 0.9 * v[t + 1] - v[t] + 0.72 * expected[t + 1]
+    np.testing.assert_allclose(prepared(algorithm, rows)[:3, 0], expected, atol=1e-5)
+
+
+def test_padding_teaches_nothing():
+    results = []
+    for junk in (0.0, 50.0):
+        algorithm = agent()
+        rows = rollout(algorithm)
+        rows["valid"][10:, 1] = False
+        for name in ("obs", "next_obs", "reward"):
+            rows[name][10:, 1] = junk
+        algorithm.update(rows, Clock())
+        results.append(algorithm.weights())
+    np.testing.assert_array_equal(*results)
+
+
+def test_targets_are_advantages_plus_values():
+    algorithm = agent()
+    rows = rollout(algorithm)
+    ready = algorithm._prepare(rows)
+    value = (ready["target"] - ready["advantage"]).numpy()
+    np.testing.assert_allclose(value, values(algorithm, rows["obs"]).reshape(-1), atol=1e-5)
+
+
+def test_the_first_minibatch_sees_the_policy_that_acted():
+    algorithm = agent(epochs=1, minibatch=1000)
+    for _ in range(3):  # also after the normalisation has moved
+        algorithm.load(algorithm.weights())
+        metrics, priorities = algorithm.update(rollout(algorithm, scale=30.0), Clock())
+        assert metrics["approximate_kl"] == pytest.approx(0, abs=1e-6)
+        assert metrics["clipped_share"] == 0
+        assert priorities is None
+
+
+def test_an_update_makes_several_passes_and_ends_early_beyond_the_largest_kl():
+    rows = rollout(agent(), length=32, width=4)
+    done = {}
+    for bound in (0.0, 1e-3):
+        algorithm = agent(epochs=10, minibatch=32, max_kl=bound, learning_rate=0.01)
+        done[bound] = algorithm.update(rows, Clock())[0]["minibatches"]
+    assert done[0.0] == 40
+    assert 1 < done[1e-3] < 40
+
+
+def test_the_normalisation_travels_with_the_weights_and_survives_a_restart():
+    algorithm, heir = agent(), agent(seed=2)
+    rows = rollout(algorithm, scale=20.0)
+    algorithm.update(rows, Clock())
+    flat = algorithm.weights()
+    assert flat.shape == (sum(int(np.prod(shape)) for _, shape in algorithm.parameters),)
+    seen = rows["obs"].reshape(-1, 4)
+    np.testing.assert_allclose(flat[-9:-5], seen.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(flat[-5:-1], seen.var(0), rtol=1e-4)
+    assert flat[-1] == len(seen)
+    heir.set_weights(flat)
+    np.testing.assert_array_equal(heir.weights(), flat)
+    heir.load(flat)
+    algorithm.load(flat)
+    np.testing.assert_array_equal(heir.greedy(seen), algorithm.greedy(seen))
+
+
+def test_stored_log_probabilities_are_recomputed_within_rounding():
+    algorithm = agent(learns=False)
+    obs = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    acted = [algorithm.act(row[None], np.random.default_rng(i)) for i, row in enumerate(obs)]
+    again = algorithm.behaviour_log_prob(obs, np.array([a["action"][0] for a in acted]))
+    np.testing.assert_allclose(again, [a["log_prob"][0] for a in acted], atol=1e-5)
+
+
+def test_many_versions_act_like_each_alone_also_when_they_change():
+    algorithm = agent()
+    obs = 5 + np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    for count in (2, 3):
+        flats = []
+        for seed in range(count):
+            other = agent(seed)
+            other.update(rollout(other, seed=seed, scale=1.0 + seed), Clock())
+            flats.append(other.weights())
+        together = algorithm.greedy_many(np.stack(flats), np.broadcast_to(obs, (count, *obs.shape)))
+        for flat, actions in zip(flats, together, strict=True):
+            algorithm.load(flat)
+            np.testing.assert_array_equal(algorithm.greedy(obs), actions)
+
+
+def test_the_learning_rate_falls_with_environment_steps():
+    algorithm = agent(learning_rate=1e-3, learning_rate_last=1e-4, anneal_steps=1000)
+    rates = []
+    for steps in (0, 500, 5000):
+        algorithm.update(rollout(algorithm), Clock(env_steps=steps))
+        rates.append(algorithm._optimiser.param_groups[0]["lr"])
+    assert rates == pytest.approx([1e-3, 5.5e-4, 1e-4])
+
+
+def test_the_first_policy_is_nearly_uniform():
+    obs = 10 * np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
+    log_prob = agent(learns=False).behaviour_log_prob(obs, np.zeros(100, int))
+    np.testing.assert_allclose(log_prob, np.log(1 / 3), atol=0.05)
+
+
+def test_it_learns_which_action_fits_the_observation():
+    algorithm = agent(spaces=Spaces((4,), actions=2), epochs=4, minibatch=32, learning_rate=3e-3)
+    for number in range(12):
+        algorithm.load(algorithm.weights())
+        rows = rollout(algorithm, length=32, width=4, seed=number)
+        rows["reward"] = (rows["action"] == (rows["obs"][..., 0] > 0)).astype(np.float32)
+        rows["terminated"][:] = 1
+        algorithm.update(rows, Clock())
+    algorithm.load(algorithm.weights())
+    obs = np.random.default_rng(99).normal(size=(300, 4)).astype(np.float32)
+    assert (algorithm.greedy(obs) == (obs[:, 0] > 0)).mean() > 0.95
+
+
+@pytest.mark.parametrize("wrong", [{"clip": 0}, {"epochs": 0}, {"gae_lambda": 1.5}, {"clips": 0.2}, {"policy": [0]}])
+def test_settings_that_cannot_be_meant_are_refused_naming_the_key(wrong):
+    with pytest.raises(ValidationError, match=next(iter(wrong))):
+        PPOSettings(**wrong)
+
+
+def test_tasks_with_array_actions_are_refused_by_name():
+    with pytest.raises(ValueError, match="discrete actions"):
+        agent(spaces=Spaces((4,), action_shape=(1,)))
+
+
+def test_every_setting_says_what_raising_it_does():
+    assert all((field.description or "").endswith(".") for field in PPOSettings.model_fields.values())
