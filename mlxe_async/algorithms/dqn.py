@@ -1,12 +1,13 @@
 """DQN: values of actions, learned from replay against a slowly changing copy of themselves.
 
 Papers: Mnih et al. 2015 (replay, target network), van Hasselt et al. 2016 (Double, `double = true`).
-Where we differ: truncated and cut episodes go on with the value of their true last observation; exploration falls with
-environment steps, and its epsilon is one more number of the published weights, so that executors explore as the version
-says they should and the stored log-probability is exactly that of the mixture they drew from.
+Where we differ: layers are normalised and targets count a few rewards before they ask the network, which made the
+difference between CartPole in 10,000 and in 50,000 steps; truncated and cut episodes go on with the value of their true
+last observation; exploration falls with environment steps, and its epsilon is one more number of the published weights:
+executors explore as the version says, and the stored log-probability is that of the mixture they drew from.
 
 What do I change to make ...
-  plain DQN                   no code: double = false.
+  DQN as published            no code: double = false, n_step = 1, layer_norm = false.
   another loss                `q_loss`, a pure function per row.
   another target              `td_target`; what it needs of the rows that follow is computed in `derive`.
   prioritised replay          `priorities = Priorities("td", ...)`, and `update` returns |error| + 0.01 per row.
@@ -44,10 +45,10 @@ class DQNSettings(BaseModel):
 
     layers: Sizes = Field((128, 128), description="Hidden layers; more represent finer values, but slower.")
     activation: Activation = Field("relu", description="relu learns sharp values fast, tanh bounds what is far away.")
-    layer_norm: bool = Field(False, description="Normalise each layer: values grow more slowly and steadily.")
+    layer_norm: bool = Field(True, description="Normalise each layer: values grow more slowly and steadily.")
     input_scale: tuple[float, ...] = Field((1.0,), description="Factor per input; raising one makes it matter sooner.")
     discount: float = Field(0.99, ge=0, le=1, description="Higher looks further ahead; values grow and learn slower.")
-    n_step: int = Field(1, ge=1, le=1000, description="Higher learns of consequences sooner, but off its policy.")
+    n_step: int = Field(3, ge=1, le=1000, description="Higher learns of consequences sooner, but off its policy.")
     double: bool = Field(True, description="Values are less exaggerated: one network chooses, the other one judges.")
     loss: Loss = Field("huber", description="huber grows only linearly with large errors, square trusts them fully.")
     batch: int = Field(64, ge=1, description="Rows per update; more are smoother and slower.")
@@ -99,8 +100,17 @@ class DQN:
     Settings: ClassVar[type[BaseModel]] = DQNSettings
     memory: ClassVar[Literal["replay", "rollouts"]] = "replay"
     extra_columns: tuple[Column, ...] = ()
-    window = 1
-    priorities = Priorities()
+    window, priorities = 1, Priorities()
+    defaults: ClassVar[dict[str, dict[str, Any]]] = {
+        "schedule": {
+            "envs_per_executor": 4,
+            "sync": "rollout",
+            "rollout_steps": 32,
+            "updates_per_publish": 32,
+            "max_owed_updates": 256,
+        },
+        "memory": {"capacity_rows": 100_000},
+    }
 
     def __init__(
         self, settings: DQNSettings, spaces: Spaces, *, seed: int, learns: bool, threads: int = 1, device: str = "cpu"

@@ -1,9 +1,9 @@
 """PPO: a rollout is learned from in several epochs, by a loss that gains nothing from moving far from its behaviour.
 
 Papers: Schulman et al. 2017 (clipped surrogate, eq. 7), Schulman et al. 2016 (generalised advantages, eq. 16).
-Where we differ: the ratio is taken to the stored behaviour, so that rollouts of a slightly older version are sound
-too; truncated and cut episodes go on with the value of their true last observation; the learning rate falls with
-environment steps; the running normalisation of observations travels with the weights under one version.
+Where we differ: the ratio is taken to the stored behaviour, so that rollouts of a slightly older version are sound;
+truncated and cut episodes go on with the value of their true last observation; the running normalisation of the
+observations travels with the weights under one version.
 
 What do I change to make ...
   another loss                `policy_loss`, `value_loss` or `entropy`: pure functions, added up in `_loss`.
@@ -17,7 +17,7 @@ What do I change to make ...
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -90,8 +90,10 @@ class PPO:
     memory: ClassVar[Literal["replay", "rollouts"]] = "rollouts"
     extra_columns: tuple[Column, ...] = ()
     derived_columns: tuple[Column, ...] = ()
-    window = 1
-    priorities = Priorities()
+    window, priorities = 1, Priorities()
+    defaults: ClassVar[dict[str, dict[str, Any]]] = {
+        "schedule": {"envs_per_executor": 8, "sync": "rollout", "rollout_steps": 64, "max_owed_updates": 2}
+    }
     _moments: normaliser.Moments
 
     def __init__(
@@ -99,13 +101,12 @@ class PPO:
     ) -> None:
         if spaces.actions is None:
             raise ValueError("algorithm.name: ppo needs a task with discrete actions")
-        self.settings, self.spaces, s = settings, spaces, settings
+        self.settings, self.spaces, self.batch_rows, s = settings, spaces, settings.minibatch, settings
         self._inputs = int(np.prod(spaces.observation_shape))
         heads = {"policy": (*s.policy, spaces.actions), "value": (*s.value, 1)}
         self.network = Network(self._inputs, s.common, heads, s.activation)
         sizes = {"mean": (self._inputs,), "variance": (self._inputs,), "rows": (1,)}
         self.parameters = (*self.network.parameters, *((f"normaliser.{name}", size) for name, size in sizes.items()))
-        self.batch_rows = s.minibatch
         # A small last layer: the first policy is nearly uniform, whatever the observations.
         weights = self.network.initial([seed, 0], {"policy": 0.01})
         initial = np.concatenate([weights, np.zeros(self._inputs), np.ones(self._inputs), [0]], dtype=np.float32)
@@ -224,16 +225,15 @@ class PPO:
 
     def _loss(self, rows: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """The total loss of a minibatch, and the numbers that METRICS names."""
-        s = self.settings
+        s, behaviour = self.settings, rows["log_prob"]
         logits, value = self._learned(rows["obs"], "policy", "value")
         log_probs = logits.log_softmax(-1)
         log_prob = log_probs.gather(-1, rows["action"][:, None])[:, 0]
-        actor = policy_loss(log_prob, rows["log_prob"], normalised_advantage(rows["advantage"]), s.clip)
+        actor = policy_loss(log_prob, behaviour, normalised_advantage(rows["advantage"]), s.clip)
         critic, chance = value_loss(value[:, 0], rows["target"]), entropy(log_probs)
         total = actor + s.value_coefficient * critic - s.entropy * chance
-        with self._torch.no_grad():
-            kl = correction.approximate_kl(log_prob, rows["log_prob"])
-            clipped = ((log_prob - rows["log_prob"]).exp() - 1).abs().gt(s.clip).float().mean()
+        clipped = ((log_prob - behaviour).exp() - 1).abs().gt(s.clip).float().mean()
+        kl = correction.approximate_kl(log_prob, behaviour)
         return total, self._torch.stack((actor, critic, chance, kl, clipped)).detach()
 
     def weights(self) -> Floats:

@@ -45,7 +45,8 @@ Learn what FILE.toml says: which task, by which algorithm, and who waits for who
   --set a.b=VALUE   override a key of the file; VALUE is TOML, or else a text; may be repeated
   --check           check the settings, print the memory plan, try the environment once, and start nothing
   --no-progress     show no progress
-  --version, --help
+  --version
+  --help            this text; --help a3c lists the keys of an algorithm
 
 commands:
 {commands}
@@ -60,6 +61,10 @@ exit codes:
   5     numeric failure
   75    another run holds the run folder
   129, 130, 143   stopped by SIGHUP, SIGINT (Ctrl-C), SIGTERM, with everything saved
+
+settings, with their defaults:
+
+{settings}
 """
 
 
@@ -94,13 +99,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def help_text() -> str:
     """What `--help` prints."""
-    return HELP.format(commands="\n".join(f"  {name:<9} {about}" for name, (_, about) in COMMANDS.items()))
+    from mlxe_async.cli.explain import settings_explained
+
+    commands = "\n".join(f"  {name:<9} {about}" for name, (_, about) in COMMANDS.items())
+    return HELP.format(commands=commands, settings="\n".join(settings_explained()))
 
 
 def _command(arguments: list[str]) -> int:
     first = arguments[0] if arguments else ""
     if first in ("-h", "--help", "help"):
-        sys.stdout.write(help_text())
+        sys.stdout.write(_help_on(arguments[1]) if arguments[1:] else help_text())
         return 0
     if first == "--version":
         from mlxe_async import __version__
@@ -120,6 +128,12 @@ def _command(arguments: list[str]) -> int:
     from mlxe_async.cli.run import run as run_file
 
     return run_file(arguments)
+
+
+def _help_on(name: str) -> str:
+    from mlxe_async.cli.explain import algorithm_explained
+
+    return "\n".join(algorithm_explained(name)) + "\n"
 
 
 def _neither(first: str) -> str:

@@ -235,6 +235,7 @@ class Ledger(Event):
     duplicated: Annotated[int, "Rows taken over twice; anything but 0 is an error of ours."] = 0
     torn: Annotated[int, "Rows that failed their checks."] = 0
     kept: Annotated[int, "Rows the memory holds now."] = 0
+    capacity: Annotated[int | None, "Rows it can hold."] = None
     lanes: Annotated[list[dict[str, int]], "The same for each lane."] = field(default_factory=list)
 
 

@@ -22,7 +22,7 @@ from mlxe_async.settings.model import (
 )
 from mlxe_async.settings.places import Places
 from mlxe_async.settings.problems import Problem, describe
-from mlxe_async.settings.writing import as_tables, dump_settings, settings_schema
+from mlxe_async.settings.writing import as_tables, dump_settings, settings_schema, toml_value
 
 __all__ = [
     "AlgorithmTable",
@@ -47,4 +47,5 @@ __all__ = [
     "dump_settings",
     "load_settings",
     "settings_schema",
+    "toml_value",
 ]

@@ -257,4 +257,5 @@ def _range(node: Mapping[str, Any]) -> str:
 
 
 def _plain(number: float) -> str:
-    return str(int(number)) if float(number).is_integer() else f"{number:g}"
+    is_whole = isinstance(number, int) or (number.is_integer() and abs(number) < 1e15)
+    return str(int(number)) if is_whole else f"{number:g}"

@@ -36,19 +36,42 @@ def dump_settings(settings: Settings, *, hide_secrets: bool = False) -> str:
     return "\n".join("\n".join((f"[{name}]", *_lines(table), "")) for name, table in tables.items())
 
 
-def settings_schema(algorithm: type[BaseModel] | None = None) -> dict[str, Any]:
+def settings_schema(algorithms: Mapping[str, type[BaseModel]] | None = None) -> dict[str, Any]:
     """The JSON schema of a settings file.
 
     Args:
-        algorithm: the `Settings` of the algorithm whose keys `[algorithm]` then has; without it they are left open.
+        algorithms: the `Settings` of the algorithms that `[algorithm]` may name, by name; the keys of any other are
+            open. Without it the keys of all are.
     """
     schema = Settings.model_json_schema()
-    if algorithm is not None:
-        own = algorithm.model_json_schema(ref_template="#/$defs/{model}")
-        schema["$defs"].update(own.pop("$defs", {}))
-        own["properties"] = {"name": schema["$defs"]["AlgorithmTable"]["properties"]["name"], **own["properties"]}
-        schema["$defs"]["AlgorithmTable"] = own
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    kind = schema["$defs"]["IsSchedule"]  # what a schedule is that does not say its kind
+    kind["required"] = [key for key in kind["required"] if key != "kind"]
+    if algorithms:
+        schema["$defs"].update(_algorithms(schema["$defs"]["AlgorithmTable"], algorithms))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_untitled(schema)}
+
+
+def _algorithms(table: dict[str, Any], algorithms: Mapping[str, type[BaseModel]]) -> dict[str, Any]:
+    """Definitions: one for each algorithm's table, one for those that are not known, and their union."""
+    definitions: dict[str, Any] = {}
+    name = table["properties"]["name"]
+    for known, model in algorithms.items():
+        own = model.model_json_schema(ref_template=f"#/$defs/{known}.{{model}}")
+        definitions.update({f"{known}.{key}": value for key, value in own.pop("$defs", {}).items()})
+        own["properties"] = {"name": {**name, "const": known}, **own["properties"]}
+        own["required"] = [*own.get("required", []), *([] if known == name["default"] else ["name"])]
+        definitions[known] = own
+    other = {**name, "pattern": ":"}
+    definitions["another"] = {**table, "properties": {"name": other}, "required": ["name"]}
+    variants = [{"$ref": f"#/$defs/{variant}"} for variant in (*algorithms, "another")]
+    return {**definitions, "AlgorithmTable": {"description": table["description"], "oneOf": variants}}
+
+
+def _untitled(node: Any) -> Any:
+    """Without the titles that pydantic makes of names: they only repeat them."""
+    if isinstance(node, dict):
+        return {key: _untitled(value) for key, value in node.items() if not (key == "title" and isinstance(value, str))}
+    return [_untitled(item) for item in node] if isinstance(node, list) else node
 
 
 def _plain(value: Any) -> Any:
@@ -61,18 +84,19 @@ def _plain(value: Any) -> Any:
 
 def _lines(table: Mapping[str, Any]) -> Iterator[str]:
     for key, value in table.items():
-        yield f"{_key(key)} = {_value(value)}"
+        yield f"{_key(key)} = {toml_value(value)}"
 
 
 def _key(key: str) -> str:
     return key if _BARE.fullmatch(key) else _text(key)
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML, on one line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(_lines(value)) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_value, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, str):
         return _text(value)
     return str(value).lower() if isinstance(value, bool) else repr(value)

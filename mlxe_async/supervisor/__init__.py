@@ -1,5 +1,6 @@
 """The supervisor: starts, watches and stops the others, and runs the schedule."""
 
-from mlxe_async.supervisor.run import CheckReport, Result, Supervisor
+from mlxe_async.supervisor.results import CheckReport, Result
+from mlxe_async.supervisor.run import Supervisor
 
 __all__ = ["CheckReport", "Result", "Supervisor"]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mlxe_async.ipc.lanes import format_lane, lane_bytes
@@ -16,6 +14,7 @@ from mlxe_async.memory.replay import ReplayShape
 from mlxe_async.memory.rollouts import RolloutShape
 from mlxe_async.rows import RowLayout
 from mlxe_async.settings import Settings
+from mlxe_async.supervisor.host import usable_cores
 
 PLAN_UPDATES = 512
 ROLLOUT_SLOTS_PER_EXECUTOR = 4
@@ -168,16 +167,6 @@ class Blueprint:
             "redo": not self.free_running,
             "threads": self.learner_threads if "learner" in post.roles else 1,
         }
-
-
-def usable_cores() -> int:
-    """Cores this process may use: the smaller of its affinity and its control group's quota."""
-    cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(1, min(cores, -(-int(quota) // int(period))))
 
 
 def _size(shape: list[int]) -> int:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import os
-import platform
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from importlib import metadata
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ import numpy as np
 from mlxe_async.errors import (
     MlxeError,
     ProcessDied,
-    ProtocolError,
     ResourceError,
     RunFailed,
     SettingsError,
@@ -28,8 +26,8 @@ from mlxe_async.errors import (
     UnsupportedPlatform,
 )
 from mlxe_async.ipc.lanes import begin_epoch, lane_state
-from mlxe_async.ipc.nursery import ExitStatus, Nursery
-from mlxe_async.ipc.process import Process, ProcessListener
+from mlxe_async.ipc.nursery import Nursery
+from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.restarts import RestartPolicy
 from mlxe_async.ipc.segments import Segment, available_memory
 from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
@@ -39,7 +37,7 @@ from mlxe_async.logs.journal import Journal
 from mlxe_async.memory.replay import ReplayMemory, ReplayShape
 from mlxe_async.memory.rollouts import RolloutMemory
 from mlxe_async.rows import Array
-from mlxe_async.run_folder import RunFolder, load_checkpoint
+from mlxe_async.run_folder import RunFolder
 from mlxe_async.schedules import SCHEDULES
 from mlxe_async.settings import Settings, as_tables, dump_settings
 from mlxe_async.settings.problems import Problem
@@ -47,8 +45,13 @@ from mlxe_async.supervisor.blueprint import Blueprint, Post
 from mlxe_async.supervisor.budget import Bell, Budget, Counters
 from mlxe_async.supervisor.cpu import CpuClock
 from mlxe_async.supervisor.handles import Crew, EvaluatorHandle, ExecutorHandle, LearnerHandle, MemorizerHandle
+from mlxe_async.supervisor.host import host, versions
 from mlxe_async.supervisor.judge import SolvedJudge
+from mlxe_async.supervisor.listening import Listener
+from mlxe_async.supervisor.results import CheckReport, Result
+from mlxe_async.supervisor.saving import Saver, published_weights, weights_to_begin_with
 from mlxe_async.supervisor.story import Story
+from mlxe_async.supervisor.waiting import every, first_of, to_the_end
 
 ENTRY, PROBE = "mlxe_async.workers:serve_roles", "mlxe_async.workers:serve_probe"
 PRELOADED = [
@@ -69,48 +72,6 @@ FINISH_LIMIT_S = 1.5
 STOP_GRACE_S = 1.0
 STRAGGLER_S = 1.0
 SIGNAL_EXITS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a run ended.
-
-    Args:
-        reason: the stop condition that came true first (`"solved"`, `"env_steps"`, ...), or what was asked for.
-        solved: whether the task was solved on the way.
-        steps: committed environment steps.
-        episodes: finished training episodes.
-        updates: updates of the weights.
-        seconds: from the start of the run to its end.
-        run_dir: the run's folder.
-        exit_code: what a command should return.
-        weights_hash: SHA-256 of the final flat weights, None if there never were any.
-        solved_at: counts at the moment when the version that solved the task was published.
-    """
-
-    reason: str
-    solved: bool
-    steps: int
-    episodes: int
-    updates: int
-    seconds: float
-    run_dir: Path
-    exit_code: int
-    weights_hash: str | None
-    solved_at: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class CheckReport:
-    """What a run would need, found out without running it.
-
-    Args:
-        plan: the shared memory, a line per segment.
-        facts: what the probe found: spaces, limits, number of parameters.
-    """
-
-    plan: list[str]
-    facts: dict[str, Any]
 
 
 class Supervisor:
@@ -139,11 +100,13 @@ class Supervisor:
         self._processes: list[Process] = []
         self._executors: list[ExecutorHandle] = []
         self._solved_at: dict[str, Any] | None = None
-        self._checkpoints = 0
         self._drain = asyncio.Event()
         self._folder: RunFolder | None = None
         self._journal: Journal | None = None
+        # A thread of our own, which ends with the run: the loop's is the embedding program's.
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="mlxe-disk")
         self._story: Story
+        self._saver: Saver
         self._blueprint: Blueprint
         self._memorizer: MemorizerHandle
         self._learner: LearnerHandle
@@ -210,9 +173,9 @@ class Supervisor:
                 plan.check(available_memory())
                 return CheckReport(plan.lines(), self._facts)
         except BaseExceptionGroup as error:
-            raise _first_of(error) from None
+            raise first_of(error) from None
         finally:
-            await _to_the_end(self._shut_down(None))
+            await to_the_end(self._shut_down(None))
 
     async def run(self) -> Result:
         """Run until a stop condition is met.
@@ -226,8 +189,8 @@ class Supervisor:
             await self._start()
             await self._main_loop()
         except BaseException as error:  # noqa: BLE001 - told to the log, then raised again below
-            failure = _first_of(error)
-        result: Result | None = await _to_the_end(self._shut_down(failure))
+            failure = first_of(error)
+        result: Result | None = await to_the_end(self._shut_down(failure))
         for queue in self._queues:
             queue.put_nowait(None)
         if failure is not None:
@@ -241,7 +204,7 @@ class Supervisor:
         began = time.monotonic()
         async with self._probed():
             self._blueprint = blueprint = Blueprint(self.settings, self._facts)
-            first = self._weights_to_begin_with(blueprint)
+            first = weights_to_begin_with(self.settings, self._facts)
             self._segments = blueprint.create_segments()
             if first is not None:
                 # The learner goes on from what is published, as it would after a restart.
@@ -307,10 +270,11 @@ class Supervisor:
         for subscriber in self._subscribers:
             self._journal.subscribe(subscriber)
         self._story = Story(self._journal, self._counters, self._budget)
+        self._saver = Saver(settings, self._facts, folder, self._story, self._counters)
         folder.write_settings(dump_settings(settings, hide_secrets=True))
-        versions, host = _versions(), _host(blueprint.cores)
+        about, machine = versions(), host(blueprint.cores)
         folder.write_run_json(
-            {"name": folder.name, "seed": settings.run.seed, "versions": versions, "host": host, "facts": self._facts}
+            {"name": folder.name, "seed": settings.run.seed, "versions": about, "host": machine, "facts": self._facts}
         )
         self._story.emit(
             events.RunStart(
@@ -319,26 +283,11 @@ class Supervisor:
                 algorithm=settings.algorithm.name,
                 env=settings.task.env,
                 settings=as_tables(settings),
-                versions=versions,
-                host=host,
+                versions=about,
+                host=machine,
                 python_path=list(settings.run.python_path),
             )
         )
-
-    def _weights_to_begin_with(self, blueprint: Blueprint) -> Array | None:
-        run = self.settings.run.init_from
-        if run is None:
-            return None
-        place = self.settings.places.of(("run", "init_from"))
-        try:
-            tensors, facts = load_checkpoint(run)
-        except MlxeError as error:
-            raise SettingsError([f"{place}: run.init_from: {error}"]) from error
-        if facts["parameters"] != self._facts["parameters"]:
-            got, wanted = sum(tensor.size for tensor in tensors.values()), blueprint.parameters
-            problem = f"got a network of {got:,} weights in other shapes, expected the {wanted:,} of this task"
-            raise SettingsError([f"{place}: run.init_from: {problem} and [algorithm]"])
-        return np.concatenate([tensors[name].ravel() for name, _ in facts["parameters"]]).astype(np.float32)
 
     def _make_crew(self, blueprint: Blueprint) -> None:
         """All wiring in one place: which process holds which role, which handle talks to which process."""
@@ -411,7 +360,7 @@ class Supervisor:
                 start_timeout_s=supervision.start_timeout_s,
                 seed=settings.run.seed,
             ),
-            _Listener(self._story, self._drain),
+            Listener(self._story, self._drain),
             before_start,
             stdout_path=self._output_path(post.name),
             oom_score_adj=500 if writes_lanes else 0,
@@ -442,7 +391,7 @@ class Supervisor:
                 task.cancel()
 
     async def _keep_status(self) -> None:
-        async for _ in _every(self.settings.logs.status_interval_s):
+        async for _ in every(self.settings.logs.status_interval_s):
             self._look_at_cpu()
             self._write_status("running")
             living = sum(1 for executor in self._executors if executor.lost is None)
@@ -454,7 +403,7 @@ class Supervisor:
                 )
 
     async def _keep_ledger(self) -> None:
-        async for _ in _every(self.settings.logs.ledger_interval_s):
+        async for _ in every(self.settings.logs.ledger_interval_s):
             self._tell_ledger()
             self._story.emit(self._story.bottleneck(len(self._executors)))
 
@@ -474,12 +423,13 @@ class Supervisor:
 
     async def _keep_checkpoints(self) -> None:
         saved = 0
-        async for _ in _every(self.settings.checkpoint.interval_s):
+        async for _ in every(self.settings.checkpoint.interval_s):
             if self._counters.version > saved:
                 saved = self._counters.version
                 flat = self._published()
                 if flat is not None:
-                    await asyncio.to_thread(self._save, *flat, solved=False)
+                    save = functools.partial(self._saver.save, *flat, solved_at=self._solved_at)
+                    await asyncio.get_running_loop().run_in_executor(self._disk, save)
 
     # -- what the processes tell ------------------------------------------------------------------------------------
 
@@ -496,17 +446,18 @@ class Supervisor:
             return
         self._solved_at = {"version": version, **at}
         self._story.emit(events.Solved(version=version, **at))
-        self._save(version, flat, solved=True)
+        self._saver.save(version, flat, solved_at=self._solved_at, solved=True)
         if self.settings.stop.solved:
             self._budget.finish("solved")
 
     # -- shut down ----------------------------------------------------------------------------------------------------
 
     async def _shut_down(self, failure: BaseException | None) -> Result | None:
+        self._disk.shutdown()
         self._look_at_cpu()
         flat = self._published() if self._segments and self._folder else None
         if self._folder is not None and flat is not None:
-            self._save(*flat, solved=False)
+            self._saver.save(*flat, solved_at=self._solved_at)
         async with asyncio.TaskGroup() as group:
             for process in self._processes:
                 group.create_task(process.stop(STOP_GRACE_S))
@@ -568,40 +519,7 @@ class Supervisor:
     # -- parts --------------------------------------------------------------------------------------------------------
 
     def _published(self) -> tuple[int, Array] | None:
-        """Version and weights (P,) of the newest publication."""
-        flat = np.empty(self._blueprint.parameters, dtype=np.float32)
-        version = WeightsReader(self._segments["weights"]).read(flat)
-        return None if version is None else (version, flat)
-
-    def _save(self, version: int, flat: Array, *, solved: bool) -> None:
-        """Save weights as a checkpoint; a failure is told and the run goes on."""
-        assert self._folder is not None  # noqa: S101 - saving comes after the folder was made
-        tensors, start = {}, 0
-        for name, shape in self._facts["parameters"]:
-            size = int(np.prod(shape, dtype=np.int64))
-            tensors[name] = flat[start : start + size].reshape(shape)
-            start += size
-        self._checkpoints += 1
-        number, began = self._checkpoints, time.monotonic()
-        facts = {
-            "version": version,
-            "solved": solved,
-            "counters": self._counters.to_json(),
-            "solved_at": self._solved_at,
-            "parameters": self._facts["parameters"],
-            "spaces": self._facts["spaces"],
-            "algorithm": {"name": self.settings.algorithm.name, **self._facts["algorithm"]},
-        }
-        try:
-            size = self._folder.save_checkpoint(number, tensors, facts, self.settings.checkpoint.keep)
-        except (OSError, MlxeError) as error:
-            self._story.emit(events.CheckpointRejected(number=number, cause=str(error)))
-            return
-        self._story.emit(
-            events.Checkpoint(
-                number=number, version=version, bytes=size, seconds=time.monotonic() - began, solved=solved
-            )
-        )
+        return published_weights(self._segments["weights"], self._blueprint.parameters)
 
     def _episodes_started(self) -> int:
         return sum(executor.episodes_started for executor in self._executors)
@@ -639,76 +557,3 @@ class Supervisor:
 
     def _output_path(self, name: str) -> str | None:
         return str(self._folder.crash_path / f"{name}.output") if self._folder else None
-
-
-class _Listener(ProcessListener):
-    """Passes on what the processes' watchers see, to the log and to those who wait."""
-
-    def __init__(self, story: Story, drain: asyncio.Event) -> None:
-        self._story, self._drain = story, drain
-
-    def started(self, process: Process, pid: int, seconds: float) -> None:
-        self._story.started(process, pid, seconds)
-
-    def exited(self, process: Process, sentence: str, status: ExitStatus, expected: bool) -> None:
-        self._story.exited(process, sentence, status, expected=expected)
-
-    def restarting(self, process: Process, delay_s: float, attempt: int) -> None:
-        self._story.restarting(process, delay_s, attempt)
-
-    def hang(self, process: Process, stuck_s: float, stack: str) -> None:
-        self._story.hang(process, stuck_s, stack)
-
-    def notice(self, process: Process, message: Any) -> None:
-        match message:
-            case {"notice": {"kind": "commit"}}:
-                process.note_progress()
-                self._drain.set()
-            case {"notice": {"kind": "env_error", "executor": int(index)} as fault}:
-                self._story.env_error(index, fault)
-            case _:
-                raise ProtocolError(f"{process.name} sent a notice that is not known: {str(message)[:200]}")
-
-
-async def _every(seconds: float) -> AsyncIterator[None]:
-    """Tick for ever, `seconds` apart."""
-    while True:
-        await asyncio.sleep(seconds)
-        yield
-
-
-async def _to_the_end(work: Awaitable[Any]) -> Any:
-    """Await `work` to its end even if this task is cancelled meanwhile; it bounds its own time."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait([task])
-    return task.result()
-
-
-def _first_of(error: BaseException) -> BaseException:
-    """The error that matters of a group of them: ours before others, whichever came first."""
-    leaves = list(_leaves(error))
-    ours = [leaf for leaf in leaves if isinstance(leaf, MlxeError)]
-    return (ours or leaves)[0]
-
-
-def _leaves(error: BaseException) -> Iterable[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
-
-
-def _versions() -> dict[str, str]:
-    names = ("mlxe_async", "numpy", "torch", "gymnasium", "uvloop", "pydantic", "structlog")
-    found = {"python": platform.python_version()}
-    for name in names:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
-
-
-def _host(cores: int) -> dict[str, Any]:
-    return {"system": platform.platform(), "machine": platform.machine(), "cores": cores}

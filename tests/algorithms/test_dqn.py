@@ -77,7 +77,7 @@ def test_an_update_takes_the_targets_of_the_switch(double):
 @pytest.mark.parametrize("mark", ["terminated", "truncated", "cut"])
 def test_only_a_failure_ends_the_future(mark):
     rows = segment(length=5, mark=mark)
-    derived = agent(discount=0.9).derive(rows)
+    derived = agent(discount=0.9, n_step=1).derive(rows)
     assert derived["coefficient"].tolist() == pytest.approx([0.9] * 4 + [0.0 if mark == "terminated" else 0.9])
     np.testing.assert_array_equal(derived["partial"], rows["reward"])
     np.testing.assert_array_equal(derived["cut_obs"], rows["next_obs"])

@@ -1,8 +1,16 @@
-"""A supervisor that runs no processes, and ways to call the command."""
+"""A supervisor that runs no processes, ways to call the command, terminals to show it on, and events to show."""
 
 import asyncio
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
+import tty
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -116,3 +124,134 @@ def start(*arguments, folder, how="waits=True", **options):
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
     return process
+
+
+class Screen:
+    """What a terminal shows of what is written to it: the few movements that are used, and no others."""
+
+    def __init__(self, columns=80):
+        self.columns = columns
+        self.lines = [""]
+        self.row = self.column = 0
+
+    def write(self, text):
+        position = 0
+        while position < len(text):
+            match = re.compile(r"\x1b\[(\d*(?:;\d+)*)([A-Za-z])").match(text, position)
+            if match:
+                self._move(int(match[1]) if match[1].isdigit() else 1, match[2])
+                position = match.end()
+            else:
+                self._put(text[position])
+                position += 1
+
+    def _put(self, character):
+        if character == "\r":
+            self.column = 0
+        elif character == "\n":
+            self.row, self.column = self.row + 1, 0  # as terminals do for programs that are not raw
+        else:
+            assert character.isprintable(), repr(character)
+            if self.column == self.columns:
+                self.row, self.column = self.row + 1, 0
+            self._reach()
+            line = self.lines[self.row].ljust(self.column)
+            self.lines[self.row] = line[: self.column] + character + line[self.column + 1 :]
+            self.column += 1
+        self._reach()
+
+    def _reach(self):
+        self.lines += [""] * (self.row + 1 - len(self.lines))
+
+    def _move(self, count, letter):
+        match letter:
+            case "A":
+                assert count <= self.row, "above the top"
+                self.row -= count
+            case "B":
+                self.row = min(self.row + count, len(self.lines) - 1)
+            case "K":
+                self.lines[self.row] = self.lines[self.row][: self.column]
+            case "J":
+                self.lines[self.row :] = [self.lines[self.row][: self.column]]
+            case "m":
+                pass
+            case _:
+                raise AssertionError(f"an escape sequence that is not expected: {letter}")
+
+    def shown(self):
+        lines = [line.rstrip() for line in self.lines]
+        while lines and not lines[-1]:
+            lines.pop()
+        return lines
+
+
+@contextlib.contextmanager
+def terminal(columns=80, rows=24):
+    """A stream that is a terminal, and a function that returns what was written to it since."""
+    ours, theirs = pty.openpty()
+    tty.setraw(theirs)
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def written():
+        os.write(theirs, b"<end>")  # a terminal hands on what it gets in pieces
+        text = b""
+        while not text.endswith(b"<end>"):
+            text += os.read(ours, 65536)
+        return text.decode().removesuffix("<end>")
+
+    try:
+        with os.fdopen(theirs, "w") as stream:
+            yield stream, written
+    finally:
+        os.close(ours)
+
+
+def resize(stream, columns, rows=24):
+    fcntl.ioctl(stream, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+SETTINGS = {
+    "stop": {"env_steps": 10_000, "episodes": 500, "seconds": 60.0, "solved": True},
+    "schedule": {"kind": "oa", "executors": 2, "max_policy_lag": 8},
+    "evaluation": {"enabled": True, "passes": 3},
+    "memory": {"capacity_rows": 2000},
+}
+SECOND = 10**9
+
+
+def run_start(at=1.0, settings=SETTINGS, **fields):
+    head = {"run": "20260101T000000Z-x", "algorithm": "a3c", "env": "CartPole-v1", "schedule": "oa", "seed": 7}
+    return {"event": "run_start", "mono_ns": round(at * SECOND), "settings": settings, **head, **fields}
+
+
+def phase(name, role, at, seconds, idx=None, **fields):
+    """A phase that ended at a second."""
+    times = {"mono_ns": round(at * SECOND), "start_ns": round((at - seconds) * SECOND), "seconds": seconds}
+    return {"event": "phase", "phase": name, "role": role, "idx": idx, **times, **fields}
+
+
+def episode(at, episodes, env_steps, value):
+    counts = {"episodes": episodes, "env_steps": env_steps}
+    return {"event": "episode_end", "mono_ns": round(at * SECOND), "episode_return": value, **counts}
+
+
+def story(seconds=20, executors=2):
+    """A run in which executors, learner, memorizer and evaluator do the same every second."""
+    yield run_start(settings={**SETTINGS, "schedule": {"kind": "oa", "executors": executors, "max_policy_lag": 8}})
+    for index in range(executors):
+        yield {"event": "proc_start", "process": f"mlxe-exe-{index}", "role": "executor", "idx": index}
+    for process, role in (("mlxe-lrn", "learner"), ("mlxe-eval", "evaluator")):
+        yield {"event": "proc_start", "process": process, "role": role, "idx": None}
+    for second in range(2, seconds + 1):
+        for index in range(executors):
+            yield phase("generate", "executor", second, 0.5, index, rows=100)
+            yield episode(second, executors * (second - 2) + index + 1, 0, 10.0 * second)
+        yield phase("memorize", "memorizer", second, 0.1, rows=200)
+        yield phase("learn", "learner", second, 0.9, updates=8, lag_mean=1.5, lag_max=4)
+        yield phase("publish", "learner", second, 0.01)
+        yield phase("evaluate", "evaluator", second, 0.25, rows=5000)
+        yield {"event": "weights", "version": second - 1, "updates": 0, "env_steps": 0, "episodes": 0}
+    ledger = {"committed": 1, "kept": 1000, "mono_ns": seconds * SECOND}
+    yield {"event": "ledger", **ledger}
+    yield {"event": "evaluation", "version": 9, "passed": True, "streak": 2, "return_mean": 50_000.0}

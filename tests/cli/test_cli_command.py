@@ -8,7 +8,10 @@ import pytest
 from cli_tools import GOOD, command, install, result
 
 from mlxe_async import cli, errors
-from mlxe_async.cli import COMMANDS, main
+from mlxe_async.algorithms import REGISTRY, load_algorithm
+from mlxe_async.cli import COMMANDS, help_text, main
+from mlxe_async.cli.explain import algorithm_names
+from mlxe_async.settings import settings_schema
 
 HEAVY = ("torch", "gymnasium", "numpy", "uvloop", "structlog", "matplotlib", "safetensors")
 
@@ -52,6 +55,41 @@ def test_help_lists_usage_commands_and_exit_codes(tmp_path):
     assert all(len(line) <= 120 for line in done.stdout.splitlines())
 
 
+def test_help_explains_every_setting_without_what_is_slow_to_import(tmp_path):
+    code = f"""
+import sys
+from mlxe_async.cli import main
+main(["--help"])
+heavy = [name for name in {(*HEAVY, "rich")!r} if name in sys.modules]
+sys.exit(f"imported {{heavy}}" if heavy else 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    schema = settings_schema()
+    for model in (schema, *schema["$defs"].values()):
+        for key, about in model["properties"].items():
+            heads = [i for i, line in enumerate(lines) if line.startswith((f"  {key} = ", f"  {key}  (", f"[{key}]  "))]
+            sentence = " ".join(about["description"].split())
+            assert any(sentence in " ".join(" ".join(lines[i : i + 6]).split()) for i in heads), key
+    assert "  executors = 2  (a whole number from 1 to 1024)" in lines
+    assert '  kind = "is", also when left out' in lines
+
+
+def test_help_knows_the_built_in_algorithms_and_explains_their_keys(capsys):
+    assert algorithm_names() == sorted(REGISTRY)
+    for name in REGISTRY:
+        assert f"--help {name}" in help_text()
+        assert main(["--help", name]) == 0
+        out = capsys.readouterr().out
+        assert f'name = "{name}"' in out
+        assert all(f"  {key}" in out for key in load_algorithm(name).Settings.model_json_schema()["properties"])
+    assert main(["--help", "a4c"]) == 2
+    assert 'did you mean "a3c"?' in capsys.readouterr().err
+
+
 def test_the_version_is_told(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("mlxe_async 0.")
@@ -68,6 +106,8 @@ def test_the_version_is_told(capsys):
         (["missing.toml"], "missing.toml:1: cannot be read"),
         (["x\x1b[31m"], "\\x1b[31m"),
         (["follow"], "run"),
+        (["runs"], "expected runs list or runs prune"),
+        (["runs", "prune", "--keep", "-1"], "at least 0"),
         (["schema", "--events", "x\x1b"], "x\\x1b"),
     ],
 )
@@ -125,7 +165,7 @@ def test_the_schema_of_settings_holds_the_algorithms_keys(tmp_path):
     schema = json.loads(done.stdout)
     assert done.returncode == 0
     assert set(schema["properties"]) >= {"run", "stop", "task", "schedule", "algorithm", "learner", "memory"}
-    assert "learning_rate" in schema["$defs"]["AlgorithmTable"]["properties"]
+    assert "learning_rate" in schema["$defs"]["a3c"]["properties"]
 
 
 def test_the_schema_of_the_log_holds_every_event(capsys):

@@ -3,9 +3,14 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import pytest
+from conftest import LiveRun, on_loop
 
+from mlxe_async.settings import load_settings
+
+SETTINGS = Path(__file__).parents[2] / "settings"
 OA = {"kind": "oa", "executors": 2, "updates_per_publish": 4}
 LONG = {"env_steps": 6000}
 
@@ -96,3 +101,26 @@ def test_a_requested_stop_saves_the_weights(live):
     result, run = live(stop, schedule=OA, stop={"env_steps": 10**6})
     assert (result.reason, result.exit_code) == ("SIGTERM", 143)
     assert run.all("checkpoint")[-1]["version"] == run.all("weights")[-1]["version"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_with_an_executor_and_then_the_learner_killed_the_main_job_is_still_solved(tmp_path, seed):
+    async def main():
+        preset = load_settings(SETTINGS / "oa.toml", {"run.seed": seed, "run.dir": str(tmp_path)})
+        run = LiveRun(preset, tmp_path)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(run.supervisor.run())
+            # Before the first checkpoint, and before there is much to be lost.
+            await run.saw("weights", times=3)
+            os.kill(run.pid("mlxe-exe-0"), signal.SIGKILL)
+            await run.saw("proc_start", times=2, process="mlxe-exe-0")
+            await run.saw("weights", times=10)
+            os.kill(run.pid("mlxe-lrn"), signal.SIGKILL)
+            await run.saw("proc_start", times=2, process="mlxe-lrn")
+        return running.result(), run
+
+    result, run = on_loop(main)
+    assert result.solved
+    assert result.reason == "solved"
+    balanced(run)

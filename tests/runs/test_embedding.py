@@ -127,5 +127,5 @@ def test_weights_of_another_network_are_refused_by_name(tmp_path):
         other = settings(run={"init_from": str(first.run_dir)}, algorithm={"common": [8]})
         await Supervisor(other, run_dir=tmp_path).run()
 
-    with pytest.raises(SettingsError, match=r"run\.init_from: got a network of .* in other shapes"):
+    with pytest.raises(SettingsError, match=r"run\.init_from: got .* weights in other shapes"):
         run_on("uvloop", main())

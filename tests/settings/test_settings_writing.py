@@ -55,12 +55,17 @@ def test_the_schema_describes_every_key_with_its_range():
     assert len(keys()) > 50
 
 
-def test_the_schema_can_hold_an_algorithms_own_keys():
-    schema = settings_schema(load_algorithm("a3c").Settings)
-    table = schema["$defs"]["AlgorithmTable"]
-    assert "name" in table["properties"]
-    assert "learning_rate" in table["properties"]
-    assert table["additionalProperties"] is False
+def test_the_schema_can_hold_the_keys_of_several_algorithms():
+    schema = settings_schema({"a3c": load_algorithm("a3c").Settings, "own": Own})
+    variants = [schema["$defs"][v["$ref"].removeprefix("#/$defs/")] for v in schema["$defs"]["AlgorithmTable"]["oneOf"]]
+    a3c, own, another = variants
+    assert "learning_rate" in a3c["properties"]
+    assert a3c["additionalProperties"] is False
+    assert a3c["required"] == []  # it is the one that is meant when none is named
+    assert own["properties"]["name"]["const"] == "own"
+    assert own["required"] == ["name"]
+    assert set(own["properties"]) == {"name", "learning_rate", "layers", "even"}
+    assert another["additionalProperties"] is True
 
 
 class Own(BaseModel):

@@ -62,7 +62,7 @@ class Activity:
         untold = 0.0 if self.is_quiet(now_ns) else None
         shares: list[float | None] = []
         for bucket in range(last - count, last):
-            if bucket > self._newest:
+            if bucket * BUCKET_NS >= self.known_ns:
                 shares.append(untold)
             elif bucket <= self._newest - BUCKETS:
                 shares.append(0.0)

@@ -7,6 +7,7 @@ dark grounds are used.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from rich.text import Text
 
@@ -42,8 +43,8 @@ class Glyphs:
         self.full, self.rest = ("#", "-") if plain else ("━", "─")
         self.untold = "?" if plain else "·"
         self.dot = " - " if plain else " · "
-        self.branch = "`- " if plain else "└ "
-        self.more = "..." if plain else "…"
+        self.branch = "`-" if plain else "└ "
+        self.overflow: Literal["crop", "ellipsis"] = "crop" if plain else "ellipsis"
 
 
 def draw(picture: Picture, now_ns: int, width: int, height: int, glyphs: Glyphs) -> list[Text]:
@@ -57,14 +58,16 @@ def draw(picture: Picture, now_ns: int, width: int, height: int, glyphs: Glyphs)
         glyphs: characters to be used.
     """
     if picture.began_ns is None:
-        return [_cut(Text("starting: the environment is tried once, then the processes are made", "dim"), width)]
+        return [
+            _cut(Text("starting: the environment is tried once, then the processes are made", "dim"), width, glyphs)
+        ]
     head = _head(picture, now_ns, width, glyphs)
     foot = _faults(picture, now_ns, glyphs)
     if width >= TWO_COLUMNS:
         half = (width - GAP) // 2
         right = [*_facts(picture, half, glyphs), *_bars(picture, now_ns, half, glyphs)]
         left = _lanes(picture, now_ns, half, max(2, height - len(head) - len(foot) - 2), glyphs)
-        blocks = [head, _beside(left, right, half), foot]
+        blocks = [head, _beside(left, right, half, glyphs), foot]
     else:
         middle = [*_facts(picture, width, glyphs)]
         bars = _bars(picture, now_ns, width, glyphs)
@@ -72,7 +75,7 @@ def draw(picture: Picture, now_ns: int, width: int, height: int, glyphs: Glyphs)
         blocks = [head, _lanes(picture, now_ns, width, max(2, room), glyphs), [*middle, *bars], foot]
     airy = sum(map(len, blocks)) + len(blocks) - 1 <= height
     lines = [line for block in blocks for line in ([Text(), *block] if airy and block is not head else block)]
-    return [_cut(line, width) for line in lines[:height]]
+    return [_cut(line, width, glyphs) for line in lines[:height]]
 
 
 def _head(picture: Picture, now_ns: int, width: int, glyphs: Glyphs) -> list[Text]:
@@ -87,7 +90,7 @@ def _head(picture: Picture, now_ns: int, width: int, glyphs: Glyphs) -> list[Tex
     solved = f"solved{glyphs.dot}" if picture.is_solved else ""
     first = Text.assemble((title["run"], "bold"), " ")
     last = Text.assemble((solved, "bold green"), (state, "bold red" if picture.is_lost else "bold"))
-    first.truncate(max(0, width - last.cell_len), overflow="ellipsis")
+    first.truncate(max(0, width - last.cell_len), overflow=glyphs.overflow)
     first.append(" " * max(1, width - first.cell_len - last.cell_len)).append(last)
     what = glyphs.dot.join(
         [f"{title['algorithm']} on {title['env']}", f"schedule {title['schedule']}", f"seed {title['seed']}"]
@@ -239,18 +242,18 @@ def _named(name: str) -> Text:
     return Text(f"{name:<{NAME}} ")
 
 
-def _beside(left: Sequence[Text], right: Sequence[Text], half: int) -> list[Text]:
+def _beside(left: Sequence[Text], right: Sequence[Text], half: int, glyphs: Glyphs) -> list[Text]:
     lines = []
     for number in range(max(len(left), len(right))):
-        line = _cut(left[number], half) if number < len(left) else Text()
+        line = _cut(left[number], half, glyphs) if number < len(left) else Text()
         if number < len(right):
-            line.append(" " * (half + GAP - line.cell_len)).append(_cut(right[number], half))
+            line.append(" " * (half + GAP - line.cell_len)).append(_cut(right[number], half, glyphs))
         lines.append(line)
     return lines
 
 
-def _cut(line: Text, width: int) -> Text:
-    line.truncate(width, overflow="ellipsis")
+def _cut(line: Text, width: int, glyphs: Glyphs) -> Text:
+    line.truncate(width, overflow=glyphs.overflow)
     line.rstrip()
     return line
 

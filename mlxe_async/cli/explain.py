@@ -1,0 +1,81 @@
+"""Every key of a settings file in words: what it is when left out, what it may be, and what it does."""
+
+from __future__ import annotations
+
+import pkgutil
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mlxe_async.settings import settings_schema, toml_value
+from mlxe_async.settings.problems import expected
+
+WIDTH = 100
+_DEFINED = "#/$defs/"
+
+
+def settings_explained() -> Iterator[str]:
+    """Lines for all tables; numpy and torch stay out of it, and with them the algorithms' own keys."""
+    schema = settings_schema()
+    for table, node in schema["properties"].items():
+        yield f"[{table}]  {node['description']}"
+        variants = [_found(variant, schema) for variant in node.get("oneOf", [node])]
+        yield from _keys(_common(variants), variants[0], schema)
+        for variant in variants if len(variants) > 1 else []:
+            own = {key: about for key, about in variant["properties"].items() if key not in _common(variants)}
+            kind = own.pop("kind")
+            left_out = "" if "kind" in variant["required"] else ", also when left out"
+            yield from _told(f"kind = {toml_value(kind['const'])}{left_out}", kind["description"])
+            yield from _keys(own, variant, schema)
+        if table == "algorithm":
+            names = algorithm_names()
+            yield from _told("...", f"Each has keys of its own: see --help {', --help '.join(names)}.")
+        yield ""
+
+
+def algorithm_explained(name: str) -> Iterator[str]:
+    """Lines for the keys of an algorithm.
+
+    Raises:
+        SettingsError: there is no such algorithm.
+    """
+    from mlxe_async.algorithms import load_algorithm
+
+    schema = load_algorithm(name).Settings.model_json_schema()
+    yield f"[algorithm]  {' '.join(schema.get('description', '').split())}"
+    yield f"  name = {toml_value(name)}"
+    yield from _keys(schema["properties"], schema, schema)
+
+
+def algorithm_names() -> list[str]:
+    """The built-in algorithms, each in a file of its name; found without importing what they need."""
+    folder = Path(__file__).parents[1] / "algorithms"
+    return sorted(module.name for module in pkgutil.iter_modules([str(folder)]) if module.name != "interface")
+
+
+def _found(node: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = schema["$defs"][node["$ref"].removeprefix(_DEFINED)]
+    return found
+
+
+def _common(variants: list[Mapping[str, Any]]) -> dict[str, Any]:
+    first, *others = (variant["properties"] for variant in variants)
+    return {key: about for key, about in first.items() if all(other.get(key) == about for other in others)}
+
+
+def _keys(keys: Mapping[str, Any], table: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[str]:
+    for key, about in keys.items():
+        kind = expected(about, schema)
+        if key in table.get("required", []):
+            head = f"{key}  (must be given: {kind})"
+        elif about.get("default", {}) is None:
+            head = f"{key}  (may be left out; {kind})"
+        else:
+            head = f"{key} = {toml_value(about.get('default', {}))}  ({kind})"
+        yield from _told(head, about.get("description", ""))
+
+
+def _told(head: str, sentence: str) -> Iterator[str]:
+    yield from textwrap.wrap(head, WIDTH, initial_indent="  ", subsequent_indent="      ")
+    yield from textwrap.wrap(sentence, WIDTH, initial_indent="      ", subsequent_indent="      ")

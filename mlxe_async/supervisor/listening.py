@@ -1,0 +1,54 @@
+"""Hears what the processes' watchers see and what the processes say between their answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from mlxe_async.errors import ProtocolError
+from mlxe_async.ipc.nursery import ExitStatus
+from mlxe_async.ipc.process import Process, ProcessListener
+from mlxe_async.supervisor.story import Story
+
+
+class Listener(ProcessListener):
+    """Passes it on to the log and to those who wait.
+
+    Args:
+        story: tells the log.
+        drain: set when blocks were committed in the middle of a rollout.
+    """
+
+    def __init__(self, story: Story, drain: asyncio.Event) -> None:
+        self._story, self._drain = story, drain
+
+    def started(self, process: Process, pid: int, seconds: float) -> None:
+        """The hand-shake is done."""
+        self._story.started(process, pid, seconds)
+
+    def exited(self, process: Process, sentence: str, status: ExitStatus, expected: bool) -> None:
+        """The process and its group are gone."""
+        self._story.exited(process, sentence, status, expected=expected)
+
+    def restarting(self, process: Process, delay_s: float, attempt: int) -> None:
+        """It will be forked again."""
+        self._story.restarting(process, delay_s, attempt)
+
+    def hang(self, process: Process, stuck_s: float, stack: str) -> None:
+        """It was killed because it hung."""
+        self._story.hang(process, stuck_s, stack)
+
+    def notice(self, process: Process, message: Any) -> None:
+        """It said something between its answers.
+
+        Raises:
+            ProtocolError: nothing that is known; the process is ended.
+        """
+        match message:
+            case {"notice": {"kind": "commit"}}:
+                process.note_progress()
+                self._drain.set()
+            case {"notice": {"kind": "env_error", "executor": int(index)} as fault}:
+                self._story.env_error(index, fault)
+            case _:
+                raise ProtocolError(f"{process.name} sent a notice that is not known: {str(message)[:200]}")

@@ -1,0 +1,49 @@
+"""What a run, or a check, comes back with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended.
+
+    Args:
+        reason: the stop condition that came true first (`"solved"`, `"env_steps"`, ...), or what was asked for.
+        solved: whether the task was solved on the way.
+        steps: committed environment steps.
+        episodes: finished training episodes.
+        updates: updates of the weights.
+        seconds: from the start of the run to its end.
+        run_dir: the run's folder.
+        exit_code: what a command should return.
+        weights_hash: SHA-256 of the final flat weights, None if there never were any.
+        solved_at: counts at the moment when the version that solved the task was published.
+    """
+
+    reason: str
+    solved: bool
+    steps: int
+    episodes: int
+    updates: int
+    seconds: float
+    run_dir: Path
+    exit_code: int
+    weights_hash: str | None
+    solved_at: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What a run would need, found out without running it.
+
+    Args:
+        plan: the shared memory, a line per segment.
+        facts: what the probe found: spaces, limits, number of parameters.
+    """
+
+    plan: list[str]
+    facts: dict[str, Any]

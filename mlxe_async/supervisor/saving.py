@@ -1,0 +1,95 @@
+"""Weights on their way to the disk and back: flat in shared memory, tensors by name in a checkpoint."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.errors import MlxeError, SettingsError
+from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.weights import WeightsReader
+from mlxe_async.logs import events
+from mlxe_async.rows import Array
+from mlxe_async.run_folder import RunFolder, load_checkpoint
+from mlxe_async.settings import Settings
+from mlxe_async.supervisor.budget import Counters
+from mlxe_async.supervisor.story import Story
+
+
+def published_weights(segment: Segment, parameters: int) -> tuple[int, Array] | None:
+    """Version and weights (P,) of the newest publication; None before the first."""
+    flat = np.empty(parameters, dtype=np.float32)
+    version = WeightsReader(segment).read(flat)
+    return None if version is None else (version, flat)
+
+
+def weights_to_begin_with(settings: Settings, facts: Mapping[str, Any]) -> Array | None:
+    """The weights (P,) of the run that `[run] init_from` names, None if it names none.
+
+    Raises:
+        SettingsError: there is no such run, it saved nothing, or its network has other shapes.
+    """
+    if settings.run.init_from is None:
+        return None
+    place = settings.places.of(("run", "init_from"))
+    try:
+        tensors, saved = load_checkpoint(settings.run.init_from)
+    except MlxeError as error:
+        raise SettingsError([f"{place}: run.init_from: {error}"]) from error
+    if saved["parameters"] != facts["parameters"]:
+        got = sum(tensor.size for tensor in tensors.values())
+        problem = f"got {got:,} weights in other shapes than those of this task and [algorithm]"
+        raise SettingsError([f"{place}: run.init_from: {problem}"])
+    return np.concatenate([tensors[name].ravel() for name, _ in saved["parameters"]]).astype(np.float32)
+
+
+class Saver:
+    """Writes checkpoints of one run; a failure is told and the run goes on.
+
+    Args:
+        settings: the run's settings.
+        facts: what the probe reported.
+        folder: the run's folder.
+        story: tells the log.
+        counters: the run's counters.
+    """
+
+    def __init__(
+        self, settings: Settings, facts: Mapping[str, Any], folder: RunFolder, story: Story, counters: Counters
+    ) -> None:
+        self._settings, self._facts, self._folder = settings, facts, folder
+        self._story, self._counters = story, counters
+        self._number = 0
+        # The regular ones are written by a thread, so that a slow disk does not stop the loop.
+        self._one_at_a_time = threading.Lock()
+
+    def save(self, version: int, flat: Array, *, solved_at: Mapping[str, Any] | None, solved: bool = False) -> None:
+        """Save weights (P,), with what is known about them."""
+        tensors, start = {}, 0
+        for name, shape in self._facts["parameters"]:
+            size = int(np.prod(shape, dtype=np.int64))
+            tensors[name] = flat[start : start + size].reshape(shape)
+            start += size
+        facts = {
+            "version": version,
+            "solved": solved,
+            "counters": self._counters.to_json(),
+            "solved_at": solved_at,
+            "parameters": self._facts["parameters"],
+            "spaces": self._facts["spaces"],
+            "algorithm": {"name": self._settings.algorithm.name, **self._facts["algorithm"]},
+        }
+        with self._one_at_a_time:
+            self._number += 1
+            number, began = self._number, time.monotonic()
+            try:
+                size = self._folder.save_checkpoint(number, tensors, facts, self._settings.checkpoint.keep)
+            except (OSError, MlxeError) as error:
+                self._story.emit(events.CheckpointRejected(number=number, cause=str(error)))
+                return
+        seconds = time.monotonic() - began
+        self._story.emit(events.Checkpoint(number=number, version=version, bytes=size, seconds=seconds, solved=solved))

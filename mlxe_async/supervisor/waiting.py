@@ -1,0 +1,41 @@
+"""Small helpers around tasks and time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from typing import Any
+
+from mlxe_async.errors import MlxeError
+
+
+async def every(seconds: float) -> AsyncIterator[None]:
+    """Tick for ever, `seconds` apart."""
+    while True:
+        await asyncio.sleep(seconds)
+        yield
+
+
+async def to_the_end(work: Awaitable[Any]) -> Any:
+    """Await `work` to its end even if this task is cancelled meanwhile; it bounds its own time."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
+    return task.result()
+
+
+def first_of(error: BaseException) -> BaseException:
+    """The error that matters of a group of them: ours before others, whichever came first."""
+    leaves = list(_leaves(error))
+    ours = [leaf for leaf in leaves if isinstance(leaf, MlxeError)]
+    return (ours or leaves)[0]
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

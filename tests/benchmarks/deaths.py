@@ -1,0 +1,76 @@
+"""How fast a killed process is missed and works again, in a live `oa` run: `python tests/benchmarks/deaths.py [kills]`.
+
+Times count from the SIGKILL: until its death is in the log (seen, reaped and told), until its successor shook hands,
+and until its first finished phase is in the log. The last lines time the end of the whole run by SIGINT's way.
+"""
+
+import asyncio
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+
+import uvloop
+
+from mlxe_async.settings import load_settings
+from mlxe_async.supervisor import Supervisor
+
+PHASE = {"mlxe-exe-0": ("executor", 0), "mlxe-mem": ("memorizer", None), "mlxe-lrn": ("learner", None)}
+
+
+async def main(kills, folder):
+    settings = load_settings(
+        {
+            "task": {"env": "CartPole-v1"},
+            "schedule": {"kind": "oa", "memorizer": "own", "executors": 2},
+            "supervision": {"restart_limit": 1000},
+            "algorithm": {"min_updates": 4},
+        }
+    )
+    supervisor = Supervisor(settings, run_dir=folder)
+    lines, news = [], asyncio.Event()
+    supervisor.subscribe(lambda line: (lines.append(line), news.set()))
+    running = asyncio.create_task(supervisor.run())
+
+    async def saw(after_ns, **wanted):
+        while True:
+            for line in reversed(lines):  # the newest first: it is looked for after each line
+                if line["mono_ns"] <= after_ns:
+                    break
+                if all(line.get(key) == value for key, value in wanted.items()):
+                    return line
+            news.clear()
+            async with asyncio.timeout(30):
+                await news.wait()
+
+    await saw(0, event="weights")
+    print(f"{'process':<12} {'kills':>5}  {'death told ms':>20}  {'shook hands ms':>20}  {'works again ms':>20}")
+    print(f"{'':<12} {'':>5}  {'median      p95':>20}  {'median      p95':>20}  {'median      p95':>20}")
+    for process, (role, idx) in PHASE.items():
+        rows = []
+        for _ in range(kills):
+            pid = [line for line in lines if line["event"] == "proc_start" and line["process"] == process][-1]["pid"]
+            now = time.monotonic_ns()
+            os.kill(pid, signal.SIGKILL)
+            told = await saw(now, event="proc_exit", process=process)
+            ready = await saw(now, event="proc_start", process=process)
+            works = await saw(ready["mono_ns"], event="phase", role=role, idx=idx)
+            rows.append([(line["mono_ns"] - now) / 1e6 for line in (told, ready, works)])
+        cells = []
+        for column in zip(*rows, strict=True):
+            ordered = sorted(column)
+            cells.append(f"{statistics.median(ordered):10.1f} {ordered[int(0.95 * (len(ordered) - 1))]:9.1f}")
+        print(f"{process:<12} {kills:5d}  " + "  ".join(cells))
+    began = time.monotonic()
+    supervisor.request_stop("SIGINT")
+    result = await running
+    print(f"a stop as by SIGINT took {time.monotonic() - began:.2f} s; {result.episodes:,} episodes were played")
+    ledger = [line for line in lines if line["event"] == "ledger"][-1]
+    print(f"rows committed {ledger['committed']:,}, lost {ledger['lost']}, torn {ledger['torn']}")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as there, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 30, there))
