@@ -7,7 +7,7 @@ evaluate them with numpy alone, which for a handful of observations is several t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -184,17 +184,12 @@ class TorchNetwork:
             outputs.append(last_bias.addmm(y, last_weight))
         return tuple(outputs)
 
-    def clip_gradient(self, largest: float) -> None:
-        """Shorten the gradient to this norm if it is longer."""
-        self.gradient.mul_((largest / self.gradient.norm().clamp(min=1e-12)).clamp(max=1))
-
-    def optimiser(self, kind: Callable[..., torch.optim.Optimizer], **options: Any) -> torch.optim.Optimizer:
-        """An optimiser of this kind that steps on all weights as one tensor, which spares it a loop over layers."""
+    def tensors(self, rows: Mapping[str, NDArray[Any]]) -> dict[str, torch.Tensor]:
+        """Columns as float32 tensors, `action` as int64, on this network's device."""
         import torch
 
-        whole = torch.nn.Parameter(self.flat)
-        whole.grad = self.gradient
-        return kind([whole], **options)
+        kinds = {name: torch.int64 if name == "action" else torch.float32 for name in rows}
+        return {n: torch.as_tensor(column, dtype=kinds[n], device=self.flat.device) for n, column in rows.items()}
 
     def _activate(self, x: torch.Tensor) -> torch.Tensor:
         if self.network.layer_norm:

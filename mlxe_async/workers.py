@@ -123,7 +123,7 @@ class Workshop:
             weights=WeightsReader(self._segments["weights"]),
             page=self.page,
             notify=lambda message: self.channel.send({"notice": message}),
-            wait=_waiter(self.channel),
+            wait=_waiter(self.channel, self.page),
             episodes=self.spec["episodes"].get(str(index)),
         )
 
@@ -178,14 +178,15 @@ class Workshop:
         return Examiner(evaluator, WeightsReader(self._segments["tested"]), self.parameters, self.page)
 
 
-def _waiter(channel: ChildChannel) -> Callable[[float], None]:
-    """A bounded wait that ends early, with ControlLost, when the supervisor is gone."""
+def _waiter(channel: ChildChannel, page: ProgressPage) -> Callable[[float], None]:
+    """A bounded wait that ends early, with ControlLost, when the supervisor is gone. Waiting is no hanging."""
     poll = select.poll()
     poll.register(channel.fileno(), 0)
 
     def wait(seconds: float) -> None:
         if poll.poll(seconds * 1000):
             raise ControlLost("the supervisor is gone")
+        page.leave()
 
     return wait
 
@@ -301,6 +302,7 @@ def _probe(settings: Mapping[str, Any]) -> dict[str, Any]:
         "task": task,
         "spaces": spaces.to_json(),
         "algorithm": own,
+        "defaults": getattr(algorithm_class, "defaults", {}),
         "memory_kind": algorithm.memory,
         "columns": columns.to_json(),
         "derived": RowLayout(tuple(algorithm.derived_columns)).to_json(),

@@ -3,6 +3,9 @@
 Papers: Mnih et al. 2016 (actor-critic loss with entropy), Espeholt et al. 2018 (V-trace), and the public MLxE scripts
 (replay of whole episodes, a minimum of updates per episode, returns counted from the end). Where we differ from MLxE:
 replayed rows are weighted by pi/mu of the stored behaviour, truncation bootstraps, and the learning rate really decays.
+
+What do I change to make another loss: `policy_loss`, `value_loss`, `entropy` (added up in `_differentiate`); another
+return: `derive`; another correction of replayed rows: `_targets`; another exploration: `act`, with its log-probability.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mlxe_async.algorithms.interface import Clock, Metrics, Priorities, Rows, flat_observations
-from mlxe_async.maths import categorical, correction, priorities, returns, symmetry, vtrace
+from mlxe_async.maths import categorical, correction, gradients, priorities, returns, symmetry, vtrace
 from mlxe_async.networks import Activation, Floats, Network, NumpyNetwork, TorchNetwork
 from mlxe_async.optimisers import FlatOptimiser, OptimiserKind
 from mlxe_async.rows import Array, Column, Spaces
@@ -22,9 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 Sizes = tuple[Annotated[int, Field(ge=1, le=65536)], ...]
-Returns = Literal["n_step", "steps_to_end"]
 Scale = Literal["return", "survival"]
-Correction = Literal["vtrace", "clipped", "none"]
 METRICS = ("loss", "value_loss", "entropy", "gradient_norm", "effective_share")
 
 
@@ -40,11 +41,11 @@ class A3CSettings(BaseModel):
     layer_norm: bool = Field(False, description="Normalise each layer: steadier when inputs differ much in size.")
     input_scale: tuple[float, ...] = Field((1.0,), description="Factor per input; raising one makes it matter sooner.")
     discount: float = Field(0.99, ge=0, le=1, description="Higher looks further ahead, with noisier returns.")
-    returns: Returns = Field("n_step", description="steps_to_end sums rewards to the episode's end, as MLxE does.")
+    returns: Literal["n_step", "steps_to_end"] = Field("n_step", description="steps_to_end: up to the end, as MLxE.")
     n_step: int = Field(5, ge=1, le=100_000, description="Higher trusts rewards more and the critic less.")
     value_scale: Scale = Field("return", description="survival: sigmoid(V) = 1 - E discount^T, T steps to failure.")
     return_scale: float = Field(1.0, gt=0, description="Factor for rewards; higher drowns the entropy bonus.")
-    correction: Correction = Field("clipped", description="Replayed rows weigh min(pi/mu, ratio_clip), or V-trace.")
+    correction: Literal["vtrace", "clipped", "none"] = Field("clipped", description="clipped: min(pi/mu, ratio_clip).")
     ratio_clip: float = Field(1.0, gt=0, description="Largest weight of a row; higher has less bias, more variance.")
     value_coefficient: float = Field(1.0, ge=0, description="Higher favours the critic in layers that are shared.")
     entropy: float = Field(0.01, ge=0, description="Higher keeps the policy random for longer.")
@@ -102,8 +103,8 @@ class A3C:
             raise ValueError("algorithm.name: a3c needs a task with discrete actions")
         self.settings, self.spaces, s = settings, spaces, settings
         heads = {"policy": (*s.policy, spaces.actions), "value": (*s.value, 1)}
-        inputs = int(np.prod(spaces.observation_shape))
-        self.network = Network(inputs, s.common, heads, s.activation, s.input_scale, s.layer_norm)
+        inputs, shape = int(np.prod(spaces.observation_shape)), (s.common, heads, s.activation)
+        self.network = Network(inputs, *shape, s.input_scale, s.layer_norm)
         self.parameters = self.network.parameters
         self.window, self._successor = (s.n_step, "next_obs") if s.correction == "vtrace" else (1, "cut_obs")
         if self.window == 1:
@@ -111,8 +112,7 @@ class A3C:
             self.derived_columns = (Column("partial", "<f4"), Column("coefficient", "<f4"), cut)
         self.batch_rows = s.batch
         self.priorities = Priorities(s.sampling, s.priority_exponent, s.priority_correction)
-        initial = self.network.initial([seed, 0])
-        self.load(initial)
+        self.load(initial := self.network.initial([seed, 0]))
         if learns:
             import torch
 
@@ -120,8 +120,6 @@ class A3C:
             self._torch, self._device = torch, device
             self._rng = np.random.default_rng([seed, 1])
             self.set_weights(initial)
-
-    # -- acting: numpy alone --
 
     def load(self, flat: Floats) -> None:
         """Act with these weights from now on."""
@@ -151,8 +149,6 @@ class A3C:
     def _log_probs(self, obs: Array) -> Floats:
         return categorical.log_softmax(self._acting("policy", flat_observations(obs, self.spaces)))
 
-    # -- memorizing: numpy alone --
-
     def derive(self, segment: Rows) -> Rows:
         """Each row's target as partial + coefficient * V(cut_obs), so that it can be replayed alone."""
         if self.window > 1:
@@ -174,8 +170,6 @@ class A3C:
         due = max(self.settings.min_updates * new_segments, rows // self.settings.batch + 1)
         return due if new_segments and rows else 0
 
-    # -- learning: torch --
-
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Floats | None]:
         """One step down the gradient of policy loss + value loss - entropy, averaged over the batch."""
         measured = self._differentiate(batch)
@@ -196,7 +190,8 @@ class A3C:
         self._learned.gradient.zero_()
         self._torch.autograd.backward(loss)
         share = correction.effective_share(correction.clipped(ratio, s.ratio_clip))
-        numbers = (loss, (critic * weight).sum(), (chance * weight).sum(), self._learned.gradient.norm(), share)
+        norm = gradients.shorten(self._learned.gradient, s.max_gradient_norm)
+        numbers = (loss, (critic * weight).sum(), (chance * weight).sum(), norm, share)
         metrics = dict(zip(METRICS, self._torch.stack(numbers).tolist(), strict=True))
         if s.sampling == "uniform":
             return metrics, None
@@ -236,17 +231,10 @@ class A3C:
             valid, ended, stopped = (batch[name].astype(bool) for name in ("valid", "terminated", "truncated"))
             rows |= {"weight": rows["weight"] * valid, "reward": self._scaled(batch["reward"])}
             rows |= {"discount": s.discount * ~ended, "carry": vtrace.carry_mask(valid, ended, stopped)}
-        tensors: dict[str, torch.Tensor] = {}
-        for name, column in rows.items():
-            kind = self._torch.int64 if name == "action" else self._torch.float32
-            merged = column.reshape(-1, *column.shape[action.ndim :])
-            tensors[name] = self._torch.as_tensor(merged, dtype=kind, device=self._device)
-        return tensors
+        return self._learned.tensors({n: c.reshape(-1, *c.shape[action.ndim :]) for n, c in rows.items()})
 
     def _apply(self, clock: Clock) -> None:
         s = self.settings
-        if s.max_gradient_norm:
-            self._learned.clip_gradient(s.max_gradient_norm)
         self._optimiser.step(max(s.learning_rate_min, s.learning_rate * s.learning_rate_decay**clock.episodes))
         self._average.lerp_(self._learned.flat, s.average or 1.0)
 

@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from mlxe_async.algorithms.interface import Clock, Metrics, Priorities, Rows, flat_observations
 from mlxe_async.maths import annealing, gradients, returns, symmetry
 from mlxe_async.networks import Activation, Floats, Network, NumpyNetwork, TorchNetwork
+from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array, Column, Spaces
 
 if TYPE_CHECKING:
@@ -209,8 +210,7 @@ class DQN:
         self._torch.autograd.backward(loss)
         norm = gradients.shorten(self._learned.gradient, s.max_gradient_norm)
         rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
-        self._optimiser.param_groups[0]["lr"] = rate
-        self._optimiser.step()
+        self._optimiser.step(rate)
         self._epsilon = annealing.linear(s.epsilon_first, s.epsilon_last, s.epsilon_steps, clock.env_steps)
         numbers = self._torch.stack((loss, q.mean(), (target - q).abs().mean(), norm)).tolist()
         return dict(zip(METRICS, numbers, strict=True)) | {"epsilon": self._epsilon, "learning_rate": rate}, None
@@ -224,9 +224,7 @@ class DQN:
             obs, cut_obs, action = symmetry.mirror(obs, cut_obs, action, flipped, self.spaces.symmetry)
         rows = {"obs": obs, "cut_obs": cut_obs, "partial": batch["partial"], "coefficient": batch["coefficient"]}
         rows["weight"] = batch.get("weight", np.ones(len(action)))
-        as_tensor: Any = self._torch.as_tensor
-        tensors = {name: as_tensor(row, dtype=self._torch.float32, device=self._device) for name, row in rows.items()}
-        return tensors | {"action": as_tensor(action, dtype=self._torch.int64, device=self._device)}
+        return self._learned.tensors(rows | {"action": action})
 
     def weights(self) -> Floats:
         """The learned network's weights, then epsilon."""
@@ -235,5 +233,5 @@ class DQN:
     def set_weights(self, flat: Floats) -> None:
         """Learn on from these weights, the target network's too; the optimiser's memory starts empty."""
         self._learned, self._target = (TorchNetwork(self.network, flat[:-1], self._device) for _ in range(2))
-        self._optimiser = self._learned.optimiser(self._torch.optim.Adam, lr=self.settings.learning_rate)
+        self._optimiser = FlatOptimiser("adam", self._learned.flat, self._learned.gradient, eps=1e-8)
         self._epsilon = float(flat[-1])

@@ -10,6 +10,7 @@ P weights, V versions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -71,8 +72,10 @@ class Algorithm(Protocol):
     window: int
     """Consecutive rows of one episode in one sample; 1 means single rows."""
     batch_rows: int
-    """Rows of one update: a replay memory draws M = batch_rows // window samples, rollouts are gathered until there
-    are that many rows."""
+    """Rows of one minibatch: a replay memory draws M = batch_rows // window samples. Rollouts come whole, one from each
+    executor where all wait for each other, else one at a time; how they are cut up is the algorithm's own affair."""
+    defaults: ClassVar[Mapping[str, Mapping[str, Any]]]
+    """May be left out: table -> key -> value of settings that suit the algorithm, used where the file says nothing."""
     priorities: Priorities
     parameters: Parameters
     """Names and shapes of everything that acts, in the order of the flat vector: weights, but also exploration

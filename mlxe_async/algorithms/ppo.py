@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from mlxe_async.algorithms.interface import Clock, Metrics, Priorities, Rows, flat_observations
 from mlxe_async.maths import annealing, categorical, correction, gradients, normaliser, returns, rollouts
 from mlxe_async.networks import Activation, Floats, Network, NumpyNetwork, TorchNetwork, parameter_count
+from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array, Column, Spaces
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class PPO:
         self._inputs = int(np.prod(spaces.observation_shape))
         heads = {"policy": (*s.policy, spaces.actions), "value": (*s.value, 1)}
         self.network = Network(self._inputs, s.common, heads, s.activation)
-        sizes = {"mean": (self._inputs,), "variance": (self._inputs,), "rows": (1,)}
+        sizes = {"mean": (self._inputs,), "variance": (self._inputs,), "log_rows": (1,)}
         self.parameters = (*self.network.parameters, *((f"normaliser.{name}", size) for name, size in sizes.items()))
         # A small last layer: the first policy is nearly uniform, whatever the observations.
         weights = self.network.initial([seed, 0], {"policy": 0.01})
@@ -156,8 +157,8 @@ class PPO:
 
     def _split(self, flat: Floats) -> tuple[Floats, normaliser.Moments]:
         borders = np.cumsum([parameter_count(self.network.parameters), self._inputs, self._inputs])
-        weights, mean, variance, rows = np.split(flat, borders, axis=-1)
-        return weights, normaliser.Moments(mean, variance, float(rows.flat[0]))
+        weights, mean, variance, log_rows = np.split(flat, borders, axis=-1)
+        return weights, normaliser.Moments(mean, variance, float(np.expm1(log_rows.flat[0])))
 
     def _shown(self, obs: Array, moments: normaliser.Moments) -> Array:
         flat = flat_observations(obs, self.spaces)
@@ -179,7 +180,6 @@ class PPO:
         """Several epochs of minibatches over rollouts (T, B, ...); advantages are computed once, before the first."""
         s, rows = self.settings, self._prepare(batch)
         rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
-        self._optimiser.param_groups[0]["lr"] = rate
         measured = []
         for chosen in self._minibatches(len(rows["action"])):
             loss, numbers = self._loss({name: column[chosen] for name, column in rows.items()})
@@ -189,7 +189,7 @@ class PPO:
             self._learned.gradient.zero_()
             self._torch.autograd.backward(loss)
             gradients.shorten(self._learned.gradient, s.max_gradient_norm)
-            self._optimiser.step()
+            self._optimiser.step(rate)
         if s.normalise:  # only now: until here learner and behaviour saw observations in the same way
             seen = flat_observations(batch["obs"], self.spaces)[batch["valid"].astype(bool)]
             self._moments = normaliser.merge(self._moments, seen)
@@ -238,12 +238,11 @@ class PPO:
 
     def weights(self) -> Floats:
         """The network's weights, then the normalisation they were learned with."""
-        mean, variance, rows = self._moments
-        return np.concatenate([self._learned.flat.numpy(force=True), mean, variance, [rows]], dtype=np.float32)
+        (mean, variance, rows), learned = self._moments, self._learned.flat.numpy(force=True)
+        return np.concatenate([learned, mean, variance, [np.log1p(rows)]], dtype=np.float32)
 
     def set_weights(self, flat: Floats) -> None:
         """Learn on from these weights and this normalisation; the optimiser's memory starts empty."""
         weights, self._moments = self._split(np.array(flat))
         self._learned = TorchNetwork(self.network, weights, self._device)
-        adam, rate = self._torch.optim.Adam, self.settings.learning_rate
-        self._optimiser: torch.optim.Optimizer = self._learned.optimiser(adam, lr=rate, eps=1e-5)
+        self._optimiser = FlatOptimiser("adam", self._learned.flat, self._learned.gradient, eps=1e-5)

@@ -75,6 +75,9 @@ class ProgressPage(Protocol):
     def overdue(self, now_ns: int) -> float | None:
         """Seconds over the limit of the present call, None when there is none."""
 
+    def pulse(self) -> tuple[int, int]:
+        """What changes as long as the worker moves; the second is 0 while it is in no call."""
+
     def clear(self) -> None:
         """Forget the words of a worker that is proven dead."""
 
@@ -111,6 +114,8 @@ class _Child:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     judge: HangJudge = field(default_factory=lambda: HangJudge(WATCH_S))
     waiting: dict[int, tuple[str, asyncio.Future[Any]]] = field(default_factory=dict)
+    pulse: tuple[int, ...] = ()
+    moved_ns: int = 0
     last_id: int = 0
     ready: bool = False
     bye: bool = False
@@ -447,7 +452,7 @@ class Process:
             child.timers.append(loop.call_later(FAREWELL_S, child.forked.signal_group, signal.SIGKILL))
 
     def _watch(self, child: _Child) -> None:
-        overdue_s = self._page.overdue(time.monotonic_ns()) if self._page is not None else None
+        overdue_s = self._overdue(child)
         scheduling = linux.scheduling(child.forked.pid) if overdue_s is not None else None
         child.stuck_s = child.judge.judge(time.monotonic_ns(), overdue_s, scheduling)
         if child.stuck_s is not None:
@@ -455,6 +460,19 @@ class Process:
             self._abort(child)
             return
         child.timers[-1] = asyncio.get_running_loop().call_later(WATCH_S, self._watch, child)
+
+    def _overdue(self, child: _Child) -> float | None:
+        """Seconds over the limit of the call it is in, or over the silence it may keep while it owes an answer."""
+        if self._page is None:
+            return None
+        now_ns, pulse = time.monotonic_ns(), (*self._page.pulse(), child.last_id)
+        if pulse != child.pulse or not child.waiting or pulse[1]:
+            child.pulse, child.moved_ns = pulse, now_ns
+        overdue_s = self._page.overdue(now_ns)
+        if overdue_s is None and self._policy.silence_s is not None:
+            silent_s = (now_ns - child.moved_ns) / 1e9 - self._policy.silence_s
+            return silent_s if silent_s > 0 else None
+        return overdue_s
 
     def _too_late(self, child: _Child, sentence: str) -> None:
         child.misdeed = sentence

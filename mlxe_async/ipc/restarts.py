@@ -22,6 +22,8 @@ class RestartPolicy:
         start_timeout_s: a new process must have shaken hands within this time.
         call_limit_s: a request must be answered within this time unless the role sets limits of its own through the
             progress page; None for no limit.
+        silence_s: a worker that owes an answer and neither moves its progress word nor is in a call for this long
+            hangs, too; None for no limit.
         seed: of the random part of the waits, which keeps processes that died together from returning together.
     """
 
@@ -31,6 +33,7 @@ class RestartPolicy:
     backoff_max_s: float = 5.0
     start_timeout_s: float = 60.0
     call_limit_s: float | None = None
+    silence_s: float | None = None
     seed: int = 0
 
 

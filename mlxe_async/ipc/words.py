@@ -114,6 +114,10 @@ class ProgressPage(Words):
         late = (now_ns - since) / 1e9 - limit_ms / 1e3
         return late if late > 0 else None
 
+    def pulse(self) -> tuple[int, int]:
+        """What changes as long as the worker moves: its progress, and since when it is in a call (0: in none)."""
+        return self._words[self._progress], self._words[self._since]
+
     def clear(self) -> None:
         """All words to 0: the supervisor's, after a worker is proven dead and before the next one starts."""
         for name in self.names:

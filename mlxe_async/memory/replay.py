@@ -63,6 +63,11 @@ class ReplayShape:
         return self.lanes * self.envs
 
     @property
+    def capacity(self) -> int:
+        """Rows that can be kept."""
+        return self.streams * self.stream_rows
+
+    @property
     def row_layout(self) -> RowLayout:
         """Columns of a row as it comes from a lane."""
         return RowLayout.from_json(self.columns)

@@ -43,6 +43,11 @@ class RolloutShape:
     columns: list[dict[str, Any]]
 
     @property
+    def capacity(self) -> int:
+        """Rows that can be kept."""
+        return self.slots * self.slot_rows
+
+    @property
     def row_layout(self) -> RowLayout:
         """Columns of a row."""
         return RowLayout.from_json(self.columns)

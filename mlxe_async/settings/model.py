@@ -292,6 +292,22 @@ class Settings(Table):
         values = {key: value for key, value in table.items() if value is not None}
         return self.model_copy(update={"algorithm": AlgorithmTable(**{**values, "name": self.algorithm.name})})
 
+    def with_defaults(self, defaults: Mapping[str, Mapping[str, Any]]) -> Settings:
+        """The same settings with what an algorithm recommends, wherever the file says nothing.
+
+        Args:
+            defaults: table -> key -> value; keys that the chosen schedule does not have are passed over.
+        """
+        tables: dict[str, Any] = {}
+        for name, values in defaults.items():
+            table = getattr(self, name)
+            said = table.model_fields_set
+            free = {key: v for key, v in values.items() if key in type(table).model_fields and key not in said}
+            if "sync" in said and table.sync == "episode":
+                free.pop("envs_per_executor", None)
+            tables[name] = table.model_copy(update=free)
+        return self.model_copy(update=tables)
+
     @property
     def places(self) -> Places:
         """Where each key was written; `places.line(problem)` is a finished message."""

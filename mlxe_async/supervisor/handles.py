@@ -345,7 +345,7 @@ class EvaluatorHandle:
         self._parameters, self._judge, self._most, self._solved = parameters, judge, in_flight, solved
         self._under_test: dict[int, Array] = {}
         self._in_flight = 0
-        self._last_episode = 0
+        self._last_episode = self._last_version = 0
         self._is_solved = False
 
     async def evaluate(self, version: int | None = None) -> None:
@@ -368,7 +368,7 @@ class EvaluatorHandle:
         newest = self._weights.latest()
         return (
             self._crew.counters.episodes > self._last_episode
-            and newest not in self._under_test
+            and newest > self._last_version
             and self._in_flight < self._most
         )
 
@@ -395,11 +395,11 @@ class EvaluatorHandle:
     def _take_up(self) -> int | None:
         flat = np.empty(self._parameters, dtype=np.float32)
         version = self._weights.read(flat)
-        if version is None or version in self._under_test:
+        if version is None or version <= self._last_version:
             return None
         self._tested.publish(flat)
         self._under_test[version] = flat
-        self._last_episode = self._crew.counters.episodes
+        self._last_episode, self._last_version = self._crew.counters.episodes, version
         return version
 
     def _hear(self, verdict: dict[str, Any]) -> None:

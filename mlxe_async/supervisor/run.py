@@ -60,6 +60,8 @@ PRELOADED = [
     "mlxe_async.workers",
     "mlxe_async.tasks.probe",
     "mlxe_async.algorithms.a3c",
+    "mlxe_async.algorithms.dqn",
+    "mlxe_async.algorithms.ppo",
     "mlxe_async.roles.executor",
     "mlxe_async.roles.memorizer",
     "mlxe_async.roles.evaluator",
@@ -70,7 +72,7 @@ PRELOADED_MEANWHILE = ["torch", "torch.optim"]
 PROBE_LIMIT_S = 120.0
 FINISH_LIMIT_S = 1.5
 STOP_GRACE_S = 1.0
-STRAGGLER_S = 1.0
+FIRST_LEDGER_S = 1.0
 SIGNAL_EXITS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 
@@ -258,6 +260,7 @@ class Supervisor:
             problems = [Problem(tuple(p["path"]), p["message"]) for p in facts["problems"]]
             raise SettingsError([self.settings.places.line(problem) for problem in problems])
         self._facts = facts
+        self.settings = self.settings.with_defaults(facts["defaults"])
 
     def _open_folder(self, blueprint: Blueprint) -> None:
         # Written back with the algorithm's defaults, which only the probe knows.
@@ -335,7 +338,7 @@ class Supervisor:
         )
 
     def _make_process(self, post: Post) -> Process:
-        settings = self.settings
+        settings, schedule = self.settings, self.settings.schedule
         lanes = [self._segments[name] for name in post.segments if name.startswith("lane-")]
         writes_lanes = any(role.startswith("executor") for role in post.roles)
 
@@ -358,6 +361,7 @@ class Supervisor:
                 backoff_s=supervision.backoff_s,
                 backoff_max_s=supervision.backoff_max_s,
                 start_timeout_s=supervision.start_timeout_s,
+                silence_s=schedule.update_timeout_s if not writes_lanes else schedule.step_timeout_s,
                 seed=settings.run.seed,
             ),
             Listener(self._story, self._drain),
@@ -403,6 +407,8 @@ class Supervisor:
                 )
 
     async def _keep_ledger(self) -> None:
+        await asyncio.sleep(min(FIRST_LEDGER_S, self.settings.logs.ledger_interval_s))
+        self._tell_ledger()
         async for _ in every(self.settings.logs.ledger_interval_s):
             self._tell_ledger()
             self._story.emit(self._story.bottleneck(len(self._executors)))
@@ -553,7 +559,7 @@ class Supervisor:
             lanes.append({"committed_blocks": state.commit, "backlog_blocks": backlog, **taken})
         ingested = sum(lane["rows"] for lane in lanes)
         waiting = sum(lane["backlog_blocks"] for lane in lanes)
-        self._story.ledger(lanes, ingested, waiting, self._memorizer.held)
+        self._story.ledger(lanes, ingested, waiting, kept=self._memorizer.held, capacity=shape.capacity)
 
     def _output_path(self, name: str) -> str | None:
         return str(self._folder.crash_path / f"{name}.output") if self._folder else None

@@ -227,7 +227,9 @@ class Story:
             *role_of(process.name),
         )
 
-    def ledger(self, lanes: list[dict[str, int]], ingested: int, waiting_blocks: int, kept: int) -> None:
+    def ledger(
+        self, lanes: list[dict[str, int]], ingested: int, waiting_blocks: int, *, kept: int, capacity: int
+    ) -> None:
         """The account of rows. What is not yet taken in is known in blocks, and exactly only when there are none."""
         committed = max(self._counters.env_steps, ingested)
         backlog = committed - ingested if waiting_blocks else 0
@@ -239,6 +241,7 @@ class Story:
                 lost=committed - ingested - backlog,
                 torn=sum(lane["corrupt"] for lane in lanes),
                 kept=kept,
+                capacity=capacity,
                 lanes=lanes,
             )
         )

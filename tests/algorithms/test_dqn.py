@@ -198,7 +198,7 @@ def test_the_learning_rate_falls_with_environment_steps():
     rates = []
     for steps in (0, 500, 5000):
         algorithm.update(batch(algorithm), Clock(env_steps=steps))
-        rates.append(algorithm._optimiser.param_groups[0]["lr"])
+        rates.append(algorithm._optimiser.learning_rate)
     assert rates == pytest.approx([1e-3, 5.5e-4, 1e-4])
 
 

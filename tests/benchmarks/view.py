@@ -78,6 +78,7 @@ def measure(columns, rows, executors):
 
 
 def main():
+    os.environ["TERM"] = "xterm"
     print("| terminal | executors | refreshes | ms each | share of a core | bytes/s | us per event fed |")
     print("|---|---|---|---|---|---|---|")
     for columns, rows, executors in ((80, 24, 2), (140, 40, 2), (80, 24, 16), (140, 40, 64)):

@@ -188,17 +188,18 @@ class Screen:
 
 @contextlib.contextmanager
 def terminal(columns=80, rows=24):
-    """A stream that is a terminal, and a function that returns what was written to it since."""
+    """A stream that is a terminal, and a function that returns what was written to it since, or up to some text."""
     ours, theirs = pty.openpty()
     tty.setraw(theirs)
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
-    def written():
-        os.write(theirs, b"<end>")  # a terminal hands on what it gets in pieces
+    def written(until=""):
+        if not until:
+            os.write(theirs, b"<end>")  # a terminal hands on what it gets in pieces
         text = b""
-        while not text.endswith(b"<end>"):
+        while not (until.encode() in text if until else text.endswith(b"<end>")):
             text += os.read(ours, 65536)
-        return text.decode().removesuffix("<end>")
+        return text.decode(errors="replace").removesuffix("<end>")
 
     try:
         with os.fdopen(theirs, "w") as stream:

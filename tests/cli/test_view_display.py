@@ -178,7 +178,7 @@ def test_following_a_run_on_a_terminal_shows_its_picture(tmp_path, run):
         screen.write(written())
     lines = screen.shown()
     assert lines[0].split() == [folder.name, "ended", "(asked)", "after", "19", "s"]
-    assert any(line.startswith("└ memorizer memorize") for line in lines)
+    assert any(line.startswith("└ memorizer") for line in lines)
 
 
 def test_a_run_that_died_without_a_word_is_shown_as_such(tmp_path, run):
@@ -197,9 +197,7 @@ def test_on_a_terminal_lines_can_be_asked_for(tmp_path, run):
     for option, says in (("--lines", "episode_return=1.5"), ("--json", '"episode_return": 1.5')):
         with terminal() as (stream, written):
             with follow(tmp_path, stream, option) as process:
-                read = ""
-                while "run_end" not in read:
-                    read += written()
+                read = written(until="weights_hash" if option == "--json" else "reason=asked")
                 assert process.wait(LIMIT_S) == 0
             assert says in read
 

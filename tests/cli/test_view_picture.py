@@ -108,6 +108,8 @@ def test_faults_are_counted_and_the_last_one_is_told():
     )
     assert dict(made.faults) == {"proc_exit": 1, "proc_restart": 1}
     assert made.last_fault == "mlxe-exe-0: killed\\x1b"
+    made.feed({"event": "env_error", "role": "executor", "idx": 3, "message": "nan"})
+    assert made.last_fault == "executor 3: nan"
 
 
 def test_a_run_that_was_resumed_begins_anew():

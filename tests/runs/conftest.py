@@ -1,81 +1,12 @@
-"""Real runs in this process: a supervisor in a loop, its log line by line, and a way to wait for what it tells."""
+"""`live(body, **tables)`: a real run in this process while `body(run)` happens."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from pathlib import Path
 
 import pytest
-import uvloop
-
-from mlxe_async.settings import load_settings
-from mlxe_async.supervisor import Supervisor
-
-LIMIT_S = 120.0
-HERE = Path(__file__).parent
-
-QUICK = {
-    "run": {"name": "test", "seed": 3, "python_path": [str(HERE)]},
-    "stop": {"env_steps": 1500},
-    "task": {"env": "CartPole-v1", "max_episode_steps": 200},
-    "schedule": {"kind": "is", "executors": 2},
-    "algorithm": {"name": "a3c", "min_updates": 4, "batch": 64},
-    "evaluation": {"enabled": False},
-}
-
-
-def settings(overrides=None, **tables):
-    """The quick settings with tables updated, and dotted overrides."""
-    merged = {name: {**QUICK.get(name, {}), **tables.get(name, {})} for name in {**QUICK, **tables}}
-    return load_settings(merged, overrides or {})
-
-
-class LiveRun:
-    """A run under way: `lines` so far, and `saw` to wait for more."""
-
-    def __init__(self, chosen, folder):
-        self.supervisor = Supervisor(chosen, run_dir=folder)
-        self.lines = []
-        self._news = asyncio.Event()
-        self.supervisor.subscribe(self._hear)
-        self.hooks = []
-
-    def _hear(self, line):
-        self.lines.append(line)
-        for hook in self.hooks:
-            hook(line)
-        self._news.set()
-
-    def all(self, event, **fields):
-        return [
-            line
-            for line in self.lines
-            if line["event"] == event and all(line.get(name) == value for name, value in fields.items())
-        ]
-
-    async def saw(self, event, times=1, after=0, **fields):
-        """Wait until lines after the `after`-th have told of `event` so often; returns the last of them."""
-        while True:
-            found = [line for line in self.all(event, **fields) if line["seq"] >= after]
-            if len(found) >= times:
-                return found[times - 1]
-            self._news.clear()
-            await self._news.wait()
-
-    def pid(self, process):
-        return self.all("proc_start", process=process)[-1]["pid"]
-
-
-def on_loop(main):
-    """Run a coroutine function on uvloop, within a generous limit."""
-
-    async def bounded():
-        async with asyncio.timeout(LIMIT_S):
-            return await main()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(bounded())
+from live_runs import LiveRun, on_loop, settings
 
 
 @pytest.fixture

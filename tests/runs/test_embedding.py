@@ -8,7 +8,7 @@ import threading
 import leaks
 import pytest
 import uvloop
-from conftest import settings
+from live_runs import settings
 
 from mlxe_async.errors import SettingsError
 from mlxe_async.supervisor import Supervisor

@@ -1,5 +1,6 @@
 """Algorithms that learn from rollouts never learn from anything older than `max_policy_lag`, and each row once."""
 
+import live_runs
 import pytest
 
 
@@ -21,9 +22,7 @@ def fake(live, *, rollouts, kind, **schedule):
 
 @pytest.fixture
 def live_fake(live, monkeypatch):
-    import conftest
-
-    monkeypatch.setitem(conftest.QUICK, "algorithm", {"name": "fake_rollouts:Fake"})
+    monkeypatch.setitem(live_runs.QUICK, "algorithm", {"name": "fake_rollouts:Fake"})
     return live
 
 

@@ -271,7 +271,8 @@ class Picture:
     def _fault(self, event: Mapping[str, Any]) -> None:
         self.faults[str(event["event"])] += 1
         said = next((event[key] for key in _SAYING if event.get(key)), "")
-        who = _text(event.get("process") or event.get("role"))
+        index = event.get("idx")
+        who = _text(event.get("process") or f"{event.get('role')}{'' if index is None else f' {index}'}")
         if event["event"] != "proc_restart" or not self.last_fault:  # the death before it says more
             said = _text(said) or FAULTS[event["event"]][0]
             self.last_fault = said if said.startswith(who) else f"{who}: {said}"

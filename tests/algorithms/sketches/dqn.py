@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.maths import returns
 from mlxe_async.networks import Network, NumpyNetwork, TorchNetwork
+from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Column
 
 
@@ -96,7 +97,7 @@ class DQN:
         loss = (q_loss(q, target) * torch.as_tensor(batch["weight"])).mean()
         self.learned.gradient.zero_()
         loss.backward()
-        self.optimiser.step()
+        self.optimiser.step(self.settings.learning_rate)
         share = min(1.0, clock.updates / self.settings.epsilon_updates)
         self.published_epsilon = 1.0 + share * (self.settings.epsilon_last - 1.0)
         return {"loss": float(loss.detach())}, (target - q.detach()).abs().numpy() + 0.01
@@ -106,5 +107,5 @@ class DQN:
 
     def set_weights(self, flat):
         self.learned, self.target = TorchNetwork(self.network, flat[:-1]), TorchNetwork(self.network, flat[:-1])
-        self.optimiser = self.learned.optimiser(torch.optim.Adam, lr=self.settings.learning_rate)
+        self.optimiser = FlatOptimiser("adam", self.learned.flat, self.learned.gradient, eps=1e-8)
         self.published_epsilon = float(flat[-1])

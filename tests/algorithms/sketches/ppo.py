@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.maths import returns
 from mlxe_async.networks import Network, NumpyNetwork, TorchNetwork
+from mlxe_async.optimisers import FlatOptimiser
 
 
 class PPOSettings(BaseModel):
@@ -103,7 +104,7 @@ class PPO:
                 loss = self._loss({k: v[chosen] for k, v in rows.items()})
                 self.learned.gradient.zero_()
                 loss.backward()
-                self.optimiser.step()
+                self.optimiser.step(self.settings.learning_rate)
         return {"loss": float(loss.detach())}, None
 
     def _loss(self, rows):
@@ -118,4 +119,4 @@ class PPO:
 
     def set_weights(self, flat):
         self.learned = TorchNetwork(self.network, flat)
-        self.optimiser = self.learned.optimiser(torch.optim.Adam, lr=self.settings.learning_rate)
+        self.optimiser = FlatOptimiser("adam", self.learned.flat, self.learned.gradient, eps=1e-8)

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from conftest import LiveRun, on_loop
+from live_runs import LiveRun, on_loop
 
 from mlxe_async.settings import load_settings
 
