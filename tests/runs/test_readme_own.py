@@ -1,0 +1,76 @@
+"""What README.md prints under its headings about own code runs as printed, and learns."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlxe_async import read_log
+
+ROOT = Path(__file__).parents[2]
+
+
+def section(heading):
+    text = (ROOT / "README.md").read_text()
+    match = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## )", text, re.M | re.S)
+    assert match, heading
+    return re.findall(r"```(\w+)\n(.*?)```", match[1], re.S)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An empty folder in which the package lies as in a clone."""
+    (tmp_path / "mlxe_async").symlink_to(ROOT / "mlxe_async")
+    (tmp_path / "settings").symlink_to(ROOT / "settings")
+    return tmp_path
+
+
+def run(command, folder):
+    done = subprocess.run(  # noqa: S602 - the text of the README, as a reader would type it
+        command.replace("python -m", f"{sys.executable} -m"),
+        shell=True,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_an_environment_a_wrapper_and_a_loss_of_ones_own_learn_under_both_schedules(folder):
+    blocks = section("Your own environment, wrapper and loss")
+    runs = []
+    for kind, text in blocks:
+        if kind in ("python", "toml"):
+            (folder / text.splitlines()[0].removeprefix("# ")).write_text(text)
+        else:
+            runs += [line for line in text.splitlines() if line.startswith("python")]
+            for line in text.splitlines():
+                if not line.startswith("python"):
+                    run(line, folder)
+    assert "clamp(-1, 1)" in (folder / "my_a3c.py").read_text()
+    assert len(runs) == 2
+    for line in runs:
+        run(line, folder)
+        lengths = [event["length"] for event in read_log(folder / "runs" / "latest") if event["event"] == "episode_end"]
+        # The shortest way has nine steps.
+        assert sum(lengths[-10:]) < 10 * 14 < sum(lengths[:10]), line
+
+
+def test_the_program_that_embeds_a_run_works_as_printed(folder):
+    ((_, program),) = [block for block in section("In your own program") if block[0] == "python"]
+    (folder / "program.py").write_text(program)
+    done = run("python -m program", folder)
+    assert "reason='env_steps'" in done.stdout
+    assert re.search(r"^1 \d+\.0$", done.stdout, re.M)
+
+
+def test_a_policy_is_loaded_as_printed(folder):
+    run("python -m mlxe_async settings/is.toml --set stop.env_steps=200 --no-progress", folder)
+    ((_, program),) = [block for block in section("What you see") if block[0] == "python"]
+    (folder / "program.py").write_text(program)
+    assert re.match(r"\d+ [01]\n", run("python -m program", folder).stdout)
