@@ -79,7 +79,7 @@ class EnvironmentFault(MlxeError):
         phase: `"make"`, `"reset"` or `"step"`.
         env_index: which of the executor's environments, from 0.
         seed: the seed of the episode; None when there is none yet.
-        step: steps taken in the episode.
+        step: the step it happened in, counted from 1; 0 before the first.
         trace: the traceback as text, empty when nothing was raised.
     """
 
@@ -93,3 +93,8 @@ class EnvironmentFault(MlxeError):
         self.seed = seed
         self.step = step
         self.trace = trace
+
+    @property
+    def nonfinite(self) -> bool:
+        """Whether the fault is a NaN or an infinity."""
+        return "finite number" in self.detail

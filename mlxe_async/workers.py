@@ -106,6 +106,7 @@ class Workshop:
             reset_timeout_s=schedule["reset_timeout_s"],
             fault_limit=supervision["env_fault_limit"],
             fault_window_s=supervision["env_fault_window_s"],
+            stop_on_nonfinite=supervision["nonfinite"] == "stop",
         )
         # Forked from one process, all would share the state of the global generators some environments use.
         seed = derive_seed(self.settings["run"]["seed"], "executor.globals", index, plan.life)
@@ -289,6 +290,12 @@ def _probe(settings: Mapping[str, Any]) -> dict[str, Any]:
     if problems:
         raise _Refused([(tuple(map(str, problem.path)), problem.message) for problem in problems])
     algorithm_settings = algorithm_class.Settings.model_validate(table)
+    device = settings["learner"]["device"]
+    if device.startswith("cuda"):
+        import torch
+
+        if not torch.cuda.is_available():
+            raise _Refused([(("learner", "device"), f'got "{device}", but torch finds no usable GPU here; try "cpu"')])
     task = probe_task(settings["task"])
     spaces = Spaces.from_json(task["spaces"])
     try:

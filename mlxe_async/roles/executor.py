@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mlxe_async.errors import EnvironmentFault, MlxeError
+from mlxe_async.errors import EnvironmentFault, MlxeError, NumericError
 from mlxe_async.rows import Array, RowLayout
 from mlxe_async.seeds import derive_seed, generator
 
@@ -72,6 +72,7 @@ class ExecutorPlan:
         reset_timeout_s: limit of one reset, and of the first step after it.
         fault_limit: environment faults forgiven within `fault_window_s`.
         fault_window_s: see `fault_limit`.
+        stop_on_nonfinite: a NaN or an infinity from an environment is not forgiven at all.
     """
 
     index: int
@@ -84,6 +85,7 @@ class ExecutorPlan:
     reset_timeout_s: float
     fault_limit: int
     fault_window_s: float
+    stop_on_nonfinite: bool = False
 
 
 class TooManyFaults(MlxeError):
@@ -161,6 +163,7 @@ class Executor:
 
         Raises:
             TooManyFaults: the environments used up their budget.
+            NumericError: an environment gave a NaN or an infinity, and that is not to be forgiven.
         """
         start_ns = time.monotonic_ns()
         self._take_weights(version)
@@ -326,6 +329,8 @@ class Executor:
                 "trace": fault.trace,
             }
         )
+        if fault.nonfinite and self.plan.stop_on_nonfinite:
+            raise NumericError(f"executor {self.plan.index}: {fault.detail}")
         if len(self._faults) > self.plan.fault_limit:
             raise TooManyFaults(
                 f"executor {self.plan.index}: expected at most {self.plan.fault_limit} environment faults in "

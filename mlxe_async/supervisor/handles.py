@@ -136,6 +136,8 @@ class ExecutorHandle:
                 if crew.ending:
                     return None
             except RemoteError as error:
+                if error.kind == "NumericError":
+                    raise NumericError(error.message) from error
                 if error.kind != "TooManyFaults":
                     raise RunFailed(f"executor {self.index} generating: {error.kind}: {error.message}") from error
                 self.lost = error.message

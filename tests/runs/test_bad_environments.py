@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlxe_async.errors import RunFailed
+from mlxe_async.errors import NumericError, RunFailed
 
 FAULTS = {
     "raises": "ValueError",
@@ -36,6 +36,16 @@ def test_an_environment_that_always_fails_ends_the_run_with_its_reason(live):
             stop={"env_steps": 100_000},
             supervision={"env_fault_window_s": 600.0},
         )
+
+
+def test_a_nan_ends_the_run_where_it_is_not_to_be_forgiven(live):
+    with pytest.raises(NumericError, match="expected finite numbers, got nan") as caught:
+        live(
+            task={"env": "bad_tasks:BadNotANumber-v0", "max_episode_steps": 50},
+            supervision={"nonfinite": "stop"},
+            stop={"env_steps": 100_000},
+        )
+    assert caught.value.exit_code == 5
 
 
 def test_an_environment_that_ends_its_process_is_restarted_with_the_process(live):

@@ -50,3 +50,16 @@ def test_the_bound_of_the_asynchronous_schedule_holds(live_fake, bound, rollouts
     waiting = run.all("ledger")[-1]
     assert used + dropped <= end["env_steps"]
     assert waiting["lost"] == 0
+
+
+@pytest.mark.slow
+def test_ppo_never_learns_from_anything_older_than_its_bound_over_ten_thousand_rollouts(live, monkeypatch):
+    monkeypatch.setitem(live_runs.QUICK, "algorithm", {"name": "ppo", "epochs": 1, "minibatch": 8})
+    _, run = live(
+        stop={"env_steps": 80_000},
+        schedule={"kind": "oa", "envs_per_executor": 2, "sync": "rollout", "rollout_steps": 4, "max_policy_lag": 3},
+        memory={"chunk_rows": 8, "keep_rows": 8},
+    )
+    updates = [line for line in learned(run) if line["updates"]]
+    assert len(run.all("phase", phase="generate")) >= 10_000
+    assert max(line["lag_max"] for line in updates) <= 3

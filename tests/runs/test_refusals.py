@@ -24,6 +24,7 @@ name = "a3c"
         ("algorithm.batchh=3", 2, 'did you mean "batch"'),
         ("algorithm.batch=0", 2, "algorithm.batch: got 0, expected a whole number of at least 1"),
         ('algorithm.name="nothing"', 2, "expected one of a3c"),
+        ('learner.device="cuda"', 2, "torch finds no usable GPU"),
         ("schedule.executor=2", 2, 'did you mean "executors"'),
         ("memory.capacity_rows=1000000000", 4, "MiB"),
         ('run.dir="/proc/nothing"', 4, "no run folder can be made"),
