@@ -189,8 +189,10 @@ def clean(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    if value is None or isinstance(value, bool):
+    if value is None or value is True or value is False:
         return value
+    if type(value) is float:  # numbers of Python's own come first: they are nearly all there is
+        return value if math.isfinite(value) else None
     if isinstance(value, str):
         return value if len(value) <= LONGEST_TEXT else value[:LONGEST_TEXT] + "…"
     if isinstance(value, int):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,6 +33,10 @@ def _visible_character(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
 
 
+_SCALARS = frozenset({int, float, str, bool, type(None)})
+
+
+@functools.lru_cache(maxsize=1024)  # the same few names come with every line of a log
 def is_secret(key: str) -> bool:
     """Whether a value under this name should not be written anywhere."""
     return bool(_SECRET.search(key) or _SECRET_WORD.search(key) or _SECRET_WORD.search(key.lower()))
@@ -43,6 +48,8 @@ def redact(value: Any, depth: int = 0) -> Any:
     Numbers stay where the name only sounds like a token or a key (`max_tokens = 128`), and go under `password` or
     `secret`.
     """
+    if type(value) in _SCALARS:  # most of what is written
+        return value
     if depth > _MAXIMUM_DEPTH:
         return REDACTED
     if isinstance(value, Mapping):

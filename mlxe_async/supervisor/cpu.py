@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,10 +15,14 @@ class CpuClock:
 
     def __init__(self) -> None:
         self._own = _seconds(os.getpid())
+        self._looked = 0.0
         self._seen: dict[tuple[str, int], float] = {}
 
-    def look(self, processes: Iterable[tuple[str, int]]) -> None:
-        """Note how much each living process, `(name, pid)`, has used so far."""
+    def look(self, processes: Iterable[tuple[str, int]], *, at_most_every_s: float = 0.0) -> None:
+        """Note how much each living process, `(name, pid)`, has used so far, unless that was just done."""
+        if time.monotonic() - self._looked < at_most_every_s:
+            return
+        self._looked = time.monotonic()
         for name, pid in processes:
             seconds = _seconds(pid)
             if seconds:

@@ -73,6 +73,7 @@ PROBE_LIMIT_S = 120.0
 FINISH_LIMIT_S = 1.5
 STOP_GRACE_S = 1.0
 FIRST_LEDGER_S = 1.0
+CPU_LOOK_S = 0.1
 SIGNAL_EXITS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 
@@ -531,13 +532,16 @@ class Supervisor:
         return sum(executor.episodes_started for executor in self._executors)
 
     def _look_at_cpu(self) -> None:
+        self._cpu.look(self._living())
+
+    def _living(self) -> list[tuple[str, int]]:
         living = [(process.name, process.pid) for process in self._processes if process.pid]
         if self._nursery.pid:
             living.append(("mlxe-nursery", self._nursery.pid))
-        self._cpu.look(living)
+        return living
 
     def _cpu_seconds(self, without: str) -> float:
-        self._look_at_cpu()
+        self._cpu.look(self._living(), at_most_every_s=CPU_LOOK_S)
         return self._cpu.total(without=without)
 
     def _write_status(self, state: str) -> None:
