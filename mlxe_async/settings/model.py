@@ -139,7 +139,7 @@ class OaSchedule(_AnySchedule):
         default=1, ge=1, le=10**6, description="Updates between two publications; higher copies less and lags more."
     )
     max_owed_updates: int = Field(
-        default=1024,
+        default=128,
         ge=1,
         le=10**9,
         description="Executors wait when the learner owes this many updates; higher waits less.",

@@ -57,8 +57,7 @@ def test_an_environment_a_wrapper_and_a_loss_of_ones_own_learn_under_both_schedu
     for line in runs:
         run(line, folder)
         lengths = [event["length"] for event in read_log(folder / "runs" / "latest") if event["event"] == "episode_end"]
-        # The shortest way has nine steps.
-        assert sum(lengths[-10:]) < 10 * 14 < sum(lengths[:10]), line
+        assert sum(lengths[-10:]) < sum(lengths[:10]) / 2, line
 
 
 def test_the_program_that_embeds_a_run_works_as_printed(folder):
