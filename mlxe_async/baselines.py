@@ -1,8 +1,13 @@
-"""What no learning at all achieves: every table of results carries these lines, so that luck is not taken for skill."""
+"""What no learning, or hardly any, achieves: results are read beside these, so that luck is not taken for skill.
+
+Policies drawn at random are tested once each. The cross-entropy method searches the four weights of a linear policy
+(Szita & Lorincz 2006: decreasing extra variance) and is judged as runs are: versions in a row that pass.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,22 +17,37 @@ from mlxe_async.algorithms.a3c import A3C, A3CSettings
 from mlxe_async.roles.evaluator import Evaluator
 from mlxe_async.rows import Array, Spaces
 from mlxe_async.seeds import derive_seed, generator
+from mlxe_async.tasks.cartpole import START_BOUND
+from mlxe_async.tasks.physics import BLOCK, CartPolePhysics
 
 AT_ONCE = 8
+POPULATION, ELITE = 10, 3
+GENERATIONS = 30
+EXTRA_VARIANCE, EXTRA_GENERATIONS = 0.3, 10
+CEM_EPISODE_STEPS = 500
+MOST_CEM_SEEDS = 20
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Of `tried` policies made without any learning, `passed` passed the test once."""
+    """Of `tried` policies, or searches for one, `solved` did what `rule` says.
+
+    Args:
+        name: what it is.
+        solved: how many passed.
+        tried: of how many.
+        rule: how they were judged.
+        episodes: training episodes of each search when the first of the passing versions was found, None for those that
+            failed; empty where nothing is trained.
+        env_steps: environment steps likewise.
+    """
 
     name: str
+    solved: int
     tried: int
-    passed: int
-
-    @property
-    def line(self) -> str:
-        """For a list below a table."""
-        return f"{self.name}: {self.passed} of {self.tried} pass one test ({100 * self.passed / self.tried:.1f} %)"
+    rule: str
+    episodes: tuple[int | None, ...] = ()
+    env_steps: tuple[int | None, ...] = ()
 
 
 class LinearPolicy:
@@ -40,14 +60,13 @@ class LinearPolicy:
 
 
 def cartpole_baselines(evaluation: Mapping[str, Any], tried: int, seed: int = 0) -> list[Baseline]:
-    """Test untrained policies on plain CartPole by the given `[evaluation]`.
+    """Test untrained policies, and those that the cross-entropy method finds, on plain CartPole.
 
     Args:
-        evaluation: the table; its rule should be `"cap"`.
-        tried: policies of each kind.
+        evaluation: the `[evaluation]` table; its rule should be `"cap"`.
+        tried: policies of each kind; at most 20 searches.
         seed: of their weights.
     """
-    task = {"env": "CartPole-v1"}
     spaces = Spaces(observation_shape=(4,), actions=2)
 
     def networks(name: str, **fields: Any) -> Baseline:
@@ -57,36 +76,140 @@ def cartpole_baselines(evaluation: Mapping[str, Any], tried: int, seed: int = 0)
         def untrained(number: int) -> Array:
             return policy.network.initial([derive_seed(seed, "baselines", number), 0])
 
-        return _tested(name, policy, untrained, task, evaluation, tried)
+        return _tested(name, policy, untrained, evaluation, tried)
 
     scale = (0.5, 0.5, 5.0, 0.5)
     rng = generator(seed, "baselines.linear")
     return [
         networks("untrained tanh 64,64 with scaled inputs", activation="tanh", input_scale=scale),
         networks("untrained ReLU 64,64", activation="relu"),
-        _tested("random linear", LinearPolicy(), lambda _: rng.standard_normal(4), task, evaluation, tried),
-        _tested("fixed linear (0.1, 0.3, 1, 0.4)", LinearPolicy(), lambda _: _FIXED, task, evaluation, 1),
+        _tested("random linear", LinearPolicy(), lambda _: rng.standard_normal(4), evaluation, tried),
+        *cross_entropy_baselines(evaluation, min(tried, MOST_CEM_SEEDS), seed),
+        _tested("fixed linear (0.1, 0.3, 1, 0.4)", LinearPolicy(), lambda _: _FIXED, evaluation, 1),
     ]
 
 
 _FIXED = np.array([0.1, 0.3, 1.0, 0.4])
 
 
+def cross_entropy_baselines(evaluation: Mapping[str, Any], seeds: int, seed: int = 0) -> list[Baseline]:
+    """Linear policies by the cross-entropy method; the mean of each generation is a version that is tested.
+
+    A generation is ten policies, one episode of at most 500 steps each; the next one is drawn around the best three,
+    with an extra variance that fades within ten generations. A search that has not solved the task after 300 episodes
+    is a failure.
+
+    Args:
+        evaluation: the `[evaluation]` table.
+        seeds: how many searches.
+        seed: of all of them.
+
+    Returns:
+        The same searches judged twice: by the first version that passes a test, and by versions in a row.
+    """
+    searches = [_Search(generator(seed, "baselines.cem", number)) for number in range(seeds)]
+    passes = int(evaluation.get("passes") or 1)
+    with _evaluator(LinearPolicy(), evaluation) as evaluator:
+        for _ in range(GENERATIONS):
+            unsolved = [search for search in searches if search.streak < passes]
+            for first in range(0, len(unsolved), AT_ONCE):
+                some = unsolved[first : first + AT_ONCE]
+                for number, search in enumerate(some):
+                    search.next_generation()
+                    evaluator.add(number, search.mean.astype(np.float32))
+                while evaluator.in_flight:
+                    for verdict in evaluator.advance():
+                        some[verdict.version].hear(passed=verdict.passed)
+    return [
+        _found("linear by cross-entropy", "one test", [search.first_pass for search in searches]),
+        _found(
+            "linear by cross-entropy",
+            f"{passes} in a row",
+            [search.first if search.streak >= passes else None for search in searches],
+        ),
+    ]
+
+
+def _found(name: str, rule: str, at: Sequence[tuple[int, int] | None]) -> Baseline:
+    return Baseline(
+        name,
+        solved=sum(one is not None for one in at),
+        tried=len(at),
+        rule=rule,
+        episodes=tuple(None if one is None else one[0] for one in at),
+        env_steps=tuple(None if one is None else one[1] for one in at),
+    )
+
+
+class _Search:
+    """One search, and how many versions in a row have passed."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+        self._generation = self._steps = 0
+        self.mean, self._variance = np.zeros(4), np.ones(4)
+        self.streak = 0
+        # Episodes and steps when the first version passed, and when the first of the present streak did.
+        self.first_pass: tuple[int, int] | None = None
+        self.first: tuple[int, int] | None = None
+
+    def next_generation(self) -> None:
+        """Draw, play, and take the mean and variance of the best."""
+        extra = EXTRA_VARIANCE * max(0.0, 1 - self._generation / EXTRA_GENERATIONS)
+        weights = self.mean + self._rng.standard_normal((POPULATION, 4)) * np.sqrt(self._variance + extra)
+        steps = _play(weights, self._rng.uniform(-START_BOUND, START_BOUND, (POPULATION, 4)))
+        best = weights[np.argsort(-steps, kind="stable")[:ELITE]]
+        self.mean, self._variance = best.mean(0), best.var(0)
+        self._generation += 1
+        self._steps += int(steps.sum())
+
+    def hear(self, *, passed: bool) -> None:
+        """The verdict on the mean."""
+        if not passed:
+            self.streak = 0
+            return
+        if not self.streak:
+            self.first = self._generation * POPULATION, self._steps
+            self.first_pass = self.first_pass or self.first
+        self.streak += 1
+
+
+def _play(weights: Array, starts: Array) -> Array:
+    """Steps (N,) of one episode under each linear policy (N, 4) from its start (N, 4), at most 500."""
+    physics, steps = CartPolePhysics(starts), np.full(len(weights), CEM_EPISODE_STEPS)
+    done = 0
+    with np.errstate(all="ignore"):  # rows that have fallen whirl on
+        while done < CEM_EPISODE_STEPS:
+            ticks = min(BLOCK, CEM_EPISODE_STEPS - done)
+            for _ in range(ticks):
+                physics.tick((np.einsum("no,no->n", physics.obs, weights) > 0).astype(np.int64))
+                physics.observe()
+            fallen = physics.fallen()
+            new = (fallen >= 0) & (steps == CEM_EPISODE_STEPS)
+            steps[new] = done + fallen[new] + 1
+            done += ticks
+            if (steps < done).all():
+                break
+    return steps
+
+
 def _tested(
-    name: str,
-    policy: Any,
-    make: Callable[[int], Array],
-    task: Mapping[str, Any],
-    evaluation: Mapping[str, Any],
-    tried: int,
+    name: str, policy: Any, make: Callable[[int], Array], evaluation: Mapping[str, Any], tried: int
 ) -> Baseline:
-    evaluator, passed = Evaluator(policy, task, {**evaluation, "in_flight": AT_ONCE}), 0
-    try:
+    passed = 0
+    with _evaluator(policy, evaluation) as evaluator:
         for first in range(0, tried, AT_ONCE):
             for number in range(first, min(first + AT_ONCE, tried)):
                 evaluator.add(number, np.asarray(make(number), dtype=np.float32))
             while evaluator.in_flight:
                 passed += sum(verdict.passed for verdict in evaluator.advance())
+    return Baseline(name, passed, tried, "one test")
+
+
+@contextlib.contextmanager
+def _evaluator(policy: Any, evaluation: Mapping[str, Any]) -> Iterator[Evaluator]:
+    evaluator = Evaluator(policy, {"env": "CartPole-v1"}, {**evaluation, "in_flight": AT_ONCE})
+    try:
+        yield evaluator
     finally:
         evaluator.close()
-    return Baseline(name, tried, passed)

@@ -26,6 +26,7 @@ MANIFEST = "manifest.json"
 TENSORS = "tensors.safetensors"
 LONGEST_HEADER = 2**20
 LONGEST_MANIFEST = 2**20
+NO_SCORE = float("-inf")
 
 Rejected = Callable[[int, str], None]
 
@@ -41,7 +42,9 @@ def save(folder: Path, number: int, tensors: Mapping[str, Array], facts: Mapping
         folder: where checkpoints are kept, one folder each.
         number: a number not used before.
         tensors: name -> array of any shape.
-        facts: what to know about it, as JSON types. `solved: true` keeps it for good; the highest `score` is kept too.
+        facts: what to know about it, as JSON types. `version` tells which weights are newer. `solved: true` keeps it
+            for good. The highest `score` is kept too, the newer of two alike. `best: true` says that it is there for
+            its score alone: it is not one of the newest, and goes when another one has a higher score.
         keep: how many of the newest are kept.
 
     Returns:
@@ -89,7 +92,7 @@ def load(
 
     Args:
         folder: where checkpoints are kept.
-        which: `"last"`, `"best"` (highest score), `"solved"`, or a number.
+        which: `"last"` (highest version), `"best"` (highest score), `"solved"`, or a number.
         on_rejected: told the number and the cause of each that was not fit.
 
     Returns:
@@ -141,38 +144,44 @@ def _reject(number: int, error: Exception, on_rejected: Rejected) -> str:
 def _ordered(candidates: list[dict[str, Any]], which: str | int) -> list[dict[str, Any]]:
     match which:
         case "last":
-            return candidates
+            return sorted(candidates, key=_version, reverse=True)
         case "solved":
             return [body for body in candidates if body["facts"].get("solved") is True]
         case "best":
-            return sorted(candidates, key=_score, reverse=True)
+            return sorted((body for body in candidates if _score(body) > NO_SCORE), key=_score, reverse=True)
         case _:
             return [body for body in candidates if body["number"] == which]
 
 
 def _score(body: Mapping[str, Any]) -> float:
     score = body["facts"].get("score")
-    return float(score) if isinstance(score, int | float) else float("-inf")
+    return float(score) if isinstance(score, int | float) else NO_SCORE
+
+
+def _version(body: Mapping[str, Any]) -> int:
+    version = body["facts"].get("version")
+    return version if isinstance(version, int) else -1
 
 
 def _prune(folder: Path, keep: int) -> None:
-    bodies = []
-    for number in numbers(folder)[keep:]:
-        try:
-            bodies.append(_read_manifest(folder / str(number)))
-        except (_Unfit, OSError):  # not fit for anything: it may go, unless someone wants to look at it
+    # What is not fit is left where it is: someone may want to look at it.
+    bodies = {number: _manifest_or_none(folder / str(number)) for number in numbers(folder)}
+    scored = [body for body in bodies.values() if body is not None and _score(body) > NO_SCORE]
+    best = max(scored, key=_score, default=None)  # the first of them, so the newest
+    ordinary = [number for number, body in bodies.items() if body is None or not _is_special(body)]
+    for number, body in bodies.items():
+        if body is None or number in ordinary[:keep] or body["facts"].get("solved") is True or body is best:
             continue
-    newest = [body for number in numbers(folder)[:keep] if (body := _manifest_or_none(folder / str(number)))]
-    best = max(map(_score, bodies + newest), default=float("-inf"))
-    for body in bodies:
-        is_best = _score(body) == best and best > float("-inf") and best > max(map(_score, newest), default=-np.inf)
-        if body["facts"].get("solved") is not True and not is_best:
-            doomed = folder / f"{STAGED}{body['number']}"  # renamed first: never half of one under a final name
-            try:
-                (folder / str(body["number"])).rename(doomed)
-            except OSError:
-                continue
-            shutil.rmtree(doomed, ignore_errors=True)
+        doomed = folder / f"{STAGED}{number}"  # renamed first: never half of one under a final name
+        try:
+            (folder / str(number)).rename(doomed)
+        except OSError:
+            continue
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _is_special(body: Mapping[str, Any]) -> bool:
+    return body["facts"].get("solved") is True or body["facts"].get("best") is True
 
 
 def _manifest_or_none(folder: Path) -> dict[str, Any] | None:

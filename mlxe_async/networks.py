@@ -3,6 +3,10 @@
 A network is a common trunk followed by named heads, for instance `{"policy": (64, 64, 2), "value": (64, 64, 1)}`. Its
 weights live in one float32 vector: publishing them is one copy, an optimiser step works on one tensor, and executors
 evaluate them with numpy alone, which for a handful of observations is several times faster than torch.
+
+A noisy network (Fortunato et al. 2018) explores by its weights: each is mu + sigma * epsilon, sigma learned as mu is,
+and epsilon drawn now and then. It is the plain network on weights that are put together first, so that everything else,
+the non-linearities included, is the same; without epsilon it is the network of the mu, by which policies are tested.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ Floats = NDArray[np.float32]
 Parameters = tuple[tuple[str, tuple[int, ...]], ...]
 Activation = Literal["tanh", "relu"]
 LAYER_NORM_EPSILON = 1e-5
+SIGMA = 0.5  # of a noisy network at the start, times the root of a layer's inputs
 
 
 def parameter_count(parameters: Parameters) -> int:
@@ -51,6 +56,11 @@ def flatten(arrays: Mapping[str, NDArray[Any]], parameters: Parameters) -> Float
     return np.concatenate([np.asarray(arrays[name], np.float32).reshape(-1) for name, _ in parameters])
 
 
+def _signed_root(x: Floats) -> Floats:
+    result: Floats = np.sign(x) * np.sqrt(np.abs(x))
+    return result
+
+
 @dataclass(frozen=True)
 class Network:
     """The shape of a network: a common trunk, then heads side by side.
@@ -62,6 +72,7 @@ class Network:
         activation: what follows every layer but a head's last.
         input_scale: factor for every input, one for all or one each. It travels with the network's shape.
         layer_norm: normalise each layer's activity (no learned factors) before the activation.
+        noisy: every weight and bias has a second number, the sigma of its noise; they follow after all the others.
     """
 
     inputs: int
@@ -70,6 +81,7 @@ class Network:
     activation: Activation = "tanh"
     input_scale: tuple[float, ...] = (1.0,)
     layer_norm: bool = False
+    noisy: bool = False
 
     def __post_init__(self) -> None:
         if len(self.input_scale) not in (1, self.inputs):
@@ -78,6 +90,11 @@ class Network:
     @property
     def parameters(self) -> Parameters:
         """Names and shapes in the order of the flat vector: per layer its weights (in, out), then its bias (out,)."""
+        return self.means + tuple((f"{name}.sigma", shape) for name, shape in self.means if self.noisy)
+
+    @property
+    def means(self) -> Parameters:
+        """The same without the sigmas of a noisy network."""
         chains = [("common", self.inputs, self.common)]
         trunk = self.common[-1] if self.common else self.inputs
         chains += [(head, trunk, sizes) for head, sizes in self.heads.items()]
@@ -89,17 +106,47 @@ class Network:
         return tuple(result)
 
     def initial(self, seed: int | Sequence[int], gains: Mapping[str, float] | None = None) -> Floats:
-        """Fresh weights (P,): Glorot-uniform, biases zero; `gains` shrinks or stretches the last layer of a head."""
+        """Fresh weights (P,): Glorot-uniform, biases zero; `gains` shrinks or stretches the last layer of a head.
+
+        A noisy network's are uniform within +-1/sqrt(inputs of the layer), all sigmas 0.5/sqrt(inputs of the layer).
+        """
         rng = np.random.default_rng(seed)
         last = {f"{head}.{len(sizes) - 1}.weight": head for head, sizes in self.heads.items()}
         arrays: dict[str, NDArray[Any]] = {}
-        for name, shape in self.parameters:
-            if name.endswith("bias"):
+        fan_in = 1
+        for name, shape in self.means:
+            gain = (gains or {}).get(last.get(name, ""), 1.0)
+            fan_in = shape[0] if name.endswith("weight") else fan_in  # a bias follows the weights of its layer
+            if self.noisy:
+                arrays[name] = rng.uniform(-1, 1, shape) * gain / np.sqrt(fan_in)
+                arrays[f"{name}.sigma"] = np.full(shape, SIGMA / np.sqrt(fan_in))
+            elif name.endswith("bias"):
                 arrays[name] = np.zeros(shape)
             else:
-                limit = np.sqrt(6.0 / sum(shape)) * (gains or {}).get(last.get(name, ""), 1.0)
+                limit = np.sqrt(6.0 / sum(shape)) * gain
                 arrays[name] = rng.uniform(-limit, limit, shape)
         return flatten(arrays, self.parameters)
+
+    def noise(self, rng: np.random.Generator) -> dict[str, Floats]:
+        """Factorised noise for every weight and bias, name -> epsilon; Fortunato et al. 2018, eq. 10 and 11.
+
+        With f(x) = sign(x) sqrt|x| of normal numbers, one per input and one per output of a layer, a weight's epsilon
+        is f(input's) f(output's) and a bias's is f(output's).
+        """
+        result: dict[str, Floats] = {}
+        for name, shape in self.means:
+            if name.endswith("weight"):
+                inputs, outputs = (_signed_root(rng.standard_normal(size, np.float32)) for size in shape)
+                result[name] = inputs[:, None] * outputs
+            else:
+                result[name] = outputs
+        return result
+
+    def perturbed(self, arrays: Mapping[str, Any], noise: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """What the layers are made of: mu + sigma * epsilon by name; without noise the mu. Takes numpy and torch."""
+        if noise is None:
+            return arrays
+        return {name: arrays[name] + arrays[f"{name}.sigma"] * noise[name] for name, _ in self.means}
 
     def layers(self, arrays: Mapping[str, Any], chain: str) -> list[tuple[Any, Any]]:
         """The (weights, bias) pairs of the trunk (`"common"`) or of one head, in order."""
@@ -113,16 +160,18 @@ class NumpyNetwork:
     Args:
         network: the shape.
         flat: weights (P,), or a stack (V, P) of V versions evaluated side by side on observations (V, B, O).
+        noise: what a noisy network acts under, from `Network.noise`; None: the mu alone.
     """
 
-    def __init__(self, network: Network, flat: Floats) -> None:
+    def __init__(self, network: Network, flat: Floats, noise: Mapping[str, Floats] | None = None) -> None:
         self.network = network
         self._scale = np.asarray(network.input_scale, np.float32)
         self._scaled = bool((self._scale != 1).any())
         # A private copy: the next version may arrive in the caller's buffer while this one still acts.
         arrays = unflatten(np.array(flat, np.float32), network.parameters)
+        arrays = dict(network.perturbed(arrays, noise))
         if flat.ndim == 2:
-            arrays = {name: array[:, None] if name.endswith("bias") else array for name, array in arrays.items()}
+            arrays = {name: array[:, None] if "bias" in name else array for name, array in arrays.items()}
         self._chains = {chain: network.layers(arrays, chain) for chain in ("common", *network.heads)}
 
     def __call__(self, head: str, observation: NDArray[Any]) -> Floats:
@@ -163,22 +212,35 @@ class TorchNetwork:
         self.flat = torch.tensor(flat, dtype=torch.float32, device=device)
         self.gradient = torch.zeros_like(self.flat)
         self._scale = torch.tensor(network.input_scale, dtype=torch.float32, device=device)
-        leaves = unflatten(self.flat, network.parameters)
+        leaves = self._leaves = unflatten(self.flat, network.parameters)
         gradients = unflatten(self.gradient, network.parameters)
         for name, leaf in leaves.items():
             leaf.requires_grad_()
             leaf.grad = gradients[name]  # backward() then adds into the flat gradient, and nobody gathers
-        self._chains = {chain: network.layers(leaves, chain) for chain in ("common", *network.heads)}
+        self._chains = self._layers(None)
+        self._noise: dict[str, torch.Tensor] | None = None
+
+    def _layers(self, noise: Mapping[str, torch.Tensor] | None) -> dict[str, list[tuple[torch.Tensor, torch.Tensor]]]:
+        arrays = self.network.perturbed(self._leaves, noise)
+        return {chain: self.network.layers(arrays, chain) for chain in ("common", *self.network.heads)}
+
+    def resample(self, rng: np.random.Generator) -> None:
+        """Draw the noise of a noisy network anew; before the first time there is none."""
+        import torch
+
+        noise = self.network.noise(rng)
+        self._noise = {name: torch.as_tensor(array, device=self.flat.device) for name, array in noise.items()}
 
     def __call__(self, observation: torch.Tensor, *heads: str) -> tuple[torch.Tensor, ...]:
         """The named heads' outputs (M, outputs) for flattened observations (M, O); the trunk is evaluated once."""
         x = observation * self._scale
-        for weight, bias in self._chains["common"]:
+        chains = self._chains if self._noise is None else self._layers(self._noise)
+        for weight, bias in chains["common"]:
             x = self._activate(bias.addmm(x, weight))
         outputs = []
         for head in heads:
             y = x
-            *hidden, (last_weight, last_bias) = self._chains[head]
+            *hidden, (last_weight, last_bias) = chains[head]
             for weight, bias in hidden:
                 y = self._activate(bias.addmm(y, weight))
             outputs.append(last_bias.addmm(y, last_weight))

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from mlxe_async.algorithms import load_algorithm
-from mlxe_async.errors import MlxeError
-from mlxe_async.roles.evaluator import Evaluator, Verdict
+from mlxe_async.algorithms import ActingClock, Algorithm, load_algorithm
+from mlxe_async.errors import EnvironmentFault, MlxeError, ResourceError, RunFailed, TaskError
+from mlxe_async.ipc.segments import available_memory
+from mlxe_async.roles.evaluator import Evaluator, Sampled, Starts, Verdict
 from mlxe_async.rows import Array, Spaces
 from mlxe_async.run_folder import find_run, load_checkpoint
-from mlxe_async.settings import Settings, load_settings
+from mlxe_async.seeds import generator
+from mlxe_async.settings import Settings, algorithm_problems, load_settings
+from mlxe_async.settings.problems import dotted
+from mlxe_async.tasks.recording import EXTRA, Recording
 from mlxe_async.tasks.vector import VectorTask
+
+ADVERSE_RESTARTS = 20
+VIDEO_STEPS = 500
 
 
 @dataclass(frozen=True)
@@ -35,21 +46,49 @@ class Policy:
         spaces: what its environment shows and takes.
         flat: the weights (P,).
         version: which version they are.
-        python_path: ignored when empty; else searched for the user's own modules.
+        counters: how far the run was, by the names of its counters; what exploration is annealed by, if it is sampled.
+
+    Raises:
+        RunFailed: the algorithm no longer knows the settings that the run was made with.
     """
 
-    def __init__(self, settings: Settings, spaces: Spaces, flat: Array, version: int) -> None:
+    def __init__(
+        self, settings: Settings, spaces: Spaces, flat: Array, version: int, counters: Mapping[str, int] | None = None
+    ) -> None:
         self.settings, self.spaces, self.version = settings, spaces, version
         self.flat = np.ascontiguousarray(flat, dtype=np.float32)
-        algorithm = load_algorithm(settings.algorithm.name)
-        table = dict(settings.algorithm.table)
-        if "name" not in algorithm.Settings.model_fields:
+        self.algorithm = self._built()
+        counters, each = counters or {}, settings.schedule.executors
+        self._clock = ActingClock(
+            steps=counters.get("env_steps", 0) // each,
+            episodes=counters.get("episodes", 0),
+            rollouts=counters.get("rollouts", 0) // each,
+        )
+
+    def _built(self, **fields: Any) -> Algorithm:
+        """The algorithm with these weights, and with some of its settings' fields changed, as far as it has them."""
+        algorithm = load_algorithm(self.settings.algorithm.name)
+        known = algorithm.Settings.model_fields
+        table = {**self.settings.algorithm.table, **{key: value for key, value in fields.items() if key in known}}
+        if "name" not in known:
             del table["name"]
-        self.algorithm = algorithm(algorithm.Settings.model_validate(table), spaces, seed=0, learns=False)
-        self.algorithm.load(self.flat)
+        if problems := algorithm_problems(algorithm.Settings, table):
+            unfit = ", ".join(dotted(problem.path) for problem in problems)
+            name = self.settings.algorithm.name
+            raise RunFailed(f"the run was made with settings that {name} no longer takes: {unfit}")
+        built: Algorithm = algorithm(algorithm.Settings.model_validate(table), self.spaces, seed=0, learns=False)
+        built.load(self.flat)
+        return built
+
+    @functools.cached_property
+    def sampled(self) -> Algorithm:
+        """The algorithm to draw actions from: as it explores in training, without mixtures that come on top of it."""
+        return self._built(behaviour="softmax")
 
     def act(self, obs: Array, *, rng: np.random.Generator | None = None) -> Array:
         """The greedy action for one observation (O,) or for each of several (B, O); sampled if `rng` is given.
+
+        Sampled is: drawn from the policy's probabilities, or, where an algorithm has none, as it explores in training.
 
         Observations are those of the environment itself; features that the run's `[task]` adds are added here.
 
@@ -63,9 +102,12 @@ class Policy:
             raise ValueError(
                 f"policy acting: expected observations of shape {self.spaces.observation_shape}, got {batch.shape[1:]}"
             )
-        chosen = self.algorithm.greedy(batch) if rng is None else self.algorithm.act(batch, rng)["action"]
-        action: Array = np.asarray(chosen)
+        action = self._chosen(batch, rng)
         return action[0] if single else action
+
+    def _chosen(self, obs: Array, rng: np.random.Generator | None) -> Array:
+        chosen = self.algorithm.greedy(obs) if rng is None else self.sampled.act(obs, rng, self._clock)["action"]
+        return np.asarray(chosen)
 
     def play(
         self,
@@ -74,40 +116,79 @@ class Policy:
         seed: int = 0,
         max_episode_steps: int | None = None,
         render_mode: str | None = None,
+        video: str | os.PathLike[str] | None = None,
+        sampled: bool = False,
         on_step: Callable[[], None] = lambda: None,
-    ) -> Iterator[Episode]:
-        """Play greedily in the run's environment, without adverse starts and shaped rewards.
+    ) -> Generator[Episode, None, None]:
+        """Play in the run's environment, without adverse starts and shaped rewards.
 
         Args:
             episodes: how many.
             seed: of the first episode; the next ones count up.
-            max_episode_steps: instead of the evaluation's.
+            max_episode_steps: instead of the evaluation's; with `video`, instead of 500 or the evaluation's.
             render_mode: as gymnasium takes it, `"human"` for a window.
+            video: a file ending in `.mp4` for all episodes, or a folder for a file each. They are there, replacing
+                what was there under their names, when the last episode has been taken from the iterator.
+            sampled: draw actions, see `act`, instead of taking the best ones.
             on_step: called after each step.
+
+        Raises:
+            TaskError: a package for rendering is missing, or the environment cannot be rendered that way.
+            ResourceError: the video needs more memory than there is, or cannot be written.
+            EnvironmentFault: the environment raised or broke its contract.
         """
+        limit = self.settings.evaluation.max_episode_steps
+        if video is not None:
+            render_mode, limit = "rgb_array", min(limit, VIDEO_STEPS)
+        limit = max_episode_steps or limit
         task = self.settings.task.model_dump()
         if render_mode:
             task["kwargs"] = {**task["kwargs"], "render_mode": render_mode}
-        limit = max_episode_steps or self.settings.evaluation.max_episode_steps
-        vector = VectorTask(task, 1, evaluation=True, max_episode_steps=limit)
-        try:
+        rng = generator(seed, "play") if sampled else None
+        with contextlib.ExitStack() as stack:
+            recording, wrap = None, {}
+            if video is not None:
+                name = f"{self.settings.run.name}-version-{self.version}"
+                recording = stack.enter_context(Recording(Path(video), name))
+                wrap = {"wrap": recording.wrap}
+            with _rendering(task["env"], render_mode):
+                vector = VectorTask(task, 1, evaluation=True, max_episode_steps=limit, **wrap)
+            stack.callback(vector.close)
             for number in range(episodes):
-                obs, steps, total = vector.reset(0, seed + number)[None], 0, 0.0
+                with _rendering(task["env"], render_mode):
+                    obs, steps, total = vector.reset(0, seed + number)[None], 0, 0.0
+                if recording is not None:
+                    at_once = episodes - number if recording.is_file else 1
+                    _check_memory(recording.frame_bytes * limit * at_once)
                 while True:
-                    step = vector.step(np.asarray(self.algorithm.greedy(obs)))
+                    step = vector.step(self._chosen(obs, rng))
                     if step.faults:
                         raise step.faults[0]
                     steps, total, obs = steps + 1, total + float(step.raw_reward[0]), step.next_obs
                     on_step()
                     if step.terminated[0] or step.truncated[0]:
                         break
+                if recording is not None:
+                    recording.end_episode(is_last=number == episodes - 1)
                 yield Episode(steps, total, bool(step.terminated[0]))
-        finally:
-            vector.close()
 
-    def test(self) -> Verdict:
-        """The run's own test of `[evaluation]`."""
-        evaluator = Evaluator(self.algorithm, self.settings.task.model_dump(), self.settings.evaluation.model_dump())
+    def test(self, *, starts: Starts = "standard", sampled: bool = False) -> Verdict:
+        """The run's own test of `[evaluation]`, or a harder one.
+
+        Args:
+            starts: `"adverse"`, for CartPole: instead of the `episodes` restarts of the settings 20, which are the
+                standard ones moved to a hard place: 5 each with the cart at -1.5 and +1.5, the pole at -0.15 and +0.15.
+            sampled: draw actions, see `act`, instead of taking the best ones; by fixed seeds, so that the test is the
+                same each time.
+
+        Raises:
+            TaskError: the environment has no adverse starts.
+        """
+        rules = self.settings.evaluation.model_dump()
+        if starts != "standard":
+            rules |= {"starts": starts, "episodes": ADVERSE_RESTARTS}
+        policy = Sampled(self.sampled, rules["seed"], self._clock) if sampled else self.algorithm
+        evaluator = Evaluator(policy, self.settings.task.model_dump(), rules)
         try:
             evaluator.add(self.version, self.flat)
             (verdict,) = evaluator.advance()
@@ -121,25 +202,51 @@ class Policy:
         return batch
 
 
-def load_policy(run: str | os.PathLike[str], which: str | int = "auto") -> Policy:
+@contextlib.contextmanager
+def _rendering(env: str, render_mode: str | None) -> Iterator[None]:
+    """What rendering lacks is the user's to change, and no fault of the environment."""
+    try:
+        yield
+    except EnvironmentFault as fault:
+        if render_mode and "DependencyNotInstalled" in fault.detail:
+            said = fault.detail.rpartition("DependencyNotInstalled: ")[2]
+            raise TaskError(f"rendering {env} needs a package that is not installed: {EXTRA} ({said})") from fault
+        if render_mode and fault.phase == "make" and "render" in fault.detail:
+            raise TaskError(f'{env} has no render_mode "{render_mode}": {fault.detail}') from fault
+        raise
+
+
+def _check_memory(needed: int) -> None:
+    """The pictures of one file are kept in memory until it is written."""
+    left = available_memory()
+    if needed > left // 2:
+        sizes = f"{needed / 2**30:.1f} GiB, half of the {left / 2**30:.1f} GiB that are left is the most"
+        raise ResourceError(f"the pictures of the video may take {sizes}: play fewer steps, or record into a folder")
+
+
+def load_policy(run: str | os.PathLike[str], checkpoint: str | int = "auto") -> Policy:
     """The policy that a run saved.
 
     Args:
         run: path of the run's folder, its name below `runs/`, or `latest`.
-        which: `"solved"`, `"best"`, `"last"`, a checkpoint's number, or `"auto"`: solved if there is one, else last.
+        checkpoint: `"solved"`: the first of the versions that solved the task; `"best"`: of all that were tested the
+            one with the highest mean return, the newest of several; `"last"`: the newest; the number of a folder in
+            `checkpoints`; or `"auto"`: solved if there is one, else last.
 
     Raises:
         ResourceError: there is no such run.
-        RunFailed: it has no fit checkpoint of that kind.
+        RunFailed: it has no fit checkpoint of that kind, or was made by an algorithm with other settings.
     """
     folder = find_run(run)
     settings = load_settings(Path(folder) / "settings.toml")
-    if which == "auto":
+    # The run's own modules; at the end, so that they hide nothing from the program that loads a policy.
+    sys.path += [str(path) for path in settings.run.python_path if str(path) not in sys.path]
+    if checkpoint == "auto":
         try:
             tensors, facts = load_checkpoint(folder, "solved")
         except MlxeError:
             tensors, facts = load_checkpoint(folder, "last")
     else:
-        tensors, facts = load_checkpoint(folder, which)
+        tensors, facts = load_checkpoint(folder, checkpoint)
     flat = np.concatenate([tensors[name].ravel() for name, _ in facts["parameters"]])
-    return Policy(settings, Spaces.from_json(facts["spaces"]), flat, int(facts["version"]))
+    return Policy(settings, Spaces.from_json(facts["spaces"]), flat, int(facts["version"]), facts.get("counters"))

@@ -128,6 +128,8 @@ class Spaces:
         action_low: lower bounds of an array action, flattened.
         action_high: upper bounds of an array action, flattened.
         symmetry: a mirror image the task declares, if any.
+        limits: per observation entry, flattened, the magnitude at which the task counts as failed, None where there is
+            no such limit; None altogether if the task declares none.
     """
 
     observation_shape: tuple[int, ...]
@@ -137,6 +139,7 @@ class Spaces:
     action_low: tuple[float, ...] = ()
     action_high: tuple[float, ...] = ()
     symmetry: Symmetry | None = None
+    limits: tuple[float | None, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The spaces as plain JSON types."""
@@ -152,11 +155,13 @@ class Spaces:
             "action_low": list(self.action_low),
             "action_high": list(self.action_high),
             "symmetry": symmetry,
+            "limits": None if self.limits is None else list(self.limits),
         }
 
     @classmethod
     def from_json(cls, spaces: Mapping[str, Any]) -> Spaces:
-        """The inverse of `to_json`."""
+        """The inverse of `to_json`; what runs wrote before there were limits is read too."""
+        limits = spaces.get("limits")
         symmetry = spaces["symmetry"] and Symmetry(
             tuple(spaces["symmetry"]["observation_sign"]), tuple(spaces["symmetry"]["action_order"])
         )
@@ -168,6 +173,7 @@ class Spaces:
             tuple(spaces["action_low"]),
             tuple(spaces["action_high"]),
             symmetry or None,
+            None if limits is None else tuple(limits),
         )
 
 

@@ -21,20 +21,19 @@ from mlxe_async.ipc.lanes import LaneReader, LaneWriter
 from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.serve import serve
 from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, Words
 from mlxe_async.memory.replay import ReplayMemory, ReplayShape
 from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
 from mlxe_async.rows import Array, RowLayout, Spaces, standard_columns
+from mlxe_async.schedules.soundness import DEFAULT_MAX_POLICY_LAG
 from mlxe_async.seeds import derive_seed
-
-DEFAULT_MAX_POLICY_LAG = 8
 
 
 def serve_roles(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]) -> None:
     """Build and serve the roles of one process until asked to stop."""
     workshop = Workshop(spec, channel, fds)
     roles = {name: workshop.build(name) for name in spec["roles"]}
-    serve(channel, roles, workshop.page)
+    serve(channel, roles, workshop.page, threaded=spec["threaded"])
 
 
 class Workshop:
@@ -54,7 +53,7 @@ class Workshop:
         self.layout = RowLayout.from_json(spec["columns"])
         self.parameters = int(spec["parameters"])
         self._segments = {name: Segment.attach(name, fd) for name, fd in fds.items()}
-        self.page = ProgressPage(self._segments["control"].buffer, spec["page"] * PAGE_BYTES)
+        self.page = self._page(0)
         self._shared: dict[str, Any] = {}
 
     def build(self, name: str) -> Any:
@@ -64,6 +63,10 @@ class Workshop:
             return self._executor(int(index))
         builders = {"memorizer": self._memorizer, "learner": self._learner, "evaluator": self._evaluator}
         return builders[role]()
+
+    def _page(self, number: int) -> ProgressPage:
+        """The process's own progress page, number 0, or that of one of its threads."""
+        return ProgressPage(self._segments["control"].buffer, (self.spec["page"] + number) * PAGE_BYTES)
 
     def _algorithm(self, *, learns: bool, seed: int) -> Any:
         from mlxe_async.algorithms import load_algorithm
@@ -108,13 +111,18 @@ class Workshop:
             fault_window_s=supervision["env_fault_window_s"],
             stop_on_nonfinite=supervision["nonfinite"] == "stop",
         )
-        # Forked from one process, all would share the state of the global generators some environments use.
+        name, threads = f"executor-{index}", self.spec["threaded"]
+        page = self._page(1 + threads.index(name)) if name in threads else self.page
+        offset, names = self.spec["asked_offset"], [f"executor-{i}" for i in range(self.spec["executors"])]
+        asked = Words(self._segments["control"].buffer, offset, names)
+        # Forked from one process, all would share the state of the global generators some environments use. Executors
+        # that live in one process do share it: such environments repeat themselves exactly only under `is`.
         seed = derive_seed(self.settings["run"]["seed"], "executor.globals", index, plan.life)
         random.seed(seed)
         np.random.seed(seed)
-        self.page.enter(schedule["reset_timeout_s"])
+        page.enter(schedule["reset_timeout_s"])
         task = VectorTask(self.settings["task"], schedule["envs_per_executor"])
-        self.page.leave()
+        page.leave()
         return Executor(
             plan,
             task=task,
@@ -122,10 +130,11 @@ class Workshop:
             layout=self.layout,
             lane=LaneWriter(self._segments[f"lane-{index}"], self.layout.schema_hash),
             weights=WeightsReader(self._segments["weights"]),
-            page=self.page,
+            page=page,
             notify=lambda message: self.channel.send({"notice": message}),
-            wait=_waiter(self.channel, self.page),
+            wait=_waiter(self.channel, page),
             episodes=self.spec["episodes"].get(str(index)),
+            asked=lambda: asked.get(name),
         )
 
     def _memorizer(self) -> Any:
@@ -144,7 +153,8 @@ class Workshop:
         hash_ = self.layout.schema_hash
         lanes = [LaneReader(self._segments[f"lane-{i}"], hash_) for i in range(self.spec["executors"])]
         algorithm = self._shared.get("algorithm") or self._algorithm(learns=False, seed=0)
-        return Memorizer(plan, algorithm=algorithm, memory=memory, layout=self.layout, lanes=lanes)
+        weights = WeightsReader(self._segments["weights"])
+        return Memorizer(plan, algorithm=algorithm, memory=memory, layout=self.layout, lanes=lanes, weights=weights)
 
     def _learner(self) -> Any:
         from mlxe_async.roles.learner import Learner
@@ -164,7 +174,18 @@ class Workshop:
             update_timeout_s=self.settings["schedule"]["update_timeout_s"],
             max_policy_lag=self._max_policy_lag(),
             last_good=last_good,
+            promotion=self._promotion(),
         )
+
+    def _promotion(self) -> Any:
+        from mlxe_async.roles.promotion import REMARKS, Promotion
+
+        patience = self.settings["learner"]["promote_best"]
+        if not patience:
+            return None
+        segment, kept = self._segments["best"], np.zeros(self.parameters + REMARKS, dtype=np.float32)
+        found = WeightsReader(segment).read(kept)
+        return Promotion(patience, WeightsWriter(segment), kept if found else None)
 
     def _max_policy_lag(self) -> int | None:
         bound: int | None = self.settings["schedule"].get("max_policy_lag")
@@ -273,6 +294,7 @@ class _Refused(Exception):
 
 def _probe(settings: Mapping[str, Any]) -> dict[str, Any]:
     from mlxe_async.algorithms import load_algorithm
+    from mlxe_async.roles.memorizer import check_priorities
     from mlxe_async.settings import algorithm_problems
     from mlxe_async.tasks.probe import probe as probe_task
 
@@ -302,6 +324,10 @@ def _probe(settings: Mapping[str, Any]) -> dict[str, Any]:
         algorithm = algorithm_class(algorithm_settings, spaces, seed=0, learns=False)
     except ValueError as error:
         raise _Refused([(("algorithm",), str(error))]) from error
+    try:
+        check_priorities(algorithm)
+    except ValueError as error:
+        raise _Refused([(("algorithm",), str(error))]) from error
     columns = RowLayout(standard_columns(spaces)).with_columns(algorithm.extra_columns)
     own = algorithm_settings.model_dump(mode="json")
     own.pop("name", None)
@@ -311,6 +337,8 @@ def _probe(settings: Mapping[str, Any]) -> dict[str, Any]:
         "algorithm": own,
         "defaults": getattr(algorithm_class, "defaults", {}),
         "memory_kind": algorithm.memory,
+        "off_policy": getattr(algorithm, "off_policy", None),
+        "bootstraps": getattr(algorithm, "bootstraps", True),
         "columns": columns.to_json(),
         "derived": RowLayout(tuple(algorithm.derived_columns)).to_json(),
         "window": algorithm.window,

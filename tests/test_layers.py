@@ -23,7 +23,7 @@ TABLE = {
     "tasks": {"errors", "rows"},
     "memory": {"errors", "rows"},
     "algorithms": {"errors", "maths", "networks", "optimisers", "rows"},
-    "roles": {"algorithms", "errors", "memory", "rows", "seeds", "tasks"},
+    "roles": {"algorithms", "errors", "maths", "memory", "rows", "seeds", "tasks"},
     "settings": {"errors", "files", "logs"},
     "schedules": set(),
     "analysis": {"errors", "files", "logs", "rows", "run_folder"},
@@ -32,9 +32,10 @@ TABLE = {
     "baselines": {"*"},
     "supervisor": {"*"},
     "cli": {"*"},
+    "testing": {"*"},
     "__main__": {"cli"},
 }
-ABOVE = {"cli", "__main__", "supervisor"}
+ABOVE = {"cli", "__main__", "supervisor", "testing"}
 
 # part -> third-party packages it may import at all.
 PACKAGES = {
@@ -55,7 +56,9 @@ PACKAGES = {
     "roles": {"numpy"},
     "settings": {"pydantic", "pydantic_core"},
     "schedules": set(),
+    "analysis": {"numpy", "matplotlib"},
     "supervisor": {"numpy"},
+    "testing": {"numpy", "gymnasium"},
 }
 
 

@@ -6,10 +6,10 @@ import difflib
 import importlib
 import traceback
 
-from mlxe_async.algorithms.interface import Algorithm, Clock, Distributed, Priorities
+from mlxe_async.algorithms.interface import ActingClock, Algorithm, Clock, Distributed, Priorities
 from mlxe_async.errors import SettingsError
 
-__all__ = ["REGISTRY", "Algorithm", "Clock", "Distributed", "Priorities", "load_algorithm"]
+__all__ = ["REGISTRY", "ActingClock", "Algorithm", "Clock", "Distributed", "Priorities", "load_algorithm"]
 
 REGISTRY = {
     "a3c": "mlxe_async.algorithms.a3c:A3C",

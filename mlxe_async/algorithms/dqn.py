@@ -3,15 +3,15 @@
 Papers: Mnih et al. 2015 (replay, target network), van Hasselt et al. 2016 (Double, `double = true`).
 Where we differ: layers are normalised and targets count a few rewards before they ask the network, which made the
 difference between CartPole in 10,000 and in 50,000 steps; truncated and cut episodes go on with the value of their true
-last observation; exploration falls with environment steps, and its epsilon is one more number of the published weights:
-executors explore as the version says, and the stored log-probability is that of the mixture they drew from.
+last observation; exploration falls with environment steps, and its epsilon is one more number of the published weights.
+On request a running average is published, and values are logits of 1 - E discount^T, T steps to failure: cross-entropy
+fits them evenly whether failure is near or far. The stored log-probability is that of the mixture drawn from.
 
 What do I change to make ...
   DQN as published            no code: double = false, n_step = 1, layer_norm = false.
-  another loss                `q_loss`, a pure function per row.
-  another target              `td_target`; what it needs of the rows that follow is computed in `derive`.
+  another loss or target      `q_loss`, `td_target`, pure functions; what they need of later rows is made in `derive`.
   prioritised replay          `priorities = Priorities("td", ...)`, and `update` returns |error| + 0.01 per row.
-  softmax exploration         `_mixture`: action probabilities from values; its one parameter travels like epsilon.
+  softmax exploration         no code: behaviour = "softmax", temperature. Others: a case in `exploration.mixture`.
   a slow moving target        no code: target_every = 1, target_rate = 0.005.
   a dueling network           heads {"value": 1, "advantage": A} and their sum, in `update` and `_actor`.
 """
@@ -19,13 +19,15 @@ What do I change to make ...
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from mlxe_async.algorithms.interface import Clock, Metrics, Priorities, Rows, flat_observations
-from mlxe_async.maths import annealing, gradients, returns, symmetry
+from mlxe_async.algorithms.exploration import mixture
+from mlxe_async.algorithms.fields import Sizes
+from mlxe_async.algorithms.interface import ActingClock, Clock, Metrics, Priorities, Rows, flat_observations
+from mlxe_async.maths import annealing, categorical, gradients, returns, symmetry
 from mlxe_async.networks import Activation, Floats, Network, NumpyNetwork, TorchNetwork
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array, Column, Spaces
@@ -33,10 +35,10 @@ from mlxe_async.rows import Array, Column, Spaces
 if TYPE_CHECKING:
     import torch
 
-Sizes = tuple[Annotated[int, Field(ge=1, le=65536)], ...]
 Loss = Literal["huber", "square"]
+Behaviour = Literal["epsilon_greedy", "softmax"]
+Scale = Literal["return", "survival"]
 METRICS = ("loss", "value", "td_error", "gradient_norm")
-NEVER = 1e-12  # stands for the probability 0 where a logarithm is taken
 
 
 class DQNSettings(BaseModel):
@@ -51,33 +53,36 @@ class DQNSettings(BaseModel):
     discount: float = Field(0.99, ge=0, le=1, description="Higher looks further ahead; values grow and learn slower.")
     n_step: int = Field(3, ge=1, le=1000, description="Higher learns of consequences sooner, but off its policy.")
     double: bool = Field(True, description="Values are less exaggerated: one network chooses, the other one judges.")
+    value_scale: Scale = Field("return", description="survival: sigmoid(Q) = 1 - E discount^T, T steps to failure.")
+    return_scale: float = Field(1.0, gt=0, description="Factor for rewards; higher makes values and steps larger.")
     loss: Loss = Field("huber", description="huber grows only linearly with large errors, square trusts them fully.")
     batch: int = Field(64, ge=1, description="Rows per update; more are smoother and slower.")
-    start_rows: int = Field(1000, ge=1, description="Rows to gather at random before learning; more are more diverse.")
+    start_rows: int = Field(1000, ge=1, description="Rows to gather before learning begins; more are more diverse.")
     train_every: int = Field(2, ge=1, description="New rows per update; higher replays every row less often.")
-    target_every: int = Field(
-        128, ge=1, description="Updates between two moves of the target network; higher is slower."
-    )
+    min_updates: int = Field(0, ge=0, description="If not 0, updates per finished episode, instead of train_every.")
+    target_every: int = Field(128, ge=1, description="Updates between moves of the target network; higher is slower.")
     target_rate: float = Field(1.0, gt=0, le=1, description="Share of the way it moves; higher follows faster.")
+    behaviour: Behaviour = Field("epsilon_greedy", description="softmax draws from softmax(Q / temperature) instead.")
+    temperature: float = Field(0.1, gt=0, description="Of softmax: higher makes worse actions more frequent.")
     epsilon_first: float = Field(1.0, ge=0, le=1, description="Share of random actions at the start; higher sees more.")
     epsilon_last: float = Field(0.05, ge=0, le=1, description="Share after epsilon_steps; higher explores for ever.")
     epsilon_steps: int = Field(10_000, ge=1, description="Environment steps until epsilon_last; more explore longer.")
     learning_rate: float = Field(1e-3, gt=0, description="Higher learns faster, until it forgets or diverges.")
     learning_rate_last: float = Field(1e-4, ge=0, description="Rate after anneal_steps; higher keeps learning faster.")
-    anneal_steps: int = Field(
-        100_000, ge=1, description="Environment steps until learning_rate_last; more fall slower."
-    )
+    anneal_steps: int = Field(100_000, ge=1, description="Environment steps until that rate; more fall slower.")
     max_gradient_norm: float = Field(10.0, ge=0, description="Longer gradients are cut to this; 0 never cuts.")
     mirror: bool = Field(True, description="Mirror half of each batch if the task declares a symmetry.")
+    average: float = Field(0.0, ge=0, le=1, description="Publish a running average; higher follows faster, 0: none.")
 
 
-def q_loss(q: torch.Tensor, target: torch.Tensor, kind: Loss) -> torch.Tensor:
-    """Half the squared error, or Huber's loss: linear beyond an error of 1. All (M,); the target has no gradient."""
+def q_loss(q: torch.Tensor, target: torch.Tensor, kind: Loss | Literal["survival"]) -> torch.Tensor:
+    """Half the squared error, Huber's loss (linear beyond 1), or cross-entropy of a logit. All (M,); moves q only."""
+    if kind == "survival":  # -target log sigmoid(q) - (1 - target) log(1 - sigmoid(q)), safe for large |q|
+        return q.relu() - q * target.detach() + (-q.abs()).exp().log1p()
     error = target.detach() - q
     if kind == "square":
         return 0.5 * error.square()
-    size = error.abs()
-    return 0.5 * error.square().where(size <= 1, 2 * size - 1)
+    return 0.5 * error.square().where(error.abs() <= 1, 2 * error.abs() - 1)
 
 
 def td_target(
@@ -96,10 +101,11 @@ def td_target(
 
 
 class DQN:
-    """Acts greedily but for a share epsilon of random actions, and learns values by `batch` rows at a time."""
+    """Acts by its values, mostly greedily, and learns them by `batch` rows at a time."""
 
     Settings: ClassVar[type[BaseModel]] = DQNSettings
     memory: ClassVar[Literal["replay", "rollouts"]] = "replay"
+    off_policy = "learns"
     extra_columns: tuple[Column, ...] = ()
     window, priorities = 1, Priorities()
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
@@ -120,15 +126,13 @@ class DQN:
             raise ValueError("algorithm.name: dqn needs a task with discrete actions")
         self.settings, self.spaces, self.actions, s = settings, spaces, spaces.actions, settings
         inputs = int(np.prod(spaces.observation_shape))
-        heads = {"q": (*s.layers, self.actions)}
-        self.network = Network(inputs, (), heads, s.activation, s.input_scale, s.layer_norm)
+        self.network = Network(inputs, (), {"q": (*s.layers, self.actions)}, s.activation, s.input_scale, s.layer_norm)
         self.parameters = (*self.network.parameters, ("exploration.epsilon", (1,)))
         cut = Column("cut_obs", spaces.observation_dtype, spaces.observation_shape)
         self.derived_columns = (Column("partial", "<f4"), Column("coefficient", "<f4"), cut)
         self.batch_rows = s.batch
         self._seen = self._unused = 0
-        initial = np.append(self.network.initial([seed, 0]), np.float32(s.epsilon_first))
-        self.load(initial)
+        self.load(initial := np.append(self.network.initial([seed, 0]), np.float32(s.epsilon_first)))
         if learns:
             import torch
 
@@ -144,12 +148,11 @@ class DQN:
         self._q, self.epsilon = self._actor(flat), float(flat[-1])
         self._versions: tuple[Floats, Callable[[Array], Floats]] | None = None
 
-    def act(self, obs: Array, rng: np.random.Generator) -> Rows:
-        """The best action, or with probability epsilon any; with the log-probability of that mixture."""
-        best = self.greedy(obs)
-        explores = rng.random(len(best)) < self.epsilon
-        action = np.where(explores, rng.integers(0, self.actions, len(best)), best)
-        return {"action": action, "log_prob": self._mixture(best, action)}
+    def act(self, obs: Array, rng: np.random.Generator, clock: ActingClock) -> Rows:  # noqa: ARG002 - epsilon travels
+        """Sample from the behaviour, with the log-probability of that mixture."""
+        log_probs = self._log_probs(obs)
+        action = categorical.sample(log_probs, rng)
+        return {"action": action, "log_prob": categorical.of_action(log_probs, action)}
 
     def greedy(self, obs: Array) -> Array:
         """The action of the largest value."""
@@ -163,13 +166,12 @@ class DQN:
 
     def behaviour_log_prob(self, obs: Array, action: Array) -> Floats:
         """The log-probability that `act` stores."""
-        return self._mixture(self.greedy(obs), action)
+        return categorical.of_action(self._log_probs(obs), action)
 
-    def _mixture(self, best: Array, action: Array) -> Floats:
-        """Log of epsilon / A + (1 - epsilon) [action = best], (B,)."""
-        probability = self.epsilon / self.actions + (1 - self.epsilon) * (action == best)
-        log_prob: Floats = np.log(np.maximum(probability, NEVER)).astype(np.float32)
-        return log_prob
+    def _log_probs(self, obs: Array) -> Floats:
+        """Log mu (B, A): softmax(Q / temperature), or epsilon / A + (1 - epsilon) [action = best]."""
+        log_probs = categorical.log_softmax(self._q(obs) / np.float32(self.settings.temperature))
+        return mixture(log_probs, self.settings.behaviour, self.epsilon)
 
     def _actor(self, flat: Floats) -> Callable[[Array], Floats]:
         """Values (..., B, A) as a function of observations, for one version (P,) or several (V, P)."""
@@ -181,17 +183,20 @@ class DQN:
     def derive(self, segment: Rows) -> Rows:
         """Each row's target as partial + coefficient * Q'(cut_obs), so that it can be replayed alone."""
         s, ended = self.settings, bool(segment["terminated"][-1])
-        split = returns.n_step(segment["reward"], ended, s.discount, s.n_step)
+        reward = segment["reward"] * s.return_scale
+        if s.value_scale == "survival":  # the sum of (1 - discount) discount^i over T steps is 1 - discount^T
+            reward = np.full(reward.shape, 1 - s.discount)
+        split = returns.n_step(reward, ended, s.discount, s.n_step)
         known = {"partial": split.partial.astype(np.float32), "coefficient": split.coefficient.astype(np.float32)}
         return known | {"cut_obs": segment["next_obs"][split.cut]}
 
-    def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:  # noqa: ARG002 - rows count here
-        """One update for every `train_every` new rows, once there were `start_rows`; the remainder is kept."""
+    def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:
+        """`min_updates` per new segment, or one per `train_every` new rows, remainders kept; from `start_rows` on."""
         self._seen += new_rows
         if max(self._seen, rows) < self.settings.start_rows:
             return 0
         due, self._unused = divmod(self._unused + new_rows, self.settings.train_every)
-        return due
+        return self.settings.min_updates * new_segments if self.settings.min_updates else due
 
     # -- learning: torch --
 
@@ -203,17 +208,23 @@ class DQN:
                 self._target.flat.lerp_(self._learned.flat, s.target_rate)
             (next_q,) = self._target(rows["cut_obs"], "q")
             choosing_q = self._learned(rows["cut_obs"], "q")[0] if s.double else next_q
-            target = td_target(rows["partial"], rows["coefficient"], next_q, choosing_q)
+            target = td_target(rows["partial"], rows["coefficient"], self._value(next_q), choosing_q)
         q = self._learned(rows["obs"], "q")[0].gather(-1, rows["action"][:, None])[:, 0]
-        loss = (q_loss(q, target, s.loss) * rows["weight"]).mean()
+        kind = "survival" if s.value_scale == "survival" else s.loss
+        loss = (q_loss(q, target, kind) * rows["weight"]).mean()
         self._learned.gradient.zero_()
         self._torch.autograd.backward(loss)
         norm = gradients.shorten(self._learned.gradient, s.max_gradient_norm)
         rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
         self._optimiser.step(rate)
+        self._average.lerp_(self._learned.flat, s.average or 1.0)
         self._epsilon = annealing.linear(s.epsilon_first, s.epsilon_last, s.epsilon_steps, clock.env_steps)
-        numbers = self._torch.stack((loss, q.mean(), (target - q).abs().mean(), norm)).tolist()
+        value = self._value(q)
+        numbers = self._torch.stack((loss, value.mean(), (target - value).abs().mean(), norm)).tolist()
         return dict(zip(METRICS, numbers, strict=True)) | {"epsilon": self._epsilon, "learning_rate": rate}, None
+
+    def _value(self, q: torch.Tensor) -> torch.Tensor:
+        return q.sigmoid() if self.settings.value_scale == "survival" else q
 
     def _tensors(self, batch: Rows) -> dict[str, torch.Tensor]:
         """The columns that the loss needs, half of the rows mirrored if the task declares a symmetry."""
@@ -227,11 +238,12 @@ class DQN:
         return self._learned.tensors(rows | {"action": action})
 
     def weights(self) -> Floats:
-        """The learned network's weights, then epsilon."""
-        return np.append(self._learned.flat.numpy(force=True), np.float32(self._epsilon))
+        """The running average, or the learned network's weights; then epsilon."""
+        return np.append(self._average.numpy(force=True), np.float32(self._epsilon))
 
     def set_weights(self, flat: Floats) -> None:
         """Learn on from these weights, the target network's too; the optimiser's memory starts empty."""
         self._learned, self._target = (TorchNetwork(self.network, flat[:-1], self._device) for _ in range(2))
+        self._average = self._learned.flat.clone()
         self._optimiser = FlatOptimiser("adam", self._learned.flat, self._learned.gradient, eps=1e-8)
         self._epsilon = float(flat[-1])

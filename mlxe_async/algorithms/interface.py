@@ -42,19 +42,41 @@ class Clock:
     version: int = 0
 
 
+@dataclass
+class ActingClock:
+    """How far an executor is; whatever exploration is annealed by, it reads it here, also after a restart.
+
+    Args:
+        steps: environment steps of this executor so far, all its environments and all its lives together.
+        episodes: finished episodes of the whole run when the rollout began.
+        rollouts: rollouts of this executor before the present one.
+    """
+
+    steps: int = 0
+    episodes: int = 0
+    rollouts: int = 0
+
+
 @dataclass(frozen=True)
 class Priorities:
     """How a replay memory draws its samples.
 
     Args:
-        kind: `"uniform"`, or `"td"`: proportional to (the priority that `update` returned) ** exponent; rows that no
-            update has seen yet have the largest priority there is.
-        exponent: 0 makes `"td"` uniform, 1 makes it fully proportional.
+        kind: `"uniform"`; `"td"`: proportional to (the priority that `update` returned) ** exponent, where rows that no
+            update has seen yet have the largest priority there is; or `"factors"`: at the start of each learning phase,
+            which is the first draw after new rows came, all stored rows are appraised anew by the newest published
+            weights (see `Appraising`) and keep these probabilities until the next.
+        factors: for `"factors"`, one or more of `"age"` (newest first), `"risk"` (lowest return first) and `"td"`
+            (largest error first). Each is normalised to sum 1; their mean to the power of the exponent is normalised.
+        exponent: 0 draws uniformly, 1 fully in proportion; for `"factors"` that of the first phase.
+        exponent_growth: for `"factors"`, added for each executor with each further phase, until the exponent is 1.
         correction: exponent beta of the importance weights (N P)^-beta / max; 0 leaves all weights at 1.
     """
 
-    kind: Literal["uniform", "td"] = "uniform"
-    exponent: float = 0.6
+    kind: Literal["uniform", "td", "factors"] = "uniform"
+    factors: tuple[Literal["age", "risk", "td"], ...] = ()
+    exponent: float = 0.4
+    exponent_growth: float = 0.0
     correction: float = 0.4
 
 
@@ -77,6 +99,13 @@ class Algorithm(Protocol):
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]]
     """May be left out: table -> key -> value of settings that suit the algorithm, used where the file says nothing."""
     priorities: Priorities
+    off_policy: Literal["learns", "corrects", "ignores"]
+    """May be left out. What rows made by an older policy are to it: what it learns from by design (Q-learning),
+    something it corrects for (a ratio of probabilities), or something it ignores. Together with `memory` it decides
+    under which schedules a run is refused, and which are told of in the log: see `schedules.soundness`."""
+    bootstraps: bool
+    """May be left out: True. Whether `derive` or `update` value what follows the last row of a segment whose episode
+    was truncated or goes on; without it, segments must end where episodes do."""
     parameters: Parameters
     """Names and shapes of everything that acts, in the order of the flat vector: weights, but also exploration
     constants or normaliser statistics where there are any, so that they travel under one version."""
@@ -95,8 +124,11 @@ class Algorithm(Protocol):
         """Act with these weights (P,) from now on; copied."""
         ...
 
-    def act(self, obs: Array, rng: np.random.Generator) -> Rows:
-        """Behave: observations (B, O) -> `action` (B, ...), `log_prob` (B,) of mu(a|s), and the extra columns."""
+    def act(self, obs: Array, rng: np.random.Generator, clock: ActingClock) -> Rows:
+        """Behave: observations (B, O) -> `action` (B, ...), `log_prob` (B,) of mu(a|s), and the extra columns.
+
+        The clock is the executor's own object and moves on: what is to be remembered of it is copied.
+        """
         ...
 
     def greedy(self, obs: Array) -> Array:
@@ -111,7 +143,10 @@ class Algorithm(Protocol):
         ...
 
     def behaviour_log_prob(self, obs: Array, action: Array) -> Floats:
-        """Log mu(action|obs) (N,) under the loaded weights, as `act` would have stored it; to check stored rows."""
+        """Log mu(action|obs) (N,) under the loaded weights, as `act` would have stored it; to check stored rows.
+
+        Where the behaviour changes with the acting clock, a third argument may say where it stood; left out, at 0.
+        """
         ...
 
     def derive(self, segment: Rows) -> Rows:
@@ -152,6 +187,19 @@ class Distributed(Protocol):
 
     def apply(self, gradient: Floats, worker_weights: Floats, clock: Clock) -> None:
         """Apply one worker's gradient (P,), taken at `worker_weights` (P,), to the server's weights exactly once."""
+        ...
+
+
+class Appraising(Protocol):
+    """What the priorities `"factors"` ask of an algorithm beside the verbs of all; `"age"` alone asks nothing."""
+
+    def appraise(self, rows: Rows) -> Rows:
+        """Judge stored rows (N, ...), standard and derived columns, by the loaded weights, without torch.
+
+        Returns `return`, what each row's return is thought to be (N,), for `"risk"`, and `td_error`, how far the value
+        of its observation is from that (N,), for `"td"`. The memory is appraised in pieces, so what is said of a row
+        must depend on this row alone.
+        """
         ...
 
 

@@ -11,39 +11,34 @@ What do I change to make ...
   an adaptive KL penalty      add `coefficient * correction.approximate_kl(...)` to `total` in `_loss`.
   other advantages (V-trace)  the one line with `generalised_advantage` in `_prepare`.
   A2C                         no code: epochs = 1, minibatch as large as a rollout, discount and gae_lambda to taste.
-  continuous actions          `act`, `_log_probs` and the first lines of `_loss`: all that knows of a softmax.
+  continuous actions          `acting.SoftmaxActor` and the first lines of `_loss`: all that knows of a softmax.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from mlxe_async.algorithms.acting import SoftmaxActor, shown
+from mlxe_async.algorithms.fields import ActorCriticFields
 from mlxe_async.algorithms.interface import Clock, Metrics, Priorities, Rows, flat_observations
-from mlxe_async.maths import annealing, categorical, correction, gradients, normaliser, returns, rollouts
-from mlxe_async.networks import Activation, Floats, Network, NumpyNetwork, TorchNetwork, parameter_count
+from mlxe_async.maths import annealing, correction, gradients, normaliser, returns, rollouts
+from mlxe_async.networks import Floats, TorchNetwork
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array, Column, Spaces
 
 if TYPE_CHECKING:
     import torch
 
-Sizes = tuple[Annotated[int, Field(ge=1, le=65536)], ...]
 METRICS = ("policy_loss", "value_loss", "entropy", "approximate_kl", "clipped_share")
 
 
-class PPOSettings(BaseModel):
+class PPOSettings(ActorCriticFields):
     """The fields of `[algorithm]` beside `name = "ppo"`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    common: Sizes = Field((), description="Layers that actor and critic share; more let them learn from each other.")
-    policy: Sizes = Field((64, 64), description="The actor's own layers; more represent finer policies, but slower.")
-    value: Sizes = Field((64, 64), description="The critic's own layers; more represent finer values, but slower.")
-    activation: Activation = Field("tanh", description="tanh gives smooth policies, relu sharper ones.")
     normalise: bool = Field(True, description="Show the network (obs - mean) / deviation of what was seen so far.")
     discount: float = Field(0.99, ge=0, le=1, description="Higher looks further ahead, with noisier advantages.")
     gae_lambda: float = Field(0.95, ge=0, le=1, description="Higher trusts rewards more and the critic less.")
@@ -84,34 +79,27 @@ def normalised_advantage(advantage: torch.Tensor) -> torch.Tensor:
     return (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
 
 
-class PPO:
+class PPO(SoftmaxActor):
     """Acts by a softmax over the actor's outputs and learns from whole rollouts, each in one call of `update`."""
 
     Settings: ClassVar[type[BaseModel]] = PPOSettings
     memory: ClassVar[Literal["replay", "rollouts"]] = "rollouts"
+    off_policy = "corrects"
     extra_columns: tuple[Column, ...] = ()
     derived_columns: tuple[Column, ...] = ()
     window, priorities = 1, Priorities()
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "schedule": {"envs_per_executor": 8, "sync": "rollout", "rollout_steps": 64, "max_owed_updates": 2}
     }
-    _moments: normaliser.Moments
+    _moments: normaliser.Moments | None
 
     def __init__(
         self, settings: PPOSettings, spaces: Spaces, *, seed: int, learns: bool, threads: int = 1, device: str = "cpu"
     ) -> None:
-        if spaces.actions is None:
-            raise ValueError("algorithm.name: ppo needs a task with discrete actions")
-        self.settings, self.spaces, self.batch_rows, s = settings, spaces, settings.minibatch, settings
-        self._inputs = int(np.prod(spaces.observation_shape))
-        heads = {"policy": (*s.policy, spaces.actions), "value": (*s.value, 1)}
-        self.network = Network(self._inputs, s.common, heads, s.activation)
-        sizes = {"mean": (self._inputs,), "variance": (self._inputs,), "log_rows": (1,)}
-        self.parameters = (*self.network.parameters, *((f"normaliser.{name}", size) for name, size in sizes.items()))
+        self.settings, self.batch_rows = settings, settings.minibatch
+        super().__init__(settings, spaces)
         # A small last layer: the first policy is nearly uniform, whatever the observations.
-        weights = self.network.initial([seed, 0], {"policy": 0.01})
-        initial = np.concatenate([weights, np.zeros(self._inputs), np.ones(self._inputs), [0]], dtype=np.float32)
-        self.load(initial)
+        self.load(initial := self.initial([seed, 0], {"policy": 0.01}))
         if learns:
             import torch
 
@@ -119,50 +107,6 @@ class PPO:
             self._torch, self._device = torch, device
             self._rng = np.random.default_rng([seed, 1])
             self.set_weights(initial)
-
-    # -- acting: numpy alone --
-
-    def load(self, flat: Floats) -> None:
-        """Act with these weights, and this normalisation, from now on."""
-        self._logits = self._actor(np.array(flat))
-        self._versions: tuple[Floats, Callable[[Array], Floats]] | None = None
-
-    def act(self, obs: Array, rng: np.random.Generator) -> Rows:
-        """Sample from the softmax of the actor's outputs, with its log-probability."""
-        log_probs = categorical.log_softmax(self._logits(obs))
-        action = categorical.sample(log_probs, rng)
-        return {"action": action, "log_prob": categorical.of_action(log_probs, action)}
-
-    def greedy(self, obs: Array) -> Array:
-        """The most probable action."""
-        return np.asarray(self._logits(obs).argmax(-1))
-
-    def greedy_many(self, flats: Floats, obs: Array) -> Array:
-        """The most probable actions of several versions, each with its own normalisation."""
-        if self._versions is None or self._versions[0] is not flats:
-            self._versions = (flats, self._actor(flats))
-        return np.asarray(self._versions[1](obs).argmax(-1))
-
-    def behaviour_log_prob(self, obs: Array, action: Array) -> Floats:
-        """The log-probability that `act` stores."""
-        return categorical.of_action(categorical.log_softmax(self._logits(obs)), action)
-
-    def _actor(self, flat: Floats) -> Callable[[Array], Floats]:
-        """The actor's outputs (..., B, A) as a function of observations, for one version (P,) or several (V, P)."""
-        weights, moments = self._split(flat)
-        network = NumpyNetwork(self.network, weights)
-        if flat.ndim == 2:
-            moments = normaliser.Moments(moments.mean[:, None], moments.variance[:, None], moments.rows)
-        return lambda obs: network("policy", self._shown(obs, moments))
-
-    def _split(self, flat: Floats) -> tuple[Floats, normaliser.Moments]:
-        borders = np.cumsum([parameter_count(self.network.parameters), self._inputs, self._inputs])
-        weights, mean, variance, log_rows = np.split(flat, borders, axis=-1)
-        return weights, normaliser.Moments(mean, variance, float(np.expm1(log_rows.flat[0])))
-
-    def _shown(self, obs: Array, moments: normaliser.Moments) -> Array:
-        flat = flat_observations(obs, self.spaces)
-        return normaliser.normalise(flat, moments.mean, moments.variance) if self.settings.normalise else flat
 
     # -- memorizing: rollouts are taken as they are --
 
@@ -190,7 +134,7 @@ class PPO:
             self._torch.autograd.backward(loss)
             gradients.shorten(self._learned.gradient, s.max_gradient_norm)
             self._optimiser.step(rate)
-        if s.normalise:  # only now: until here learner and behaviour saw observations in the same way
+        if self._moments:  # only now: until here learner and behaviour saw observations in the same way
             seen = flat_observations(batch["obs"], self.spaces)[batch["valid"].astype(bool)]
             self._moments = normaliser.merge(self._moments, seen)
         means = self._torch.stack(measured).mean(0).tolist()
@@ -204,7 +148,7 @@ class PPO:
     def _prepare(self, batch: Rows) -> dict[str, torch.Tensor]:
         """The valid rows (N, ...) of rollouts (T, B, ...), with `advantage` and the critic's `target`."""
         s, valid = self.settings, batch["valid"].astype(bool)
-        obs, next_obs = (self._tensor(self._shown(batch[name], self._moments)) for name in ("obs", "next_obs"))
+        obs, next_obs = (self._tensor(self._seen(batch[name])) for name in ("obs", "next_obs"))
         value, next_value = (self._values(seen) for seen in (obs, next_obs))
         ended, ends = batch["terminated"].astype(bool), rollouts.ends(batch)
         arrays = (batch["reward"], value, next_value, ended, ends)
@@ -214,10 +158,13 @@ class PPO:
         action = self._torch.as_tensor(batch["action"][valid], dtype=self._torch.int64, device=self._device)
         return tensors | {"obs": obs[self._torch.as_tensor(valid, device=self._device)], "action": action}
 
+    def _seen(self, obs: Array) -> Array:
+        return shown(flat_observations(obs, self.spaces), self._moments)
+
     def _values(self, obs: torch.Tensor) -> Array:
         """V (T, B) of normalised observations (T, B, O), in double precision for the sums to come."""
         with self._torch.no_grad():
-            (value,) = self._learned(obs.reshape(-1, self._inputs), "value")
+            (value,) = self._learned(obs.reshape(-1, self.network.inputs), "value")
         return np.asarray(value.reshape(obs.shape[:-1]).numpy(force=True), np.float64)
 
     def _tensor(self, column: Array) -> torch.Tensor:
@@ -238,11 +185,11 @@ class PPO:
 
     def weights(self) -> Floats:
         """The network's weights, then the normalisation they were learned with."""
-        (mean, variance, rows), learned = self._moments, self._learned.flat.numpy(force=True)
-        return np.concatenate([learned, mean, variance, [np.log1p(rows)]], dtype=np.float32)
+        moments = normaliser.pack(self._moments) if self._moments else ()
+        return np.concatenate([self._learned.flat.numpy(force=True), moments], dtype=np.float32)
 
     def set_weights(self, flat: Floats) -> None:
         """Learn on from these weights and this normalisation; the optimiser's memory starts empty."""
-        weights, self._moments = self._split(np.array(flat))
+        weights, self._moments = self._split(flat)
         self._learned = TorchNetwork(self.network, weights, self._device)
         self._optimiser = FlatOptimiser("adam", self._learned.flat, self._learned.gradient, eps=1e-5)

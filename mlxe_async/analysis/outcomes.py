@@ -1,123 +1,346 @@
-"""How runs ended, and a table of several: medians of those that solved the task, failures as failures."""
+"""How one run ended: what it needed to solve its task, or how far it got until it was given up."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mlxe_async.errors import RunFailed
+from mlxe_async.files import read_bounded
 from mlxe_async.logs.reader import read_log
+from mlxe_async.run_folder import LOG, STATUS
 
-FAILURE = "-"
+CURVE_POINTS = 200
+TIMELINE_S = 3.0
+TIMELINE_SPANS = 600
+RECENT_EPISODES = 100
+D0_STEPS = 50_000
+_KINDS = {"exe": "executors", "mem": "memorizer", "lrn": "learner", "eval": "evaluator", "sup": "supervisor"}
+_LONGEST_STATUS = 2**20
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run, judged. All counts are those at the moment when the first of the passing versions was published.
+    """One run, judged.
 
     Args:
-        seed: the run's seed.
-        solved: whether it solved its task.
+        name: of its settings.
+        seed: its seed.
+        tested: whether its versions were tested; if not, it cannot be solved, and counts are those at its end.
+        solved: whether it solved its task. Then all counts are those at the moment when the first of the passing
+            versions was published; or, where `[stop] episode_steps` is the goal, when that episode was through.
+        completed: whether the run ended by itself with exit code 0.
+        reason: what ended it.
         episodes: training episodes started.
         env_steps: environment steps.
         updates: updates of the weights.
         cpu_seconds: CPU time of all processes but the evaluator.
-        seconds_to_publication: from the start of the command.
+        seconds_to_publication: from the start of the command; None if it was not solved.
         seconds_to_exit: from the start of the command to its end, tests included.
         tests: versions tested in the whole run.
-        reason: what stopped the run.
+        end: `episodes`, `env_steps`, `updates` and `seconds` when it ended: where a failure is censored.
+        clock: `command` if seconds count from typing the command, `run` if from the start of the run itself, which is
+            all that a log can tell.
+        final_return: mean return of the last hundred training episodes.
+        lag_mean: policy lag, mean over all rows learned from.
+        idle: per kind of process, 1 - CPU seconds / seconds it lived.
+        at_work: per role, share of the time from the first rollout to the last phase that it spent in its phases, of
+            executors without what they waited for room in their lanes.
+        retention: versions tested after the task was solved, and how many of them passed.
+        d0: counts at the end of the first training episode of 50,000 steps.
+        d2: whether the solving version also passes from adverse starts; None if that was not tried.
+        curve: at most 200 points (episodes, env_steps, seconds, mean return of the episodes since the point before).
+        spans: the first seconds after the first rollout began: (lane, phase, start, seconds, of which waited).
+        digest: tells settings apart that bear the same name, seeds and folders aside.
+        facts: schedule, algorithm, environment, cores, versions.
+        run: name of its folder.
     """
 
+    name: str
     seed: int
+    tested: bool
     solved: bool
-    episodes: float | None
-    env_steps: float | None
-    updates: float | None
-    cpu_seconds: float | None
-    seconds_to_publication: float | None
-    seconds_to_exit: float
-    tests: int
+    completed: bool
     reason: str
+    episodes: int | None = None
+    env_steps: int | None = None
+    updates: int | None = None
+    cpu_seconds: float | None = None
+    seconds_to_publication: float | None = None
+    seconds_to_exit: float | None = None
+    tests: int = 0
+    end: Mapping[str, float] = field(default_factory=dict)
+    clock: str = "command"
+    final_return: float | None = None
+    lag_mean: float | None = None
+    idle: Mapping[str, float] = field(default_factory=dict)
+    at_work: Mapping[str, float] = field(default_factory=dict)
+    retention: tuple[int, int] | None = None
+    d0: Mapping[str, float] | None = None
+    d2: bool | None = None
+    curve: Sequence[Sequence[float]] = ()
+    spans: Sequence[Sequence[Any]] = ()
+    digest: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    run: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Not solved although it was tested, or not even completed."""
+        return not self.solved if self.tested else not self.completed
+
+    def needed(self, quantity: str) -> float:
+        """How much of a quantity it needed; infinitely much if it failed or if that is not known."""
+        value = getattr(self, quantity)
+        return math.inf if self.failed or value is None else float(value)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Outcome:
+        """What `to_json` made; what is too new to be known is passed over.
+
+        Raises:
+            ValueError: it is no outcome.
+        """
+        known = {item.name for item in dataclasses.fields(cls)}
+        try:
+            return cls(**{key: value for key, value in values.items() if key in known})
+        except TypeError as error:
+            raise ValueError(f"expected an outcome, got something else: {error}") from None
 
 
-def outcome(run: str | Path, started_ns: int, seconds_to_exit: float) -> Outcome:
-    """Judge a finished run by its log.
-
-    Args:
-        run: the run's folder.
-        started_ns: when its command was started, by the host's monotonic clock.
-        seconds_to_exit: how long the command took.
-
-    Raises:
-        RunFailed: the log has no end: the run was killed.
-    """
-    seed, solved, end, tests = 0, None, None, 0
-    for line in read_log(run):
-        if line["event"] == "run_start":
-            seed = line["seed"]
-        elif line["event"] == "evaluation":
-            tests += 1
-        elif line["event"] == "solved":
-            solved = line
-        elif line["event"] == "run_end":
-            end = line
-    if end is None:
-        raise RunFailed(f"{run}: expected a finished run, its log has no run_end")
-    at = solved or {}
+def failure(name: str, seed: int, reason: str, seconds: float) -> Outcome:
+    """The outcome of a run that left no log to judge it by."""
+    end = {"episodes": 0, "env_steps": 0, "updates": 0, "seconds": seconds}
     return Outcome(
-        seed=seed,
-        solved=solved is not None,
-        episodes=at.get("episodes_started"),
-        env_steps=at.get("env_steps"),
-        updates=at.get("updates"),
-        cpu_seconds=at.get("cpu_seconds"),
-        seconds_to_publication=(at["published_ns"] - started_ns) / 1e9 if solved else None,
-        seconds_to_exit=seconds_to_exit,
-        tests=tests,
-        reason=end["reason"],
+        name, seed, tested=True, solved=False, completed=False, reason=reason, seconds_to_exit=seconds, end=end
     )
 
 
-COLUMNS = ("episodes", "env_steps", "updates", "cpu_seconds", "seconds_to_publication", "seconds_to_exit", "tests")
+def outcome(
+    run: str | Path, started_ns: int | None = None, seconds_to_exit: float | None = None, *, killed: str = ""
+) -> Outcome:
+    """Judge a finished run by its folder.
+
+    Args:
+        run: the run's folder.
+        started_ns: when its command was started, by the host's monotonic clock; None: when the run began.
+        seconds_to_exit: how long the command took; None: as long as the run.
+        killed: why the log may lack an end; then the run is a failure, judged by the log as far as it goes.
+
+    Raises:
+        RunFailed: the log has no end, and `killed` is empty; or it has no beginning.
+    """
+    folder = Path(run)
+    reading = _Reading()
+    for line in read_log(folder / LOG):
+        reading.hear(line)
+    if not reading.start:
+        raise RunFailed(f"{run}: expected a run, its log has no run_start")
+    if not reading.end and not killed:
+        raise RunFailed(f"{run}: expected a finished run, its log has no run_end")
+    return reading.outcome(folder, started_ns, seconds_to_exit, killed)
 
 
-def summary(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
-    """Medians over all runs, a failure counting as worse than anything: None where it falls on one."""
-    result: dict[str, float | None] = {}
-    for column in COLUMNS:
-        values = sorted(float("inf") if (v := getattr(o, column)) is None else float(v) for o in outcomes)
-        middle = statistics.median(values)
-        result[column] = None if middle == float("inf") else middle
-    return result
+class _Reading:
+    """What one pass over a log leaves."""
+
+    def __init__(self) -> None:
+        self.start: dict[str, Any] = {}
+        self.end: dict[str, Any] = {}
+        self.solved: dict[str, Any] = {}
+        self.last_ns = 0
+        self.counts: dict[str, int] = {"episodes": 0, "env_steps": 0, "updates": 0}
+        self.tests = 0
+        self.after_solved = [0, 0]
+        self.episodes: list[tuple[int, int, int, float]] = []
+        self.d0: tuple[int, dict[str, int]] | None = None
+        self.by_episode = False
+        self.longest = self.longest_ns = 0
+        self.phases: list[dict[str, Any]] = []
+        self.lag_rows = self.lag_sum = 0.0
+        self.lives: list[list[Any]] = []  # name, born, died
+
+    def hear(self, line: Mapping[str, Any]) -> None:
+        """Take note of one event."""
+        self.last_ns = line.get("mono_ns", self.last_ns)
+        hear = getattr(self, f"_hear_{line.get('event')}", None)
+        if hear is not None:
+            hear(line)
+
+    def _hear_run_start(self, line: dict[str, Any]) -> None:
+        self.start = line
+
+    def _hear_run_end(self, line: dict[str, Any]) -> None:
+        self.end = line
+        self.counts = {key: line[key] for key in self.counts}
+
+    def _hear_solved(self, line: dict[str, Any]) -> None:
+        self.solved = line
+
+    def _hear_evaluation(self, line: dict[str, Any]) -> None:
+        self.tests += 1
+        if self.solved:
+            self.after_solved[0] += 1
+            self.after_solved[1] += bool(line["passed"])
+
+    def _hear_episode_end(self, line: dict[str, Any]) -> None:
+        self.counts.update(episodes=line["episodes"], env_steps=line["env_steps"])
+        value = line["episode_return"]
+        if value is not None:
+            self.episodes.append((line["episodes"], line["env_steps"], line["mono_ns"], value))
+        if line.get("length", 0) > self.longest:
+            self.longest, self.longest_ns = line["length"], line["mono_ns"]
+        if self.d0 is None and line.get("length", 0) >= D0_STEPS:
+            self.d0 = line["mono_ns"], dict(self.counts)
+
+    def _hear_weights(self, line: dict[str, Any]) -> None:
+        self.counts["updates"] = line["updates"]
+
+    def _hear_phase(self, line: dict[str, Any]) -> None:
+        if line["role"] == "executor" and line.get("idx") is None:
+            return
+        self.phases.append(line)
+        if line["phase"] == "learn" and line.get("lag_mean") is not None and line["rows"]:
+            self.lag_rows += line["rows"]
+            self.lag_sum += line["rows"] * line["lag_mean"]
+
+    def _hear_proc_start(self, line: dict[str, Any]) -> None:
+        self.lives.append([line["process"], line["mono_ns"] - round(line["seconds"] * 1e9), None])
+
+    def _hear_proc_exit(self, line: dict[str, Any]) -> None:
+        for life in self.lives:
+            if life[0] == line["process"] and life[2] is None:
+                life[2] = line["mono_ns"]
+
+    def outcome(self, folder: Path, started_ns: int | None, seconds_to_exit: float | None, killed: str) -> Outcome:
+        """The verdict on all that was heard."""
+        settings = self.start["settings"]
+        seconds = self.end.get("seconds") or (self.last_ns - self.start["mono_ns"]) / 1e9
+        # The run's own clock begins before it has a log to tell of it.
+        began_ns = self.last_ns - round(seconds * 1e9) if self.end else self.start["mono_ns"]
+        zero_ns = began_ns if started_ns is None else started_ns
+        stop = settings.get("stop", {})
+        if stop.get("episode_steps") and not stop.get("solved"):
+            self._judge_by_episode(int(stop["episode_steps"]))
+        tested = bool(settings.get("evaluation", {}).get("enabled")) or self.tests > 0 or self.by_episode
+        exit_code = self.end.get("exit_code", 3)
+        at = self.solved or (self.counts if not tested else {})
+        returns = [value for *_, value in self.episodes[-RECENT_EPISODES:]]
+        return Outcome(
+            name=str(settings.get("run", {}).get("name") or "run"),
+            seed=self.start["seed"],
+            tested=tested,
+            solved=bool(self.solved),
+            completed=exit_code == 0 and not killed,
+            reason=killed or self.end["reason"],
+            episodes=at.get("episodes_started", at.get("episodes")),
+            env_steps=at.get("env_steps"),
+            updates=at.get("updates"),
+            cpu_seconds=self.solved.get("cpu_seconds") if self.solved else self.end.get("cpu_seconds"),
+            seconds_to_publication=(self.solved["published_ns"] - zero_ns) / 1e9 if self.solved else None,
+            seconds_to_exit=seconds if seconds_to_exit is None else seconds_to_exit,
+            tests=self.tests,
+            end={**self.counts, "seconds": (self.last_ns - zero_ns) / 1e9},
+            clock="run" if started_ns is None else "command",
+            final_return=math.fsum(returns) / len(returns) if returns else None,
+            lag_mean=self.lag_sum / self.lag_rows if self.lag_rows else None,
+            idle=self._idle(folder, began_ns, seconds),
+            at_work=self._at_work(),
+            retention=(self.after_solved[0], self.after_solved[1]) if self.after_solved[0] else None,
+            d0=None if self.d0 is None else {**self.d0[1], "seconds": (self.d0[0] - zero_ns) / 1e9},
+            curve=self._curve(zero_ns),
+            spans=self._spans(),
+            digest=digest_of(settings),
+            facts={
+                "schedule": self.start["schedule"],
+                "algorithm": self.start["algorithm"],
+                "env": self.start["env"],
+                "passes": settings.get("evaluation", {}).get("passes"),
+                "host": self.start.get("host", {}),
+                "versions": self.start.get("versions", {}),
+            },
+            run=folder.name,
+        )
+
+    def _judge_by_episode(self, steps: int) -> None:
+        """The goal is one long training episode, as in MLxE, and no test: the run is solved when that is through."""
+        self.by_episode = True
+        if self.end.get("reason") == "episode_steps" and self.longest >= steps:
+            cpu = {"cpu_seconds": self.end.get("cpu_seconds")}
+            self.solved = {**self.counts, **cpu, "published_ns": self.longest_ns}
+
+    def _curve(self, zero_ns: int) -> list[list[float]]:
+        groups = min(CURVE_POINTS, len(self.episodes))
+        edges = [len(self.episodes) * i // groups for i in range(groups + 1)] if groups else [0]
+        points = []
+        for first, last in itertools.pairwise(edges):
+            episodes, env_steps, ns, _ = self.episodes[last - 1]
+            mean = math.fsum(value for *_, value in self.episodes[first:last]) / (last - first)
+            points.append([episodes, env_steps, round((ns - zero_ns) / 1e9, 4), round(mean, 4)])
+        return points
+
+    def _first_ns(self) -> int | None:
+        return min((phase["start_ns"] for phase in self.phases if phase["phase"] == "generate"), default=None)
+
+    def _spans(self) -> list[list[Any]]:
+        first = self._first_ns()
+        if first is None:
+            return []
+        spans = []
+        for phase in self.phases:
+            start, seconds = (phase["start_ns"] - first) / 1e9, phase["seconds"]
+            if start < TIMELINE_S and start + seconds > 0:
+                waited = math.fsum((phase.get("waits") or {}).values())
+                spans.append([_lane(phase), phase["phase"], round(start, 5), round(seconds, 5), round(waited, 5)])
+        return sorted(spans, key=lambda span: float(span[2]))[:TIMELINE_SPANS]
+
+    def _at_work(self) -> dict[str, float]:
+        first = self._first_ns()
+        if first is None:
+            return {}
+        last = max(phase["start_ns"] + round(phase["seconds"] * 1e9) for phase in self.phases)
+        busy: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for phase in self.phases:
+            role = "executors" if phase["role"] == "executor" else phase["role"]
+            seconds = phase["seconds"] - math.fsum((phase.get("waits") or {}).values())
+            busy[role][_lane(phase)] += max(0.0, seconds)
+        wall = max(1e-9, (last - first) / 1e9)
+        return {role: round(min(1.0, sum(s.values()) / len(s) / wall), 4) for role, s in busy.items()}
+
+    def _idle(self, folder: Path, began_ns: int, seconds: float) -> dict[str, float]:
+        try:
+            used = dict(json.loads(read_bounded(folder / STATUS, _LONGEST_STATUS))["cpu_seconds"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return {}
+        wall: dict[str, float] = defaultdict(float, {"mlxe-sup": seconds})
+        for name, born, died in self.lives:
+            wall[name] += ((died or began_ns + round(seconds * 1e9)) - born) / 1e9
+        totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for name, cpu in used.items():
+            if wall[name] > 0:
+                kind = _KINDS.get(name.split("-")[1] if "-" in name else name, name.removeprefix("mlxe-"))
+                totals[kind][0] += cpu
+                totals[kind][1] += wall[name]
+        return {kind: round(max(0.0, 1 - cpu / lived), 4) for kind, (cpu, lived) in totals.items()}
 
 
-def table(groups: Iterable[tuple[str, Sequence[Outcome]]]) -> list[str]:
-    """Lines of a Markdown table: for each group its runs, then solved, median and worst."""
-    lines = [
-        "| settings | seed | solved | " + " | ".join(column.replace("_", " ") for column in COLUMNS) + " |",
-        "|---|---|---|" + "---|" * len(COLUMNS),
-    ]
-    for name, outcomes in groups:
-        lines += [_row(name, str(o.seed), "yes" if o.solved else o.reason, vars_of(o)) for o in outcomes]
-        solved = sum(o.solved for o in outcomes)
-        lines.append(_row(f"**{name}**", "median", f"{solved} of {len(outcomes)}", summary(outcomes)))
-        worst = {c: max((v for o in outcomes if (v := getattr(o, c)) is not None), default=None) for c in COLUMNS}
-        lines.append(_row(f"**{name}**", "worst", "", worst if solved == len(outcomes) else dict.fromkeys(COLUMNS)))
-    return lines
+def digest_of(settings: Mapping[str, Any]) -> str:
+    """Twelve characters that tell settings apart, `[run]` (name, seed, folder) aside."""
+    tables = {name: table for name, table in settings.items() if name != "run"}
+    return hashlib.sha256(json.dumps(tables, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
-def vars_of(one: Outcome) -> dict[str, float | None]:
-    """The table's columns of one outcome."""
-    return {item.name: getattr(one, item.name) for item in fields(one) if item.name in COLUMNS}
-
-
-def _row(name: str, seed: str, solved: str, values: dict[str, float | None]) -> str:
-    return f"| {name} | {seed} | {solved} | " + " | ".join(_shown(c, values[c]) for c in COLUMNS) + " |"
-
-
-def _shown(column: str, value: float | None) -> str:
-    if value is None:
-        return FAILURE
-    return f"{value:.1f}" if "seconds" in column else f"{value:,.0f}"
+def _lane(phase: Mapping[str, Any]) -> str:
+    return f"executor {phase['idx']}" if phase["role"] == "executor" else str(phase["role"])

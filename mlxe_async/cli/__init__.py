@@ -23,11 +23,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "mlxe_async.cli.follow",
         "show a run while it goes on, or print its events: follow RUN [--json | --lines]",
     ),
-    "play": ("mlxe_async.cli.play", "play episodes with a run's saved policy: play RUN [--episodes N] [--render]"),
-    "eval": ("mlxe_async.cli.evaluate", "test a run's saved policy as the run itself did: eval RUN"),
+    "play": ("mlxe_async.cli.play", "play episodes with a run's saved policy: play RUN [--render | --video FILE]"),
+    "eval": (
+        "mlxe_async.cli.evaluate",
+        "test a run's saved policy as the run did, or harder: eval RUN [--starts adverse]",
+    ),
     "compare": (
         "mlxe_async.cli.compare",
-        "run files with many seeds, print a table: compare FILE.toml ... --seeds A..B",
+        "study files over many seeds, and runs; --help: compare FILE.toml|RUN ... --seeds A..B [--out FOLDER]",
     ),
     "runs": (
         "mlxe_async.cli.runs",

@@ -1,86 +1,321 @@
-"""`compare FILE.toml ... --seeds A..B`: each settings file with each seed, one after the other, and how it went.
+"""`compare`: settings files with many seeds, or runs that are there already, side by side in one honest report.
 
-Never side by side: runs that share the cores would measure each other.
+Runs go one after the other, never side by side, because runs that share the cores would measure each other; and in
+turn, all settings with one seed before any with the next, so that a drift of the machine hits all alike. Each finished
+run is kept at once: whatever interrupts a study, the same command goes on with it.
 """
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import datetime as dt
+import json
 import re
-import subprocess
 import sys
-import time
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from mlxe_async.analysis.outcomes import Outcome, outcome, table
+from mlxe_async.analysis import study
+from mlxe_async.analysis.outcomes import Outcome, outcome
+from mlxe_async.analysis.study import Arm, Plan, StudyFolder
+from mlxe_async.analysis.tables import Table, all_tables, run_table
 from mlxe_async.cli.arguments import Parser
 from mlxe_async.cli.console import Console
-from mlxe_async.errors import RunFailed, SettingsError
-from mlxe_async.settings import load_settings
+from mlxe_async.cli.studying import Interrupted, Runner, interruptible, pass_adverse_starts
+from mlxe_async.errors import SettingsError
+from mlxe_async.files import PLAIN_NAME, read_bounded
+from mlxe_async.logs.safe import visible
+from mlxe_async.run_folder import find_run
+from mlxe_async.settings import Settings, load_settings
 
+FIVE_SEEDS = "0..4"
 LONGEST_RUN_S = 3600.0
-ENDED = {0, 3, 5}
+LONGEST_FILE = 2**20
+USAGE = "compare FILE.toml|RUN|STUDY ... [--seeds A..B] [--set a.b=VALUE ...] [--out FOLDER] [...]"
+
+ABOUT = """\
+Run each settings file with each seed, one run at a time, and report how they compare. Run folders and folders of
+other studies may be given too: they are shown beside, runs of one settings name together. With the same --out, or
+--resume FOLDER, a study that was interrupted goes on: runs that have finished are not run again.
+
+The report is printed as Markdown and kept in the study's folder: table.md, outcomes.jsonl (all data), index.html (all
+pictures and tables, one file) and each picture as .svg and .png.
+"""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run all, print a Markdown table on stdout as the groups finish. Returns the exit code."""
-    parser = Parser("compare FILE.toml ... --seeds A..B [--set a.b=VALUE ...] [--baselines N]")
-    parser.add_argument("files", nargs="+")
-    parser.add_argument("--seeds", required=True)
-    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="a.b=VALUE")
-    parser.add_argument("--baselines", type=int, default=0)
-    asked = parser.parse_args(arguments)
-    seeds = parse_seeds(asked.seeds)
-    for file in asked.files:  # all mistakes before the first of many runs
-        load_settings(file, asked.overrides)
+    """Run what is missing, write the report, print its tables. Returns the exit code."""
+    asked = _parser().parse_args(arguments)
     console = Console(sys.stderr)
-    groups: list[tuple[str, list[Outcome]]] = []
-    for file in asked.files:
-        name = Path(file).stem
-        outcomes: list[Outcome] = []
-        for seed in seeds:
-            one = run_once(file, [*asked.overrides, f"run.seed={seed}"])
-            outcomes.append(one)
-            how = f"solved at episode {one.episodes:,}" if one.solved else f"not solved ({one.reason})"
-            console.line(f"{name} seed {seed}: {how}, {one.seconds_to_exit:.1f} s")
-        groups.append((name, outcomes))
-    sys.stdout.write("\n".join(table(groups)) + "\n")
-    if asked.baselines:
-        from mlxe_async.baselines import cartpole_baselines
-
-        evaluation = load_settings(asked.files[0], asked.overrides).evaluation.model_dump()
-        lines = [baseline.line for baseline in cartpole_baselines(evaluation, asked.baselines)]
-        sys.stdout.write("\nWithout any learning:\n\n" + "".join(f"- {line}\n" for line in lines))
+    folder, plan, settings = _plan(asked)
+    with StudyFolder(folder) as kept:
+        if not asked.rerun:
+            kept.check_unchanged(plan)
+        kept.write_plan(plan)
+        runner = Runner(kept, console, longest_s=asked.timeout, keep_runs=asked.keep_runs)
+        try:
+            with interruptible():
+                _run_missing(kept, plan, runner, console, asked)
+                baselines = _baselines(kept, settings, asked.baselines, console)
+        except Interrupted as stopped:
+            done = sum(kept.finished(arm, seed) is not None for arm, seed in plan.rounds())
+            console.finish(
+                f"{stopped.name}: {done} of {len(list(plan.rounds()))} runs have finished; "
+                f"this goes on with them: python -m mlxe_async compare --resume {folder}"
+            )
+            return stopped.exit_code
+        outcomes = _outcomes(kept, plan)
+        if not outcomes:
+            raise SettingsError([f"compare: got no run at all in {folder}, expected settings files or run folders"])
+        _warn_of_mixtures(kept, plan, outcomes, console)
+        tables = _report(kept, outcomes, baselines, with_pictures=not asked.no_pictures)
+        shown = tables if asked.rows else [table for table in tables if table.title != run_table({}).title]
+        sys.stdout.write("\n".join(table.markdown for table in shown))
+        console.finish(f"the report is in {folder}: index.html, table.md, outcomes.jsonl")
     return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(USAGE)
+    parser.description, parser.formatter_class = ABOUT, argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("sources", nargs="*", metavar="FILE|RUN|STUDY", help="settings files to run; folders of runs and of studies")
+    add("--seeds", metavar="A..B", help=f"both ends included, or a list A,B,C; {FIVE_SEEDS} when left out")
+    add("--set", action="append", default=[], dest="overrides", metavar="a.b=VALUE", help="for all settings files")
+    add("--vary", type=Path, metavar="FILE", help="TOML, NAME = [a.b=VALUE, ...]: each settings file so varied as well")
+    add("--out", type=Path, metavar="FOLDER", help="the study's folder; runs/compare-<utc time> when left out")
+    add("--resume", type=Path, metavar="FOLDER", help="go on with a study as it was asked for, or report it anew")
+    add("--rerun", action="store_true", help="run again what was made by settings that have changed since")
+    add("--baselines", type=int, default=0, metavar="N", help="add N untrained policies of each kind (CartPole only)")
+    add("--d2", action="store_true", help="test the policies that solved the task from 20 adverse starts too")
+    add("--retention", type=int, metavar="STEPS", help="go on for so many steps; how many later versions still pass")
+    add("--rows", action="store_true", help="print a row for every run too; table.md always has them")
+    add("--timeout", type=float, default=LONGEST_RUN_S, metavar="SECONDS", help="a run that takes longer has failed")
+    add("--no-pictures", action="store_true", help="tables only")
+    add(
+        "--keep-runs",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="keep the run folders, in FOLDER/runs (those of failures always are)",
+    )
+    return parser
 
 
 def parse_seeds(text: str) -> list[int]:
     """`"3"`, `"1000..1009"` (both ends included) or `"1,2,5"`.
 
     Raises:
-        SettingsError: it is neither.
+        SettingsError: it is neither, or names a seed twice.
     """
     if re.fullmatch(r"\d{1,9}(,\d{1,9})*", text):
-        return [int(seed) for seed in text.split(",")]
+        seeds = [int(seed) for seed in text.split(",")]
+        if len(set(seeds)) < len(seeds):
+            raise SettingsError([f'--seeds: got "{text[:60]}", expected each seed once'])
+        return seeds
     match = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", text)
     if not match or int(match[2]) < int(match[1]) or int(match[2]) - int(match[1]) >= 100_000:
-        raise SettingsError([f'--seeds: got "{text[:60]}", expected A..B with A <= B, or A,B,C'])
+        raise SettingsError([f'--seeds: got "{visible(text, 60)}", expected A..B with A <= B, or A,B,C'])
     return list(range(int(match[1]), int(match[2]) + 1))
 
 
-def run_once(file: str, overrides: Sequence[str]) -> Outcome:
-    """Run the command as a user would, wait for its end, judge what it left.
+def _plan(asked: argparse.Namespace) -> tuple[Path, Plan, list[Settings]]:
+    """The study's folder, what is to be in it, and the settings of its arms, all mistakes told before the first run."""
+    if asked.baselines < 0 or not 0 < asked.timeout < 1e9 or (asked.retention is not None and asked.retention < 1):
+        raise SettingsError(["compare: expected --baselines >= 0, --timeout > 0 and --retention >= 1"])
+    if asked.resume is not None:
+        given = [name for name in ("sources", "seeds", "overrides", "vary", "out", "retention") if getattr(asked, name)]
+        if given:
+            raise SettingsError(
+                [f"--resume: got {', '.join(given)} too, expected none: the study has them; repeat --out to change it"]
+            )
+        plan = study.read_plan(asked.resume)
+        settings = [load_settings(arm.file, list(arm.overrides)) for arm in plan.arms]
+        keys = [_key(arm.file, arm.overrides, one) for arm, one in zip(plan.arms, settings, strict=True)]
+        arms = tuple(dataclasses.replace(arm, key=key) for arm, key in zip(plan.arms, keys, strict=True))
+        return asked.resume, dataclasses.replace(plan, arms=arms), settings
+    if not asked.sources:
+        raise SettingsError([f"compare: got no settings file and no run, expected: {USAGE}"])
+    files = [source for source in asked.sources if source.endswith(".toml")]
+    overrides = list(asked.overrides)
+    if asked.retention:
+        overrides.append(f"stop.steps_after_solved={asked.retention}")
+    settings, problems = [], []
+    for file in files:
+        try:
+            settings.append(load_settings(file, overrides))
+        except SettingsError as error:
+            problems += error.problems
+    if problems:
+        raise SettingsError(list(dict.fromkeys(problems)))
+    arms = tuple(
+        Arm(name, str(Path(file).absolute()), tuple(overrides), _key(file, overrides, one))
+        for name, file, one in zip(_names(files, settings), files, settings, strict=True)
+    )
+    if asked.vary is not None:
+        arms = tuple(varied for arm in arms for varied in (arm, *_variants(arm, asked.vary)))
+    others = tuple(str(_other(source)) for source in asked.sources if not source.endswith(".toml"))
+    out = asked.out or Path("runs") / f"compare-{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}"
+    seeds = tuple(parse_seeds(asked.seeds or FIVE_SEEDS)) if files else ()
+    return out, Plan(arms, seeds, others), settings
 
-    Raises:
-        RunFailed: it could not be started, or did not say where its run is.
-    """
-    sets = [part for override in overrides for part in ("--set", override)]
-    command = [sys.executable, "-m", "mlxe_async", file, "--no-progress", *sets]
-    started_ns = time.monotonic_ns()
-    process = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=LONGEST_RUN_S, check=False)
-    seconds = (time.monotonic_ns() - started_ns) / 1e9
-    last = process.stderr.strip().splitlines()[-1] if process.stderr.strip() else ""
-    folder = Path(last.rpartition(": ")[2])
-    if process.returncode not in ENDED or not (folder / "log.jsonl").is_file():
-        raise RunFailed(f"{' '.join(command)} ended with code {process.returncode}: {last}")
-    return outcome(folder, started_ns, seconds)
+
+def _names(files: Sequence[str], settings: Sequence[Settings]) -> list[str]:
+    names = [one.run.name for one in settings]
+    for name, file in zip(names, files, strict=True):
+        if names.count(name) > 1:
+            raise SettingsError([f'{file}: got the name "{name}" twice, expected names that differ (run.name)'])
+        if not PLAIN_NAME.fullmatch(name):
+            raise SettingsError([f"{file}: got {visible(repr(name), 60)} for run.name, expected a plain name"])
+    return names
+
+
+def _variants(arm: Arm, path: Path) -> Iterator[Arm]:
+    """The arm once more for each line of a file of variations, under the name that the line gives it."""
+    try:
+        table = tomllib.loads(read_bounded(path, LONGEST_FILE).decode())
+    except (OSError, ValueError, RecursionError) as error:
+        raise SettingsError([f"--vary: {path} cannot be read: {error}"]) from error
+    problems = []
+    for name, sets in table.items():
+        if not PLAIN_NAME.fullmatch(name) or not isinstance(sets, list) or not all(type(one) is str for one in sets):
+            raise SettingsError([f'{path}: got {visible(name, 60)}, expected plain-name = ["table.key=VALUE", ...]'])
+        overrides = (*arm.overrides, *sets)
+        try:
+            settings = load_settings(arm.file, list(overrides))
+        except SettingsError as error:
+            problems += [f"{path}: {name}: {problem}" for problem in error.problems]
+            continue
+        yield Arm(f"{arm.name}-{name}", arm.file, overrides, _key(arm.file, overrides, settings))
+    if problems:
+        raise SettingsError(problems)
+
+
+def _other(source: str) -> Path:
+    """The folder of a study or of a run."""
+    path = Path(source)
+    return path.absolute() if study.is_study(path) else find_run(source)
+
+
+def _key(file: str, overrides: Sequence[str], settings: Settings) -> str:
+    return study.key_of(Path(file), overrides, _own_modules(settings))
+
+
+def _own_modules(settings: Settings) -> Iterator[Path]:
+    """Files of the user's own that the settings name as `module:something`."""
+    named = [settings.algorithm.name, settings.task.env, *_texts(settings.task.wrappers)]
+    for name in named:
+        module, colon, _ = name.partition(":")
+        for folder in settings.run.python_path if colon else ():
+            path = Path(folder).joinpath(*module.split(".")).with_suffix(".py")
+            if path.is_file():
+                yield path
+
+
+def _texts(items: Sequence[Any]) -> Iterator[str]:
+    for item in items:
+        yield from (value for value in (item.values() if isinstance(item, Mapping) else [item]) if type(value) is str)
+
+
+def _run_missing(kept: StudyFolder, plan: Plan, runner: Runner, console: Console, asked: argparse.Namespace) -> None:
+    rounds = list(plan.rounds())
+    program = study.program_key()
+    for number, (arm, seed) in enumerate(rounds, 1):
+        stored = kept.finished(arm, seed)
+        one = stored[0] if stored is not None and stored[1] == arm.key else None
+        if one is None:
+            one = runner.run_once(arm, seed)
+            kept.store(arm, one, program)
+            console.line(f"{number} of {len(rounds)}: {arm.name}, seed {seed}: {_how(one)}")
+        if asked.d2 and one.solved and one.d2 is None and (kept.runs / one.run).is_dir():
+            one = dataclasses.replace(one, d2=pass_adverse_starts(kept.runs / one.run, console))
+            kept.store(arm, one, stored[2] if stored is not None else program)
+        runner.let_go(one)
+
+
+def _how(one: Outcome) -> str:
+    if one.solved:
+        how = f"solved at episode {one.episodes:,}"
+    elif one.tested or not one.completed:
+        how = f"not solved ({one.reason})"
+    else:
+        how = f"ended ({one.reason})"
+    return f"{how}, {one.seconds_to_exit or 0.0:.1f} s"
+
+
+def _outcomes(kept: StudyFolder, plan: Plan) -> list[Outcome]:
+    found: list[Outcome] = []
+    for arm in plan.arms:
+        ours = [stored[0] for seed in plan.seeds if (stored := kept.finished(arm, seed))]
+        # One file under one key: a program that has learned new keys meanwhile makes no other settings of it.
+        digest = next((one.digest for one in ours if one.digest), "")
+        found += [dataclasses.replace(one, digest=digest) for one in ours]
+    for path in map(Path, plan.others):
+        found += study.stored_outcomes(path) if study.is_study(path) else [outcome(path)]
+    return found
+
+
+def _warn_of_mixtures(kept: StudyFolder, plan: Plan, outcomes: Sequence[Outcome], console: Console) -> None:
+    programs = {stored[2] for arm, seed in plan.rounds() if (stored := kept.finished(arm, seed))}
+    if len(programs) > 1:
+        console.line("note: the program itself was changed between runs of this study; --out elsewhere runs all anew")
+    for name, runs in study.group(outcomes).items():
+        seeds = [one.seed for one in runs]
+        if len(set(seeds)) < len(seeds):
+            console.line(f"note: {name} has several runs of one seed, which may not be independent")
+
+
+def _baselines(kept: StudyFolder, settings: Sequence[Settings], tried: int, console: Console) -> list[dict[str, Any]]:
+    path = kept.path / study.BASELINES
+    stored = json.loads(path.read_text()) if path.is_file() else None
+    if not tried:
+        return list(stored["baselines"]) if stored else []
+    if not settings or any(one.task.env != "CartPole-v1" for one in settings):
+        raise SettingsError(["--baselines: expected settings files, all of them for CartPole-v1"])
+    evaluation = settings[0].evaluation.model_dump()
+    asked = {"evaluation": evaluation, "tried": tried}
+    if stored and stored["asked"] == json.loads(json.dumps(asked)):
+        return list(stored["baselines"])
+    from mlxe_async.baselines import cartpole_baselines
+
+    console.line(f"baselines: {tried} policies of each kind")
+    found = [dataclasses.asdict(baseline) for baseline in cartpole_baselines(evaluation, tried)]
+    kept.write(study.BASELINES, json.dumps({"asked": asked, "baselines": found}) + "\n")
+    return found
+
+
+def _report(
+    kept: StudyFolder, outcomes: Sequence[Outcome], baselines: Sequence[Mapping[str, Any]], *, with_pictures: bool
+) -> list[Table]:
+    groups = study.group(outcomes)
+    kept.write("outcomes.jsonl", "".join(f"{json.dumps(one.to_json())}\n" for one in outcomes))
+    tables = all_tables(groups, baselines)
+    about = _about(outcomes)
+    kept.write("table.md", f"# {kept.path.name}\n\n{about}\n\n" + "\n".join(table.markdown for table in tables))
+    if with_pictures:
+        from mlxe_async.analysis.page import page
+        from mlxe_async.analysis.pictures import all_pictures
+
+        pictures = all_pictures(groups)
+        for picture in pictures:
+            kept.write(f"{picture.name}.svg", picture.svg)
+            kept.write(f"{picture.name}.png", picture.png)
+        kept.write("index.html", page(kept.path.name, about, tables, pictures))
+    return tables
+
+
+def _about(outcomes: Sequence[Outcome]) -> str:
+    """What was run, and where, in one paragraph."""
+
+    def each(read: str, part: str = "facts") -> str:
+        found = {str(one.facts.get(part, {}).get(read) if part != "facts" else one.facts.get(read)) for one in outcomes}
+        return " or ".join(sorted(found - {"None"})) or "?"
+
+    seeds = sorted({one.seed for one in outcomes})
+    which = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 2 else " and ".join(map(str, seeds))
+    return (
+        f"{len(outcomes)} runs on {each('env')}, seeds {which}, one at a time, on {each('cores', 'host')} cores of "
+        f"{each('system', 'host')}; torch {each('torch', 'versions')}, mlxe_async {each('mlxe_async', 'versions')}."
+    )

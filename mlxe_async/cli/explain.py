@@ -13,6 +13,14 @@ from mlxe_async.settings.problems import expected
 
 WIDTH = 100
 _DEFINED = "#/$defs/"
+_SHARED = {
+    "acting",
+    "bootstrapping",
+    "critics",
+    "exploration",
+    "fields",
+    "interface",
+}  # files that algorithms have in common
 
 
 def settings_explained() -> Iterator[str]:
@@ -51,7 +59,7 @@ def algorithm_explained(name: str) -> Iterator[str]:
 def algorithm_names() -> list[str]:
     """The built-in algorithms, each in a file of its name; found without importing what they need."""
     folder = Path(__file__).parents[1] / "algorithms"
-    return sorted(module.name for module in pkgutil.iter_modules([str(folder)]) if module.name != "interface")
+    return sorted(module.name for module in pkgutil.iter_modules([str(folder)]) if module.name not in _SHARED)
 
 
 def _found(node: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,35 +1,81 @@
-"""`play RUN`: watch, or just count, episodes of a run's saved policy."""
+"""`play RUN`: watch, record, or just count, episodes of a run's saved policy."""
 
 from __future__ import annotations
 
+import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
 from mlxe_async.cli.arguments import Parser
+from mlxe_async.errors import SettingsError
+from mlxe_async.logs.safe import visible
+
+KINDS = ("auto", "best", "last", "solved")
+USAGE = (
+    "play RUN [--episodes N] [--seed S] [--max-steps N] [--render | --video FILE.mp4_OR_FOLDER] [--sampled] "
+    "[--checkpoint best|last|solved|N]"
+)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Play some episodes greedily and print a line for each. Returns the exit code."""
-    parser = Parser("play RUN [--episodes N] [--seed S] [--max-steps N] [--render] [--checkpoint WHICH]")
+    """Play some episodes and print a line for each. Returns the exit code."""
+    parser = Parser(USAGE)
     parser.add_argument("run")
     parser.add_argument("--episodes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-steps", type=int, default=None)
     parser.add_argument("--render", action="store_true")
-    parser.add_argument("--checkpoint", default="auto")
+    parser.add_argument("--video")
+    parser.add_argument("--sampled", action="store_true")
+    parser.add_argument("--checkpoint", type=which_checkpoint, default="auto")
     asked = parser.parse_args(arguments)
+    for name in ("episodes", "max_steps"):
+        if getattr(asked, name) is not None and getattr(asked, name) < 1:
+            parser.error(f"--{name.replace('_', '-')}: got {getattr(asked, name)}")
+    if not 0 <= asked.seed < 2**62:
+        parser.error(f"--seed: got {asked.seed}")
+    if asked.render and asked.video:
+        raise SettingsError(["play: got --render and --video, expected one of them: a window or a file"])
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    if asked.video:
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures are drawn for a file: no window is to be opened
+        os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     from mlxe_async.policy import load_policy
 
-    which = int(asked.checkpoint) if asked.checkpoint.isdigit() else asked.checkpoint
-    policy = load_policy(asked.run, which)
-    sys.stdout.write(f"version {policy.version} of {asked.run}\n")
+    policy = load_policy(asked.run, asked.checkpoint)
+    sys.stdout.write(f"version {policy.version} of {visible(asked.run)}\n")
     played = policy.play(
         asked.episodes,
         seed=asked.seed,
         max_episode_steps=asked.max_steps,
         render_mode="human" if asked.render else None,
+        video=asked.video,
+        sampled=asked.sampled,
     )
-    for number, episode in enumerate(played, 1):
-        end = "terminated" if episode.terminated else "truncated"
-        sys.stdout.write(f"episode {number}: return {episode.episode_return:,.1f} in {episode.steps:,} steps, {end}\n")
+    try:
+        for number, episode in enumerate(played, 1):
+            end = "terminated" if episode.terminated else "truncated"
+            lasted = f"{episode.episode_return:,.1f} in {episode.steps:,} steps"
+            sys.stdout.write(f"episode {number}: return {lasted}, {end}\n")
+    except KeyboardInterrupt:
+        played.close()  # also throws away a video that is not finished
+        sys.stderr.write("interrupted\n")
+        return 128 + signal.SIGINT
+    if asked.video:
+        sys.stdout.write(f"video: {visible(asked.video)}\n")
     return 0
+
+
+def which_checkpoint(text: str) -> str | int:
+    """`best`, `last`, `solved`, `auto` or a number, as `load_policy` takes it.
+
+    Raises:
+        argparse.ArgumentTypeError: it is something else.
+    """
+    if text in KINDS:
+        return text
+    if text.isascii() and text.isdigit() and len(text) < 18:
+        return int(text)
+    raise argparse.ArgumentTypeError(f'got "{text}"')

@@ -9,6 +9,7 @@ import array
 import os
 import select
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ class ControlLost(EOFError):
 
 
 class ChildChannel:
-    """The child's end: blocking calls with a limit, no threads.
+    """The child's end: blocking calls with a limit. One thread receives; any may send, one whole message at a time.
 
     Args:
         sock: one end of a stream socketpair; owned from now on.
@@ -46,6 +47,7 @@ class ChildChannel:
         self._readable.register(sock, select.POLLIN)
         self._writable = select.poll()
         self._writable.register(sock, select.POLLOUT)
+        self._sending = threading.Lock()
 
     def fileno(self) -> int:
         """The socket's descriptor, for a selector."""
@@ -95,6 +97,10 @@ class ChildChannel:
         """
         data = memoryview(encode(message))
         deadline = time.monotonic() + SEND_LIMIT_S
+        with self._sending:
+            self._send(data, fds, deadline)
+
+    def _send(self, data: memoryview, fds: Sequence[int], deadline: float) -> None:
         while data:
             try:
                 data = data[send_some(self._sock, data, fds) :]

@@ -213,6 +213,22 @@ class LaneWriter(_Lane):
         """The payload of every slot in order; write only to the one `reserve` gave."""
         return list(self._payloads)
 
+    def renew(self) -> int:
+        """Begin another epoch: what was written in the former one and is not complete by itself never will be.
+
+        The words are the supervisor's, who writes them while no writer is alive; the living writer may do so itself,
+        between two records. A reserved slot stays reserved.
+
+        Returns:
+            the new epoch.
+        """
+        self._control.set("epoch_start", self._next)
+        fence()
+        self.epoch += 1
+        self._control.set("epoch", self.epoch)
+        self._first = self._next
+        return self.epoch
+
     def free_slots(self) -> int:
         """Records that can be written before the reader must give room back.
 

@@ -210,9 +210,12 @@ def kill_tagged(tag: str) -> int:
 
 
 def scheduling(pid: int) -> tuple[int, int] | None:
-    """Nanoseconds that the main thread of `pid` has spent running, and waiting for a core; None when it is gone."""
-    try:
-        run_ns, wait_ns, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
-    except (OSError, ValueError):
-        return None
-    return int(run_ns), int(wait_ns)
+    """Nanoseconds that the threads of `pid` have spent running, and waiting for a core; None when it is gone."""
+    found = []
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            # A thread may end while we look.
+            with contextlib.suppress(OSError, ValueError):
+                run_ns, wait_ns, _ = (thread / "schedstat").read_text().split()
+                found.append((int(run_ns), int(wait_ns)))
+    return (sum(run_ns for run_ns, _ in found), sum(wait_ns for _, wait_ns in found)) if found else None

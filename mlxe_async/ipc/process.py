@@ -366,10 +366,13 @@ class Process:
     async def _ready_child(self) -> _Child:
         while True:
             if self._final is not None:
+                # A caller that tries again must not keep the loop from cancelling it.
+                await asyncio.sleep(0)
                 raise ProcessDied(self._final)
             if self._child is not None and self.alive:
                 return self._child
             if self.epoch and not self._watchers:
+                await asyncio.sleep(0)
                 raise ProcessDied(f"{self.name} is dead and nobody watches it: {self.death or 'never started'}")
             self._answerable.clear()
             await self._answerable.wait()

@@ -149,20 +149,23 @@ def write_stamp(segment: Segment, magic: bytes, *numbers: int) -> None:
 
 
 def read_stamp(segment: Segment, magic: bytes, count: int) -> tuple[int, ...]:
-    """The `count` numbers that `write_stamp` wrote.
+    """The `count` numbers that `write_stamp` wrote; where one copy is damaged, by the other.
 
     Raises:
-        ProtocolError: the two copies differ, are damaged, or speak of something else.
+        ProtocolError: both copies are damaged, they differ, or they speak of something else.
     """
-    first, last = bytes(segment.buffer[:STAMP_BYTES]), bytes(segment.buffer[segment.size - STAMP_BYTES :])
+    copies = bytes(segment.buffer[:STAMP_BYTES]), bytes(segment.buffer[segment.size - STAMP_BYTES :])
     body = struct.calcsize(f"<8sQ{count}Q")
-    found, version, *numbers = struct.unpack_from(f"<8sQ{count}Q", first)
+    whole = [
+        copy for copy in copies if copy[body:] == struct.pack("<Q", crc32(copy[:body])).ljust(STAMP_BYTES - body, b"\0")
+    ]
+    found, version, *numbers = struct.unpack_from(f"<8sQ{count}Q", (whole or copies)[0])
     if found != magic:
         raise ProtocolError(f"segment {segment.name}: expected a header {magic!r}, found {found!r}")
     if version != LAYOUT_VERSION:
         raise ProtocolError(f"segment {segment.name}: expected layout version {LAYOUT_VERSION}, found {version}")
-    if first != last or struct.unpack_from("<Q", first, body)[0] != crc32(first[:body]):
-        raise ProtocolError(f"segment {segment.name}: the header is damaged")
+    if not whole or len(set(whole)) > 1:
+        raise ProtocolError(f"segment {segment.name}: both copies of its header are damaged")
     return tuple(numbers)
 
 

@@ -3,14 +3,21 @@
 A role is a plain object; its methods are the verbs. A request names a role (it may be left out when there is only
 one), a verb and its arguments; the answer is what the method returns, or what it raised, as strings. An exception
 does not end the process unless it says so itself by an attribute `fatal = True`.
+
+Requests are answered one after the other by the main thread. Roles that are named as `threaded` have a thread each, so
+that they work at the same time; a role's own requests still come one after the other. The main thread alone receives,
+and none of them outlives the process: what ends one thread for good ends all.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import queue
+import threading
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from mlxe_async.errors import ProtocolError
@@ -33,19 +40,27 @@ class Page(Protocol):
 
 
 def serve(
-    channel: ChildChannel, roles: Mapping[str, object], page: Page | None = None, *, facts: Message | None = None
+    channel: ChildChannel,
+    roles: Mapping[str, object],
+    page: Page | None = None,
+    *,
+    facts: Message | None = None,
+    threaded: Collection[str] = (),
 ) -> None:
     """Shake hands, then answer requests until the supervisor says stop.
 
     Args:
         channel: as given to the entry.
         roles: name -> object. On a stop, `close()` of each that has one is called, in reverse order.
-        page: entered around each request that carries a limit.
+        page: entered around each request that carries a limit, but for those to roles with a thread of their own, whose
+            limits are on pages of their own.
         facts: plain JSON sent along with the hand-shake; the supervisor finds it in `Process.facts`.
+        threaded: names of roles that are each served by a thread of their own.
 
     Raises:
         ControlLost: the supervisor is gone.
     """
+    threads = {name: _Thread(name, channel, roles) for name in threaded}
     channel.send({"hello": {"pid": os.getpid(), "epoch": channel.epoch, "facts": facts or {}}})
     armed_at = 0.0
     while True:
@@ -58,11 +73,43 @@ def serve(
             armed_at = time.monotonic()
         if request.get("verb") == "stop" and request.get("role") is None:
             break
-        fatal = _answer(channel, roles, page, request)
-        if fatal:
+        if (thread := threads.get(request.get("role") or "")) is not None:
+            thread.requests.put(request)
+        elif _answer(channel, roles, page, request):
             os._exit(birth.EXIT_FAILED)
+    for thread in threads.values():
+        thread.end()
     _close(roles)
     channel.send({"bye": {}})
+
+
+class _Thread:
+    """Answers the requests to one role, beside the main thread."""
+
+    def __init__(self, name: str, channel: ChildChannel, roles: Mapping[str, object]) -> None:
+        self.requests: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._channel, self._roles = channel, roles
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Wait until what is under way is done; the supervisor, who asked us to stop, bounds the time."""
+        self.requests.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        code = birth.EXIT_FAILED
+        try:
+            while (request := self.requests.get()) is not None:
+                if _answer(self._channel, self._roles, None, request):
+                    break
+            else:
+                return
+        except ControlLost:
+            code = birth.EXIT_CONTROL_LOST
+        except BaseException:  # noqa: BLE001 - a thread that ended in silence would leave its callers waiting
+            traceback.print_exc()
+        os._exit(code)
 
 
 def _answer(channel: ChildChannel, roles: Mapping[str, object], page: Page | None, request: Message) -> bool:

@@ -74,6 +74,10 @@ class Words:
         """Store `value` modulo 2^64. Only the word's one writer may do this."""
         self._words[self._index[name]] = value & MASK
 
+    def release(self) -> None:
+        """Let go of the shared memory, which else stays mapped as long as this object; there are no words any more."""
+        self._words.release()
+
 
 class ProgressPage(Words):
     """A worker's page of liveness, judged by the supervisor without asking the worker.
@@ -122,3 +126,30 @@ class ProgressPage(Words):
         """All words to 0: the supervisor's, after a worker is proven dead and before the next one starts."""
         for name in self.names:
             self.set(name, 0)
+
+
+class ProgressPages:
+    """The pages of one process, one for each of its threads that work at the same time, judged together.
+
+    The process hangs as soon as one of its threads does, however busily the others move their own words.
+
+    Args:
+        pages: all of them.
+    """
+
+    def __init__(self, pages: Sequence[ProgressPage]) -> None:
+        self._pages = tuple(pages)
+
+    def overdue(self, now_ns: int) -> float | None:
+        """Seconds by which the call that is longest over its limit has outstayed it at `now_ns`, None if none has."""
+        return max((late for page in self._pages if (late := page.overdue(now_ns)) is not None), default=None)
+
+    def pulse(self) -> tuple[int, int]:
+        """What changes as long as any thread moves; the second is 0 while none is in a call."""
+        pulses = [page.pulse() for page in self._pages]
+        return sum(progress for progress, _ in pulses) & MASK, max(since for _, since in pulses)
+
+    def clear(self) -> None:
+        """All words of all pages to 0."""
+        for page in self._pages:
+            page.clear()

@@ -169,6 +169,16 @@ class Weights(Event):
 
 
 @dataclass(frozen=True)
+class BestPromoted(Event):
+    """Training had not become better for a while: the learner went back to the best version so far."""
+
+    best_version: Annotated[int, "The version it went back to."]
+    result: Annotated[float, "Mean return of the episodes played under that version, by the environment's own rewards."]
+    iterations: Annotated[int, "Iterations since then, none of them better."]
+    version: Annotated[int, "The version published next, which goes on from there."]
+
+
+@dataclass(frozen=True)
 class Evaluation(Event):
     """A frozen version was tested with the greedy policy."""
 
@@ -205,6 +215,7 @@ class Checkpoint(Event):
     bytes: Annotated[int, "Its size."]
     seconds: Annotated[float, "How long saving took."]
     solved: Annotated[bool, "Whether it is the one that solved the task."] = False
+    best: Annotated[bool, "Whether it is kept because no tested version had a higher mean return."] = False
 
 
 @dataclass(frozen=True)

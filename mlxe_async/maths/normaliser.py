@@ -19,6 +19,27 @@ class Moments(NamedTuple):
     rows: float
 
 
+def nothing(inputs: int) -> Moments:
+    """The moments of no rows: observations of so many entries are shown as they are."""
+    return Moments(np.zeros(inputs), np.ones(inputs), 0.0)
+
+
+def parameters(inputs: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Names and shapes of moments in a flat vector, to travel with the weights that were learned with them."""
+    return ("normaliser.mean", (inputs,)), ("normaliser.variance", (inputs,)), ("normaliser.log_rows", (1,))
+
+
+def pack(moments: Moments) -> NDArray[np.float32]:
+    """Moments as one vector (2 O + 1,); the count as log(1 + rows), which single precision can hold."""
+    return np.concatenate([moments.mean, moments.variance, [np.log1p(moments.rows)]], dtype=np.float32)
+
+
+def unpack(flat: NDArray[np.floating]) -> Moments:
+    """The inverse of `pack`, for one vector (2 O + 1,) or a stack (V, 2 O + 1); the rows are those of the first."""
+    mean, variance, log_rows = np.split(np.array(flat), [flat.shape[-1] // 2, flat.shape[-1] - 1], axis=-1)
+    return Moments(mean, variance, float(np.expm1(log_rows.flat[0])))
+
+
 def merge(known: Moments, rows: NDArray[np.floating]) -> Moments:
     """The moments of all observations so far and of new rows (N, O) together; Chan, Golub and LeVeque 1979.
 

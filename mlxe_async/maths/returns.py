@@ -7,6 +7,7 @@ this form a row can be learned from alone, with a value that is always the newes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -70,6 +71,56 @@ def steps_to_end(reward: NDArray[np.floating], terminated: bool) -> PartialRetur
         following = reward[t] + discount[t] * following
         partial[t] = following
     return PartialReturn(partial, np.zeros(length), np.full(length, length - 1))
+
+
+def state_discount(
+    obs: NDArray[np.floating], limits: Sequence[float | None], low: float = 0.5, high: float = 0.99
+) -> Doubles:
+    """Discounts (L,) that fall from `high` in the middle to `low` where an entry reaches its limit.
+
+    `low + (high - low) (1 - max_i |s_i| / limit_i)`, the bracket clipped to [0, 1]: MLxE's idea that close to a failure
+    the future counts little, told by the state instead of by the steps that were left.
+
+    Args:
+        obs: observations (L, O), flattened.
+        limits: per entry the magnitude that is a failure, None where there is none; one limit at least.
+        low: discount at a limit.
+        high: discount where all limited entries are 0.
+
+    Raises:
+        ValueError: `limits` does not fit the observations, has no limit, or one that is not positive.
+    """
+    limited = [entry for entry, limit in enumerate(limits) if limit is not None]
+    largest = np.array([limit for limit in limits if limit is not None], np.float64)
+    if obs.ndim != 2 or obs.shape[1] != len(limits) or not limited or not (largest > 0).all():
+        raise ValueError(
+            f"state_discount: expected observations (L, {len(limits)}) and a positive limit, got {obs.shape}, {limits}"
+        )
+    nearest = (np.abs(np.asarray(obs[:, limited], np.float64)) / largest).max(1)
+    result: Doubles = low + (high - low) * np.clip(1.0 - nearest, 0.0, 1.0)
+    return result
+
+
+def by_state(reward: NDArray[np.floating], terminated: bool, discount: NDArray[np.floating]) -> PartialReturn:
+    """Returns of a segment (L,) up to its end with a discount of its own for each row: G_t = r_t + discount_t G_(t+1).
+
+    If the world did not end with the last row, V at its end is bootstrapped, discounted by the product of the rest.
+
+    Args:
+        reward: rewards (L,) of consecutive rows of one episode.
+        terminated: whether the world ended with the last row.
+        discount: what counts of the return after each row (L,), as from `state_discount`.
+    """
+    length = _length(reward)
+    if discount.shape != reward.shape:
+        raise ValueError(f"by_state: expected a discount for each row {reward.shape}, got {discount.shape}")
+    partial, coefficient = np.zeros(length), np.zeros(length)
+    following, remaining = 0.0, 0.0 if terminated else 1.0
+    for t in reversed(range(length)):
+        following = reward[t] + (discount[t] * following if t + 1 < length else 0.0)
+        remaining = discount[t] * remaining
+        partial[t], coefficient[t] = following, remaining
+    return PartialReturn(partial, coefficient, np.full(length, length - 1))
 
 
 def generalised_advantage(

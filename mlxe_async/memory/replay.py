@@ -10,6 +10,10 @@ Taking in one block of rows is one transaction: all counters move together (see 
 places computed from the counters before, so a keeper that was killed half-way is followed by one that does the same
 step again and gets the same result. Each row in the ring carries a *stamp*, unique for ever; a batch names rows by
 index and stamp, so that a row that was overwritten meanwhile is noticed and neither learned from nor given a priority.
+
+Time is counted in learning phases: one begins with the first draw after new stretches were closed. Each row bears the
+number of the phase it came in for (`born`), which follows from the committed counters like everything else, so that a
+successor gives every row the age its predecessor would have given it.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ Derive = Callable[[dict[str, Array]], dict[str, Array]]
 
 _STREAM_WORDS = ("staged", "opened", "head", "last_episode", "last_step")
 _LANE_WORDS = ("position", "epoch", "rows", "dropped", "corrupt")
-_WHOLE_WORDS = ("stamps", "segments", "plans")
+_WHOLE_WORDS = ("stamps", "segments", "plans", "phases", "phase_segments", "phase_rows", "owed")
+_SEGMENTS, _PLANS, _PHASES, _PHASE_SEGMENTS, _PHASE_ROWS, _OWED = range(1, len(_WHOLE_WORDS))
 PLAN_SLOTS = 2
 
 
@@ -74,8 +79,16 @@ class ReplayShape:
 
     @property
     def ring_layout(self) -> RowLayout:
-        """Columns of a row in the ring. `left` is the number of rows to the end of its stretch, itself included."""
-        keeping = (Column("stamp", "<i8", fill=0), Column("left", "<i4", fill=0), Column("priority", "<f4", fill=0))
+        """Columns of a row in the ring.
+
+        `left` is the number of rows to the end of its stretch, itself included; `born` the learning phase it came for.
+        """
+        keeping = (
+            Column("stamp", "<i8", fill=0),
+            Column("left", "<i4", fill=0),
+            Column("born", "<i8", fill=0),
+            Column("priority", "<f4", fill=0),
+        )
         return RowLayout.from_json(self.columns + self.derived).with_columns(keeping)
 
     @property
@@ -222,7 +235,7 @@ class ReplayMemory:
         self._position[lane] = np.uint64((sequence + 1) % 2**64).astype(np.int64)
         self._rows[lane] += done.rows
         self._dropped[lane] += done.dropped
-        self._whole[_WHOLE_WORDS.index("segments")] += done.segments
+        self._whole[_SEGMENTS] += done.segments
         self._committed.store(self._state)
 
     def _stage(self, stream: int, rows: Mapping[str, Array], mine: Array, derive: Derive) -> int:
@@ -270,6 +283,7 @@ class ReplayMemory:
         for name in self._payload:
             ring[name][to] = segment[name]
         ring["left"][to] = np.arange(kept, 0, -1)
+        ring["born"][to] = int(self._whole[_PHASES]) + 1
         ring["priority"][to] = max(1e-6, float(ring["priority"].max()))
         first = int(self._whole[0]) + 1
         ring["stamp"][to] = np.arange(first, first + kept)
@@ -288,37 +302,82 @@ class ReplayMemory:
     def __len__(self) -> int:
         return int(np.minimum(self._head, self.shape.stream_rows).sum())
 
+    @property
+    def fresh(self) -> tuple[int, int]:
+        """Rows taken in, and stretches closed, since the last learning phase began."""
+        return int(self._rows.sum() - self._whole[_PHASE_ROWS]), int(
+            self._whole[_SEGMENTS] - self._whole[_PHASE_SEGMENTS]
+        )
+
+    @property
+    def phases(self) -> int:
+        """Learning phases begun so far."""
+        return int(self._whole[_PHASES])
+
+    @property
+    def owed(self) -> int:
+        """Minibatches that the phases so far were worth and that were not yet drawn."""
+        return int(self._whole[_OWED])
+
+    def begin_phase(self, due: int) -> None:
+        """Begin a learning phase: what is `fresh` is worth `due` minibatches more, and every older row ages by one."""
+        self._whole[_PHASES] += 1
+        self._whole[_PHASE_SEGMENTS] = self._whole[_SEGMENTS]
+        self._whole[_PHASE_ROWS] = self._rows.sum()
+        self._whole[_OWED] += due
+        self._committed.store(self._state)
+
+    def ages(self) -> Array:
+        """Age of each row of `live()` (N,) in learning phases: 1 in the phase it came for."""
+        ages: Array = self.phases - self._ring["born"][self.live()] + 1
+        return ages
+
+    def columns(self, index: Array) -> dict[str, Array]:
+        """Copies of the columns, derived ones included, of some rows of the ring (n, ...)."""
+        return {name: self._ring[name][index] for name in self._payload}
+
     def draw(
-        self, seed: int, updates: int, batch_rows: int, *, exponent: float = 0.0, beta: float = 0.0
+        self,
+        seed: int,
+        updates: int,
+        batch_rows: int,
+        *,
+        exponent: float = 0.0,
+        beta: float = 0.0,
+        share: Array | None = None,
     ) -> dict[str, Any]:
         """Write a plan of `updates` minibatches and return its address `{"slot", "updates", "rows"}`.
 
-        Rows are drawn without replacement inside a minibatch, with replacement across them; uniformly, or in
-        proportion to priority^exponent (by exponential keys, Efraimidis and Spirakis 2006). Importance weights are
-        (N P)^-beta divided by the largest of the minibatch (Schaul et al. 2016, section 3.4).
+        Rows are drawn without replacement inside a minibatch, with replacement across them: uniformly, by given
+        probabilities, or in proportion to priority^exponent (`pick`). Importance weights are (N P)^-beta divided by the
+        largest of the minibatch (Schaul et al. 2016, section 3.4).
 
         Args:
             seed: seeds this plan's draws, together with the number of plans drawn before.
             updates: number of minibatches, at most `shape.plan_updates`.
             batch_rows: rows of a minibatch; fewer when the memory holds fewer.
-            exponent: 0 for uniform draws.
+            exponent: of the priorities that updates left; 0 for uniform draws.
             beta: 0 for no importance weights.
+            share: probabilities (N,) of the rows of `live()`, all positive, with sum 1, instead of those priorities.
+
+        Raises:
+            ValueError: `share` is not for as many rows as the memory holds.
         """
-        number = int(self._whole[_WHOLE_WORDS.index("plans")])
+        number = int(self._whole[_PLANS])
         slot, live = number % PLAN_SLOTS, self.live()
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, number])))
         rows, plan = min(batch_rows, len(live), self.shape.batch_rows), self._plans[slot]
         weights = np.ones(rows, dtype=np.float32)
-        share = None
-        if exponent > 0 and rows:
+        if share is not None and share.shape != live.shape:
+            raise ValueError(f"drawing: expected probabilities of {len(live)} rows, got an array of {share.shape}")
+        if share is None and exponent > 0 and rows:
             share = self._ring["priority"][live].astype(np.float64) ** exponent
             share /= share.sum()
         for k in range(updates if rows else 0):
             if share is None:
                 picked = rng.choice(len(live), rows, replace=False, shuffle=False)
             else:
-                keys = rng.standard_exponential(len(live)) / share
-                picked = np.argpartition(keys, rows - 1)[:rows]
+                picked = pick(rng, share, rows)
                 weights = ((len(live) * share[picked]) ** -beta).astype(np.float32)
                 weights /= weights.max()
             index = live[picked]
@@ -326,9 +385,11 @@ class ReplayMemory:
             plan["stamp"][k, :rows] = self._ring["stamp"][index]
             plan["weight"][k, :rows] = weights
             plan["priority"][k, :rows] = -1
-        self._whole[_WHOLE_WORDS.index("plans")] += 1
+        drawn = updates if rows else 0
+        self._whole[_PLANS] += 1
+        self._whole[_OWED] -= min(drawn, self.owed)
         self._committed.store(self._state)
-        return {"slot": slot, "updates": updates if rows else 0, "rows": rows}
+        return {"slot": slot, "updates": drawn, "rows": rows}
 
     def gather(self, plan: Mapping[str, Any], k: int, window: int = 1) -> tuple[dict[str, Array], Array]:
         """Copy the k-th minibatch of a plan out of the ring.
@@ -398,7 +459,17 @@ class ReplayMemory:
     @property
     def segments(self) -> int:
         """Stretches closed so far."""
-        return int(self._whole[_WHOLE_WORDS.index("segments")])
+        return int(self._whole[_SEGMENTS])
+
+
+def pick(rng: np.random.Generator, share: Array, rows: int) -> Array:
+    """Draw `rows` different indices one after the other, each in proportion to what `share` (N,) leaves.
+
+    All at once: the smallest of independent exponential keys with these rates (Efraimidis and Spirakis 2006).
+    """
+    keys = rng.standard_exponential(len(share)) / share
+    picked: Array = np.argpartition(keys, rows - 1)[:rows]
+    return picked
 
 
 def _page(nbytes: int) -> int:

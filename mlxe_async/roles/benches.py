@@ -10,12 +10,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxe_async.errors import EnvironmentFault
+from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.roles.trials import Floats, GreedyPolicy, Rules, Trial
-from mlxe_async.tasks.physics import BLOCK, CartPolePhysics, start_state
+from mlxe_async.tasks.cartpole import ADVERSE_THETA, ADVERSE_X
+from mlxe_async.tasks.physics import BLOCK, CartPolePhysics, Doubles, start_state
 from mlxe_async.tasks.vector import VectorTask
 
 FAULTS_PER_TEST = 3
+# coordinate of the state, and where it is put
+ADVERSE_WAYS = ((0, -ADVERSE_X), (0, ADVERSE_X), (2, -ADVERSE_THETA), (2, ADVERSE_THETA))
 
 
 class Bench(Protocol):
@@ -34,14 +37,29 @@ def bench_for(algorithm: GreedyPolicy, task: Mapping[str, Any], rules: Rules) ->
     """The bench that fits the environment.
 
     Raises:
-        TaskError: the environment cannot be made.
+        TaskError: the environment cannot be made, or has no adverse starts and they are asked for.
         EnvironmentFault: its constructor raised.
     """
     one = VectorTask(task, 1, evaluation=True)
     one.close()
     if one.is_plain_cartpole:
         return CartPoleBench(algorithm, rules, one.spaces.observation_shape[0])
+    if rules.starts != "standard":
+        raise TaskError(f'adverse starts: are those of plain CartPole, got task.env = "{task["env"]}"')
     return TaskBench(algorithm, rules, task)
+
+
+def start_states(rules: Rules) -> Doubles:
+    """The states (B, 4) in which the restarts of a test on CartPole begin.
+
+    Adverse ones are the standard ones with one coordinate overwritten: a quarter of them, in this order, has the cart
+    at -1.5, at +1.5, the pole at -0.15 and at +0.15 rad.
+    """
+    states = np.stack([start_state(seed) for seed in rules.seeds])
+    if rules.starts == "adverse":
+        for quarter, (coordinate, place) in zip(np.array_split(states, 4), ADVERSE_WAYS, strict=True):
+            quarter[:, coordinate] = place
+    return states
 
 
 @dataclass
@@ -61,7 +79,7 @@ class CartPoleBench:
         self._algorithm = algorithm
         self._rules = rules
         self._features = features
-        self._starts = np.stack([start_state(seed) for seed in rules.seeds])
+        self._starts = start_states(rules)
         self._long_turn = False
         self._batches: dict[tuple[int, ...], _Batch] = {}  # the screen's and the long tests'
 

@@ -2,7 +2,8 @@
 
 A test has two rules to choose from. `"cap"`: from each of the fixed restarts the episode must reach the step limit;
 the first one that ends earlier ends the test. `"mean_return"`: all episodes run to their end and their mean decides.
-Starts, rewards and step limit are the environment's own or the evaluation's, never those of training.
+Starts, rewards and step limit are the environment's own or the evaluation's, never those of training. A test that is
+asked for by hand may begin in adverse starts, or sample its actions (`Sampled`): how far can a policy be trusted?
 
 CartPole is tested on the vectorised physics, all restarts of all waiting versions as one batch of `V x episodes`
 rows. New versions are first screened for a few steps among themselves, taking turns with the long tests, so that a
@@ -21,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.roles.benches import bench_for
-from mlxe_async.roles.trials import Floats, GreedyPolicy, Rules, Trial, Verdict
+from mlxe_async.roles.trials import Floats, GreedyPolicy, Rules, Sampled, Starts, Trial, Verdict
 
-__all__ = ["Evaluator", "GreedyPolicy", "Rules", "Verdict"]
+__all__ = ["Evaluator", "GreedyPolicy", "Rules", "Sampled", "Starts", "Verdict"]
 
 
 class Evaluator:
@@ -33,10 +34,10 @@ class Evaluator:
         algorithm: whose greedy policy is tested.
         task: the `[task]` table.
         evaluation: the `[evaluation]` table: `rule`, `episodes`, `max_episode_steps`, `screen_steps`, `in_flight`
-            (how many share the long batch), `threshold` (of the mean return), `seed`.
+            (how many share the long batch), `threshold` (of the mean return), `seed`; and `starts`, see `Rules`.
 
     Raises:
-        TaskError: the environment cannot be made.
+        TaskError: the environment cannot be made, or has no adverse starts.
         EnvironmentFault: its constructor raised.
     """
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mlxe_async.algorithms.interface import ActingClock
 from mlxe_async.errors import EnvironmentFault, MlxeError, NumericError
 from mlxe_async.rows import Array, RowLayout
 from mlxe_async.seeds import derive_seed, generator
@@ -35,6 +36,9 @@ class Lane(Protocol):
 
     def commit(self, count: int) -> int:
         """Make the block visible."""
+
+    def renew(self) -> int:
+        """Begin another epoch, so that what was committed of an open episode is never completed."""
 
 
 class Weights(Protocol):
@@ -106,6 +110,8 @@ class Executor:
         notify: sends a small message upwards, between replies.
         wait: waits a bounded number of seconds.
         episodes: number of the next episode of each environment.
+        asked: how many of its rollouts it has been asked to end early, or not to begin any more: a counter that only
+            grows, so that no request can be missed. It is looked at between two steps.
     """
 
     def __init__(
@@ -121,13 +127,14 @@ class Executor:
         notify: Callable[[dict[str, Any]], None],
         wait: Callable[[float], None],
         episodes: list[int] | None = None,
+        asked: Callable[[], int] = lambda: 0,
     ) -> None:
         self.plan = plan
         self.task = task
         self.algorithm = algorithm
         self.version = 0
         self._lane, self._weights, self._page = lane, weights, page
-        self._notify, self._wait = notify, wait
+        self._notify, self._wait, self._asked = notify, wait, asked
         self._envs = task.count
         spaces = task.spaces
         self._obs = np.zeros((self._envs, *spaces.observation_shape), dtype=spaces.observation_dtype)
@@ -145,9 +152,17 @@ class Executor:
         self._rows: dict[str, Array] | None = None
         self._filled = 0
         self._lane_wait = 0.0
+        self._clock = ActingClock()
 
     def generate(
-        self, *, rollout: int, version: int | None = None, finished_episodes: int = 0, attempt: int = 0
+        self,
+        *,
+        rollout: int,
+        version: int | None = None,
+        finished_episodes: int = 0,
+        attempt: int = 0,
+        steps: int = 0,
+        unfinished: str | None = None,
     ) -> dict[str, Any]:
         """Generate one rollout under the newest weights and commit its rows.
 
@@ -156,10 +171,15 @@ class Executor:
             version: wait rule of the synchronous schedules: the newest version must be this one.
             finished_episodes: finished episodes of the whole run, as tasks may read it; frozen for the rollout.
             attempt: how often this rollout was begun before and brought its executor down.
+            steps: environment steps that this executor has delivered in its whole life, for what is annealed by them.
+            unfinished: what becomes of episodes under way when the rollout is asked to end early: `"keep"` ends their
+                rows with a cut and goes on with them in the next rollout, `"drop"` throws them away, rows and all.
+                None: it cannot be asked.
 
         Returns:
-            `rows`, `version`, `episodes` (a dict each), `begun` (next episode number per environment), `start_ns`,
-            `seconds`, `lane_wait_s`.
+            `rows`, `version`, `episodes` (a dict each), `begun` (number of the present or next episode of each
+            environment), `running` (whether that one is under way), `cut` (it ended early), `start_ns`, `seconds`,
+            `lane_wait_s`.
 
         Raises:
             TooManyFaults: the environments used up their budget.
@@ -168,23 +188,33 @@ class Executor:
         start_ns = time.monotonic_ns()
         self._take_weights(version)
         self._rows, self._filled, self._lane_wait = None, 0, 0.0
+        self._clock = ActingClock(steps=steps, episodes=finished_episodes, rollouts=rollout)
         rng = generator(self.plan.seed, "executor.act", self.plan.index, self.plan.life, attempt, rollout)
         episodes: list[dict[str, Any]] = []
-        rows = steps = 0
+        rows = taken = 0
+        cut = False
         while True:
             for env in np.flatnonzero(~self._running):
                 self._begin_episode(int(env), finished_episodes, attempt)
-            steps += 1
-            last_step = self.plan.sync == "rollout" and steps >= self.plan.rollout_steps
-            rows += self._one_step(rng, episodes, last_step=last_step)
+            taken += 1
+            last_step = self.plan.sync == "rollout" and taken >= self.plan.rollout_steps
+            written = self._one_step(rng, episodes, last_step=last_step)
+            rows += written
             if last_step or (self.plan.sync == "episode" and episodes):
                 break
-        self._commit(last=True)
+            if cut := unfinished is not None and self._asked() > rollout:
+                self._break_off(written, keep=unfinished == "keep")
+                break
+        self._commit(last=not cut or unfinished == "keep")
+        if cut and unfinished == "drop":
+            self._lane.renew()
         return {
             "rows": rows,
             "version": self.version,
             "episodes": episodes,
             "begun": self._episode.tolist(),
+            "running": self._running.tolist(),
+            "cut": cut,
             "start_ns": start_ns,
             "seconds": (time.monotonic_ns() - start_ns) / 1e9,
             "lane_wait_s": self._lane_wait,
@@ -229,13 +259,14 @@ class Executor:
 
     def _one_step(self, rng: np.random.Generator, episodes: list[dict[str, Any]], *, last_step: bool) -> int:
         """Step all environments once, write the rows, note the episodes that ended. Returns the rows written."""
-        chosen = self.algorithm.act(self._obs, rng)
+        chosen = self.algorithm.act(self._obs, rng, self._clock)
         limit = self.plan.reset_timeout_s if (self._step == 0).any() else self.plan.step_timeout_s
         self._page.enter(limit)
         step = self.task.step(chosen["action"])
         self._page.leave()
         ended = step.terminated | step.truncated
         written = self._write(chosen, step, ended, last_step=last_step)
+        self._clock.steps += written
         self._step += 1
         self._return += step.raw_reward
         self._obs[...] = step.next_obs
@@ -260,6 +291,15 @@ class Executor:
             self._running[env] = False
             self._forgive(fault, self._episode_seed[env], number)
         return written
+
+    def _break_off(self, written: int, *, keep: bool) -> None:
+        """End the rollout between two steps; `written` rows of the last one are still in the block that is open."""
+        if not keep:
+            self._episode[self._running] += 1
+            self._running[:] = False
+        elif self._rows is not None:
+            here = slice(self._filled - written, self._filled)
+            self._rows["cut"][here] = self._running[self._rows["env"][here]]
 
     def _write(self, chosen: Mapping[str, Array], step: Any, ended: Array, *, last_step: bool) -> int:
         ok = step.ok

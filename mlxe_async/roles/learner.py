@@ -12,6 +12,7 @@ import numpy as np
 
 from mlxe_async.algorithms.interface import Clock
 from mlxe_async.errors import NonFiniteWeights, NumericError
+from mlxe_async.roles.promotion import Promotion
 from mlxe_async.rows import Array
 
 ROLL_BACKS_FORGIVEN = 3
@@ -53,6 +54,7 @@ class Learner:
         update_timeout_s: limit of one update, in seconds.
         max_policy_lag: nothing generated more than this many versions ago is learned from; None: no bound.
         last_good: weights (P,) of the newest version, to go on from after a restart; None when nothing is published.
+        promotion: says when to go back to the best version so far; None: never.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Learner:
         update_timeout_s: float,
         max_policy_lag: int | None = None,
         last_good: Array | None = None,
+        promotion: Promotion | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.memory = memory
@@ -72,6 +75,7 @@ class Learner:
         self._update_timeout_s = update_timeout_s
         self._max_policy_lag = max_policy_lag
         self._last_good = last_good
+        self._promotion = promotion
         self._roll_backs = 0
         self._norm: float | None = None
         if last_good is not None:
@@ -90,29 +94,41 @@ class Learner:
             "seconds": (time.monotonic_ns() - start_ns) / 1e9,
         }
 
-    def learn(self, plan: Mapping[str, Any], *, env_steps: int, episodes: int, updates: int) -> dict[str, Any]:
+    def learn(
+        self, plan: Mapping[str, Any], *, env_steps: int, episodes: int, updates: int, progress: float | None = None
+    ) -> dict[str, Any]:
         """Do the updates of a plan, then publish once.
+
+        When it is time to go back to the best version so far, that comes first: the updates begin there. Rollouts,
+        which only the policy that made them may learn from, are dropped then, and the best version is published again.
 
         Args:
             plan: from `Memorizer.memorize`.
             env_steps: environment steps of the run so far.
             episodes: finished episodes of the run so far.
             updates: updates of the run so far.
+            progress: training result of the newest version, if there is one.
 
         Returns:
             `version`, `norm`, `updates`, `rows`, `lag_min`, `lag_mean`, `lag_max`, `late_rows` (overwritten before they
             were gathered), `dropped_rollouts` and `dropped_rows` (older than the bound), `metrics` (means over the
-            updates), `rolled_back`, `start_ns`, `seconds`, `publish_seconds`.
+            updates), `rolled_back`, `set_back` (None, or `best_version`, its `result` and the `iterations` since),
+            `start_ns`, `seconds`, `publish_seconds`.
 
         Raises:
             NumericError: the weights became non-finite again and again.
         """
         start_ns = time.monotonic_ns()
         clock = Clock(env_steps=env_steps, episodes=episodes, updates=updates, version=self._weights.version)
-        learn = {"replay": self._learn_batches, "rollouts": self._learn_rollouts}[self.memory.kind]
-        done = learn(plan, clock)
+        set_back = self._perhaps_go_back(progress)
+        if self.memory.kind == "replay":
+            done = self._learn_batches(plan, clock)
+        else:
+            done = self._learn_rollouts(plan, clock, usable=set_back is None)
         learned_ns = time.monotonic_ns()
-        done["rolled_back"] = done["updates"] > 0 and not self._publish_or_roll_back()
+        changed = done["updates"] > 0 or set_back is not None
+        done["rolled_back"] = changed and not self._publish_or_roll_back()
+        done["set_back"] = set_back
         done["version"], done["norm"] = self._weights.version, self._norm
         end_ns = time.monotonic_ns()
         return {
@@ -121,6 +137,14 @@ class Learner:
             "seconds": (end_ns - start_ns) / 1e9,
             "publish_seconds": (end_ns - learned_ns) / 1e9,
         }
+
+    def _perhaps_go_back(self, progress: float | None) -> dict[str, Any] | None:
+        if self._promotion is None or progress is None or self._last_good is None:
+            return None
+        set_back = self._promotion.judge(progress, self._weights.version, self._last_good)
+        if set_back is not None:
+            self.algorithm.set_weights(self._promotion.best)
+        return set_back
 
     def _learn_batches(self, plan: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
         tally = _Tally()
@@ -155,10 +179,12 @@ class Learner:
             tally.lag(lags)
         return batch, positions
 
-    def _learn_rollouts(self, plan: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
+    def _learn_rollouts(self, plan: Mapping[str, Any], clock: Clock, *, usable: bool) -> dict[str, Any]:
         tally = _Tally()
         if plan["updates"]:
             bound = None if self._max_policy_lag is None else clock.version - self._max_policy_lag
+            if not usable:
+                bound = clock.version + 1  # older than which everything is
             batch, tally.dropped_rollouts = self.memory.gather(plan, bound)
             if batch:
                 tally.lag(clock.version - batch["version"][batch["valid"]])

@@ -1,4 +1,9 @@
-"""The memorizer: takes committed blocks out of the lanes, keeps them, and draws what the learner is to learn from."""
+"""The memorizer: takes committed blocks out of the lanes, keeps them, and draws what the learner is to learn from.
+
+Where the algorithm's priorities are made of factors, each learning phase begins with an appraisal of all stored rows by
+the newest published weights, a few broadcast operations and one pass of the numpy network; all minibatches of the phase
+are drawn by the probabilities that come of it.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mlxe_async.errors import CorruptRecord
-from mlxe_async.rows import RowLayout
+import numpy as np
+
+from mlxe_async.errors import CorruptRecord, MlxeError
+from mlxe_async.maths import priorities as maths
+from mlxe_async.rows import Array, RowLayout
 from mlxe_async.seeds import derive_seed
+
+FACTORS = ("age", "risk", "td")
+APPRAISED_AT_ONCE = 8192
+_APPRAISED = {"risk": "return", "td": "td_error"}
+
+
+class Weights(Protocol):
+    """The reading end of the published weights, `ipc.weights.WeightsReader`."""
+
+    def latest(self) -> int:
+        """Newest version, 0 before the first."""
+
+    def read(self, into: Array) -> int | None:
+        """Copy the newest version; None when it could not be had whole."""
 
 
 class Lane(Protocol):
@@ -47,15 +69,35 @@ class MemorizerPlan:
         seed: the run's seed.
         chunk_rows: most rows in one block of a lane.
         redo: what a dead executor left unfinished will be generated again, alike (so it is dropped, not closed).
-        rollouts_per_update: whole rollouts that one update takes (rollout memory only).
+        rollouts_per_update: whole rollouts that one update takes; None: all there are (rollout memory only).
         plan_updates: most minibatches in one plan (replay memory only).
     """
 
     seed: int
     chunk_rows: int
     redo: bool
-    rollouts_per_update: int
+    rollouts_per_update: int | None
     plan_updates: int
+
+
+def check_priorities(algorithm: Any) -> None:
+    """Refuse priorities that cannot be had of an algorithm.
+
+    Raises:
+        ValueError: there is no factor, an unknown one, one that needs the verb `appraise`, which is not there, or the
+            memory draws nothing.
+    """
+    how = algorithm.priorities
+    if how.kind != "factors":
+        return
+    unknown = [factor for factor in how.factors if factor not in FACTORS]
+    if unknown or not how.factors or len(set(how.factors)) < len(how.factors):
+        raise ValueError(f"priorities: expected different ones of {', '.join(FACTORS)}, got {list(how.factors)}")
+    if algorithm.memory != "replay":
+        raise ValueError('priorities: an algorithm with memory = "rollouts" learns from each row once and draws none')
+    judged = [factor for factor in how.factors if factor in _APPRAISED]
+    if judged and not callable(getattr(algorithm, "appraise", None)):
+        raise ValueError(f"priorities: {' and '.join(judged)} need an algorithm with the verb appraise")
 
 
 class Memorizer:
@@ -67,11 +109,29 @@ class Memorizer:
         memory: `memory.replay.ReplayMemory` or `memory.rollouts.RolloutMemory`.
         layout: columns of a row.
         lanes: one per executor, in order.
+        weights: where published weights come from, for priorities that are made of factors.
+
+    Raises:
+        ValueError: the algorithm's priorities cannot be had (`check_priorities`), or there are no weights to be read.
     """
 
     def __init__(
-        self, plan: MemorizerPlan, *, algorithm: Any, memory: Any, layout: RowLayout, lanes: Sequence[Lane]
+        self,
+        plan: MemorizerPlan,
+        *,
+        algorithm: Any,
+        memory: Any,
+        layout: RowLayout,
+        lanes: Sequence[Lane],
+        weights: Weights | None = None,
     ) -> None:
+        check_priorities(algorithm)
+        self._judged = [f for f in FACTORS if f in _APPRAISED and f in getattr(algorithm.priorities, "factors", ())]
+        if self._judged and weights is None:
+            raise ValueError(f"priorities: {' and '.join(self._judged)} need published weights to be read")
+        self._weights, self._version = weights, 0
+        self._flat = np.zeros(sum(int(np.prod(shape)) for _, shape in algorithm.parameters), dtype=np.float32)
+        self._share: tuple[tuple[int, int], Array] | None = None
         self.plan = plan
         self.algorithm = algorithm
         self.memory = memory
@@ -79,7 +139,6 @@ class Memorizer:
         self._block = bytearray(layout.nbytes(plan.chunk_rows))
         self._rows = layout.views(self._block, plan.chunk_rows)
         self._draw_seed = derive_seed(plan.seed, "memorizer.draw")
-        self._new_rows = self._new_segments = 0
         self.owed = 0
         for index, lane in enumerate(lanes):
             lane.seek(memory.position(index))
@@ -115,8 +174,6 @@ class Memorizer:
                 total["rows"] += done.rows
                 total["segments"] += done.segments
                 total["dropped"] += done.dropped
-        self._new_rows += total["rows"]
-        self._new_segments += total["segments"]
         return total
 
     def memorize(self, *, most_updates: int | None = None, settle: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -145,28 +202,91 @@ class Memorizer:
         }
 
     def _draw_rollouts(self) -> dict[str, Any]:
-        plan: dict[str, Any] = self.memory.draw(self.plan.rollouts_per_update)
+        plan: dict[str, Any] = self.memory.draw(self.plan.rollouts_per_update or max(1, self.memory.ready))
         self.owed = self.memory.ready
         return plan
 
     def _draw_batches(self, most_updates: int | None) -> dict[str, Any]:
-        if self._new_segments:
-            self.owed += int(
-                self.algorithm.updates_due(
-                    rows=len(self.memory), new_rows=self._new_rows, new_segments=self._new_segments
-                )
-            )
-            self._new_rows = self._new_segments = 0
+        memory = self.memory
+        rows, segments = memory.fresh
+        if segments:
+            due = self.algorithm.updates_due(rows=len(memory), new_rows=rows, new_segments=segments)
+            memory.begin_phase(int(due))
+        self.owed = memory.owed
         updates = min(self.owed, self.plan.plan_updates, most_updates or self.plan.plan_updates)
-        if not updates or not len(self.memory):
+        if not updates or not len(memory):
             return {"slot": 0, "updates": 0, "rows": 0}
         how = self.algorithm.priorities
-        plan: dict[str, Any] = self.memory.draw(
+        plan: dict[str, Any] = memory.draw(
             self._draw_seed,
             updates,
             max(1, self.algorithm.batch_rows // self.algorithm.window),
             exponent=how.exponent if how.kind == "td" else 0.0,
-            beta=how.correction if how.kind == "td" else 0.0,
+            beta=0.0 if how.kind == "uniform" else how.correction,
+            share=self.probabilities() if how.kind == "factors" else None,
         )
-        self.owed -= plan["updates"]
+        self.owed = memory.owed
         return plan
+
+    # -- priorities made of factors ---------------------------------------------------------------------------------
+
+    def probabilities(self) -> Array:
+        """With what probability each row of `memory.live()` (N,) is drawn first in this learning phase.
+
+        Made once for each phase: whatever the schedule, the memory changes only between two of them.
+
+        Raises:
+            MlxeError: nothing is published yet, or `appraise` did not return a finite number for each row.
+        """
+        moment = (self.memory.phases, self.memory.segments)
+        if self._share is None or self._share[0] != moment:
+            factors = self._factors()
+            named = [factors[name] for name in self.algorithm.priorities.factors]
+            self._share = (moment, maths.probabilities(named, self.exponent))
+        return self._share[1]
+
+    @property
+    def exponent(self) -> float:
+        """The priorities' exponent in this learning phase: it grows with each, for each executor, up to 1."""
+        how, phase = self.algorithm.priorities, max(0, self.memory.phases - 1)
+        return float(min(1.0, how.exponent + how.exponent_growth * len(self._lanes) * phase))
+
+    def _factors(self) -> dict[str, Array]:
+        factors = {"age": maths.age_priority(self.memory.ages())}
+        if self._judged:
+            self._take_weights()
+            said = self._appraised()
+            if "risk" in self._judged:
+                factors["risk"] = maths.risk_priority(said["return"])
+            if "td" in self._judged:
+                factors["td"] = maths.td_priority(said["td_error"])
+        return factors
+
+    def _take_weights(self) -> None:
+        assert self._weights is not None  # noqa: S101 - refused when this was made
+        if self._weights.latest() == self._version > 0:
+            return
+        version = self._weights.read(self._flat)
+        if version is not None:
+            self.algorithm.load(self._flat)
+            self._version = version
+        elif not self._version:
+            raise MlxeError("memorizer drawing: expected published weights to appraise rows by, found none")
+
+    def _appraised(self) -> dict[str, Array]:
+        """What the algorithm says of every row, in pieces that stay in the caches."""
+        live = self.memory.live()
+        wanted = [_APPRAISED[name] for name in self._judged]
+        said = {name: np.empty(len(live)) for name in wanted}
+        for start in range(0, len(live), APPRAISED_AT_ONCE):
+            piece = live[start : start + APPRAISED_AT_ONCE]
+            answer = self.algorithm.appraise(self.memory.columns(piece))
+            for name in wanted:
+                numbers = np.asarray(answer[name])
+                if numbers.shape != piece.shape or not np.isfinite(numbers).all():
+                    raise MlxeError(
+                        f"memorizer drawing: expected appraise to return {name} as {len(piece)} finite numbers, "
+                        f"got an array of shape {numbers.shape}"
+                    )
+                said[name][start : start + len(piece)] = numbers
+        return said

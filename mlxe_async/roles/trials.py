@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxe_async.algorithms.interface import ActingClock
 from mlxe_async.rows import Array
-from mlxe_async.seeds import derive_seed
+from mlxe_async.seeds import derive_seed, generator
 
 Floats = NDArray[np.float32]
+Starts = Literal["standard", "adverse"]
 
 
 class GreedyPolicy(Protocol):
@@ -23,9 +25,54 @@ class GreedyPolicy(Protocol):
         ...
 
 
+class BehavingPolicy(Protocol):
+    """All that testing with sampled actions needs of an algorithm."""
+
+    def load(self, flat: Floats) -> None:
+        """Act with these weights (P,) from now on."""
+        ...
+
+    def act(self, obs: Array, rng: np.random.Generator, clock: ActingClock) -> Mapping[str, Array]:
+        """`action` (B, ...) for observations (B, O), among others."""
+        ...
+
+
+class Sampled:
+    """A behaviour in the place of a greedy policy: actions are drawn, as in training, by a generator of its own.
+
+    It tests one version at a time, so that the draws of one do not depend on the others.
+
+    Args:
+        algorithm: whose behaviour is tested; its weights are replaced.
+        seed: of the draws.
+        clock: how far the run was, for what is annealed by that.
+    """
+
+    def __init__(self, algorithm: BehavingPolicy, seed: int, clock: ActingClock | None = None) -> None:
+        self._algorithm, self._clock = algorithm, clock or ActingClock()
+        self._rng = generator(seed, "evaluation.actions")
+        self._flats: Floats | None = None
+
+    def greedy_many(self, flats: Floats, obs: Array) -> Array:
+        """Actions (1, B, ...) drawn by the one version (1, P) for its observations (1, B, O).
+
+        Raises:
+            ValueError: there are several versions.
+        """
+        if len(flats) != 1:
+            raise ValueError(f"a test with sampled actions: expected one version at a time, got {len(flats)}")
+        if self._flats is not flats:
+            self._flats = flats
+            self._algorithm.load(flats[0])
+        return np.asarray(self._algorithm.act(obs[0], self._rng, self._clock)["action"])[None]
+
+
 @dataclass(frozen=True)
 class Rules:
-    """The `[evaluation]` table as far as a test needs it."""
+    """The `[evaluation]` table as far as a test needs it, and `starts`, which only tests asked for by hand change.
+
+    `"adverse"` restarts are the standard ones moved to a hard place, a quarter of them in each of four ways.
+    """
 
     rule: str = "cap"
     episodes: int = 20
@@ -34,6 +81,7 @@ class Rules:
     in_flight: int = 4
     threshold: float = 0.0
     seed: int = 0
+    starts: Starts = "standard"
 
     @classmethod
     def from_mapping(cls, evaluation: Mapping[str, Any]) -> Rules:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -12,8 +12,15 @@ T = TypeVar("T")
 class Executor(Protocol):
     """Steps environments."""
 
-    async def generate(self, version: int | None = None) -> Any:
-        """One rollout, under exactly `version`, or under the newest there is."""
+    async def generate(self, version: int | None = None, *, interruptible: bool = False) -> Any:
+        """One rollout, under exactly `version`, or under the newest there is.
+
+        None when there was nothing to do: the budget ran out, the executor is lost, or it was interrupted before it
+        began.
+        """
+
+    def interrupt(self) -> None:
+        """End an interruptible rollout that is under way at its next step; without one do nothing."""
 
 
 class Memorizer(Protocol):
@@ -56,3 +63,6 @@ async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(coroutine) for coroutine in work]
     return [task.result() for task in tasks]
+
+
+Schedule = Callable[[Sequence[Executor], Memorizer, Learner, Evaluator, Budget], Coroutine[Any, Any, None]]

@@ -52,9 +52,17 @@ class Stop(Table):
 
     env_steps: Count | None = Field(default=None, description="Environment steps, of all executors together.")
     episodes: Count | None = Field(default=None, description="Finished training episodes, of all executors together.")
+    episode_steps: Count | None = Field(
+        default=None, description="Steps of one training episode: the first to last so long ends the run."
+    )
     updates: Count | None = Field(default=None, description="Updates of the learner.")
     seconds: Seconds | None = Field(default=None, description="Seconds since the start of the run.")
     solved: bool = Field(default=False, description="Three tested versions in a row passed: see [evaluation].")
+    steps_after_solved: Count | None = Field(
+        default=None,
+        description="With solved = true, environment steps to go on for once it is solved, still testing; "
+        "more show better whether what was learned is kept.",
+    )
 
 
 class Task(Table):
@@ -70,12 +78,23 @@ class Task(Table):
     )
     wrappers: tuple[Entry, ...] = listed(max_length=16, description="Your gymnasium wrappers, innermost first.")
     adverse_starts: bool = Field(
-        default=False, description="CartPole: some episodes start close to failure, fewer later on."
+        default=False,
+        description="Some episodes start in hard places: on CartPole close to failure, fewer later on, elsewhere as "
+        "the environment's mlxe_help says.",
     )
-    shaped_reward: bool = Field(default=False, description="CartPole: reward being near the centre and upright.")
+    shaped_reward: bool = Field(
+        default=False,
+        description="Learn from a reward for being near the centre and upright on CartPole, elsewhere from that of the "
+        "environment's mlxe_help.",
+    )
     squared_position: bool = Field(default=False, description="CartPole: the square of the position as a fifth input.")
     mirror: bool = Field(
-        default=False, description="CartPole: declare left and right alike; batches may then be mirrored."
+        default=False,
+        description="Declare the task's mirror image, left and right on CartPole, elsewhere that of mlxe_help; batches "
+        "may then be mirrored.",
+    )
+    features: bool = Field(
+        default=False, description="Further inputs, computed from the observation as the environment's mlxe_help says."
     )
 
 
@@ -124,6 +143,43 @@ class IsSchedule(_AnySchedule):
     kind: Literal["is"] = Field(description="Iterative synchronous: all wait for each other.")
 
 
+class IstbSchedule(_AnySchedule):
+    """`kind = "istb"`: as `is`, but executors are threads of one process; the baseline that processes are held against.
+
+    Memorizer and learner live in that process too. One that dies takes all with it, and begins their rollouts again.
+    """
+
+    kind: Literal["istb"] = Field(description="Iterative synchronous, threaded baseline: one process, many threads.")
+    executors: int = Field(
+        default=2, ge=1, le=1024, description="Threads that step environments; more share one core's worth of Python."
+    )
+    flavour: Literal["fair", "as_published"] = Field(
+        default="fair",
+        description="fair differs from is by its threads alone; as_published also waits by looking once a second.",
+    )
+
+
+class IaSchedule(_AnySchedule):
+    """`kind = "ia"`: who has delivered goes again until the slowest has, then learn, then publish.
+
+    Who is faster decides what is learned from: two runs with one seed differ.
+    """
+
+    kind: Literal["ia"] = Field(description="Iterative asynchronous: fast executors go again until all have delivered.")
+    unfinished: Literal["keep", "drop"] = Field(
+        default="keep",
+        description="Episodes under way when all have delivered: keep learns from their rows and goes on with them "
+        "under the next weights, drop throws them away, which favours short ones.",
+    )
+    max_rollouts: int | None = Field(
+        default=None,
+        ge=1,
+        le=10**6,
+        description="Rollouts of one executor in an iteration, then it waits too; left out, "
+        "4 for algorithms that learn from rollouts and no bound for a replay memory. More wait less.",
+    )
+
+
 class OaSchedule(_AnySchedule):
     """`kind = "oa"`: nobody waits; generating, memorizing and learning overlap."""
 
@@ -165,6 +221,13 @@ class Learner(Table):
     device: Device = Field(default="cpu", description='"cpu", "cuda" or "cuda:N".')
     threads: int = Field(
         default=0, ge=0, le=1024, description="Threads of one update; 0 takes the cores that are left."
+    )
+    promote_best: int = Field(
+        default=0,
+        ge=0,
+        le=10**6,
+        description="Iterations without a better training result after which the learner goes back to the best version "
+        "so far; more are more patient, 0 never goes back.",
     )
 
 
@@ -249,7 +312,10 @@ class Checkpoint(Table):
         description="Seconds between two checkpoints, 0 for none; longer loses more in a crash.",
     )
     keep: int = Field(
-        default=3, ge=1, le=10_000, description="Checkpoints kept, the newest; the solved one always stays."
+        default=3,
+        ge=1,
+        le=10_000,
+        description="Newest checkpoints kept; the solved and the best tested one stay besides.",
     )
 
 
@@ -269,9 +335,9 @@ class Settings(Table):
     run: Run = Field(default_factory=Run, description="Name and place of the run.")
     stop: Stop = Field(default_factory=Stop, description="When to stop.")
     task: Task = Field(description="What to learn.")
-    schedule: Annotated[SerialSchedule | IsSchedule | OaSchedule, Field(discriminator="kind")] = Field(
-        default_factory=lambda: IsSchedule(kind="is"), description="Who waits for whom."
-    )
+    schedule: Annotated[
+        SerialSchedule | IstbSchedule | IsSchedule | IaSchedule | OaSchedule, Field(discriminator="kind")
+    ] = Field(default_factory=lambda: IsSchedule(kind="is"), description="Who waits for whom.")
     algorithm: AlgorithmTable = Field(default_factory=AlgorithmTable, description="How to learn.")
     learner: Learner = Field(default_factory=Learner, description="Where the network is trained.")
     memory: Memory = Field(default_factory=Memory, description="What is kept for learning.")

@@ -28,6 +28,10 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
         several = ("schedule", "envs_per_executor")
         message = f'got "episode", expected "rollout" with {dotted(several)} = {schedule.envs_per_executor}'
         yield Problem(("schedule", "sync"), message, several)
+    if schedule.kind == "istb" and schedule.memorizer == "own":
+        kind = ("schedule", "kind")
+        message = f'got "own", expected "auto" or "learner" with {dotted(kind)} = "istb": it is one process'
+        yield Problem(("schedule", "memorizer"), message, kind)
     capacity = ("memory", "capacity_rows")
     if memory.capacity_rows is None:
         derived = settings.capacity_rows
@@ -52,6 +56,13 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
     if stop.solved and not evaluation.enabled:
         message = "got true, expected false with evaluation.enabled = false: nothing would ever be tested"
         yield Problem(("stop", "solved"), message, ("evaluation", "enabled"))
+    if stop.steps_after_solved is not None and not stop.solved:
+        message = f"got {stop.steps_after_solved}, expected nothing with stop.solved = false: it counts from there"
+        yield Problem(("stop", "steps_after_solved"), message, ("stop", "solved"))
+    if schedule.kind == "oa" and settings.learner.promote_best:
+        message = f'got {settings.learner.promote_best}, expected 0 with schedule.kind = "oa"'
+        why = "nobody waits there, so that no result belongs to one iteration and version"
+        yield Problem(("learner", "promote_best"), f"{message}: {why}", ("schedule", "kind"))
     yield from not_plain(("task", "kwargs"), settings.task.kwargs)
     yield from not_plain(("algorithm",), settings.algorithm.model_extra)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mlxe_async.ipc.lanes import format_lane, lane_bytes
 from mlxe_async.ipc.segments import BytePlan, Segment, available_memory
 from mlxe_async.ipc.weights import format_weights, weights_bytes
-from mlxe_async.ipc.words import PAGE_BYTES
+from mlxe_async.ipc.words import PAGE_BYTES, WORD_STRIDE
 from mlxe_async.memory.replay import ReplayShape
 from mlxe_async.memory.rollouts import RolloutShape
+from mlxe_async.roles.promotion import REMARKS
 from mlxe_async.rows import RowLayout
 from mlxe_async.settings import Settings
 from mlxe_async.supervisor.host import usable_cores
@@ -22,12 +23,26 @@ ROLLOUT_SLOTS_PER_EXECUTOR = 4
 
 @dataclass(frozen=True)
 class Post:
-    """One process to be: its name, its roles, and the segments it may map."""
+    """One process to be.
+
+    Args:
+        name: its name.
+        roles: what it holds.
+        segments: what it may map.
+        page: its progress page; those of its threads follow.
+        threads: roles that work at the same time as the others, each in a thread of its own.
+    """
 
     name: str
     roles: tuple[str, ...]
     segments: tuple[str, ...]
     page: int
+    threads: tuple[str, ...] = ()
+
+    @property
+    def pages(self) -> range:
+        """Numbers of its progress pages."""
+        return range(self.page, self.page + 1 + len(self.threads))
 
 
 class Blueprint:
@@ -43,6 +58,7 @@ class Blueprint:
         self.facts = facts
         schedule, memory = settings.schedule, settings.memory
         self.free_running = schedule.kind == "oa"
+        self.alike = schedule.kind in ("serial", "istb", "is")
         self.executors = schedule.executors
         self.envs = schedule.envs_per_executor
         self.parameters = sum(_size(shape) for _, shape in facts["parameters"])
@@ -50,20 +66,27 @@ class Blueprint:
         self.chunk_rows = max(memory.chunk_rows, self.envs)
         self.cores = usable_cores()
         self.joined = (
-            schedule.kind == "serial"
+            schedule.kind in ("serial", "istb")
             or schedule.memorizer == "learner"
             or (schedule.memorizer == "auto" and self.cores <= 2)
         )
         capacity = settings.capacity_rows
+        self.most_rollouts: int | None = getattr(schedule, "max_rollouts", None)
         self.memory_shape: ReplayShape | RolloutShape
         if facts["memory_kind"] == "rollouts":
             longest = schedule.rollout_steps * self.envs
             if schedule.sync == "episode":
                 longest = facts["task"]["max_episode_steps"] or capacity
+            slots = ROLLOUT_SLOTS_PER_EXECUTOR
+            if schedule.kind == "ia":
+                self.most_rollouts = self.most_rollouts or ROLLOUT_SLOTS_PER_EXECUTOR
+                # Those of one iteration come in while the learner's are not yet given back; nobody may wait for room,
+                # because the slowest must deliver.
+                slots = 2 * self.most_rollouts
             self.memory_shape = RolloutShape(
                 lanes=self.executors,
                 envs=self.envs,
-                slots=ROLLOUT_SLOTS_PER_EXECUTOR * self.executors,
+                slots=slots * self.executors,
                 slot_rows=longest,
                 columns=facts["columns"],
             )
@@ -81,6 +104,12 @@ class Blueprint:
                 derived=facts["derived"],
             )
         self.posts = self._posts()
+        self.promotes = settings.learner.promote_best > 0
+        if self.promotes:
+            self.posts = [
+                replace(post, segments=(*post.segments, "best")) if "learner" in post.roles else post
+                for post in self.posts
+            ]
 
     def _posts(self) -> list[Post]:
         executors = [f"executor-{i}" for i in range(self.executors)]
@@ -89,6 +118,10 @@ class Blueprint:
         if self.settings.schedule.kind == "serial":
             roles = (*executors, "learner", "memorizer", *(["evaluator"] if evaluation else []))
             return [Post("mlxe-serial", roles, ("control", "weights", "tested", "memory", *lanes), 0)]
+        if self.settings.schedule.kind == "istb":
+            roles = (*executors, "learner", "memorizer")
+            post = Post("mlxe-istb", roles, ("control", "weights", "memory", *lanes), 0, threads=tuple(executors))
+            return [post, *([self._evaluator_post(len(post.pages))] if evaluation else [])]
         posts = [
             Post(f"mlxe-exe-{i}", (role,), ("control", "weights", f"lane-{i}"), i) for i, role in enumerate(executors)
         ]
@@ -97,11 +130,20 @@ class Blueprint:
                 Post("mlxe-lrn", ("learner", "memorizer"), ("control", "weights", "memory", *lanes), len(posts))
             )
         else:
-            posts.append(Post("mlxe-mem", ("memorizer",), ("control", "memory", *lanes), len(posts)))
+            posts.append(Post("mlxe-mem", ("memorizer",), ("control", "weights", "memory", *lanes), len(posts)))
             posts.append(Post("mlxe-lrn", ("learner",), ("control", "weights", "memory"), len(posts)))
         if evaluation:
-            posts.append(Post("mlxe-eval", ("evaluator",), ("control", "tested"), len(posts)))
+            posts.append(self._evaluator_post(len(posts)))
         return posts
+
+    @staticmethod
+    def _evaluator_post(page: int) -> Post:
+        return Post("mlxe-eval", ("evaluator",), ("control", "tested"), page)
+
+    @property
+    def asked_offset(self) -> int:
+        """Where, behind the progress pages, there is a word for each executor: rollouts it is not to go on with."""
+        return PAGE_BYTES * sum(len(post.pages) for post in self.posts)
 
     @property
     def learner_threads(self) -> int:
@@ -118,10 +160,11 @@ class Blueprint:
     def _sizes(self) -> dict[str, int]:
         lane = lane_bytes(self.settings.memory.lane_slots, self.layout.nbytes(self.chunk_rows))
         return {
-            "control": PAGE_BYTES * len(self.posts),
+            "control": self.asked_offset + WORD_STRIDE * self.executors,
             "weights": weights_bytes(self.parameters),
             "tested": weights_bytes(self.parameters),
             "memory": self.memory_shape.nbytes,
+            **({"best": weights_bytes(self.parameters + REMARKS)} if self.promotes else {}),
             **{f"lane-{i}": lane for i in range(self.executors)},
         }
 
@@ -142,6 +185,8 @@ class Blueprint:
             raise
         format_weights(segments["weights"], self.parameters)
         format_weights(segments["tested"], self.parameters)
+        if self.promotes:
+            format_weights(segments["best"], self.parameters + REMARKS)
         payload = self.layout.nbytes(self.chunk_rows)
         for i in range(self.executors):
             format_lane(segments[f"lane-{i}"], self.settings.memory.lane_slots, payload, self.layout.schema_hash)
@@ -152,6 +197,8 @@ class Blueprint:
         return {
             "roles": list(post.roles),
             "page": post.page,
+            "threaded": list(post.threads),
+            "asked_offset": self.asked_offset,
             "epoch": epoch,
             "episodes": dict(episodes),
             "settings": self.settings.model_dump(mode="json"),
@@ -163,7 +210,7 @@ class Blueprint:
             "executors": self.executors,
             "chunk_rows": self.chunk_rows,
             "plan_updates": PLAN_UPDATES,
-            "rollouts_per_update": 1 if self.free_running else self.executors,
+            "rollouts_per_update": 1 if self.free_running else None,
             "redo": not self.free_running,
             "threads": self.learner_threads if "learner" in post.roles else 1,
         }

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+AFTER_SOLVED = "steps_after_solved"
+
 
 @dataclass
 class Counters:
@@ -18,6 +20,7 @@ class Counters:
         episodes: training episodes that ended by themselves or at their limit.
         episodes_started: training episodes begun, aborted and running ones included.
         episodes_aborted: episodes that a fault of an environment or of an executor cut short.
+        episode_steps: steps of the longest finished training episode.
         updates: steps of the optimiser.
         rollouts: rollouts delivered.
         version: newest published weights.
@@ -29,6 +32,7 @@ class Counters:
     episodes: int = 0
     episodes_started: int = 0
     episodes_aborted: int = 0
+    episode_steps: int = 0
     updates: int = 0
     rollouts: int = 0
     version: int = 0
@@ -78,6 +82,7 @@ class Budget:
     bell: Bell
     reason: str | None = None
     began: float = field(default_factory=time.monotonic)
+    _solved_at_step: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -90,24 +95,37 @@ class Budget:
         if self.reason is None:
             for name, limit in self.limits().items():
                 if self.spent(name) >= limit:
-                    self.finish(name)
+                    self.finish("solved" if name == AFTER_SOLVED else name)
                     break
         return self.reason is None
 
     def limits(self) -> dict[str, float]:
-        """The numeric stop conditions that are set."""
-        names = ("env_steps", "episodes", "updates", "seconds")
+        """The numeric stop conditions that are set; the steps after the solution count once there is one."""
+        names = ["env_steps", "episodes", "episode_steps", "updates", "seconds"]
+        if self._solved_at_step is not None:
+            names.append(AFTER_SOLVED)
         return {name: self.stop[name] for name in names if self.stop.get(name) is not None}
 
     def spent(self, name: str) -> float:
         """How much of a stop condition is used up."""
+        if name == AFTER_SOLVED:
+            return float(self.counters.env_steps - (self._solved_at_step or 0))
         return self.seconds if name == "seconds" else float(getattr(self.counters, name))
 
     def spend(self, rollouts: Iterable[Any]) -> None:
         """Part of the schedules' verbs; the handles have counted already, here the conditions are looked at."""
-        for _ in rollouts:
-            self.counters.rollouts += 1
+        # None is what an executor gives that had nothing to do any more.
+        self.counters.rollouts += sum(rollout is not None for rollout in rollouts)
         _ = self.remaining
+
+    def note_solved(self) -> None:
+        """The task is solved: with `[stop] solved` run out, at once or `steps_after_solved` environment steps later."""
+        if not self.stop.get("solved"):
+            return
+        if self.stop.get(AFTER_SOLVED) is None:
+            self.finish("solved")
+        elif self._solved_at_step is None:
+            self._solved_at_step = self.counters.env_steps
 
     def finish(self, reason: str) -> None:
         """Run out now; the first reason stays."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from mlxe_async.supervisor.budget import Bell, Budget, Counters
 from mlxe_async.supervisor.judge import SolvedJudge
 from mlxe_async.supervisor.story import Story
 
-TEST_SLICE_S = 0.2
+TEST_SLICE_S = 0.05
 _PUBLICATIONS_KEPT = 4096
 
 
@@ -35,6 +35,7 @@ class Crew:
         bell: rung whenever something changed that somebody may be waiting for.
         story: tells the log.
         free_running: nobody waits for a phase to end (`oa`).
+        alike: what a dead executor left unfinished is generated again, alike (all but `ia` and `oa`).
     """
 
     budget: Budget
@@ -42,6 +43,9 @@ class Crew:
     bell: Bell
     story: Story
     free_running: bool
+    alike: bool
+    returns: dict[int, list[float]] = field(default_factory=dict)
+    """Returns of the episodes finished lately, by the version they were played under."""
 
     async def wait_until(self, condition: Callable[[], bool]) -> bool:
         """Wait for a condition; False when the run is ending.
@@ -57,21 +61,39 @@ class Crew:
         """Whether the budget has run out."""
         return self.budget.reason is not None
 
+    def training_result(self, version: int) -> float | None:
+        """Mean return of the episodes finished under a version since this was last asked; all others are forgotten."""
+        returns = self.returns.get(version)
+        self.returns.clear()
+        # Sorted, because the sum must not depend on who was faster.
+        return float(np.mean(sorted(returns))) if returns else None
+
 
 class ExecutorHandle:
     """One executor.
 
     Args:
         index: its number.
-        process: where it lives.
+        process: where it lives, perhaps as one of several threads.
         crew: what is shared.
         memorizer: asked whether there is room for another rollout.
         envs: environments it steps.
-        whole_episodes: a rollout is one episode.
+        unfinished: what becomes of the episodes of a rollout that is interrupted, see `roles.executor`.
+        ask: tells the executor how many of its rollouts it is not to go on with; never waits.
+        most_rollouts: rollouts between two that cannot be interrupted, the first included; None: any number.
     """
 
     def __init__(
-        self, index: int, process: Process, crew: Crew, memorizer: MemorizerHandle, envs: int, *, whole_episodes: bool
+        self,
+        index: int,
+        process: Process,
+        crew: Crew,
+        memorizer: MemorizerHandle,
+        envs: int,
+        *,
+        unfinished: str = "keep",
+        ask: Callable[[int], None] = lambda _rollouts: None,
+        most_rollouts: int | None = None,
     ) -> None:
         self.index = index
         self.process = process
@@ -79,41 +101,72 @@ class ExecutorHandle:
         self.begun = [0] * envs
         self.rows = 0
         self._crew, self._memorizer = crew, memorizer
-        self._whole_episodes = whole_episodes
-        self._running = 0
-        self._rollouts = self._deaths = self._all_deaths = 0
+        self._unfinished, self._ask, self._most_rollouts = unfinished, ask, most_rollouts
+        self._running = [False] * envs
+        self._busy = self._interruptible = self._interrupted = False
+        self._rollouts = self._in_a_row = self._deaths = self._died_with = 0
 
     @property
     def episodes_started(self) -> int:
         """Episodes begun so far, those that came to nothing and those under way included."""
-        return sum(self.begun) + self._running + (self._all_deaths * len(self.begun) if self._crew.free_running else 0)
+        under_way = len(self.begun) if self._busy else sum(self._running)
+        return sum(self.begun) + under_way + (0 if self._crew.alike else self._died_with)
 
-    async def generate(self, version: int | None = None) -> dict[str, Any] | None:
-        """One rollout; see `schedules.verbs`. None when the budget ran out or this executor is lost for good."""
+    @property
+    def next_episodes(self) -> list[int]:
+        """Number of the next episode of each environment for a new life: what was under way died with the old one."""
+        return [number + running for number, running in zip(self.begun, self._running, strict=True)]
+
+    async def generate(self, version: int | None = None, *, interruptible: bool = False) -> dict[str, Any] | None:
+        """One rollout; see `schedules.verbs`.
+
+        None when the budget ran out, when this executor is lost for good, or when it was interrupted before it began.
+        """
         crew = self._crew
-        if not await crew.wait_until(lambda: not self.lost and self._memorizer.has_room):
+        self._interruptible, self._interrupted = interruptible, False
+        self._in_a_row = self._in_a_row + 1 if interruptible else 1
+        if self.lost and not crew.free_running:
+            return None
+        if not await crew.wait_until(self._may_begin) or self._interrupted:
+            self._interruptible = False
             return None
         self._memorizer.expect()
-        self._running = len(self.begun)
+        self._busy = True
         report = await self._until_delivered(version)
-        if self._whole_episodes:
-            self._running = 0
+        self._busy = self._interruptible = False
         self._memorizer.delivered()
         if report is None:
             return None
         self._rollouts += 1
         self._deaths = 0
+        # Numbers were passed over where an episode went down with a former life of the executor.
         ended = sum(report["begun"]) - sum(self.begun)
-        self.begun = report["begun"]
+        self.begun, self._running = report["begun"], report["running"]
         finished = len(report["episodes"])
         crew.counters.episodes_aborted += ended - finished
         crew.counters.env_steps += report["rows"]
         crew.counters.episodes += finished
+        longest = max((episode["steps"] for episode in report["episodes"]), default=0)
+        crew.counters.episode_steps = max(crew.counters.episode_steps, longest)
+        crew.returns.setdefault(report["version"], []).extend(episode["return"] for episode in report["episodes"])
         self.rows += report["rows"]
         self.process.note_progress()
         crew.story.generated(self.index, report)
         crew.bell.ring()
         return report
+
+    def interrupt(self) -> None:
+        """End an interruptible rollout that is under way at the next step; see `schedules.verbs`."""
+        if self._interruptible and not self._interrupted:
+            self._interrupted = True
+            self._ask(self._rollouts + 1)
+            self._crew.bell.ring()
+
+    def _may_begin(self) -> bool:
+        if self._interrupted:
+            return True
+        few_enough = self._most_rollouts is None or self._in_a_row <= self._most_rollouts
+        return not self.lost and few_enough and self._memorizer.has_room
 
     async def _until_delivered(self, version: int | None) -> dict[str, Any] | None:
         crew = self._crew
@@ -127,13 +180,17 @@ class ExecutorHandle:
                     finished_episodes=crew.counters.episodes,
                     # The same rollout again, alike; but what kills twice is not tried in the same way a third time.
                     attempt=max(0, self._deaths - 1),
+                    steps=self.rows,
+                    unfinished=self._unfinished if self._interruptible else None,
                 )
                 return report  # noqa: TRY300 - an else branch would only hide where the report comes from
             except ProcessDied:
                 self._deaths += 1
-                self._all_deaths += 1
-                crew.counters.episodes_aborted += len(self.begun)
-                if crew.ending:
+                # Those that the last rollout left under way are passed over by their number, and counted then.
+                fresh = len(self.begun) - sum(self._running)
+                self._died_with += fresh
+                crew.counters.episodes_aborted += fresh
+                if crew.ending or self._interrupted:
                     return None
             except RemoteError as error:
                 if error.kind == "NumericError":
@@ -280,8 +337,12 @@ class LearnerHandle:
                 env_steps=counters.env_steps,
                 episodes=counters.episodes,
                 updates=counters.updates,
+                progress=self._crew.training_result(counters.version),
             )
         except ProcessDied:
+            if "slots" in plan and self.process is not self._memorizer.process:
+                # The plan is given up; a memorizer that lives on would keep its rollouts' room for it.
+                self._memorizer.used(plan)
             return counters.version
         except RemoteError as error:
             if error.kind == "NumericError":
@@ -326,6 +387,7 @@ class EvaluatorHandle:
         parameters: number of weights P.
         judge: decides what counts as solved.
         in_flight: most versions under test at once.
+        judged: called with each version that was tested, its weights (P,) and its mean return; not after a fault.
         solved: called once with the version and weights that count as solved.
     """
 
@@ -339,12 +401,14 @@ class EvaluatorHandle:
         parameters: int,
         judge: SolvedJudge,
         in_flight: int,
+        judged: Callable[[int, Array, float], None],
         solved: Callable[[int, Array], None],
     ) -> None:
         self.process = process
         self.tests = 0
         self._crew, self._weights, self._tested = crew, weights, tested
         self._parameters, self._judge, self._most, self._solved = parameters, judge, in_flight, solved
+        self._judged = judged
         self._under_test: dict[int, Array] = {}
         self._in_flight = 0
         self._last_episode = self._last_version = 0
@@ -408,6 +472,8 @@ class EvaluatorHandle:
         self.tests += 1
         first = self._judge.feed(verdict["version"], passed=verdict["passed"])
         self._crew.story.evaluated(verdict, len(self._judge.streak))
+        if not verdict["fault"] and verdict["version"] in self._under_test:
+            self._judged(verdict["version"], self._under_test[verdict["version"]], verdict["return_mean"])
         if first is not None and not self._is_solved:
             self._is_solved = True
             self._solved(first, self._under_test[first])

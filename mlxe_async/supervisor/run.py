@@ -31,14 +31,15 @@ from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.restarts import RestartPolicy
 from mlxe_async.ipc.segments import Segment, available_memory
 from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
 from mlxe_async.logs import events
 from mlxe_async.logs.journal import Journal
 from mlxe_async.memory.replay import ReplayMemory, ReplayShape
 from mlxe_async.memory.rollouts import RolloutMemory
 from mlxe_async.rows import Array
 from mlxe_async.run_folder import RunFolder
-from mlxe_async.schedules import SCHEDULES
+from mlxe_async.schedules import schedule_of
+from mlxe_async.schedules.soundness import Facts, verdicts
 from mlxe_async.settings import Settings, as_tables, dump_settings
 from mlxe_async.settings.problems import Problem
 from mlxe_async.supervisor.blueprint import Blueprint, Post
@@ -99,7 +100,9 @@ class Supervisor:
         self._bell = Bell()
         self._budget = Budget(settings.stop.model_dump(), self._counters, self._bell)
         self._facts: dict[str, Any] = {}
+        self._cautions: list[str] = []
         self._segments: dict[str, Segment] = {}
+        self._pages: list[ProgressPage] = []
         self._processes: list[Process] = []
         self._executors: list[ExecutorHandle] = []
         self._solved_at: dict[str, Any] | None = None
@@ -222,7 +225,7 @@ class Supervisor:
                 ),
                 "probe",
             )
-            for note in self._facts["task"]["notes"]:
+            for note in (*self._facts["task"]["notes"], *self._cautions):
                 self._story.warn(note)
             self._make_crew(blueprint)
         for module, failure in self._nursery.failures.items():
@@ -262,6 +265,28 @@ class Supervisor:
             raise SettingsError([self.settings.places.line(problem) for problem in problems])
         self._facts = facts
         self.settings = self.settings.with_defaults(facts["defaults"])
+        self._judge_soundness()
+
+    def _judge_soundness(self) -> None:
+        """Refuse what an algorithm cannot learn from under this schedule; what is merely odd is told by the log."""
+        schedule, facts = self.settings.schedule, self._facts
+        found = list(
+            verdicts(
+                Facts(
+                    kind=schedule.kind,
+                    memory=facts["memory_kind"],
+                    off_policy=facts["off_policy"],
+                    bootstraps=facts["bootstraps"],
+                    sync=schedule.sync,
+                    unfinished=getattr(schedule, "unfinished", None),
+                    max_policy_lag=getattr(schedule, "max_policy_lag", None),
+                )
+            )
+        )
+        refused = [Problem(verdict.key, verdict.message, verdict.other) for verdict in found if verdict.refused]
+        if refused:
+            raise SettingsError([self.settings.places.line(problem) for problem in refused])
+        self._cautions = [verdict.message for verdict in found]
 
     def _open_folder(self, blueprint: Blueprint) -> None:
         # Written back with the algorithm's defaults, which only the probe knows.
@@ -301,7 +326,14 @@ class Supervisor:
             process = self._make_process(post)
             self._processes.append(process)
             homes.update(dict.fromkeys(post.roles, process))
-        crew = Crew(self._budget, self._counters, self._bell, self._story, free_running=blueprint.free_running)
+        crew = Crew(
+            self._budget,
+            self._counters,
+            self._bell,
+            self._story,
+            free_running=blueprint.free_running,
+            alike=blueprint.alike,
+        )
         self._memorizer = MemorizerHandle(
             homes["memorizer"],
             crew,
@@ -316,14 +348,18 @@ class Supervisor:
             started=self._episodes_started,
             cpu_seconds=lambda: self._cpu_seconds(without="mlxe-eval"),
         )
+        names = [f"executor-{index}" for index in range(blueprint.executors)]
+        asked = Words(self._segments["control"].buffer, blueprint.asked_offset, names)
         self._executors = [
             ExecutorHandle(
                 index,
-                homes[f"executor-{index}"],
+                homes[names[index]],
                 crew,
                 self._memorizer,
                 blueprint.envs,
-                whole_episodes=schedule.sync == "episode",
+                unfinished=getattr(schedule, "unfinished", "keep"),
+                ask=functools.partial(asked.set, names[index]),
+                most_rollouts=blueprint.most_rollouts,
             )
             for index in range(blueprint.executors)
         ]
@@ -335,6 +371,7 @@ class Supervisor:
             parameters=blueprint.parameters,
             judge=SolvedJudge(settings.evaluation.passes),
             in_flight=settings.evaluation.in_flight,
+            judged=self._saver.tested,
             solved=self._on_solved,
         )
 
@@ -342,6 +379,11 @@ class Supervisor:
         settings, schedule = self.settings, self.settings.schedule
         lanes = [self._segments[name] for name in post.segments if name.startswith("lane-")]
         writes_lanes = any(role.startswith("executor") for role in post.roles)
+        silences = [schedule.step_timeout_s] if writes_lanes else []
+        if not writes_lanes or "learner" in post.roles:
+            silences.append(schedule.update_timeout_s)
+        pages = [ProgressPage(self._segments["control"].buffer, page * PAGE_BYTES) for page in post.pages]
+        self._pages += pages
 
         def before_start(_epoch: int) -> None:
             # Only now the old writer is known to be dead.
@@ -353,16 +395,16 @@ class Supervisor:
             lambda: self._nursery,
             post.name,
             ENTRY,
-            lambda epoch: self._blueprint.spec(post, epoch, {str(e.index): e.begun for e in self._executors}),
+            lambda epoch: self._blueprint.spec(post, epoch, {str(e.index): e.next_episodes for e in self._executors}),
             lambda: {name: self._segments[name].fd for name in post.segments},
-            ProgressPage(self._segments["control"].buffer, post.page * PAGE_BYTES),
+            ProgressPages(pages),
             RestartPolicy(
                 limit=supervision.restart_limit,
                 window_s=supervision.restart_window_s,
                 backoff_s=supervision.backoff_s,
                 backoff_max_s=supervision.backoff_max_s,
                 start_timeout_s=supervision.start_timeout_s,
-                silence_s=schedule.update_timeout_s if not writes_lanes else schedule.step_timeout_s,
+                silence_s=max(silences),
                 seed=settings.run.seed,
             ),
             Listener(self._story, self._drain),
@@ -374,7 +416,8 @@ class Supervisor:
     # -- main loop ----------------------------------------------------------------------------------------------------
 
     async def _main_loop(self) -> None:
-        kind = self.settings.schedule.kind
+        chosen = self.settings.schedule
+        who_waits = schedule_of(chosen.kind, getattr(chosen, "flavour", None))
         async with asyncio.TaskGroup() as group:
             watchers = [group.create_task(process.run()) for process in self._processes]
             watchers += [
@@ -385,7 +428,7 @@ class Supervisor:
                 watchers.append(group.create_task(self._keep_checkpoints()))
             self._budget.began = time.monotonic()
             schedule = group.create_task(
-                SCHEDULES[kind](self._executors, self._memorizer, self._learner, self._evaluator, self._budget)
+                who_waits(self._executors, self._memorizer, self._learner, self._evaluator, self._budget)
             )
             stopped = group.create_task(self._bell.wait_until(lambda: self._budget.reason is not None))
             await asyncio.wait([schedule, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -454,8 +497,7 @@ class Supervisor:
         self._solved_at = {"version": version, **at}
         self._story.emit(events.Solved(version=version, **at))
         self._saver.save(version, flat, solved_at=self._solved_at, solved=True)
-        if self.settings.stop.solved:
-            self._budget.finish("solved")
+        self._budget.note_solved()
 
     # -- shut down ----------------------------------------------------------------------------------------------------
 
@@ -477,7 +519,11 @@ class Supervisor:
             result = self._end(flat, failure)
             self._journal.close()
             self._folder.close()
-        # Views keep their mapping, and a mapping its descriptor: drop whoever holds one.
+        # Views keep their mapping, and a mapping its descriptor: drop whoever holds one. Processes and their channels
+        # hold each other until the garbage collector comes by, and that may be long after.
+        for page in self._pages:
+            page.release()
+        self._pages.clear()
         self._processes.clear()
         self._executors.clear()
         for name in ("_memorizer", "_learner", "_evaluator"):

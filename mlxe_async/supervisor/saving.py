@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,8 +49,22 @@ def weights_to_begin_with(settings: Settings, facts: Mapping[str, Any]) -> Array
     return np.concatenate([tensors[name].ravel() for name, _ in saved["parameters"]]).astype(np.float32)
 
 
+@dataclass(frozen=True)
+class _Best:
+    """The best version tested so far, with the counters of the moment when that was known."""
+
+    version: int
+    flat: Array
+    score: float
+    counters: dict[str, int]
+
+
 class Saver:
     """Writes checkpoints of one run; a failure is told and the run goes on.
+
+    Beside the newest weights it keeps the best ones tested so far: those with the highest mean return in their test,
+    the newer of two alike. They are written just before the next ordinary checkpoint, and at the end of the run, so
+    that an improvement every second does not mean a write every second.
 
     Args:
         settings: the run's settings.
@@ -64,11 +80,29 @@ class Saver:
         self._settings, self._facts, self._folder = settings, facts, folder
         self._story, self._counters = story, counters
         self._number = 0
+        self._best: _Best | None = None
+        self._best_saved = 0
         # The regular ones are written by a thread, so that a slow disk does not stop the loop.
         self._one_at_a_time = threading.Lock()
 
+    def tested(self, version: int, flat: Array, score: float) -> None:
+        """Hear of a test: weights (P,), which must not change any more, and the mean return they reached."""
+        if math.isfinite(score) and (self._best is None or score >= self._best.score):
+            self._best = _Best(version, flat, score, self._counters.to_json())
+
     def save(self, version: int, flat: Array, *, solved_at: Mapping[str, Any] | None, solved: bool = False) -> None:
-        """Save weights (P,), with what is known about them."""
+        """Save weights (P,), with what is known about them, and first the best ones if they are others."""
+        with self._one_at_a_time:
+            best, facts = self._best, {"solved": solved, "counters": self._counters.to_json(), "solved_at": solved_at}
+            if best is not None and best.version == version:
+                facts["score"] = best.score
+            elif best is not None and not solved and best.version != self._best_saved:
+                about = {"solved": False, "best": True, "score": best.score, "counters": best.counters}
+                if self._write(best.version, best.flat, {**about, "solved_at": solved_at}):
+                    self._best_saved = best.version
+            self._write(version, flat, facts)
+
+    def _write(self, version: int, flat: Array, about: Mapping[str, Any]) -> bool:
         tensors, start = {}, 0
         for name, shape in self._facts["parameters"]:
             size = int(np.prod(shape, dtype=np.int64))
@@ -76,20 +110,26 @@ class Saver:
             start += size
         facts = {
             "version": version,
-            "solved": solved,
-            "counters": self._counters.to_json(),
-            "solved_at": solved_at,
+            **about,
             "parameters": self._facts["parameters"],
             "spaces": self._facts["spaces"],
             "algorithm": {"name": self._settings.algorithm.name, **self._facts["algorithm"]},
         }
-        with self._one_at_a_time:
-            self._number += 1
-            number, began = self._number, time.monotonic()
-            try:
-                size = self._folder.save_checkpoint(number, tensors, facts, self._settings.checkpoint.keep)
-            except (OSError, MlxeError) as error:
-                self._story.emit(events.CheckpointRejected(number=number, cause=str(error)))
-                return
-        seconds = time.monotonic() - began
-        self._story.emit(events.Checkpoint(number=number, version=version, bytes=size, seconds=seconds, solved=solved))
+        self._number += 1
+        number, began = self._number, time.monotonic()
+        try:
+            size = self._folder.save_checkpoint(number, tensors, facts, self._settings.checkpoint.keep)
+        except (OSError, MlxeError) as error:
+            self._story.emit(events.CheckpointRejected(number=number, cause=str(error)))
+            return False
+        self._story.emit(
+            events.Checkpoint(
+                number=number,
+                version=version,
+                bytes=size,
+                seconds=time.monotonic() - began,
+                solved=bool(about["solved"]),
+                best=bool(about.get("best")),
+            )
+        )
+        return True

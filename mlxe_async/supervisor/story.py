@@ -107,6 +107,8 @@ class Story:
             ),
             "learner",
         )
+        if done["set_back"]:
+            self._emit(events.BestPromoted(**done["set_back"], version=done["version"]), "learner")
         if done["rolled_back"]:
             self.warn(
                 "learner: the updated weights were not finite; it went back to the last published ones", "learner"
@@ -181,7 +183,7 @@ class Story:
             events.ProcStart(process=process.name, pid=pid, epoch=process.epoch, seconds=seconds),
             *role_of(process.name),
         )
-        if process.name == "mlxe-lrn" and process.epoch > 1:
+        if process.name in ("mlxe-lrn", "mlxe-istb", "mlxe-serial") and process.epoch > 1:
             self.warn(
                 f"the learner goes on from the published weights {self._counters.version}; "
                 "its optimiser starts fresh, rows and counters are kept",

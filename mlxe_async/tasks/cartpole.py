@@ -1,8 +1,8 @@
 """What may be changed about CartPole for learning: starts, reward, features and the mirror image.
 
-Each is a switch of its own in `[task]`. They are plain functions on whole batches, called by `VectorTask` between the
-environment and the learner, because a `gymnasium` wrapper for each would cost more than the physics. Evaluation keeps
-the features, which the network needs, and nothing else.
+Each is a switch of its own in `[task]`; other environments declare theirs (see `help`). They are plain functions on
+whole batches, called by `VectorTask` between the environment and the learner, because a `gymnasium` wrapper for each
+would cost more than the physics. Evaluation keeps the features, which the network needs, and nothing else.
 
 Observation entries: cart position x, cart velocity, pole angle theta, pole velocity.
 """
@@ -27,15 +27,6 @@ ADVERSE_THETA = 0.15
 START_BOUND = 0.05
 
 _SHAPE_WEIGHTS = np.array([1 / X_LIMIT, 0, 1 / THETA_LIMIT, 0, 0], np.float32)
-
-
-def mirror(features: int) -> Symmetry:
-    """Left and right exchanged: the state changes its sign, the two pushes change places; x squared stays.
-
-    Args:
-        features: entries of one observation, 4 or, with the squared position, 5.
-    """
-    return Symmetry((-1.0, -1.0, -1.0, -1.0, 1.0)[:features], (1, 0))
 
 
 def squared_position(obs: Floats) -> None:
@@ -84,3 +75,34 @@ def make_start_adverse(env: Any, finished_episodes: int) -> Floats | None:
     coordinate, magnitude = ((0, ADVERSE_X), (2, ADVERSE_THETA))[way // 2]
     inner.state[coordinate] = magnitude if way % 2 else -magnitude
     return np.array(inner.state, dtype=np.float32)
+
+
+class CartPoleHelp:
+    """All of it, in the form in which other environments declare theirs (see `help`).
+
+    Attributes:
+        symmetry: left and right exchanged: the state changes its sign, the two pushes change places; x squared stays.
+        limits: the pole has fallen, or the cart has left the track, where an entry is as large as this.
+    """
+
+    symmetry = Symmetry((-1.0, -1.0, -1.0, -1.0, 1.0), (1, 0))
+    limits = (X_LIMIT, None, THETA_LIMIT, None, None)
+
+    def features(self, obs: Floats) -> Floats:
+        """X squared (B, 1)."""
+        return obs[:, :1] * obs[:, :1]
+
+    def shaped_reward(
+        self,
+        obs: Floats,  # noqa: ARG002 - the parts that CartPole needs not have the names that others rely on
+        action: NDArray[Any],  # noqa: ARG002 - see above
+        next_obs: Floats,
+        reward: NDArray[Any],  # noqa: ARG002 - see above
+        terminated: NDArray[np.bool_],
+    ) -> Floats:
+        """See `shaped_reward` of this module."""
+        return shaped_reward(next_obs, terminated)
+
+    def adverse_start(self, env: Any, finished_episodes: int) -> Floats | None:
+        """See `make_start_adverse`."""
+        return make_start_adverse(env, finished_episodes)

@@ -24,6 +24,7 @@ from gymnasium.envs.registration import EnvSpec
 from mlxe_async.errors import TaskError
 from mlxe_async.rows import Spaces
 from mlxe_async.tasks import cartpole
+from mlxe_async.tasks.help import Help, declared_by
 from mlxe_async.tasks.hostile import words_of
 
 _MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
@@ -53,10 +54,12 @@ class TaskSettings:
         kwargs: keyword arguments for the environment.
         max_episode_steps: steps after which an episode is truncated; None takes the registered limit.
         wrappers: `module:Wrapper` entries, each a `gymnasium.Wrapper`, the first one innermost.
-        adverse_starts: some CartPole episodes begin in hard places.
-        shaped_reward: CartPole's reward falls with the distance from the middle; -10 for the fall.
+        adverse_starts: some episodes begin in hard places.
+        shaped_reward: learn from the reward that the task's help makes, on CartPole falling with the distance from the
+            middle, -10 for the fall.
         squared_position: a fifth CartPole feature, x squared.
-        mirror: declare CartPole's left-right symmetry.
+        mirror: declare the task's symmetry, on CartPole left and right.
+        features: append the inputs that the environment declares (see `help`).
     """
 
     env: str
@@ -67,6 +70,7 @@ class TaskSettings:
     shaped_reward: bool = False
     squared_position: bool = False
     mirror: bool = False
+    features: bool = False
 
     @classmethod
     def from_mapping(cls, task: Mapping[str, Any]) -> TaskSettings:
@@ -81,8 +85,8 @@ class TaskSettings:
 
     @property
     def helps(self) -> tuple[str, ...]:
-        """Names of the CartPole switches that are on."""
-        names = ("adverse_starts", "shaped_reward", "squared_position", "mirror")
+        """Names of the switches that are on of those which need the task's help."""
+        names = ("adverse_starts", "shaped_reward", "squared_position", "mirror", "features")
         return tuple(name for name in names if getattr(self, name))
 
 
@@ -130,27 +134,34 @@ def make(task: TaskSettings, spec: EnvSpec | None = None) -> gymnasium.Env[Any, 
     return env
 
 
-def read_spaces(env: gymnasium.Env[Any, Any], task: TaskSettings) -> Spaces:
+def read_spaces(env: gymnasium.Env[Any, Any], task: TaskSettings) -> tuple[Spaces, Help]:
     """What the environment shows and takes, in plain types, with the features and the mirror image of `[task]`.
 
+    Returns:
+        The spaces, and the help the task offers, as far as it is switched on.
+
     Raises:
-        TaskError: a space that no algorithm here can use, by name, or a CartPole switch on another environment.
+        TaskError: a space that no algorithm here can use, by name, or a switch whose part the task does not declare.
     """
     shape, dtype = _observation(task.env, env.observation_space)
-    if task.helps:
-        _check_helps(env, task)
-    if task.squared_position:
-        shape = (5,)
-    symmetry = cartpole.mirror(shape[0]) if task.mirror else None
     space = env.action_space
-    if isinstance(space, spaces.Discrete):
-        return Spaces(shape, dtype, actions=int(space.n), symmetry=symmetry)
-    if isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f" and space.shape:
+    discrete = isinstance(space, spaces.Discrete)
+    box = isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f" and bool(space.shape)
+    if not discrete and not box:
+        raise TaskError(
+            f"task.env: {task.env}: action space {space} is not supported, expected Discrete or a Box of floats"
+        )
+    actions = int(space.n) if isinstance(space, spaces.Discrete) else None
+    help_ = Help(_declared_help(env, task), task.helps, task.env, shape=shape, floats=dtype == "<f4", actions=actions)
+    if help_.features:
+        shape = (help_.own + help_.features,)
+    facts = Spaces(shape, dtype, actions, symmetry=help_.symmetry, limits=help_.limits)
+    if isinstance(space, spaces.Box):
         low, high = (np.nan_to_num(b.ravel(), posinf=_LARGEST, neginf=-_LARGEST) for b in (space.low, space.high))
-        return Spaces(shape, dtype, None, space.shape, tuple(low.tolist()), tuple(high.tolist()), symmetry)
-    raise TaskError(
-        f"task.env: {task.env}: action space {space} is not supported, expected Discrete or a Box of floats"
-    )
+        facts = dataclasses.replace(
+            facts, action_shape=space.shape, action_low=tuple(low.tolist()), action_high=tuple(high.tolist())
+        )
+    return facts, help_
 
 
 def is_plain_cartpole(env: gymnasium.Env[Any, Any], task: TaskSettings) -> bool:
@@ -168,12 +179,22 @@ def _observation(env_id: str, space: Any) -> tuple[tuple[int, ...], str]:
     return tuple(map(int, space.shape)), "|u1" if space.dtype == np.uint8 else "<f4"
 
 
-def _check_helps(env: gymnasium.Env[Any, Any], task: TaskSettings) -> None:
-    key = f"task.{task.helps[0]}"
-    if type(env.unwrapped) is not CartPoleEnv:
-        raise TaskError(f'{key}: is for CartPole, got task.env = "{task.env}"; switch it off')
-    if task.wrappers:
-        raise TaskError(f"{key}: changes CartPole itself and cannot be combined with task.wrappers; drop one of them")
+def _declared_help(env: gymnasium.Env[Any, Any], task: TaskSettings) -> Any:
+    """What the environment declares, or CartPole's own help, which fits only if nothing is wrapped around it."""
+    declared = declared_by(env)
+    if declared is None and type(env.unwrapped) is CartPoleEnv:
+        if task.features:
+            raise TaskError("task.features: CartPole's feature is task.squared_position; switch that on instead")
+        if not task.wrappers:
+            return cartpole.CartPoleHelp()
+        if task.helps:
+            raise TaskError(
+                f"task.{task.helps[0]}: changes CartPole itself and cannot be combined with task.wrappers; drop one of "
+                "them"
+            )
+    elif task.squared_position:
+        raise TaskError(f'task.squared_position: is for CartPole, got task.env = "{task.env}"; switch it off')
+    return declared
 
 
 def _imported(key: str, entry: str, name: str) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.rows import Array, Spaces
-from mlxe_async.tasks import cartpole, checks
+from mlxe_async.tasks import checks
 from mlxe_async.tasks.hostile import trace_of, words_of
 from mlxe_async.tasks.making import TaskSettings, find_spec, is_plain_cartpole, make, read_spaces
 
@@ -60,13 +60,15 @@ class VectorTask:
 
     Args:
         task: the `[task]` table: `env`, and optionally `kwargs`, `max_episode_steps`, `wrappers`, `adverse_starts`,
-            `shaped_reward`, `squared_position`, `mirror`.
+            `shaped_reward`, `squared_position`, `mirror`, `features`.
         count: B, how many environments.
         evaluation: leave starts and rewards as the environment has them. Features stay: the network needs them.
         max_episode_steps: truncate after so many steps, instead of what `task` or the registry says.
+        wrap: put around each environment, outside of everything else; to record it, say.
 
     Raises:
-        TaskError: the environment is unknown, lacks a package, or has spaces that cannot be used.
+        TaskError: the environment is unknown, lacks a package, has spaces that cannot be used, or does not declare what
+            a switch needs.
         EnvironmentFault: the environment's constructor raised (`phase` is `"make"`).
 
     Attributes:
@@ -85,7 +87,9 @@ class VectorTask:
         *,
         evaluation: bool = False,
         max_episode_steps: int | None = None,
+        wrap: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]] = lambda env: env,
     ) -> None:
+        self._wrap = wrap
         self._task = TaskSettings.from_mapping(task)
         self.spec = find_spec(self._task.env)
         self.count = count
@@ -93,7 +97,6 @@ class VectorTask:
         self._limit = self.max_episode_steps or math.inf
         self._adverse = self._task.adverse_starts and not evaluation
         self._shaped = self._task.shaped_reward and not evaluation
-        self._squared = self._task.squared_position
         self._envs: list[gymnasium.Env[Any, Any]] = []
         self._seeds: list[int | None] = [None] * count
         self._steps = [0] * count
@@ -104,7 +107,8 @@ class VectorTask:
         try:
             for index in range(count):
                 self._envs.append(self._made(index))
-            self.spaces: Spaces = read_spaces(self._envs[0], self._task)
+            self.spaces: Spaces
+            self.spaces, self._help = read_spaces(self._envs[0], self._task)
             self.is_plain_cartpole = is_plain_cartpole(self._envs[0], self._task)
         except BaseException:
             self.close()
@@ -117,6 +121,9 @@ class VectorTask:
         self._shape: tuple[int, ...] = space.shape
         self._dtype = np.dtype(self.spaces.observation_dtype)
         self._floats = self._dtype.kind == "f"
+        self._own = self._help.own if self._help.features else None
+        # What shaping is shown as the observation before the step.
+        self._seen = np.zeros((self.count if self._shaped else 0, *self.spaces.observation_shape), self._dtype)
         low, high = np.asarray(getattr(space, "low", -np.inf)), np.asarray(getattr(space, "high", np.inf))
         self._bounds = None if np.isinf(low).all() and np.isinf(high).all() else (low, high)
         self._ticks = 0
@@ -158,21 +165,29 @@ class VectorTask:
         except BaseException as error:  # noqa: BLE001 - exit and Ctrl-C come from the environment here, not to us
             raise self._raised(error, "reset", index) from None
         obs = np.zeros((1, *self.spaces.observation_shape), self._dtype)
-        base = obs[:, :4] if self._squared else obs
+        base = obs[:, : self._own] if self._own else obs
         try:
             self._take(base, 0, checks.two(answer)[0])
             if self._adverse:
-                moved = cartpole.make_start_adverse(env, finished_episodes)
+                moved = self._moved(env, finished_episodes, index)
                 if moved is not None:
-                    base[0] = moved
-            if self._squared:
-                cartpole.squared_position(obs)
+                    self._take(base, 0, moved)
+            if self._own:
+                self._help.add_features(obs)
             self._check_finite(obs[0])
         except checks.Broken as broken:
             raise self._fault(str(broken), "reset", index) from None
         self._check_bounds(base)
+        if self._shaped:
+            self._seen[index] = obs[0]
         self._live[index] = True
         return obs[0]  # type: ignore[no-any-return]  # an array indexed by one integer is typed Any
+
+    def _moved(self, env: gymnasium.Env[Any, Any], finished_episodes: int, index: int) -> Any:
+        try:
+            return self._help.adverse_start(env, finished_episodes)
+        except BaseException as error:  # noqa: BLE001 - see reset
+            raise self._raised(error, "reset", index) from None
 
     # --- step -------------------------------------------------------------------------------------------------------
 
@@ -188,7 +203,7 @@ class VectorTask:
         """
         count = self.count
         next_obs = np.zeros((count, *self.spaces.observation_shape), self._dtype)
-        base = next_obs[:, :4] if self._squared else next_obs
+        base = next_obs[:, : self._own] if self._own else next_obs
         rewards = [0.0] * count
         terminated, truncated, ok = [False] * count, [False] * count, [False] * count
         ended: list[int] = []
@@ -234,21 +249,31 @@ class VectorTask:
                 live[i] = False
             if steps[i] == ENDLESS:
                 self._note("endless", f"an episode (seed {self._seeds[i]}) has not ended after {ENDLESS} steps")
-        if self._squared:
-            cartpole.squared_position(next_obs)
+        if self._own:
+            self._help.add_features(next_obs)
         if self._floats and b"\0" in np.isfinite(next_obs).tobytes():
             self._find_nonfinite(next_obs, rewards, terminated, truncated, ok, faults)
             ended = [i for i in ended if ok[i]]
         self._ticks += 1
         if self._ticks % BOUNDS_EVERY == 0:
             self._check_bounds(base)
-        raw_reward = np.array(rewards)
-        ends = np.array(terminated)
-        reward_seen = cartpole.shaped_reward(next_obs, ends) if self._shaped else np.array(rewards, np.float32)
-        good = np.array(ok)
-        if self._shaped and not all(ok):
-            reward_seen[~good] = 0.0
-        return Step(next_obs, reward_seen, raw_reward, ends, np.array(truncated), good, ended, faults)
+        if not self._shaped:
+            seen = np.array(rewards, np.float32)
+        else:
+            shaped = (self._seen, np.asarray(actions), next_obs, np.array(rewards), np.array(terminated))
+            seen = self._help.shaped_reward(*shaped)
+            if not all(ok):
+                seen[~np.array(ok)] = 0.0
+            if b"\0" in np.isfinite(seen).tobytes():
+                for i in np.flatnonzero(~np.isfinite(seen)).tolist():
+                    what = f"reward as shaped: expected a finite number, got {seen[i]}"
+                    faults.append(self._fault(what, "step", i))
+                    self._void(i, next_obs, rewards, terminated, truncated, ok)
+                    seen[i] = 0.0
+                ended = [i for i in ended if ok[i]]
+            self._seen[ok] = next_obs[ok]
+        flags = (np.array(terminated), np.array(truncated), np.array(ok))
+        return Step(next_obs, seen, np.array(rewards), *flags, ended, faults)
 
     def rebuild(self, index: int) -> None:
         """Close one environment, whatever it says to that, and make it anew; then `reset` it.
@@ -303,9 +328,21 @@ class VectorTask:
                 self._check_finite(next_obs[i])
             except checks.Broken as broken:
                 faults.append(self._fault(str(broken), "step", i))
-                next_obs[i] = 0
-                rewards[i], terminated[i], truncated[i], ok[i] = 0.0, False, False, False
-                self._live[i] = False
+                self._void(i, next_obs, rewards, terminated, truncated, ok)
+
+    def _void(
+        self,
+        i: int,
+        next_obs: Array,
+        rewards: list[float],
+        terminated: list[bool],
+        truncated: list[bool],
+        ok: list[bool],
+    ) -> None:
+        """Take back a step that turned out to be none."""
+        next_obs[i] = 0
+        rewards[i], terminated[i], truncated[i], ok[i] = 0.0, False, False, False
+        self._live[i] = False
 
     def _check_bounds(self, base: Array) -> None:
         """Count observations outside the space's bounds; looked at in resets and in every 16th step."""
@@ -325,7 +362,7 @@ class VectorTask:
 
     def _made(self, index: int) -> gymnasium.Env[Any, Any]:
         try:
-            return make(self._task, self.spec)
+            return self._wrap(make(self._task, self.spec))
         except TaskError:
             raise
         except BaseException as error:  # noqa: BLE001 - see reset

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mlxe_async.algorithms import Clock
+from mlxe_async.algorithms import ActingClock, Clock
 from mlxe_async.algorithms.a3c import A3C, A3CSettings, entropy, policy_loss, value_loss
 from mlxe_async.rows import Spaces, Symmetry
 
@@ -87,7 +87,7 @@ def test_on_policy_windows_give_the_targets_of_single_rows(settings):
         tensors = algorithm._tensors(batch)
         (value,) = algorithm._learned(tensors["obs"], "value")
         ratio = torch.ones(len(value))
-        targets.append(algorithm._targets(tensors, ratio, algorithm._value(value[:, 0].detach()))[0])
+        targets.append(algorithm._targets(tensors, ratio, algorithm._critic.value(value[:, 0].detach()))[0])
     torch.testing.assert_close(targets[1].reshape(5, 40)[0], targets[0], rtol=1e-4, atol=1e-5)
 
 
@@ -135,7 +135,7 @@ def test_mirrored_tasks_are_learned_from_alike():
     for data in (batch, image):
         total = 0
         for _ in range(200):
-            algorithm._differentiate(data)
+            algorithm._differentiate(data, Clock())
             total = total + algorithm._learned.gradient.numpy().copy() / 200
         gradients.append(total)
     similarity = gradients[0] @ gradients[1] / np.linalg.norm(gradients[0]) / np.linalg.norm(gradients[1])
@@ -155,18 +155,7 @@ def test_importance_weights_of_zero_remove_rows():
     np.testing.assert_array_equal(*results)
 
 
-@pytest.mark.parametrize("correction", ["clipped", "vtrace"])
-def test_td_sampling_returns_a_positive_priority_per_sample(correction):
-    algorithm = learner(sampling="td", correction=correction, n_step=4)
-    rows = segment()
-    batch = windows(rows, [0, 5, 30], 4) if correction == "vtrace" else rows | algorithm.derive(rows)
-    _, priorities = algorithm.update(batch, Clock())
-    assert priorities.shape == ((3,) if correction == "vtrace" else (40,))
-    assert priorities.dtype == np.float32
-    assert ((priorities > 0) & (priorities <= 1)).all()
-
-
-def test_uniform_sampling_returns_no_priorities_and_all_metrics_are_finite_numbers():
+def test_an_update_returns_no_priorities_and_all_metrics_are_finite_numbers():
     algorithm = learner()
     metrics, priorities = algorithm.update(segment() | algorithm.derive(segment()), Clock())
     assert priorities is None
@@ -202,7 +191,7 @@ def test_the_same_seed_and_batches_give_the_same_weights_bit_for_bit():
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"correction": "vtrace", "n_step": 2}, {"value_scale": "survival"}, {"layer_norm": True}, {"sampling": "td"}],
+    [{}, {"correction": "vtrace", "n_step": 2}, {"value_scale": "survival"}, {"layer_norm": True}],
 )
 def test_it_learns_to_keep_out_of_the_step_that_ends_the_world(settings):
     """One-step worlds: the action on the side of the observation lives on, the other one ends the episode."""
@@ -213,7 +202,7 @@ def test_it_learns_to_keep_out_of_the_step_that_ends_the_world(settings):
     for _ in range(60):
         algorithm.load(algorithm.weights())
         obs = rng.normal(size=(64, 4)).astype(np.float32)
-        acted = algorithm.act(obs, rng)
+        acted = algorithm.act(obs, rng, ActingClock())
         dies = (acted["action"] == (obs[:, 0] > 0)).astype(np.uint8)
         rows = {"obs": obs, "next_obs": obs, "action": acted["action"], "log_prob": acted["log_prob"]}
         rows |= {"reward": 1.0 - 2.0 * dies, "terminated": dies, "truncated": 1 - dies}

@@ -5,7 +5,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from mlxe_async.algorithms import Clock
+from mlxe_async.algorithms import ActingClock, Clock
 from mlxe_async.algorithms.dqn import DQN, DQNSettings, q_loss, td_target
 from mlxe_async.rows import Spaces, Symmetry
 
@@ -41,6 +41,21 @@ def test_huber_is_the_square_near_zero_and_the_line_beyond_one():
     assert q_loss(q, target, "huber").tolist() == pytest.approx([0.125, 0.5, 2.5, 9.5, 0.0])
     assert q_loss(q, target, "square").tolist() == pytest.approx([0.125, 0.5, 4.5, 50.0, 0.0])
     torch.testing.assert_close(q_loss(q, target, "huber"), torch.nn.functional.huber_loss(q, target, reduction="none"))
+
+
+def test_the_survival_loss_is_the_cross_entropy_of_a_logit_also_far_out():
+    q, target = torch.tensor([0.0, np.log(3.0), 80.0, -80.0]), torch.tensor([0.5, 0.25, 0.0, 1.0])
+    # ln 2; sigmoid(ln 3) = 3/4: -1/4 ln 3/4 - 3/4 ln 1/4; and the logit itself where a single one would overflow
+    expected = [np.log(2), -0.25 * np.log(0.75) - 0.75 * np.log(0.25), 80.0, 80.0]
+    assert q_loss(q, target, "survival").tolist() == pytest.approx(expected)
+
+
+def test_the_survival_loss_pulls_by_the_difference_of_probabilities_and_never_moves_the_target():
+    q, target = torch.tensor([np.log(3.0), -np.log(3.0)], requires_grad=True), torch.tensor([0.5, 0.5])
+    target.requires_grad_()
+    q_loss(q, target, "survival").sum().backward()
+    assert q.grad.tolist() == pytest.approx([0.25, -0.25])  # sigmoid is 3/4 and 1/4
+    assert target.grad is None
 
 
 def test_the_loss_moves_the_value_and_never_the_target():
@@ -90,6 +105,60 @@ def test_several_steps_sum_their_rewards_up_to_the_end():
     assert derived["coefficient"].tolist() == pytest.approx([0.125, 0, 0, 0])
 
 
+def test_rewards_are_scaled():
+    derived = agent(discount=0.5, n_step=3, return_scale=0.1).derive(segment(length=4))
+    assert derived["partial"].tolist() == pytest.approx([0.175, 0.175, 0.15, 0.1])
+
+
+@pytest.mark.parametrize("mark", ["terminated", "truncated"])
+def test_survival_counts_steps_to_the_failure_whatever_the_rewards_are(mark):
+    """With T steps left the partial sum is 1 - discount^T, and what is beyond counts discount^3, or 0 after the end."""
+    rows = segment(length=4, mark=mark)
+    rows["reward"] = np.array([3, -7, 0, 50], np.float32)
+    derived = agent(discount=0.5, n_step=3, value_scale="survival", return_scale=9.0).derive(rows)
+    assert derived["partial"].tolist() == pytest.approx([1 - 0.125, 1 - 0.125, 1 - 0.25, 1 - 0.5])
+    after = [0, 0, 0] if mark == "terminated" else [0.125, 0.25, 0.5]
+    assert derived["coefficient"].tolist() == pytest.approx([0.125, *after])
+
+
+def test_a_survival_target_is_a_probability_of_the_best_action():
+    """Learned and target network are alike at first: the target is partial + coefficient * max sigmoid(Q)."""
+    algorithm = agent(value_scale="survival", discount=0.5, n_step=1)
+    rows = batch(algorithm, mark="truncated")
+    q, following = algorithm._q(rows["obs"]), algorithm._q(rows["cut_obs"])
+    value = 1 / (1 + np.exp(-q[np.arange(len(q)), rows["action"]]))
+    target = 0.5 + 0.5 / (1 + np.exp(-following.max(-1)))
+    metrics, _ = algorithm.update(rows, Clock())
+    loss = -target * np.log(value) - (1 - target) * np.log(1 - value)
+    assert metrics["loss"] == pytest.approx(loss.mean(), rel=1e-4)
+    assert metrics["value"] == pytest.approx(value.mean(), rel=1e-4)
+    assert metrics["td_error"] == pytest.approx(np.abs(target - value).mean(), rel=1e-4)
+
+
+def test_a_running_average_is_published_and_the_learned_weights_go_their_own_way():
+    algorithm, plain = agent(average=0.25), agent()
+    rows, average = batch(algorithm), algorithm.weights()[:-1]
+    for number in range(3):
+        for one in (algorithm, plain):
+            one.update(rows, Clock(updates=number))
+        average = 0.75 * average + 0.25 * plain.weights()[:-1]
+        np.testing.assert_allclose(algorithm.weights()[:-1], average, atol=1e-6)
+    algorithm.set_weights(plain.weights())  # after a restart the average begins at what is gone on from
+    np.testing.assert_array_equal(algorithm.weights(), plain.weights())
+
+
+def test_a_softmax_behaviour_draws_in_proportion_to_the_exponentiated_values():
+    algorithm = agent(learns=False, behaviour="softmax", temperature=0.5)
+    algorithm._q = lambda obs: np.tile(np.log([1.0, 2.0, 3.0]).astype(np.float32), (len(obs), 1))
+    expected = np.array([1, 4, 9]) / 14  # exp(ln q / 0.5) = q squared
+    acted = algorithm.act(np.repeat(OBS[:1], 20_000, 0), np.random.default_rng(0), ActingClock())
+    np.testing.assert_allclose(np.bincount(acted["action"]) / 20_000, expected, atol=0.015)
+    np.testing.assert_allclose(np.exp(acted["log_prob"]), expected[acted["action"]], rtol=1e-5)
+    np.testing.assert_array_equal(
+        algorithm.behaviour_log_prob(OBS[:1].repeat(20_000, 0), acted["action"]), acted["log_prob"]
+    )
+
+
 def test_epsilon_travels_with_the_weights_under_one_version():
     algorithm, actor = agent(epsilon_first=1.0, epsilon_last=0.1, epsilon_steps=1000), agent(learns=False)
     assert algorithm.weights()[-1] == 1
@@ -110,7 +179,7 @@ def test_a_restarted_learner_publishes_the_epsilon_it_was_given():
 
 def test_the_stored_log_probability_is_that_of_the_mixture():
     algorithm = with_epsilon(agent(learns=False), 0.3)
-    acted = algorithm.act(OBS, np.random.default_rng(0))
+    acted = algorithm.act(OBS, np.random.default_rng(0), ActingClock())
     best = acted["action"] == algorithm.greedy(OBS)
     np.testing.assert_allclose(np.exp(acted["log_prob"]), np.where(best, 0.8, 0.1), rtol=1e-5)
     np.testing.assert_array_equal(algorithm.behaviour_log_prob(OBS, acted["action"]), acted["log_prob"])
@@ -121,13 +190,13 @@ def test_the_stored_log_probability_is_that_of_the_mixture():
 def test_actions_come_with_the_frequency_of_the_mixture():
     algorithm = with_epsilon(agent(learns=False), 0.6)
     many = np.repeat(OBS[:1], 20_000, 0)
-    action = algorithm.act(many, np.random.default_rng(0))["action"]
+    action = algorithm.act(many, np.random.default_rng(0), ActingClock())["action"]
     assert (action == algorithm.greedy(OBS[:1])[0]).mean() == pytest.approx(0.6, abs=0.015)
 
 
 def test_without_epsilon_it_acts_greedily_and_log_probabilities_stay_finite():
     algorithm = with_epsilon(agent(learns=False), 0.0)
-    acted = algorithm.act(OBS, np.random.default_rng(0))
+    acted = algorithm.act(OBS, np.random.default_rng(0), ActingClock())
     np.testing.assert_array_equal(acted["action"], algorithm.greedy(OBS))
     assert not acted["log_prob"].any()
     assert np.isfinite(algorithm.behaviour_log_prob(OBS, (acted["action"] + 1) % 3)).all()
@@ -167,6 +236,13 @@ def test_updates_are_due_by_new_rows_and_none_is_lost_in_rounding():
     assert sum(algorithm.updates_due(rows=100 + n, new_rows=1, new_segments=1) for n in range(40)) == 10
     small = agent(start_rows=100)  # a memory that holds fewer rows than were asked for still begins
     assert [small.updates_due(rows=50, new_rows=50, new_segments=1) for _ in range(3)] == [0, 25, 25]
+
+
+def test_updates_can_be_due_by_finished_episodes_instead():
+    algorithm = agent(start_rows=100, min_updates=64)
+    assert algorithm.updates_due(rows=99, new_rows=99, new_segments=3) == 0
+    assert algorithm.updates_due(rows=150, new_rows=51, new_segments=2) == 128
+    assert algorithm.updates_due(rows=160, new_rows=10, new_segments=0) == 0
 
 
 def test_importance_weights_of_zero_remove_rows():

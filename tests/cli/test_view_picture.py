@@ -97,6 +97,8 @@ def test_roles_that_share_a_process_share_its_fate():
     assert [made.lanes[role, None].state for role in ("learner", "memorizer", "evaluator")] == ["died", "died", ""]
     made = picture(run_start(), {"event": "proc_exit", "process": "mlxe-serial", "expected": False})
     assert {lane.state for lane in made.lanes.values()} == {"died"}
+    made = picture(*story(), {"event": "proc_exit", "process": "mlxe-istb", "expected": False})
+    assert {lane.role for lane in made.lanes.values() if lane.state != "died"} == {"evaluator"}
 
 
 def test_faults_are_counted_and_the_last_one_is_told():

@@ -127,12 +127,34 @@ def test_a_stamp_reads_back():
         assert read_stamp(segment, b"MLXETEST", 2) == (1, 2**64 - 1)
 
 
-@pytest.mark.parametrize("place", [0, 9, 16, 24, 33, 4096 - 128, 4095])
-def test_a_damaged_stamp_is_refused_whichever_copy_it_is(place):
+PLACES = [0, 9, 16, 24, 33, 4096 - 128, 4095]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_stamp_with_one_damaged_copy_is_read_from_the_other(place):
     with Segment.create("damaged", 4096) as segment:
         write_stamp(segment, b"MLXETEST", 1, 2)
         segment.buffer[place] ^= 1
+        assert read_stamp(segment, b"MLXETEST", 2) == (1, 2)
+
+
+@pytest.mark.parametrize("place", PLACES[:5])
+def test_a_stamp_with_two_damaged_copies_is_refused(place):
+    with Segment.create("damaged", 4096) as segment:
+        write_stamp(segment, b"MLXETEST", 1, 2)
+        for copy in (0, 4096 - 128):
+            segment.buffer[copy + place] ^= 1
         with pytest.raises(ProtocolError, match="segment damaged"):
+            read_stamp(segment, b"MLXETEST", 2)
+
+
+def test_two_whole_stamps_that_contradict_each_other_are_refused():
+    with Segment.create("double", 4096) as segment:
+        write_stamp(segment, b"MLXETEST", 1, 2)
+        first = bytes(segment.buffer[:128])
+        write_stamp(segment, b"MLXETEST", 3, 4)
+        segment.buffer[:128] = first
+        with pytest.raises(ProtocolError, match="segment double"):
             read_stamp(segment, b"MLXETEST", 2)
 
 

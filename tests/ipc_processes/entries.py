@@ -191,6 +191,29 @@ def pair(spec, channel, fds):
     serve(channel, {"left": Echo({"side": "left"}, channel, None), "right": Echo({"side": "right"}, channel, None)})
 
 
+class Meeting(Echo):
+    """Its verbs need two threads at once."""
+
+    both = threading.Barrier(2)
+
+    def meet(self, times=1):
+        for _ in range(times):
+            self.both.wait(20)
+            self.channel.send({"notice": {"thread": threading.current_thread().name, "text": "x" * 50_000}})
+        return {"thread": threading.current_thread().name}
+
+    def close(self):
+        if "path" in self.spec:
+            with pathlib.Path(self.spec["path"]).open("a") as file:
+                file.write(f"{self.spec['side']}\n")
+
+
+def threads(spec, channel, fds):
+    page = ProgressPage(mmap.mmap(fds["page"], PAGE_BYTES))
+    sides = {side: Meeting({**spec, "side": side}, channel, page) for side in ("left", "right")}
+    serve(channel, {**sides, "main": Echo({}, channel, None)}, threaded=("left", "right"))
+
+
 def broken(spec, channel, fds):
     raise RuntimeError("cannot be built")
 

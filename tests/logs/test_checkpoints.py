@@ -61,12 +61,40 @@ def test_the_newest_are_kept_and_besides_the_solved_and_the_best(tmp_path):
     assert checkpoints.load(tmp_path, 8)[1]["number"] == 8
 
 
+def test_what_is_kept_for_its_score_alone_takes_no_place_of_the_newest_and_gives_way_to_a_better_one(tmp_path):
+    save(tmp_path, 1, keep=2, version=1)
+    save(tmp_path, 2, keep=2, version=1, best=True, score=5.0)
+    save(tmp_path, 3, keep=2, version=2)
+    save(tmp_path, 4, keep=2, version=3)
+    assert checkpoints.numbers(tmp_path) == [4, 3, 2]
+    save(tmp_path, 5, keep=2, version=3, best=True, score=7.0)
+    assert checkpoints.numbers(tmp_path) == [5, 4, 3]
+    assert checkpoints.load(tmp_path, "best")[1]["number"] == 5
+
+
+def test_of_two_alike_the_newer_one_is_the_best(tmp_path):
+    for number in range(1, 7):
+        save(tmp_path, number, keep=1, version=number, score=9.0 if number in (2, 4) else 1.0)
+    assert checkpoints.numbers(tmp_path) == [6, 4]
+    assert checkpoints.load(tmp_path, "best")[1]["number"] == 4
+
+
+def test_the_last_is_the_one_with_the_newest_weights_though_older_ones_were_saved_after_it(tmp_path):
+    save(tmp_path, 1, version=9)
+    save(tmp_path, 2, version=4, best=True, score=5.0)
+    save(tmp_path, 3, version=3, solved=True)
+    assert checkpoints.load(tmp_path, "last")[1]["number"] == 1
+    (tmp_path / "1" / "manifest.json").write_text("{}")
+    assert checkpoints.load(tmp_path, "last")[1]["number"] == 2
+
+
 def test_a_missing_kind_is_told(tmp_path):
     with pytest.raises(RunFailed, match="no checkpoint of kind 'last'"):
         checkpoints.load(tmp_path / "none")
     save(tmp_path, 1)
-    with pytest.raises(RunFailed, match="no checkpoint of kind 'solved'"):
-        checkpoints.load(tmp_path, "solved")
+    for kind in ("solved", "best"):
+        with pytest.raises(RunFailed, match=f"no checkpoint of kind '{kind}'"):
+            checkpoints.load(tmp_path, kind)
 
 
 def test_a_number_is_used_once(tmp_path):

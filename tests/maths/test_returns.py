@@ -64,6 +64,62 @@ def test_the_discount_by_steps_left_stays_between_its_bounds():
     assert discount[2] == discount[3] == 0.99
 
 
+def slow_by_state(reward, next_value, terminated, discount):
+    """sum_i (prod of the discounts of the rows before i) r_i, then the product of all of them times V at the end."""
+    length, result = len(reward), []
+    for t in range(length):
+        total, factor = 0.0, 1.0
+        for i in range(t, length):
+            total += factor * reward[i]
+            factor *= discount[i]
+        result.append(total if terminated else total + factor * next_value[-1])
+    return np.array(result)
+
+
+@pytest.mark.parametrize("terminated", [True, False])
+@pytest.mark.parametrize("length", [1, 2, 9])
+def test_returns_by_state_equal_the_sum(terminated, length):
+    reward, next_value, discount = np.random.default_rng(length).random((3, length))
+    split = returns.by_state(reward, terminated, discount)
+    np.testing.assert_allclose(target(split, next_value), slow_by_state(reward, next_value, terminated, discount))
+    np.testing.assert_array_equal(split.cut, [length - 1] * length)
+
+
+def test_returns_by_state_in_numbers():
+    """Rewards 3, 3, -10 with discounts 0.9, 0.5, 0.7: -10; 3 - 5 = -2; 3 - 1.8 = 1.2. Cut: 0.7, 0.35, 0.315 of V."""
+    reward, discount = np.array([3.0, 3.0, -10.0]), np.array([0.9, 0.5, 0.7])
+    ended, cut = returns.by_state(reward, True, discount), returns.by_state(reward, False, discount)
+    np.testing.assert_allclose(ended.partial, [1.2, -2.0, -10.0])
+    np.testing.assert_allclose(ended.coefficient, [0.0, 0.0, 0.0])
+    np.testing.assert_allclose(cut.partial, [1.2, -2.0, -10.0])
+    np.testing.assert_allclose(cut.coefficient, [0.315, 0.35, 0.7])
+
+
+def test_one_discount_for_all_states_gives_the_ordinary_return():
+    reward, next_value = np.random.default_rng(0).random((2, 6))
+    split = returns.by_state(reward, False, np.full(6, 0.8))
+    np.testing.assert_allclose(target(split, next_value), slow_n_step(reward, next_value, False, 0.8, 6))
+
+
+def test_the_discount_by_state_falls_to_the_nearest_limit():
+    """Half way to 2.4 is 0.5 + 0.49/2; a quarter to 0.2 is 0.5 + 0.49 * 3/4; the nearer of both counts; out is low."""
+    obs = np.array([[0, 9, 0, 9], [1.2, 0, 0, 0], [-1.2, 0, 0.05, 0], [0, 0, -0.05, 0], [2.4, 0, 0, 0], [7, 0, 0, 0]])
+    discount = returns.state_discount(obs, (2.4, None, 0.2, None))
+    np.testing.assert_allclose(discount, [0.99, 0.745, 0.745, 0.8675, 0.5, 0.5])
+    np.testing.assert_allclose(returns.state_discount(obs[:2], (2.4, None, 0.2, None), 0.0, 1.0), [1.0, 0.5])
+
+
+@pytest.mark.parametrize("limits", [(None, None), (1.0,), (0.0, None), (-1.0, None)])
+def test_limits_that_do_not_fit_are_refused(limits):
+    with pytest.raises(ValueError, match="state_discount: expected"):
+        returns.state_discount(np.zeros((3, 2)), limits)
+
+
+def test_a_discount_for_another_number_of_rows_is_refused():
+    with pytest.raises(ValueError, match="by_state: expected a discount for each row"):
+        returns.by_state(np.ones(3), True, np.ones(1))
+
+
 @pytest.mark.parametrize("reward", [np.zeros(0), np.zeros((3, 2))])
 def test_rewards_that_are_no_segment_are_refused(reward):
     with pytest.raises(ValueError, match="expected shape"):

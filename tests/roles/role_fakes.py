@@ -159,7 +159,7 @@ class FakeAlgorithm:
     def load(self, flat):
         self.loaded.append(flat.copy())
 
-    def act(self, obs, rng):
+    def act(self, obs, rng, clock):
         return {"action": rng.integers(0, 2, len(obs)), "log_prob": np.full(len(obs), -0.5, np.float32)}
 
     def derive(self, segment):

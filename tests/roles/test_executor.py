@@ -1,5 +1,7 @@
 """The executor: true rows, whole rollouts, faults that stay where they are."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakePage, FakeTask, FakeWeights
@@ -116,6 +118,16 @@ def test_every_episode_has_a_seed_of_its_own():
     seeds = [seed for _, seed, _ in task.seeds]
     assert len(set(seeds)) == len(seeds) == 40
     assert {finished for _, _, finished in task.seeds} == {5}
+
+
+def test_the_clock_counts_the_executors_steps_over_rollouts_and_lives():
+    executor, _, _, _ = make(FakeTask([3, 4]), sync="rollout", rollout_steps=3)
+    seen = []
+    act = executor.algorithm.act
+    executor.algorithm.act = lambda obs, rng, clock: seen.append(dataclasses.astuple(clock)) or act(obs, rng, clock)
+    executor.generate(rollout=0, finished_episodes=2)
+    executor.generate(rollout=7, finished_episodes=9, steps=100)  # as its supervisor knows after a restart
+    assert seen == [(0, 2, 0), (2, 2, 0), (4, 2, 0), (100, 9, 7), (102, 9, 7), (104, 9, 7)]
 
 
 def test_a_fault_is_told_its_row_is_not_kept_and_the_others_go_on():

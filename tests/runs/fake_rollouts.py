@@ -30,7 +30,7 @@ class Fake:
     def load(self, flat):
         self._flat = np.array(flat)
 
-    def act(self, obs, rng):
+    def act(self, obs, rng, clock):
         action = rng.integers(0, 2, len(obs))
         return {"action": action, "log_prob": np.full(len(obs), np.log(0.5))}
 

@@ -1,6 +1,5 @@
-"""What a run saved: loaded in Python, played and tested by a new process, compared over seeds."""
+"""What a run saved: loaded in Python, played and tested by a new process."""
 
-import re
 import subprocess
 import sys
 
@@ -8,8 +7,7 @@ import numpy as np
 import pytest
 
 from mlxe_async import load_policy
-from mlxe_async.cli.compare import parse_seeds
-from mlxe_async.errors import ResourceError, SettingsError
+from mlxe_async.errors import ResourceError
 
 SOLVING = {
     "stop": {"solved": True, "env_steps": 100_000},
@@ -60,43 +58,3 @@ def test_the_version_that_solved_the_task_is_saved_loaded_played_and_tested(solv
 def test_a_policy_that_does_not_exist_is_refused_by_name(tmp_path):
     with pytest.raises(ResourceError, match="there is no run"):
         load_policy(tmp_path / "nothing")
-
-
-@pytest.mark.parametrize(
-    ("text", "seeds"), [("3", [3]), ("1,5", [1, 5]), ("1000..1003", [1000, 1001, 1002, 1003]), ("7..7", [7])]
-)
-def test_seeds_are_given_as_a_list_or_a_range(text, seeds):
-    assert parse_seeds(text) == seeds
-
-
-@pytest.mark.parametrize("text", ["", "a", "5..1", "1..", "1-3", "-1", "1..99999999"])
-def test_other_seeds_are_refused(text):
-    with pytest.raises(SettingsError, match="--seeds"):
-        parse_seeds(text)
-
-
-def test_compare_runs_each_file_with_each_seed_and_tells_failures_as_failures(tmp_path):
-    file = tmp_path / "quick.toml"
-    file.write_text(
-        f"""
-[run]
-dir = "{tmp_path}"
-[stop]
-solved = true
-episodes = 4
-[task]
-env = "CartPole-v1"
-[schedule]
-kind = "is"
-[evaluation]
-enabled = true
-"""
-    )
-    short = ("--set", "evaluation.max_episode_steps=400", "--set", "evaluation.screen_steps=100")
-    out = command("compare", str(file), "--seeds", "1,2", "--baselines", "2", *short)
-    rows = [line for line in out.splitlines() if line.startswith("| quick |")]
-    assert [row.split("|")[2].strip() for row in rows] == ["1", "2"]
-    assert all("| episodes |" in row for row in rows)
-    assert "| **quick** | median | 0 of 2 | - | - | - |" in out
-    assert re.search(r"fixed linear \(0\.1, 0\.3, 1, 0\.4\): 1 of 1 pass one test", out)
-    assert "untrained ReLU 64,64: " in out

@@ -8,9 +8,17 @@ import pytest
 from pydantic import BaseModel
 
 from mlxe_async.errors import SettingsError
-from mlxe_async.settings import IsSchedule, OaSchedule, SerialSchedule, Settings, load_settings
+from mlxe_async.settings import (
+    IaSchedule,
+    IsSchedule,
+    IstbSchedule,
+    OaSchedule,
+    SerialSchedule,
+    Settings,
+    load_settings,
+)
 
-VARIANTS = {"is": IsSchedule, "oa": OaSchedule, "serial": SerialSchedule}
+VARIANTS = {"is": IsSchedule, "ia": IaSchedule, "istb": IstbSchedule, "oa": OaSchedule, "serial": SerialSchedule}
 
 
 def write(folder: Path, text: str | bytes, name: str = "run.toml") -> Path:
@@ -61,7 +69,7 @@ def is_plain(annotation, kind: type) -> bool:
 def tree_with(table: str, key: str, value) -> dict:
     """A minimal tree in which one key has a value; `kind` is set so that the key belongs there."""
     tree = minimal()
-    if table == "schedule" and key in OaSchedule.model_fields and key not in IsSchedule.model_fields:
-        tree["schedule"] = {"kind": "oa"}
+    if table == "schedule" and key not in IsSchedule.model_fields:
+        tree["schedule"] = {"kind": next(kind for kind, model in VARIANTS.items() if key in model.model_fields)}
     tree.setdefault(table, {})[key] = value
     return tree

@@ -70,7 +70,10 @@ def test_a_key_of_another_kind_of_schedule_is_told_apart_from_a_typing_mistake(t
 
 def test_an_unknown_kind_of_schedule_names_those_there_are(tmp_path):
     [line] = problems_of(write(tmp_path, '[task]\nenv = "A-v0"\n[schedule]\nkind = "oaa"\n'))
-    assert line == 'run.toml:4: schedule.kind: got "oaa", expected "is", "oa" or "serial"; did you mean "oa"?'
+    assert (
+        line
+        == 'run.toml:4: schedule.kind: got "oaa", expected "ia", "is", "istb", "oa" or "serial"; did you mean "oa"?'
+    )
 
 
 def test_a_wrong_choice_names_all_choices_and_the_nearest():

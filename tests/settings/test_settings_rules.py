@@ -8,6 +8,7 @@ from mlxe_async.settings import load_settings
 CONTRADICTIONS = [
     ({"schedule": {"executors": 2, "min_executors": 3}}, "schedule.min_executors", "schedule.executors"),
     ({"schedule": {"envs_per_executor": 4, "sync": "episode"}}, "schedule.sync", "schedule.envs_per_executor"),
+    ({"schedule": {"kind": "istb", "memorizer": "own"}}, "schedule.memorizer", "schedule.kind"),
     ({"memory": {"capacity_rows": 200, "keep_rows": 201}}, "memory.keep_rows", "memory.capacity_rows"),
     ({"memory": {"capacity_rows": 300, "chunk_rows": 301}}, "memory.chunk_rows", "memory.capacity_rows"),
     ({"schedule": {"executors": 1}, "memory": {"keep_rows": 1025}}, "memory.keep_rows", "memory.capacity_rows"),
@@ -16,6 +17,8 @@ CONTRADICTIONS = [
     ({"evaluation": {"rule": "mean_return"}}, "evaluation.threshold", "evaluation.rule"),
     ({"evaluation": {"threshold": 1.0}}, "evaluation.threshold", "evaluation.rule"),
     ({"stop": {"solved": True}}, "stop.solved", "evaluation.enabled"),
+    ({"stop": {"steps_after_solved": 1000}}, "stop.steps_after_solved", "stop.solved"),
+    ({"schedule": {"kind": "oa"}, "learner": {"promote_best": 3}}, "learner.promote_best", "schedule.kind"),
 ]
 
 

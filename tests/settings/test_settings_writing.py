@@ -105,13 +105,25 @@ def test_an_algorithms_good_table_has_no_problems():
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
 def test_every_preset_is_valid_and_explains_each_of_its_keys(path):
     settings = load_settings(path)
-    if path.stem in ("serial", "is", "oa"):
+    if path.stem in ("serial", "istb", "is", "ia", "oa"):
         assert settings.schedule.kind == path.stem
     assert algorithm_problems(load_algorithm(settings.algorithm.name).Settings, settings.algorithm.table) == []
     for line in path.read_text().splitlines():
         assert len(line) <= 120
         if "=" in line and not line.startswith("#"):
             assert "#" in line, line
+
+
+@pytest.mark.parametrize("kind", ["istb", "ia"])
+def test_presets_of_the_other_rounds_differ_from_is_in_their_schedule_alone(kind):
+    other, reference = (load_settings(PRESETS[0].parent / f"{name}.toml") for name in (kind, "is"))
+    tables = {name for name in type(reference).model_fields if name not in ("run", "schedule")}
+    assert all(getattr(other, name) == getattr(reference, name) for name in tables)
+    shared = set(type(reference.schedule).model_fields) - {"kind"}
+    assert {key: getattr(other.schedule, key) for key in shared} == {
+        key: getattr(reference.schedule, key) for key in shared
+    }
+    assert other.run.model_copy(update={"name": "is"}) == reference.run
 
 
 def test_places_are_kept_for_what_is_judged_later(tmp_path):

@@ -31,7 +31,7 @@ def test_the_first_reason_stays():
     budget = budget_of(env_steps=1)
     budget.finish("SIGINT")
     budget.counters.env_steps = 5
-    budget.spend([None])
+    budget.spend([{}])
     budget.finish("solved")
     assert budget.reason == "SIGINT"
     assert budget.counters.rollouts == 1
@@ -42,6 +42,38 @@ def test_seconds_count_from_the_beginning():
     assert budget.remaining
     budget.began -= 1.0
     assert not budget.remaining
+
+
+def test_solved_ends_the_run_only_where_it_is_asked_for():
+    budget = budget_of(solved=False)
+    budget.note_solved()
+    assert budget.remaining
+    budget = budget_of(solved=True, steps_after_solved=None)
+    budget.note_solved()
+    assert budget.reason == "solved"
+
+
+def test_so_many_steps_after_it_was_solved_it_runs_out():
+    budget = budget_of(solved=True, steps_after_solved=100)
+    budget.counters.env_steps = 5000
+    assert budget.remaining
+    assert "steps_after_solved" not in budget.limits()
+    budget.note_solved()
+    budget.counters.env_steps = 5099
+    budget.note_solved()  # a second time changes nothing
+    assert budget.remaining
+    assert budget.spent("steps_after_solved") / budget.limits()["steps_after_solved"] == 0.99
+    budget.counters.env_steps = 5100
+    assert not budget.remaining
+    assert budget.reason == "solved"
+
+
+def test_other_conditions_hold_after_it_was_solved_too():
+    budget = budget_of(solved=True, steps_after_solved=100, episodes=3)
+    budget.note_solved()
+    budget.counters.episodes = 3
+    assert not budget.remaining
+    assert budget.reason == "episodes"
 
 
 def test_whoever_waits_is_woken_when_it_runs_out():

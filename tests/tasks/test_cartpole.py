@@ -157,10 +157,24 @@ def test_evaluation_keeps_the_features_and_nothing_else():
     assert task.is_plain_cartpole
 
 
-@pytest.mark.parametrize("name", list(ALL))
-def test_a_switch_on_another_environment_is_refused_by_its_name(name):
-    with pytest.raises(TaskError, match=rf'task\.{name}: is for CartPole, got task.env = "Acrobot-v1"'):
+@pytest.mark.parametrize("name", ["adverse_starts", "shaped_reward", "mirror", "features"])
+def test_a_switch_of_an_environment_that_declares_nothing_is_refused_by_its_name(name):
+    with pytest.raises(TaskError, match=rf"task\.{name}: Acrobot-v1 declares no \w+: .* an attribute mlxe_help"):
         VectorTask({"env": "Acrobot-v1", name: True}, 1)
+
+
+def test_the_squared_position_is_for_cartpole_and_is_all_the_features_that_it_has():
+    with pytest.raises(TaskError, match=r'task\.squared_position: is for CartPole, got task.env = "Acrobot-v1"'):
+        VectorTask({"env": "Acrobot-v1", "squared_position": True}, 1)
+    with pytest.raises(TaskError, match=r"task\.features: CartPole's feature is task\.squared_position"):
+        vector(features=True)
+
+
+def test_failure_limits_are_declared_without_a_switch_and_not_where_a_wrapper_may_change_what_is_seen():
+    assert vector().spaces.limits == pytest.approx((2.4, None, 0.20943951, None))
+    assert vector(squared_position=True).spaces.limits == pytest.approx((2.4, None, 0.20943951, None, None))
+    assert vector(wrappers=["gymnasium.wrappers:FlattenObservation"]).spaces.limits is None
+    assert VectorTask({"env": "Acrobot-v1"}, 1).spaces.limits is None
 
 
 def test_a_switch_together_with_wrappers_is_refused_naming_both():

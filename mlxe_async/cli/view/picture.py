@@ -261,7 +261,9 @@ class Picture:
         prefix, _, index = process.rpartition("-") if process[-1:].isdigit() else (process, "", "")
         role = _PROCESSES.get(prefix, event.get("role") if not process else None)
         if role not in ROLES:
-            return list(self.lanes.values()) if process == "mlxe-serial" else []
+            if process not in ("mlxe-serial", "mlxe-istb"):
+                return []
+            return [lane for lane in self.lanes.values() if process == "mlxe-serial" or lane.role != "evaluator"]
         lanes = [self._lane(role, int(index) if index else event.get("idx"))]
         memorizer = self.lanes.get(("memorizer", None))
         if role == "learner" and memorizer and not memorizer.own_process:

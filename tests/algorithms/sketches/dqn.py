@@ -57,7 +57,7 @@ class DQN:
     def load(self, flat):
         self.acting, self.epsilon = NumpyNetwork(self.network, flat[:-1]), float(flat[-1])
 
-    def act(self, obs, rng):
+    def act(self, obs, rng, clock):
         best = self.greedy(obs)
         explore = rng.random(len(obs)) < self.epsilon
         action = np.where(explore, rng.integers(0, self.network.heads["q"][-1], len(obs)), best)

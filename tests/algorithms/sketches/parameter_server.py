@@ -16,7 +16,7 @@ class ParameterServerA3C(A3C):
     delay_compensation = 2.0
 
     def differentiate(self, batch, clock):
-        metrics, _ = self._differentiate(batch)
+        metrics = self._differentiate(batch, clock)
         return self._learned.gradient.numpy().copy(), metrics
 
     def apply(self, gradient, worker_weights, clock):

@@ -54,7 +54,7 @@ class PPO:
     def load(self, flat):
         self.acting = NumpyNetwork(self.network, flat)
 
-    def act(self, obs, rng):
+    def act(self, obs, rng, clock):
         scores = self._scores(obs)
         action = (scores + rng.gumbel(size=scores.shape)).argmax(-1)
         return {"action": action, "log_prob": np.take_along_axis(scores, action[:, None], -1)[:, 0]}

@@ -1,0 +1,119 @@
+"""What executors and evaluators use of an actor-critic for discrete actions; numpy alone.
+
+The flat vector that is published holds the network's weights and then, where observations are normalised, the moments
+they are normalised by, so that both travel under one version. A noisy network's actions are chosen under noise that is
+drawn here; its best actions never are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.algorithms.exploration import ExplorationFields, epsilon, mixture
+from mlxe_async.algorithms.fields import ActorCriticFields
+from mlxe_async.algorithms.interface import ActingClock, Rows, flat_observations
+from mlxe_async.maths import categorical, normaliser
+from mlxe_async.networks import Floats, Network, NumpyNetwork, parameter_count
+from mlxe_async.rows import Array, Spaces
+
+Evaluated = Callable[[str, Array], Floats]
+
+
+def shown(obs: Array, moments: normaliser.Moments | None) -> Array:
+    """What a network is shown instead of flattened observations (..., O); the same, if there are no moments."""
+    return obs if moments is None else normaliser.normalise(obs, moments.mean, moments.variance)
+
+
+class SoftmaxActor:
+    """Acts by a softmax over the outputs of the head `policy`; an actor-critic is derived from it.
+
+    Args:
+        fields: shape of the network, whose heads are `policy`, with one output for each action, and `value`.
+        spaces: of the task.
+        values: outputs of the critic.
+        explore: how the behaviour departs from the policy; left out, not at all.
+
+    Raises:
+        ValueError: the task has no discrete actions, or `input_scale` does not fit its observations.
+    """
+
+    def __init__(
+        self, fields: ActorCriticFields, spaces: Spaces, *, values: int = 1, explore: ExplorationFields | None = None
+    ) -> None:
+        if spaces.actions is None:
+            raise ValueError(f"algorithm.name: {type(self).__name__.lower()} needs a task with discrete actions")
+        self.spaces, self._normalises = spaces, fields.normalise
+        self._explore = explore or ExplorationFields.model_validate({})
+        inputs = int(np.prod(spaces.observation_shape))
+        heads = {"policy": (*fields.policy, spaces.actions), "value": (*fields.value, values)}
+        look = (fields.activation, fields.input_scale, fields.layer_norm, self._explore.noisy)
+        self.network = Network(inputs, fields.common, heads, *look)
+        self._weights = parameter_count(self.network.parameters)
+        self.parameters = self.network.parameters + (normaliser.parameters(inputs) if self._normalises else ())
+
+    def initial(self, seed: int | list[int], gains: dict[str, float] | None = None) -> Floats:
+        """Fresh weights and no moments (P,); see `Network.initial`."""
+        moments = normaliser.pack(normaliser.nothing(self.network.inputs)) if self._normalises else ()
+        return np.concatenate([self.network.initial(seed, gains), moments], dtype=np.float32)
+
+    def load(self, flat: Floats) -> None:
+        """Act with these weights, and this normalisation, from now on."""
+        self._flat = np.array(flat)
+        self._acting = self._behaving = self._evaluator(self._flat)
+        self._drawn: ActingClock | None = None
+        self._versions: tuple[Floats, Evaluated] | None = None
+
+    def act(self, obs: Array, rng: np.random.Generator, clock: ActingClock) -> Rows:
+        """Sample from the behaviour policy, with the log-probability of that mixture under the noise in use."""
+        if self.network.noisy:
+            self._refresh_noise(rng, clock)
+        log_probs = self._log_probs(obs, clock)
+        action = categorical.sample(log_probs, rng)
+        return {"action": action, "log_prob": categorical.of_action(log_probs, action)}
+
+    def greedy(self, obs: Array) -> Array:
+        """The most probable action."""
+        return np.asarray(self._acting("policy", obs).argmax(-1))
+
+    def greedy_many(self, flats: Floats, obs: Array) -> Array:
+        """The most probable actions of several versions, each with its own normalisation."""
+        if self._versions is None or self._versions[0] is not flats:
+            self._versions = (flats, self._evaluator(flats))
+        return np.asarray(self._versions[1]("policy", obs).argmax(-1))
+
+    def behaviour_log_prob(self, obs: Array, action: Array, clock: ActingClock | None = None) -> Floats:
+        """The log-probability that `act` stores: under the noise in use, and epsilon as at `clock` or the start."""
+        return categorical.of_action(self._log_probs(obs, clock or ActingClock()), action)
+
+    def _log_probs(self, obs: Array, clock: ActingClock) -> Floats:
+        log_probs, explore = categorical.log_softmax(self._behaving("policy", obs)), self._explore
+        if explore.behaviour == "softmax":
+            return log_probs
+        return mixture(log_probs, explore.behaviour, epsilon(explore, clock))
+
+    def _refresh_noise(self, rng: np.random.Generator, clock: ActingClock) -> None:
+        """Draw the noise with new weights, at a rollout's start, and every `noise_every` steps."""
+        drawn, every = self._drawn, self._explore.noise_every
+        if drawn and drawn.rollouts == clock.rollouts and not (every and clock.steps - drawn.steps >= every):
+            return
+        self._drawn = ActingClock(clock.steps, clock.episodes, clock.rollouts)
+        self._behaving = self._evaluator(self._flat, self.network.noise(rng))
+
+    def _evaluator(self, flat: Floats, noise: Any = None) -> Evaluated:
+        """A head's outputs (..., B, outputs) for raw observations, for one version (P,) or several (V, P)."""
+        weights, moments = self._split(flat)
+        network = NumpyNetwork(self.network, weights, noise)
+        if moments is None and len(self.spaces.observation_shape) == 1:
+            return network  # observations are shown as they are, without the cost of asking in every step
+        if moments and flat.ndim == 2:
+            moments = normaliser.Moments(moments.mean[:, None], moments.variance[:, None], moments.rows)
+        return lambda head, obs: network(head, shown(flat_observations(obs, self.spaces), moments))
+
+    def _split(self, flat: Floats) -> tuple[Floats, normaliser.Moments | None]:
+        """The network's weights and, if observations are normalised, the moments that travel with them."""
+        if not self._normalises:
+            return flat, None
+        return flat[..., : self._weights], normaliser.unpack(flat[..., self._weights :])

@@ -1,0 +1,82 @@
+"""How a policy is departed from to see more: mixtures with its best action or with chance, and noise in its weights.
+
+Papers: Mnih et al. 2015 (epsilon-greedy), Fortunato et al. 2018 (noisy networks), and the public MLxE scripts, whose
+reversed epsilon-greedy takes the best action now and then instead of a random one: a policy that is still uncertain
+is seen to do what it would do once it is not.
+
+Every departure is a distribution mu(a|s) that is drawn from like any other, so that the log-probability stored with
+an action is that of the mixture, and replayed rows can be corrected by it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, Field, model_validator
+
+from mlxe_async.algorithms.interface import ActingClock
+from mlxe_async.networks import Floats
+
+Behaviour = Literal["softmax", "epsilon_greedy", "reversed"]
+NEVER = 1e-12  # stands for the probability 0 where a logarithm is taken
+
+
+class ExplorationFields(BaseModel):
+    """What a discrete policy's executors do beside sampling from it."""
+
+    behaviour: Behaviour = Field(
+        "softmax",
+        description="softmax samples the policy; epsilon_greedy takes its best action, or at random with probability "
+        "epsilon; reversed samples, or takes the best with probability epsilon.",
+    )
+    epsilon: float = Field(0.1, ge=0, le=1, description="That probability at the start; higher departs more often.")
+    epsilon_factor: float = Field(
+        0.995,
+        gt=0,
+        le=10,
+        description="Epsilon's factor per unit of its clock; higher falls more slowly, above 1 grows.",
+    )
+    epsilon_min: float = Field(0.0, ge=0, le=1, description="Epsilon never falls below; higher departs for ever.")
+    epsilon_max: float = Field(1.0, ge=0, le=1, description="Epsilon never grows beyond; higher departs more often.")
+    epsilon_clock: Literal["step", "episode", "iteration"] = Field(
+        "step",
+        description="Epsilon changes with an executor's own steps, the run's episodes, or the executor's rollouts.",
+    )
+    noisy: bool = Field(False, description="Act and learn with weights under learned noise (NoisyNets), test without.")
+    noise_every: int = Field(
+        0, ge=0, description="Steps between two draws of the noise; higher varies less, 0: one a rollout."
+    )
+
+    @model_validator(mode="after")
+    def _limits_in_order(self) -> ExplorationFields:
+        if self.epsilon_min > self.epsilon_max:
+            raise ValueError(f"epsilon_min: got {self.epsilon_min}, expected at most epsilon_max = {self.epsilon_max}")
+        return self
+
+
+def epsilon(fields: ExplorationFields, clock: ActingClock) -> float:
+    """Epsilon = epsilon * epsilon_factor ** (units of the clock), within [epsilon_min, epsilon_max]."""
+    units = {"step": clock.steps, "episode": clock.episodes, "iteration": clock.rollouts}[fields.epsilon_clock]
+    # By logarithms: a factor above 1 would overflow in a long run, a share never exceeds 1.
+    grown = math.log(fields.epsilon) + units * math.log(fields.epsilon_factor) if fields.epsilon else -math.inf
+    return min(fields.epsilon_max, max(fields.epsilon_min, math.exp(min(0.0, grown))))
+
+
+def mixture(log_probs: Floats, behaviour: Behaviour, share: float) -> Floats:
+    """Log mu (B, A) of the behaviour, given log pi (B, A) of the policy.
+
+    `"softmax"`: pi. `"epsilon_greedy"`: share / A + (1 - share) [a is best]. `"reversed"`: share [a is best] +
+    (1 - share) pi.
+    """
+    if behaviour == "softmax":
+        return log_probs
+    actions = log_probs.shape[-1]
+    best = np.arange(actions) == log_probs.argmax(-1, keepdims=True)
+    if behaviour == "epsilon_greedy":
+        probability = share / actions + (1 - share) * best
+    else:
+        probability = share * best + (1 - share) * np.exp(log_probs)
+    result: Floats = np.log(np.maximum(probability, NEVER)).astype(np.float32)
+    return result

@@ -1,0 +1,70 @@
+"""Settings that algorithms are composed of: fields that belong together, and what follows from them alone."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from mlxe_async.algorithms.interface import Priorities
+from mlxe_async.networks import Activation
+from mlxe_async.optimisers import OptimiserKind
+
+Factor = Literal["age", "risk", "td"]
+Sizes = tuple[Annotated[int, Field(ge=1, le=65536)], ...]
+
+
+class ActorCriticFields(BaseModel):
+    """An actor and a critic, side by side or on layers that they share."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    common: Sizes = Field((), description="Layers that actor and critic share; more let them learn from each other.")
+    policy: Sizes = Field((64, 64), description="The actor's own layers; more represent finer policies, but slower.")
+    value: Sizes = Field((64, 64), description="The critic's own layers; more represent finer values, but slower.")
+    activation: Activation = Field("tanh", description="tanh gives smooth policies, relu sharper ones.")
+    layer_norm: bool = Field(False, description="Normalise each layer: steadier when inputs differ much in size.")
+    input_scale: tuple[float, ...] = Field((1.0,), description="Factor per input; raising one makes it matter sooner.")
+    normalise: bool = Field(False, description="Show the network (obs - mean) / deviation of what was seen so far.")
+
+
+class StepFields(BaseModel):
+    """How long the steps of the optimiser are; they shrink with the run's finished episodes."""
+
+    optimiser: OptimiserKind = Field("radam", description="radam starts more carefully than adam.")
+    learning_rate: float = Field(1e-3, gt=0, description="Higher learns faster, until it forgets or diverges.")
+    learning_rate_decay: float = Field(0.998, gt=0, le=1, description="Factor per finished episode; 1 never decays.")
+    learning_rate_min: float = Field(1e-6, ge=0, description="Higher keeps late learning faster.")
+    max_gradient_norm: float = Field(0.0, ge=0, description="Longer gradients are cut to this; 0 never cuts.")
+
+    def rate(self, episodes: int) -> float:
+        """The learning rate after so many episodes: max(minimum, first * decay ** episodes)."""
+        return max(self.learning_rate_min, self.learning_rate * self.learning_rate_decay**episodes)
+
+
+class PriorityFields(BaseModel):
+    """Which rows of a replay memory come more often; all of them are judged anew at each learning phase."""
+
+    priorities: tuple[Factor, ...] = Field(
+        (), description="Rows come more often if new (age), close to failure (risk), or misjudged (td); none: evenly."
+    )
+    priority_exponent: float = Field(0.4, ge=0, le=1, description="Higher samples more unevenly.")
+    priority_exponent_growth: float = Field(
+        0.0, ge=0, le=1, description="Added per learning phase and executor, up to 1; higher grows uneven sooner."
+    )
+    priority_correction: float = Field(0.0, ge=0, le=1, description="Higher undoes more of the sampling's bias.")
+
+    @model_validator(mode="after")
+    def _each_once(self) -> PriorityFields:
+        if len(set(self.priorities)) < len(self.priorities):
+            raise ValueError(f"priorities: expected each factor once, got {', '.join(self.priorities)}")
+        return self
+
+    @property
+    def how_to_draw(self) -> Priorities:
+        """What the memory is told."""
+        if not self.priorities:
+            return Priorities()
+        return Priorities(
+            "factors", self.priorities, self.priority_exponent, self.priority_exponent_growth, self.priority_correction
+        )

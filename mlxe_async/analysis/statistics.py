@@ -1,0 +1,305 @@
+"""Statistics of a study: few runs, skewed times, and failures that count.
+
+A failed run is not a missing value. Wherever a quantity is "less is better" (episodes, seconds), a failure stands as
+infinity, worse than anything: medians, intervals and tests treat it so, and say None where the answer falls on one.
+
+Interquartile mean and percentile bootstrap as recommended by Agarwal et al. 2021 (Deep reinforcement learning at the
+edge of the statistical precipice); the estimator of survival by Kaplan & Meier 1958; the exact bound of a share by
+Clopper & Pearson 1934. All random draws come from a fixed seed, so the same outcomes give the same table.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Doubles = NDArray[np.float64]
+
+RESAMPLES = 2000
+LEVEL = 0.95
+EXACT_SIGNS = 14  # up to so many pairs all sign patterns are tried, beyond that a sample of them
+SIGN_SAMPLES = 20_000
+_SEED = 20_260_101
+
+
+def iqm(values: Sequence[float] | Doubles) -> float:
+    """Mean of the middle half; where a quarter is no whole number, values on the border count in part.
+
+    Raises:
+        ValueError: there are no values.
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    count = len(ordered)
+    if not count:
+        raise ValueError("interquartile mean: expected at least one value, got none")
+    # Each value takes 1/count of the way from 0 to 1; what of it lies between 1/4 and 3/4 is its weight.
+    edges = np.arange(count + 1) / count
+    weights = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0.0, None)
+    inside = weights > 1e-12
+    return float(np.sum(ordered[inside] * weights[inside]) / weights[inside].sum())
+
+
+def median(values: Sequence[float] | Doubles) -> float:
+    """The middle value, or the mean of the two middle ones; infinity where it falls on one.
+
+    Raises:
+        ValueError: there are no values.
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    if not len(ordered):
+        raise ValueError("median: expected at least one value, got none")
+    return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
+
+
+def quantile(values: Sequence[float] | Doubles, share: float, *, upper: bool) -> float:
+    """The value that a share of all lie below; between two neighbours it takes one of them, so infinity is fine.
+
+    Args:
+        values: any order.
+        share: from 0 to 1.
+        upper: which neighbour: the greater one, or the smaller one.
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    place = share * (len(ordered) - 1)
+    return float(ordered[math.ceil(place) if upper else math.floor(place)])
+
+
+def bootstrap(
+    values: Sequence[float] | Doubles,
+    statistic: Callable[[Doubles], float] = median,
+    *,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of a statistic of independent values (n,) or rows (n, k) that stay together.
+
+    Args:
+        values: one per run; rows where several quantities of a run, or of a pair of runs, belong together.
+        statistic: of such an array.
+        level: share of resamples inside the interval.
+        resamples: how often to draw n values with replacement.
+    """
+    data = np.asarray(values, dtype=np.float64)
+    rng = np.random.default_rng(_SEED)
+    draws = rng.integers(len(data), size=(resamples, len(data)))
+    replicates = np.array([statistic(data[draw]) for draw in draws])
+    tail = (1 - level) / 2
+    return quantile(replicates, tail, upper=False), quantile(replicates, 1 - tail, upper=True)
+
+
+@dataclass(frozen=True)
+class SurvivalCurve:
+    """Share of runs that have not got there yet: 1 before the first time, then `shares[i]` from `times[i]` on.
+
+    Args:
+        times: at which at least one run got there, ascending.
+        shares: of the runs not there yet, just after each.
+        censored: when runs ended that never got there.
+    """
+
+    times: tuple[float, ...]
+    shares: tuple[float, ...]
+    censored: tuple[float, ...]
+
+    @property
+    def median(self) -> float | None:
+        """The first time by which half of the runs have got there; None when that was never reached."""
+        reached = (time for time, share in zip(self.times, self.shares, strict=True) if share <= 0.5 + 1e-12)
+        return next(reached, None)
+
+
+def kaplan_meier(times: Sequence[float], happened: Sequence[bool]) -> SurvivalCurve:
+    """Product-limit estimator: at each time the share is multiplied by 1 - events / runs still under way.
+
+    Args:
+        times: when each run got there, or was given up.
+        happened: which of the two. A run given up at a time was still under way for events at that time.
+
+    Raises:
+        ValueError: the two differ in length.
+    """
+    if len(times) != len(happened):
+        raise ValueError(f"kaplan_meier: expected as many times as verdicts, got {len(times)} and {len(happened)}")
+    share, at, shares = 1.0, [], []
+    for time in sorted({t for t, event in zip(times, happened, strict=True) if event}):
+        events = sum(event and t == time for t, event in zip(times, happened, strict=True))
+        under_way = sum(t >= time for t in times)
+        share *= 1 - events / under_way
+        at.append(float(time))
+        shares.append(share)
+    given_up = sorted(float(t) for t, event in zip(times, happened, strict=True) if not event)
+    return SurvivalCurve(tuple(at), tuple(shares), tuple(given_up))
+
+
+def binomial_tail(successes: int, trials: int, share: float) -> float:
+    """Probability of at most so many successes in independent trials, each with that probability."""
+    if share <= 0 or successes >= trials:
+        return 1.0
+    if share >= 1:
+        return 0.0
+    logs = [
+        math.lgamma(trials + 1)
+        - math.lgamma(k + 1)
+        - math.lgamma(trials - k + 1)
+        + k * math.log(share)
+        + (trials - k) * math.log1p(-share)
+        for k in range(successes + 1)
+    ]
+    return min(1.0, math.fsum(map(math.exp, logs)))
+
+
+def share_bound(failures: int, runs: int, level: float = LEVEL) -> float:
+    """Exact one-sided upper bound (Clopper-Pearson) of the share of failures: with 0 of 100 it is 3.0 %.
+
+    With a share above it, so few failures would have been seen with a probability of less than 1 - `level`.
+
+    Raises:
+        ValueError: the counts are impossible.
+    """
+    if not 0 <= failures <= runs or runs == 0:
+        raise ValueError(f"share of failures: expected 0 <= failures <= runs and runs > 0, got {failures} of {runs}")
+    if failures == runs:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if binomial_tail(failures, runs, middle) > 1 - level:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def signed_ranks(differences: Sequence[float] | Doubles) -> Doubles:
+    """Ranks of the absolute differences, equal ones sharing their mean rank, with the differences' signs (n,).
+
+    A difference of 0 keeps its rank's place but has no sign. Infinite ones are the largest, and equal.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    sizes = np.abs(values)
+    smaller = (sizes[None, :] < sizes[:, None]).sum(1)
+    equal = (sizes[None, :] == sizes[:, None]).sum(1)
+    ranks: Doubles = np.sign(values) * (smaller + (equal + 1) / 2)
+    return ranks
+
+
+def sign_flip_test(differences: Sequence[float] | Doubles) -> float:
+    """Two-sided p-value of a paired permutation test: were the two of each pair exchangeable?
+
+    The statistic is the absolute sum; each pair's difference may as well have had the other sign. All 2^n patterns
+    are tried for up to 14 pairs, else 20,000 random ones, the observed one included.
+
+    Args:
+        differences: one per pair, finite: pass `signed_ranks` of those that may be infinite.
+
+    Raises:
+        ValueError: one is not finite.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError("sign-flip test: expected finite differences, got an infinite one or NaN")
+    values = values[values != 0]
+    if not len(values):
+        return 1.0
+    observed = abs(values.sum()) * (1 - 1e-12)
+    if len(values) <= EXACT_SIGNS:
+        signs = np.array(list(itertools.product((1.0, -1.0), repeat=len(values))))
+        return float(np.mean(np.abs(signs @ values) >= observed))
+    rng = np.random.default_rng(_SEED)
+    signs = rng.choice((1.0, -1.0), size=(SIGN_SAMPLES - 1, len(values)))
+    return float((1 + np.sum(np.abs(signs @ values) >= observed)) / SIGN_SAMPLES)
+
+
+def probability_of_improvement(ours: Sequence[float] | Doubles, theirs: Sequence[float] | Doubles) -> float:
+    """Probability that a run of ours needs less than a run of theirs; equal ones count half, so do two failures."""
+    a, b = np.asarray(ours, dtype=np.float64)[:, None], np.asarray(theirs, dtype=np.float64)[None, :]
+    return float(np.mean((a < b) + 0.5 * (a == b)))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two settings under the same seeds, in one quantity of which less is better; ratios below 1 favour the first.
+
+    Args:
+        pairs: seeds that both have.
+        both: pairs in which neither failed.
+        median_ratio: of the medians of all pairs, failures infinite; None where it is undefined.
+        median_interval: its 95 % bootstrap interval, pairs drawn together.
+        mean_ratio: geometric mean of the ratios of the pairs in `both`; None without any.
+        mean_interval: its interval.
+        p_value: of the paired permutation test on signed ranks of the log ratios, failures infinite.
+        improvement: probability that a run of the first needs less than a run of the second.
+    """
+
+    pairs: int
+    both: int
+    median_ratio: float | None
+    median_interval: tuple[float, float] | None
+    mean_ratio: float | None
+    mean_interval: tuple[float, float] | None
+    p_value: float
+    improvement: float
+
+
+def compare_paired(ours: Sequence[float], theirs: Sequence[float]) -> Comparison:
+    """Compare positive values of the same seeds, infinity being a failure.
+
+    Raises:
+        ValueError: there is no pair.
+    """
+    pairs = np.column_stack([np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)])
+    if not len(pairs):
+        raise ValueError("paired comparison: expected at least one pair, got none")
+    finite = pairs[np.isfinite(pairs).all(1)]
+    logs = np.log(np.maximum(pairs, 1e-12))
+    with np.errstate(invalid="ignore"):
+        differences = np.where(np.isinf(logs).all(1), 0.0, logs[:, 0] - logs[:, 1])
+    return Comparison(
+        pairs=len(pairs),
+        both=len(finite),
+        median_ratio=_known(_median_ratio(pairs)),
+        median_interval=_known_interval(bootstrap(pairs, _median_ratio)),
+        mean_ratio=_mean_ratio(finite) if len(finite) else None,
+        mean_interval=bootstrap(finite, _mean_ratio) if len(finite) > 1 else None,
+        p_value=sign_flip_test(signed_ranks(differences)),
+        improvement=probability_of_improvement(pairs[:, 0], pairs[:, 1]),
+    )
+
+
+def band(curves: Sequence[Any], *, resamples: int = 300) -> tuple[Doubles, Doubles, Doubles]:
+    """Mean of several curves on one grid (runs, points), and the ends of its 95 % bootstrap interval, runs drawn whole.
+
+    Returns:
+        Three arrays (points,); with a single run all three are that run.
+    """
+    data = np.asarray(curves, dtype=np.float64)
+    rng = np.random.default_rng(_SEED)
+    means = data[rng.integers(len(data), size=(resamples, len(data)))].mean(1)
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return data.mean(0), low, high
+
+
+def _median_ratio(pairs: Doubles) -> float:
+    ours, theirs = median(pairs[:, 0]), median(pairs[:, 1])
+    if math.isinf(ours) and math.isinf(theirs):
+        return 1.0  # both fail in half of the runs or more: neither is better
+    return ours / max(theirs, 1e-12)
+
+
+def _mean_ratio(pairs: Doubles) -> float:
+    logs = np.log(np.maximum(pairs, 1e-12))
+    return float(np.exp(np.mean(logs[:, 0] - logs[:, 1])))
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) and value > 0 else None
+
+
+def _known_interval(interval: tuple[float, float]) -> tuple[float, float] | None:
+    return None if any(map(math.isnan, interval)) else interval

@@ -1,0 +1,241 @@
+"""The folder of a study: which settings and seeds belong to it, and the outcome of every run that has finished.
+
+    study.json            what was asked for
+    outcomes/is-1000.json one finished run, written in one step: what is interrupted is simply not there
+    runs/                 the run folders
+    outcomes.jsonl, table.md, index.html, *.svg, *.png    the report, made anew whenever runs have finished
+
+A run is known by its settings file's content (with own modules it names), the overrides and the seed; when these have
+changed since it was stored, it is not silently mixed with new ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mlxe_async.analysis.outcomes import Outcome
+from mlxe_async.errors import ResourceError, RunFailed, RunFolderBusy, SettingsError
+from mlxe_async.files import make_folder, read_bounded, replace_file
+
+STUDY, OUTCOMES, RUNS, BASELINES = "study.json", "outcomes", "runs", "baselines.json"
+_LONGEST = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of the settings that are compared.
+
+    Args:
+        name: as it stands in tables.
+        file: the settings file.
+        overrides: of the whole study, as on the command line.
+        key: hash of the content of `file`, of the user's own modules it names, and of the overrides.
+    """
+
+    name: str
+    file: str
+    overrides: tuple[str, ...]
+    key: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked for: every arm with every seed, and the runs of others that are shown beside them."""
+
+    arms: tuple[Arm, ...]
+    seeds: tuple[int, ...]
+    others: tuple[str, ...] = ()
+
+    def rounds(self) -> Iterator[tuple[Arm, int]]:
+        """Every run, all arms for one seed after the other, so that a drift of the machine hits all arms alike."""
+        for seed in self.seeds:
+            for arm in self.arms:
+                yield arm, seed
+
+
+class StudyFolder:
+    """A study's folder, held by this process until `close`.
+
+    Args:
+        path: made if it is not there; an existing one must be empty or a study.
+
+    Raises:
+        SettingsError: it holds something else.
+        RunFolderBusy: another process is at work in it.
+        ResourceError: it cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        try:
+            make_folder(self.path)
+            names = {entry.name for entry in self.path.iterdir()}
+            if names - {"lock"} and STUDY not in names:
+                raise SettingsError([f"--out {path}: got a folder that holds something else, expected a study or none"])
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise ResourceError(f"the study folder {path} cannot be used: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            make_folder(self.path / OUTCOMES)
+            make_folder(self.runs)
+        except OSError as error:
+            self.close()
+            if isinstance(error, BlockingIOError):
+                raise RunFolderBusy(f"another compare is at work in {path}") from None
+            raise ResourceError(f"the study folder {path} cannot be used: {error.strerror}") from error
+
+    @property
+    def runs(self) -> Path:
+        """Where the run folders are."""
+        return self.path / RUNS
+
+    def close(self) -> None:
+        """Let others in."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> StudyFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def write_plan(self, plan: Plan) -> None:
+        """Keep what was asked for."""
+        self.write(STUDY, json.dumps({"format": 1, **asdict(plan)}, indent=1) + "\n")
+
+    def store(self, arm: Arm, one: Outcome, program: str) -> None:
+        """Keep the outcome of a finished run; it is there whole, or not at all."""
+        record = {"format": 1, "key": arm.key, "program": program, **one.to_json()}
+        self.write(f"{OUTCOMES}/{arm.name}-{one.seed}.json", json.dumps(record) + "\n")
+
+    def finished(self, arm: Arm, seed: int) -> tuple[Outcome, str, str] | None:
+        """The outcome of a run if it has finished, the key it was made under, and the program that made it."""
+        record = _record(self.path / OUTCOMES / f"{arm.name}-{seed}.json")
+        return None if record is None else (Outcome.from_json(record), record["key"], record.get("program", ""))
+
+    def check_unchanged(self, plan: Plan) -> None:
+        """Make sure that what has finished was made by the settings that are asked for now.
+
+        Raises:
+            SettingsError: some were changed since.
+        """
+        problems = []
+        for arm in plan.arms:
+            stored = [self.finished(arm, seed) for seed in plan.seeds]
+            changed = sum(found is not None and found[1] != arm.key for found in stored)
+            if changed:
+                problems.append(
+                    f"{arm.file}: it (or --set, or a module it names) has changed since {changed} of its runs in "
+                    f"{self.path} were made, expected the same; --rerun makes them anew, another --out keeps both"
+                )
+        if problems:
+            raise SettingsError(problems)
+
+    def write(self, name: str, text: str | bytes) -> None:
+        """Put a file into the folder in one step.
+
+        Raises:
+            ResourceError: it cannot be written.
+        """
+        data = text.encode() if isinstance(text, str) else text
+        try:
+            replace_file(self.path / name, data, durable=True)
+        except OSError as error:
+            raise ResourceError(f"{name} cannot be written in {self.path}: {error.strerror}") from error
+
+
+def is_study(path: Path) -> bool:
+    """Whether a folder is that of a study."""
+    return (path / STUDY).is_file()
+
+
+def read_plan(path: Path) -> Plan:
+    """What a study was asked for.
+
+    Raises:
+        RunFailed: it is no study.
+    """
+    record = _record(path / STUDY)
+    try:
+        assert record is not None  # noqa: S101 - told as the error below
+        arms = tuple(Arm(**{**arm, "overrides": tuple(arm["overrides"])}) for arm in record["arms"])
+        return Plan(arms, tuple(record["seeds"]), tuple(record.get("others", ())))
+    except (AssertionError, KeyError, TypeError) as error:
+        raise RunFailed(f"{path}: expected the folder of a study, its {STUDY} cannot be used") from error
+
+
+def stored_outcomes(path: Path) -> list[Outcome]:
+    """Every outcome in a study's folder, by name and seed."""
+    records = (_record(file) for file in sorted((path / OUTCOMES).glob("[!.]*.json")))
+    found = [Outcome.from_json(record) for record in records if record is not None]
+    return sorted(found, key=lambda one: (one.name, one.seed))
+
+
+def group(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+    """Outcomes by the name of their settings, in the order in which names first come, each by seed.
+
+    Different settings of one name are told apart by the first characters of their digest.
+    """
+    names: dict[str, dict[str, list[Outcome]]] = {}
+    for one in outcomes:
+        names.setdefault(one.name, {}).setdefault(one.digest, []).append(one)
+    groups = {}
+    for name, variants in names.items():
+        unknown = variants.pop("", [])  # a run that died before it told its settings
+        if not variants:
+            variants = {"": []}
+        first = next(iter(variants))
+        variants[first] = [*variants[first], *unknown]
+        for digest, members in variants.items():
+            label = name if len(variants) == 1 else f"{name}-{digest[:4]}"
+            groups[label] = sorted(members, key=lambda one: one.seed)
+    return groups
+
+
+def key_of(file: Path, overrides: Sequence[str], modules: Iterable[Path]) -> str:
+    """Hash of everything of the user's that makes a run what it is, its seed aside.
+
+    Raises:
+        ResourceError: a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        for path in (file, *sorted(modules)):
+            digest.update(path.read_bytes() + b"\0")
+    except OSError as error:
+        raise ResourceError(f"{path} cannot be read: {error.strerror}") from error
+    digest.update("\0".join(overrides).encode())
+    return digest.hexdigest()[:16]
+
+
+def program_key() -> str:
+    """Hash of the source of this package: outcomes of different programs should not be mixed unseen."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        with contextlib.suppress(OSError):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _record(path: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads(read_bounded(path, _LONGEST))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunFailed(f"{path} cannot be read, and may be removed: {error}") from error
+    if not isinstance(record, Mapping):
+        raise RunFailed(f"{path} cannot be read, and may be removed: expected an object")
+    return dict(record)

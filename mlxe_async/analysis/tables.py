@@ -1,0 +1,357 @@
+"""The tables of a study: one row per settings, one per pair of settings, one per run; as Markdown or as HTML."""
+
+from __future__ import annotations
+
+import html
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlxe_async.analysis.outcomes import Outcome
+from mlxe_async.analysis.statistics import (
+    SurvivalCurve,
+    bootstrap,
+    compare_paired,
+    iqm,
+    kaplan_meier,
+    median,
+    share_bound,
+)
+
+Groups = Mapping[str, Sequence[Outcome]]
+
+FAILED, UNKNOWN = "failed", "-"
+
+# What is compared: attribute of an outcome, and its name in tables. Less is better in each.
+QUANTITIES: dict[str, str] = {
+    "episodes": "episodes",
+    "env_steps": "env steps",
+    "updates": "updates",
+    "cpu_seconds": "CPU s",
+    "seconds_to_publication": "s to publication",
+    "seconds_to_exit": "s to exit",
+}
+COMPARED = ("episodes", "seconds_to_publication", "seconds_to_exit", "cpu_seconds")
+PROCESSES = ("executors", "memorizer", "learner", "evaluator", "supervisor")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table and what its columns mean."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+    @property
+    def markdown(self) -> str:
+        """The table with its title and note."""
+        lines = [self.head, ("---",) * len(self.head), *(tuple(map(_escaped, row)) for row in self.rows)]
+        body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return f"### {self.title}\n\n{body}\n" + (f"\n{self.note}\n" if self.note else "")
+
+    @property
+    def html(self) -> str:
+        """The same for a page."""
+        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.head)
+        rows = "\n".join(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in row)}</tr>" for row in self.rows)
+        note = f"<p class=note>{html.escape(self.note)}</p>" if self.note else ""
+        table = f"<div class=wide><table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>"
+        return f"<h2>{html.escape(self.title)}</h2>\n{table}\n{note}"
+
+
+def all_tables(groups: Groups, baselines: Iterable[Mapping[str, Any]] = ()) -> list[Table]:
+    """Every table of a report, those without rows left out."""
+    tables = [outcome_table(groups, baselines), time_table(groups), pair_table(groups), run_table(groups)]
+    return [table for table in tables if table.rows]
+
+
+def outcome_table(groups: Groups, baselines: Iterable[Mapping[str, Any]] = ()) -> Table:
+    """What each of the settings needed, and what no learning, or hardly any, achieves."""
+    extra = _extra_columns(groups)
+    head = ("settings", "solved", "failed [at most]", *QUANTITIES.values(), "tests", "policy lag", *extra)
+    rows = []
+    for name, runs in groups.items():
+        failures = sum(one.failed for one in runs)
+        tested = any(one.tested for one in runs)
+        rows.append(
+            (
+                name,
+                f"{sum(one.solved for one in runs)} of {len(runs)}" if tested else "not tested",
+                f"{_percent(failures / len(runs))} [{_percent(share_bound(failures, len(runs)))}]",
+                *(
+                    _summary([one.needed(q) for one in runs], q) if _told(q, tested=tested) else UNKNOWN
+                    for q in QUANTITIES
+                ),
+                number(median([one.tests for one in runs])) if tested else UNKNOWN,
+                _mean(runs, lambda one: one.lag_mean),
+                *(tell(runs) for tell in extra.values()),
+            )
+        )
+    rows += [_baseline_row(baseline, len(head)) for baseline in baselines]
+    return Table("What was needed", head, tuple(rows), _outcome_note(groups, extra))
+
+
+def time_table(groups: Groups) -> Table:
+    """Other views of the same runs, and who had nothing to do."""
+    kinds = [kind for kind in PROCESSES if any(kind in one.idle for runs in groups.values() for one in runs)]
+    kinds += sorted({kind for runs in groups.values() for one in runs for kind in one.idle} - {*PROCESSES, "nursery"})
+    roles = [role for role in PROCESSES if any(role in one.at_work for runs in groups.values() for one in runs)]
+    head = (
+        "settings",
+        "KM median episodes",
+        "KM median s",
+        "IQM episodes",
+        "IQM s",
+        "return at the end",
+        *(f"{kind} idle" for kind in kinds),
+        *(f"{role} at work" for role in roles),
+    )
+    rows = []
+    for name, runs in groups.items():
+        solved = [one for one in runs if not one.failed]
+        clock = "seconds_to_publication" if any(one.tested for one in runs) else "seconds_to_exit"
+        rows.append(
+            (
+                name,
+                _or_failed(survival(runs, "episodes").median, "episodes"),
+                _or_failed(survival(runs, clock).median, clock),
+                _iqm([one.needed("episodes") for one in solved], "episodes"),
+                _iqm([one.needed(clock) for one in solved], clock),
+                _final_return(runs),
+                *(_mean(runs, lambda one, kind=kind: one.idle.get(kind), _percent) for kind in kinds),  # type: ignore[misc] # a default binds it
+                *(_mean(runs, lambda one, role=role: one.at_work.get(role), _percent) for role in roles),  # type: ignore[misc] # a default binds it
+            )
+        )
+    note = (
+        "KM: Kaplan-Meier estimate, in which a failure is a run that was given up (censored) where it ended; "
+        "'failed' where half of the runs were never solved. IQM: mean of the middle half of the runs that did not "
+        "fail. Return at the end: mean of the last 100 training episodes, median of all runs with its interval. "
+        "Idle: 1 - CPU seconds of a process / seconds from its start to its end, mean of all runs, tests included; "
+        "the memorizer may live in the learner's process. At work: share of the time from the first rollout to the "
+        "last phase that a role spent in its phases, waiting for room in a lane left out; on fewer cores than busy "
+        "processes this holds the wait for a core too, which idle counts as idle."
+    )
+    return Table("How the time was spent", head, tuple(rows), note)
+
+
+def pair_table(groups: Groups) -> Table:
+    """Every two settings, by the seeds that both have."""
+    rows = []
+    for (first, ours), (second, theirs) in itertools.combinations(groups.items(), 2):
+        a, b = _by_seed(ours), _by_seed(theirs)
+        seeds = sorted(a.keys() & b.keys())
+        if not seeds:
+            continue
+        for quantity in COMPARED:
+            if not all(_has(runs, quantity) for runs in (ours, theirs)):
+                continue
+            found = compare_paired([a[s].needed(quantity) for s in seeds], [b[s].needed(quantity) for s in seeds])
+            rows.append(
+                (
+                    f"{first} / {second}",
+                    QUANTITIES[quantity],
+                    f"{found.both} of {found.pairs}",
+                    _ratio(found.median_ratio, found.median_interval),
+                    _ratio(found.mean_ratio, found.mean_interval),
+                    f"{found.p_value:.3f}" if found.p_value >= 0.0005 else "< 0.001",
+                    _percent(found.improvement),
+                )
+            )
+    head = ("pair", "in", "both solved", "ratio of medians", "mean ratio", "p", "first needs less")
+    note = (
+        "Ratios below 1 favour the first; 95 % bootstrap intervals, both runs of a seed drawn together. Ratio of "
+        "medians: failures are infinite. Mean ratio: geometric mean over the seeds with which neither failed. p: "
+        "two-sided paired permutation test (signs flipped) on the signed ranks of the log ratios of all pairs. First "
+        "needs less: probability for a run of the first against any run of the second. Many pairs are many tests: "
+        "of twenty without any difference one has p < 0.05."
+    )
+    return Table("Pairs of settings under the same seeds", head, tuple(rows), note)
+
+
+def run_table(groups: Groups) -> Table:
+    """One row for each run."""
+    rows = []
+    for name, runs in groups.items():
+        for one in runs:
+            counts = one if one.solved or not one.tested else None
+            rows.append(
+                (
+                    name,
+                    str(one.seed),
+                    "yes" if one.solved else one.reason if one.tested or not one.completed else "not tested",
+                    *(_value(getattr(counts, q) if counts else None, q) for q in list(QUANTITIES)[:-1]),
+                    _value(one.seconds_to_exit, "seconds_to_exit"),
+                    str(one.tests),
+                    _value(one.lag_mean, "lag"),
+                    _value(one.final_return, "return"),
+                    f"{one.end.get('episodes', 0):,} / {number(one.end.get('seconds', 0.0))}",
+                    one.run or UNKNOWN,
+                )
+            )
+    names = (*QUANTITIES.values(), "tests", "policy lag", "return at the end", "ended at episode / s", "folder")
+    return Table("Every run", ("settings", "seed", "solved", *names), tuple(rows))
+
+
+def survival(runs: Sequence[Outcome], quantity: str) -> SurvivalCurve:
+    """How many are not there yet, against `episodes` or seconds; failures censored where they ended."""
+    ends = "episodes" if quantity == "episodes" else "seconds"
+    times = [one.end.get(ends, 0.0) if one.failed else one.needed(quantity) for one in runs]
+    return kaplan_meier(times, [not one.failed for one in runs])
+
+
+def number(value: float) -> str:
+    """Three digits or so: `0.42`, `7.3`, `12`, `1,234`."""
+    if math.isinf(value):
+        return FAILED
+    if value == int(value) or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 1 else f"{value:.2f}"
+
+
+def shown(value: float, quantity: str) -> str:
+    """A value of a quantity: seconds with one decimal, counts whole."""
+    if math.isinf(value):
+        return FAILED
+    if "seconds" in quantity or quantity in ("lag", "return"):
+        return f"{value:,.1f}"
+    return f"{value:,.0f}"
+
+
+def _value(value: float | None, quantity: str) -> str:
+    return UNKNOWN if value is None else shown(float(value), quantity)
+
+
+def _or_failed(value: float | None, quantity: str) -> str:
+    return FAILED if value is None else shown(value, quantity)
+
+
+def _summary(values: Sequence[float], quantity: str) -> str:
+    middle = shown(median(values), quantity)
+    if len(values) == 1:
+        return middle
+    low, high = bootstrap(values)
+    return f"{middle} [{shown(low, quantity)}, {shown(high, quantity)}], {shown(max(values), quantity)}"
+
+
+def _iqm(values: Sequence[float], quantity: str) -> str:
+    known = [value for value in values if math.isfinite(value)]
+    return shown(iqm(known), quantity) if known else UNKNOWN
+
+
+def _final_return(runs: Sequence[Outcome]) -> str:
+    values = [one.final_return for one in runs if one.final_return is not None]
+    if not values:
+        return UNKNOWN
+    middle = shown(median(values), "return")
+    if len(values) == 1:
+        return middle
+    low, high = bootstrap(values)
+    return f"{middle} [{shown(low, 'return')}, {shown(high, 'return')}]"
+
+
+def _mean(
+    runs: Sequence[Outcome], read: Callable[[Outcome], float | None], tell: Callable[[float], str] = number
+) -> str:
+    values = [value for one in runs if (value := read(one)) is not None]
+    return tell(math.fsum(values) / len(values)) if values else UNKNOWN
+
+
+def _ratio(value: float | None, interval: tuple[float, float] | None) -> str:
+    if value is None:
+        return UNKNOWN
+    if interval is None:
+        return f"{value:.2f}"
+    low, high = (f"{end:.2f}" if math.isfinite(end) else "inf" for end in interval)
+    return f"{value:.2f} [{low}, {high}]"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.095 or share == 0 else f"{100 * share:.1f} %"
+
+
+def _told(quantity: str, *, tested: bool) -> bool:
+    return tested or quantity != "seconds_to_publication"
+
+
+def _has(runs: Sequence[Outcome], quantity: str) -> bool:
+    return any(math.isfinite(one.needed(quantity)) for one in runs)
+
+
+def _by_seed(runs: Sequence[Outcome]) -> dict[int, Outcome]:
+    found: dict[int, Outcome] = {}
+    for one in runs:
+        found.setdefault(one.seed, one)
+    return found
+
+
+def _extra_columns(groups: Groups) -> dict[str, Callable[[Sequence[Outcome]], str]]:
+    runs = [one for members in groups.values() for one in members]
+    columns: dict[str, Callable[[Sequence[Outcome]], str]] = {}
+    if any(one.d2 is not None for one in runs):
+        columns["D2"] = _d2
+    if any(one.retention is not None for one in runs):
+        columns["retention"] = _retention
+    if any(one.d0 is not None for one in runs):
+        columns["D0 episodes"] = _d0
+    if not all(one.tested for one in runs):
+        columns["return at the end"] = _final_return
+    return columns
+
+
+def _d2(runs: Sequence[Outcome]) -> str:
+    tried = [one.d2 for one in runs if one.d2 is not None]
+    return f"{sum(tried)} of {len(tried)}" if tried else UNKNOWN
+
+
+def _retention(runs: Sequence[Outcome]) -> str:
+    shares = [one.retention[1] / one.retention[0] for one in runs if one.retention is not None]
+    if not shares:
+        return UNKNOWN
+    return f"{_percent(median(shares))} (worst {_percent(min(shares))})"
+
+
+def _d0(runs: Sequence[Outcome]) -> str:
+    return _summary([math.inf if one.d0 is None else one.d0["episodes"] for one in runs], "episodes")
+
+
+def _baseline_row(baseline: Mapping[str, Any], width: int) -> tuple[str, ...]:
+    solved, tried = baseline["solved"], baseline["tried"]
+    row = [f"baseline: {baseline['name']}", f"{solved} of {tried} ({baseline['rule']})"]
+    row.append(f"{_percent(1 - solved / tried)} [{_percent(share_bound(tried - solved, tried))}]")
+    for quantity in QUANTITIES:
+        values = baseline.get(quantity)
+        row.append(_summary([math.inf if v is None else v for v in values], quantity) if values else UNKNOWN)
+    return (*row, *[UNKNOWN] * (width - len(row)))
+
+
+def _outcome_note(groups: Groups, extra: Iterable[str]) -> str:
+    runs = [one for members in groups.values() for one in members]
+    passes = sorted({int(one.facts["passes"]) for one in runs if one.facts.get("passes")})
+    note = (
+        f"Solved: {' or '.join(map(str, passes)) or 'enough'} tested versions in a row passed; all counts are those "
+        "when the first of them was published. Cells: median [95 % bootstrap interval], worst; a failure counts as "
+        "worse than anything and is never left out. Failed [at most]: share of failures and its exact 95 % upper "
+        "bound. Both clocks start when the command is typed, one ends with the publication of the first of the "
+        "passing versions, the other with the end of the command. CPU s: all processes but the evaluator, until "
+        "publication. Tests: versions tested in a run, median. Policy lag: mean of all rows learned from."
+    )
+    told = {
+        "D2": " D2: solving versions that also pass from 20 adverse starts.",
+        "retention": " Retention: share of the versions tested after the task was solved that pass; with it, s to "
+        "exit holds the time of going on.",
+        "D0 episodes": " D0: episodes until one training episode, exploration on, took 50,000 steps.",
+    }
+    note += "".join(told.get(name, "") for name in extra)
+    if any(not one.tested for one in runs):
+        note += " Settings whose versions are not tested cannot be solved: their counts are those at the end."
+    if any(one.clock == "run" for one in runs):
+        note += " Given run folders do not know when their command was typed: their clocks start with the run itself."
+    return note
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,73 @@
+"""Promote best: after a while without a better training result the learner goes back to the best version so far.
+
+The training result of an iteration is the mean return (by the environment's own rewards, so on CartPole the number of
+steps) of the episodes that were finished in it, and belongs to the version they were played under. MLxE resets its
+learner like this as an option; it needs iterations, so it is refused where nobody waits for anybody.
+
+What is known of the best version lives in shared memory in the form in which weights are published, three numbers
+behind the weights: its result, its version, and the iterations since. They change together, so that a learner after a
+restart goes on counting where its predecessor was killed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from mlxe_async.rows import Array
+
+REMARKS = 3
+_RESULT, _VERSION, _SINCE = -3, -2, -1
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class Shelf(Protocol):
+    """Where the best version is kept, `ipc.weights.WeightsWriter`."""
+
+    def publish(self, vector: Array) -> int:
+        """Replace what lies there by `vector` (P + `REMARKS`,)."""
+
+
+class Promotion:
+    """Compares training results and says when to go back.
+
+    Args:
+        patience: iterations without a better result after which to go back, at least 1.
+        shelf: where the best version is kept.
+        kept: what lies there (P + `REMARKS`,), from a predecessor; None when nothing does.
+    """
+
+    def __init__(self, patience: int, shelf: Shelf, kept: Array | None = None) -> None:
+        self._patience, self._shelf, self._kept = patience, shelf, kept
+
+    @property
+    def best(self) -> Array | None:
+        """Weights (P,) of the best version, a copy; None as long as there is no result."""
+        return None if self._kept is None else self._kept[:-REMARKS].copy()
+
+    def judge(self, result: float, version: int, flat: Array) -> dict[str, Any] | None:
+        """Hear the training result of the weights (P,) of a version; the best of two alike is the older one.
+
+        Returns:
+            None, or, when it is time to go back: `best_version`, its `result`, and the `iterations` since. They are
+            counted from 0 again.
+        """
+        result = float(np.float32(np.clip(result, -_LARGEST, _LARGEST)))
+        kept = self._kept
+        if kept is None or result > kept[_RESULT]:
+            kept = np.concatenate([flat, np.array([result, version, 0], np.float32)], dtype=np.float32)
+        else:
+            kept = kept.copy()
+            kept[_SINCE] += 1
+        back = None
+        if kept[_SINCE] >= self._patience:
+            back = {
+                "best_version": int(kept[_VERSION]),
+                "result": float(kept[_RESULT]),
+                "iterations": int(kept[_SINCE]),
+            }
+            kept[_SINCE] = 0
+        self._shelf.publish(kept)
+        self._kept = kept
+        return back

@@ -1,0 +1,135 @@
+"""What is sound under which schedule: a table over what an algorithm states about itself, never over names.
+
+| the algorithm | the schedule | |
+|---|---|---|
+| learns from rollouts, ignores that an older policy made them | `oa` with a policy lag above 0 | refused |
+| takes the end of its rows for the end of the episode | `sync = "rollout"`, or `ia` that keeps episodes | refused |
+| replays rows, ignores that an older policy made them | any | told |
+| any | `ia` that drops episodes | told |
+| all else: rollouts where all wait, replay that is corrected or off-policy by design, ... | any | sound |
+
+Rollouts of `ia` may differ in number and length: they are ended by a cut, whose value is bootstrapped, and every row is
+learned from under the version that made it; so they are as sound as those of `is` for whoever bootstraps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Path = tuple[str, ...]
+OffPolicy = Literal["learns", "corrects", "ignores"]
+DEFAULT_MAX_POLICY_LAG = 8
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the judgement rests on.
+
+    Args:
+        kind: of the schedule.
+        memory: `"replay"` or `"rollouts"`.
+        off_policy: what rows of an older policy are to the algorithm: what it learns from by design, something it
+            corrects for, or something it ignores; None: it does not say, and nothing is held against it.
+        bootstraps: whether what follows the end of its rows is valued, where the episode goes on.
+        sync: what a rollout is.
+        unfinished: what `ia` does with the episodes under way.
+        max_policy_lag: the bound of `oa`; None: the default, which a replay memory does not have.
+    """
+
+    kind: str
+    memory: str
+    off_policy: OffPolicy | None = None
+    bootstraps: bool = True
+    sync: str = "episode"
+    unfinished: str | None = None
+    max_policy_lag: int | None = None
+
+    @property
+    def lag(self) -> int:
+        """How old rollouts may be when they are learned from."""
+        if self.kind != "oa":
+            return 0
+        return DEFAULT_MAX_POLICY_LAG if self.max_policy_lag is None else self.max_policy_lag
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One row of the table that holds.
+
+    Args:
+        refused: whether the run must not start; else it is told once.
+        key: the setting that would have to change.
+        other: the one it does not go with.
+        message: the reason.
+    """
+
+    refused: bool
+    key: Path
+    other: Path
+    message: str
+
+
+_KIND, _SYNC, _NAME = ("schedule", "kind"), ("schedule", "sync"), ("algorithm", "name")
+_UNFINISHED = ("schedule", "unfinished")
+_Row = tuple[Callable[[Facts], bool], Callable[[Facts], Verdict]]
+
+_TABLE: tuple[_Row, ...] = (
+    (
+        lambda facts: facts.memory == "rollouts" and facts.off_policy == "ignores" and facts.lag > 0,
+        lambda facts: Verdict(
+            True,
+            _KIND,
+            _NAME,
+            f'got "oa", where rollouts may be {facts.lag} versions old, expected "is", "ia" or schedule.max_policy_lag '
+            "= 0: this algorithm learns from rollouts as if its present policy had made them",
+        ),
+    ),
+    (
+        lambda facts: not facts.bootstraps and facts.sync == "rollout",
+        lambda _facts: Verdict(
+            True,
+            _SYNC,
+            _NAME,
+            'got "rollout", which ends in the middle of episodes, expected "episode": this algorithm gives no value to '
+            "what would have followed",
+        ),
+    ),
+    (
+        lambda facts: not facts.bootstraps and facts.sync != "rollout" and facts.unfinished == "keep",
+        lambda _facts: Verdict(
+            True,
+            _UNFINISHED,
+            _NAME,
+            'got "keep", which cuts episodes in the middle, expected "drop": this algorithm gives no value to what '
+            "would have followed",
+        ),
+    ),
+    (
+        lambda facts: facts.memory == "replay" and facts.off_policy == "ignores",
+        lambda _facts: Verdict(
+            False,
+            _NAME,
+            _KIND,
+            "replayed rows were made by older policies and this algorithm does not correct for it: an ablation",
+        ),
+    ),
+    (
+        lambda facts: facts.unfinished == "drop",
+        lambda _facts: Verdict(
+            False,
+            _UNFINISHED,
+            _KIND,
+            "episodes under way when the slowest has delivered are thrown away: those learned from are shorter than "
+            "those played",
+        ),
+    ),
+)
+
+
+def verdicts(facts: Facts) -> Iterator[Verdict]:
+    """All that is to be refused or told, in the order of the table."""
+    for holds, verdict in _TABLE:
+        if holds(facts):
+            yield verdict(facts)

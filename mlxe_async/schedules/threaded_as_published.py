@@ -1,0 +1,34 @@
+"""`istb`, flavour `as_published`: the threaded baseline as its authors ran it. `fair` is `is` on threads."""
+
+import asyncio
+from collections.abc import Sequence
+
+from mlxe_async.schedules.verbs import Budget, Evaluator, Executor, Learner, Memorizer, together
+
+POLL_S = 1.0
+
+
+async def threaded_as_published(
+    executors: Sequence[Executor], memorizer: Memorizer, learner: Learner, evaluator: Evaluator, budget: Budget
+) -> None:
+    """As `is`, but nobody is told anything: all look once a second whether the others have come so far."""
+    begun, version, played = 0, 0, [0] * len(executors)
+
+    async def generating(index: int, executor: Executor) -> None:
+        while budget.remaining:
+            if played[index] < begun:
+                budget.spend([await executor.generate(version)])
+                played[index] += 1
+            await asyncio.sleep(POLL_S)
+
+    async def learning() -> None:
+        nonlocal begun, version
+        version = await learner.publish()
+        while budget.remaining:
+            begun += 1
+            while min(played) < begun and budget.remaining:  # noqa: ASYNC110 - looking is the point of this flavour
+                await asyncio.sleep(POLL_S)
+            version = await learner.learn(await memorizer.memorize())
+            await evaluator.evaluate(version)
+
+    await together([learning(), *(generating(index, executor) for index, executor in enumerate(executors))])

@@ -1,0 +1,128 @@
+"""A finished run is judged by its log: what it needed, where it was given up, who had nothing to do."""
+
+import json
+
+import pytest
+from study_runs import SECOND, ZERO_NS, Log, story, write_run
+
+from mlxe_async.analysis.outcomes import CURVE_POINTS, Outcome, digest_of, outcome
+from mlxe_async.errors import RunFailed
+
+
+def test_a_solved_run_is_told_by_the_moment_of_the_publication(tmp_path):
+    one = outcome(write_run(tmp_path, story(seed=7, solved_at=8, episodes=12)))
+    assert (one.name, one.seed, one.solved, one.failed, one.reason) == ("is", 7, True, False, "solved")
+    assert (one.episodes, one.env_steps, one.updates, one.tests) == (8, 80, 256, 6)
+    assert one.seconds_to_publication == pytest.approx(4.901)
+    assert one.seconds_to_exit == 7
+    assert one.cpu_seconds == pytest.approx(2.4505)
+    assert one.clock == "run"
+    assert one.end == {"episodes": 12, "env_steps": 120, "updates": 384, "seconds": 7}
+    assert one.needed("episodes") == 8
+
+
+def test_both_clocks_start_with_the_command_where_that_is_known(tmp_path):
+    one = outcome(write_run(tmp_path, story()), ZERO_NS - 2 * SECOND, 9.5)
+    assert one.seconds_to_publication == pytest.approx(6.901)
+    assert (one.seconds_to_exit, one.clock) == (9.5, "command")
+    assert one.end["seconds"] == 9
+
+
+def test_a_run_that_did_not_solve_its_task_is_a_failure_censored_where_it_ended(tmp_path):
+    one = outcome(write_run(tmp_path, story(solved_at=None, episodes=20)))
+    assert (one.failed, one.completed, one.reason) == (True, True, "episodes")
+    assert one.needed("episodes") == float("inf")
+    assert one.needed("seconds_to_exit") == float("inf")
+    assert (one.end["episodes"], one.end["seconds"]) == (20, 11)
+
+
+def test_a_run_without_tests_fails_only_by_not_ending_well(tmp_path):
+    one = outcome(write_run(tmp_path, story(solved_at=None, tested=False)))
+    assert (one.tested, one.failed, one.episodes, one.env_steps) == (False, False, 12, 120)
+    assert one.needed("cpu_seconds") == 3.5
+    assert one.needed("seconds_to_publication") == float("inf")
+    assert one.final_return == pytest.approx(35)
+
+
+def test_a_killed_run_is_a_failure_as_far_as_its_log_goes(tmp_path):
+    path = write_run(tmp_path, story(solved_at=None, ended=False))
+    with pytest.raises(RunFailed, match="no run_end"):
+        outcome(path)
+    one = outcome(path, ZERO_NS, 8.0, killed="killed by SIGKILL")
+    assert (one.failed, one.completed, one.reason) == (True, False, "killed by SIGKILL")
+    assert (one.end["episodes"], one.end["env_steps"], one.end["updates"]) == (12, 120, 384)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "log.jsonl").touch()
+    with pytest.raises(RunFailed, match="no run_start"):
+        outcome(tmp_path / "empty", killed="x")
+
+
+def test_policy_lag_is_the_mean_of_rows_not_of_phases(tmp_path):
+    one = outcome(write_run(tmp_path, story(episodes=6, solved_at=None)))
+    assert one.lag_mean == pytest.approx((100 * 0 + 200 * 1 + 300 * 2) / 600)
+
+
+def test_idle_is_what_a_process_did_not_compute_of_its_life(tmp_path):
+    cpu = {"mlxe-sup": 0.7, "mlxe-exe-0": 0.6, "mlxe-exe-1": 1.2, "mlxe-lrn": 4.5}
+    one = outcome(write_run(tmp_path, story(), cpu=cpu))
+    # Executors and learner live from 1 s to 7 s, the supervisor for 7 s.
+    assert one.idle == pytest.approx({"supervisor": 0.9, "executors": 1 - 1.8 / 12, "learner": 0.25}, abs=1e-4)
+    assert outcome(write_run(tmp_path, story(seed=2))).idle == {}
+
+
+def test_at_work_is_the_share_of_time_in_phases_without_waiting(tmp_path):
+    one = outcome(write_run(tmp_path, story(episodes=12)))
+    # From 1 s to the end of the last publication, 5.901 s. Each executor generates for 0.2 s in each of six rounds.
+    assert one.at_work["executors"] == pytest.approx(6 * 0.2 / 5.901, abs=1e-4)
+    assert one.at_work["learner"] == pytest.approx(6 * 0.501 / 5.901, abs=1e-4)
+
+
+def test_retention_counts_versions_tested_after_the_task_was_solved(tmp_path):
+    assert outcome(write_run(tmp_path, story(after=(True, False, True)))).retention == (3, 2)
+    assert outcome(write_run(tmp_path, story(seed=2))).retention is None
+
+
+def test_the_curve_is_thinned_to_means_of_groups(tmp_path):
+    log = Log()
+    log.lines = story(episodes=0, solved_at=None, ended=False)
+    for number in range(1, 1001):
+        log.episode(1 + number / 100, number, 5 * number, float(number))
+    one = outcome(write_run(tmp_path, log.lines), ZERO_NS, 20.0, killed="x")
+    assert len(one.curve) == CURVE_POINTS
+    assert one.curve[0] == [5, 25, 1.05, 3.0]
+    assert one.curve[-1] == [1000, 5000, 11.0, 998.0]
+    assert one.final_return == pytest.approx(950.5)
+    few = outcome(write_run(tmp_path, story(seed=3, episodes=4)))
+    assert [point[3] for point in few.curve] == [10, 10, 20, 20]
+
+
+def test_the_first_episode_of_fifty_thousand_steps_is_noted(tmp_path):
+    log = Log()
+    log.lines = story(episodes=4, solved_at=None, ended=False)
+    log.episode(5.0, 5, 60_000, 1.0, length=50_000)
+    log.episode(6.0, 6, 160_000, 1.0, length=90_000)
+    one = outcome(write_run(tmp_path, log.lines), ZERO_NS, 20.0, killed="x")
+    assert one.d0 == {"episodes": 5, "env_steps": 60_000, "updates": 128, "seconds": 5.0}
+
+
+def test_spans_begin_with_the_first_rollout(tmp_path):
+    spans = outcome(write_run(tmp_path, story())).spans
+    assert spans[0][:4] == ["executor 0", "generate", 0.0, 0.2]
+    assert ["executor 1", "generate", 0.0, 0.3, 0.1] in spans
+    assert ["learner", "learn", 0.4, 0.5, 0.0] in spans
+    assert all(start < 3 for _, _, start, _, _ in spans)
+
+
+def test_an_outcome_survives_being_stored(tmp_path):
+    one = outcome(write_run(tmp_path, story(after=(True,))))
+    stored = json.loads(json.dumps({**one.to_json(), "of a later version": 1}))
+    again = Outcome.from_json(stored)
+    assert json.dumps(again.to_json()) == json.dumps(one.to_json())
+    with pytest.raises(ValueError, match="expected an outcome"):
+        Outcome.from_json({"name": "x"})
+
+
+def test_the_digest_tells_settings_apart_but_not_seeds():
+    a, b = story(seed=1)[0]["settings"], story(seed=2)[0]["settings"]
+    assert digest_of(a) == digest_of(b)
+    assert digest_of(a) != digest_of(story(batch=65)[0]["settings"])

@@ -1,0 +1,69 @@
+"""The report can be read: every picture is whole, the page needs nothing else, and nothing global is touched."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import matplotlib as mpl
+import pytest
+from study_runs import story, write_run
+
+from mlxe_async.analysis.outcomes import failure, outcome
+from mlxe_async.analysis.page import page
+from mlxe_async.analysis.pictures import all_pictures, bars, learning_curves, survival_curves, timelines
+from mlxe_async.analysis.study import group
+from mlxe_async.analysis.tables import all_tables
+
+
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory):
+    base = tmp_path_factory.mktemp("runs")
+    runs = [outcome(write_run(base, story("is", seed, solved_at=4 + 2 * seed))) for seed in range(3)]
+    runs += [outcome(write_run(base, story("oa <1>", 0, solved_at=6), folder="20260101T000009Z-oa"))]
+    return group([*runs, failure("oa <1>", 4, "killed", 3.0)])
+
+
+@pytest.fixture(scope="module")
+def pictures(groups):
+    """Drawn once; matplotlib keeps the files of its fonts open for good."""
+    before = dict(mpl.rcParams)
+    drawn = all_pictures(groups)
+    assert dict(mpl.rcParams) == before
+    return drawn
+
+
+def test_every_picture_is_drawn_three_ways(pictures):
+    assert [picture.name for picture in pictures] == ["learning", "survival", "bars", "timeline"]
+    for picture in pictures:
+        assert picture.png.startswith(b"\x89PNG")
+        ET.fromstring(picture.svg)  # noqa: S314 - made here
+        root = ET.fromstring(picture.inline)  # noqa: S314 - made here
+        assert root.get("aria-label") == picture.title
+        assert "currentColor" in picture.inline
+        assert not re.search("#101112|#717273|#d0d1d2|#fffefd", picture.inline)
+        assert b"#fffefd" not in picture.svg
+
+
+def test_the_page_needs_nothing_from_elsewhere(groups, pictures):
+    text = page("A study <x>", "about", all_tables(groups), pictures)
+    assert "A study &lt;x&gt;" in text
+    assert not re.search(r'(?:src|href)="(?!#)', text.replace("xlink:href", "href"))
+    assert "<script" not in text
+    assert "prefers-color-scheme: dark" in text
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    wanted = set(re.findall(r'(?:xlink:href="#|url\(#)([^")]+)', text))
+    assert wanted <= set(ids)
+
+
+def test_without_anything_to_show_there_is_no_picture(tmp_path):
+    lost = {"x": [failure("x", 1, "killed", 1.0)]}
+    assert learning_curves(lost) is bars(lost) is timelines(lost) is None
+    free = group([outcome(write_run(tmp_path, story("free", 1, solved_at=None, tested=False)))])
+    assert bars(free) is survival_curves(free) is None
+
+
+@pytest.mark.usefixtures("pictures")
+def test_the_published_figures_stand_only_beside_their_task(tmp_path, groups):
+    assert "8 cores" in bars(groups).caption
+    theirs = bars(group([outcome(write_run(tmp_path, story("is", 1, env="Acrobot-v1")))]))
+    assert "8 cores" not in theirs.caption

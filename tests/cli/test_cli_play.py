@@ -1,0 +1,245 @@
+"""`play` and `eval`: what is played and tested, and videos, without a run: a policy is settings, spaces and weights."""
+
+import importlib.util
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from mlxe_async import policy as policies
+from mlxe_async.cli import main
+from mlxe_async.errors import EnvironmentFault, ResourceError, TaskError
+from mlxe_async.rows import Spaces
+from mlxe_async.settings import load_settings
+
+HERE = str(Path(__file__).parent)
+ALGORITHM = {"name": "a3c", "common": [8]}
+
+
+def policy_for(env, observations=1, **tables):
+    tables = {"task": {"env": env}, "algorithm": ALGORITHM, "run": {"name": "x"}, **tables}
+    spaces = Spaces(observation_shape=(observations,), actions=2)
+    kind = policies.load_algorithm("a3c")
+    made = kind(kind.Settings(common=[8]), spaces, seed=0, learns=False)
+    size = sum(int(np.prod(shape)) for _, shape in made.parameters)
+    flat = np.random.default_rng(5).normal(0, 0.5, size)
+    return policies.Policy(load_settings(tables), spaces, flat, 7)
+
+
+@pytest.fixture
+def cartpole(monkeypatch):
+    """Loading any run gives this policy; `asked` holds what was asked for."""
+    policy, asked = policy_for("CartPole-v1", 4, evaluation={"max_episode_steps": 300, "screen_steps": 50}), []
+    monkeypatch.setattr(policies, "load_policy", lambda run, checkpoint: asked.append((run, checkpoint)) or policy)
+    return policy, asked
+
+
+class Clip:
+    """moviepy's clip: writes one line for each picture."""
+
+    broken = False
+
+    def __init__(self, frames, fps):
+        self.frames, self.fps = frames, fps
+
+    def write_videofile(self, path, logger=None):
+        Path(path).write_text("".join(f"{frame[0, 0, 0]} " for frame in self.frames) + f"at {self.fps}")
+        if Clip.broken:
+            raise OSError("MoviePy error: the encoder gave up")
+
+
+@pytest.fixture
+def moviepy(monkeypatch, tmp_path):
+    """A stub of moviepy, and a temporary folder in which everything that is left behind is seen."""
+    for name in ("moviepy", "moviepy.video", "moviepy.video.io", "moviepy.video.io.ImageSequenceClip"):
+        module = ModuleType(name)
+        module.__spec__ = importlib.util.spec_from_loader(name, None)
+        module.ImageSequenceClip = Clip
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(Clip, "broken", False)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.syspath_prepend(HERE)
+    return temporary
+
+
+def test_a_file_shows_all_episodes_one_after_the_other(moviepy, tmp_path):
+    target = tmp_path / "new" / "all.MP4"
+    played = list(policy_for("recorded_tasks:Pictured").play(2, video=target))
+    assert [episode.steps for episode in played] == [3, 3]
+    assert target.read_text() == "0 1 2 3 0 1 2 3 at 10"
+    assert list(moviepy.iterdir()) == []
+    list(policy_for("recorded_tasks:Pictured").play(1, video=target, max_episode_steps=2))
+    assert target.read_text() == "0 1 2 at 10"
+    assert [path.name for path in target.parent.iterdir()] == ["all.MP4"]
+
+
+def test_a_folder_gets_a_file_for_each_episode_and_keeps_what_is_there(moviepy, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "mine.txt").write_text("mine")
+    list(policy_for("recorded_tasks:Pictured").play(2, video=tmp_path / "folder"))
+    made = {path.name: path.read_text() for path in (tmp_path / "folder").iterdir()}
+    assert made == {
+        "mine.txt": "mine",
+        "x-version-7-episode-0.mp4": "0 1 2 3 at 10",
+        "x-version-7-episode-1.mp4": "0 1 2 3 at 10",
+    }
+    assert list(moviepy.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["all.mp4", "folder"])
+def test_what_is_given_up_halfway_leaves_nothing(moviepy, tmp_path, name):
+    playing = policy_for("recorded_tasks:Pictured").play(3, video=tmp_path / name)
+    next(playing)
+    assert list(moviepy.iterdir())
+    playing.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["temporary"]
+    assert list(moviepy.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["all.mp4", "folder"])
+def test_an_encoder_that_fails_is_told_and_leaves_nothing(moviepy, tmp_path, name, monkeypatch):
+    monkeypatch.setattr(Clip, "broken", True)
+    with pytest.raises(ResourceError, match="the video cannot be written: OSError: MoviePy error: the encoder gave up"):
+        list(policy_for("recorded_tasks:Pictured").play(2, video=tmp_path / name))
+    assert [path.name for path in tmp_path.iterdir()] == ["temporary"]
+    assert list(moviepy.iterdir()) == []
+
+
+def test_a_place_where_nothing_can_be_saved_is_told(moviepy, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResourceError, match=r"the video cannot be saved as .*file/all\.mp4: "):
+        list(policy_for("recorded_tasks:Pictured").play(1, video=tmp_path / "file" / "all.mp4"))
+    assert list(moviepy.iterdir()) == []
+
+
+def test_other_kinds_of_video_are_refused_rather_than_taken_for_a_folder(moviepy, tmp_path):
+    with pytest.raises(TaskError, match=r'video: got "x\.gif", expected a name ending in \.mp4, or a folder'):
+        list(policy_for("recorded_tasks:Pictured").play(1, video=tmp_path / "x.gif"))
+    assert [path.name for path in tmp_path.iterdir()] == ["temporary"]
+
+
+def test_pictures_that_do_not_fit_into_memory_are_refused_before_they_are_made(moviepy, tmp_path):
+    with pytest.raises(ResourceError, match=r"the pictures of the video may take [\d.]+ GiB, half of the [\d.]+ GiB"):
+        list(policy_for("recorded_tasks:Huge").play(1, video=tmp_path / "all.mp4"))
+
+
+def test_without_moviepy_a_video_is_refused_by_the_name_of_the_extra(monkeypatch, capsys, cartpole, tmp_path):
+    monkeypatch.setitem(sys.modules, "moviepy", None)
+    assert main(["play", "x", "--video", str(tmp_path / "a.mp4")]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == 'videos need a package that is not installed, moviepy: pip install "mlxe_async[video]"'
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", [{"video": "a.mp4"}, {"render_mode": "rgb_array"}])
+def test_without_the_environments_own_package_the_extra_is_named_too(moviepy, tmp_path, how, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    policy = policy_for("recorded_tasks:Lacking")
+    if "video" not in how:
+        assert [episode.steps for episode in policy.play(1, **how)] == [3]  # nothing is drawn unless it is asked for
+        return
+    with pytest.raises(TaskError) as told:
+        list(policy.play(1, **how))
+    assert str(told.value) == (
+        'rendering recorded_tasks:Lacking needs a package that is not installed: pip install "mlxe_async[video]" '
+        '(pygame is not installed, run `pip install "gymnasium[classic-control]"`)'
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["temporary"]
+
+
+def test_an_environment_without_pictures_is_told(moviepy, tmp_path):
+    with pytest.raises(TaskError, match='recorded_tasks:Unpictured has no render_mode "rgb_array"'):
+        list(policy_for("recorded_tasks:Unpictured").play(1, video=tmp_path / "a.mp4"))
+    assert list(moviepy.iterdir()) == []
+
+
+def test_faults_of_the_environment_stay_its_own(moviepy, tmp_path, monkeypatch):
+    import recorded_tasks
+
+    monkeypatch.setattr(recorded_tasks.Pictured, "step", lambda self, action: 1 / 0)
+    with pytest.raises(EnvironmentFault, match="ZeroDivisionError"):
+        list(policy_for("recorded_tasks:Pictured").play(1, video=tmp_path / "a.mp4"))
+    assert [path.name for path in tmp_path.iterdir()] == ["temporary"]
+    assert list(moviepy.iterdir()) == []
+
+
+@pytest.mark.skipif(
+    not (importlib.util.find_spec("moviepy") and importlib.util.find_spec("pygame")),
+    reason="needs the extra: video",
+)
+def test_a_real_video_of_fifty_steps(tmp_path, monkeypatch):
+    import imageio_ffmpeg
+
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    policy = policy_for("MountainCar-v0", 2)
+    (episode,) = policy.play(1, video=tmp_path / "a.mp4", max_episode_steps=50)
+    frames, _ = imageio_ffmpeg.count_frames_and_secs(str(tmp_path / "a.mp4"))
+    assert (episode.steps, frames) == (50, 51)
+
+
+def test_play_tells_each_episode_and_takes_the_checkpoint_that_was_asked_for(cartpole, capsys):
+    _, asked = cartpole
+    for which in ("best", "last", "solved", "12"):
+        assert main(["play", "x", "--checkpoint", which, "--max-steps", "3", "--episodes", "2"]) == 0
+    assert asked == [("x", "best"), ("x", "last"), ("x", "solved"), ("x", 12)]
+    out = capsys.readouterr().out
+    assert out.startswith("version 7 of x\nepisode 1: return 3.0 in 3 steps, truncated\nepisode 2: return 3.0 in 3 ")
+
+
+def test_sampled_episodes_differ_with_the_seed_and_from_the_greedy_one(cartpole, capsys):
+    outs = []
+    for arguments in ([], ["--sampled"], ["--sampled"], ["--sampled", "--seed", "1"]):
+        assert main(["play", "x", "--episodes", "3", *arguments]) == 0
+        outs.append(capsys.readouterr().out)
+    assert outs[1] == outs[2]
+    assert len(set(outs)) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--render", "--video", "a.mp4"], "play: got --render and --video, expected one of them"),
+        (["--episodes", "0"], "--episodes: got 0, expected: "),
+        (["--max-steps", "-1"], "--max-steps: got -1, expected: "),
+        (["--seed", "-1"], "--seed: got -1, expected: "),
+        (["--checkpoint", "bst"], 'argument --checkpoint: got "bst", expected: '),
+    ],
+)
+def test_mistakes_of_play_are_told_in_one_line(cartpole, capsys, arguments, said):
+    assert main(["play", "x", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(said)
+
+
+def test_eval_tests_from_adverse_starts_and_with_sampled_actions(cartpole, capsys):
+    lines = []
+    for arguments in ([], ["--starts", "adverse"], ["--sampled"], ["--starts", "adverse", "--sampled"]):
+        assert main(["eval", "x", "--checkpoint", "best", *arguments]) == 0
+        lines.append(capsys.readouterr().out.rpartition(",")[0])
+    assert "failed at step" in lines[0]
+    assert " from adverse starts: 20 episodes" in lines[1]
+    assert " with sampled actions: 20 episodes" in lines[2]
+    assert " from adverse starts with sampled actions: 20 episodes" in lines[3]
+    assert len({line.rpartition("return min")[2] for line in lines}) > 1
+
+
+def test_adverse_tests_have_twenty_restarts_whatever_the_settings_say(cartpole):
+    policy, _ = cartpole
+    policy.settings = policy.settings.model_copy(
+        update={"evaluation": policy.settings.evaluation.model_copy(update={"episodes": 3})}
+    )
+    assert policy.test().episodes == 3
+    assert policy.test(starts="adverse").episodes == 20
+
+
+def test_a_run_made_with_settings_that_are_no_more_is_told_in_a_sentence(monkeypatch):
+    from mlxe_async.errors import RunFailed
+
+    settings = load_settings({"task": {"env": "CartPole-v1"}, "algorithm": {"name": "a3c", "gone": 1, "common": "x"}})
+    with pytest.raises(RunFailed, match=r"settings that a3c no longer takes: algorithm\.gone, algorithm\.common$"):
+        policies.Policy(settings, Spaces(observation_shape=(4,), actions=2), np.zeros(3), 1)

@@ -1,0 +1,517 @@
+"""Faults of learner, memorizer and the memory they share, and of the pipes between the processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import leaks
+from fault_runs import (
+    PYTHON,
+    ROOT,
+    NotRun,
+    between,
+    cpu_seconds,
+    kill,
+    loadable,
+    memory_kb,
+    missing,
+    out_of_reach,
+    pause,
+    row,
+)
+
+from mlxe_async.ipc.lanes import lane_state
+from mlxe_async.ipc.segments import Segment
+
+ENDLESS = {"stop": {"env_steps": 10_000_000}}
+MANY_DEATHS = {"supervision": {"restart_limit": 10_000, "backoff_s": 0.02}}
+OWN = {"schedule": {"memorizer": "own"}}
+
+ALGORITHM = """
+import os, signal, time
+from mlxe_async.algorithms.a3c import A3C
+
+class Bad(A3C):
+    calls = 0
+    def update(self, *args, **kwargs):
+        Bad.calls += 1
+        {body}
+        return super().update(*args, **kwargs)
+"""
+
+
+def bad_algorithm(case, body):
+    """Settings for an algorithm of one's own whose update does this first."""
+    folder = case.folder / "modules"
+    folder.mkdir(exist_ok=True)
+    (folder / "bad_algorithm.py").write_text(ALGORITHM.format(body=body))
+    return {"run": {"python_path": [str(folder)]}, "algorithm": {"name": "bad_algorithm:Bad"}}
+
+
+def published(run):
+    return [line["version"] for line in run.all("weights")]
+
+
+def is_dead(run):
+    return run.process.poll() is not None
+
+
+# -- learner ---------------------------------------------------------------------------------------------------------
+
+
+@row("L1", "losses that are not finite, now and then", "the update is skipped, not published, counted; the run goes on")
+def _(case):
+    """Three rewards of 1e38."""
+    run = case.start(
+        {"fault": "large reward", "step": 100, "every": 100, "times": 3},
+        {**ENDLESS, "memory": {"capacity_rows": 600}, "algorithm": {"return_scale": 1.0}},
+    )
+    run.until(lambda: any("not finite" in line["message"] for line in run.all("warning")), 60)
+    case.want(
+        any("not finite" in line["message"] for line in run.all("warning")), "it is told that updates were not finite"
+    )
+    versions = len(published(run))
+    case.want(run.told("weights", versions + 3, 60) or not is_dead(run), "learning goes on when the rows are gone")
+    norms = [line["norm"] for line in run.all("weights")]
+    case.want(all(norm is not None for norm in norms), "no version with a value that is not finite")
+    if not is_dead(run):
+        case.stops(run)
+    else:
+        case.want(False, f"the run goes on (exit code {run.process.poll()})")
+
+
+@row("L1.2", "losses that are never finite", "three roll-backs, the batch is kept, exit 5; nothing of it published")
+def _(case):
+    """Rewards of 1e38 in every step."""
+    run = case.start({"fault": "large reward", "step": 100, "every": 1, "times": 0, "executor": -1}, ENDLESS)
+    case.want(run.ended(90) is not None, "it ends by itself")
+    case.checks(run, 5)
+    norms = [line["norm"] for line in run.all("weights")]
+    case.want(all(norm is not None for norm in norms), "no version with a value that is not finite")
+    kept = [p.name for p in (run.runs / "latest" / "crash").iterdir() if "batch" in p.name]
+    case.want(kept, "the batch is kept under crash/")
+
+
+@row(
+    "L2",
+    "an exception in the update",
+    "the learner is restarted from the last published weights; executors go on; budget 3 in 300 s",
+)
+def _(case):
+    """The 20th update of the first life raises."""
+    bad = bad_algorithm(
+        case, 'if Bad.calls == 20 and os.environ["MLXE_ROLE"].endswith(":1"): raise ValueError("shape bug")'
+    )
+    run = case.start({}, {**ENDLESS, "schedule": {"kind": case.kind}, **bad})
+    case.want(
+        run.told("proc_restart", 1, 60, process="mlxe-lrn"),
+        f"the learner is restarted (exit code {run.process.poll()})",
+    )
+    if is_dead(run):
+        case.checks(run, 143)
+        return
+    versions = len(published(run))
+    case.want(run.told("weights", versions + 3, 60), "it publishes again")
+    case.stops(run)
+
+
+@row(
+    "L2.2",
+    "an exception in every update",
+    "restarts up to the budget, then exit 3 that names it, with a checkpoint",
+    ci=1,
+)
+def _(case):
+    """Every update raises."""
+    run = case.start({}, {**ENDLESS, **bad_algorithm(case, 'raise ValueError("shape bug")')})
+    case.want(run.ended(90) is not None, "it ends by itself")
+    case.checks(run, 3, last="shape bug")
+    case.want(run.all("proc_restart", process="mlxe-lrn"), "it was restarted before")
+    case.want(run.all("checkpoint"), "a checkpoint is saved")
+
+
+@row("L3", "SIGKILL of the learner at random times", "versions only grow, nothing torn, executors go on")
+def _(case):
+    """Kills in a row while it publishes as fast as it can."""
+    kills = case.amount(6, 300, 1000)
+    chance = random.Random(case.seed)  # noqa: S311 - chooses moments
+    run = case.start(
+        {}, {**ENDLESS, **MANY_DEATHS, "schedule": {"kind": case.kind, "memorizer": ("own", "auto")[case.seed % 2]}}
+    )
+    run.told("weights", 2)
+    for number in range(kills):
+        pause(chance.random() * 0.2)
+        before = len(run.all("proc_start", process="mlxe-lrn"))
+        kill(run.living("mlxe-lrn"))
+        case.want(run.told("proc_start", before + 1, 30, process="mlxe-lrn"), f"kill {number}: it comes back")
+        version = max(published(run), default=0)
+        case.want(
+            run.until(lambda v=version: max(published(run), default=0) > v, 30), f"kill {number}: it publishes again"
+        )
+    case.proves(run)
+    case.stops(run)
+    case.saw(f"{kills} kills, {len(published(run))} versions")
+
+
+@row(
+    "L4",
+    "SIGKILL of the supervisor while a checkpoint is saved",
+    "the old one valid; nothing half done is mistaken for one",
+)
+def _(case):
+    """Checkpoints every 0.1 s; killed 0-50 ms after one was told; all that lies there is loaded."""
+    chance = random.Random(case.seed)  # noqa: S311 - chooses moments
+    for _ in range(case.amount(2, 50, 1000)):
+        run = case.start({}, {**ENDLESS, "checkpoint": {"interval_s": 0.1}})
+        run.told("checkpoint", 2)
+        pause(chance.random() * 0.05)
+        run.signal(signal.SIGKILL)
+        run.ended()
+        case.want(loadable(run), "the newest checkpoint, or the one before, can be loaded")
+        case.want(not leaks.processes_after(5.0), "no process is left")
+
+
+@row("L5", "the learner hangs", "killed at update_timeout_s + 1 s, restarted; producing again within 5 s")
+def _(case):
+    """SIGSTOP from outside, or an update that never ends; limit 2 s."""
+    hang = 'if Bad.calls == 20 and os.environ["MLXE_ROLE"].endswith(":1"): time.sleep(1e9)'
+    bad = bad_algorithm(case, hang) if case.seed % 2 else {}
+    run = case.start({}, {**ENDLESS, **bad, "schedule": {"kind": case.kind, "update_timeout_s": 2.0}})
+    run.told("weights", 3)
+    began = time.monotonic()
+    if not case.seed % 2:
+        kill(run.living("mlxe-lrn"), signal.SIGSTOP)
+    if case.want(run.told("hang", 1, 60, process="mlxe-lrn"), "the hang is told"):
+        case.within(run.all("hang")[0]["stuck_s"], 1.0, "judged after the limit")
+        death = run.all("proc_exit", process="mlxe-lrn")
+        version = max(published(run), default=0)
+        run.until(lambda: max(published(run), default=0) > version, 30)
+        after = [line for line in run.all("weights") if death and line["seq"] > death[0]["seq"]]
+        if case.want(after, "it publishes again"):
+            case.within(between(death[0], after[0]), 5.0, "publishes again")
+    case.stops(run)
+    case.saw(f"{time.monotonic() - began:.1f} s in all")
+
+
+out_of_reach(
+    "L6", "CUDA runs out of memory or is lost", "process restart; the batch is not halved silently; or exit 4", "a GPU"
+)
+
+
+@row(
+    "L7",
+    "the learner is slower than the executors",
+    "back-pressure by policy; counters of what is overwritten and how long is waited; the ledger balances",
+)
+def _(case):
+    """Each update takes 0.3 s; the memory holds 300 rows."""
+    bad = bad_algorithm(case, "time.sleep(0.3)")
+    run = case.start(
+        {}, {"stop": {"env_steps": 1500, "seconds": 40}, "memory": {"capacity_rows": 300, "keep_rows": 20}, **bad}
+    )
+    case.checks(run, 0)
+    told = str(run.status()) + str(run.all("ledger")[-1:])
+    case.want("overwritten" in told, "a counter of overwritten rows is told")
+    case.want("throttled" in told, "the time executors were held back is told")
+
+
+@row("L8", "the learner is starved", "waits without spinning (CPU below 2 %), and says so every 10 s", ci=1)
+def _(case):
+    """All executors sleep 4 s in every step."""
+    run = case.start(
+        {"fault": "sleep", "seconds": 4.0, "step": 60, "every": 1, "times": 0, "executor": -1},
+        {**ENDLESS, "schedule": {"kind": "oa"}},
+    )
+    run.until(lambda: run.steps() >= 80)
+    pause(3.0)
+    pids = [run.pid, run.living("mlxe-lrn")]
+    before = [cpu_seconds(pid) for pid in pids]
+    seconds = 12.0
+    pause(seconds)
+    used = [(cpu_seconds(pid) - first) / seconds for pid, first in zip(pids, before, strict=True)]
+    case.want(used[1] < 0.02, f"the learner below 2 % ({used[1]:.1%})")
+    case.want(used[0] < 0.05, f"the supervisor below 5 % ({used[0]:.1%})")
+    case.want(
+        [line for line in run.all("warning") if "wait" in line["message"]] or run.all("straggler"),
+        "it is told who is waited for",
+    )
+    case.stops(run, seconds=7.0)
+
+
+@row("L9", "torch is missing or broken", "exit 2 or 4 within 5 s, with the import's words; no traceback", ci=1)
+def _(case):
+    """A package `torch` on the path that raises ImportError."""
+    folder = case.folder / "modules" / "torch"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text('raise ImportError("libtorch_cpu.so: wrong ELF class")\n')
+    began = time.monotonic()
+    path = os.pathsep.join([str(folder.parent), ROOT])
+    run = case.start({}, {}, env={"PYTHONPATH": path})
+    got = run.ended()
+    case.within(time.monotonic() - began, 5.0, "refused")
+    case.want(got in (2, 4), f"exit 2 or 4 ({got})")
+    case.want(
+        "wrong ELF class" in run.error() and "Traceback" not in run.error(),
+        f"the import's words ({run.error()[-300:]})",
+    )
+    case.nothing_left(run)
+
+
+# -- memorizer and memory --------------------------------------------------------------------------------------------
+
+
+@row("M1", "SIGKILL of the memorizer at random times", "no committed row lost or twice", ci=3)
+def _(case):
+    """Kills in a row; the memory is audited."""
+    kills = case.amount(6, 300, 1000)
+    chance = random.Random(case.seed)  # noqa: S311 - chooses moments
+    run = case.start({}, {**ENDLESS, **MANY_DEATHS, "schedule": {"kind": case.kind, "memorizer": "own"}})
+    run.reached(100)
+    for number in range(kills):
+        pause(chance.random() * 0.2)
+        before, steps = len(run.all("proc_start", process="mlxe-mem")), run.steps()
+        kill(run.living("mlxe-mem"))
+        case.want(run.told("proc_start", before + 1, 30, process="mlxe-mem"), f"kill {number}: it comes back")
+        case.want(run.reached(steps + 20, 30), f"kill {number}: the run goes on")
+    found = case.proves(run)
+    case.stops(run)
+    if found:
+        case.saw(f"{kills} kills, {found.rows} rows proven")
+
+
+@row(
+    "M2",
+    "SIGSTOP of the memorizer",
+    "lanes fill, executors wait, nothing unread is overwritten; killed 1 s after its limit",
+)
+def _(case):
+    """Limit 2 s; lanes of 2 blocks of 10 rows."""
+    run = case.start(
+        {"length": 50},
+        {
+            **ENDLESS,
+            "memory": {"lane_slots": 2, "chunk_rows": 10},
+            "schedule": {"kind": case.kind, "memorizer": "own", "update_timeout_s": 2.0},
+        },
+    )
+    run.reached(200)
+    kill(run.living("mlxe-mem"), signal.SIGSTOP)
+    if case.want(run.told("hang", 1, 30, process="mlxe-mem"), "the hang is told"):
+        case.within(run.all("hang")[0]["stuck_s"], 1.0, "judged after the limit")
+    steps = run.steps()
+    case.want(run.reached(steps + 200, 60), "it goes on")
+    case.proves(run)
+    case.stops(run)
+
+
+def segment_of(run, name):
+    """The memory of a living run, mapped from outside."""
+    for entry in Path(f"/proc/{run.pid}/fd").iterdir():
+        if str(entry.readlink()).startswith(f"/memfd:mlxe-{name} "):
+            return Segment.attach(name, os.open(entry, os.O_RDWR | os.O_CLOEXEC))
+    raise NotRun(f"the segment {name} of the run")
+
+
+SLOT_HEADER, FIRST_SLOT = 64, 64 + 4 * 128
+
+
+def backlog(run, lane):
+    """Stop the memorizer and wait until committed blocks lie in the lane; its process id."""
+    pid = run.living("mlxe-mem")
+    kill(pid, signal.SIGSTOP)
+    run.until(lambda: lane_state(lane).backlog >= 2, 20)
+    return pid
+
+
+@row(
+    "M3",
+    "a bit flips in a committed block",
+    "caught, never served; event corrupt_record with lane, sequence and header",
+)
+def _(case):
+    """Through /proc/PID/fd, while the memorizer is stopped, in a block it has not read."""
+    from mlxe_async.ipc import lanes
+
+    chance = random.Random(case.seed)  # noqa: S311 - chooses bits
+    run = case.start(
+        {"length": 40},
+        {**ENDLESS, "memory": {"chunk_rows": 8, "lane_slots": 64}, "schedule": {"kind": "oa", "memorizer": "own"}},
+    )
+    run.reached(200)
+    flips = case.amount(3, 100, 1000)
+    caught = 0
+    with segment_of(run, "lane-0") as lane:
+        capacity = read_capacity(lane)
+        stride = (lane.size - lanes._HEAD - lanes.STAMP_BYTES) // capacity
+        for number in range(flips):
+            pid = backlog(run, lane)
+            state = lane_state(lane)
+            if not case.want(state.backlog >= 1, f"flip {number}: a block waits to be read"):
+                kill(pid, signal.SIGCONT)
+                break
+            slot = lanes._HEAD + (state.tail % capacity) * stride
+            payload = chance.randrange(7 * 4 * 8)  # within the observations of 8 rows
+            lane.buffer[slot + SLOT_HEADER + payload] ^= 1 << chance.randrange(8)
+            kill(pid, signal.SIGCONT)
+            caught += run.told("corrupt_record", number + 1, 20)
+            run.reached(run.steps() + 40, 20)
+        case.want(caught == flips, f"all {flips} flips are told ({caught})")
+    for line in run.all("corrupt_record"):
+        case.want(line["lane"] == 0 and line["header"], "lane and header are told")
+    case.proves(run, whole=False)
+    run.signal(signal.SIGTERM)
+    got = run.ended(30)
+    case.want(got == 143, f"exit code 143 ({got})")
+    case.nothing_left(run)
+
+
+def read_capacity(lane):
+    return struct.unpack_from("<8sQQQ", bytes(lane.buffer[:64]))[3]
+
+
+@row("M4", "a segment's header is overwritten", "the mirrored copy is used; if both are bad, exit 3 and no guess")
+def _(case):
+    """Zeros in the first copy (even seeds) or in both, then the executor is killed so that it must be read again."""
+    both = case.seed % 2 == 1
+    run = case.start({}, {**ENDLESS, "schedule": {"kind": "oa", "memorizer": "own"}})
+    run.reached(200)
+    with segment_of(run, "lane-0") as lane:
+        lane.buffer[:64] = bytes(64)
+        if both:
+            lane.buffer[lane.size - 64 :] = bytes(64)
+    kill(run.living("mlxe-exe-0"))
+    if both:
+        case.want(run.ended(30) is not None, "it ends by itself")
+        case.want(run.process.poll() == 3, f"exit code 3 ({run.process.poll()})")
+        case.want("header" in run.error().splitlines()[-1], f"the last line names the header ({run.error()[-200:]})")
+        case.want("Traceback" not in run.error(), "no traceback")
+        case.nothing_left(run)
+        return
+    case.want(
+        run.told("proc_start", 2, 20, process="mlxe-exe-0"),
+        f"it goes on by the second copy (exit code {run.process.poll()}: {run.error()[-200:]})",
+    )
+    case.stops(run)
+
+
+missing(
+    "M5",
+    "the priorities are corrupted",
+    "derived data: checked, rebuilt at each start and on mismatch",
+    "priorities are stored, not derived, and nothing checks them",
+)
+
+
+@row("M6", "the memory wraps around a hundred times", "the oldest are dropped and counted; the ledger exact", ci=1)
+def _(case):
+    """A memory of 60 rows."""
+    run = case.start({}, {**ENDLESS, "memory": {"capacity_rows": 60, "keep_rows": 20}})
+    case.want(run.reached(case.amount(3000, 12_000)), "it comes so far")
+    case.proves(run, whole=False)
+    case.stops(run)
+    case.saw(f"wrapped {run.steps() // 60} times")
+
+
+missing(
+    "M7",
+    "sequence counters beyond 2^31, 2^32, 2^53, 2^63, 2^64",
+    "arithmetic modulo 2^64; text above 2^53 in JSON",
+    "no way to start a run's counters there (the lanes' own tests do)",
+)
+
+
+@row("M8", "capacities of 1, below the batch, no power of two", "works, or exit 2", ci=1)
+def _(case):
+    """Capacity 1, 3, 100 and 1000 with batches of 512."""
+    for capacity in (1, 3, 100, 1000):
+        run = case.start({}, {"stop": {"env_steps": 300}, "memory": {"capacity_rows": capacity, "keep_rows": 1000}})
+        got = run.ended()
+        case.want(got in (0, 2), f"capacity {capacity}: works or exit 2 ({got}: {run.error()[-200:]})")
+        if got == 0:
+            case.reads(run, 0)
+        case.nothing_left(run)
+
+
+# -- pipes -----------------------------------------------------------------------------------------------------------
+
+
+@row("P1", "a peer stops reading", "a cap on what waits for it; the supervisor's memory stays flat", ci=1)
+def _(case):
+    """The learner is stopped for 6 s with a limit of 30 s."""
+    run = case.start({}, {**ENDLESS, "schedule": {"kind": "oa", "memorizer": "own", "update_timeout_s": 30.0}})
+    run.reached(200)
+    before = memory_kb(run.pid)
+    kill(run.living("mlxe-lrn"), signal.SIGSTOP)
+    pause(6.0)
+    grown = (memory_kb(run.pid) - before) / 1024
+    case.want(grown < 20, f"the supervisor does not grow ({grown:.0f} MB)")
+    kill(run.living("mlxe-lrn"), signal.SIGCONT)
+    case.want(run.reached(run.steps() + 200), "it goes on")
+    case.stops(run)
+
+
+def survives_a_pipe(case, kwargs, words):
+    run = case.start({"step": 60, "times": 1, **kwargs}, {**ENDLESS, **MANY_DEATHS})
+    case.want(run.told("proc_start", 2, 60, process="mlxe-exe-0"), "the executor is replaced")
+    deaths = [line for line in run.all("proc_exit", process="mlxe-exe-0") if not line["expected"]]
+    case.want(
+        deaths and any(words in line["sentence"] for line in deaths),
+        f"told in words: {words} ({[d['sentence'] for d in deaths]})",
+    )
+    case.want(run.reached(run.steps() + 200), "it goes on")
+    case.proves(run)
+    case.stops(run)
+
+
+@row("P2", "half a message, then death", "discarded; everything committed is kept")
+def _(case):
+    """The environment writes half a frame into its process's channel and exits."""
+    survives_a_pipe(case, {"fault": "half a frame"}, "code 9")
+
+
+@row("P3", "half a message, then silence", "the peer is unhealthy after 1 s; the loop never blocks")
+def _(case):
+    """The same, then it sleeps 20 s."""
+    survives_a_pipe(case, {"fault": "half a frame", "seconds": 20.0}, "frame")
+
+
+@row(
+    "P4",
+    "garbage in the pipe",
+    "the peer is killed and replaced, with the first bytes in hexadecimal; the supervisor unharmed",
+)
+def _(case):
+    """The environment writes 256 bytes of garbage into its process's channel."""
+    survives_a_pipe(case, {"fault": "attack the pipe"}, "deadbeef")
+
+
+@row("P5", "messages of a former life, twice, out of order", "dropped", ci=1)
+def _(case):
+    """The protocol's own tests of frames and channels are run."""
+    files = [f"tests/ipc_processes/test_{name}.py" for name in ("frames", "channels")]
+    done = subprocess.run(
+        [PYTHON, "-m", "pytest", "-p", "no:cacheprovider", *files],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=300, env={**os.environ, "PYTHONPATH": ROOT},
+    )  # fmt: skip
+    case.want(done.returncode == 0, f"the tests pass ({done.stdout[-200:]})")
+
+
+@row("P6", "a child of the environment inherits the pipe", "death is seen within 50 ms all the same")
+def _(case):
+    """A forked child holds the channel; the executor is killed."""
+    run = case.start({"fault": "fork", "step": 60}, {**ENDLESS, **MANY_DEATHS})
+    run.until(lambda: len(run.all("episode_end", idx=0)) >= 6)
+    now = time.monotonic_ns()
+    kill(run.living("mlxe-exe-0"))
+    if case.want(run.told("proc_exit", 1, 20, process="mlxe-exe-0"), "the death is told"):
+        seconds = (run.all("proc_exit")[0]["mono_ns"] - now) / 1e9
+        case.within(seconds, 0.05, "told")
+        case.saw(f"told after {seconds * 1000:.0f} ms")
+    case.want(run.reached(run.steps() + 100), "it goes on")
+    case.stops(run)

@@ -1,0 +1,347 @@
+"""Faults of the host: memory, descriptors, disks, folders, clocks, and whoever reads what we write."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import leaks
+from fault_runs import SLOW_START_S, loadable, out_of_reach, pause, row
+
+ENDLESS = {"stop": {"env_steps": 10_000_000}}
+
+
+def refused(case, run, code, words="", seconds=SLOW_START_S):
+    got = run.ended()
+    case.within(time.monotonic() - run.began, seconds, "refused")
+    case.want(got == code, f"exit code {code} ({got})")
+    error = run.error()
+    case.want(words in error and "Traceback" not in error, f"one sentence that names {words!r} ({error[-300:]})")
+    case.want(not run.all("proc_start", role="executor"), "no role was started")
+    case.nothing_left(run)
+
+
+@row(
+    "R1",
+    "two runs in one folder at once",
+    "the second exits 75 naming pid, host and start of the first, which is untouched",
+    ci=1,
+)
+def _(case):
+    """A run goes on in the folder of one that lives, as far as the command can be asked to."""
+    run = case.start({}, ENDLESS)
+    run.reached(100)
+    resumed = case.start({}, {"run": {"resume": str(run.runs / "latest")}})
+    case.want(resumed.ended() == 75, f"exit code 75 ({resumed.ended()}: {resumed.error()[-200:]})")
+    case.want(run.reached(run.steps() + 100), "the first is untouched")
+    run.signal(signal.SIGTERM)
+    case.want(run.ended(30) == 143, "the first ends as asked")
+
+
+@row("R1.2", "two runs of one name in one second", "both work, each in a folder of its own", ci=1)
+def _(case):
+    """Two commands at once over one folder of runs."""
+    first = case.start({}, {"stop": {"env_steps": 200}})
+    second = case.start({}, {"stop": {"env_steps": 200}}, runs=first.runs)
+    case.want((first.ended(), second.ended()) == (0, 0), f"both end with 0 ({first.ended()}, {second.ended()})")
+    case.nothing_left(first)
+
+
+@row("R2", "leftovers of an older crash", "start; own leftovers are removed, nothing foreign is touched", ci=1)
+def _(case):
+    """A dead lock, half-made files, segments of others in /dev/shm and /tmp."""
+    run = case.start({}, {"stop": {"env_steps": 200}})
+    run.ended()
+    old = (run.runs / "latest").resolve()
+    (old / "checkpoints" / ".staged-7").mkdir()
+    (run.runs / ".staged-20200101T000000Z-old").symlink_to("nowhere")
+    foreign = run.runs / "mine.txt"
+    foreign.write_text("mine")
+    again = case.start({}, {"stop": {"env_steps": 200}}, runs=run.runs)
+    case.want(again.ended() == 0, f"exit code 0 ({again.ended()})")
+    case.want(foreign.read_text() == "mine", "foreign files are untouched")
+    left = [p.name for p in run.runs.rglob(".staged-*")]
+    case.want(not left, f"own leftovers are removed ({left})")
+
+
+@row(
+    "R3",
+    "the folder for shared memory is tiny, full or missing",
+    "irrelevant: the memory has no name there",
+    needs=("mount namespaces",),
+    ci=1,
+)
+def _(case):
+    """A tmpfs of 4 KiB over /dev/shm."""
+    run = case.start(
+        {}, {}, prefix=["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=4k tmpfs /dev/shm && exec "$@"', "sh"]
+    )
+    case.checks(run, 0)
+
+
+@row(
+    "R4",
+    "a buffer larger than the machine, than 2^63",
+    "exit 4 (or 2) with the plan per segment, before anything starts",
+)
+def _(case):
+    """capacity_rows of 10^10 and 10^30."""
+    run = case.start({}, {"memory": {"capacity_rows": 10**10}})
+    refused(case, run, 4, "memory")
+    run = case.start({}, {"memory": {"capacity_rows": 10**30}})
+    refused(case, run, 2, "capacity_rows", seconds=2.0)
+
+
+@row(
+    "R5",
+    "too few descriptors",
+    "counted up front; the soft limit is raised to the hard one; else exit 4 with the number that would fit",
+    ci=1,
+)
+def _(case):
+    """16 executors with a soft limit of 40; then a hard limit of 24."""
+    sixteen = {"schedule": {"executors": 16, "kind": "oa"}, "memory": {"capacity_rows": 5000}}
+    run = case.start({}, {**sixteen, "stop": {"env_steps": 1000}}, prefix=["prlimit", "--nofile=40:4096"])
+    case.want(run.ended() == 0, f"soft limit raised: exit 0 ({run.ended()}: {run.error()[-300:]})")
+    run = case.start({}, sixteen, prefix=["prlimit", "--nofile=24:24"])
+    refused(case, run, 4, "descriptors")
+
+
+out_of_reach(
+    "R6",
+    "no more processes may be started",
+    "degrade or exit 4; nothing half started",
+    "a user of its own with a limit on processes",
+)
+
+
+def on_small_disk(case, size, kwargs, tables, *, then=""):
+    """A run whose run folder is on a tmpfs of this size; `then` runs inside the namespace beside it."""
+    folder = case.folder / "disk"
+    folder.mkdir()
+    then = then.replace("$DISK", str(folder))
+    script = f'mount -t tmpfs -o size={size} tmpfs "{folder}" && {then} exec "$@"'
+    run = case.start(kwargs, tables, runs=folder / "runs", prefix=["unshare", "-m", "sh", "-c", script, "sh"])
+    return run, Path(f"/proc/{run.pid}/root{folder}")
+
+
+def logged(disk):
+    """The log on a disk that only the run's own namespace shows."""
+    with contextlib.suppress(OSError):
+        return "".join(path.read_text() for path in disk.glob("runs/2*/log.jsonl"))
+    return ""
+
+
+@row(
+    "R7",
+    "the disk of the log is full",
+    "training goes on; lines are dropped and counted; log_gap when there is room again",
+    needs=("mount namespaces",),
+    ci=1,
+)
+def _(case):
+    """A tmpfs of 160 KiB; a file of 64 KiB on it is removed after a while."""
+    filler = 'head -c 65536 /dev/zero > "$DISK/filler" &&'
+    run, disk = on_small_disk(case, "160k", {}, {**ENDLESS, "checkpoint": {"interval_s": 0}}, then=filler)
+    run.until(lambda: len(logged(disk)) > 60_000, 60)
+    pause(2.0)
+    with contextlib.suppress(OSError):
+        (disk / "filler").unlink()
+    run.until(lambda: "log_gap" in logged(disk), 20)
+    case.want("log_gap" in logged(disk), "a log_gap tells how many lines are missing")
+    run.signal(signal.SIGTERM)
+    got = run.ended()
+    case.want(got == 143, f"it goes on until asked to stop: exit 143 ({got}: {run.error()[-300:]})")
+    case.want("Traceback" not in run.error(), "no traceback")
+    case.want("cannot be written" in run.error(), "one warning on stderr")
+
+
+@row(
+    "R8",
+    "the disk of the checkpoints is full",
+    "event; nothing half done is left; the old one kept; the run goes on",
+    needs=("mount namespaces",),
+    ci=1,
+)
+def _(case):
+    """A network of 1 MB, checkpoints every 0.3 s, a tmpfs of 3 MB with 2 MB taken after the first."""
+    tables = {"algorithm": {"common": [500, 500]}, "checkpoint": {"interval_s": 0.3}}
+    run, disk = on_small_disk(case, "3m", {}, {**ENDLESS, **tables})
+    run.until(lambda: "checkpoint_rejected" in logged(disk), 60)
+    case.want("checkpoint_rejected" in logged(disk), "it is told that one could not be saved")
+    gone = run.until(lambda: not list(disk.glob("runs/2*/checkpoints/.staged-*")), 5)
+    case.want(gone, "nothing half done is left")
+    case.want(list(disk.glob("runs/2*/checkpoints/[0-9]*")), "older ones are kept")
+    run.signal(signal.SIGTERM)
+    got = run.ended()
+    case.want(got == 143, f"it goes on until asked to stop: exit 143 ({got}: {run.error()[-300:]})")
+
+
+@row("R9", "the run folder cannot be made", "exit 4 before anything starts", ci=1)
+def _(case):
+    """A file in its place, a folder in /proc, a read-only one."""
+    (case.folder / "file").write_text("mine")
+    places = [str(case.folder / "file"), "/proc/nothing", "/sys/nothing"]
+    for place in places:
+        refused(case, case.start({}, {"run": {"dir": place}}), 4, "run folder")
+
+
+@row("R10", "the run folder is removed while it runs", "told loudly; no crash; exit 4 at the end", ci=1)
+def _(case):
+    """The whole folder, with checkpoints every 0.3 s."""
+    run = case.start({}, {"stop": {"env_steps": 4000}, "checkpoint": {"interval_s": 0.3}})
+    run.reached(100)
+    folder = (run.runs / "latest").resolve()
+    case.want(folder.exists(), "there was one")
+    subprocess.run(["rm", "-rf", str(folder)], check=False)  # noqa: S607 - found by PATH
+    got = run.ended()
+    case.want(got == 4, f"exit code 4 ({got})")
+    case.want("Traceback" not in run.error(), f"no traceback ({run.error()[-300:]})")
+    case.want("cannot be" in run.error(), "the loss is told on stderr")
+    left = leaks.processes_after(3.0)
+    case.want(not left, f"no process is left ({left})")
+
+
+@row(
+    "R11",
+    "EIO on fsync",
+    "that file is given up, the next one is written anew; the run goes on",
+    needs=("strace",),
+    ci=1,
+)
+def _(case):
+    """The second fsync of each process fails."""
+    trace = [
+        "strace",
+        "-f",
+        "-qq",
+        "-o",
+        "/dev/null",
+        "--seccomp-bpf",
+        "-e",
+        "trace=fsync",
+        "-e",
+        "inject=fsync:error=EIO:when=2",
+    ]
+    run = case.start({}, {"checkpoint": {"interval_s": 0.3}}, prefix=trace)
+    got = run.ended()
+    case.want(got in (0, 4), f"exit 0, or 4 with a sentence ({got}: {run.error()[-300:]})")
+    case.want("Traceback" not in run.error(), "no traceback")
+    if got == 0:
+        case.want(run.all("checkpoint"), "checkpoints are saved")
+        case.want(loadable(run), "the newest can be loaded")
+
+
+@row(
+    "R12",
+    "SIGKILL between fsync and rename, and between rename and fsync of the folder",
+    "the old one or the new one, never neither",
+    needs=("strace",),
+    ci=3,
+)
+def _(case):
+    """strace kills the supervisor at its n-th rename or fsync."""
+    call, number = (("rename", 4), ("fsync", 5), ("fsync", 8), ("rename", 6))[case.seed % 4]
+    trace = [
+        "strace",
+        "-f",
+        "-qq",
+        "-o",
+        "/dev/null",
+        "--seccomp-bpf",
+        "-e",
+        f"trace={call}",
+        "-e",
+        f"inject={call}:signal=KILL:when={number}",
+    ]
+    run = case.start(
+        {}, {**ENDLESS, "checkpoint": {"interval_s": 0.2}, "stop": {"seconds": 10.0, "env_steps": None}}, prefix=trace
+    )
+    got = run.ended()
+    case.saw(f"exit {got}, {len(run.all('checkpoint'))} checkpoints")
+    if run.all("checkpoint"):
+        case.want(loadable(run), "a checkpoint can be loaded")
+    case.want(not leaks.processes_after(5.0), "no process is left")
+
+
+@row("R13", "whoever reads our output stops reading", "lines are dropped; the run goes on to its end")
+def _(case):
+    """stderr (with a line of progress every few ms) is a full pipe that nobody reads."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(write, b"x" * 4096)
+    os.set_blocking(write, True)
+    run = case.start({}, {"logs": {"ledger_interval_s": 0.1}}, stderr=write, stdout=write)
+    os.close(write)
+    got = run.ended(60)
+    os.close(read)
+    case.want(got == 0, f"exit code 0 although nobody reads ({got})")
+    if got is not None:
+        case.reads(run, 0)
+
+
+@row("R14", "run | head -1", "goes on to its end; exit 0; no message of a broken pipe")
+def _(case):
+    """stdout and stderr are a pipe whose reader goes away."""
+    read, write = os.pipe()
+    run = case.start({}, {}, stderr=write, stdout=write)
+    os.close(write)
+    run.told("proc_start")
+    os.close(read)
+    got = run.ended()
+    case.want(got == 0, f"exit code 0 ({got})")
+    case.reads(run, 0)
+    case.nothing_left(run)
+
+
+@row("R15", "the log is rotated or deleted", "a new one within 5 s; cut to nothing it goes on", ci=1)
+def _(case):
+    """Renamed away; then deleted; then truncated."""
+    run = case.start({}, ENDLESS)
+    run.reached(100)
+    log = (run.runs / "latest").resolve() / "log.jsonl"
+    for number, spoil in enumerate(
+        (lambda: log.rename(log.with_suffix(".old")), log.unlink, lambda: os.truncate(log, 0))
+    ):
+        spoil()
+        appeared = run.until(lambda: log.exists() and log.stat().st_size > 0, 12.0)
+        case.want(appeared, f"way {number}: the log goes on")
+    run.signal(signal.SIGTERM)
+    case.want(run.ended(30) == 143, f"exit code 143 ({run.ended()})")
+    case.want('"run_end"' in log.read_text(), "its end is told")
+
+
+out_of_reach("R16", "the wall clock jumps", "no false kill; nothing is overwritten; order by number", "libfaketime")
+out_of_reach(
+    "R17",
+    "no processor time: 200 busy processes on one core",
+    "at most one false restart an hour",
+    "a machine of its own",
+)
+
+
+@row("R18", "locale C, paths that are no UTF-8, with a line break; names of 255 bytes", "works, or exit 2")
+def _(case):
+    """Folders of runs with such names, LC_ALL=C, and long names."""
+    for number, name in enumerate(("with\nline break", "caf\udce9", "sp ace 'quote\" $HOME", "ü" * 60)):
+        if number % 2 != case.seed % 2:
+            continue
+        folder = case.folder / name
+        folder.mkdir()
+        run = case.start({}, {"stop": {"env_steps": 200}}, env={"LC_ALL": "C"}, folder=folder)
+        got = run.ended()
+        case.want(
+            got in (0, 2) and "Traceback" not in run.error(), f"{name!r}: works or exit 2 ({got}: {run.error()[-99:]})"
+        )
+        case.nothing_left(run)
+    run = case.start({}, {"run": {"name": "x" * 255}})
+    case.want(run.ended() == 2 and "name" in run.error(), f"a name of 255 letters: exit 2 ({run.ended()})")
+
+
+out_of_reach("R19", "24 h of work", "no growth of memory, descriptors, threads, log", "scale day")

@@ -1,0 +1,330 @@
+"""What somebody hostile may try: crafted files, other users, secrets, forged lines, foreign code."""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+import signal
+import struct
+import subprocess
+from pathlib import Path
+
+import leaks
+from fault_runs import ROOT, missing, out_of_reach, pause, row
+from rows_files import refused
+from rows_learning import segment_of
+
+ENDLESS = {"stop": {"env_steps": 10_000_000}}
+PACKAGE = Path(ROOT, "mlxe_async")
+BANNED = {"pickle", "marshal", "shelve", "joblib", "dill", "cloudpickle"}
+
+
+@row(
+    "T1",
+    "a checkpoint that carries a pickle",
+    "never loaded; pickle, marshal, eval, exec, torch.load nowhere in the package",
+    ci=1,
+)
+def _(case):
+    """The package's source is searched; loading a crafted file is row K3."""
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                names = [alias.name for alias in node.names] + [getattr(node, "module", "") or ""]
+                found += [f"{path.name}: {name}" for name in names if name.split(".")[0] in BANNED]
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "id", "")
+                owner = getattr(getattr(node.func, "value", None), "id", "")
+                if name in ("eval", "exec") or (owner, getattr(node.func, "attr", "")) == ("torch", "load"):
+                    found.append(f"{path.name}: {name or 'torch.load'}")
+    case.want(not found, f"none of them is used ({found})")
+
+
+@row(
+    "T3",
+    "entry strings that name foreign code",
+    "dotted names only; the working folder is not on the path; nothing of it runs",
+    ci=1,
+)
+def _(case):
+    """os:system, builtins:eval and others as environment, wrapper, algorithm; gymnasium.py in the working folder."""
+    for env in ("os:system", "builtins:eval", "os.path:join('a')", "a;b:C-v0", "../x:C-v0"):
+        refused(case, {"task": {"env": env}}, "task.env", seconds=8.0)
+    refused(case, {"task": {"wrappers": ["os:system"]}}, "wrappers", seconds=8.0)
+    refused(case, {"algorithm": {"name": "os:system"}}, "algorithm", seconds=8.0)
+    marker = case.folder / "it-ran"
+    number = len(case.runs)
+    there = case.folder / str(number)
+    there.mkdir()
+    for name in ("gymnasium", "torch", "numpy", "uvloop", "json"):
+        (there / f"{name}.py").write_text(f"open({str(marker)!r}, 'w').close()\nraise SystemExit(9)\n")
+    run = case.start({}, {"stop": {"env_steps": 200}})
+    case.want(run.ended() == 0, f"files in the working folder change nothing ({run.ended()}: {run.error()[-200:]})")
+    case.want(not marker.exists(), "none of them ran")
+
+
+@row(
+    "T3.2",
+    "modules of the environment are imported from anywhere",
+    "only what is allowed by name: allow_modules, shown in run_start",
+    ci=1,
+)
+def _(case):
+    """A module beside site-packages, without run.allow_modules."""
+    refused(case, {"task": {"env": "this:Zen-v0"}}, "allow", seconds=8.0)
+
+
+@row("T4", "arguments for the environment as a way in", "JSON types only, bounded in size and depth; exit 2", ci=1)
+def _(case):
+    """100,000 levels, and 2 MB."""
+    refused(case, f'[task]\nenv = "CartPole-v1"\nkwargs = {"{a=" * 20_000}1{"}" * 20_000}\n', "")
+    refused(case, f'[task]\nenv = "CartPole-v1"\nkwargs = {{a = "{"x" * 2_000_000}"}}\n', "")
+
+
+@row("T5", "links planted where we write", "never followed; folders 0700, files 0600 whatever the umask", ci=1)
+def _(case):
+    """A link at runs/latest to a folder of somebody else, links at the log and the status of a living run; umask 0."""
+    target = case.folder / "target"
+    target.mkdir()
+    (target / "log.jsonl").write_text("mine\n")
+    runs = case.folder / "planted"
+    runs.mkdir()
+    (runs / "latest").symlink_to(target)
+    run = case.start({}, ENDLESS, runs=runs, prefix=["sh", "-c", 'umask 0; exec "$@"', "sh"])
+    case.want(run.reached(100), "it runs")
+    case.want((target / "log.jsonl").read_text() == "mine\n", "what the link led to is untouched")
+    folder = (runs / "latest").resolve()
+    victim = case.folder / "victim"
+    victim.write_text("mine")
+    for name in (".staged-status.json", ".staged-settings.toml"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(victim)
+    (folder / "log.jsonl").rename(folder / "old")
+    (folder / "log.jsonl").symlink_to(victim)
+    pause(6.5)
+    case.want(victim.read_text() == "mine", "links planted beside status and log are not followed")
+    loose = [str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_symlink() and p.stat().st_mode & 0o077]
+    case.want(not loose, f"nothing is readable for others ({loose})")
+    run.signal(signal.SIGTERM)
+    case.want(run.ended(20) == 143, f"it ends as asked ({run.ended()}: {run.error()[-200:]})")
+
+
+@row("T7", "huge numbers", "planned in whole numbers and refused before anything is allocated", ci=1)
+def _(case):
+    """capacity 10^30 and 10^12, an observation of 10^8 bytes with a large memory, 10^6 environments."""
+    refused(case, {"memory": {"capacity_rows": 10**30}}, "capacity_rows")
+    refused(case, {"memory": {"capacity_rows": 10**12}}, "memory", code=4, seconds=8.0)
+    refused(case, {"schedule": {"envs_per_executor": 10**6, "sync": "rollout"}}, "envs_per_executor")
+    run = case.start({"space": "large"}, {"algorithm": {"input_scale": [0.1]}})
+    got = run.ended()
+    case.want(
+        got in (2, 4) and "Traceback" not in run.error(),
+        f"a huge observation: exit 2 or 4 ({got}: {run.error()[-300:]})",
+    )
+    case.nothing_left(run)
+
+
+@row(
+    "T8",
+    "another user of the host reaches for the memory",
+    "cannot open it; nobody can change its size; no name in /dev/shm",
+    needs=("root", "setpriv"),
+    ci=1,
+)
+def _(case):
+    """As uid 65534 through /proc/PID/fd; ftruncate as ourselves."""
+    before = set(os.listdir("/dev/shm"))  # noqa: PTH208, S108 - to look, not to write
+    run = case.start({}, ENDLESS)
+    run.reached(100)
+    case.want(set(os.listdir("/dev/shm")) <= before, "no name in /dev/shm")  # noqa: PTH208, S108 - see above
+    with segment_of(run, "memory") as memory:
+        try:
+            os.ftruncate(memory.fd, 10)
+            case.want(False, "its size cannot be changed")
+        except PermissionError:
+            pass
+    script = f"""
+import os
+for number in range(3, 40):
+    try:
+        os.open(f"/proc/{run.pid}/fd/{{number}}", os.O_RDWR)
+        print("opened", number)
+    except OSError:
+        pass
+"""
+    other = ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/python3", "-c", script]
+    done = subprocess.run(other, capture_output=True, text=True, check=False)
+    case.want("opened" not in done.stdout, f"another user cannot open it ({done.stdout[:100]})")
+    case.stops(run)
+
+
+CANARY = "canary-7c1d2e"
+
+
+@row("T9", "secrets in environment variables and settings", "written nowhere", ci=1)
+def _(case):
+    """A canary as a variable and under token-like names in kwargs; every file written is searched."""
+    module = case.folder / "modules"
+    module.mkdir()
+    (module / "takes_secrets.py").write_text(
+        "import gymnasium\nfrom mlxe_async.testing import ChaosEnv\n"
+        "def make(api_token='', password='', **kwargs):\n    return ChaosEnv(**kwargs)\n"
+        "gymnasium.register('Secret-v0', entry_point=make)\n"
+    )
+    kwargs = {"api_token": CANARY, "password": CANARY, "fault": "raise", "step": 50}
+    run = case.start(
+        kwargs,
+        {"task": {"env": "takes_secrets:Secret-v0"}, "run": {"python_path": [str(module)]}},
+        env={"MY_SECRET_TOKEN": CANARY},
+    )
+    case.checks(run, 0)
+    wrote = [p for p in [*run.runs.rglob("*"), run.folder / "stdout", run.folder / "stderr"] if p.is_file()]
+    told = [p.name for p in wrote if CANARY.encode() in p.read_bytes()]
+    case.want(not told, f"the secret is in no file ({told})")
+
+
+@row(
+    "T10",
+    "forged lines and terminal sequences in messages",
+    "JSON on one line; control characters never reach the terminal",
+    ci=1,
+    quick=True,
+)
+def _(case):
+    """An exception whose message holds a line break, a run_end event, escape sequences and NUL."""
+    run = case.start({"fault": "raise forged", "step": 50}, {"schedule": {"kind": "oa"}})
+    case.checks(run, 0)
+    case.want(len(run.all("run_end")) == 1, "one run_end")
+    errors = run.all("env_error")
+    case.want(len(errors) == 1, "one env_error")
+    case.want("\x1b" not in run.error() and "\0" not in run.error(), "no escape sequences on stderr")
+
+
+@row("T11", "a port that is reachable from the network", "nothing listens", needs=("ss",), ci=1)
+def _(case):
+    """ss -ltnp while it runs."""
+    run = case.start({}, ENDLESS)
+    run.reached(100)
+    ours = {run.pid, *leaks.processes()}
+    told = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True, check=False).stdout  # noqa: S607
+    listening = [line for line in told.splitlines() if any(f"pid={pid}," in line for pid in ours)]
+    case.want(not listening, f"nothing listens ({listening})")
+    case.stops(run)
+
+
+for _id, _what in (
+    ("T12", "DNS rebinding, requests across sites"),
+    ("T13", "scripts in names and log text"),
+    ("T14", "slow and large requests"),
+):
+    out_of_reach(_id, _what, "of the dashboard", "a dashboard, and there is none")
+
+
+@row("T15", "a hostile worker writes into shared memory", "the supervisor never follows an unchecked number, and lives")
+def _(case):
+    """Random bytes all over lane 0, its control words included, again and again."""
+    chance = random.Random(case.seed)  # noqa: S311 - makes garbage
+    run = case.start(
+        {},
+        {
+            **ENDLESS,
+            "schedule": {"kind": "oa", "memorizer": "own"},
+            "supervision": {"restart_limit": 10_000, "backoff_s": 0.02},
+        },
+    )
+    run.reached(200)
+    with segment_of(run, "lane-0") as lane:
+        for _ in range(case.amount(200, 100_000)):
+            at = chance.randrange(64, 700)
+            lane.buffer[at : at + 8] = struct.pack("<Q", chance.getrandbits(64))
+            pause(0.005)
+            if run.process.poll() is not None:
+                break
+    pause(2.0)
+    alive = run.process.poll() is None
+    case.want(
+        alive or run.process.poll() in (3, 4),
+        f"it lives, or ends in order ({run.process.poll()}: {run.error()[-300:]})",
+    )
+    case.want("Traceback" not in run.error(), f"no traceback ({run.error()[-300:]})")
+    if alive:
+        run.signal(signal.SIGTERM)
+        case.want(run.ended(20) == 143, f"it ends as asked ({run.ended()})")
+    case.nothing_left(run)
+
+
+@row("T16", "descriptors leak into children of the environment", "a child sees 0, 1 and 2 only", ci=1)
+def _(case):
+    """The environment has ls list its own descriptors."""
+    run = case.start({"fault": "list descriptors", "step": 50}, {})
+    case.checks(run, 0)
+    said = "".join(p.read_text(errors="replace") for p in (run.runs / "latest" / "crash").glob("mlxe-exe-0*"))
+    case.want("INHERITED" in said, "it said what it saw")
+    for word in ("memfd", "socket:"):
+        case.want(word not in said, f"no {word} ({said[-300:]})")
+
+
+@row("T17", "signals to a process that took over a number", "through pidfds, or to children not yet reaped", ci=1)
+def _(case):
+    """The package's source is searched for os.kill and os.killpg."""
+    found = [
+        f"{path.name}:{node.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        if path.parent.name != "testing"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("kill", "killpg") and getattr(node.value, "id", "") == "os"
+    ]
+    known = {"linux.py", "nursery_main.py"}
+    case.want(
+        {name.split(":")[0] for name in found} <= known, f"only where the number cannot have changed hands ({found})"
+    )
+    case.saw(f"os.kill only in {', '.join(found)}")
+
+
+@row("T18", "files in /tmp", "none; everything is staged beside its target", ci=1)
+def _(case):
+    """The folder TMPDIR names is never written to: its time of change stays."""
+    run = case.start({}, {"checkpoint": {"interval_s": 0.3}})
+    case.checks(run, 0)
+    case.want(run.temporary.stat().st_mtime_ns == run.temporary_before, "nothing was ever made in TMPDIR")
+
+
+missing("T19", "a dependency with a known hole", "pinned hashes, pip-audit", "no audit of dependencies is part of tox")
+out_of_reach("T20", "Ray", "loopback, tokens", "a Ray mode, and there is none")
+
+
+@row(
+    "T21",
+    "a checkpoint planted in a shared folder",
+    "folders that others may write to, or that another user owns, are refused",
+    needs=("root",),
+    ci=1,
+)
+def _(case):
+    """chmod 777 of the checkpoints, and another owner; then eval."""
+    from rows_files import loaded, newest_first, with_checkpoints
+
+    folder = with_checkpoints(case)
+    version = loaded(folder)
+    case.want(isinstance(version, int), f"it can be loaded as it is ({version})")
+    for path in newest_first(folder):
+        path.chmod(0o777)
+    case.want(not isinstance(loaded(folder), int), f"not when others may write to it ({loaded(folder)})")
+    for path in newest_first(folder):
+        path.chmod(0o700)
+        os.chown(path, 65534, 65534)
+    case.want(not isinstance(loaded(folder), int), f"not when it is another user's ({loaded(folder)})")
+
+
+@row("T22", "stacks of crashes hold data", "text only, mode 0600", ci=1)
+def _(case):
+    """A crash, then the modes of all files under crash/ with umask 0."""
+    run = case.start(
+        {"fault": "segfault", "step": 50}, {"stop": {"env_steps": 600}}, prefix=["sh", "-c", 'umask 0; exec "$@"', "sh"]
+    )
+    case.checks(run, 0)
+    files = [p for p in (run.runs / "latest" / "crash").iterdir() if p.is_file()]
+    case.want(files, "there are files")
+    case.want(all(not p.stat().st_mode & 0o077 for p in files), "mode 0600")

@@ -1,0 +1,431 @@
+"""Faults of the supervisor and of whoever starts it: signals, embedding, closed streams, crash storms."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pty
+import random
+import signal
+import time
+from pathlib import Path
+
+import leaks
+from fault_runs import PYTHON, ROOT, cpu_seconds, kill, loadable, pause, row
+
+ENDLESS = {"stop": {"env_steps": 10_000_000}}
+
+
+def stopped_by(case, number, code, *, group):
+    run = case.start({"pause_s": 0.001}, ENDLESS)
+    run.reached(200)
+    began = time.monotonic()
+    (os.killpg if group else os.kill)(run.pid, number)
+    run.ended(60)
+    case.within(time.monotonic() - began, 5.0, "stops")
+    case.checks(run, code)
+    case.want(run.all("checkpoint"), "a checkpoint is saved")
+    case.want(run.all("stop_requested", reason=signal.Signals(number).name), "it is told what was asked")
+
+
+@row("S1", "SIGINT, also to the whole group", "drain, checkpoint, summary; exit 130 within 5 s", quick=True)
+def _(case):
+    """To the process, and to its group as a terminal does."""
+    stopped_by(case, signal.SIGINT, 130, group=case.seed % 2 == 0)
+
+
+@row("S2", "SIGINT twice, thrice", "ends within 1 s of the second; no orphan; the old checkpoint intact")
+def _(case):
+    """While an executor hangs in a step with a limit of 60 s."""
+    run = case.start(
+        {"fault": "sleep", "step": 200, "executor": -1},
+        {**ENDLESS, "schedule": {"step_timeout_s": 60.0}, "checkpoint": {"interval_s": 0.3}},
+    )
+    run.told("checkpoint")
+    run.until(lambda: run.steps() >= 200, 10)
+    run.signal(signal.SIGINT)
+    pause(0.1)
+    began = time.monotonic()
+    run.signal(signal.SIGINT)
+    if case.seed % 2:
+        pause(0.1)
+        run.signal(signal.SIGINT)
+    run.ended(30)
+    case.within(time.monotonic() - began, 1.0, "ends after the second")
+    case.checks(run, 130)
+    case.want(loadable(run), "a checkpoint can be loaded")
+
+
+@row("S3", "SIGTERM", "as S1, exit 143")
+def _(case):
+    """To the process, and to its group."""
+    stopped_by(case, signal.SIGTERM, 143, group=case.seed % 2 == 0)
+
+
+@row("S4", "SIGHUP", "exit 129 after an orderly stop")
+def _(case):
+    """To the process, and to its group."""
+    stopped_by(case, signal.SIGHUP, 129, group=case.seed % 2 == 0)
+
+
+@row(
+    "S4.2",
+    "SIGHUP under nohup; the terminal goes away",
+    "an ignored SIGHUP stays ignored; writing to a dead terminal never raises",
+    ci=1,
+)
+def _(case):
+    """Started with SIGHUP ignored, its stderr on a terminal whose other end is closed."""
+    master, slave = pty.openpty()
+    run = case.start({}, {"stop": {"env_steps": 1500}}, prefix=["nohup"], stderr=slave)
+    os.close(slave)
+    run.reached(100)
+    run.signal(signal.SIGHUP)
+    os.close(master)
+    case.want(run.ended() == 0, f"exit code 0 ({run.ended()})")
+    case.reads(run, 0)
+    case.nothing_left(run)
+
+
+@row(
+    "S5",
+    "SIGKILL of the supervisor at a random time",
+    "all children gone and the memory back within 1 s; a checkpoint can be loaded",
+    ci=3,
+    quick=True,
+)
+def _(case):
+    """Also while it starts."""
+    chance = random.Random(case.seed)  # noqa: S311 - chooses moments
+    run = case.start({}, {**ENDLESS, "checkpoint": {"interval_s": 0.3}})
+    if case.seed % 3:
+        run.told(("weights", "proc_start")[case.seed % 2])
+    pause(chance.random())
+    run.signal(signal.SIGKILL)
+    run.ended()
+    began = time.monotonic()
+    left = leaks.processes_after(10.0)
+    case.within(time.monotonic() - began, 1.0, "all is gone")
+    case.want(not left, f"no process is left ({left})")
+    if run.all("checkpoint"):
+        case.want(loadable(run), "a checkpoint can be loaded")
+
+
+@row(
+    "S5.2",
+    "the start after a SIGKILL of the supervisor",
+    "reports previous_run_died, removes what was half done, resumes",
+    ci=1,
+)
+def _(case):
+    """The same command again, over the folder of the killed run."""
+    run = case.start({}, {**ENDLESS, "checkpoint": {"interval_s": 0.3}})
+    run.told("checkpoint")
+    run.signal(signal.SIGKILL)
+    run.ended()
+    folder = (run.runs / "latest").resolve()
+    (folder / "checkpoints" / ".staged-99").mkdir()
+    again = case.start({}, runs=run.runs)
+    again.ended()
+    case.want(any("died" in str(line) for line in again.lines()[:5]), "it is told that the previous run died")
+    case.want(not (folder / "checkpoints" / ".staged-99").exists(), "what was half done is removed")
+    case.want(any(line.get("resumed") for line in again.lines()[:1]), "it resumes")
+
+
+@row("S6", "SIGKILL of the whole process group at once", "as S5, by the parent-death signals")
+def _(case):
+    """killpg of the command's group."""
+    run = case.start({}, ENDLESS)
+    run.told("weights", 2)
+    os.killpg(run.pid, signal.SIGKILL)
+    run.ended()
+    began = time.monotonic()
+    left = leaks.processes_after(10.0)
+    case.within(time.monotonic() - began, 1.0, "all is gone")
+    case.want(not left, f"no process is left ({left})")
+
+
+@row("S7", "SIGSTOP of the supervisor for longer than every limit, then SIGCONT", "no false kill")
+def _(case):
+    """Stopped for 6 s (30 s at larger scales) with limits of 2 s."""
+    run = case.start({}, {**ENDLESS, "schedule": {"step_timeout_s": 2.0, "update_timeout_s": 2.0}})
+    run.reached(200)
+    run.signal(signal.SIGSTOP)
+    pause(case.amount(6.0, 30.0))
+    run.signal(signal.SIGCONT)
+    case.want(run.reached(run.steps() + 200), "it goes on")
+    case.proves(run)
+    case.stops(run)
+    case.want(not run.all("proc_restart"), f"no restart ({[e['reason'] for e in run.all('proc_restart')]})")
+
+
+@row("S8", "SIGQUIT, SIGUSR1", "stacks and status are dumped, the run goes on")
+def _(case):
+    """One of them to the supervisor."""
+    run = case.start({}, ENDLESS)
+    run.reached(100)
+    run.signal((signal.SIGQUIT, signal.SIGUSR1)[case.seed % 2])
+    goes_on = case.want(run.reached(run.steps() + 200), f"it goes on (exit code {run.process.poll()})")
+    if goes_on:
+        dumped = run.error() + "".join(p.read_text() for p in (run.runs / "latest" / "crash").glob("*sup*"))
+        case.want("Thread" in dumped or "stack" in dumped, "the stacks are dumped")
+        case.stops(run)
+
+
+PATCHED = """
+import asyncio, sys, time
+from mlxe_async.supervisor import run as module
+{patch}
+from mlxe_async.cli import main
+sys.exit(main([sys.argv[1], "--no-progress"]))
+"""
+
+
+@row("S9", "an unhandled exception in a task of the supervisor", "orderly stop, exit 3, traceback in the log")
+def _(case):
+    """The task that writes the status (or the ledger) raises after a while."""
+    name = ("_keep_status", "_keep_ledger")[case.seed % 2]
+    patch = f"""
+async def broken(self):
+    await asyncio.sleep(1.0)
+    raise ZeroDivisionError("a mistake of ours")
+module.Supervisor.{name} = broken
+"""
+    run = case.driver(PATCHED.format(patch=patch), ENDLESS)
+    got = run.ended(60)
+    case.want(got == 3, f"exit code 3 ({got})")
+    case.want("a mistake of ours" in run.error().splitlines()[-1], "the last line names the cause")
+    case.reads(run, got)
+    told = [line for line in run.lines() if "Traceback" in str(line) and "a mistake of ours" in str(line)]
+    case.want(told, "the traceback is in the log")
+    case.want(run.all("checkpoint"), "a checkpoint is saved")
+    case.nothing_left(run)
+
+
+@row("S10", "the supervisor's loop is blocked for 3 s", "no false kill; the lag is told")
+def _(case):
+    """A listener of the log sleeps 3 s, with limits of 1 s."""
+    patch = """
+began = module.Supervisor._start
+async def start(self):
+    await began(self)
+    slept = []
+    def slow(line):
+        if line["event"] == "weights" and line["version"] >= 3 and not slept:
+            slept.append(1)
+            time.sleep(3.0)
+    self.subscribe(slow)
+module.Supervisor._start = start
+"""
+    run = case.driver(
+        PATCHED.format(patch=patch),
+        {**ENDLESS, "schedule": {"step_timeout_s": 1.0, "update_timeout_s": 1.0, "kind": case.kind}},
+    )
+    case.want(run.reached(600), "it goes on")
+    case.stops(run)
+    case.want(not run.all("proc_restart"), "no restart")
+    case.want(
+        [line for line in run.lines() if "lag" in line["event"] or "loop" in line.get("message", "")],
+        "the lag of the loop is told",
+    )
+
+
+EMBEDDED = """
+import asyncio, gc, os, sys, threading, tempfile
+import uvloop
+from mlxe_async import Supervisor, load_settings
+FILE = sys.argv[1]
+def fds(): return len(os.listdir("/proc/self/fd"))
+{body}
+"""
+
+
+def embedded(case, body, says="fine", tables=None):
+    run = case.driver(EMBEDDED.format(body=body), tables or {"stop": {"env_steps": 300}})
+    code = run.ended()
+    case.want(code == 0 and says in run.output(), f"the program ends well ({code}: {run.error()[-300:]})")
+    case.nothing_left(run)
+    case.saw(run.output().strip().replace("\n", ", ")[-200:])
+
+
+@row(
+    "S11",
+    "wait_for, cancel, cancel twice, cancel while it starts",
+    "CancelledError after a clean stop within 5 s; nothing left",
+)
+def _(case):
+    """In a loop of its own program."""
+    embedded(
+        case,
+        """
+async def cancelled(after, times):
+    task = asyncio.create_task(Supervisor(load_settings(FILE, {"stop.env_steps": 10**7})).run())
+    await asyncio.sleep(after)
+    began = asyncio.get_running_loop().time()
+    for _ in range(times):
+        task.cancel()
+        await asyncio.sleep(0.01)
+    try:
+        await task
+        print("no CancelledError")
+    except asyncio.CancelledError:
+        print(f"{asyncio.get_running_loop().time() - began:.1f} s")
+async def main():
+    for after, times in ((0.05, 1), (6.0, 1), (6.0, 2)):
+        await cancelled(after, times)
+    try:
+        await asyncio.wait_for(Supervisor(load_settings(FILE, {"stop.env_steps": 10**7})).run(), 3)
+    except TimeoutError:
+        print("fine")
+uvloop.run(main())
+""",
+    )
+
+
+@row(
+    "S12",
+    "twenty runs one after the other, two at once, in one process",
+    "all work; descriptors and threads do not grow",
+    ci=1,
+)
+def _(case):
+    """Three one after the other at ci scale, then two at once."""
+    embedded(
+        case,
+        f"""
+async def one(name):
+    return await Supervisor(load_settings(FILE, {{"run.name": name}})).run()
+async def main():
+    await one("first")
+    gc.collect()
+    before, threads = fds(), threading.active_count()
+    for number in range({case.amount(2, 19)}):
+        await one(f"number-{{number}}")
+    await asyncio.gather(one("left"), one("right"))
+    gc.collect()
+    grown = fds() - before, threading.active_count() - threads
+    print("fine" if grown == (0, 0) else "grown", grown)
+uvloop.run(main())
+""",
+    )
+
+
+@row("S13", "run() in a thread that is not the main one", "works, without signal handlers", ci=1)
+def _(case):
+    """asyncio.run in a thread."""
+    embedded(
+        case,
+        """
+results = []
+def work():
+    results.append(asyncio.run(Supervisor(load_settings(FILE)).run()).exit_code)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+print("fine" if results == [0] else results)
+""",
+    )
+
+
+@row("S14", "run() inside a running loop", "await run() works; run_sync() says what to do instead", ci=1)
+def _(case):
+    """On asyncio and uvloop."""
+    embedded(
+        case,
+        """
+async def main():
+    result = await Supervisor(load_settings(FILE)).run()
+    try:
+        Supervisor(load_settings(FILE)).run_sync()
+    except AttributeError:
+        print("there is no run_sync")
+    except RuntimeError as error:
+        print("fine" if "await" in str(error) else error)
+asyncio.run(main())
+uvloop.run(main())
+""",
+    )
+
+
+@row(
+    "S15",
+    "PID 1 in a container; SIGCHLD ignored and signals blocked by the parent",
+    "dispositions and mask are reset; no zombies",
+    needs=("mount namespaces",),
+)
+def _(case):
+    """unshare --pid as the first process, or a parent that ignores SIGCHLD and blocks everything."""
+    if case.seed % 2 == 0:
+        run = case.start({}, {}, prefix=["unshare", "--pid", "--fork", "--mount-proc"])
+        case.checks(run, 0)
+        return
+    parent = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
+        "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    run = case.start({"fault": "kill", "step": 100}, ENDLESS, prefix=[PYTHON, "-c", parent])
+    case.want(run.told("proc_start", 2, process="mlxe-exe-0"), "deaths are seen and mended")
+    case.stops(run)
+
+
+@row("S16", "stdin, stdout, stderr closed", "opens /dev/null in their place; works")
+def _(case):
+    """One of them, or all three."""
+    which = ("<&- >&- 2>&-", "<&-", ">&-", "2>&-")[case.seed % 4]
+    run = case.start({}, {}, prefix=["sh", "-c", f'exec "$@" {which}', "sh"])
+    case.want(run.ended() == 0, f"exit code 0 with {which} ({run.ended()}: {run.error()[-200:]})")
+    case.reads(run, 0)
+    case.nothing_left(run)
+
+
+@row("S17", "torch and threads in the embedding process", "never a fork without exec outside the nursery", ci=1)
+def _(case):
+    """torch is imported and used in threads first; the package's source is searched for forks."""
+    embedded(
+        case,
+        """
+import torch
+torch.set_num_threads(2)
+(torch.rand(500, 500) @ torch.rand(500, 500)).sum().item()
+async def main():
+    return await Supervisor(load_settings(FILE)).run()
+print("fine" if uvloop.run(main()).exit_code == 0 else "not")
+""",
+    )
+    found = []
+    for path in Path(ROOT, "mlxe_async").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            is_fork = isinstance(node, ast.Attribute) and node.attr in ("fork", "forkpty")
+            by_name = isinstance(node, ast.keyword) and node.arg == "preexec_fn"
+            if (is_fork and getattr(node.value, "id", "") == "os") or by_name:
+                found.append(path.name)
+    case.want(set(found) <= {"nursery_main.py", "faults.py"}, f"only the nursery forks ({set(found)})")
+
+
+@row(
+    "S18",
+    "all executors killed together again and again",
+    "back-off spreads restarts; no fork bomb; the ledger balances",
+    ci=1,
+)
+def _(case):
+    """Both executors every second for 8 s (60 s at larger scales)."""
+    run = case.start({}, ENDLESS)
+    run.reached(100)
+    before = cpu_seconds(run.pid)
+    seconds = case.amount(8, 60)
+    for _ in range(seconds):
+        for name in ("mlxe-exe-0", "mlxe-exe-1"):
+            kill(run.living(name))
+        pause(1.0)
+    used = cpu_seconds(run.pid) - before
+    spawned = len(run.all("proc_start", role="executor"))
+    case.want(used <= seconds, f"less than one core for it ({used:.1f} s)")
+    case.want(spawned <= 2 * seconds + 4, f"no more spawns than kills ({spawned})")
+    if run.process.poll() is None:
+        case.want(run.reached(run.steps() + 100), "it goes on")
+        case.proves(run)
+        case.stops(run)
+    else:
+        case.checks(run, 3)
+    case.saw(f"{spawned} spawns")

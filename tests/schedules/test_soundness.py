@@ -1,0 +1,66 @@
+"""What is refused, what is told, what is sound: every pair of memory and schedule."""
+
+import itertools
+
+import pytest
+
+from mlxe_async.algorithms import load_algorithm
+from mlxe_async.rows import Spaces
+from mlxe_async.schedules.soundness import Facts, verdicts
+
+SCHEDULES = [
+    {"kind": "serial"},
+    {"kind": "istb"},
+    {"kind": "is"},
+    {"kind": "ia", "unfinished": "keep"},
+    {"kind": "ia", "unfinished": "drop"},
+    {"kind": "oa"},
+    {"kind": "oa", "max_policy_lag": 0},
+    {"kind": "oa", "max_policy_lag": 3},
+]
+
+
+def judged(**facts):
+    found = list(verdicts(Facts(**facts)))
+    return [v.key[-1] for v in found if v.refused], [v.key[-1] for v in found if not v.refused]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: "-".join(map(str, s.values())))
+def test_the_whole_table(schedule):
+    drops, late = schedule.get("unfinished") == "drop", schedule["kind"] == "oa" and schedule.get("max_policy_lag") != 0
+    told_of_drops = ["unfinished"] if drops else []
+    for memory, off_policy in itertools.product(("replay", "rollouts"), ("learns", "corrects", "ignores", None)):
+        refused, told = judged(memory=memory, off_policy=off_policy, **schedule)
+        uncorrected = off_policy == "ignores"
+        assert refused == (["kind"] if memory == "rollouts" and uncorrected and late else [])
+        assert told == (["name"] if memory == "replay" and uncorrected else []) + told_of_drops
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: "-".join(map(str, s.values())))
+def test_who_does_not_bootstrap_needs_whole_episodes(schedule):
+    cuts = ["unfinished"] if schedule.get("unfinished") == "keep" else []
+    assert judged(memory="replay", bootstraps=False, sync="episode", **schedule)[0] == cuts
+    assert judged(memory="replay", bootstraps=False, sync="rollout", **schedule)[0] == ["sync"]
+
+
+def test_a_refusal_says_what_would_do():
+    (verdict,) = verdicts(Facts("oa", "rollouts", "ignores"))
+    assert verdict.message.startswith('got "oa", where rollouts may be 8 versions old, expected "is", "ia" or')
+    (verdict,) = verdicts(Facts("oa", "rollouts", "ignores", max_policy_lag=3))
+    assert "3 versions old" in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "stated"),
+    [
+        ("a3c", {}, "corrects"),
+        ("a3c", {"correction": "vtrace"}, "corrects"),
+        ("a3c", {"correction": "none"}, "ignores"),
+        ("dqn", {}, "learns"),
+        ("ppo", {}, "corrects"),
+    ],
+)
+def test_what_the_built_in_algorithms_state(name, settings, stated):
+    algorithm = load_algorithm(name)
+    made = algorithm(algorithm.Settings(**settings), Spaces(observation_shape=(4,), actions=2), seed=0, learns=False)
+    assert made.off_policy == stated

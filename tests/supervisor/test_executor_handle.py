@@ -1,0 +1,162 @@
+"""An executor's handle: interrupted, killed or given up, its counters stay exact and nobody waits for ever."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from fake_processes import crew_of, executor_of
+
+from mlxe_async.schedules import schedule_of
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "schedules"))
+
+from virtual_time import in_virtual_time
+
+
+class Rest:
+    """Memorizer, learner and evaluator in one: a version for each round."""
+
+    def __init__(self, crew):
+        self.crew, self.rounds = crew, 0
+
+    async def publish(self):
+        self.crew.counters.version += 1
+        return self.crew.counters.version
+
+    async def memorize(self):
+        return {}
+
+    async def learn(self, plan):
+        self.rounds += 1
+        await asyncio.sleep(0.5)
+        return await self.publish()
+
+    async def evaluate(self, version=None):
+        await asyncio.sleep(0)
+
+
+def played(kind, executors, crew):
+    rest = Rest(crew)
+    in_virtual_time(schedule_of(kind)(executors, rest, rest, rest, crew.budget))
+    return rest
+
+
+def exact(crew, executors):
+    """Counters against what the fake processes did, and started = finished + aborted + under way."""
+    counters = crew.counters
+    assert counters.env_steps == sum(executor.rows for executor in executors)
+    started = sum(executor.episodes_started for executor in executors)
+    under_way = sum(sum(executor._running) for executor in executors)
+    assert started == counters.episodes + counters.episodes_aborted + under_way
+
+
+@pytest.mark.parametrize("deaths", [0.0, 0.02])
+@pytest.mark.parametrize("unfinished", ["keep", "drop"])
+@pytest.mark.parametrize("seed", range(5))
+def test_counters_stay_exact_whoever_is_interrupted_or_killed(seed, unfinished, deaths):
+    crew = crew_of({"env_steps": 5000})
+    executors = [executor_of(crew, i, seed=seed, deaths=deaths, unfinished=unfinished) for i in range(3)]
+    rest = played("ia", executors, crew)
+    assert rest.rounds > 30
+    assert crew.counters.rollouts > 3 * rest.rounds
+    exact(crew, executors)
+    if not deaths:
+        assert sum(e.process.begun_episodes for e in executors) == sum(e.episodes_started for e in executors)
+        assert (crew.counters.episodes_aborted > 0) == (unfinished == "drop")
+
+
+def test_an_episode_that_is_kept_and_then_dies_with_its_executor_is_not_begun_again():
+    crew = crew_of({"env_steps": 10**6})
+    executor = executor_of(crew, 0)
+
+    async def main():
+        await executor.generate(1)
+        going = asyncio.ensure_future(executor.generate(1, interruptible=True))
+        await asyncio.sleep(0.1)
+        executor.interrupt()
+        report = await going
+        if report["running"] == [True]:
+            executor.process.die()
+            following = await executor.generate(2)
+            return report["begun"], following["begun"]
+        return None
+
+    (before, after), _ = in_virtual_time(main())
+    # One that went down and one that was finished.
+    assert after[0] == before[0] + 2
+    assert crew.counters.episodes_aborted == 1
+    exact(crew, [executor])
+
+
+def test_a_rollout_that_is_interrupted_before_it_began_is_none():
+    crew = crew_of({"env_steps": 10**6})
+    executor = executor_of(crew, 0, most_rollouts=1)
+
+    async def main():
+        await executor.generate(1)
+        going = asyncio.ensure_future(executor.generate(1, interruptible=True))
+        await asyncio.sleep(5)
+        assert not going.done()
+        executor.interrupt()
+        nothing = await going
+        # The next round's first rollout is not held back, and not interrupted by what was asked before.
+        executor.interrupt()
+        report = await executor.generate(2)
+        return nothing, report
+
+    (nothing, report), _ = in_virtual_time(main())
+    assert nothing is None
+    assert report["episodes"]
+    assert len(executor.process.calls) == 2
+
+
+def test_a_rollout_that_is_interrupted_and_then_killed_is_not_begun_again():
+    crew = crew_of({"env_steps": 10**6})
+    executor = executor_of(crew, 0, seed=1)
+    process = executor.process
+
+    async def main():
+        await executor.generate(1)
+        going = asyncio.ensure_future(executor.generate(1, interruptible=True))
+        await asyncio.sleep(0.01)
+        executor.interrupt()
+        process.deaths = 1.0
+        process.die = lambda: setattr(process, "deaths", 0.0)
+        return await going
+
+    assert in_virtual_time(main())[0] is None
+    assert len(process.calls) == 2
+    assert crew.counters.episodes_aborted == 1
+
+
+def test_nobody_plays_more_rollouts_in_a_round_than_allowed():
+    crew = crew_of({"env_steps": 3000})
+    executors = [executor_of(crew, i, most_rollouts=2) for i in range(3)]
+    rest = played("ia", executors, crew)
+    for executor in executors:
+        by_version = [version for _, version, _ in executor.process.calls]
+        assert max(by_version.count(version) for version in set(by_version)) == 2
+    assert crew.counters.rollouts <= 2 * 3 * rest.rounds
+
+
+@pytest.mark.parametrize("kind", ["serial", "is", "ia"])
+def test_a_round_goes_on_without_an_executor_that_is_given_up(kind):
+    crew = crew_of({"env_steps": 500}, alike=kind != "ia")
+    executors = [executor_of(crew, 0), executor_of(crew, 1, gives_up_after=3)]
+    rest = played(kind, executors, crew)
+    assert executors[1].lost == "broken again and again"
+    assert rest.rounds > 10
+    assert crew.budget.reason == "env_steps"
+
+
+def test_what_kills_twice_is_not_tried_in_the_same_way_again():
+    crew = crew_of({"env_steps": 300}, alike=True)
+    executor = executor_of(crew, 0, deaths=0.05, seed=3)
+    played("is", [executor], crew)
+    attempts = [attempt for _, _, attempt in executor.process.calls]
+    rollouts = [rollout for rollout, _, _ in executor.process.calls]
+    assert max(attempts) > 0
+    assert sorted(set(rollouts)) == list(range(max(rollouts) + 1))
+    # Redone alike: it counts once, however often it was begun.
+    assert executor.episodes_started == crew.counters.episodes
