@@ -195,6 +195,7 @@ class NurseryMain:
             _, status = os.waitpid(child.pid, 0)
             del self._children[child.pid]
             os.close(child.pidfd)
+            _limit_output(child)
             self._end_orphans()
             code = os.waitstatus_to_exitcode(status)
             self._channel.send({"id": child.reap_id, "result": {"pid": child.pid, "code": code}, "fds": 0})
@@ -219,10 +220,7 @@ class NurseryMain:
     def _limit_outputs(self) -> None:
         """Keep what children print to two files of 10 MiB each: the full one is copied aside and begun again."""
         for child in self._children.values():
-            if child.output is None:
-                continue
-            with contextlib.suppress(OSError):
-                _rotate(Path(child.output))
+            _limit_output(child)
 
     def _forget_wakeups(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -232,6 +230,12 @@ class NurseryMain:
 
 def _is_dead(pidfd: int) -> bool:
     return bool(select.select([pidfd], [], [], 0)[0])
+
+
+def _limit_output(child: _Child) -> None:
+    if child.output is not None:
+        with contextlib.suppress(OSError):
+            _rotate(Path(child.output))
 
 
 def _rotate(path: Path) -> None:

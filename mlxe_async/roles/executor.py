@@ -61,6 +61,9 @@ class Page(Protocol):
         """It returned."""
 
 
+ASK_FOR_ROOM_S = 0.5
+
+
 @dataclass(frozen=True)
 class ExecutorPlan:
     """The few values an executor is made with.
@@ -333,7 +336,12 @@ class Executor:
     def _reserve(self) -> dict[str, Array]:
         """Views on the next block; waits, a bounded time at a time, while the lane is full."""
         pause, began = 0.001, time.monotonic()
+        asked = 0.0
         while self._lane.reserve() is None:
+            # Many short rollouts fill a lane too; where they wait for each other, nobody else would empty it.
+            if time.monotonic() - asked > ASK_FOR_ROOM_S:
+                self._notify({"kind": "commit"})
+                asked = time.monotonic()
             self._wait(pause)
             pause = min(2 * pause, 0.02)
         self._lane_wait += time.monotonic() - began

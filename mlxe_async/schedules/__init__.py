@@ -16,7 +16,7 @@ from mlxe_async.schedules.iterative_asynchronous import iterative_asynchronous
 from mlxe_async.schedules.iterative_synchronous import iterative_synchronous
 from mlxe_async.schedules.online_asynchronous import online_asynchronous
 from mlxe_async.schedules.serial import serial
-from mlxe_async.schedules.threaded_as_published import threaded_as_published
+from mlxe_async.schedules.threaded_as_published import POLL_S, threaded_as_published
 from mlxe_async.schedules.verbs import Schedule
 
 SCHEDULES: dict[tuple[str, str | None], Schedule] = {
@@ -35,6 +35,7 @@ def schedule_of(kind: str, flavour: str | None = None) -> Schedule:
 
 
 __all__ = [
+    "POLL_S",
     "SCHEDULES",
     "Schedule",
     "iterative_asynchronous",

@@ -12,23 +12,24 @@ async def threaded_as_published(
     executors: Sequence[Executor], memorizer: Memorizer, learner: Learner, evaluator: Evaluator, budget: Budget
 ) -> None:
     """As `is`, but nobody is told anything: all look once a second whether the others have come so far."""
-    begun, version, played = 0, 0, [0] * len(executors)
+    begun, version, over, played = 0, 0, False, [0] * len(executors)
 
     async def generating(index: int, executor: Executor) -> None:
-        while budget.remaining:
+        while not over:
             if played[index] < begun:
                 budget.spend([await executor.generate(version)])
                 played[index] += 1
             await asyncio.sleep(POLL_S)
 
     async def learning() -> None:
-        nonlocal begun, version
+        nonlocal begun, version, over
         version = await learner.publish()
         while budget.remaining:
             begun += 1
-            while min(played) < begun and budget.remaining:  # noqa: ASYNC110 - looking is the point of this flavour
+            while min(played) < begun:  # noqa: ASYNC110 - looking is the point of this flavour
                 await asyncio.sleep(POLL_S)
             version = await learner.learn(await memorizer.memorize())
             await evaluator.evaluate(version)
+        over = True
 
     await together([learning(), *(generating(index, executor) for index, executor in enumerate(executors))])

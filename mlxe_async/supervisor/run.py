@@ -38,7 +38,7 @@ from mlxe_async.memory.replay import ReplayMemory, ReplayShape
 from mlxe_async.memory.rollouts import RolloutMemory
 from mlxe_async.rows import Array
 from mlxe_async.run_folder import RunFolder
-from mlxe_async.schedules import schedule_of
+from mlxe_async.schedules import POLL_S, schedule_of
 from mlxe_async.schedules.soundness import Facts, verdicts
 from mlxe_async.settings import Settings, as_tables, dump_settings
 from mlxe_async.settings.problems import Problem
@@ -434,7 +434,8 @@ class Supervisor:
             await asyncio.wait([schedule, stopped], return_when=asyncio.FIRST_COMPLETED)
             if not schedule.done():
                 # What is under way may be finished, in a bounded time.
-                await asyncio.wait([schedule], timeout=FINISH_LIMIT_S)
+                looking = 2 * POLL_S if getattr(chosen, "flavour", None) == "as_published" else 0.0
+                await asyncio.wait([schedule], timeout=FINISH_LIMIT_S + looking)
             for task in (schedule, stopped, *watchers):
                 task.cancel()
 

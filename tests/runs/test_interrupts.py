@@ -125,3 +125,19 @@ def test_a_nursery_that_is_killed_takes_all_with_it_and_all_come_back(live):
     result, run = live(kill, schedule={"kind": "ia"}, task=SLOW, stop={"env_steps": 2500})
     assert result.reason == "env_steps"
     balanced(run)
+
+
+@pytest.mark.parametrize("unfinished", ["keep", "drop"])
+def test_a_lane_that_short_rollouts_have_filled_is_emptied_before_the_round_ends(live, unfinished):
+    result, run = live(
+        schedule={"kind": "ia", "unfinished": unfinished},
+        task=SLOW,
+        stop={"env_steps": 600},
+        memory={"lane_slots": 2},
+    )
+    assert result.reason == "env_steps"
+    per_round = {}
+    for line in run.all("phase", phase="generate"):
+        per_round.setdefault((line["idx"], line["version"]), []).append(line["rows"])
+    assert max(map(len, per_round.values())) > 2
+    counted(result, run)
