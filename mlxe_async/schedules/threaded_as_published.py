@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from mlxe_async.schedules.verbs import Budget, Evaluator, Executor, Learner, Memorizer, together
 
@@ -12,13 +13,13 @@ async def threaded_as_published(
     executors: Sequence[Executor], memorizer: Memorizer, learner: Learner, evaluator: Evaluator, budget: Budget
 ) -> None:
     """As `is`, but nobody is told anything: all look once a second whether the others have come so far."""
-    begun, version, over, played = 0, 0, False, [0] * len(executors)
+    begun, version, over = 0, 0, False
+    played: list[list[Any]] = [[] for _ in executors]
 
     async def generating(index: int, executor: Executor) -> None:
         while not over:
-            if played[index] < begun:
-                budget.spend([await executor.generate(version)])
-                played[index] += 1
+            if len(played[index]) < begun:
+                played[index].append(await executor.generate(version))
             await asyncio.sleep(POLL_S)
 
     async def learning() -> None:
@@ -26,8 +27,10 @@ async def threaded_as_published(
         version = await learner.publish()
         while budget.remaining:
             begun += 1
-            while min(played) < begun:  # noqa: ASYNC110 - looking is the point of this flavour
+            while min(map(len, played)) < begun:  # noqa: ASYNC110 - looking is the point of this flavour
                 await asyncio.sleep(POLL_S)
+            # Not before all have played: a round that was begun is finished by all.
+            budget.spend([rollouts[-1] for rollouts in played])
             version = await learner.learn(await memorizer.memorize())
             await evaluator.evaluate(version)
         over = True
