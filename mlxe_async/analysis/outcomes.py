@@ -268,6 +268,7 @@ class _Reading:
                 "algorithm": self.start["algorithm"],
                 "env": self.start["env"],
                 "passes": settings.get("evaluation", {}).get("passes"),
+                "episode_steps": stop.get("episode_steps") if self.by_episode else None,
                 "host": self.start.get("host", {}),
                 "versions": self.start.get("versions", {}),
             },

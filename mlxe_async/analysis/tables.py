@@ -330,10 +330,17 @@ def _baseline_row(baseline: Mapping[str, Any], width: int) -> tuple[str, ...]:
 
 def _outcome_note(groups: Groups, extra: Iterable[str]) -> str:
     runs = [one for members in groups.values() for one in members]
-    passes = sorted({int(one.facts["passes"]) for one in runs if one.facts.get("passes")})
+    passes = sorted({int(one.facts["passes"]) for one in runs if one.facts.get("passes") and one.tests})
+    goals = sorted({int(one.facts["episode_steps"]) for one in runs if one.facts.get("episode_steps")})
+    solved = []
+    if passes or not goals:
+        many = " or ".join(map(str, passes)) or "enough"
+        solved.append(f"{many} tested versions in a row passed; all counts are those when the first was published")
+    if goals:
+        long = " or ".join(f"{goal:,}" for goal in goals)
+        solved.append(f"one training episode lasted {long} steps; all counts are those when it was through")
     note = (
-        f"Solved: {' or '.join(map(str, passes)) or 'enough'} tested versions in a row passed; all counts are those "
-        "when the first of them was published. Cells: median [95 % bootstrap interval], worst; a failure counts as "
+        f"Solved: {'; or '.join(solved)}. Cells: median [95 % bootstrap interval], worst; a failure counts as "
         "worse than anything and is never left out. Failed [at most]: share of failures and its exact 95 % upper "
         "bound. Both clocks start when the command is typed, one ends with the publication of the first of the "
         "passing versions, the other with the end of the command. CPU s: all processes but the evaluator, until "

@@ -126,3 +126,21 @@ def test_the_digest_tells_settings_apart_but_not_seeds():
     a, b = story(seed=1)[0]["settings"], story(seed=2)[0]["settings"]
     assert digest_of(a) == digest_of(b)
     assert digest_of(a) != digest_of(story(batch=65)[0]["settings"])
+
+
+def test_a_long_training_episode_may_be_the_goal(tmp_path):
+    def judged(seed, longest, reason):
+        lines = story(seed=seed, episodes=4, solved_at=None, tested=False)
+        lines[0]["settings"]["stop"] = {"episode_steps": 50_000}
+        lines[-1]["reason"] = reason
+        log = Log()
+        log.lines = lines[:-1]
+        log.episode(2.9, 4, 40, 1.0, length=longest)
+        return outcome(write_run(tmp_path, [*log.lines, lines[-1]]))
+
+    reached = judged(1, 50_000, "episode_steps")
+    assert (reached.tested, reached.solved, reached.episodes, reached.updates) == (True, True, 4, 128)
+    assert reached.seconds_to_publication == pytest.approx(2.9)
+    assert reached.cpu_seconds == 1.5
+    given_up = judged(2, 40_000, "episodes")
+    assert (given_up.tested, given_up.failed, given_up.episodes) == (True, True, None)
