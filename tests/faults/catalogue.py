@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -48,7 +49,7 @@ def run_case(row, seed, scale, folder):
     finally:
         case.close()
     if case.failures:
-        return False, "; ".join(f"NOT {failure}" for failure in case.failures)
+        return False, "; ".join(f"NOT {failure}" for failure in case.failures).replace(str(folder), "...")
     return True, "; ".join(case.seen) or "as required"
 
 
@@ -155,6 +156,9 @@ def main(arguments):
             print(f"{row.id:<6} {row.fault}")
         return 0
     fault_runs.leaks.warm_up()
+    # A shell that started us in the background may have had us ignore what the runs are to be asked with.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
     results = {line["id"]: line for line in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
     reds = 0
     for row in rows:

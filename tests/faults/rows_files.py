@@ -36,7 +36,6 @@ def refused(case, text, words="", code=2, seconds=1.0, **how):
     "broken files: syntax, duplicate key, bad UTF-8, NUL, empty; BOM and CRLF",
     "exit 2 with file:line, at most 1 s; BOM and CRLF are accepted",
     ci=1,
-    quick=True,
 )
 def _(case):
     """One file each."""
@@ -192,7 +191,10 @@ def _(case):
     for tables, words in (
         ({"schedule": {"min_executors": 5, "executors": 2}}, ("min_executors", "executors")),
         ({"schedule": {"envs_per_executor": 4, "sync": "episode"}}, ("envs_per_executor", "sync")),
-        ({"algorithm": {"batch": 4096}, "memory": {"capacity_rows": 100}}, ("batch", "capacity_rows")),
+        (
+            {"algorithm": {"batch": 4096}, "memory": {"capacity_rows": 1000, "keep_rows": 500}},
+            ("batch", "capacity_rows"),
+        ),
         ({"learner": {"device": "cuda"}}, ("device", "GPU")),
     ):
         run = refused(case, tables, words[0], seconds=SLOW_START_S)

@@ -214,7 +214,7 @@ def _(case):
     ci=1,
 )
 def _(case):
-    """The second fsync of each process fails."""
+    """The sixth fsync of each thread fails: that of a checkpoint."""
     trace = [
         "strace",
         "-f",
@@ -225,13 +225,14 @@ def _(case):
         "-e",
         "trace=fsync",
         "-e",
-        "inject=fsync:error=EIO:when=2",
+        "inject=fsync:error=EIO:when=6",
     ]
     run = case.start({}, {"checkpoint": {"interval_s": 0.3}}, prefix=trace)
     got = run.ended()
     case.want(got in (0, 4), f"exit 0, or 4 with a sentence ({got}: {run.error()[-300:]})")
     case.want("Traceback" not in run.error(), "no traceback")
     if got == 0:
+        case.want(run.all("checkpoint_rejected"), "the failure is told")
         case.want(run.all("checkpoint"), "checkpoints are saved")
         case.want(loadable(run), "the newest can be loaded")
 
@@ -252,7 +253,6 @@ def _(case):
         "-qq",
         "-o",
         "/dev/null",
-        "--seccomp-bpf",
         "-e",
         f"trace={call}",
         "-e",
@@ -262,7 +262,8 @@ def _(case):
         {}, {**ENDLESS, "checkpoint": {"interval_s": 0.2}, "stop": {"seconds": 10.0, "env_steps": None}}, prefix=trace
     )
     got = run.ended()
-    case.saw(f"exit {got}, {len(run.all('checkpoint'))} checkpoints")
+    case.want(got == 137, f"it was killed ({got})")
+    case.saw(f"{len(run.all('checkpoint'))} checkpoints")
     if run.all("checkpoint"):
         case.want(loadable(run), "a checkpoint can be loaded")
     case.want(not leaks.processes_after(5.0), "no process is left")

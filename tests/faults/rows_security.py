@@ -190,7 +190,6 @@ def _(case):
     "forged lines and terminal sequences in messages",
     "JSON on one line; control characters never reach the terminal",
     ci=1,
-    quick=True,
 )
 def _(case):
     """An exception whose message holds a line break, a run_end event, escape sequences and NUL."""

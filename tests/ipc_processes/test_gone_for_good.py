@@ -1,4 +1,4 @@
-"""Whoever calls a process that is gone for good, again and again, leaves the loop its turn, and can be cancelled."""
+"""A process that is gone for good: its callers leave the loop its turn, and what it printed stays within its limit."""
 
 import asyncio
 import contextlib
@@ -7,6 +7,7 @@ import pytest
 from conftest import house
 
 from mlxe_async.errors import ProcessDied, RunFailed
+from mlxe_async.ipc.nursery_main import OUTPUT_LIMIT
 from mlxe_async.ipc.process import RestartPolicy
 
 TRIES = 50
@@ -41,3 +42,18 @@ def test_a_caller_that_tries_for_ever_lets_the_others_have_their_turn(run_both, 
             assert await trying
 
     run_both(main)
+
+
+def test_what_a_process_printed_last_is_kept_within_its_limit_too(run, tmp_path):
+    async def main():
+        async with house() as made:
+            output = tmp_path / "output"
+            process = await made.process(stdout_path=str(output))
+            await process.call("printing", text="begin")
+            with output.open("ab") as file:
+                file.write(b"y" * (OUTPUT_LIMIT + 1))
+            await process.stop()
+            assert output.stat().st_size == 0
+            assert (tmp_path / "output.1").stat().st_size == OUTPUT_LIMIT
+
+    run(main)
