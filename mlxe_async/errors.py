@@ -53,6 +53,12 @@ class NonFiniteWeights(NumericError):
     """Weights with a NaN or an infinity were offered for publication; the old version stays."""
 
 
+class UpdateFailed(MlxeError):
+    """An algorithm's `update` raised; the learner's process ends, and another one goes on from what was published."""
+
+    fatal = True
+
+
 class RunFolderBusy(MlxeError):
     """Another living run holds the folder."""
 

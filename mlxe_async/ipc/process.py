@@ -166,6 +166,7 @@ class Process:
         self.facts: dict[str, Any] = {}
         "What the child told with its hand-shake."
         self.death = ""
+        self.allowed_s = 0.0
         "How its latest life ended, in a sentence."
         self._nursery = nursery
         self._entry = entry
@@ -459,6 +460,7 @@ class Process:
         scheduling = linux.scheduling(child.forked.pid) if overdue_s is not None else None
         child.stuck_s = child.judge.judge(time.monotonic_ns(), overdue_s, scheduling)
         if child.stuck_s is not None:
+            self.allowed_s = self._allowed(child, child.stuck_s)
             child.doing = _doing(child)
             self._abort(child)
             return
@@ -476,6 +478,11 @@ class Process:
             silent_s = (now_ns - child.moved_ns) / 1e9 - self._policy.silence_s
             return silent_s if silent_s > 0 else None
         return overdue_s
+
+    def _allowed(self, child: _Child, stuck_s: float) -> float:
+        """The limit that it has outstayed by `stuck_s`."""
+        since_ns = self._page.pulse()[1] if self._page is not None else 0
+        return max(0.0, (time.monotonic_ns() - (since_ns or child.moved_ns)) / 1e9 - stuck_s)
 
     def _too_late(self, child: _Child, sentence: str) -> None:
         child.misdeed = sentence

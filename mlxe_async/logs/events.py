@@ -103,7 +103,7 @@ class Hang(Event):
 
     process: Annotated[str, "Its name."]
     pid: Annotated[int, "Its process id."]
-    stuck_s: Annotated[float, "Seconds since it entered the call."]
+    stuck_s: Annotated[float, "Seconds by which it has outstayed its limit."]
     limit_s: Annotated[float, "Seconds it was allowed."]
     call: Annotated[str, "What it was doing: step, reset, update, ..."] = ""
     stack: Annotated[str, "Its Python stack."] = ""

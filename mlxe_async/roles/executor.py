@@ -62,6 +62,7 @@ class Page(Protocol):
 
 
 ASK_FOR_ROOM_S = 0.5
+STEPS_PER_FAULT = 50  # so many good steps of an environment make up for one fault of it
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class ExecutorPlan:
         chunk_rows: most rows in one block of the lane.
         step_timeout_s: limit of one step of all environments, in seconds.
         reset_timeout_s: limit of one reset, and of the first step after it.
-        fault_limit: environment faults forgiven within `fault_window_s`.
+        fault_limit: faults of one environment forgiven within `fault_window_s`; 50 good steps make up for one.
         fault_window_s: see `fault_limit`.
         stop_on_nonfinite: a NaN or an infinity from an environment is not forgiven at all.
     """
@@ -149,7 +150,8 @@ class Executor:
         self._episode_seed = [0] * self._envs
         self._running = np.zeros(self._envs, dtype=bool)
         self._env_numbers = np.arange(self._envs, dtype=np.int32)
-        self._faults: deque[float] = deque()
+        self._faults: list[deque[float]] = [deque() for _ in range(self._envs)]
+        self._good_steps = np.zeros(self._envs, dtype=np.int64)
         # Making numpy views costs more than a step, so they are made once for each slot of the lane.
         self._slots = [layout.views(payload, plan.chunk_rows) for payload in lane.payloads]
         self._rows: dict[str, Array] | None = None
@@ -271,6 +273,7 @@ class Executor:
         written = self._write(chosen, step, ended, last_step=last_step)
         self._clock.steps += written
         self._step += 1
+        self._good_steps += step.ok
         self._return += step.raw_reward
         self._obs[...] = step.next_obs
         for env in np.flatnonzero(ended & step.ok):
@@ -359,15 +362,18 @@ class Executor:
 
     def _forgive(self, fault: EnvironmentFault, seed: int, episode: int) -> None:
         """Report a fault and make the environment anew, within the budget."""
-        now = time.monotonic()
-        self._faults.append(now)
-        while self._faults and now - self._faults[0] > self.plan.fault_window_s:
-            self._faults.popleft()
+        now, faults = time.monotonic(), self._faults[fault.env_index]
+        made_up_for = int(self._good_steps[fault.env_index]) // STEPS_PER_FAULT
+        self._good_steps[fault.env_index] = 0
+        while faults and (made_up_for > 0 or now - faults[0] > self.plan.fault_window_s):
+            faults.popleft()
+            made_up_for -= 1
+        faults.append(now)
         self._notify(
             {
                 "kind": "env_error",
                 "executor": self.plan.index,
-                "faults": len(self._faults),
+                "faults": len(faults),
                 "env": fault.env_index,
                 "phase": fault.phase,
                 "episode": episode,
@@ -379,10 +385,10 @@ class Executor:
         )
         if fault.nonfinite and self.plan.stop_on_nonfinite:
             raise NumericError(f"executor {self.plan.index}: {fault.detail}")
-        if len(self._faults) > self.plan.fault_limit:
+        if len(faults) > self.plan.fault_limit:
             raise TooManyFaults(
                 f"executor {self.plan.index}: expected at most {self.plan.fault_limit} environment faults in "
-                f"{self.plan.fault_window_s:g} s, got {len(self._faults)}; the last: {fault.detail}"
+                f"{self.plan.fault_window_s:g} s, got {len(faults)}; the last: {fault.detail}"
             )
         self._page.enter(self.plan.reset_timeout_s)
         try:
@@ -390,4 +396,4 @@ class Executor:
         finally:
             self._page.leave()
         # The first failures are met at once, repeated ones with growing patience.
-        self._wait(min(5.0, 0.05 * 2.0 ** (len(self._faults) - 1)))
+        self._wait(min(5.0, 0.05 * 2.0 ** (len(faults) - 1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mlxe_async.algorithms.interface import Clock
-from mlxe_async.errors import NonFiniteWeights, NumericError
+from mlxe_async.errors import NonFiniteWeights, NumericError, UpdateFailed
 from mlxe_async.roles.promotion import Promotion
 from mlxe_async.rows import Array
 
@@ -194,8 +195,12 @@ class Learner:
 
     def _update(self, batch: dict[str, Array], clock: Clock, tally: _Tally) -> Array | None:
         self._page.enter(self._update_timeout_s)
-        metrics, priorities = self.algorithm.update(batch, clock)
-        self._page.leave()
+        try:
+            metrics, priorities = self.algorithm.update(batch, clock)
+        except Exception as error:
+            raise UpdateFailed(f"{type(error).__name__}: {error}") from error
+        finally:
+            self._page.leave()
         tally.add(metrics)
         return None if priorities is None else np.asarray(priorities)
 
@@ -247,5 +252,9 @@ class _Tally:
             "late_rows": self.late_rows,
             "dropped_rollouts": self.dropped_rollouts,
             "dropped_rows": self.dropped_rows,
-            "metrics": {name: value / self.updates for name, value in self._sums.items()},
+            "metrics": {name: self._mean(total) for name, total in self._sums.items()},
         }
+
+    def _mean(self, total: float) -> float | None:
+        # What is not finite cannot be sent; that the weights are finite is checked apart.
+        return total / self.updates if math.isfinite(total) else None

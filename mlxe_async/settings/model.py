@@ -267,7 +267,7 @@ class Supervision(Table):
         default="abort_episode", description="A NaN or infinity from an environment ends the episode, or the run."
     )
     env_fault_limit: int = Field(
-        default=5, ge=0, le=10**6, description="Faults of one executor's environments within the window below."
+        default=5, ge=0, le=10**6, description="Faults of one environment in the window below; 50 good steps undo one."
     )
     env_fault_window_s: Seconds = Field(default=60.0, description="Longer counts older faults too.")
 

@@ -22,6 +22,7 @@ from mlxe_async.supervisor.judge import SolvedJudge
 from mlxe_async.supervisor.story import Story
 
 TEST_SLICE_S = 0.05
+UPDATE_FAILURES_ALIKE = 3
 _PUBLICATIONS_KEPT = 4096
 
 
@@ -311,6 +312,7 @@ class LearnerHandle:
         self.publications: OrderedDict[int, dict[str, Any]] = OrderedDict()
         self._crew, self._memorizer = crew, memorizer
         self._started, self._cpu_seconds = started, cpu_seconds
+        self._failures, self._failure = 0, ""
 
     async def publish(self) -> int:
         """Publish the present weights."""
@@ -347,7 +349,13 @@ class LearnerHandle:
         except RemoteError as error:
             if error.kind == "NumericError":
                 raise NumericError(error.message) from error
-            raise RunFailed(f"learner learning: {error.kind}: {error.message}\n{error.trace}") from error
+            if error.kind != "UpdateFailed":
+                raise RunFailed(f"learner learning: {error.kind}: {error.message}") from error
+            self._note_failure(error)
+            if "slots" in plan and self.process is not self._memorizer.process:
+                self._memorizer.used(plan)
+            return counters.version
+        self._failures = 0
         counters.updates += done["updates"]
         self._memorizer.used(plan)
         self._crew.story.learned(done)
@@ -356,6 +364,14 @@ class LearnerHandle:
             publish_ns = round(done["publish_seconds"] * 1e9)
             self._published(done["version"], end_ns - publish_ns, done["publish_seconds"], done["norm"])
         return counters.version
+
+    def _note_failure(self, error: RemoteError) -> None:
+        """An update raised: once may be the device's fault, again and again in the same way is the algorithm's."""
+        self._crew.story.warn(f"learner: update raised {error.message}\n{error.trace}", "learner")
+        self._failures = self._failures + 1 if error.message == self._failure else 1
+        self._failure = error.message
+        if self._failures >= UPDATE_FAILURES_ALIKE:
+            raise RunFailed(f"learner: update raised {self._failures} times in a row: {error.message}") from error
 
     def _published(self, version: int, start_ns: int, seconds: float, norm: float | None) -> None:
         crew = self._crew

@@ -515,7 +515,10 @@ class Supervisor:
         result = None
         if self._folder is not None and self._journal is not None:
             if hasattr(self, "_memorizer"):
-                self._tell_ledger()
+                try:
+                    self._tell_ledger()
+                except MlxeError as error:  # damaged shared memory has no account, but the run still has its end
+                    self._story.warn(str(error))
                 self._story.emit(self._story.bottleneck(max(1, len(self._executors))))
             result = self._end(flat, failure)
             self._journal.close()

@@ -225,7 +225,13 @@ class Story:
     def hang(self, process: Process, stuck_s: float, stack: str) -> None:
         """A process was killed because it was `stuck_s` over its limit."""
         self._emit(
-            events.Hang(process=process.name, pid=process.pid or 0, stuck_s=stuck_s, limit_s=0.0, stack=stack),
+            events.Hang(
+                process=process.name,
+                pid=process.pid or 0,
+                stuck_s=stuck_s,
+                limit_s=round(process.allowed_s, 3),
+                stack=stack,
+            ),
             *role_of(process.name),
         )
 

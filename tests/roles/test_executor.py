@@ -7,7 +7,7 @@ import pytest
 from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakePage, FakeTask, FakeWeights
 
 from mlxe_async.errors import MlxeError
-from mlxe_async.roles.executor import Executor, ExecutorPlan, TooManyFaults
+from mlxe_async.roles.executor import STEPS_PER_FAULT, Executor, ExecutorPlan, TooManyFaults
 
 CHUNK = 4
 
@@ -173,3 +173,23 @@ def test_a_restarted_executor_goes_on_counting_its_episodes():
     assert lane.rows(CHUNK)["episode"].tolist() == [17, 17]
     assert report["begun"] == [18]
     assert np.array(report["episodes"][0]["episode"]) == 17
+
+
+@pytest.mark.parametrize(
+    ("lengths", "at_step", "limit", "survives"),
+    [
+        ([10_000], STEPS_PER_FAULT + 1, 2, True),
+        ([10_000], STEPS_PER_FAULT - 1, 2, False),
+        ([10_000, 10_000], 1, 6, False),
+    ],
+)
+def test_good_steps_make_up_for_faults_of_the_same_environment(lengths, at_step, limit, survives):
+    task = FakeTask(lengths, faults=[(0, episode, at_step) for episode in range(8)])
+    lane = FakeLane(CHUNK, slots=1000)
+    executor, _, said, _ = make(task, lane=lane, fault_limit=limit, sync="rollout", rollout_steps=450)
+    if not survives:
+        with pytest.raises(TooManyFaults):
+            executor.generate(rollout=0)
+        return
+    executor.generate(rollout=0)
+    assert [message["faults"] for message in said if message["kind"] == "env_error"] == [1] * 8

@@ -28,13 +28,13 @@ def test_a_fault_now_and_then_is_told_and_survived(live, fault):
     assert run.all("ledger")[-1]["ingested"] == result.steps
 
 
-def test_an_environment_that_always_fails_ends_the_run_with_its_reason(live):
-    with pytest.raises(RunFailed, match=r"at most 5 environment faults.*broken at step 30"):
+def test_an_environment_that_is_not_to_fail_ends_the_run_with_its_reason(live):
+    with pytest.raises(RunFailed, match=r"at most 0 environment faults.*broken at step 30"):
         live(
             task={"env": "bad_tasks:BadRaises-v0", "max_episode_steps": 50},
             schedule={"kind": "oa", "min_executors": 2},
             stop={"env_steps": 100_000},
-            supervision={"env_fault_window_s": 600.0},
+            supervision={"env_fault_limit": 0},
         )
 
 

@@ -1,0 +1,38 @@
+"""Algorithms whose `update` goes wrong."""
+
+import math
+import os
+
+import numpy as np
+
+from mlxe_async.algorithms.a3c import A3C
+
+
+class RaisesAlways(A3C):
+    def update(self, batch, clock):
+        raise ValueError("the loss has a wrong shape")
+
+
+class RaisesInItsFirstLife(A3C):
+    def update(self, batch, clock):
+        if clock.updates >= 8 and os.environ["MLXE_ROLE"].endswith(":1"):
+            raise ValueError("the device was lost")
+        return super().update(batch, clock)
+
+
+class MeasuresNothing(A3C):
+    def update(self, batch, clock):
+        metrics, priorities = super().update(batch, clock)
+        return metrics | {"loss": math.nan}, priorities
+
+
+class Diverges(A3C):
+    def weights(self):
+        flat = super().weights()
+        return np.full_like(flat, np.nan) if self.updates else flat
+
+    updates = 0
+
+    def update(self, batch, clock):
+        self.updates += 1
+        return super().update(batch, clock)

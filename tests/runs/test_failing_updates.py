@@ -1,0 +1,51 @@
+"""An `update` that raises, measures or makes what is no number: contained where it can be, told in one sentence."""
+
+import pytest
+
+from mlxe_async.errors import NumericError, RunFailed
+
+
+def with_algorithm(name):
+    return {"algorithm": {"name": f"failing_updates:{name}", "min_updates": 4, "batch": 64}}
+
+
+@pytest.mark.parametrize("kind", ["is", "oa"])
+def test_one_that_always_raises_ends_the_run_with_its_reason_in_one_line(live, kind):
+    runs = []
+
+    async def watch(run):
+        runs.append(run)
+        await run.saw("run_end")
+
+    with pytest.raises(
+        RunFailed, match="update raised 3 times in a row: ValueError: the loss has a wrong shape"
+    ) as told:
+        live(watch, schedule={"kind": kind}, **with_algorithm("RaisesAlways"))
+    assert "\n" not in str(told.value)
+    (run,) = runs
+    traces = [line["message"] for line in run.all("warning") if "failing_updates.py" in line["message"]]
+    assert traces
+    assert run.all("run_end")[0]["exit_code"] == 3
+
+
+@pytest.mark.parametrize("kind", ["is", "oa"])
+def test_one_that_raises_once_costs_a_process_and_no_version(live, kind):
+    result, run = live(schedule={"kind": kind}, stop={"env_steps": 600}, **with_algorithm("RaisesInItsFirstLife"))
+    assert result.reason == "env_steps"
+    assert len(run.all("proc_start", process="mlxe-lrn")) == 2
+    versions = [line["version"] for line in run.all("weights")]
+    assert versions == sorted(set(versions))
+    assert len(versions) > 3
+
+
+def test_a_measurement_that_is_no_number_is_logged_as_null(live):
+    result, run = live(stop={"env_steps": 300}, **with_algorithm("MeasuresNothing"))
+    assert result.reason == "env_steps"
+    learned = run.all("phase", phase="learn")
+    assert learned
+    assert all(line["losses"]["loss"] is None and line["losses"]["entropy"] > 0 for line in learned)
+
+
+def test_weights_that_are_no_numbers_again_and_again_are_never_published_and_end_the_run(live):
+    with pytest.raises(NumericError, match="got NaN or infinity 4 times in a row after version 1"):
+        live(**with_algorithm("Diverges"))
