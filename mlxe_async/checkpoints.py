@@ -2,23 +2,29 @@
 
 One is staged beside its place, synced, and renamed: a crash at any moment leaves the old ones and never half of a new
 one. What is loaded is verified first (owner, sizes, SHA-256, shapes), and what fails gives way to the one before it.
+
+All have the weights. A *whole* one also has a file of each role, written by the process that holds it, and is what a
+run can go on from. These files are safetensors too, but may be as large as a memory, and are handled in pieces.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import math
 import os
 import shutil
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mlxe_async.errors import ResourceError, RunFailed
-from mlxe_async.files import STAGED, make_folder, read_bounded, sync_folder, write_new
+from mlxe_async.files import PLAIN_NAME, STAGED, make_folder, read_bounded, sync_folder, write_new
 from mlxe_async.rows import Array
 
 FORMAT = 1
@@ -26,16 +32,87 @@ MANIFEST = "manifest.json"
 TENSORS = "tensors.safetensors"
 LONGEST_HEADER = 2**20
 LONGEST_MANIFEST = 2**20
+PIECE = 2**20
 NO_SCORE = float("-inf")
 
 Rejected = Callable[[int, str], None]
+
+_KINDS = {
+    "<f8": "F64",
+    "<f4": "F32",
+    "<f2": "F16",
+    "|b1": "BOOL",
+    "|i1": "I8",
+    "|u1": "U8",
+    **{f"<{kind}{size}": f"{kind.upper()}{8 * size}" for kind in "iu" for size in (2, 4, 8)},
+}
 
 
 class _Unfit(Exception):
     """A checkpoint that must not be used; the message says why."""
 
 
-def save(folder: Path, number: int, tensors: Mapping[str, Array], facts: Mapping[str, Any], keep: int) -> int:
+@dataclass(frozen=True)
+class Written:
+    """A file of a whole checkpoint, as it was written.
+
+    Args:
+        nbytes: its size.
+        sha256: of its content, in hexadecimal.
+    """
+
+    nbytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole checkpoint that was verified.
+
+    Args:
+        number: its number.
+        path: its folder.
+        tensors: the weights, by name.
+        facts: what is known about it.
+        files: names of the roles' files in its folder.
+    """
+
+    number: int
+    path: Path
+    tensors: dict[str, Array]
+    facts: dict[str, Any]
+    files: tuple[str, ...]
+
+
+def stage(folder: Path, number: int) -> Path:
+    """A new, empty folder in which the roles' files of checkpoint `number` may be written; `save` takes it over.
+
+    Raises:
+        ResourceError: it cannot be made.
+    """
+    staged = folder / f"{STAGED}{number}"
+    try:
+        make_folder(folder)
+        shutil.rmtree(staged, ignore_errors=True)
+        make_folder(staged, exclusive=True)
+    except OSError as error:
+        raise ResourceError(f"checkpoint {number} cannot be saved: {error.strerror or error}") from error
+    return staged
+
+
+def drop_staged(folder: Path, number: int) -> None:
+    """Remove what was staged, when nothing comes of it."""
+    shutil.rmtree(folder / f"{STAGED}{number}", ignore_errors=True)
+
+
+def save(
+    folder: Path,
+    number: int,
+    tensors: Mapping[str, Array],
+    facts: Mapping[str, Any],
+    keep: int,
+    files: Mapping[str, Written] | None = None,
+) -> int:
     """Save checkpoint `number` durably, then remove old ones.
 
     Args:
@@ -45,7 +122,8 @@ def save(folder: Path, number: int, tensors: Mapping[str, Array], facts: Mapping
         facts: what to know about it, as JSON types. `version` tells which weights are newer. `solved: true` keeps it
             for good. The highest `score` is kept too, the newer of two alike. `best: true` says that it is there for
             its score alone: it is not one of the newest, and goes when another one has a higher score.
-        keep: how many of the newest are kept.
+        keep: how many of the newest are kept, and of the newest whole ones.
+        files: those that lie in the staged folder already (`stage`), by name; with them it is whole.
 
     Returns:
         Its size in bytes.
@@ -68,11 +146,12 @@ def save(folder: Path, number: int, tensors: Mapping[str, Array], facts: Mapping
         "tensors": {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()},
         "facts": dict(facts),
     }
+    if files is not None:
+        body["files"] = {name: [written.nbytes, written.sha256] for name, written in files.items()}
     manifest = json.dumps({"format": FORMAT, "sha256": _digest(body), "body": body}, indent=1).encode()
     try:
-        make_folder(folder)
-        shutil.rmtree(staged, ignore_errors=True)
-        make_folder(staged, exclusive=True)
+        if files is None:
+            stage(folder, number)
         write_new(staged / TENSORS, data, durable=True)
         write_new(staged / MANIFEST, manifest, durable=True)
         sync_folder(staged)
@@ -82,7 +161,7 @@ def save(folder: Path, number: int, tensors: Mapping[str, Array], facts: Mapping
         shutil.rmtree(staged, ignore_errors=True)
         raise ResourceError(f"checkpoint {number} cannot be saved: {error.strerror or error}") from error
     _prune(folder, keep)
-    return len(data) + len(manifest)
+    return len(data) + len(manifest) + sum(written.nbytes for written in (files or {}).values())
 
 
 def load(
@@ -118,11 +197,48 @@ def load(
     raise RunFailed(f"no checkpoint of kind {which!r} can be loaded from {folder}{causes}")
 
 
+def load_whole(folder: Path, on_rejected: Rejected = lambda _number, _cause: None) -> Whole:
+    """The newest whole checkpoint that is fit; every file is read through and verified.
+
+    Args:
+        folder: where checkpoints are kept.
+        on_rejected: told the number and the cause of each that was not fit.
+
+    Raises:
+        RunFailed: there is none, or none is fit; the message names those that are not.
+    """
+    rejected: list[str] = []
+    try:
+        if folder.exists():
+            _check_owner(folder)
+        for number in numbers(folder):
+            path = folder / str(number)
+            try:
+                body = _read_manifest(path)
+                if "files" not in body:
+                    continue
+                _check_files(path, body["files"])
+                tensors = _read_tensors(path, body)
+                return Whole(number, path, tensors, {**body["facts"], "number": number}, tuple(body["files"]))
+            except (_Unfit, OSError) as error:
+                rejected.append(_reject(number, error, on_rejected))
+    except _Unfit as error:
+        raise RunFailed(f"nothing is loaded from {folder}: {error}") from None
+    causes = f"; not fit: {'; '.join(rejected)}" if rejected else ""
+    raise RunFailed(f"there is no whole checkpoint in {folder} to go on from{causes}")
+
+
 def numbers(folder: Path) -> list[int]:
     """The numbers of all checkpoints, newest first."""
     if not folder.is_dir():
         return []
     return sorted((int(entry.name) for entry in folder.iterdir() if _is_number(entry.name)), reverse=True)
+
+
+def newest_version(folder: Path) -> int:
+    """The highest version of all checkpoints whose manifests can be read, 0 without any."""
+    bodies = (_manifest_or_none(folder / str(number)) for number in numbers(folder))
+    return max((_version(body) for body in bodies if body is not None), default=0)
 
 
 def remove_staged(folder: Path) -> None:
@@ -169,8 +285,10 @@ def _prune(folder: Path, keep: int) -> None:
     scored = [body for body in bodies.values() if body is not None and _score(body) > NO_SCORE]
     best = max(scored, key=_score, default=None)  # the first of them, so the newest
     ordinary = [number for number, body in bodies.items() if body is None or not _is_special(body)]
+    whole = [number for number in ordinary if "files" in (bodies[number] or {})]
+    newest = {*ordinary[:keep], *whole[:keep]}
     for number, body in bodies.items():
-        if body is None or number in ordinary[:keep] or body["facts"].get("solved") is True or body is best:
+        if body is None or number in newest or body["facts"].get("solved") is True or body is best:
             continue
         doomed = folder / f"{STAGED}{number}"  # renamed first: never half of one under a final name
         try:
@@ -192,9 +310,7 @@ def _manifest_or_none(folder: Path) -> dict[str, Any] | None:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    about = folder.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
-        raise _Unfit("it is not a folder that only its owner, the user of this process, may write to")
+    _check_owner(folder)
     try:
         manifest = json.loads(read_bounded(folder / MANIFEST, LONGEST_MANIFEST))
     except (ValueError, RecursionError):
@@ -238,6 +354,152 @@ def _read_tensors(folder: Path, body: Mapping[str, Any]) -> dict[str, Array]:
     if {name: [array.dtype.str, list(array.shape)] for name, array in tensors.items()} != body["tensors"]:
         raise _Unfit("its tensors have other names, types or shapes than its manifest says")
     return tensors
+
+
+def _check_owner(folder: Path) -> None:
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        raise _Unfit("it is not a folder that only its owner, the user of this process, may write to")
+
+
+def _check_files(folder: Path, files: Any) -> None:
+    """Read the roles' files through, in pieces, and compare sizes and sums."""
+    if not isinstance(files, dict):
+        raise _Unfit("its manifest names its files in another form")
+    for name, about in files.items():
+        match about:
+            case [int(nbytes), str(expected)] if PLAIN_NAME.fullmatch(name):
+                pass
+            case _:
+                raise _Unfit("its manifest names its files in another form")
+        with _opened(folder / name) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != nbytes:
+                raise _Unfit(f"{name} is {size} bytes, expected {nbytes}")
+            if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+                raise _Unfit(f"{name} does not match its checksum")
+
+
+# -- files of roles ---------------------------------------------------------------------------------------------------
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array], tick: Callable[[], None] = lambda: None) -> Written:
+    """Write a new safetensors file durably, a piece at a time; where whole pieces are zero it takes no room on disk.
+
+    Args:
+        path: the file, which must not exist.
+        arrays: name -> array of any shape; not copied as a whole if they are contiguous.
+        tick: called now and then, to show that this is alive.
+
+    Raises:
+        OSError: it cannot be written; nothing of it is left.
+        ValueError: an array is of a type that safetensors do not know.
+    """
+    about: dict[str, Any] = {}
+    end = 0
+    for name, array in arrays.items():
+        if array.dtype.str not in _KINDS:
+            raise ValueError(f"{name}: expected an array of numbers, got {array.dtype}")
+        about[name] = {
+            "dtype": _KINDS[array.dtype.str],
+            "shape": array.shape,
+            "data_offsets": [end, end + array.nbytes],
+        }
+        end += array.nbytes
+    text = json.dumps(about).encode()
+    text += b" " * (-len(text) % 8)
+    header = len(text).to_bytes(8, "little") + text
+    digest = hashlib.sha256()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            os.fchmod(descriptor, 0o600)
+            at = 0
+            for piece in _pieces(header, arrays):
+                digest.update(piece)
+                if piece.count(0) < len(piece):
+                    rest = memoryview(piece)
+                    while rest:
+                        written = os.pwrite(descriptor, rest, at + len(piece) - len(rest))
+                        rest = rest[written:]
+                at += len(piece)
+                tick()
+            os.ftruncate(descriptor, at)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    return Written(at, digest.hexdigest())
+
+
+def read_arrays(path: Path, wanted: Callable[[str], bool] = lambda _name: True) -> dict[str, Array]:
+    """The wanted arrays of a file that `write_arrays` wrote, as copies.
+
+    Raises:
+        RunFailed: it is no such file.
+        OSError: it cannot be read.
+    """
+    result = {}
+    with _opened(path) as file:
+        for name, (dtype, shape, start, nbytes) in _header(file).items():
+            if wanted(name):
+                data = bytearray(nbytes)
+                file.seek(start)
+                if file.readinto(data) != nbytes:
+                    raise RunFailed(f"{path}: {name} is cut off")
+                result[name] = np.frombuffer(data, dtype).reshape(shape)
+    return result
+
+
+def read_into(path: Path, name: str, target: Array) -> None:
+    """Read one array of a file into `target` (n,), bytes that it fills exactly, a piece at a time.
+
+    Raises:
+        RunFailed: there is no array of this name and size.
+        OSError: it cannot be read.
+    """
+    with _opened(path) as file:
+        dtype, _, start, nbytes = _header(file).get(name, ("", (), 0, -1))
+        if nbytes != target.nbytes or target.dtype != np.uint8 or not dtype:
+            raise RunFailed(f"{path}: expected {target.nbytes} bytes of {name}, got {nbytes}")
+        file.seek(start)
+        for offset in range(0, nbytes, PIECE):
+            piece = file.read(min(PIECE, nbytes - offset))
+            target[offset : offset + len(piece)] = np.frombuffer(piece, np.uint8)
+
+
+def _opened(path: Path) -> io.BufferedReader:
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+
+
+def _pieces(header: bytes, arrays: Mapping[str, Array]) -> Iterator[bytes]:
+    yield header
+    for array in arrays.values():
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        for offset in range(0, len(data), PIECE):
+            yield bytes(data[offset : offset + PIECE])
+
+
+def _header(file: io.BufferedReader) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
+    """Type, shape, place and bytes of each array of a file, all of it checked against the file's size."""
+    size = os.fstat(file.fileno()).st_size
+    length = int.from_bytes(file.read(8), "little")
+    if length > min(LONGEST_HEADER, size - 8):
+        raise RunFailed(f"{file.name}: a header of {length} bytes, expected at most {LONGEST_HEADER}")
+    kinds = {kind: dtype for dtype, kind in _KINDS.items()}
+    found = {}
+    try:
+        for name, about in json.loads(file.read(length)).items():
+            dtype, shape, (start, end) = kinds[about["dtype"]], tuple(map(int, about["shape"])), about["data_offsets"]
+            fits = min((0, *shape)) >= 0 and end - start == math.prod(shape) * np.dtype(dtype).itemsize
+            if not fits or not 0 <= start <= end <= size - 8 - length:
+                raise ValueError(name)  # noqa: TRY301 - as every other oddity of the header
+            found[name] = (dtype, shape, 8 + length + start, end - start)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise RunFailed(f"{file.name}: its header is not that of safetensors") from None
+    return found
 
 
 def _digest(body: Mapping[str, Any]) -> str:

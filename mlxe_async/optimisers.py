@@ -6,7 +6,8 @@ every start of a learner, and more time in each step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +43,25 @@ class FlatOptimiser:
         self.second_moment = torch.zeros_like(weights)
         self.steps = torch.zeros((), device=weights.device)
         self.learning_rate = 0.0
+
+    def state(self) -> dict[str, Any]:
+        """What it remembers of its steps, as arrays by name."""
+        return {
+            "first_moment": self.first_moment.numpy(force=True).copy(),
+            "second_moment": self.second_moment.numpy(force=True).copy(),
+            "steps": self.steps.numpy(force=True).copy(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what another one of this kind remembered."""
+        import torch
+
+        for name, tensor in (
+            ("first_moment", self.first_moment),
+            ("second_moment", self.second_moment),
+            ("steps", self.steps),
+        ):
+            tensor.copy_(torch.as_tensor(state[name]))
 
     def step(self, learning_rate: float) -> None:
         """One step with this learning rate."""

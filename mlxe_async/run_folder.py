@@ -6,6 +6,7 @@ written through a link, and what is replaced is replaced in one step.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import fcntl
 import json
@@ -118,6 +119,24 @@ class RunFolder:
         from mlxe_async import checkpoints
 
         return checkpoints.save(self.checkpoints_path, number, tensors, redact(facts), keep)
+
+    def save_whole(
+        self,
+        number: int,
+        tensors: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        keep: int,
+        files: Mapping[str, Any],
+    ) -> int:
+        """Save a whole checkpoint of files that lie staged; see `checkpoints.save`. Returns its size in bytes."""
+        from mlxe_async import checkpoints
+
+        return checkpoints.save(self.checkpoints_path, number, tensors, redact(facts), keep, files)
+
+    def point_latest(self) -> None:
+        """Let `latest` beside the folder name it, as when it was made."""
+        with contextlib.suppress(OSError):
+            _point_latest(self.path.parent, self.path)
 
     def close(self) -> None:
         """Give the folder free. May be called twice."""

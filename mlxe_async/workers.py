@@ -11,11 +11,12 @@ import random
 import select
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mlxe_async.errors import MlxeError, SettingsError, TaskError
+from mlxe_async.errors import MlxeError, ResourceError, SettingsError, TaskError
 from mlxe_async.ipc.channel import ChildChannel, ControlLost
 from mlxe_async.ipc.lanes import LaneReader, LaneWriter
 from mlxe_async.ipc.segments import Segment
@@ -33,7 +34,81 @@ def serve_roles(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]
     """Build and serve the roles of one process until asked to stop."""
     workshop = Workshop(spec, channel, fds)
     roles = {name: workshop.build(name) for name in spec["roles"]}
+    roles["keeper"] = Keeper(dict(roles), workshop.page, workshop.settings["schedule"]["update_timeout_s"])
     serve(channel, roles, workshop.page, threaded=spec["threaded"])
+
+
+class Keeper:
+    """The verbs by which the roles of a process write their state to files, and take it up from there.
+
+    Args:
+        roles: those of the process, by name.
+        page: progress words.
+        limit_s: a stretch without progress that counts as hanging.
+    """
+
+    def __init__(self, roles: Mapping[str, Any], page: ProgressPage, limit_s: float) -> None:
+        self._roles, self._page, self._limit_s = roles, page, limit_s
+
+    def save(self, *, name: str, path: str) -> dict[str, Any]:
+        """Write the state of the role called `name` to a new file.
+
+        Returns:
+            `nbytes` and `sha256` of the file, and `facts` that the role told besides.
+        """
+        from mlxe_async.checkpoints import write_arrays
+
+        self._tick()
+        state = self._roles[name].state()
+        arrays, facts = state if isinstance(state, tuple) else (state, {})
+        if name.startswith("executor"):
+            arrays = arrays | chance_state()
+        try:
+            written = write_arrays(Path(path), arrays, self._tick)
+        except OSError as error:
+            raise ResourceError(f"{name}: its state cannot be written: {error.strerror or error}") from error
+        finally:
+            self._page.leave()
+        return {"nbytes": written.nbytes, "sha256": written.sha256, "facts": facts}
+
+    def restore(self, *, name: str, path: str) -> dict[str, Any]:
+        """Have the role called `name` go on from what is in a file; returns what it says to that."""
+        from mlxe_async.checkpoints import read_arrays
+
+        self._tick()
+        # The memory and what waited in the lanes are in their segments already.
+        arrays = read_arrays(Path(path), lambda array: not array.startswith(("memory.", "waiting.")))
+        self._page.leave()
+        said: dict[str, Any] = self._roles[name].restore(arrays)
+        if name.startswith("executor"):
+            take_up_chance(arrays)
+        return said
+
+    def _tick(self) -> None:
+        self._page.leave()
+        self._page.enter(self._limit_s)
+
+
+def chance_state() -> dict[str, Array]:
+    """The state of the global generators, which some environments use, as arrays."""
+    _, words, gauss = random.getstate()
+    _, keys, position, has_gauss, cached = np.random.get_state()
+    return {
+        "chance.python": np.array(words, np.uint32),
+        "chance.gauss": np.array(np.nan if gauss is None else gauss),
+        "chance.numpy": np.asarray(keys),
+        "chance.position": np.array([position, has_gauss]),
+        "chance.cached": np.array(cached),
+    }
+
+
+def take_up_chance(state: Mapping[str, Array]) -> None:
+    """Let the global generators go on from there."""
+    gauss = float(state["chance.gauss"])
+    words = tuple(map(int, state["chance.python"]))
+    random.setstate((3, words, None if np.isnan(gauss) else gauss))
+    position, has_gauss = state["chance.position"].tolist()
+    np.random.set_state(("MT19937", state["chance.numpy"], position, has_gauss, float(state["chance.cached"])))
 
 
 class Workshop:
@@ -110,6 +185,7 @@ class Workshop:
             fault_limit=supervision["env_fault_limit"],
             fault_window_s=supervision["env_fault_window_s"],
             stop_on_nonfinite=supervision["nonfinite"] == "stop",
+            records=self.spec["redo"],
         )
         name, threads = f"executor-{index}", self.spec["threaded"]
         page = self._page(1 + threads.index(name)) if name in threads else self.page
@@ -296,6 +372,7 @@ def _probe(settings: Mapping[str, Any]) -> dict[str, Any]:
     from mlxe_async.algorithms import load_algorithm
     from mlxe_async.roles.memorizer import check_priorities
     from mlxe_async.settings import algorithm_problems
+    from mlxe_async.settings.resuming import forbidden_fields
     from mlxe_async.tasks.probe import probe as probe_task
 
     name = settings["algorithm"]["name"]
@@ -336,6 +413,7 @@ def _probe(settings: Mapping[str, Any]) -> dict[str, Any]:
         "spaces": spaces.to_json(),
         "algorithm": own,
         "defaults": getattr(algorithm_class, "defaults", {}),
+        "stays": forbidden_fields(algorithm_class.Settings.model_fields),
         "memory_kind": algorithm.memory,
         "off_policy": getattr(algorithm, "off_policy", None),
         "bootstraps": getattr(algorithm, "bootstraps", True),

@@ -94,6 +94,7 @@ class A3C(SoftmaxActor):
 
     Settings: ClassVar[type[BaseModel]] = A3CSettings
     memory: ClassVar[Literal["replay", "rollouts"]] = "replay"
+    kept, counted = ("_learned", "_average", "_target"), ("_followed",)
     extra_columns: tuple[Column, ...] = ()
     derived_columns: tuple[Column, ...] = ()
     _moments: normaliser.Moments | None

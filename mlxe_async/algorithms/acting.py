@@ -15,6 +15,7 @@ import numpy as np
 from mlxe_async.algorithms.exploration import ExplorationFields, epsilon, mixture
 from mlxe_async.algorithms.fields import ActorCriticFields
 from mlxe_async.algorithms.interface import ActingClock, Rows, flat_observations
+from mlxe_async.algorithms.states import Resumes
 from mlxe_async.maths import categorical, normaliser
 from mlxe_async.networks import Floats, Network, NumpyNetwork, parameter_count
 from mlxe_async.rows import Array, Spaces
@@ -27,7 +28,7 @@ def shown(obs: Array, moments: normaliser.Moments | None) -> Array:
     return obs if moments is None else normaliser.normalise(obs, moments.mean, moments.variance)
 
 
-class SoftmaxActor:
+class SoftmaxActor(Resumes):
     """Acts by a softmax over the outputs of the head `policy`; an actor-critic is derived from it.
 
     Args:

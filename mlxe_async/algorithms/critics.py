@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
 
+from mlxe_async.algorithms.interface import STAYS
 from mlxe_async.maths import categorical, distributional
 from mlxe_async.networks import Floats
 
@@ -24,11 +25,23 @@ class CriticFields(BaseModel):
     """Of what kind the critic's values are."""
 
     value_scale: Scale = Field(
-        "return", description="survival: sigmoid(V) = 1 - E discount^T, T steps to failure; categorical: over atoms."
+        "return",
+        description="survival: sigmoid(V) = 1 - E discount^T, T steps to failure; categorical: over atoms.",
+        json_schema_extra=STAYS,
     )
-    atoms: int = Field(51, ge=2, le=10_001, description="categorical: values told apart; more are finer and slower.")
-    value_low: float = Field(-10.0, description="categorical: the lowest atom; lower covers worse returns, coarser.")
-    value_high: float = Field(100.0, description="categorical: the highest; higher covers better returns, coarser.")
+    atoms: int = Field(
+        51,
+        ge=2,
+        le=10_001,
+        description="categorical: values told apart; more are finer and slower.",
+        json_schema_extra=STAYS,
+    )
+    value_low: float = Field(
+        -10.0, description="categorical: the lowest atom; lower covers worse returns, coarser.", json_schema_extra=STAYS
+    )
+    value_high: float = Field(
+        100.0, description="categorical: the highest; higher covers better returns, coarser.", json_schema_extra=STAYS
+    )
 
     @model_validator(mode="after")
     def _ends_in_order(self) -> CriticFields:

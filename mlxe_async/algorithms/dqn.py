@@ -22,13 +22,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from mlxe_async.algorithms.exploration import mixture
-from mlxe_async.algorithms.fields import Sizes
-from mlxe_async.algorithms.interface import ActingClock, Clock, Metrics, Priorities, Rows, flat_observations
+from mlxe_async.algorithms.fields import ValueNetworkFields
+from mlxe_async.algorithms.interface import STAYS, ActingClock, Clock, Metrics, Priorities, Rows, flat_observations
+from mlxe_async.algorithms.states import Resumes
 from mlxe_async.maths import annealing, categorical, gradients, returns, symmetry
-from mlxe_async.networks import Activation, Floats, Network, NumpyNetwork, TorchNetwork
+from mlxe_async.networks import Floats, Network, NumpyNetwork, TorchNetwork
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array, Column, Spaces
 
@@ -41,19 +42,15 @@ Scale = Literal["return", "survival"]
 METRICS = ("loss", "value", "td_error", "gradient_norm")
 
 
-class DQNSettings(BaseModel):
+class DQNSettings(ValueNetworkFields):
     """The fields of `[algorithm]` beside `name = "dqn"`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    layers: Sizes = Field((128, 128), description="Hidden layers; more represent finer values, but slower.")
-    activation: Activation = Field("relu", description="relu learns sharp values fast, tanh bounds what is far away.")
-    layer_norm: bool = Field(True, description="Normalise each layer: values grow more slowly and steadily.")
-    input_scale: tuple[float, ...] = Field((1.0,), description="Factor per input; raising one makes it matter sooner.")
     discount: float = Field(0.99, ge=0, le=1, description="Higher looks further ahead; values grow and learn slower.")
     n_step: int = Field(3, ge=1, le=1000, description="Higher learns of consequences sooner, but off its policy.")
     double: bool = Field(True, description="Values are less exaggerated: one network chooses, the other one judges.")
-    value_scale: Scale = Field("return", description="survival: sigmoid(Q) = 1 - E discount^T, T steps to failure.")
+    value_scale: Scale = Field(
+        "return", description="survival: sigmoid(Q) = 1 - E discount^T, T steps to failure.", json_schema_extra=STAYS
+    )
     return_scale: float = Field(1.0, gt=0, description="Factor for rewards; higher makes values and steps larger.")
     loss: Loss = Field("huber", description="huber grows only linearly with large errors, square trusts them fully.")
     batch: int = Field(64, ge=1, description="Rows per update; more are smoother and slower.")
@@ -100,11 +97,12 @@ def td_target(
     return partial + coefficient * next_q.gather(-1, best)[:, 0]
 
 
-class DQN:
+class DQN(Resumes):
     """Acts by its values, mostly greedily, and learns them by `batch` rows at a time."""
 
     Settings: ClassVar[type[BaseModel]] = DQNSettings
     memory: ClassVar[Literal["replay", "rollouts"]] = "replay"
+    kept, counted = ("_learned", "_average", "_target"), ("_seen", "_unused", "_epsilon")
     off_policy = "learns"
     extra_columns: tuple[Column, ...] = ()
     window, priorities = 1, Priorities()

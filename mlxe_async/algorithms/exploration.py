@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
 
-from mlxe_async.algorithms.interface import ActingClock
+from mlxe_async.algorithms.interface import STAYS, ActingClock
 from mlxe_async.networks import Floats
 
 Behaviour = Literal["softmax", "epsilon_greedy", "reversed"]
@@ -44,7 +44,11 @@ class ExplorationFields(BaseModel):
         "step",
         description="Epsilon changes with an executor's own steps, the run's episodes, or the executor's rollouts.",
     )
-    noisy: bool = Field(False, description="Act and learn with weights under learned noise (NoisyNets), test without.")
+    noisy: bool = Field(
+        False,
+        description="Act and learn with weights under learned noise (NoisyNets), test without.",
+        json_schema_extra=STAYS,
+    )
     noise_every: int = Field(
         0, ge=0, description="Steps between two draws of the noise; higher varies less, 0: one a rollout."
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mlxe_async.algorithms.interface import Priorities
+from mlxe_async.algorithms.interface import STAYS, Priorities
 from mlxe_async.networks import Activation
 from mlxe_async.optimisers import OptimiserKind
 
@@ -19,13 +19,52 @@ class ActorCriticFields(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    common: Sizes = Field((), description="Layers that actor and critic share; more let them learn from each other.")
-    policy: Sizes = Field((64, 64), description="The actor's own layers; more represent finer policies, but slower.")
-    value: Sizes = Field((64, 64), description="The critic's own layers; more represent finer values, but slower.")
-    activation: Activation = Field("tanh", description="tanh gives smooth policies, relu sharper ones.")
-    layer_norm: bool = Field(False, description="Normalise each layer: steadier when inputs differ much in size.")
-    input_scale: tuple[float, ...] = Field((1.0,), description="Factor per input; raising one makes it matter sooner.")
-    normalise: bool = Field(False, description="Show the network (obs - mean) / deviation of what was seen so far.")
+    common: Sizes = Field(
+        (),
+        description="Layers that actor and critic share; more let them learn from each other.",
+        json_schema_extra=STAYS,
+    )
+    policy: Sizes = Field(
+        (64, 64),
+        description="The actor's own layers; more represent finer policies, but slower.",
+        json_schema_extra=STAYS,
+    )
+    value: Sizes = Field(
+        (64, 64),
+        description="The critic's own layers; more represent finer values, but slower.",
+        json_schema_extra=STAYS,
+    )
+    activation: Activation = Field(
+        "tanh", description="tanh gives smooth policies, relu sharper ones.", json_schema_extra=STAYS
+    )
+    layer_norm: bool = Field(
+        False, description="Normalise each layer: steadier when inputs differ much in size.", json_schema_extra=STAYS
+    )
+    input_scale: tuple[float, ...] = Field(
+        (1.0,), description="Factor per input; raising one makes it matter sooner.", json_schema_extra=STAYS
+    )
+    normalise: bool = Field(
+        False, description="Show the network (obs - mean) / deviation of what was seen so far.", json_schema_extra=STAYS
+    )
+
+
+class ValueNetworkFields(BaseModel):
+    """A network with one value for each action."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layers: Sizes = Field(
+        (128, 128), description="Hidden layers; more represent finer values, but slower.", json_schema_extra=STAYS
+    )
+    activation: Activation = Field(
+        "relu", description="relu learns sharp values fast, tanh bounds what is far away.", json_schema_extra=STAYS
+    )
+    layer_norm: bool = Field(
+        True, description="Normalise each layer: values grow more slowly and steadily.", json_schema_extra=STAYS
+    )
+    input_scale: tuple[float, ...] = Field(
+        (1.0,), description="Factor per input; raising one makes it matter sooner.", json_schema_extra=STAYS
+    )
 
 
 class StepFields(BaseModel):

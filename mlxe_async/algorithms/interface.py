@@ -16,13 +16,15 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 
 from mlxe_async.networks import Floats, Parameters
 from mlxe_async.rows import Array, Column, Spaces
 
 Rows = dict[str, Array]
 Metrics = dict[str, float]
+STAYS: dict[str, JsonValue] = {"on_resume": "forbidden"}
+"""`json_schema_extra` of a field of `Settings` that must not change when a run goes on: it is part of the network."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,26 @@ class Algorithm(Protocol):
 
     def set_weights(self, flat: Floats) -> None:
         """Learn on from these weights (P,) with a fresh optimiser, as after a restart."""
+        ...
+
+
+class Resumable(Protocol):
+    """What exact resumption asks of an algorithm beside the verbs of all.
+
+    Without it a run that goes on from a checkpoint begins with its weights and a fresh optimiser, and says so. Learner
+    and memorizer are asked, each for the object it holds; executors are not, for they act by what is published.
+    """
+
+    def state(self) -> Rows:
+        """All that `update`, `updates_due` and `derive` will depend on, as arrays by name, copied.
+
+        Weights, averages, moments, target networks, clocks and generators (`maths.generators`); numbers are arrays of
+        shape (). Names and shapes follow from settings, spaces and `learns` alone.
+        """
+        ...
+
+    def restore(self, state: Rows) -> None:
+        """Go on from what `state` of another object with the same settings returned."""
         ...
 
 

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field
 
 from mlxe_async.algorithms.acting import SoftmaxActor, shown
 from mlxe_async.algorithms.fields import ActorCriticFields
-from mlxe_async.algorithms.interface import Clock, Metrics, Priorities, Rows, flat_observations
+from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Priorities, Rows, flat_observations
 from mlxe_async.maths import annealing, correction, gradients, normaliser, returns, rollouts
 from mlxe_async.networks import Floats, TorchNetwork
 from mlxe_async.optimisers import FlatOptimiser
@@ -39,7 +39,9 @@ METRICS = ("policy_loss", "value_loss", "entropy", "approximate_kl", "clipped_sh
 class PPOSettings(ActorCriticFields):
     """The fields of `[algorithm]` beside `name = "ppo"`."""
 
-    normalise: bool = Field(True, description="Show the network (obs - mean) / deviation of what was seen so far.")
+    normalise: bool = Field(
+        True, description="Show the network (obs - mean) / deviation of what was seen so far.", json_schema_extra=STAYS
+    )
     discount: float = Field(0.99, ge=0, le=1, description="Higher looks further ahead, with noisier advantages.")
     gae_lambda: float = Field(0.95, ge=0, le=1, description="Higher trusts rewards more and the critic less.")
     clip: float = Field(0.2, gt=0, le=10, description="Higher lets one update change a probability by more.")
@@ -84,6 +86,7 @@ class PPO(SoftmaxActor):
 
     Settings: ClassVar[type[BaseModel]] = PPOSettings
     memory: ClassVar[Literal["replay", "rollouts"]] = "rollouts"
+    kept = ("_learned",)
     off_policy = "corrects"
     extra_columns: tuple[Column, ...] = ()
     derived_columns: tuple[Column, ...] = ()

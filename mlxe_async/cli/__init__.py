@@ -40,11 +40,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 HELP = """\
-usage: python -m mlxe_async FILE.toml [--set a.b=VALUE ...] [--check] [--no-progress]
+usage: python -m mlxe_async [FILE.toml] [--resume RUN] [--set a.b=VALUE ...] [--check] [--no-progress]
        python -m mlxe_async COMMAND ...
 
 Learn what FILE.toml says: which task, by which algorithm, and who waits for whom.
 
+  --resume RUN      go on with a run that was stopped or died, in its folder; by its own settings, if there is no file
   --set a.b=VALUE   override a key of the file; VALUE is TOML, or else a text; may be repeated
   --check           check the settings, print the memory plan, try the environment once, and start nothing
   --no-progress     show no progress

@@ -14,6 +14,7 @@ from mlxe_async.settings.problems import expected
 WIDTH = 100
 _DEFINED = "#/$defs/"
 _SHARED = {
+    "states",
     "acting",
     "bootstrapping",
     "critics",

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import contextlib
 import math
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlxe_async.cli.arguments import Parser
 from mlxe_async.cli.console import Console
+from mlxe_async.errors import SettingsError
 from mlxe_async.logs.safe import visible
+from mlxe_async.run_folder import find_run
 from mlxe_async.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -22,24 +27,36 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def run(arguments: Sequence[str]) -> int:
     """Parse the arguments, load the settings, and run or check them. Returns the exit code."""
-    parser = Parser("FILE.toml [--set a.b=VALUE ...] [--check] [--no-progress]")
-    parser.add_argument("file")
+    parser = Parser("[FILE.toml] [--resume RUN] [--set a.b=VALUE ...] [--check] [--no-progress]")
+    parser.add_argument("file", nargs="?")
+    parser.add_argument("--resume", metavar="RUN")
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="a.b=VALUE")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--no-progress", action="store_true")
     asked = parser.parse_args(arguments)
-    settings = load_settings(asked.file, asked.overrides)
+    if asked.file is None and asked.resume is None:
+        raise SettingsError(["got no settings file, expected FILE.toml, --resume RUN, or both"])
+    folder = None if asked.resume is None else _run_folder(asked)
+    settings = load_settings(asked.file or f"{folder}/settings.toml", asked.overrides)
     shows_progress = settings.logs.progress and not asked.no_progress
-    return _in_loop(settings, check=asked.check, shows_progress=shows_progress)
+    return _in_loop(settings, folder, check=asked.check, shows_progress=shows_progress)
 
 
-def _in_loop(settings: Settings, *, check: bool, shows_progress: bool) -> int:
+def _run_folder(asked: argparse.Namespace) -> Path:
+    """The folder of the run to go on with: by path, or by name where the settings keep runs."""
+    base = "runs"
+    with contextlib.suppress(SettingsError):
+        base = load_settings(asked.file or {"task": {"env": "CartPole-v1"}}, asked.overrides).run.dir
+    return find_run(asked.resume, base)
+
+
+def _in_loop(settings: Settings, folder: Path | None, *, check: bool, shows_progress: bool) -> int:
     # The settings are good: now it may take the time to import what a run needs.
     import uvloop
 
     from mlxe_async.supervisor import Supervisor
 
-    supervisor = Supervisor(settings)
+    supervisor = Supervisor(settings, resume=folder)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if check:
             return runner.run(_check(supervisor))

@@ -93,7 +93,9 @@ def lane_bytes(slots: int, payload_bytes: int) -> int:
     return _HEAD + lane_capacity(slots) * _stride(payload_bytes) + STAMP_BYTES
 
 
-def format_lane(segment: Segment, slots: int, payload_bytes: int, schema_hash: int, start_sequence: int = 0) -> None:
+def format_lane(
+    segment: Segment, slots: int, payload_bytes: int, schema_hash: int, start_sequence: int = 0, epoch: int = 0
+) -> None:
     """Make an empty lane of a segment: the supervisor's, once, before anybody else attaches.
 
     Args:
@@ -102,6 +104,7 @@ def format_lane(segment: Segment, slots: int, payload_bytes: int, schema_hash: i
         payload_bytes: the largest payload of one record.
         schema_hash: 64-bit fingerprint of what a payload means.
         start_sequence: number of the first record.
+        epoch: of the last writer, in the run that this lane goes on with.
 
     Raises:
         ValueError: the segment has another size.
@@ -113,7 +116,7 @@ def format_lane(segment: Segment, slots: int, payload_bytes: int, schema_hash: i
         start = _HEAD + slot * stride
         segment.buffer[start : start + SLOT_HEADER_BYTES] = bytes(SLOT_HEADER_BYTES)
     control = Words(segment.buffer, STAMP_BYTES, CONTROL)
-    control.set("epoch", 0)
+    control.set("epoch", epoch)
     for name in ("commit", "tail", "epoch_start"):
         control.set(name, start_sequence)
     write_stamp(segment, MAGIC, schema_hash & MASK, capacity, payload_bytes, stride)

@@ -91,6 +91,10 @@ class WeightsWriter(_Weights):
         super().__init__(segment)
         self.version = self._latest.get("latest")
 
+    def begin_after(self, version: int) -> None:
+        """Number what is published first `version` + 1; before anything is published."""
+        self.version = version
+
     def publish(self, vector: NDArray[np.float32]) -> int:
         """Make `vector` (P,) float32 the latest version.
 

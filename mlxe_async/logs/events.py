@@ -53,6 +53,23 @@ class RunStart(Event):
 
 
 @dataclass(frozen=True)
+class RunResume(Event):
+    """The run goes on from a checkpoint: what was told after that moment, until here, is not part of it."""
+
+    checkpoint: Annotated[int, "Its number."]
+    version: Annotated[int, "Version of the weights in it."]
+    env_steps: Annotated[int, "Environment steps until then."]
+    episodes: Annotated[int, "Episodes finished until then."]
+    updates: Annotated[int, "Updates until then."]
+    seconds: Annotated[float, "Seconds the run had used until then."]
+    previous_run_died: Annotated[bool, "Whether the run ended without a last word."] = False
+    changed: Annotated[list[str], "Settings that are others now, with the old and the new value."] = field(
+        default_factory=list
+    )
+    exact: Annotated[bool, "Whether it goes on as if it had never been interrupted, as far as is known."] = True
+
+
+@dataclass(frozen=True)
 class ProbeOk(Event):
     """Environment, network and `[algorithm]` were built once and fit together."""
 
@@ -216,6 +233,7 @@ class Checkpoint(Event):
     seconds: Annotated[float, "How long saving took."]
     solved: Annotated[bool, "Whether it is the one that solved the task."] = False
     best: Annotated[bool, "Whether it is kept because no tested version had a higher mean return."] = False
+    whole: Annotated[bool, "Whether the run can go on from it, not only play its weights."] = False
 
 
 @dataclass(frozen=True)

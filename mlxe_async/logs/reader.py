@@ -48,7 +48,7 @@ async def follow(run: str | os.PathLike[str]) -> AsyncIterator[dict[str, Any]]:
     Raises:
         ResourceError: there is no such run.
     """
-    path = log_of(run)
+    path, ended = log_of(run), False
     with _Tail(path) as tail, _Changes(path.parent) as changes:
         while True:
             # Asked before reading: what a run wrote before it died is still told.
@@ -56,10 +56,9 @@ async def follow(run: str | os.PathLike[str]) -> AsyncIterator[dict[str, Any]]:
             lines = tail.read()
             for line in lines:
                 yield line
-                if line.get("event") == "run_end":
-                    return
+                ended = line.get("event") == "run_end"  # unless the run was resumed, and there is more
             if not lines:
-                if alive is False:
+                if alive is False or ended:
                     return
                 await changes.wait(LIVE_CHECK_S)
 

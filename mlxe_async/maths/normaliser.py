@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,3 +67,17 @@ def normalise(
     shown = (obs - mean) / np.sqrt(variance + EPSILON)
     result: NDArray[np.float32] = shown.clip(-LIMIT, LIMIT).astype(np.float32)
     return result
+
+
+def state(moments: Moments | None) -> dict[str, NDArray[Any]]:
+    """Moments by name, to be kept as precise as they are; nothing for None."""
+    if moments is None:
+        return {}
+    return {f"moments.{name}": np.array(value) for name, value in moments._asdict().items()}
+
+
+def restored(state: Mapping[str, NDArray[Any]]) -> Moments | None:
+    """The inverse of `state`."""
+    if "moments.mean" not in state:
+        return None
+    return Moments(np.array(state["moments.mean"]), np.array(state["moments.variance"]), float(state["moments.rows"]))

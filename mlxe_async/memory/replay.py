@@ -149,7 +149,7 @@ class ReplayMemory:
     kind = "replay"
 
     def __init__(self, shape: ReplayShape, buffer: Any) -> None:
-        self.shape = shape
+        self.shape, self._buffer = shape, buffer
         offsets, offset = {}, 0
         for name, size in shape.parts():
             offsets[name] = offset
@@ -181,6 +181,18 @@ class ReplayMemory:
     def position(self, lane: int) -> int:
         """The sequence number of the block of `lane` that is to come next (mod 2^64)."""
         return int(self._position[lane]) % 2**64
+
+    def epoch(self, lane: int) -> int:
+        """The life of the executor whose block of `lane` was taken in last; 0 before the first."""
+        return int(self._epoch[lane])
+
+    def raw(self) -> dict[str, Array]:
+        """The segment's bytes, part by part, as views (n,): all there is to keep, and what can be put in its place."""
+        views, offset = {}, 0
+        for name, size in self.shape.parts():
+            views[name] = np.frombuffer(self._buffer, np.uint8, size, offset)
+            offset += size
+        return views
 
     def start_lane(self, lane: int, position: int) -> None:
         """Tell where an untouched lane begins; once, before its first block."""

@@ -83,7 +83,7 @@ class RolloutMemory:
     kind = "rollouts"
 
     def __init__(self, shape: RolloutShape, buffer: Any) -> None:
-        self.shape = shape
+        self.shape, self._buffer = shape, buffer
         self._committed = Committed(buffer, 0, shape.state_words)
         self._rows = shape.row_layout.views(buffer, shape.slots * shape.slot_rows, shape.parts()[0][1])
         self.reload()
@@ -108,6 +108,18 @@ class RolloutMemory:
     def position(self, lane: int) -> int:
         """The sequence number of the block of `lane` that is to come next (mod 2^64)."""
         return int(self._lane["position"][lane]) % 2**64
+
+    def epoch(self, lane: int) -> int:
+        """The life of the executor whose block of `lane` was taken in last; 0 before the first."""
+        return int(self._lane["epoch"][lane])
+
+    def raw(self) -> dict[str, Array]:
+        """The segment's bytes, part by part, as views (n,): all there is to keep, and what can be put in its place."""
+        views, offset = {}, 0
+        for name, size in self.shape.parts():
+            views[name] = np.frombuffer(self._buffer, np.uint8, size, offset)
+            offset += size
+        return views
 
     def start_lane(self, lane: int, position: int) -> None:
         """Tell where an untouched lane begins; once, before its first block."""
@@ -230,8 +242,11 @@ class RolloutMemory:
         """
         pieces: list[Array] = []
         left_out = 0
+        # As the keeper has committed them: it may live in another process.
+        slots = self._committed.load()[-len(_SLOT_WORDS) * self.shape.slots :].reshape(-1, self.shape.slots)
+        lengths = slots[_SLOT_WORDS.index("rows")]
         for slot in plan["slots"]:
-            rows = slot * self.shape.slot_rows + np.arange(int(self._slot["rows"][slot]))
+            rows = slot * self.shape.slot_rows + np.arange(int(lengths[slot]))
             if oldest_version is not None and int(self._rows["version"][rows].min()) < oldest_version:
                 left_out += 1
                 continue

@@ -19,6 +19,8 @@ from mlxe_async.errors import EnvironmentFault, MlxeError, NumericError
 from mlxe_async.rows import Array, RowLayout
 from mlxe_async.seeds import derive_seed, generator
 
+MOST_RELIVED = 200_000
+
 
 class Lane(Protocol):
     """The writing end of a lane, `ipc.lanes.LaneWriter`."""
@@ -81,6 +83,7 @@ class ExecutorPlan:
         fault_limit: faults of one environment forgiven within `fault_window_s`; 50 good steps make up for one.
         fault_window_s: see `fault_limit`.
         stop_on_nonfinite: a NaN or an infinity from an environment is not forgiven at all.
+        records: remember the actions of episodes that may outlast a rollout, so that `state` can tell them.
     """
 
     index: int
@@ -94,10 +97,56 @@ class ExecutorPlan:
     fault_limit: int
     fault_window_s: float
     stop_on_nonfinite: bool = False
+    records: bool = False
 
 
 class TooManyFaults(MlxeError):
     """An executor's environments failed more often than its budget allows."""
+
+
+class History:
+    """The actions of episodes that are under way between two rollouts, so that these can be lived again.
+
+    Args:
+        envs: number of environments.
+    """
+
+    def __init__(self, envs: int) -> None:
+        self.finished = np.zeros(envs, dtype=np.int64)
+        "Finished episodes of the run, as each environment was told at its reset."
+        self._earlier: list[list[Array]] = [[] for _ in range(envs)]  # of former rollouts, an array (t, ...) each
+        self._now: list[Array] = []  # of this rollout, an array (B, ...) for each step
+        self._since = [0] * envs
+
+    def begin(self, env: int, finished: int) -> None:
+        """An episode begins."""
+        self.finished[env] = finished
+        self._earlier[env], self._since[env] = [], len(self._now)
+
+    def note(self, action: Array) -> None:
+        """One step of all environments (B, ...)."""
+        self._now.append(action)
+
+    def relived(self, env: int, actions: Array) -> None:
+        """The episode was begun elsewhere, and these actions (t, ...) led to where it is."""
+        self._earlier[env] = [actions]
+
+    def forget_all_but(self, running: Array) -> None:
+        """A rollout ended: keep what belongs to episodes that are under way (B,), as long as they are not too long."""
+        now = np.stack(self._now) if self._now and running.any() else None
+        for env, goes_on in enumerate(running.tolist()):
+            if not goes_on:
+                self._earlier[env] = []
+            elif now is not None:
+                self._earlier[env].append(now[self._since[env] :, env].copy())
+                if sum(map(len, self._earlier[env])) > MOST_RELIVED:
+                    self._earlier[env] = [now[:0, env]]
+        self._now = []
+        self._since = [0] * len(self._since)
+
+    def actions_of(self, env: int) -> Array:
+        """Actions (t, ...) of the episode that is under way; fewer than its steps when there were too many."""
+        return np.concatenate(self._earlier[env]) if self._earlier[env] else np.zeros((0,), dtype=np.int64)
 
 
 class Executor:
@@ -158,6 +207,7 @@ class Executor:
         self._filled = 0
         self._lane_wait = 0.0
         self._clock = ActingClock()
+        self._history = History(self._envs)
 
     def generate(
         self,
@@ -198,12 +248,14 @@ class Executor:
         episodes: list[dict[str, Any]] = []
         rows = taken = 0
         cut = False
+        may_outlast = self.plan.sync == "rollout" or unfinished == "keep" or bool(self._running.any())
+        recording = self.plan.records and may_outlast
         while True:
             for env in np.flatnonzero(~self._running):
                 self._begin_episode(int(env), finished_episodes, attempt)
             taken += 1
             last_step = self.plan.sync == "rollout" and taken >= self.plan.rollout_steps
-            written = self._one_step(rng, episodes, last_step=last_step)
+            written = self._one_step(rng, episodes, last_step=last_step, recording=recording)
             rows += written
             if last_step or (self.plan.sync == "episode" and episodes):
                 break
@@ -213,6 +265,7 @@ class Executor:
         self._commit(last=not cut or unfinished == "keep")
         if cut and unfinished == "drop":
             self._lane.renew()
+        self._history.forget_all_but(self._running)
         return {
             "rows": rows,
             "version": self.version,
@@ -228,6 +281,75 @@ class Executor:
     def close(self) -> None:
         """Close the environments."""
         self.task.close()
+
+    # -- state, between two rollouts ----------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Array]:
+        """What the next rollout depends on, by name: where each environment stands, and how it came there.
+
+        For each environment: its episode's number, seed, steps and return, whether that is under way, how many
+        episodes were finished when it began; and of those under way the actions so far and the last observation.
+        """
+        running = self._running
+        known = {
+            "episode": self._episode.copy(),
+            "running": running.copy(),
+            "step": self._step.copy(),
+            "return": self._return.copy(),
+            "seed": np.array(self._episode_seed, dtype=np.int64),
+            "finished": self._history.finished.copy(),
+            "obs": self._obs.copy(),
+        }
+        for env in np.flatnonzero(running):
+            known[f"actions.{env}"] = self._history.actions_of(int(env))
+        return known
+
+    def restore(self, state: Mapping[str, Array]) -> dict[str, Any]:
+        """Go on from there: episodes under way are begun again alike, and their actions taken again.
+
+        Returns:
+            `begun_anew`: the environments that did not come to the same observation by that, or whose actions were not
+            all known; their episodes are passed over.
+        """
+        if state["obs"].shape != self._obs.shape or state["episode"].shape != self._episode.shape:
+            raise MlxeError(f"executor {self.plan.index}: expected a state of {self._envs} environments like these")
+        for mine, name in ((self._episode, "episode"), (self._step, "step"), (self._return, "return")):
+            mine[...] = state[name]
+        self._episode_seed = [int(seed) for seed in state["seed"]]
+        self._running[:] = False
+        begun_anew = []
+        for env in np.flatnonzero(state["running"]).tolist():
+            if self._relive(env, state):
+                self._running[env] = True
+            else:
+                self._episode[env] += 1
+                begun_anew.append(env)
+        return {"begun_anew": begun_anew}
+
+    def _relive(self, env: int, state: Mapping[str, Array]) -> bool:
+        """Begin an episode again and take its actions; whether it is now where it was."""
+        actions, finished = state[f"actions.{env}"], int(state["finished"][env])
+        if len(actions) != int(state["step"][env]):
+            return False
+        self._page.enter(self.plan.reset_timeout_s)
+        try:
+            obs = self.task.reset(env, self._episode_seed[env], finished)
+            self._history.begin(env, finished)
+            everyone = np.zeros((self._envs, *actions.shape[1:]), actions.dtype)
+            for action in actions:
+                everyone[env] = action
+                self._page.enter(self.plan.reset_timeout_s)
+                step = self.task.step(everyone, [env])
+                if not step.ok[env] or step.terminated[env] or step.truncated[env]:
+                    return False
+                obs = step.next_obs[env]
+        except EnvironmentFault:
+            return False
+        finally:
+            self._page.leave()
+        self._history.relived(env, actions)
+        self._obs[env] = obs
+        return bool(obs.tobytes() == state["obs"][env].tobytes())
 
     # -- parts of a rollout ---------------------------------------------------------------------------------------
 
@@ -258,13 +380,18 @@ class Executor:
                 self._forgive(fault, seed, number)
                 continue
             self._page.leave()
+            self._history.begin(env, finished_episodes)
             self._step[env], self._return[env], self._running[env] = 0, 0.0, True
             self._episode_seed[env] = seed
             return
 
-    def _one_step(self, rng: np.random.Generator, episodes: list[dict[str, Any]], *, last_step: bool) -> int:
+    def _one_step(
+        self, rng: np.random.Generator, episodes: list[dict[str, Any]], *, last_step: bool, recording: bool
+    ) -> int:
         """Step all environments once, write the rows, note the episodes that ended. Returns the rows written."""
         chosen = self.algorithm.act(self._obs, rng, self._clock)
+        if recording:
+            self._history.note(chosen["action"])
         limit = self.plan.reset_timeout_s if (self._step == 0).any() else self.plan.step_timeout_s
         self._page.enter(limit)
         step = self.task.step(chosen["action"])

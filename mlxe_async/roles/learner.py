@@ -14,6 +14,7 @@ import numpy as np
 from mlxe_async.algorithms.interface import Clock
 from mlxe_async.errors import NonFiniteWeights, NumericError, UpdateFailed
 from mlxe_async.roles.promotion import Promotion
+from mlxe_async.roles.states import take_up
 from mlxe_async.rows import Array
 
 ROLL_BACKS_FORGIVEN = 3
@@ -94,6 +95,28 @@ class Learner:
             "start_ns": start_ns,
             "seconds": (time.monotonic_ns() - start_ns) / 1e9,
         }
+
+    def state(self) -> dict[str, Array]:
+        """All that the next update depends on, by name; the algorithm's part begins with `algorithm.`."""
+        known: dict[str, Array] = {"roll_backs": np.array(self._roll_backs)}
+        if callable(getattr(self.algorithm, "state", None)):
+            known |= {f"algorithm.{name}": array for name, array in self.algorithm.state().items()}
+        if self._promotion is not None and self._promotion.kept is not None:
+            known["promotion"] = self._promotion.kept
+        return known
+
+    def restore(self, state: Mapping[str, Array]) -> dict[str, Any]:
+        """Go on from there, with the published weights as they are.
+
+        Returns:
+            `exact`: whether the algorithm could take up its state; without, its optimiser starts fresh.
+        """
+        self._roll_backs = int(state["roll_backs"])
+        if self._promotion is not None and "promotion" in state:
+            self._promotion.go_on(state["promotion"])
+        if self._last_good is not None:
+            self._norm = float(np.linalg.norm(self._last_good))
+        return {"exact": take_up(self.algorithm, state)}
 
     def learn(
         self, plan: Mapping[str, Any], *, env_steps: int, episodes: int, updates: int, progress: float | None = None

@@ -16,6 +16,7 @@ import numpy as np
 
 from mlxe_async.errors import CorruptRecord, MlxeError
 from mlxe_async.maths import priorities as maths
+from mlxe_async.roles.states import take_up
 from mlxe_async.rows import Array, RowLayout
 from mlxe_async.seeds import derive_seed
 
@@ -175,6 +176,60 @@ class Memorizer:
                 total["segments"] += done.segments
                 total["dropped"] += done.dropped
         return total
+
+    # -- state, between two plans -------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Take in what is committed, then tell all there is to keep.
+
+        Blocks for which there is no room in the memory stay in their lanes and are told too, so that every committed
+        row is kept exactly once. The memory itself is told as views, which change with the next call of any verb.
+
+        Returns:
+            Arrays by name: `memory.*`, `waiting.<lane>` (k, bytes of a block), `algorithm.*`, and what the present
+            learning phase draws by. And `ingested`, as from `ingest`, and `waiting`: for each lane `epoch` and `count`
+            of each block.
+        """
+        ingested = self.ingest()
+        arrays = {f"memory.{name}": view for name, view in self.memory.raw().items()}
+        waiting: list[list[dict[str, int]]] = []
+        for index, lane in enumerate(self._lanes):
+            blocks, about = self._waiting(lane)
+            lane.seek(self.memory.position(index))
+            waiting.append(about)
+            if blocks:
+                arrays[f"waiting.{index}"] = np.stack(blocks)
+        if callable(getattr(self.algorithm, "state", None)):
+            arrays |= {f"algorithm.{name}": array for name, array in self.algorithm.state().items()}
+        if self._share is not None:
+            arrays |= {"share.moment": np.array(self._share[0]), "share": self._share[1]}
+        return arrays, {"ingested": ingested, "waiting": waiting}
+
+    def restore(self, state: dict[str, Array]) -> dict[str, Any]:
+        """Go on with what `state` told, but for the memory and the lanes, which were there before this was made.
+
+        Returns:
+            `exact`: whether the algorithm's own counts could be taken up too.
+        """
+        if "share" in state:
+            phases, segments = state["share.moment"].tolist()
+            self._share = ((phases, segments), np.array(state["share"]))
+        return {"exact": take_up(self.algorithm, state)}
+
+    def _waiting(self, lane: Lane) -> tuple[list[Array], list[dict[str, int]]]:
+        """Copies of the blocks that are still in a lane, oldest first, up to one that cannot be read."""
+        blocks: list[Array] = []
+        about: list[dict[str, int]] = []
+        for _ in range(lane.backlog()):
+            try:
+                block = lane.read(self._block)
+            except CorruptRecord:
+                break
+            if block is None:
+                break
+            blocks.append(np.frombuffer(self._block, np.uint8).copy())
+            about.append({"epoch": block.epoch, "count": block.count})
+        return blocks, about
 
     def memorize(self, *, most_updates: int | None = None, settle: dict[str, Any] | None = None) -> dict[str, Any]:
         """Take in what is committed and draw the next plan.

@@ -46,6 +46,16 @@ class Promotion:
         """Weights (P,) of the best version, a copy; None as long as there is no result."""
         return None if self._kept is None else self._kept[:-REMARKS].copy()
 
+    @property
+    def kept(self) -> Array | None:
+        """What lies on the shelf (P + `REMARKS`,), as it is."""
+        return self._kept
+
+    def go_on(self, kept: Array) -> None:
+        """Take up what lay on the shelf of a former run."""
+        self._kept = np.array(kept, np.float32)
+        self._shelf.publish(self._kept)
+
     def judge(self, result: float, version: int, flat: Array) -> dict[str, Any] | None:
         """Hear the training result of the weights (P,) of a version; the best of two alike is the older one.
 

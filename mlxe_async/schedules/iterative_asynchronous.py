@@ -22,6 +22,7 @@ async def iterative_asynchronous(
 
     version = await learner.publish()
     while budget.remaining:
+        await budget.boundary()
         awaited = set(executors)
         for rollouts in await together(generating(executor, version, awaited) for executor in executors):
             budget.spend(rollouts)

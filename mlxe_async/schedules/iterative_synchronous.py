@@ -11,6 +11,7 @@ async def iterative_synchronous(
     """One rollout each, everybody waits, then one round of learning. Policy lag 0, the same story every time."""
     version = await learner.publish()
     while budget.remaining:
+        await budget.boundary()
         budget.spend(await together(executor.generate(version) for executor in executors))
         version = await learner.learn(await memorizer.memorize())
         await evaluator.evaluate(version)

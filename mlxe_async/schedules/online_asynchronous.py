@@ -17,6 +17,7 @@ async def online_asynchronous(
 
     async def learning() -> None:
         while budget.remaining:
+            await budget.boundary()
             await learner.learn(await memorizer.memorize())
 
     async def evaluating() -> None:

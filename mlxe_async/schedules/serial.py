@@ -11,6 +11,7 @@ async def serial(
     """One rollout after the other, then one round of learning. Policy lag 0."""
     version = await learner.publish()
     while budget.remaining:
+        await budget.boundary()
         budget.spend([await executor.generate(version) for executor in executors])
         version = await learner.learn(await memorizer.memorize())
         await evaluator.evaluate(version)

@@ -26,6 +26,7 @@ async def threaded_as_published(
         nonlocal begun, version, over
         version = await learner.publish()
         while budget.remaining:
+            await budget.boundary()
             begun += 1
             while min(map(len, played)) < begun:  # noqa: ASYNC110 - looking is the point of this flavour
                 await asyncio.sleep(POLL_S)

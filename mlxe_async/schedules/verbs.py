@@ -54,6 +54,9 @@ class Budget(Protocol):
     def remaining(self) -> bool:
         """Whether to go on."""
 
+    async def boundary(self) -> None:
+        """Between two rounds, or two plans of a learner that never waits: the run may use the moment to save itself."""
+
     def spend(self, rollouts: Iterable[Any]) -> None:
         """Count finished rollouts."""
 

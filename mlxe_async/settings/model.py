@@ -311,6 +311,12 @@ class Checkpoint(Table):
         le=1e9,
         description="Seconds between two checkpoints, 0 for none; longer loses more in a crash.",
     )
+    interval_steps: int = Field(
+        default=0,
+        ge=0,
+        le=10**15,
+        description="Environment steps between two checkpoints, besides, 0 for none; more lose more in a crash.",
+    )
     keep: int = Field(
         default=3,
         ge=1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -75,6 +75,7 @@ class Budget:
         stop: the `[stop]` table.
         counters: the run's counters, kept up to date by the handles.
         bell: rung when the budget runs out, so that nobody goes on waiting.
+        at_boundary: what is to be done between two rounds, if anything.
     """
 
     stop: Mapping[str, Any]
@@ -82,6 +83,7 @@ class Budget:
     bell: Bell
     reason: str | None = None
     began: float = field(default_factory=time.monotonic)
+    at_boundary: Callable[[], Awaitable[None]] | None = None
     _solved_at_step: int | None = None
 
     @property
@@ -117,6 +119,20 @@ class Budget:
         # None is what an executor gives that had nothing to do any more.
         self.counters.rollouts += sum(rollout is not None for rollout in rollouts)
         _ = self.remaining
+
+    async def boundary(self) -> None:
+        """Part of the schedules' verbs: a moment at which the run may save itself."""
+        if self.at_boundary is not None:
+            await self.at_boundary()
+
+    def state(self) -> dict[str, Any]:
+        """What is to be kept: seconds used, and where the task was solved."""
+        return {"seconds": self.seconds, "solved_at_step": self._solved_at_step}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there, as if the seconds used had just gone by."""
+        self.began = time.monotonic() - float(state["seconds"])
+        self._solved_at_step = state["solved_at_step"]
 
     def note_solved(self) -> None:
         """The task is solved: with `[stop] solved` run out, at once or `steps_after_solved` environment steps later."""

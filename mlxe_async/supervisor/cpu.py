@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -17,6 +17,11 @@ class CpuClock:
         self._own = _seconds(os.getpid())
         self._looked = 0.0
         self._seen: dict[tuple[str, int], float] = {}
+        self._before: dict[str, float] = {}
+
+    def go_on(self, by_name: Mapping[str, float]) -> None:
+        """Count on from what a run had used before it was interrupted."""
+        self._before = dict(by_name)
 
     def look(self, processes: Iterable[tuple[str, int]], *, at_most_every_s: float = 0.0) -> None:
         """Note how much each living process, `(name, pid)`, has used so far, unless that was just done."""
@@ -34,13 +39,15 @@ class CpuClock:
         Args:
             without: leave out processes whose name begins like this.
         """
-        others = sum(seconds for (name, _), seconds in self._seen.items() if not name.startswith(without))
+        spent = [(name, seconds) for (name, _), seconds in self._seen.items()] + list(self._before.items())
+        others = sum(seconds for name, seconds in spent if not name.startswith(without))
         return _seconds(os.getpid()) - self._own + others
 
     def by_name(self) -> dict[str, float]:
         """Seconds per process name, all lives of it together; this process is `mlxe-sup`."""
         shares = {"mlxe-sup": _seconds(os.getpid()) - self._own}
-        for (name, _), seconds in self._seen.items():
+        spent = [(name, seconds) for (name, _), seconds in self._seen.items()] + list(self._before.items())
+        for name, seconds in spent:
             shares[name] = shares.get(name, 0.0) + seconds
         return {name: round(seconds, 2) for name, seconds in sorted(shares.items())}
 

@@ -7,7 +7,7 @@ plan whose learner died is given up (its rows stay in the memory), a test is rep
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,10 @@ class Crew:
     alike: bool
     returns: dict[int, list[float]] = field(default_factory=dict)
     """Returns of the episodes finished lately, by the version they were played under."""
+    delivered: set[int] = field(default_factory=set)
+    """Executors that have delivered in the round that is under way."""
+    excused: set[int] = field(default_factory=set)
+    """Executors that had delivered already in the round in which the run was interrupted."""
 
     async def wait_until(self, condition: Callable[[], bool]) -> bool:
         """Wait for a condition; False when the run is ending.
@@ -124,11 +128,17 @@ class ExecutorHandle:
         None when the budget ran out, when this executor is lost for good, or when it was interrupted before it began.
         """
         crew = self._crew
+        if self.index in crew.excused:
+            crew.excused.discard(self.index)
+            crew.delivered.add(self.index)
+            return {}
         self._interruptible, self._interrupted = interruptible, False
         self._in_a_row = self._in_a_row + 1 if interruptible else 1
         if self.lost and not crew.free_running:
             return None
-        if not await crew.wait_until(self._may_begin) or self._interrupted:
+        # A round is finished by all who can: what it leads to must not depend on when the run was asked to stop.
+        go_on = await crew.wait_until(self._may_begin) or (crew.alike and not self.lost)
+        if not go_on or self._interrupted:
             self._interruptible = False
             return None
         self._memorizer.expect()
@@ -140,6 +150,7 @@ class ExecutorHandle:
             return None
         self._rollouts += 1
         self._deaths = 0
+        crew.delivered.add(self.index)
         # Numbers were passed over where an episode went down with a former life of the executor.
         ended = sum(report["begun"]) - sum(self.begun)
         self.begun, self._running = report["begun"], report["running"]
@@ -155,6 +166,35 @@ class ExecutorHandle:
         crew.story.generated(self.index, report)
         crew.bell.ring()
         return report
+
+    @property
+    def busy(self) -> bool:
+        """Whether a rollout is under way, or was when its schedule was given up."""
+        return self._busy
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Facts and arrays to be kept, as of now."""
+        facts = {
+            "rollouts": self._rollouts,
+            "rows": self.rows,
+            "deaths": self._deaths,
+            "died_with": self._died_with,
+            "busy": self._busy,
+            "epoch": self.process.epoch,
+        }
+        return facts, {"begun": np.array(self.begun), "running": np.array(self._running)}
+
+    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """Go on from there; where nobody waits, a rollout that was under way is one that died."""
+        self._rollouts, self.rows = facts["rollouts"], facts["rows"]
+        self._deaths, self._died_with = facts["deaths"], facts["died_with"]
+        self.begun, self._running = arrays["begun"].tolist(), arrays["running"].tolist()
+        if self._crew.free_running:
+            self.process.epoch = facts["epoch"]
+            if facts["busy"]:
+                fresh = len(self.begun) - sum(self._running)
+                self._died_with += fresh
+                self._crew.counters.episodes_aborted += fresh
 
     def interrupt(self) -> None:
         """End an interruptible rollout that is under way at the next step; see `schedules.verbs`."""
@@ -191,7 +231,7 @@ class ExecutorHandle:
                 fresh = len(self.begun) - sum(self._running)
                 self._died_with += fresh
                 crew.counters.episodes_aborted += fresh
-                if crew.ending or self._interrupted:
+                if (crew.ending and not crew.alike) or self._interrupted:
                     return None
             except RemoteError as error:
                 if error.kind == "NumericError":
@@ -226,6 +266,34 @@ class MemorizerHandle:
         self._under_way = 0
         self._unseen = 0
         self._used: dict[str, Any] | None = None
+        self.busy = False
+
+    def state(self) -> dict[str, Any]:
+        """Facts to be kept, as of now."""
+        return {
+            "owed": self.owed,
+            "held": self.held,
+            "unseen": self._unseen,
+            "rows_since": self._rows_since,
+            "used": self._used,
+        }
+
+    def restore(self, facts: Mapping[str, Any], rows_ingested: int) -> None:
+        """Go on from there."""
+        self.owed, self.held, self._unseen = facts["owed"], facts["held"], facts["unseen"]
+        self._rows_since, self._used = facts["rows_since"], facts["used"]
+        self.rows_ingested = rows_ingested
+
+    async def keep(self, path: str) -> dict[str, Any]:
+        """Have the memory written to a file, all that is committed included; see `workers.Keeper.save`.
+
+        Raises:
+            ProcessDied: the memorizer died meanwhile.
+            RemoteError: it could not be written.
+        """
+        kept: dict[str, Any] = await self.process.call("save", role="keeper", name="memorizer", path=path)
+        self._take_note(kept["facts"]["ingested"])
+        return kept
 
     @property
     def has_room(self) -> bool:
@@ -251,6 +319,7 @@ class MemorizerHandle:
         """Take in and draw; see `schedules.verbs`."""
         if self._crew.free_running and not await self._crew.wait_until(lambda: self._unseen > 0 or self.owed > 0):
             return {"updates": 0}
+        self.busy = True
         while True:
             self._unseen = 0
             try:
@@ -261,7 +330,8 @@ class MemorizerHandle:
             except ProcessDied:
                 self._unseen = 1
                 if self._crew.ending:
-                    return {"updates": 0}
+                    return {"updates": 0}  # and `busy` for good: what it did is not known
+        self.busy = False
         self._used = None
         self.owed, self.held = plan["owed"], plan["held"]
         self._take_note(plan["ingested"])
@@ -313,9 +383,15 @@ class LearnerHandle:
         self._crew, self._memorizer = crew, memorizer
         self._started, self._cpu_seconds = started, cpu_seconds
         self._failures, self._failure = 0, ""
+        self.busy = False
+        self.is_published = False
+        "The present weights are out already: those of a run that goes on."
 
     async def publish(self) -> int:
-        """Publish the present weights."""
+        """Publish the present weights, unless they are."""
+        if self.is_published:
+            self.is_published = False
+            return self._crew.counters.version
         while True:
             try:
                 done = await self.process.call("publish", role="learner")
@@ -330,7 +406,9 @@ class LearnerHandle:
         """Learn from a plan and publish; see `schedules.verbs`."""
         counters = self._crew.counters
         if not plan["updates"]:
+            self._crew.delivered.clear()
             return counters.version
+        self.busy = True
         try:
             done = await self.process.call(
                 "learn",
@@ -345,6 +423,8 @@ class LearnerHandle:
             if "slots" in plan and self.process is not self._memorizer.process:
                 # The plan is given up; a memorizer that lives on would keep its rollouts' room for it.
                 self._memorizer.used(plan)
+            self.busy = False
+            self._crew.delivered.clear()
             return counters.version
         except RemoteError as error:
             if error.kind == "NumericError":
@@ -354,8 +434,12 @@ class LearnerHandle:
             self._note_failure(error)
             if "slots" in plan and self.process is not self._memorizer.process:
                 self._memorizer.used(plan)
+            self.busy = False
+            self._crew.delivered.clear()
             return counters.version
         self._failures = 0
+        self.busy = False
+        self._crew.delivered.clear()
         counters.updates += done["updates"]
         self._memorizer.used(plan)
         self._crew.story.learned(done)
@@ -429,6 +513,31 @@ class EvaluatorHandle:
         self._in_flight = 0
         self._last_episode = self._last_version = 0
         self._is_solved = False
+        self._before: dict[int, tuple[int, int]] = {}  # versions under test -> the clocks before they were taken up
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Facts, and weights that may still turn out to have solved the task, as of before the tests under way."""
+        last_episode, last_version = next(iter(self._before.values()), (self._last_episode, self._last_version))
+        facts = {
+            "tests": self.tests,
+            "last_episode": last_episode,
+            "last_version": last_version,
+            "is_solved": self._is_solved,
+            "streak": self._judge.streak,
+        }
+        return facts, {str(version): self._under_test[version] for version in self._keep}
+
+    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """Go on from there; what was being tested is tested again, or a later version is."""
+        self.tests, self._is_solved = facts["tests"], facts["is_solved"]
+        self._last_episode, self._last_version = facts["last_episode"], facts["last_version"]
+        self._judge.go_on(facts["streak"])
+        self._under_test = {int(version): flat for version, flat in arrays.items()}
+
+    @property
+    def _keep(self) -> list[int]:
+        """Versions that passed and may turn out to be the first of enough of them."""
+        return [] if self._is_solved else [version for version in self._judge.streak if version in self._under_test]
 
     async def evaluate(self, version: int | None = None) -> None:
         """Test; see `schedules.verbs`. At most one version is taken up for each finished training episode."""
@@ -465,7 +574,8 @@ class EvaluatorHandle:
                     return
                 if seconds is not None:
                     # The tests under way went down with their process; later versions are tested instead.
-                    self._under_test.clear()
+                    self._under_test = {version: self._under_test[version] for version in self._keep}
+                    self._before.clear()
                     self._in_flight = 0
                     return
         self._in_flight = done["in_flight"]
@@ -480,12 +590,14 @@ class EvaluatorHandle:
         if version is None or version <= self._last_version:
             return None
         self._tested.publish(flat)
+        self._before[version] = (self._last_episode, self._last_version)
         self._under_test[version] = flat
         self._last_episode, self._last_version = self._crew.counters.episodes, version
         return version
 
     def _hear(self, verdict: dict[str, Any]) -> None:
         self.tests += 1
+        self._before.pop(verdict["version"], None)
         first = self._judge.feed(verdict["version"], passed=verdict["passed"])
         self._crew.story.evaluated(verdict, len(self._judge.streak))
         if not verdict["fault"] and verdict["version"] in self._under_test:
@@ -494,5 +606,5 @@ class EvaluatorHandle:
             self._is_solved = True
             self._solved(first, self._under_test[first])
         # Weights of versions that may still turn out to be the first of the passing ones are kept.
-        keep = [] if self._is_solved else self._judge.streak
+        keep = self._keep
         self._under_test = {v: flat for v, flat in self._under_test.items() if v in keep or v > verdict["version"]}

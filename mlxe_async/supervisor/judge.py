@@ -17,6 +17,10 @@ class SolvedJudge:
         self._passes = passes
         self.streak: list[int] = []
 
+    def go_on(self, streak: list[int]) -> None:
+        """Take up the versions that have passed in a row so far."""
+        self.streak = list(streak)
+
     def feed(self, version: int, *, passed: bool) -> int | None:
         """Hear the verdict on one version; returns the first version of the row once it is long enough."""
         self.streak = [*self.streak, version] if passed else []

@@ -38,7 +38,7 @@ from mlxe_async.memory.replay import ReplayMemory, ReplayShape
 from mlxe_async.memory.rollouts import RolloutMemory
 from mlxe_async.rows import Array
 from mlxe_async.run_folder import RunFolder
-from mlxe_async.schedules import POLL_S, schedule_of
+from mlxe_async.schedules import POLL_S, Schedule, schedule_of
 from mlxe_async.schedules.soundness import Facts, verdicts
 from mlxe_async.settings import Settings, as_tables, dump_settings
 from mlxe_async.settings.problems import Problem
@@ -48,8 +48,10 @@ from mlxe_async.supervisor.cpu import CpuClock
 from mlxe_async.supervisor.handles import Crew, EvaluatorHandle, ExecutorHandle, LearnerHandle, MemorizerHandle
 from mlxe_async.supervisor.host import host, versions
 from mlxe_async.supervisor.judge import SolvedJudge
+from mlxe_async.supervisor.keeping import FINAL_LIMIT_S, Keeper
 from mlxe_async.supervisor.listening import Listener
 from mlxe_async.supervisor.results import CheckReport, Result
+from mlxe_async.supervisor.resuming import ResumePoint
 from mlxe_async.supervisor.saving import Saver, published_weights, weights_to_begin_with
 from mlxe_async.supervisor.story import Story
 from mlxe_async.supervisor.waiting import every, first_of, to_the_end
@@ -72,6 +74,7 @@ PRELOADED = [
 PRELOADED_MEANWHILE = ["torch", "torch.optim"]
 PROBE_LIMIT_S = 120.0
 FINISH_LIMIT_S = 1.5
+ROUND_LIMIT_S = 60.0  # where a round belongs to the result, and nobody waits for the command to end
 STOP_GRACE_S = 1.0
 FIRST_LEDGER_S = 1.0
 CPU_LOOK_S = 0.1
@@ -84,13 +87,24 @@ class Supervisor:
     Args:
         settings: from `load_settings`.
         run_dir: folder to make the run's folder in, instead of `[run] dir`.
+        resume: folder of a run to go on with, from its newest whole checkpoint that is fit; its log goes on too.
     """
 
-    def __init__(self, settings: Settings, *, run_dir: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        run_dir: str | os.PathLike[str] | None = None,
+        resume: str | os.PathLike[str] | None = None,
+    ) -> None:
         if not sys.platform.startswith("linux"):
             raise UnsupportedPlatform("mlxe_async needs Linux (memfd, pidfd, prctl); this is " + sys.platform)
         self.settings = settings
         self._base = Path(run_dir or settings.run.dir)
+        self._resume = resume
+        self._point: ResumePoint | None = None
+        self._started_before = 0
+        self._is_whole = self._is_saved = self._is_asked = False
         self._began = time.monotonic()
         self._subscribers: list[Callable[[dict[str, Any]], None]] = []
         self._queues: list[asyncio.Queue[dict[str, Any] | None]] = []
@@ -113,6 +127,7 @@ class Supervisor:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="mlxe-disk")
         self._story: Story
         self._saver: Saver
+        self._keeper: Keeper
         self._blueprint: Blueprint
         self._memorizer: MemorizerHandle
         self._learner: LearnerHandle
@@ -143,6 +158,7 @@ class Supervisor:
 
     def request_stop(self, reason: str = "requested") -> None:
         """Stop soon: finish what is under way, save, and return. Call it from the loop's thread."""
+        self._is_asked = True
         if self._journal is not None and self._budget.reason is None:
             self._story.emit(events.StopRequested(reason=reason))
         self._budget.finish(reason)
@@ -208,10 +224,19 @@ class Supervisor:
 
     async def _start(self) -> None:
         began = time.monotonic()
+        if self._resume is not None:
+            self._point = ResumePoint.find(self._resume)
+            self._folder = self._point.folder
         async with self._probed():
             self._blueprint = blueprint = Blueprint(self.settings, self._facts)
-            first = weights_to_begin_with(self.settings, self._facts)
+            point, first = self._point, None
+            if point is None:
+                first = weights_to_begin_with(self.settings, self._facts)
+            else:
+                point.judge(self.settings.with_algorithm(self._facts["algorithm"]), self._facts)
             self._segments = blueprint.create_segments()
+            if point is not None and point.whole is not None:
+                point.fill(self._segments, blueprint)
             if first is not None:
                 # The learner goes on from what is published, as it would after a restart.
                 WeightsWriter(self._segments["weights"]).publish(first)
@@ -290,16 +315,21 @@ class Supervisor:
 
     def _open_folder(self, blueprint: Blueprint) -> None:
         # Written back with the algorithm's defaults, which only the probe knows.
-        settings = self.settings.with_algorithm(self._facts["algorithm"])
-        self._folder = folder = RunFolder.create(self._base, settings.run.name)
+        settings, point = self.settings.with_algorithm(self._facts["algorithm"]), self._point
+        folder = RunFolder.create(self._base, settings.run.name) if point is None else point.folder
+        self._folder = folder
         try:
-            self._journal = Journal(folder.log_path, folder.name)
+            self._journal = Journal(folder.log_path, folder.name, first_seq=point.log.next_seq if point else 0)
         except OSError as error:
             raise ResourceError(f"{folder.log_path} cannot be written: {error.strerror}") from error
         for subscriber in self._subscribers:
             self._journal.subscribe(subscriber)
         self._story = Story(self._journal, self._counters, self._budget)
         self._saver = Saver(settings, self._facts, folder, self._story, self._counters)
+        for number, cause in point.rejected if point else ():
+            self._story.emit(events.CheckpointRejected(number=number, cause=cause))
+        if point is not None and point.whole is None:
+            raise RunFailed(point.cause)
         folder.write_settings(dump_settings(settings, hide_secrets=True))
         about, machine = versions(), host(blueprint.cores)
         folder.write_run_json(
@@ -315,8 +345,39 @@ class Supervisor:
                 versions=about,
                 host=machine,
                 python_path=list(settings.run.python_path),
+                resumed=point is not None,
             )
         )
+        if point is not None:
+            self._take_up(point)
+
+    def _take_up(self, point: ResumePoint) -> None:
+        """Go on counting where the run was interrupted."""
+        state = point.state
+        for name, count in state["counters"].items():
+            setattr(self._counters, name, count)
+        self._counters.version = point.first_version
+        self._solved_at = state["solved_at"]
+        self._cpu.go_on(state["cpu_seconds"])
+        self._began -= state["seconds"]
+        self._budget.restore(state["budget"])
+        self._saver.restore(state["saver"], point.own_arrays().get("best"))
+        point.folder.point_latest()
+        self._story.emit(
+            events.RunResume(
+                checkpoint=int(point.whole.number if point.whole else 0),
+                version=point.version,
+                env_steps=self._counters.env_steps,
+                episodes=self._counters.episodes,
+                updates=self._counters.updates,
+                seconds=state["budget"]["seconds"],
+                previous_run_died=not point.log.has_last_word,
+                changed=point.told,
+                exact=point.exact,
+            )
+        )
+        for change in point.told:
+            self._story.warn(f"the run goes on with another {change}")
 
     def _make_crew(self, blueprint: Blueprint) -> None:
         """All wiring in one place: which process holds which role, which handle talks to which process."""
@@ -374,6 +435,44 @@ class Supervisor:
             judged=self._saver.tested,
             solved=self._on_solved,
         )
+        self._crew, self._homes = crew, homes
+        if self._point is not None:
+            self._restore_handles(self._point)
+        self._keeper = Keeper(
+            settings,
+            crew,
+            self._saver,
+            executors=self._executors,
+            memorizer=self._memorizer,
+            learner=self._learner,
+            evaluator=self._evaluator,
+            homes=homes,
+            published=self._published,
+            more=self._facts_to_keep,
+            disk=self._disk,
+        )
+        self._budget.at_boundary = self._keeper.at_boundary
+
+    def _facts_to_keep(self) -> dict[str, Any]:
+        shape = {**self._blueprint.memory_shape.to_json(), "block_rows": self._blueprint.chunk_rows}
+        self._look_at_cpu()
+        seconds = time.monotonic() - self._began
+        return {
+            "memory_shape": shape,
+            "seconds": seconds,
+            "solved_at": self._solved_at,
+            "cpu_seconds": self._cpu.by_name(),
+        }
+
+    def _restore_handles(self, point: ResumePoint) -> None:
+        state = point.state
+        ingested = sum(lane["rows"] for lane in self._memory().ledger())
+        self._crew.returns.update({int(version): returns for version, returns in state["returns"].items()})
+        if self._crew.alike:
+            self._crew.excused.update(state["delivered"])
+        self._started_before = point.restore_handles(
+            self._executors, self._memorizer, self._learner, self._evaluator, ingested
+        )
 
     def _make_process(self, post: Post) -> Process:
         settings, schedule = self.settings, self.settings.schedule
@@ -424,20 +523,50 @@ class Supervisor:
                 group.create_task(work)
                 for work in (self._keep_status(), self._keep_ledger(), self._keep_draining(), self._keep_time())
             ]
-            if self.settings.checkpoint.interval_s:
-                watchers.append(group.create_task(self._keep_checkpoints()))
             self._budget.began = time.monotonic()
-            schedule = group.create_task(
-                who_waits(self._executors, self._memorizer, self._learner, self._evaluator, self._budget)
-            )
+            if self._point is not None:
+                self._budget.restore(self._point.state["budget"])
+            self._keeper.note_saved()
+            schedule = group.create_task(self._follow(who_waits))
             stopped = group.create_task(self._bell.wait_until(lambda: self._budget.reason is not None))
             await asyncio.wait([schedule, stopped], return_when=asyncio.FIRST_COMPLETED)
             if not schedule.done():
                 # What is under way may be finished, in a bounded time.
+                if self._crew.alike:
+                    asked = group.create_task(self._bell.wait_until(lambda: self._is_asked))
+                    await asyncio.wait([schedule, asked], timeout=ROUND_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+                    asked.cancel()
                 looking = 2 * POLL_S if getattr(chosen, "flavour", None) == "as_published" else 0.0
                 await asyncio.wait([schedule], timeout=FINISH_LIMIT_S + looking)
-            for task in (schedule, stopped, *watchers):
+            for task in (schedule, stopped):
                 task.cancel()
+            await asyncio.wait([schedule])
+            await self._save_all()
+            for task in watchers:
+                task.cancel()
+
+    async def _follow(self, who_waits: Schedule) -> None:
+        point, budget = self._point, self._budget
+        if point is not None:
+            await point.restore_roles(self._homes, self._story, free_running=self._crew.free_running)
+            self._is_whole = True
+            if not self._crew.free_running and not self._crew.excused:
+                # The last test may have been cut short; if it was not, nothing is due.
+                await self._evaluator.evaluate(self._counters.version)
+        self._is_whole = True
+        await who_waits(self._executors, self._memorizer, self._learner, self._evaluator, budget)
+
+    async def _save_all(self) -> None:
+        """The last checkpoint: a whole one, if all is known of what was done so far."""
+        if self._is_whole and self._keeper.at_rest:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FINAL_LIMIT_S):
+                    self._is_saved = await self._keeper.save()
+        else:
+            self._story.warn(
+                "stopped in the middle of a round: the newest weights are saved, and the run can go on from the whole "
+                "checkpoint before"
+            )
 
     async def _keep_status(self) -> None:
         async for _ in every(self.settings.logs.status_interval_s):
@@ -467,20 +596,11 @@ class Supervisor:
 
     async def _keep_time(self) -> None:
         if self.settings.stop.seconds is not None:
-            await asyncio.sleep(self.settings.stop.seconds)
+            await asyncio.sleep(max(0.0, self.settings.stop.seconds - self._budget.seconds))
+            self._is_asked = True
             self._budget.finish("seconds")
             return
         await asyncio.Event().wait()
-
-    async def _keep_checkpoints(self) -> None:
-        saved = 0
-        async for _ in every(self.settings.checkpoint.interval_s):
-            if self._counters.version > saved:
-                saved = self._counters.version
-                flat = self._published()
-                if flat is not None:
-                    save = functools.partial(self._saver.save, *flat, solved_at=self._solved_at)
-                    await asyncio.get_running_loop().run_in_executor(self._disk, save)
 
     # -- what the processes tell ------------------------------------------------------------------------------------
 
@@ -506,7 +626,7 @@ class Supervisor:
         self._disk.shutdown()
         self._look_at_cpu()
         flat = self._published() if self._segments and self._folder else None
-        if self._folder is not None and flat is not None:
+        if self._folder is not None and flat is not None and not self._is_saved and hasattr(self, "_saver"):
             self._saver.save(*flat, solved_at=self._solved_at)
         async with asyncio.TaskGroup() as group:
             for process in self._processes:
@@ -522,6 +642,7 @@ class Supervisor:
                 self._story.emit(self._story.bottleneck(max(1, len(self._executors))))
             result = self._end(flat, failure)
             self._journal.close()
+        if self._folder is not None:
             self._folder.close()
         # Views keep their mapping, and a mapping its descriptor: drop whoever holds one. Processes and their channels
         # hold each other until the garbage collector comes by, and that may be long after.
@@ -530,7 +651,8 @@ class Supervisor:
         self._pages.clear()
         self._processes.clear()
         self._executors.clear()
-        for name in ("_memorizer", "_learner", "_evaluator"):
+        self._budget.at_boundary = None
+        for name in ("_keeper", "_memorizer", "_learner", "_evaluator", "_crew", "_homes"):
             self.__dict__.pop(name, None)
         for segment in self._segments.values():
             segment.close()
@@ -579,7 +701,7 @@ class Supervisor:
         return published_weights(self._segments["weights"], self._blueprint.parameters)
 
     def _episodes_started(self) -> int:
-        return sum(executor.episodes_started for executor in self._executors)
+        return self._started_before + sum(executor.episodes_started for executor in self._executors)
 
     def _look_at_cpu(self) -> None:
         self._cpu.look(self._living())
@@ -602,18 +724,20 @@ class Supervisor:
             self._story.warn(str(error))
 
     def _tell_ledger(self) -> None:
-        shape = self._blueprint.memory_shape
-        buffer = self._segments["memory"].buffer
-        memory: ReplayMemory | RolloutMemory
-        memory = ReplayMemory(shape, buffer) if isinstance(shape, ReplayShape) else RolloutMemory(shape, buffer)
-        lanes = []
+        memory, lanes = self._memory(), []
         for index, taken in enumerate(memory.ledger()):
             state = lane_state(self._segments[f"lane-{index}"])
             backlog = (state.commit - taken["position"]) % 2**64
             lanes.append({"committed_blocks": state.commit, "backlog_blocks": backlog, **taken})
         ingested = sum(lane["rows"] for lane in lanes)
         waiting = sum(lane["backlog_blocks"] for lane in lanes)
-        self._story.ledger(lanes, ingested, waiting, kept=self._memorizer.held, capacity=shape.capacity)
+        former = self._point.former_rows if self._point else 0
+        held, capacity = self._memorizer.held, self._blueprint.memory_shape.capacity
+        self._story.ledger(lanes, ingested, waiting, kept=held, capacity=capacity, former=former)
+
+    def _memory(self) -> ReplayMemory | RolloutMemory:
+        shape, buffer = self._blueprint.memory_shape, self._segments["memory"].buffer
+        return ReplayMemory(shape, buffer) if isinstance(shape, ReplayShape) else RolloutMemory(shape, buffer)
 
     def _output_path(self, name: str) -> str | None:
         return str(self._folder.crash_path / f"{name}.output") if self._folder else None

@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mlxe_async import checkpoints
 from mlxe_async.errors import MlxeError, SettingsError
 from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.weights import WeightsReader
@@ -97,12 +99,76 @@ class Saver:
             if best is not None and best.version == version:
                 facts["score"] = best.score
             elif best is not None and not solved and best.version != self._best_saved:
-                about = {"solved": False, "best": True, "score": best.score, "counters": best.counters}
-                if self._write(best.version, best.flat, {**about, "solved_at": solved_at}):
-                    self._best_saved = best.version
+                self._write_best(best, solved_at)
             self._write(version, flat, facts)
 
-    def _write(self, version: int, flat: Array, about: Mapping[str, Any]) -> bool:
+    # -- whole checkpoints --------------------------------------------------------------------------------------------
+
+    def next_number(self) -> int:
+        """A number for another checkpoint."""
+        with self._one_at_a_time:
+            self._number += 1
+            return self._number
+
+    def stage(self, number: int) -> Path:
+        """A folder for the files of a whole checkpoint.
+
+        Raises:
+            ResourceError: it cannot be made.
+        """
+        return checkpoints.stage(self._folder.checkpoints_path, number)
+
+    def drop_staged(self, number: int) -> None:
+        """Remove what was staged, when nothing comes of it."""
+        checkpoints.drop_staged(self._folder.checkpoints_path, number)
+
+    def failed(self, number: int, error: BaseException) -> None:
+        """Tell that a whole checkpoint could not be saved, and leave nothing of it."""
+        self.drop_staged(number)
+        self._story.emit(events.CheckpointRejected(number=number, cause=str(error)))
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """What is known of the best version tested so far, to be kept."""
+        best = self._best
+        if best is None:
+            return {}, {}
+        about = {"version": best.version, "score": best.score, "counters": best.counters, "saved": self._best_saved}
+        return about, {"best": best.flat}
+
+    def restore(self, facts: Mapping[str, Any], best: Array | None) -> None:
+        """Go on from there, with numbers that no checkpoint in the folder has."""
+        self._number = max(checkpoints.numbers(self._folder.checkpoints_path), default=0)
+        if best is not None:
+            self._best = _Best(facts["version"], best, facts["score"], facts["counters"])
+            self._best_saved = facts["saved"]
+
+    def save_whole(
+        self, number: int, version: int, flat: Array, state: Mapping[str, Any], files: Mapping[str, Any], began: float
+    ) -> bool:
+        """Complete what is staged under this number by the weights (P,) and by what is known; first the best ones."""
+        with self._one_at_a_time:
+            best = self._best
+            about = {"solved": False, "counters": state["counters"], "solved_at": state["solved_at"], "state": state}
+            if best is not None and best.version == version:
+                about["score"] = best.score
+            elif best is not None and best.version != self._best_saved:
+                self._write_best(best, state["solved_at"])
+            return self._write(version, flat, about, number, files, began)
+
+    def _write_best(self, best: _Best, solved_at: Any) -> None:
+        about = {"solved": False, "best": True, "score": best.score, "counters": best.counters, "solved_at": solved_at}
+        if self._write(best.version, best.flat, about):
+            self._best_saved = best.version
+
+    def _write(
+        self,
+        version: int,
+        flat: Array,
+        about: Mapping[str, Any],
+        number: int | None = None,
+        files: Mapping[str, Any] | None = None,
+        began: float | None = None,
+    ) -> bool:
         tensors, start = {}, 0
         for name, shape in self._facts["parameters"]:
             size = int(np.prod(shape, dtype=np.int64))
@@ -115,10 +181,16 @@ class Saver:
             "spaces": self._facts["spaces"],
             "algorithm": {"name": self._settings.algorithm.name, **self._facts["algorithm"]},
         }
-        self._number += 1
-        number, began = self._number, time.monotonic()
+        if number is None:
+            self._number += 1
+            number = self._number
+        began = began or time.monotonic()
+        keep = self._settings.checkpoint.keep
         try:
-            size = self._folder.save_checkpoint(number, tensors, facts, self._settings.checkpoint.keep)
+            if files is None:
+                size = self._folder.save_checkpoint(number, tensors, facts, keep)
+            else:
+                size = self._folder.save_whole(number, tensors, facts, keep, files)
         except (OSError, MlxeError) as error:
             self._story.emit(events.CheckpointRejected(number=number, cause=str(error)))
             return False
@@ -130,6 +202,7 @@ class Saver:
                 seconds=time.monotonic() - began,
                 solved=bool(about["solved"]),
                 best=bool(about.get("best")),
+                whole=files is not None,
             )
         )
         return True

@@ -236,9 +236,20 @@ class Story:
         )
 
     def ledger(
-        self, lanes: list[dict[str, int]], ingested: int, waiting_blocks: int, *, kept: int, capacity: int
+        self,
+        lanes: list[dict[str, int]],
+        ingested: int,
+        waiting_blocks: int,
+        *,
+        kept: int,
+        capacity: int,
+        former: int = 0,
     ) -> None:
-        """The account of rows. What is not yet taken in is known in blocks, and exactly only when there are none."""
+        """The account of rows. What is not yet taken in is known in blocks, and exactly only when there are none.
+
+        `former` rows were taken in by a memory that this run does not go on with.
+        """
+        ingested += former
         committed = max(self._counters.env_steps, ingested)
         backlog = committed - ingested if waiting_blocks else 0
         self._emit(

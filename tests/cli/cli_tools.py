@@ -80,7 +80,7 @@ def install(monkeypatch, **how):
     """Put the fake in the supervisor's place; returns the list of those made."""
     made = []
 
-    def make(settings):
+    def make(settings, *, resume=None):
         made.append(FakeSupervisor(settings, **how))
         return made[-1]
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import leaks
+import pytest
 
 SETTINGS = """
 [run]
@@ -38,6 +39,7 @@ def until_a_run_has_finished(process):
     assert " of 4: " in line, line + process.stderr.read()
 
 
+@pytest.mark.slow
 def test_a_study_is_interrupted_killed_and_finished(tmp_path):
     for kind in ("is", "oa"):
         (tmp_path / f"{kind}.toml").write_text(SETTINGS.format(name=kind, kind=kind))

@@ -99,3 +99,25 @@ def test_a_rollout_longer_than_its_slot_is_refused_by_name():
     memory, _ = make(slot_rows=2)
     with pytest.raises(BufferError, match="at most 2 rows"):
         ingest(memory, 0, 0, [1, 2, 3])
+
+
+def test_a_learner_of_another_process_gathers_what_was_drawn_after_it_had_begun():
+    keeper, buffer = make()
+    learner = RolloutMemory(keeper.shape, buffer)
+    ingest(keeper, 0, 0, [1, 2, 3, 4], last=True)
+    batch, _ = learner.gather(keeper.draw(1), oldest_version=1)
+    assert batch["value"].tolist() == [[1, 2], [3, 4]]
+
+
+def test_the_bytes_of_a_memory_are_all_there_is_to_it():
+    memory, _ = make()
+    ingest(memory, 0, 0, [1, 2], epoch=3)
+    other, _ = make()
+    for name, view in other.raw().items():
+        view[:] = memory.raw()[name]
+    other.reload()
+    assert (other.position(0), other.epoch(0), other.epoch(1)) == (1, 3, 0)
+    for one in (memory, other):
+        ingest(one, 0, 1, [3, 4], epoch=3, last=True)
+    assert other.gather(other.draw(1))[0]["value"].tolist() == memory.gather(memory.draw(1))[0]["value"].tolist()
+    assert other.ledger() == memory.ledger()

@@ -23,6 +23,9 @@ class World:
     def remaining(self):
         return self.left > 0
 
+    async def boundary(self):
+        await asyncio.sleep(0)
+
     def spend(self, rollouts):
         self.left -= len(list(rollouts))
         if not self.remaining:

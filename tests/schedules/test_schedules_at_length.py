@@ -67,6 +67,9 @@ class Long:
     def remaining(self):
         return self.left > 0
 
+    async def boundary(self):
+        await asyncio.sleep(0)
+
     def spend(self, rollouts):
         self.spent += sum(1 for _ in rollouts)
 

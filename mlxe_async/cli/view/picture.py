@@ -196,6 +196,8 @@ class Picture:
                     lane.be("straggles")
             case "stop_requested":
                 self.stopping = _text(event.get("reason"))
+            case "run_resume":
+                self._at_least(event, "updates", "episodes", "env_steps")
             case "run_end":
                 self.ending, self.seconds = _text(event.get("reason")) or "?", _known(event, "seconds")
                 self._at_least(event, "updates", "episodes", "env_steps")

@@ -1,0 +1,175 @@
+"""Saving all there is of a run, so that it can go on as if nothing had happened.
+
+It happens between two rounds of a schedule (`Budget.boundary`), or between two plans of a learner that never waits:
+then learner and memory stand still, and where rounds are rounds the executors do too. Each process writes the state of
+its roles to a file; the supervisor adds weights, counters and what its handles know, and renames the whole into place.
+
+At the end of a run the same is tried once more. It may be in the middle of a round then. As long as nothing was learned
+from it, that is no harm: who had delivered is excused from the round when the run goes on, and what was under way is
+generated again, alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Executor as Pool
+from pathlib import Path
+from typing import Any
+
+from mlxe_async.checkpoints import Written, write_arrays
+from mlxe_async.errors import MlxeError
+from mlxe_async.ipc.process import Process
+from mlxe_async.rows import Array
+from mlxe_async.settings import Settings
+from mlxe_async.supervisor.handles import Crew, EvaluatorHandle, ExecutorHandle, LearnerHandle, MemorizerHandle
+from mlxe_async.supervisor.saving import Saver
+from mlxe_async.supervisor.waiting import first_of
+
+OWN = "supervisor"
+SUFFIX = ".safetensors"
+FINAL_LIMIT_S = 60.0
+
+
+class Keeper:
+    """Makes whole checkpoints when they are due.
+
+    Args:
+        settings: the run's settings.
+        crew: what the handles share.
+        saver: numbers and writes checkpoints.
+        executors: all of them.
+        memorizer: keeps the memory.
+        learner: holds the optimiser.
+        evaluator: knows which versions passed.
+        homes: name of a role -> its process.
+        published: the newest version and its weights (P,), None before the first.
+        more: further facts to keep, as of now.
+        disk: where blocking work is done.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        crew: Crew,
+        saver: Saver,
+        *,
+        executors: Sequence[ExecutorHandle],
+        memorizer: MemorizerHandle,
+        learner: LearnerHandle,
+        evaluator: EvaluatorHandle,
+        homes: Mapping[str, Process],
+        published: Callable[[], tuple[int, Array] | None],
+        more: Callable[[], dict[str, Any]],
+        disk: Pool,
+    ) -> None:
+        self._settings, self._crew, self._saver = settings, crew, saver
+        self._executors, self._memorizer = executors, memorizer
+        self._learner, self._evaluator = learner, evaluator
+        self._homes, self._published, self._more, self._disk = homes, published, more, disk
+        self.note_saved()
+
+    def note_saved(self) -> None:
+        """Count the intervals from here."""
+        self._saved_at, self._saved_steps = time.monotonic(), self._crew.counters.env_steps
+
+    async def at_boundary(self) -> None:
+        """Save if it is time to."""
+        if self._is_due:
+            await self.save()
+
+    @property
+    def _is_due(self) -> bool:
+        table, steps = self._settings.checkpoint, self._crew.counters.env_steps - self._saved_steps
+        waited = time.monotonic() - self._saved_at
+        by_time = table.interval_s and waited >= table.interval_s and steps > 0
+        by_steps = table.interval_steps and steps >= table.interval_steps
+        return bool(by_time or by_steps)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether all is known of what was done so far, so that the run could go on from here."""
+        crew = self._crew
+        if self._learner.busy or self._memorizer.busy or self._published() is None:
+            return False
+        if crew.free_running:
+            return True
+        under_way = any(executor.busy for executor in self._executors)
+        if crew.alike:
+            return not under_way or self._settings.schedule.sync == "episode"
+        return not under_way and not crew.delivered
+
+    async def save(self) -> bool:
+        """Save everything now. A failure is told, and the run goes on; returns whether it is on disk."""
+        self.note_saved()
+        weights = self._published()
+        if weights is None:
+            return False
+        facts, arrays = self._snapshot()
+        number, began = self._saver.next_number(), time.monotonic()
+        try:
+            files = await self._write(self._saver.stage(number), facts, arrays)
+            finish = functools.partial(self._saver.save_whole, number, *weights, facts, files, began)
+            return bool(await self._on_disk(finish))
+        except BaseException as error:
+            cause = first_of(error)
+            if not isinstance(cause, MlxeError | OSError | ValueError):
+                self._saver.drop_staged(number)
+                raise
+            self._saver.failed(number, cause)
+            return False
+
+    async def _write(self, folder: Path, facts: dict[str, Any], arrays: Mapping[str, Array]) -> dict[str, Written]:
+        async with asyncio.TaskGroup() as group:
+            work = {name: group.create_task(one) for name, one in self._files(folder, facts).items()}
+        files = {name + SUFFIX: task.result() for name, task in work.items()}
+        path = folder / f"{OWN}{SUFFIX}"
+        return {**files, path.name: await self._on_disk(write_arrays, path, arrays)}
+
+    def _snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Facts and arrays of the supervisor, all of this one moment."""
+        crew = self._crew
+        facts: dict[str, Any] = {
+            "counters": crew.counters.to_json(),
+            "budget": crew.budget.state(),
+            "delivered": sorted(crew.delivered),
+            "returns": {str(version): returns for version, returns in crew.returns.items()},
+            "memorizer": self._memorizer.state(),
+            "executors": [],
+            **self._more(),
+        }
+        arrays: dict[str, Array] = {}
+        for executor in self._executors:
+            told, own = executor.state()
+            facts["executors"].append(told)
+            arrays |= {f"executor-{executor.index}.{name}": array for name, array in own.items()}
+        facts["evaluator"], passed = self._evaluator.state()
+        arrays |= {f"passed.{version}": flat for version, flat in passed.items()}
+        kept = {int(version) for version in passed} | {crew.counters.version}
+        facts["publications"] = {
+            str(version): about for version, about in self._learner.publications.items() if version in kept
+        }
+        facts["saver"], best = self._saver.state()
+        arrays |= best
+        return facts, arrays
+
+    def _files(self, folder: Path, facts: dict[str, Any]) -> dict[str, Coroutine[Any, Any, Written]]:
+        async def keep(name: str) -> Written:
+            path = str(folder / f"{name}{SUFFIX}")
+            if name == "memorizer":
+                kept = await self._memorizer.keep(path)
+                facts["waiting"] = kept["facts"]["waiting"]
+                facts["memorizer"]["rows_since"] += kept["facts"]["ingested"]["rows"]
+            else:
+                kept = await self._homes[name].call("save", role="keeper", name=name, path=path)
+            return Written(kept["nbytes"], kept["sha256"])
+
+        names = ["memorizer", "learner"]
+        if not self._crew.free_running:
+            names += [f"executor-{executor.index}" for executor in self._executors if not executor.busy]
+        return {name: keep(name) for name in names}
+
+    async def _on_disk(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._disk, work, *arguments)

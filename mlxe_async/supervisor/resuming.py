@@ -1,0 +1,333 @@
+"""Going on with a run from the newest whole checkpoint in its folder that is fit."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlxe_async import checkpoints
+from mlxe_async.errors import ProcessDied, ResourceError, RunFailed, SettingsError
+from mlxe_async.ipc.lanes import LaneWriter, format_lane
+from mlxe_async.ipc.process import Process, RemoteError
+from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.weights import WeightsWriter
+from mlxe_async.logs.journal import open_log
+from mlxe_async.logs.safe import REDACTED
+from mlxe_async.memory.replay import ReplayMemory, ReplayShape
+from mlxe_async.memory.rollouts import RolloutMemory
+from mlxe_async.rows import Array
+from mlxe_async.run_folder import RunFolder
+from mlxe_async.settings import Settings, as_tables, load_settings
+from mlxe_async.settings.resuming import Change, changes
+from mlxe_async.supervisor.blueprint import Blueprint
+from mlxe_async.supervisor.handles import EvaluatorHandle, ExecutorHandle, LearnerHandle, MemorizerHandle
+from mlxe_async.supervisor.keeping import OWN, SUFFIX
+from mlxe_async.supervisor.story import Story
+
+TAIL_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class LogEnd:
+    """How the log of the run so far ends.
+
+    Args:
+        next_seq: number of the line that comes next.
+        version: newest version that its last lines tell of.
+        has_last_word: whether the run ended by itself or was asked to.
+    """
+
+    next_seq: int
+    version: int
+    has_last_word: bool
+
+
+@dataclass
+class ResumePoint:
+    """What a run goes on from.
+
+    Args:
+        folder: the run's folder, held by this process.
+        settings: of the run so far.
+        log: how its log ends.
+        rejected: number and cause of each checkpoint that was not fit.
+        whole: the checkpoint; None when none was fit.
+        cause: why none was fit.
+        changed: settings that are others now, the cosmetic ones too.
+    """
+
+    folder: RunFolder
+    settings: Settings
+    log: LogEnd
+    rejected: list[tuple[int, str]] = field(default_factory=list)
+    whole: checkpoints.Whole | None = None
+    cause: str = ""
+    changed: list[Change] = field(default_factory=list)
+    exact: bool = False
+    former_rows: int = 0
+
+    @classmethod
+    def find(cls, path: str | os.PathLike[str]) -> ResumePoint:
+        """Hold the folder, and look for the newest whole checkpoint that is fit.
+
+        Raises:
+            RunFolderBusy: another process holds the folder.
+            ResourceError: it cannot be used, or belongs to somebody else.
+            SettingsError: its settings cannot be read.
+        """
+        folder = RunFolder.reopen(path)
+        try:
+            _check_owner(folder.path)
+            point = cls(folder, load_settings(folder.path / "settings.toml"), _log_end(folder.log_path))
+            note = point.rejected.append
+            try:
+                point.whole = checkpoints.load_whole(
+                    folder.checkpoints_path, lambda number, cause: note((number, cause))
+                )
+            except RunFailed as error:
+                point.cause = str(error)
+        except BaseException:
+            folder.close()
+            raise
+        return point
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the supervisor told of itself."""
+        assert self.whole is not None  # noqa: S101 - whoever asks has seen that there is one
+        state: dict[str, Any] = self.whole.facts["state"]
+        return state
+
+    def judge(self, settings: Settings, facts: Mapping[str, Any]) -> None:
+        """Compare settings, resolved with the algorithm's defaults, and refuse those that must stay.
+
+        Raises:
+            SettingsError: keys are others that must not be, each named.
+            RunFailed: there is no checkpoint to go on from.
+        """
+        hidden = [key for key in _hidden(as_tables(settings)) if self.whole is not None]
+        if hidden:
+            told = "got nothing, expected its value by --set or in a settings file: secrets are not saved with a run"
+            raise SettingsError([f"{settings.places.source}: {key}: {told}" for key in hidden])
+        self.changed = list(changes(self.settings, settings, facts["stays"]))
+        refused = [change for change in self.changed if change.kind == "forbidden"]
+        if self.whole is not None and not refused and self.whole.facts["parameters"] != facts["parameters"]:
+            refused = [change for change in self.changed if change.path[0] in ("algorithm", "task", "run")]
+            if not refused:
+                raise SettingsError(["algorithm: the network of this program has other shapes than the saved one"])
+        if refused:
+            raise SettingsError(
+                [
+                    f"{settings.places.of(change.path)}: {change}; must stay as it was to go on with a run, "
+                    "expected the old value, or a new run"
+                    for change in refused
+                ]
+            )
+
+    @property
+    def told(self) -> list[str]:
+        """The changes that are more than cosmetic, in words."""
+        return [str(change) for change in self.changed if change.kind == "allowed"]
+
+    # -- shared memory ------------------------------------------------------------------------------------------------
+
+    def fill(self, segments: Mapping[str, Segment], blueprint: Blueprint) -> None:
+        """Put memory, lanes and weights in their places, before any process is started.
+
+        Raises:
+            RunFailed: a file is not what its manifest says.
+        """
+        whole, state = self.whole, self.state
+        assert whole is not None  # noqa: S101 - see state
+        saved = state["memory_shape"]
+        keeps_memory = saved == {**blueprint.memory_shape.to_json(), "block_rows": blueprint.chunk_rows}
+        learner = checkpoints.read_arrays(whole.path / f"learner{SUFFIX}", lambda name: name.startswith("algorithm."))
+        self.exact = blueprint.alike and not self.told and keeps_memory and bool(learner)
+        self._fill_memory(segments, blueprint, keeps=keeps_memory)
+        writer = WeightsWriter(segments["weights"])
+        flat = np.concatenate([whole.tensors[name].ravel() for name, _ in whole.facts["parameters"]])
+        writer.begin_after(self.first_version - 1)
+        writer.publish(flat.astype(np.float32))
+
+    @property
+    def version(self) -> int:
+        """The version in the checkpoint."""
+        assert self.whole is not None  # noqa: S101 - see state
+        return int(self.whole.facts["version"])
+
+    @property
+    def first_version(self) -> int:
+        """Under which number the saved weights are published.
+
+        The versions that came after them are made again, alike; or they were others, whose numbers are passed over.
+        """
+        assert self.whole is not None  # noqa: S101 - see state
+        if self.exact:
+            return self.version
+        return max(self.version, self.log.version, checkpoints.newest_version(self.folder.checkpoints_path))
+
+    def _fill_memory(self, segments: Mapping[str, Segment], blueprint: Blueprint, *, keeps: bool) -> None:
+        whole, state = self.whole, self.state
+        assert whole is not None  # noqa: S101 - see state
+        path, shape = whole.path / f"memorizer{SUFFIX}", blueprint.memory_shape
+        kind = ReplayMemory if isinstance(shape, ReplayShape) else RolloutMemory
+        if not keeps:
+            self.former_rows = state["counters"]["env_steps"]
+            return
+        memory: Any = kind(shape, segments["memory"].buffer)  # type: ignore[arg-type]  # they go together
+        for name, target in memory.raw().items():
+            checkpoints.read_into(path, f"memory.{name}", target)
+        memory.reload()
+        waiting = checkpoints.read_arrays(path, lambda name: name.startswith("waiting."))
+        payload = blueprint.layout.nbytes(blueprint.chunk_rows)
+        for lane in range(blueprint.executors):
+            segment = segments[f"lane-{lane}"]
+            schema = blueprint.layout.schema_hash
+            slots = blueprint.settings.memory.lane_slots
+            format_lane(segment, slots, payload, schema, memory.position(lane), memory.epoch(lane))
+            about = state["waiting"][lane]
+            if about:
+                _refill(LaneWriter(segment, schema), waiting[f"waiting.{lane}"], about)
+        del memory
+
+    # -- handles and roles --------------------------------------------------------------------------------------------
+
+    def restore_handles(
+        self,
+        executors: Sequence[ExecutorHandle],
+        memorizer: MemorizerHandle,
+        learner: LearnerHandle,
+        evaluator: EvaluatorHandle,
+        ingested: int,
+    ) -> int:
+        """Let the handles go on. Returns the episodes begun by executors that are no more."""
+        state = self.state
+        arrays = self.own_arrays()
+        for executor, facts in zip(executors, state["executors"], strict=False):
+            prefix = f"executor-{executor.index}."
+            own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            executor.restore(facts, own)
+        gone = range(len(executors), len(state["executors"]))
+        if not self.former_rows:
+            memorizer.restore(state["memorizer"], ingested)
+        passed = {n.removeprefix("passed."): array for n, array in arrays.items() if n.startswith("passed.")}
+        evaluator.restore(state["evaluator"], passed)
+        learner.publications.update({int(version): about for version, about in state["publications"].items()})
+        learner.is_published = self.first_version == self.version
+        return sum(int(arrays[f"executor-{index}.begun"].sum()) for index in gone)
+
+    def own_arrays(self) -> dict[str, Array]:
+        """The supervisor's arrays."""
+        assert self.whole is not None  # noqa: S101 - see state
+        return checkpoints.read_arrays(self.whole.path / f"{OWN}{SUFFIX}")
+
+    async def restore_roles(self, homes: Mapping[str, Process], story: Story, *, free_running: bool) -> None:
+        """Have learner, memorizer and executors go on; what cannot, begins afresh, and that is told.
+
+        Raises:
+            RunFailed: a role cannot take up what is in its file.
+        """
+        assert self.whole is not None  # noqa: S101 - see state
+        names = ["learner", *([] if self.former_rows else ["memorizer"])]
+        if not free_running:
+            names += [name for name in homes if name.startswith("executor-")]
+        for name in names:
+            file = f"{name}{SUFFIX}"
+            if file not in self.whole.files:
+                continue
+            said = await self._restored(homes[name], name, self.whole.path / file, story.warn)
+            if said.get("exact") is False:
+                self.exact = False
+                if name == "learner":
+                    story.warn(
+                        f"the learner goes on from the saved weights {self.version}; this algorithm has no state() and "
+                        "restore(), so its optimiser starts fresh",
+                        "learner",
+                    )
+            if said.get("begun_anew"):
+                self.exact = False
+                index = int(name.removeprefix("executor-"))
+                envs = ", ".join(map(str, said["begun_anew"]))
+                story.warn(
+                    f"executor {index}: environment {envs} did not come to the same observation by the same seed and "
+                    "actions; its episode is begun anew, and the run does not go on exactly",
+                    "executor",
+                    index,
+                )
+        if self.former_rows:
+            story.warn("the memory has another shape than the saved one: it begins empty")
+
+    async def _restored(self, process: Process, name: str, path: Path, warn: Callable[[str], None]) -> dict[str, Any]:
+        while True:
+            try:
+                said: dict[str, Any] = await process.call("restore", role="keeper", name=name, path=str(path))
+            except ProcessDied as error:
+                if name.startswith("executor-"):
+                    self.exact = False
+                    warn(f"{name} died taking up its state, and begins its episodes anew: {error}")
+                    return {}
+            except RemoteError as error:
+                raise RunFailed(f"{name} cannot go on from checkpoint {path.parent.name}: {error.message}") from error
+            else:
+                return said
+
+
+def _hidden(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Keys whose values were left out when settings were written."""
+    for key, value in table.items():
+        if value == REDACTED:
+            yield f"{path}{key}"
+        elif isinstance(value, Mapping):
+            yield from _hidden(value, f"{path}{key}.")
+
+
+def _refill(writer: LaneWriter, blocks: Array, about: Iterable[Mapping[str, int]]) -> None:
+    """Commit blocks that waited in a lane, under the epochs they had."""
+    for block, facts in zip(blocks, about, strict=True):
+        while writer.epoch < facts["epoch"]:
+            writer.renew()
+        payload = writer.reserve()
+        if payload is None:
+            raise RunFailed("a lane has room for fewer blocks than waited in it: memory.lane_slots is smaller now")
+        payload[: len(block)] = block.data
+        writer.commit(facts["count"])
+
+
+def _check_owner(path: Path) -> None:
+    about = path.stat()
+    if about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        raise ResourceError(f"the run folder {path} can be written to by others than the user of this process")
+
+
+def _log_end(path: Path) -> LogEnd:
+    """Read the last lines of a log, and end a line that is torn."""
+    try:
+        descriptor = open_log(path)
+    except OSError as error:
+        raise ResourceError(f"{path} cannot be written: {error.strerror}") from error
+    try:
+        size = os.fstat(descriptor).st_size
+        with path.open("rb") as file:
+            file.seek(max(0, size - TAIL_BYTES))
+            data = file.read()
+        if data and not data.endswith(b"\n"):
+            os.write(descriptor, b"\n")
+    finally:
+        os.close(descriptor)
+    seq, version, last = -1, 0, ""
+    for line in data.splitlines():
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict) and isinstance(event.get("seq"), int):
+            seq, last = event["seq"], str(event.get("event"))
+            if isinstance(event.get("version"), int):
+                version = max(version, event["version"])
+    return LogEnd(seq + 1, version, last == "run_end")

@@ -1,0 +1,225 @@
+"""A run that is interrupted and gone on with equals one that never was, bit for bit, where the schedule allows it."""
+
+import json
+import os
+import shutil
+import signal
+
+import live_runs
+import pytest
+from resume_tools import SAVING, interrupted, run_here, settings, whole_numbers
+
+from mlxe_async.errors import RunFailed, RunFolderBusy, SettingsError
+from mlxe_async.run_folder import RunFolder, load_checkpoint
+
+STOP = {"stop": {"env_steps": 1200}}
+TESTED = {"evaluation": {"enabled": True, "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}}
+DQN = {"name": "dqn", "start_rows": 200, "batch": 32}
+PPO = {"name": "ppo", "epochs": 2, "minibatch": 32}
+SPANNING = {"sync": "rollout", "rollout_steps": 37, "envs_per_executor": 2}
+KINDS = {
+    "a3c": (None, {**TESTED}),
+    "a3c, serial": (None, {"schedule": {"kind": "serial"}}),
+    "a3c, threads": (None, {"schedule": {"kind": "istb"}}),
+    "a3c, episodes that span rollouts": (None, {"schedule": SPANNING}),
+    "a3c, priorities and the best version": (
+        {"name": "a3c", "min_updates": 4, "batch": 64, "priorities": ["age", "td"], "target": "per_iteration"},
+        {"learner": {"promote_best": 3}},
+    ),
+    "dqn": (DQN, {"schedule": SPANNING}),
+    "ppo": (PPO, {"schedule": {**SPANNING, "memorizer": "own"}}),
+}
+
+
+def chosen_for(monkeypatch, kind, **more):
+    algorithm, tables = KINDS[kind]
+    if algorithm:
+        monkeypatch.setitem(live_runs.QUICK, "algorithm", algorithm)
+    return settings(**STOP, **tables, **more)
+
+
+def story(lines, after):
+    """Versions and tests from a moment on."""
+    names = {"weights": ("version", "updates", "env_steps", "episodes", "norm"), "evaluation": ("version", "steps")}
+    return [
+        tuple(line[name] for name in names[line["event"]])
+        for line in lines
+        if line["event"] in names and line["seq"] > after
+    ]
+
+
+QUICK_KINDS = ("a3c", "a3c, episodes that span rollouts", "ppo")
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in QUICK_KINDS else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
+def test_going_on_from_any_checkpoint_leads_to_the_same_weights(tmp_path, monkeypatch, kind):
+    plain, _ = run_here(chosen_for(monkeypatch, kind), tmp_path)
+    saving = chosen_for(monkeypatch, kind, **SAVING)
+    saved, saved_run = run_here(saving, tmp_path)
+    # Saving changes nothing.
+    assert saved.weights_hash == plain.weights_hash
+    whole = whole_numbers(saved_run)
+    assert len(whole) >= 3
+    kept = sorted(int(path.name) for path in (saved.run_dir / "checkpoints").iterdir())
+    first = min(set(kept) & set(whole))
+    for number in kept:
+        if number > first:
+            shutil.rmtree(saved.run_dir / "checkpoints" / str(number))
+    again, run = run_here(saving, resume=saved.run_dir)
+    (told,) = run.all("run_resume")
+    assert (told["checkpoint"], told["exact"]) == (first, True)
+    assert again.weights_hash == plain.weights_hash
+    assert (again.steps, again.episodes, again.updates) == (plain.steps, plain.episodes, plain.updates)
+    moment = next(line["seq"] for line in saved_run.lines if line["event"] == "checkpoint" and line["number"] == first)
+    assert story(run.lines, 0) == story(saved_run.lines, moment)
+    assert not run.all("warning")
+    ledger = run.all("ledger")[-1]
+    assert (ledger["lost"], ledger["backlog"]) == (0, 0)
+    numbers = [line["seq"] for line in map(json.loads, (saved.run_dir / "log.jsonl").read_text().splitlines())]
+    assert numbers == list(range(len(numbers)))
+
+
+def killed_and_gone_on_with(folder, chosen, expected, chance):
+    path = interrupted(folder, chosen, chance=chance)
+    result, run = run_here(chosen, resume=path)
+    assert result.run_dir == path
+    assert result.weights_hash == expected.weights_hash
+    assert (result.steps, result.updates) == (expected.steps, expected.updates)
+    assert run.all("run_resume")[0]["previous_run_died"] == (
+        not any('"run_end"' in line for line in (path / "log.jsonl").read_text().splitlines()[: run.lines[0]["seq"]])
+    )
+
+
+@pytest.mark.parametrize("kind", [pytest.param("a3c", marks=pytest.mark.slow), "ppo"])
+def test_a_supervisor_that_is_killed_costs_nothing_but_time(tmp_path, monkeypatch, kind):
+    chosen = chosen_for(monkeypatch, kind, **SAVING)
+    expected, _ = run_here(chosen, tmp_path)
+    killed_and_gone_on_with(tmp_path / "killed", chosen, expected, chance=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_supervisors_killed_at_many_moments_cost_nothing_but_time(tmp_path, monkeypatch, kind):
+    chosen = chosen_for(monkeypatch, kind, **SAVING)
+    expected, _ = run_here(chosen, tmp_path)
+    for chance in range(20):
+        killed_and_gone_on_with(tmp_path / str(chance), chosen, expected, chance)
+
+
+def test_a_run_that_was_asked_to_stop_goes_on_from_there(tmp_path):
+    chosen = settings(**STOP, **SAVING)
+    expected, _ = run_here(chosen, tmp_path)
+    path = interrupted(tmp_path / "stopped", chosen, signal_number=signal.SIGINT)
+    last = json.loads((path / "log.jsonl").read_text().splitlines()[-1])
+    assert (last["event"], last["exit_code"]) == ("run_end", 130)
+    result, run = run_here(chosen, resume=path)
+    (told,) = run.all("run_resume")
+    assert not told["previous_run_died"]
+    assert told["env_steps"] == last["env_steps"]
+    assert result.weights_hash == expected.weights_hash
+
+
+def test_a_run_that_has_ended_goes_on_with_another_stop(tmp_path):
+    expected, _ = run_here(settings(stop={"env_steps": 1200}), tmp_path)
+    half, _ = run_here(settings(stop={"env_steps": 500}), tmp_path)
+    result, run = run_here(settings(stop={"env_steps": 1200}), resume=half.run_dir)
+    assert result.weights_hash == expected.weights_hash
+    assert run.all("run_resume")[0]["changed"] == []
+    assert result.seconds > half.seconds
+
+
+def test_where_nobody_waits_counters_versions_and_ledger_go_on(tmp_path):
+    tables = {"schedule": {"kind": "oa", "updates_per_publish": 4}, "stop": {"env_steps": 2500}}
+    chosen = settings(**tables, **SAVING)
+    path = interrupted(tmp_path / "killed", chosen, chance=3)
+    before = [json.loads(line) for line in (path / "log.jsonl").read_text().splitlines()]
+    result, run = run_here(chosen, resume=path)
+    (told,) = run.all("run_resume")
+    assert told["exact"] is False
+    assert result.steps >= 2500
+    versions = [line["version"] for line in before + run.lines if line["event"] == "weights"]
+    assert versions == sorted(set(versions))
+    for name in ("env_steps", "episodes", "updates"):
+        assert min(line[name] for line in run.all("weights")) >= told[name]
+    ledger = run.all("ledger")[-1]
+    assert (ledger["lost"], ledger["torn"]) == (0, 0)
+    assert ledger["committed"] >= result.steps
+    assert ledger["committed"] == ledger["ingested"] + ledger["backlog"]
+
+
+def test_an_environment_that_no_seed_repeats_is_told_and_begun_anew(tmp_path):
+    task = {"env": "CartPole-v1", "max_episode_steps": 200, "wrappers": ["odd_tasks:Unrepeatable"]}
+    chosen = settings(**STOP, **SAVING, task=task, schedule=SPANNING)
+    path = interrupted(tmp_path / "killed", chosen)
+    result, run = run_here(chosen, resume=path)
+    assert result.reason == "env_steps"
+    assert any("begun anew" in line["message"] for line in run.all("warning"))
+    assert run.all("ledger")[-1]["lost"] == 0
+
+
+@pytest.fixture
+def finished(tmp_path):
+    result, _ = run_here(settings(stop={"env_steps": 400}, **SAVING), tmp_path)
+    return result
+
+
+def test_what_must_stay_is_refused_by_name_and_the_folder_is_untouched(finished):
+    log = (finished.run_dir / "log.jsonl").read_bytes()
+    with pytest.raises(SettingsError) as caught:
+        run_here(settings({"algorithm.policy": [8, 8], "run.seed": 99}), resume=finished.run_dir)
+    assert {line.split(": ")[1] for line in caught.value.problems} == {"algorithm.policy", "run.seed"}
+    assert (finished.run_dir / "log.jsonl").read_bytes() == log
+    RunFolder.reopen(finished.run_dir).close()
+
+
+def test_what_may_be_different_is_told(finished):
+    chosen = settings({"algorithm.learning_rate": 0.01, "schedule.executors": 3}, stop={"env_steps": 800})
+    result, run = run_here(chosen, resume=finished.run_dir)
+    (told,) = run.all("run_resume")
+    assert sorted(line.split(":")[0] for line in told["changed"]) == ["algorithm.learning_rate", "schedule.executors"]
+    assert told["exact"] is False
+    assert any("begins empty" in line["message"] for line in run.all("warning"))
+    assert result.steps >= 800
+    ledger = run.all("ledger")[-1]
+    assert (ledger["lost"], ledger["committed"]) == (0, result.steps)
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_none_is_a_failure(finished):
+    numbers = sorted((int(path.name) for path in (finished.run_dir / "checkpoints").iterdir()), reverse=True)
+    assert len(numbers) >= 2
+    os.truncate(finished.run_dir / "checkpoints" / str(numbers[0]) / "memorizer.safetensors", 1000)
+    chosen = settings(stop={"env_steps": 400})
+    _, run = run_here(chosen, resume=finished.run_dir)
+    (rejected,) = run.all("checkpoint_rejected")
+    assert rejected["number"] == numbers[0]
+    assert "memorizer.safetensors is 1000 bytes" in rejected["cause"]
+    assert run.all("run_resume")[0]["checkpoint"] == numbers[1]
+    # The number of the bad one is not used again.
+    assert min(whole_numbers(run)) > numbers[0]
+    for path in (finished.run_dir / "checkpoints").iterdir():
+        os.truncate(path / "learner.safetensors", 10)
+    with pytest.raises(RunFailed, match="no whole checkpoint"):
+        run_here(chosen, resume=finished.run_dir)
+
+
+def test_two_do_not_go_on_with_one_run(finished):
+    with RunFolder.reopen(finished.run_dir), pytest.raises(RunFolderBusy):
+        run_here(settings(), resume=finished.run_dir)
+
+
+def test_a_folder_that_others_may_write_to_is_refused(finished):
+    finished.run_dir.chmod(0o777)
+    with pytest.raises(Exception, match="others than the user"):
+        run_here(settings(), resume=finished.run_dir)
+
+
+def test_an_algorithm_without_a_state_goes_on_from_its_weights_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(live_runs.QUICK, "algorithm", {"name": "fake_rollouts:Fake"})
+    tables = {"stop": {"env_steps": 300}, "schedule": {"sync": "rollout", "rollout_steps": 32}, **SAVING}
+    half, _ = run_here(settings(**tables), tmp_path)
+    result, run = run_here(settings(**{**tables, "stop": {"env_steps": 600}}), resume=half.run_dir)
+    assert run.all("run_resume")[0]["exact"] is False
+    assert any("optimiser starts fresh" in line["message"] for line in run.all("warning"))
+    assert load_checkpoint(result.run_dir)[0]["w"].tolist() == [result.updates] * 4
