@@ -109,7 +109,7 @@ from types import ModuleType
 sys.path.insert(0, {folder!r})
 from cli_tools import FakeSupervisor
 module = ModuleType("mlxe_async.supervisor")
-module.Supervisor = lambda settings: FakeSupervisor(settings, {how})
+module.Supervisor = lambda settings, resume=None: FakeSupervisor(settings, {how})
 sys.modules["mlxe_async.supervisor"] = module
 from mlxe_async.cli import main
 sys.exit(main(sys.argv[1:]))
