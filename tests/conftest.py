@@ -1,5 +1,6 @@
 """After every test: no process, descriptor or thread of it is left."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 import leaks
+
+# A shell starts background jobs with SIGINT ignored, children inherit that, and tests send it to them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How fast examples are made says how busy the machine is, and nothing about the program.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,21 +9,6 @@ import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
 
 
-class SleepsNowAndThen(gymnasium.Wrapper):
-    """Sleeps in some steps, depending on the process it lives in, so that another executor is the first to finish."""
-
-    def __init__(self, env):
-        super().__init__(env)
-        self._every = 7 + os.getpid() % 5
-        self._steps = 0
-
-    def step(self, action):
-        self._steps += 1
-        if self._steps % self._every == 0:
-            time.sleep(0.002)
-        return self.env.step(action)
-
-
 class Bare(gymnasium.Env):
     """Declares nothing."""
 
@@ -31,17 +16,30 @@ class Bare(gymnasium.Env):
     action_space = gymnasium.spaces.Discrete(2)
 
 
-class SlowSecond(gymnasium.Wrapper):
-    """Sleeps in every step of the second executor's process."""
+class SlowOne(gymnasium.Wrapper):
+    """Sleeps in every step of one executor, be it a process or a thread."""
+
+    slow = 0
 
     def __init__(self, env):
         super().__init__(env)
-        self._slow = Path("/proc/self/comm").read_text().strip() == "mlxe-exe-1"
+        thread, process = threading.current_thread().name, Path("/proc/self/comm").read_text().strip()
+        self._slow = thread == f"executor-{self.slow}" or process == f"mlxe-exe-{self.slow}"
 
     def step(self, action):
         if self._slow:
             time.sleep(0.004)
         return self.env.step(action)
+
+
+class SlowFirst(SlowOne):
+    """The first executor is slow."""
+
+
+class SlowSecond(SlowOne):
+    """The second executor is slow."""
+
+    slow = 1
 
 
 class MeetsTheOther(gymnasium.Wrapper):

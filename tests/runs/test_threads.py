@@ -100,6 +100,6 @@ def test_a_stop_in_the_middle_of_rollouts_ends_the_threads(live):
         run.supervisor.request_stop("SIGINT")
 
     result, _ = live(
-        stop, schedule={"kind": "istb"}, task={"env": "CartPole-v1", "wrappers": ["slow_tasks:SleepsNowAndThen"]}
+        stop, schedule={"kind": "istb"}, task={"env": "CartPole-v1", "wrappers": ["slow_tasks:SlowSecond"]}
     )
     assert (result.reason, result.exit_code) == ("SIGINT", 130)

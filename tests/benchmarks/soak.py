@@ -1,0 +1,150 @@
+"""Does a run grow while it goes on? `python tests/benchmarks/soak.py [--minutes 120] [--settings settings/oa.toml]`.
+
+Runs the command as a user would, for so long, with its tests on, and looks at each of its processes every ten seconds:
+memory of its own (RssAnon), descriptors and threads. After a warm-up of a tenth of the time (at least two minutes) it
+fits a line through each and compares the rate of updates of the first and of the last third. Exits with 1 where memory
+grows by more than 1 MiB an hour *and* by more than 2 MiB in all, where a process has more descriptors or threads at
+the end than after the warm-up, where a process is not the one it was, or where the rate drifts by more than 2 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+EVERY_S = 10.0
+MIB = 2.0**20
+
+
+@dataclass
+class Watched:
+    """One process, as it was at each look."""
+
+    name: str
+    seconds: list[float] = field(default_factory=list)
+    anonymous: list[float] = field(default_factory=list)
+    "Bytes of memory that is its own."
+    descriptors: list[int] = field(default_factory=list)
+    threads: list[int] = field(default_factory=list)
+
+
+def look(run: Path, watched: dict[int, Watched], now: float, supervisor: int) -> None:
+    """Note what each living process of the run has."""
+    pids = {supervisor: "mlxe-sup"}
+    for line in (run / "log.jsonl").read_text().splitlines():
+        if '"event":"proc_start"' in line.replace(": ", ":"):
+            told = json.loads(line)
+            pids[told["pid"]] = told["process"]
+    for pid, name in pids.items():
+        folder = Path(f"/proc/{pid}")
+        try:
+            status = (folder / "status").read_text()
+            descriptors = len(list((folder / "fd").iterdir()))
+        except OSError:
+            continue  # it has ended
+        anonymous = re.search(r"RssAnon:\s+(\d+) kB", status)
+        threads = re.search(r"Threads:\s+(\d+)", status)
+        if anonymous is None or threads is None:
+            continue  # it is ending: the kernel has taken its memory
+        known = watched.setdefault(pid, Watched(name))
+        known.seconds.append(now)
+        known.anonymous.append(1024.0 * int(anonymous[1]))
+        known.descriptors.append(descriptors)
+        known.threads.append(int(threads[1]))
+
+
+def judge(watched: dict[int, Watched], warm_up_s: float) -> list[str]:
+    """Print a line for each process; what is wrong with them."""
+    wrong = []
+    print(f"{'process':<12} {'looks':>5} {'MiB':>7} {'MiB more':>8} {'MiB/h':>8} {'descriptors':>12} {'threads':>9}")
+    for known in watched.values():
+        after = [place for place, seconds in enumerate(known.seconds) if seconds >= warm_up_s]
+        if len(after) < 10:
+            wrong.append(f"{known.name}: seen only {len(after)} times after the warm-up")
+            continue
+        hours = np.array(known.seconds)[after] / 3600
+        memory = np.array(known.anonymous)[after] / MIB
+        slope = float(np.polyfit(hours, memory, 1)[0])
+        more = slope * float(hours[-1] - hours[0])
+        files = [known.descriptors[place] for place in after]
+        threads = [known.threads[place] for place in after]
+        print(
+            f"{known.name:<12} {len(after):5d} {memory[-1]:7.1f} {more:8.2f} {slope:8.2f} "
+            f"{f'{files[0]} -> {files[-1]}':>12} {f'{threads[0]} -> {threads[-1]}':>9}"
+        )
+        if slope > 1.0 and more > 2.0:
+            wrong.append(f"{known.name}: memory grows by {slope:.1f} MiB an hour")
+        # One look may fall on a moment when a file is open; what stays open raises them all.
+        if min(files[-10:]) > max(files[:10]) or min(threads[-10:]) > max(threads[:10]):
+            wrong.append(f"{known.name}: descriptors {files[0]} -> {files[-1]}, threads {threads[0]} -> {threads[-1]}")
+    return wrong
+
+
+def main() -> int:
+    """Run, look, print and judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=120.0)
+    parser.add_argument("--settings", default=str(ROOT / "settings" / "oa.toml"))
+    chosen = parser.parse_args()
+    seconds = 60 * chosen.minutes
+    warm_up_s = max(120.0, seconds / 10)
+    watched: dict[int, Watched] = {}
+    rates: list[tuple[float, int, int]] = []  # seconds, updates, bytes of the log
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            sys.executable, "-m", "mlxe_async", chosen.settings, "--no-progress", "--set", f'run.dir="{folder}"',
+            "--set", f"stop.seconds={seconds:g}", "--set", "stop.episodes=1000000000", "--set", "stop.solved=false",
+        ]  # fmt: skip
+        began = time.monotonic()
+        supervisor = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        run = Path(folder) / "latest"
+        try:
+            while True:
+                try:
+                    supervisor.wait(EVERY_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    now = time.monotonic() - began
+                if (run / "status.json").exists():
+                    look(run, watched, now, supervisor.pid)
+                    status = json.loads((run / "status.json").read_text())
+                    size = sum(file.stat().st_size for file in run.glob("log*"))
+                    rates.append((now, status["updates"], size))
+                if now > seconds + 120:
+                    raise SystemExit(f"soak: expected the run to stop after {seconds:g} s, it still runs")
+        finally:
+            if supervisor.poll() is None:
+                os.kill(supervisor.pid, signal.SIGKILL)
+            said = supervisor.communicate()[1]
+        print(said.strip().splitlines()[-1])
+        wrong = judge(watched, warm_up_s)
+    warm = [each for each in rates if each[0] >= warm_up_s]
+    third = len(warm) // 3
+    first, last = warm[:third], warm[-third:]
+    speeds = [(part[-1][1] - part[0][1]) / (part[-1][0] - part[0][0]) for part in (first, last)]
+    drift = speeds[1] / speeds[0] - 1
+    hours = (warm[-1][0] - warm[0][0]) / 3600
+    print(f"updates/s {speeds[0]:,.1f} in the first third, {speeds[1]:,.1f} in the last: {100 * drift:+.1f} %")
+    print(f"log {warm[-1][2] / MIB:,.1f} MiB, {(warm[-1][2] - warm[0][2]) / MIB / hours:,.1f} MiB more an hour")
+    if abs(drift) > 0.02:
+        wrong.append(f"the rate of updates drifts by {100 * drift:+.1f} %")
+    if supervisor.returncode != 0:
+        wrong.append(f"expected exit code 0, got {supervisor.returncode}")
+    print(f"{os.cpu_count()} cores, {chosen.minutes:g} minutes: " + ("; ".join(wrong) or "nothing grows"))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
