@@ -11,8 +11,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import leaks
 
-# A shell starts background jobs with SIGINT ignored, children inherit that, and tests send it to them.
+# A shell starts background jobs with SIGINT ignored, nohup with SIGHUP; children inherit that, and tests send them both.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # How fast examples are made says how busy the machine is, and nothing about the program.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])

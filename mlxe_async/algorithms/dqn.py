@@ -1,9 +1,9 @@
 """DQN: values of actions, learned from replay against a slowly changing copy of themselves.
 
 Papers: Mnih et al. 2015 (replay, target network), van Hasselt et al. 2016 (Double, `double = true`).
-Where we differ: layers are normalised and targets count a few rewards before they ask the network, which made the
-difference between CartPole in 10,000 and in 50,000 steps; truncated and cut episodes go on with the value of their true
-last observation; exploration falls with environment steps, and its epsilon is one more number of the published weights.
+Where we differ: layers are normalised and targets count a few rewards before they ask the network, without which
+CartPole takes several times the steps; truncated and cut episodes go on with the value of their true last observation;
+exploration falls with environment steps, and its epsilon is one more number of the published weights.
 On request a running average is published, and values are logits of 1 - E discount^T, T steps to failure: cross-entropy
 fits them evenly whether failure is near or far. The stored log-probability is that of the mixture drawn from.
 
