@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import leaks
 
-# A shell starts background jobs with SIGINT ignored, nohup with SIGHUP; children inherit that, and tests send them both.
+# A shell starts background jobs with SIGINT ignored, nohup with SIGHUP; children inherit that, and tests send both.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

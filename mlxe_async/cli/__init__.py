@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "mlxe_async.cli.compare",
         "study files over many seeds, and runs; --help: compare FILE.toml|RUN ... --seeds A..B [--out FOLDER]",
     ),
+    "replay": ("mlxe_async.cli.replay", "do again what a run with run.record = true did, bit for bit: replay RUN"),
     "runs": (
         "mlxe_async.cli.runs",
         "list run folders, or remove old ones: runs list | runs prune [--keep N] [--older-than DAYS] [--yes]",

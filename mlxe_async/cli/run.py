@@ -60,7 +60,7 @@ def _in_loop(settings: Settings, folder: Path | None, *, check: bool, shows_prog
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if check:
             return runner.run(_check(supervisor))
-        return runner.run(_run(supervisor, shows_progress=shows_progress))
+        return runner.run(finish_run(supervisor, shows_progress=shows_progress))
 
 
 async def _check(supervisor: Supervisor) -> int:
@@ -81,7 +81,8 @@ def probed(facts: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"note: {note}" for note in task.get("notes", []))
 
 
-async def _run(supervisor: Supervisor, *, shows_progress: bool) -> int:
+async def finish_run(supervisor: Supervisor, *, shows_progress: bool) -> int:
+    """Run to the end, showing how it goes and minding signals; returns the exit code."""
     from mlxe_async.cli.view.display import Display
 
     console = Console(sys.stderr)
@@ -110,6 +111,8 @@ async def _run(supervisor: Supervisor, *, shows_progress: bool) -> int:
 
 def ending(result: Result) -> str:
     """How a run ended, in one sentence."""
+    if result.replayed is not None:
+        return f"{result.replayed}: {result.run_dir}"
     how = "solved" if result.solved else "failed" if result.exit_code not in (0, 129, 130, 143) else "finished"
     return (
         f"{how} ({result.reason}) after {result.episodes:,} episodes, {result.steps:,} steps, "

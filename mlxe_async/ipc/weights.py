@@ -2,9 +2,9 @@
 
 Three buffers and one word: version v goes into buffer v % 3, and only then the word `latest` becomes v. A reader that
 copies version v is disturbed only when the writer begins v + 3 meanwhile, so torn copies are rare even under a writer
-at full duty (with one buffer nearly every try fails then, with two about every third). Rare is not never: each buffer bears an
-even number 2v when whole and the odd 2v - 1 while it is written, checked before and after the copy, and there is a CRC
-over the copy. A reader acts on a whole version or keeps what it has.
+at full duty (with one buffer nearly every try fails then, with two about every third). Rare is not never: each buffer
+bears an even number 2v when whole and the odd 2v - 1 while it is written, checked before and after the copy, and there
+is a CRC over the copy. A reader acts on a whole version or keeps what it has.
 """
 
 from __future__ import annotations

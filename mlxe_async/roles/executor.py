@@ -206,6 +206,7 @@ class Executor:
         self._rows: dict[str, Array] | None = None
         self._filled = 0
         self._lane_wait = 0.0
+        self._blocks = 0
         self._clock = ActingClock()
         self._history = History(self._envs)
 
@@ -232,9 +233,9 @@ class Executor:
                 None: it cannot be asked.
 
         Returns:
-            `rows`, `version`, `episodes` (a dict each), `begun` (number of the present or next episode of each
-            environment), `running` (whether that one is under way), `cut` (it ended early), `start_ns`, `seconds`,
-            `lane_wait_s`.
+            `rows`, `blocks` (of the lane), `version`, `episodes` (a dict each), `begun` (number of the present or next
+            episode of each environment), `running` (whether that one is under way), `cut` (it ended early),
+            `start_ns`, `seconds`, `lane_wait_s`.
 
         Raises:
             TooManyFaults: the environments used up their budget.
@@ -242,7 +243,7 @@ class Executor:
         """
         start_ns = time.monotonic_ns()
         self._take_weights(version)
-        self._rows, self._filled, self._lane_wait = None, 0, 0.0
+        self._rows, self._filled, self._lane_wait, self._blocks = None, 0, 0.0, 0
         self._clock = ActingClock(steps=steps, episodes=finished_episodes, rollouts=rollout)
         rng = generator(self.plan.seed, "executor.act", self.plan.index, self.plan.life, attempt, rollout)
         episodes: list[dict[str, Any]] = []
@@ -268,6 +269,7 @@ class Executor:
         self._history.forget_all_but(self._running)
         return {
             "rows": rows,
+            "blocks": self._blocks,
             "version": self.version,
             "episodes": episodes,
             "begun": self._episode.tolist(),
@@ -485,6 +487,7 @@ class Executor:
             return
         self._rows["last"][self._filled - 1] = last
         self._lane.commit(self._filled)
+        self._blocks += 1
         self._rows, self._filled = None, 0
 
     def _forgive(self, fault: EnvironmentFault, seed: int, episode: int) -> None:

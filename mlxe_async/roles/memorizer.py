@@ -144,18 +144,21 @@ class Memorizer:
         for index, lane in enumerate(lanes):
             lane.seek(memory.position(index))
 
-    def ingest(self) -> dict[str, Any]:
+    def ingest(self, *, upto: Sequence[int] | None = None) -> dict[str, Any]:
         """Take in all that is committed, lane after lane, and give the room back.
 
+        Args:
+            upto: take nothing from these positions on, one for each lane; None: all there is.
+
         Returns:
-            `rows`, `segments`, `dropped` and `corrupt`, the blocks that failed their checks: `{"lane", "sequence",
-            "detail"}` each.
+            `rows`, `segments`, `dropped`; `positions`, of the block of each lane that is to come next; and `corrupt`,
+            the blocks that failed their checks: `{"lane", "sequence", "detail"}` each.
         """
         total: dict[str, Any] = {"rows": 0, "segments": 0, "dropped": 0, "corrupt": []}
         for index, lane in enumerate(self._lanes):
             # What is committed while we read waits for the next call: one busy executor must not keep us here.
             for _ in range(lane.backlog()):
-                if not self.memory.room(index):
+                if not self.memory.room(index) or (upto is not None and lane.position == upto[index]):
                     break
                 sequence = lane.position
                 try:
@@ -175,6 +178,7 @@ class Memorizer:
                 total["rows"] += done.rows
                 total["segments"] += done.segments
                 total["dropped"] += done.dropped
+        total["positions"] = [self.memory.position(index) for index in range(len(self._lanes))]
         return total
 
     # -- state, between two plans -------------------------------------------------------------------------------------
@@ -231,12 +235,19 @@ class Memorizer:
             about.append({"epoch": block.epoch, "count": block.count})
         return blocks, about
 
-    def memorize(self, *, most_updates: int | None = None, settle: dict[str, Any] | None = None) -> dict[str, Any]:
+    def memorize(
+        self,
+        *,
+        most_updates: int | None = None,
+        settle: dict[str, Any] | None = None,
+        upto: Sequence[int] | None = None,
+    ) -> dict[str, Any]:
         """Take in what is committed and draw the next plan.
 
         Args:
             most_updates: draw at most this many minibatches now and keep owing the rest; None: all that are owed.
             settle: the plan that the learner has just used.
+            upto: as of `ingest`.
 
         Returns:
             The plan's address for `Learner.learn`, with `ingested` (as from `ingest`), `owed`, `held`, `start_ns`,
@@ -244,7 +255,7 @@ class Memorizer:
         """
         start_ns = time.monotonic_ns()
         late = self.memory.settle(settle) if settle and settle.get("updates") else 0
-        ingested = self.ingest()
+        ingested = self.ingest(upto=upto)
         plan = self._draw_rollouts() if self.memory.kind == "rollouts" else self._draw_batches(most_updates)
         return {
             **plan,

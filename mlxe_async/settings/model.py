@@ -45,6 +45,11 @@ class Run(Table):
     init_from: Folder | None = Field(
         default=None, description="A run, by its folder or as in runs/, whose saved weights this one begins with."
     )
+    record: bool = Field(
+        default=False,
+        description='Write down what happened in which order, for schedule.kind = "oa", so that `replay RUN` can do it '
+        "again bit for bit.",
+    )
 
 
 class Stop(Table):

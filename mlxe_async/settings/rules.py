@@ -32,6 +32,14 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
         kind = ("schedule", "kind")
         message = f'got "own", expected "auto" or "learner" with {dotted(kind)} = "istb": it is one process'
         yield Problem(("schedule", "memorizer"), message, kind)
+    if settings.run.record and schedule.kind != "oa":
+        why = "the others repeat themselves, or cannot be told by an order alone (ia)"
+        message = f'got true, expected false with {dotted(("schedule", "kind"))} = "{schedule.kind}": {why}'
+        yield Problem(("run", "record"), message, ("schedule", "kind"))
+    if settings.run.record and schedule.memorizer == "own":
+        own = ("schedule", "memorizer")
+        message = f'got true, expected false with {dotted(own)} = "own": rows may be overwritten while they are read'
+        yield Problem(("run", "record"), message, own)
     capacity = ("memory", "capacity_rows")
     if memory.capacity_rows is None:
         derived = settings.capacity_rows

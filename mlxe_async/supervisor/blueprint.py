@@ -67,6 +67,7 @@ class Blueprint:
         self.cores = usable_cores()
         self.joined = (
             schedule.kind in ("serial", "istb")
+            or settings.run.record  # who overwrites what while the learner reads could not be told
             or schedule.memorizer == "learner"
             or (schedule.memorizer == "auto" and self.cores <= 2)
         )

@@ -19,6 +19,16 @@ from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
 from mlxe_async.rows import Array
 from mlxe_async.supervisor.budget import Bell, Budget, Counters
 from mlxe_async.supervisor.judge import SolvedJudge
+from mlxe_async.supervisor.recording import (
+    Ended,
+    Ingested,
+    Learned,
+    Memorized,
+    NoRecorder,
+    Published,
+    Recorder,
+    Rollout,
+)
 from mlxe_async.supervisor.story import Story
 
 TEST_SLICE_S = 0.05
@@ -37,6 +47,7 @@ class Crew:
         story: tells the log.
         free_running: nobody waits for a phase to end (`oa`).
         alike: what a dead executor left unfinished is generated again, alike (all but `ia` and `oa`).
+        recorder: hears all that a replay would have to do alike.
     """
 
     budget: Budget
@@ -45,6 +56,7 @@ class Crew:
     story: Story
     free_running: bool
     alike: bool
+    recorder: Recorder = field(default_factory=NoRecorder)
     returns: dict[int, list[float]] = field(default_factory=dict)
     """Returns of the episodes finished lately, by the version they were played under."""
     delivered: set[int] = field(default_factory=set)
@@ -213,19 +225,32 @@ class ExecutorHandle:
         crew = self._crew
         while True:
             try:
+                finished = crew.counters.episodes
                 report: dict[str, Any] = await self.process.call(
                     "generate",
                     role=f"executor-{self.index}",
                     rollout=self._rollouts,
                     version=version,
-                    finished_episodes=crew.counters.episodes,
+                    finished_episodes=finished,
                     # The same rollout again, alike; but what kills twice is not tried in the same way a third time.
                     attempt=max(0, self._deaths - 1),
                     steps=self.rows,
                     unfinished=self._unfinished if self._interruptible else None,
                 )
+                crew.recorder.note(
+                    Rollout(
+                        executor=self.index,
+                        version=report["version"],
+                        rollout=self._rollouts,
+                        finished_episodes=finished,
+                        steps=self.rows,
+                        rows=report["rows"],
+                        blocks=report["blocks"],
+                    )
+                )
                 return report  # noqa: TRY300 - an else branch would only hide where the report comes from
             except ProcessDied:
+                crew.recorder.note(Ended("", f"executor {self.index} died"))
                 self._deaths += 1
                 # Those that the last rollout left under way are passed over by their number, and counted then.
                 fresh = len(self.begun) - sum(self._running)
@@ -293,6 +318,7 @@ class MemorizerHandle:
         """
         kept: dict[str, Any] = await self.process.call("save", role="keeper", name="memorizer", path=path)
         self._take_note(kept["facts"]["ingested"])
+        self._crew.recorder.note(Ingested(tuple(kept["facts"]["ingested"]["positions"])))
         return kept
 
     @property
@@ -328,10 +354,14 @@ class MemorizerHandle:
                 )
                 break
             except ProcessDied:
+                self._crew.recorder.note(Ended("", "the memorizer died"))
                 self._unseen = 1
                 if self._crew.ending:
                     return {"updates": 0}  # and `busy` for good: what it did is not known
         self.busy = False
+        positions = tuple(plan["ingested"]["positions"])
+        settled = self._used is not None
+        self._crew.recorder.note(Memorized(self._updates_per_plan, settled, plan["updates"], positions))
         self._used = None
         self.owed, self.held = plan["owed"], plan["held"]
         self._take_note(plan["ingested"])
@@ -344,8 +374,11 @@ class MemorizerHandle:
     async def ingest(self) -> None:
         """Only take in, to give the lanes their room back in the middle of long rollouts."""
         try:
-            self._take_note(await self.process.call("ingest", role="memorizer"))
+            ingested = await self.process.call("ingest", role="memorizer")
+            self._crew.recorder.note(Ingested(tuple(ingested["positions"])))
+            self._take_note(ingested)
         except ProcessDied:
+            self._crew.recorder.note(Ended("", "the memorizer died"))
             # Nothing is lost: what was committed stays in the lanes, and the next call takes it in.
             self._unseen += 1
 
@@ -355,6 +388,7 @@ class MemorizerHandle:
         if ingested["rows"]:
             self.process.note_progress()
         for block in ingested["corrupt"]:
+            self._crew.recorder.note(Ended("", "a block was damaged"))
             self._crew.story.corrupt(block)
 
 
@@ -399,6 +433,7 @@ class LearnerHandle:
                 if self._crew.ending:
                     return self._crew.counters.version
             else:
+                self._crew.recorder.note(Published(done["version"], done["norm"]))
                 self._published(done["version"], done["start_ns"], done["seconds"], done["norm"])
                 return int(done["version"])
 
@@ -409,17 +444,16 @@ class LearnerHandle:
             self._crew.delivered.clear()
             return counters.version
         self.busy = True
+        moment: dict[str, Any] = {
+            "env_steps": counters.env_steps,
+            "episodes": counters.episodes,
+            "updates": counters.updates,
+            "progress": self._crew.training_result(counters.version),
+        }
         try:
-            done = await self.process.call(
-                "learn",
-                role="learner",
-                plan=plan,
-                env_steps=counters.env_steps,
-                episodes=counters.episodes,
-                updates=counters.updates,
-                progress=self._crew.training_result(counters.version),
-            )
+            done = await self.process.call("learn", role="learner", plan=plan, **moment)
         except ProcessDied:
+            self._crew.recorder.note(Ended("", "the learner died"))
             if "slots" in plan and self.process is not self._memorizer.process:
                 # The plan is given up; a memorizer that lives on would keep its rollouts' room for it.
                 self._memorizer.used(plan)
@@ -431,12 +465,14 @@ class LearnerHandle:
                 raise NumericError(error.message) from error
             if error.kind != "UpdateFailed":
                 raise RunFailed(f"learner learning: {error.kind}: {error.message}") from error
+            self._crew.recorder.note(Ended("", "an update raised"))
             self._note_failure(error)
             if "slots" in plan and self.process is not self._memorizer.process:
                 self._memorizer.used(plan)
             self.busy = False
             self._crew.delivered.clear()
             return counters.version
+        self._crew.recorder.note(Learned(**moment, version=done["version"], norm=done["norm"]))
         self._failures = 0
         self.busy = False
         self._crew.delivered.clear()

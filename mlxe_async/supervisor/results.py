@@ -22,6 +22,7 @@ class Result:
         exit_code: what a command should return.
         weights_hash: SHA-256 of the final flat weights, None if there never were any.
         solved_at: counts at the moment when the version that solved the task was published.
+        replayed: of a replay, how far it came and that the weights are the same.
     """
 
     reason: str
@@ -34,6 +35,7 @@ class Result:
     exit_code: int
     weights_hash: str | None
     solved_at: dict[str, Any] | None = None
+    replayed: str | None = None
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ from mlxe_async.supervisor.host import host, versions
 from mlxe_async.supervisor.judge import SolvedJudge
 from mlxe_async.supervisor.keeping import FINAL_LIMIT_S, Keeper
 from mlxe_async.supervisor.listening import Listener
+from mlxe_async.supervisor.recording import RECORDING, Ended, NoRecorder, Recorder, Recording
+from mlxe_async.supervisor.replaying import Replay, facts_of
 from mlxe_async.supervisor.results import CheckReport, Result
 from mlxe_async.supervisor.resuming import ResumePoint
 from mlxe_async.supervisor.saving import Saver, published_weights, weights_to_begin_with
@@ -88,6 +90,7 @@ class Supervisor:
         settings: from `load_settings`.
         run_dir: folder to make the run's folder in, instead of `[run] dir`.
         resume: folder of a run to go on with, from its newest whole checkpoint that is fit; its log goes on too.
+        replay: folder of a run that was recorded, to be done again alike; `settings` are its own.
     """
 
     def __init__(
@@ -96,11 +99,15 @@ class Supervisor:
         *,
         run_dir: str | os.PathLike[str] | None = None,
         resume: str | os.PathLike[str] | None = None,
+        replay: str | os.PathLike[str] | None = None,
     ) -> None:
         if not sys.platform.startswith("linux"):
             raise UnsupportedPlatform("mlxe_async needs Linux (memfd, pidfd, prctl); this is " + sys.platform)
-        self.settings = settings
         self._base = Path(run_dir or settings.run.dir)
+        self._replay = None if replay is None else Replay(Path(replay))
+        self.settings = settings = settings if self._replay is None else self._replay.prepared(settings)
+        self._replayed: str | None = None
+        self._recorder: Recorder = NoRecorder()
         self._resume = resume
         self._point: ResumePoint | None = None
         self._started_before = 0
@@ -350,6 +357,14 @@ class Supervisor:
         )
         if point is not None:
             self._take_up(point)
+        if settings.run.record:
+            self._record(folder)
+
+    def _record(self, folder: RunFolder) -> None:
+        if self._point is None:
+            self._recorder = Recording(folder.path / RECORDING, facts_of(self.settings))
+        else:
+            self._story.warn("run.record: what a run does after it was resumed is not recorded")
 
     def _take_up(self, point: ResumePoint) -> None:
         """Go on counting where the run was interrupted."""
@@ -394,6 +409,7 @@ class Supervisor:
             self._story,
             free_running=blueprint.free_running,
             alike=blueprint.alike,
+            recorder=self._recorder,
         )
         self._memorizer = MemorizerHandle(
             homes["memorizer"],
@@ -520,9 +536,10 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             watchers = [group.create_task(process.run()) for process in self._processes]
             watchers += [
-                group.create_task(work)
-                for work in (self._keep_status(), self._keep_ledger(), self._keep_draining(), self._keep_time())
+                group.create_task(work) for work in (self._keep_status(), self._keep_ledger(), self._keep_time())
             ]
+            if self._replay is None:
+                watchers.append(group.create_task(self._keep_draining()))
             self._budget.began = time.monotonic()
             if self._point is not None:
                 self._budget.restore(self._point.state["budget"])
@@ -554,6 +571,10 @@ class Supervisor:
                 # The last test may have been cut short; if it was not, nothing is due.
                 await self._evaluator.evaluate(self._counters.version)
         self._is_whole = True
+        if self._replay is not None:
+            await self._replay.follow(self._homes, self._story, self._counters, self._bell)
+            self._replayed = self._replay.verdict(_digest(self._published()))
+            return
         await who_waits(self._executors, self._memorizer, self._learner, self._evaluator, budget)
 
     async def _save_all(self) -> None:
@@ -665,7 +686,8 @@ class Supervisor:
         if failure is not None:
             reason = "cancelled" if isinstance(failure, asyncio.CancelledError) else f"failed: {failure}"
             exit_code = failure.exit_code if isinstance(failure, MlxeError) else 3
-        digest = hashlib.sha256(flat[1].tobytes()).hexdigest() if flat else None
+        digest = _digest(flat)
+        self._end_recording(digest)
         result = Result(
             reason=reason,
             solved=self._solved_at is not None,
@@ -677,6 +699,7 @@ class Supervisor:
             exit_code=exit_code,
             weights_hash=digest,
             solved_at=self._solved_at,
+            replayed=self._replayed,
         )
         self._story.emit(
             events.RunEnd(
@@ -694,6 +717,17 @@ class Supervisor:
         if hasattr(self, "_memorizer"):
             self._write_status(reason)
         return result
+
+    def _end_recording(self, digest: str | None) -> None:
+        if not isinstance(self._recorder, Recording):
+            return
+        if digest is None or not hasattr(self, "_learner") or self._learner.busy:
+            self._recorder.note(Ended("", "the run ended in the middle of an update"))
+        else:
+            self._recorder.note(Ended(digest))
+        self._recorder.close()
+        if self._recorder.failure:
+            self._story.warn(self._recorder.failure)
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
@@ -741,3 +775,8 @@ class Supervisor:
 
     def _output_path(self, name: str) -> str | None:
         return str(self._folder.crash_path / f"{name}.output") if self._folder else None
+
+
+def _digest(flat: tuple[int, Array] | None) -> str | None:
+    """SHA-256 of flat weights."""
+    return hashlib.sha256(flat[1].tobytes()).hexdigest() if flat else None

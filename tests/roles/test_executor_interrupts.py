@@ -88,7 +88,7 @@ def test_both_halves_of_a_kept_episode_are_learned_from_and_neither_spans_the_cu
     executor, lane, _ = interrupted(FakeTask([9]), Asked(1, after=3), unfinished="keep")
     executor.generate(rollout=1)
     memorizer, done = memorized(lane)
-    assert done == {"rows": 9, "segments": 2, "dropped": 0, "corrupt": []}
+    assert done == {"rows": 9, "segments": 2, "dropped": 0, "positions": [3], "corrupt": []}
     assert [int(memorizer.memory.row(i)["left"]) for i in memorizer.memory.live()] == [4, 3, 2, 1, 5, 4, 3, 2, 1]
 
 
@@ -99,7 +99,7 @@ def test_what_is_dropped_is_committed_and_counted_and_never_learned_from():
     memorizer, done = memorized(lane)
     assert second["rows"] == 9
     # The 6 dropped rows came in and went out again; the 9 of the next episode stay.
-    assert done == {"rows": 15, "segments": 1, "dropped": 6, "corrupt": []}
+    assert done == {"rows": 15, "segments": 1, "dropped": 6, "positions": [5], "corrupt": []}
     live = [memorizer.memory.row(i) for i in memorizer.memory.live()]
     assert {int(row["episode"]) for row in live} == {1}
     assert len(live) == 9

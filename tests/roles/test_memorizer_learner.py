@@ -33,7 +33,7 @@ def filled_lane(episodes=1, length=6, version=1):
 def test_all_that_is_committed_is_taken_in_and_its_room_given_back():
     lane = filled_lane()
     memorizer = memorizer_of([lane])
-    assert memorizer.ingest() == {"rows": 6, "segments": 1, "dropped": 0, "corrupt": []}
+    assert memorizer.ingest() == {"rows": 6, "segments": 1, "dropped": 0, "positions": [2], "corrupt": []}
     assert lane.released == [0, 1]
     assert memorizer.ingest()["rows"] == 0
 

@@ -26,6 +26,8 @@ QUICK = {
 def settings(overrides=None, **tables):
     """The quick settings with tables updated, and dotted overrides."""
     merged = {name: {**QUICK.get(name, {}), **tables.get(name, {})} for name in {**QUICK, **tables}}
+    if merged["algorithm"]["name"] != QUICK["algorithm"]["name"]:
+        merged["algorithm"] = tables["algorithm"]  # the keys of another one are not its keys
     return load_settings(merged, overrides or {})
 
 

@@ -1,0 +1,28 @@
+"""`replay RUN`: do again, bit for bit, what a recorded `oa` run did."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from mlxe_async.cli.arguments import Parser
+from mlxe_async.cli.run import finish_run
+from mlxe_async.run_folder import find_run
+from mlxe_async.settings import load_settings
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Replay, and say whether the weights are the same. Returns the exit code: 0 if so, 3 if not."""
+    parser = Parser("replay RUN [--no-progress]")
+    parser.add_argument("run")
+    parser.add_argument("--no-progress", action="store_true")
+    asked = parser.parse_args(arguments)
+    folder = find_run(asked.run, "runs")
+    settings = load_settings(folder / "settings.toml", [])
+    import uvloop
+
+    from mlxe_async.supervisor import Supervisor
+
+    supervisor = Supervisor(settings, run_dir=folder.parent, replay=folder)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(finish_run(supervisor, shows_progress=settings.logs.progress and not asked.no_progress))

@@ -1,0 +1,350 @@
+"""The recording of an `oa` run: what happened in which order, so that it can be repeated bit for bit.
+
+Rollouts, updates and draws each derive their randomness from seeds and counters. What a seed does not tell is who was
+faster: under which weights a rollout was played, how many blocks of which lane the memorizer had taken in when it drew,
+what the counters said when the learner learned. That is all a recording holds, some thirty bytes for each.
+
+The file: `MAGIC`, then frames of `kind (1 byte), length (4), payload, CRC-32 of all these (4)`, all little-endian. The
+first holds facts as JSON. A file that ends in the middle of a frame ends with the one before.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+from zlib import crc32
+
+from mlxe_async.errors import ResourceError, SettingsError
+
+MAGIC = b"MLXEREC1"
+RECORDING = "recording.bin"
+MOST_BYTES = 1 << 32
+AT_ONCE_BYTES = 1 << 14
+_HEAD, _SUM = struct.Struct("<BI"), struct.Struct("<I")
+_LONGEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A rollout was delivered.
+
+    Args:
+        executor: whose.
+        version: weights it was played under.
+        rollout: its number.
+        finished_episodes: of the whole run, as its executor was told.
+        steps: that the executor had delivered before.
+        rows: it has.
+        blocks: of the lane it took.
+    """
+
+    executor: int
+    version: int
+    rollout: int
+    finished_episodes: int
+    steps: int
+    rows: int
+    blocks: int
+
+    _form: ClassVar[struct.Struct] = struct.Struct("<IQQQQII")
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return self._form.pack(*asdict(self).values())
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Rollout:
+        """From bytes."""
+        return cls(*cls._form.unpack(payload))
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """The memorizer took in all blocks of each lane before these positions."""
+
+    positions: tuple[int, ...]
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return struct.pack(f"<{len(self.positions)}Q", *self.positions)
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Ingested:
+        """From bytes."""
+        return cls(struct.unpack(f"<{len(payload) // 8}Q", payload))
+
+
+@dataclass(frozen=True)
+class Memorized:
+    """The same, and a plan was drawn.
+
+    Args:
+        most_updates: it was asked for, None for all.
+        settled: the learner had used the plan before.
+        updates: the plan has.
+        positions: as of `Ingested`.
+    """
+
+    most_updates: int | None
+    settled: bool
+    updates: int
+    positions: tuple[int, ...]
+
+    _form: ClassVar[struct.Struct] = struct.Struct("<Q?I")
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        head = self._form.pack(self.most_updates or 0, self.settled, self.updates)
+        return head + Ingested(self.positions).pack()
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Memorized:
+        """From bytes."""
+        most, settled, updates = cls._form.unpack_from(payload)
+        return cls(most or None, settled, updates, Ingested.unpack(payload[cls._form.size :]).positions)
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The learner learned from the plan that was drawn last.
+
+    Args:
+        env_steps: of the run, as it was told.
+        episodes: the same.
+        updates: the same.
+        progress: the same.
+        version: newest afterwards.
+        norm: of its weights.
+    """
+
+    env_steps: int
+    episodes: int
+    updates: int
+    progress: float | None
+    version: int
+    norm: float | None
+
+    _form: ClassVar[struct.Struct] = struct.Struct("<QQQdQd")
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        *counts, version, norm = (math.nan if value is None else value for value in asdict(self).values())
+        return self._form.pack(*counts, version, norm)
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Learned:
+        """From bytes."""
+        env_steps, episodes, updates, progress, version, norm = cls._form.unpack(payload)
+        return cls(env_steps, episodes, updates, _known(progress), version, _known(norm))
+
+
+@dataclass(frozen=True)
+class Published:
+    """The weights that the run begins with were published."""
+
+    version: int
+    norm: float | None
+
+    _form: ClassVar[struct.Struct] = struct.Struct("<Qd")
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return self._form.pack(self.version, math.nan if self.norm is None else self.norm)
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Published:
+        """From bytes."""
+        version, norm = cls._form.unpack(payload)
+        return cls(version, _known(norm))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The recording ends here, with these final weights, or because of what cannot be repeated.
+
+    Args:
+        weights_hash: SHA-256 of the flat weights, empty when the run went on without being recorded.
+        why: what cannot be repeated.
+    """
+
+    weights_hash: str
+    why: str = ""
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Ended:
+        """From bytes."""
+        return cls(**json.loads(payload))
+
+
+Step = Rollout | Ingested | Memorized | Learned | Published | Ended
+_KINDS: tuple[type[Step], ...] = (Rollout, Ingested, Memorized, Learned, Published, Ended)
+_NUMBER = {kind: number for number, kind in enumerate(_KINDS, start=1)}
+
+
+def _known(number: float) -> float | None:
+    return None if math.isnan(number) else number
+
+
+class Recorder(Protocol):
+    """Hears what happens."""
+
+    def note(self, step: Step) -> None:
+        """This happened after all that was noted before."""
+
+
+class NoRecorder:
+    """Of a run that is not recorded."""
+
+    def note(self, step: Step) -> None:
+        """Nothing."""
+
+
+class Recording:
+    """Writes a recording beside a run.
+
+    Args:
+        path: of the new file.
+        facts: JSON that the replay may compare.
+
+    Raises:
+        ResourceError: the file cannot be made.
+    """
+
+    def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
+        self._path = path
+        self._waiting = bytearray(MAGIC + _frame(0, json.dumps(dict(facts)).encode()))
+        try:
+            self._descriptor: int | None = os.open(
+                path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
+        except OSError as error:
+            raise ResourceError(f"the recording {path} cannot be made: {error.strerror}") from error
+        self.failure = ""
+        "Why it ends early."
+
+    def note(self, step: Step) -> None:
+        """Write a step; after the end, or where the disk gave up, nothing more."""
+        if self._descriptor is None:
+            return
+        self._waiting += _frame(_NUMBER[type(step)], step.pack())
+        if isinstance(step, Ended):
+            self.close()
+        elif len(self._waiting) > AT_ONCE_BYTES:
+            self._write()
+
+    def close(self) -> None:
+        """Write what still waits, and close the file."""
+        self._write()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _write(self) -> None:
+        if self._descriptor is None:
+            return
+        try:
+            while self._waiting:
+                del self._waiting[: os.write(self._descriptor, self._waiting)]
+        except OSError as error:
+            self.failure = f"the recording {self._path} ends early: {error.strerror}"
+            self._waiting.clear()
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _frame(kind: int, payload: bytes) -> bytes:
+    body = _HEAD.pack(kind, len(payload)) + payload
+    return body + _SUM.pack(crc32(body))
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recording that was read.
+
+    Args:
+        facts: of the run.
+        steps: in order.
+        is_whole: it ends with a frame that is whole.
+    """
+
+    facts: dict[str, Any]
+    steps: Sequence[Step]
+    is_whole: bool
+
+    @classmethod
+    def read(cls, folder: Path) -> Recorded:
+        """Read the recording of a run.
+
+        Raises:
+            SettingsError: there is none, or it is none.
+        """
+        path = folder / RECORDING
+        try:
+            size = path.stat().st_size
+            if size > MOST_BYTES:
+                raise SettingsError([f"{path}: expected at most {MOST_BYTES:,} bytes, got {size:,}"])
+            data = path.read_bytes()
+        except OSError as error:
+            message = f"{path} cannot be read: {error.strerror}; only runs with run.record = true can be replayed"
+            raise SettingsError([message]) from error
+        if not data.startswith(MAGIC):
+            raise SettingsError([f"{path}: expected a recording, which begins with {MAGIC!r}, got {data[:8]!r}"])
+        frames = list(_frames(data))
+        used = len(MAGIC) + sum(_HEAD.size + len(payload) + _SUM.size for _, payload in frames)
+        if not frames or frames[0][0] != 0:
+            raise SettingsError([f"{path}: expected the facts of a run at its beginning; the file is damaged"])
+        steps: list[Step] = []
+        try:
+            facts = json.loads(frames[0][1])
+            steps += [_KINDS[kind - 1].unpack(payload) for kind, payload in frames[1:]]
+        except (ValueError, IndexError, TypeError, struct.error) as error:
+            raise SettingsError([f"{path}: damaged after step {len(steps)}: {error}"]) from error
+        return cls(facts, steps, used == len(data))
+
+    @property
+    def end(self) -> Ended | None:
+        """How it ends, if it says so."""
+        return self.steps[-1] if self.steps and isinstance(self.steps[-1], Ended) else None
+
+    def backlog(self) -> int:
+        """Most blocks of a lane that wait when each rollout is played as soon as its weights are out."""
+        played: dict[int, list[Rollout]] = {}
+        for step in self.steps:
+            if isinstance(step, Rollout):
+                played.setdefault(step.version, []).append(step)
+        written: dict[int, int] = {}
+        taken: dict[int, int] = {}
+        most = version = 0
+        for step in self.steps:
+            if isinstance(step, Ingested | Memorized):
+                taken.update(enumerate(step.positions))
+            elif isinstance(step, Learned | Published) and step.version > version:
+                version = step.version
+                for rollout in played.get(version, ()):
+                    written[rollout.executor] = written.get(rollout.executor, 0) + rollout.blocks
+                most = max([most, *(count - taken.get(index, 0) for index, count in written.items())])
+        return most
+
+
+def _frames(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Kind and payload of each whole frame, up to the first that is not."""
+    at = len(MAGIC)
+    while at + _HEAD.size <= len(data):
+        kind, length = _HEAD.unpack_from(data, at)
+        end = at + _HEAD.size + length
+        if length > _LONGEST or end + _SUM.size > len(data):
+            return
+        if _SUM.unpack_from(data, end)[0] != crc32(data[at:end]):
+            return
+        yield kind, data[at + _HEAD.size : end]
+        at = end + _SUM.size

@@ -1,0 +1,95 @@
+"""A recorded `oa` run is done again bit for bit, whoever was faster the first time."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+from live_runs import on_loop, settings
+
+from mlxe_async.errors import RunFailed, SettingsError
+from mlxe_async.settings import load_settings
+from mlxe_async.supervisor import Supervisor
+from mlxe_async.supervisor.recording import RECORDING, Recorded
+
+OA = {"kind": "oa", "executors": 2, "updates_per_publish": 4}
+RECORDED = {"run": {"name": "test", "seed": 3, "record": True}}
+KINDS = {
+    "uniform replay": {"schedule": OA},
+    "priorities": {
+        "schedule": OA,
+        "algorithm": {"name": "a3c", "min_updates": 4, "batch": 64, "priorities": ["age", "td"], "noisy": True},
+    },
+    "rollouts": {"schedule": {**OA, "envs_per_executor": 4, "rollout_steps": 16}, "algorithm": {"name": "ppo"}},
+    "small lanes": {"schedule": OA, "memory": {"chunk_rows": 8, "lane_slots": 2}},
+    "dqn": {"schedule": OA, "algorithm": {"name": "dqn"}},
+}
+
+
+def recorded(live, **tables):
+    """Run and record; the result."""
+    return live(**{**RECORDED, **tables})[0]
+
+
+def replayed(folder):
+    """Do it again; the result."""
+
+    async def main():
+        chosen = load_settings(folder / "settings.toml")
+        return await Supervisor(chosen, run_dir=folder.parent, replay=folder).run()
+
+    return on_loop(main)
+
+
+@pytest.mark.parametrize("kind", ["priorities", "rollouts"])
+def test_the_same_weights_come_out_again(live, kind):
+    first = recorded(live, **KINDS[kind])
+    again = replayed(first.run_dir)
+    assert again.weights_hash == first.weights_hash
+    assert again.steps == first.steps
+    assert again.updates == first.updates
+    assert "to the same weights" in again.replayed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_ten_of_ten_come_out_again(live, kind):
+    for seed in range(10):
+        first = recorded(live, **KINDS[kind], run={"name": "test", "seed": seed, "record": True})
+        again = replayed(first.run_dir)
+        assert again.weights_hash == first.weights_hash
+        assert again.replayed.startswith("all ")
+
+
+def test_another_environment_is_told_apart_at_the_first_rollout(live):
+    first = recorded(live, schedule=OA, stop={"env_steps": 300})
+    file = first.run_dir / "settings.toml"
+    file.write_text(file.read_text().replace("max_episode_steps = 200", "max_episode_steps = 9"))
+    with pytest.raises(RunFailed, match=r"rollout\): expected \(\d+, 1\), got \(9, 1\); the environment is not"):
+        replayed(first.run_dir)
+
+
+def test_what_followed_a_death_is_not_replayed_and_said_so(live):
+    async def kill(run):
+        await run.saw("weights", times=4)
+        os.kill(run.pid("mlxe-exe-1"), signal.SIGKILL)
+
+    first = live(kill, **{**RECORDED, "schedule": OA, "stop": {"env_steps": 2500}})[0]
+    assert Recorded.read(first.run_dir).end.why == "executor 1 died"
+    again = replayed(first.run_dir)
+    assert again.replayed.endswith("executor 1 died")
+    assert 0 < again.steps < first.steps
+
+
+def test_only_online_asynchronous_runs_are_recorded():
+    with pytest.raises(SettingsError, match=r'run\.record: got true, expected false with schedule\.kind = "is"'):
+        settings({"run.record": True})
+    with pytest.raises(SettingsError, match=r'schedule\.memorizer = "own"'):
+        settings({"run.record": True, "schedule.kind": "oa", "schedule.memorizer": "own"})
+
+
+def test_a_run_that_was_not_recorded_cannot_be_replayed(live):
+    first = live(schedule=OA, stop={"env_steps": 100})[0]
+    assert not (first.run_dir / RECORDING).exists()
+    with pytest.raises(SettingsError, match=r"only runs with run\.record = true"):
+        asyncio.run(Supervisor(load_settings(first.run_dir / "settings.toml"), replay=first.run_dir).run())
