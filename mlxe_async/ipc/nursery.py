@@ -31,8 +31,6 @@ _THREAD_POOLS = ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "BLIS")
 ONE_THREAD = {f"{pool}_NUM_THREADS": "1" for pool in _THREAD_POOLS}
 ANSWER_LIMIT_S = 120.0
 STOP_LIMIT_S = 2.0
-RESTART_LIMIT = 5
-RESTART_WINDOW_S = 60.0
 
 
 _Answer = tuple[Message, list[int]]
@@ -130,6 +128,8 @@ class Nursery:
     Args:
         on_started: called with (pid, seconds until it first answered, generation) of each nursery process.
         on_exited: called with (pid, sentence, expected).
+        restart_limit: restarts allowed within `restart_window_s`; one death more is final.
+        restart_window_s: deaths older than this many seconds are forgotten.
     """
 
     def __init__(
@@ -137,7 +137,10 @@ class Nursery:
         *,
         on_started: Callable[[int, float, int], None] | None = None,
         on_exited: Callable[[int, str, bool], None] | None = None,
+        restart_limit: int = 5,
+        restart_window_s: float = 60.0,
     ) -> None:
+        self._restart_limit, self._restart_window_s = restart_limit, restart_window_s
         self._on_started = on_started or (lambda *_: None)
         self._on_exited = on_exited or (lambda *_: None)
         self._life: _Life | None = None
@@ -286,9 +289,9 @@ class Nursery:
         if self._stopped:
             raise ProcessDied("the nursery is stopped")
         if self._life is None:
-            self._deaths = [t for t in self._deaths if t > time.monotonic() - RESTART_WINDOW_S]
-            if len(self._deaths) > RESTART_LIMIT:
-                raise RunFailed(f"the nursery died {len(self._deaths)} times in {RESTART_WINDOW_S:g} s")
+            self._deaths = [t for t in self._deaths if t > time.monotonic() - self._restart_window_s]
+            if len(self._deaths) > self._restart_limit:
+                raise RunFailed(f"the nursery died {len(self._deaths)} times in {self._restart_window_s:g} s")
             self._exec()
 
     def _exec(self) -> None:

@@ -260,7 +260,8 @@ class Supervision(Table):
         default=5,
         ge=0,
         le=10_000,
-        description="Restarts of one process without progress in between, within the window below.",
+        description="Restarts of one process without progress in between, within the window below; of the nursery, "
+        "from which all are forked, restarts at all.",
     )
     restart_window_s: Seconds = Field(default=60.0, description="Longer counts older restarts too.")
     backoff_s: Limit = Field(

@@ -115,7 +115,11 @@ class Supervisor:
         self._began = time.monotonic()
         self._subscribers: list[Callable[[dict[str, Any]], None]] = []
         self._queues: list[asyncio.Queue[dict[str, Any] | None]] = []
-        self._nursery = Nursery(on_exited=self._nursery_exited)
+        self._nursery = Nursery(
+            on_exited=self._nursery_exited,
+            restart_limit=settings.supervision.restart_limit,
+            restart_window_s=settings.supervision.restart_window_s,
+        )
         self._cpu = CpuClock()
         self._counters = Counters()
         self._bell = Bell()

@@ -79,11 +79,10 @@ def test_a_nursery_that_does_not_answer_is_replaced(run, monkeypatch):
     run(main)
 
 
-def test_a_nursery_that_dies_too_often_fails_the_run(run, monkeypatch):
-    monkeypatch.setattr(nursery_module, "RESTART_LIMIT", 1)
-
+def test_a_nursery_that_dies_too_often_fails_the_run(run):
     async def main():
         async with house() as made:
+            made.nursery._restart_limit = 1
             process = await made.process()
             os.kill(made.nursery.pid, signal.SIGKILL)
             await process.heard.saw("started", 2)
