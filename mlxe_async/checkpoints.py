@@ -4,65 +4,39 @@ One is staged beside its place, synced, and renamed: a crash at any moment leave
 one. What is loaded is verified first (owner, sizes, SHA-256, shapes), and what fails gives way to the one before it.
 
 All have the weights. A *whole* one also has a file of each role, written by the process that holds it, and is what a
-run can go on from. These files are safetensors too, but may be as large as a memory, and are handled in pieces.
+run can go on from. These files are written and read by `array_files`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import math
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mlxe_async.array_files import LONGEST_HEADER, Written
 from mlxe_async.errors import ResourceError, RunFailed
-from mlxe_async.files import PLAIN_NAME, STAGED, make_folder, read_bounded, sync_folder, write_new
+from mlxe_async.files import PLAIN_NAME, STAGED, make_folder, open_plain, read_bounded, sync_folder, write_new
 from mlxe_async.rows import Array
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 TENSORS = "tensors.safetensors"
-LONGEST_HEADER = 2**20
 LONGEST_MANIFEST = 2**20
-PIECE = 2**20
 NO_SCORE = float("-inf")
 
 Rejected = Callable[[int, str], None]
 
-_KINDS = {
-    "<f8": "F64",
-    "<f4": "F32",
-    "<f2": "F16",
-    "|b1": "BOOL",
-    "|i1": "I8",
-    "|u1": "U8",
-    **{f"<{kind}{size}": f"{kind.upper()}{8 * size}" for kind in "iu" for size in (2, 4, 8)},
-}
-
 
 class _Unfit(Exception):
     """A checkpoint that must not be used; the message says why."""
-
-
-@dataclass(frozen=True)
-class Written:
-    """A file of a whole checkpoint, as it was written.
-
-    Args:
-        nbytes: its size.
-        sha256: of its content, in hexadecimal.
-    """
-
-    nbytes: int
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -372,134 +346,12 @@ def _check_files(folder: Path, files: Any) -> None:
                 pass
             case _:
                 raise _Unfit("its manifest names its files in another form")
-        with _opened(folder / name) as file:
+        with open_plain(folder / name) as file:
             size = os.fstat(file.fileno()).st_size
             if size != nbytes:
                 raise _Unfit(f"{name} is {size} bytes, expected {nbytes}")
             if hashlib.file_digest(file, "sha256").hexdigest() != expected:
                 raise _Unfit(f"{name} does not match its checksum")
-
-
-# -- files of roles ---------------------------------------------------------------------------------------------------
-
-
-def write_arrays(path: Path, arrays: Mapping[str, Array], tick: Callable[[], None] = lambda: None) -> Written:
-    """Write a new safetensors file durably, a piece at a time; where whole pieces are zero it takes no room on disk.
-
-    Args:
-        path: the file, which must not exist.
-        arrays: name -> array of any shape; not copied as a whole if they are contiguous.
-        tick: called now and then, to show that this is alive.
-
-    Raises:
-        OSError: it cannot be written; nothing of it is left.
-        ValueError: an array is of a type that safetensors do not know.
-    """
-    about: dict[str, Any] = {}
-    end = 0
-    for name, array in arrays.items():
-        if array.dtype.str not in _KINDS:
-            raise ValueError(f"{name}: expected an array of numbers, got {array.dtype}")
-        about[name] = {
-            "dtype": _KINDS[array.dtype.str],
-            "shape": array.shape,
-            "data_offsets": [end, end + array.nbytes],
-        }
-        end += array.nbytes
-    text = json.dumps(about).encode()
-    text += b" " * (-len(text) % 8)
-    header = len(text).to_bytes(8, "little") + text
-    digest = hashlib.sha256()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        try:
-            os.fchmod(descriptor, 0o600)
-            at = 0
-            for piece in _pieces(header, arrays):
-                digest.update(piece)
-                if piece.count(0) < len(piece):
-                    rest = memoryview(piece)
-                    while rest:
-                        written = os.pwrite(descriptor, rest, at + len(piece) - len(rest))
-                        rest = rest[written:]
-                at += len(piece)
-                tick()
-            os.ftruncate(descriptor, at)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
-    return Written(at, digest.hexdigest())
-
-
-def read_arrays(path: Path, wanted: Callable[[str], bool] = lambda _name: True) -> dict[str, Array]:
-    """The wanted arrays of a file that `write_arrays` wrote, as copies.
-
-    Raises:
-        RunFailed: it is no such file.
-        OSError: it cannot be read.
-    """
-    result = {}
-    with _opened(path) as file:
-        for name, (dtype, shape, start, nbytes) in _header(file).items():
-            if wanted(name):
-                data = bytearray(nbytes)
-                file.seek(start)
-                if file.readinto(data) != nbytes:
-                    raise RunFailed(f"{path}: {name} is cut off")
-                result[name] = np.frombuffer(data, dtype).reshape(shape)
-    return result
-
-
-def read_into(path: Path, name: str, target: Array) -> None:
-    """Read one array of a file into `target` (n,), bytes that it fills exactly, a piece at a time.
-
-    Raises:
-        RunFailed: there is no array of this name and size.
-        OSError: it cannot be read.
-    """
-    with _opened(path) as file:
-        dtype, _, start, nbytes = _header(file).get(name, ("", (), 0, -1))
-        if nbytes != target.nbytes or target.dtype != np.uint8 or not dtype:
-            raise RunFailed(f"{path}: expected {target.nbytes} bytes of {name}, got {nbytes}")
-        file.seek(start)
-        for offset in range(0, nbytes, PIECE):
-            piece = file.read(min(PIECE, nbytes - offset))
-            target[offset : offset + len(piece)] = np.frombuffer(piece, np.uint8)
-
-
-def _opened(path: Path) -> io.BufferedReader:
-    return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
-
-
-def _pieces(header: bytes, arrays: Mapping[str, Array]) -> Iterator[bytes]:
-    yield header
-    for array in arrays.values():
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        for offset in range(0, len(data), PIECE):
-            yield bytes(data[offset : offset + PIECE])
-
-
-def _header(file: io.BufferedReader) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
-    """Type, shape, place and bytes of each array of a file, all of it checked against the file's size."""
-    size = os.fstat(file.fileno()).st_size
-    length = int.from_bytes(file.read(8), "little")
-    if length > min(LONGEST_HEADER, size - 8):
-        raise RunFailed(f"{file.name}: a header of {length} bytes, expected at most {LONGEST_HEADER}")
-    kinds = {kind: dtype for dtype, kind in _KINDS.items()}
-    found = {}
-    try:
-        for name, about in json.loads(file.read(length)).items():
-            dtype, shape, (start, end) = kinds[about["dtype"]], tuple(map(int, about["shape"])), about["data_offsets"]
-            fits = min((0, *shape)) >= 0 and end - start == math.prod(shape) * np.dtype(dtype).itemsize
-            if not fits or not 0 <= start <= end <= size - 8 - length:
-                raise ValueError(name)  # noqa: TRY301 - as every other oddity of the header
-            found[name] = (dtype, shape, 8 + length + start, end - start)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise RunFailed(f"{file.name}: its header is not that of safetensors") from None
-    return found
 
 
 def _digest(body: Mapping[str, Any]) -> str:

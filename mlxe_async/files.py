@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 STAGED = ".staged-"
@@ -30,8 +33,13 @@ def make_folder(path: Path, *, exclusive: bool = False) -> None:
     path.chmod(0o700)
 
 
-def write_new(path: Path, data: bytes, *, durable: bool) -> None:
-    """Write a file that must not exist yet, mode 0600 whatever the umask; nothing is left of it on failure.
+@contextlib.contextmanager
+def new_file(path: Path, *, durable: bool) -> Iterator[int]:
+    """A descriptor to write a file that must not exist yet, mode 0600 whatever the umask; on failure nothing is left.
+
+    Args:
+        path: where.
+        durable: whether it must survive a power cut, from the end of the block on.
 
     Raises:
         OSError: it exists, or cannot be written whole.
@@ -40,16 +48,26 @@ def write_new(path: Path, data: bytes, *, durable: bool) -> None:
     try:
         try:
             os.fchmod(descriptor, 0o600)
-            remaining = memoryview(data)
-            while remaining:
-                remaining = remaining[os.write(descriptor, remaining) :]
+            yield descriptor
             if durable:
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    except OSError:
+    except BaseException:
         path.unlink(missing_ok=True)
         raise
+
+
+def write_new(path: Path, data: bytes, *, durable: bool) -> None:
+    """Write a whole file that must not exist yet; see `new_file`.
+
+    Raises:
+        OSError: it exists, or cannot be written whole.
+    """
+    with new_file(path, durable=durable) as descriptor:
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[os.write(descriptor, remaining) :]
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool) -> None:
@@ -84,14 +102,22 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def open_plain(path: Path) -> io.BufferedReader:
+    """Open a file for reading, not through a link, and without waiting for whoever writes to a FIFO.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+
+
 def read_bounded(path: Path, limit: int) -> bytes:
     """The content of a regular file of at most `limit` bytes, not through a link.
 
     Raises:
         OSError: it cannot be read, or is longer.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
+    with open_plain(path) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise OSError(f"{path.name} is longer than {limit} bytes")

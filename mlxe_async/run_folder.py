@@ -27,6 +27,7 @@ LATEST = "latest"
 
 _LOCK_TRIES, _LOCK_PAUSE_S = 20, 0.01
 _MOST_IN_ONE_SECOND = 1000
+_MOST_SWEPT = 100
 
 
 class RunFolder:
@@ -35,6 +36,7 @@ class RunFolder:
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
         self._lock = lock
+        self._identity = _identity(path)
 
     @classmethod
     def create(cls, base: str | os.PathLike[str], name: str) -> RunFolder:
@@ -51,6 +53,7 @@ class RunFolder:
         root = Path(base).absolute()
         try:
             make_folder(root)
+            _sweep(root)
             path = _make_unique(root, f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}-{name}")
             lock = _locked(path)
             _point_latest(root, path)
@@ -66,8 +69,6 @@ class RunFolder:
             RunFolderBusy: another process holds it.
             ResourceError: it cannot be used.
         """
-        from mlxe_async import checkpoints  # here, because making a folder must not wait for numpy
-
         whole = Path(path).resolve()
         try:
             if not whole.is_dir():
@@ -75,10 +76,16 @@ class RunFolder:
             lock = _locked(whole)
         except OSError as error:
             raise ResourceError(f"the run folder {visible(str(path))} cannot be used: {error.strerror}") from error
-        for staged in whole.glob(f"{STAGED}*"):
-            staged.unlink(missing_ok=True)
-        checkpoints.remove_staged(whole / "checkpoints")
+        _remove_staged(whole)
         return cls(whole, lock)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder is still where it was made; somebody may have removed or renamed it."""
+        try:
+            return _identity(self.path) == self._identity
+        except OSError:
+            return False
 
     @property
     def name(self) -> str:
@@ -197,6 +204,42 @@ def is_held(path: Path) -> bool | None:
         return False
     finally:
         os.close(descriptor)
+
+
+def _sweep(root: Path) -> None:
+    """Remove what runs that were killed were in the middle of writing, in the newest folders of `root`."""
+    staged = [entry for entry in root.glob(f"{STAGED}*") if entry.is_symlink()]
+    names = sorted((entry.name for entry in root.iterdir() if entry.name[:1].isdigit()), reverse=True)
+    for path in (root / name for name in names[:_MOST_SWEPT]):
+        try:
+            if path.is_symlink() or path.stat().st_uid != os.geteuid():
+                continue
+            lock = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove_staged(path)
+        except OSError:  # it lives, or is not ours to change
+            staged = [entry for entry in staged if not entry.name.endswith(path.name)]
+        finally:
+            os.close(lock)
+    for entry in staged:
+        entry.unlink(missing_ok=True)
+
+
+def _remove_staged(path: Path) -> None:
+    for entry in path.glob(f"{STAGED}*"):
+        entry.unlink(missing_ok=True)
+    if any((path / "checkpoints").glob(f"{STAGED}*")):
+        from mlxe_async import checkpoints  # here, because making a folder must not wait for numpy
+
+        checkpoints.remove_staged(path / "checkpoints")
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    about = path.stat()
+    return about.st_dev, about.st_ino
 
 
 def _make_unique(root: Path, name: str) -> Path:

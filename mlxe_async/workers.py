@@ -34,11 +34,11 @@ def serve_roles(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]
     """Build and serve the roles of one process until asked to stop."""
     workshop = Workshop(spec, channel, fds)
     roles = {name: workshop.build(name) for name in spec["roles"]}
-    roles["keeper"] = Keeper(dict(roles), workshop.page, workshop.settings["schedule"]["update_timeout_s"])
+    roles["keeper"] = StateFiles(dict(roles), workshop.page, workshop.settings["schedule"]["update_timeout_s"])
     serve(channel, roles, workshop.page, threaded=spec["threaded"])
 
 
-class Keeper:
+class StateFiles:
     """The verbs by which the roles of a process write their state to files, and take it up from there.
 
     Args:
@@ -56,7 +56,7 @@ class Keeper:
         Returns:
             `nbytes` and `sha256` of the file, and `facts` that the role told besides.
         """
-        from mlxe_async.checkpoints import write_arrays
+        from mlxe_async.array_files import write_arrays
 
         self._tick()
         state = self._roles[name].state()
@@ -73,7 +73,7 @@ class Keeper:
 
     def restore(self, *, name: str, path: str) -> dict[str, Any]:
         """Have the role called `name` go on from what is in a file; returns what it says to that."""
-        from mlxe_async.checkpoints import read_arrays
+        from mlxe_async.array_files import read_arrays
 
         self._tick()
         # The memory and what waited in the lanes are in their segments already.
@@ -251,7 +251,20 @@ class Workshop:
             max_policy_lag=self._max_policy_lag(),
             last_good=last_good,
             promotion=self._promotion(),
+            keep_batch=self._keep_batch,
         )
+
+    def _keep_batch(self, batch: Mapping[str, Array]) -> str | None:
+        from mlxe_async.array_files import write_arrays
+
+        if self.spec.get("crash") is None:
+            return None
+        path = Path(self.spec["crash"]) / f"batch.{self.spec['epoch']}.safetensors"
+        try:
+            write_arrays(path, {name: np.asarray(column) for name, column in batch.items()})
+        except (OSError, ValueError):
+            return None  # a full disk must not hide what is wrong with the numbers
+        return str(path)
 
     def _promotion(self) -> Any:
         from mlxe_async.roles.promotion import REMARKS, Promotion
@@ -405,6 +418,10 @@ def _probe(settings: Mapping[str, Any]) -> dict[str, Any]:
         check_priorities(algorithm)
     except ValueError as error:
         raise _Refused([(("algorithm",), str(error))]) from error
+    capacity = settings["memory"]["capacity_rows"]
+    if algorithm.memory == "replay" and "batch" in table and capacity is not None and algorithm.batch_rows > capacity:
+        message = f"got {algorithm.batch_rows}, expected at most memory.capacity_rows = {capacity}"
+        raise _Refused([(("algorithm", "batch"), message)])
     columns = RowLayout(standard_columns(spaces)).with_columns(algorithm.extra_columns)
     own = algorithm_settings.model_dump(mode="json")
     own.pop("name", None)

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from mlxe_async.cli.console import Console, silence_broken_pipes
+from mlxe_async.cli.console import Console, open_missing_streams, silence_broken_pipes
 from mlxe_async.errors import MlxeError, SettingsError, UnsupportedPlatform
 from mlxe_async.logs.safe import visible
 
@@ -79,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the arguments; by default those of this process.
     """
+    open_missing_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     console = Console(sys.stderr)
     try:

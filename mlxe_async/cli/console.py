@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from mlxe_async.ipc import linux
 from mlxe_async.logs.safe import visible
 
 WHOLE = 4096  # bytes that a pipe reported as writable takes without blocking: PIPE_BUF of Linux
@@ -124,6 +125,18 @@ class Console:
 
 def _down(lines: int) -> str:
     return f"\x1b[{lines}B" if lines > 0 else f"\x1b[{-lines}A" if lines else ""
+
+
+def open_missing_streams() -> None:
+    """Let stdin, stdout and stderr lead to /dev/null where they are closed, so that no file of ours lands there."""
+    missing = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
+    if not missing:
+        return
+    linux.open_missing_std()
+    for name in missing:
+        number = ("stdin", "stdout", "stderr").index(name)
+        stream = os.fdopen(number, "r" if number == 0 else "w", errors="backslashreplace", closefd=False)
+        setattr(sys, name, stream)
 
 
 def silence_broken_pipes() -> None:

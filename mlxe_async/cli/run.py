@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mlxe_async.supervisor import Result, Supervisor
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+DUMPING = (signal.SIGQUIT, signal.SIGUSR1)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -83,13 +84,18 @@ def probed(facts: Mapping[str, Any]) -> Iterator[str]:
 
 async def finish_run(supervisor: Supervisor, *, shows_progress: bool) -> int:
     """Run to the end, showing how it goes and minding signals; returns the exit code."""
+    from mlxe_async.cli.telling import told
     from mlxe_async.cli.view.display import Display
+    from mlxe_async.ipc import linux
 
+    linux.receive_signals()
     console = Console(sys.stderr)
     display = Display(console)
     if shows_progress:
         supervisor.subscribe(display.feed)
         display.start()
+    else:
+        supervisor.subscribe(lambda event: console.line(told(event)) if event.get("loud") else None)
     signals = _Signals(supervisor, console)
     signals.install()
     try:
@@ -129,6 +135,7 @@ class _Signals:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._installed: list[signal.Signals] = []
+        self._before: dict[signal.Signals, Any] = {}
         self.first: signal.Signals | None = None
 
     def install(self) -> None:
@@ -137,11 +144,22 @@ class _Signals:
                 continue  # started under nohup
             self._loop.add_signal_handler(number, self._handle, number)
             self._installed.append(number)
+        # Not the loop's: these are asked for when it is stuck, too.
+        self._before = {number: signal.signal(number, self._dump) for number in DUMPING}
 
     def remove(self) -> None:
         for number in self._installed:
             self._loop.remove_signal_handler(number)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
         self._installed.clear()
+        self._before.clear()
+
+    def _dump(self, number: int, _frame: object) -> None:
+        name = signal.Signals(number).name
+        path = self._supervisor.dump_stacks(name)
+        said = f"stacks and status are in {path}" if path else "there is no run folder to write stacks to"
+        self._loop.call_soon_threadsafe(self._console.line, f"{name}: {said}; the run goes on")
 
     def _handle(self, number: signal.Signals) -> None:
         if self.first is None:

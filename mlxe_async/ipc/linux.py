@@ -138,6 +138,13 @@ def reset_signals() -> None:
     ignore_stop_signals()
 
 
+def receive_signals() -> None:
+    """Unblock all signals, and let the end of a child be heard of, whatever the parent of this process had set."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
 def ignore_stop_signals() -> None:
     """Let SIGINT, SIGTERM and SIGHUP pass without effect, whatever an environment has set meanwhile.
 
@@ -165,6 +172,15 @@ def children() -> list[int]:
         return [int(word) for word in listing.read_text().split()]
     except FileNotFoundError:
         return [pid for pid in all_pids() if _parent(pid) == os.getpid()]
+
+
+def reap_session(session: int) -> None:
+    """Reap what has died of our children that belong to a session: descendants that the first process adopted."""
+    for pid in children():
+        # It may be another's child by now, or have been reaped.
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) == session:
+                os.waitpid(pid, os.WNOHANG)
 
 
 def all_pids() -> list[int]:

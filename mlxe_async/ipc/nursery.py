@@ -31,6 +31,7 @@ _THREAD_POOLS = ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "BLIS")
 ONE_THREAD = {f"{pool}_NUM_THREADS": "1" for pool in _THREAD_POOLS}
 ANSWER_LIMIT_S = 120.0
 STOP_LIMIT_S = 2.0
+REAP_AFTER_S = 1.0
 
 
 _Answer = tuple[Message, list[int]]
@@ -387,6 +388,9 @@ class Nursery:
         if code != 0:
             # What its children had sent into sessions of their own has no guardian any more.
             linux.kill_tagged(f"MLXE_NURSERY={life.tag}")
+            if os.getpid() == 1:
+                # In a container there is nobody else to inherit them.
+                asyncio.get_running_loop().call_later(REAP_AFTER_S, linux.reap_session, life.process.pid)
         if not self._stopped:
             self._deaths.append(time.monotonic())
         status = _status(code)

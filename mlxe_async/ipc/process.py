@@ -166,8 +166,9 @@ class Process:
         self.facts: dict[str, Any] = {}
         "What the child told with its hand-shake."
         self.death = ""
-        self.allowed_s = 0.0
         "How its latest life ended, in a sentence."
+        self.allowed_s = 0.0
+        "The limit, in seconds, that its latest life outstayed, if one did."
         self._nursery = nursery
         self._entry = entry
         self._make_spec = make_spec

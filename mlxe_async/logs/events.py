@@ -49,6 +49,7 @@ class RunStart(Event):
     )
     host: Annotated[dict[str, Any], "Kernel, cores and memory of the host."] = field(default_factory=dict)
     python_path: Annotated[list[str], "Folders from which own code may be imported."] = field(default_factory=list)
+    modules: Annotated[list[str], "Modules that the settings name to be imported."] = field(default_factory=list)
     resumed: Annotated[bool, "Whether the run goes on from a checkpoint."] = False
 
 
@@ -265,7 +266,11 @@ class Ledger(Event):
     torn: Annotated[int, "Rows that failed their checks."] = 0
     kept: Annotated[int, "Rows the memory holds now."] = 0
     capacity: Annotated[int | None, "Rows it can hold."] = None
-    lanes: Annotated[list[dict[str, int]], "The same for each lane."] = field(default_factory=list)
+    overwritten: Annotated[int, "Rows it held that gave way to newer ones."] = 0
+    throttled_s: Annotated[float, "Seconds that executors were held back, in sum, because others lagged behind."] = 0.0
+    lanes: Annotated[list[dict[str, int | str]], "The same for each lane; numbers beyond 2^53 as text."] = field(
+        default_factory=list
+    )
 
 
 @dataclass(frozen=True)
@@ -286,6 +291,14 @@ class Straggler(Event):
 
 
 @dataclass(frozen=True)
+class Starved(Event):
+    """No rows have come in for a while: the learner has nothing to learn from."""
+
+    waited_s: Annotated[float, "Seconds since the last rows or the last update."]
+    waits_for: Annotated[str, "Whom everybody waits for, in words."]
+
+
+@dataclass(frozen=True)
 class StopRequested(Event):
     """Someone asked the run to stop."""
 
@@ -298,6 +311,23 @@ class Warning(Event):  # noqa: A001 - the name of the event in the log; the buil
 
     message: Annotated[str, "What, in words."]
     count: Annotated[int, "How often it was seen so far."] = 1
+    loud: Annotated[bool, "Whether it is told on stderr even if nothing else is."] = False
+
+
+@dataclass(frozen=True)
+class LoopLag(Event):
+    """The supervisor did not get to its work for a while: it was stopped, starved, or blocked by a slow callback."""
+
+    seconds: Annotated[float, "By how much it was late."]
+
+
+@dataclass(frozen=True)
+class Stacks(Event):
+    """Somebody asked what the supervisor is doing, by SIGQUIT, SIGUSR1 or `dump_stacks`; the run goes on."""
+
+    reason: Annotated[str, "Who asked: a signal's name, or a caller's words."]
+    path: Annotated[str | None, "File that has all of it, and the run's status."]
+    stacks: Annotated[str, "What its threads and tasks are doing, cut at 16 KiB."] = ""
 
 
 @dataclass(frozen=True)
@@ -321,6 +351,7 @@ class RunEnd(Event):
     cpu_seconds: Annotated[float, "CPU seconds of all its processes."]
     weights_hash: Annotated[str | None, "SHA-256 of the final flat weights."]
     exit_code: Annotated[int, "What the command returns."]
+    trace: Annotated[str, "The traceback, if a mistake of the program's own ended it."] = ""
 
 
 EVENTS: dict[str, type[Event]] = {event.name: event for event in Event.__subclasses__()}

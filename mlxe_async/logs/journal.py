@@ -87,7 +87,8 @@ class Journal:
             if self._gap and now >= self._warn_at:
                 self._warn_at = now + WARN_S
                 self._sink.shut = True  # for the subscribers only: there is no room for it in the file
-                self._write(WarningEvent(f"log.jsonl cannot be written: {self._sink.cause}"), "supervisor", None)
+                told = WarningEvent(f"log.jsonl cannot be written: {self._sink.cause}", loud=True)
+                self._write(told, "supervisor", None)
                 self._sink.shut = False
                 self._tell()
 

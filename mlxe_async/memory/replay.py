@@ -163,6 +163,8 @@ class ReplayMemory:
             shape.plan_layout.views(buffer, shape.plan_updates, offsets["plans"] + slot * plan_bytes)
             for slot in range(PLAN_SLOTS)
         ]
+        self.mended = 0
+        "Priorities that were no priorities and were replaced, by this keeper."
         self._payload = tuple(column["name"] for column in shape.columns + shape.derived)
         self.reload()
 
@@ -383,6 +385,7 @@ class ReplayMemory:
         if share is not None and share.shape != live.shape:
             raise ValueError(f"drawing: expected probabilities of {len(live)} rows, got an array of {share.shape}")
         if share is None and exponent > 0 and rows:
+            self._mend_priorities(live)
             share = self._ring["priority"][live].astype(np.float64) ** exponent
             share /= share.sum()
         for k in range(updates if rows else 0):
@@ -402,6 +405,15 @@ class ReplayMemory:
         self._whole[_OWED] -= min(drawn, self.owed)
         self._committed.store(self._state)
         return {"slot": slot, "updates": drawn, "rows": rows}
+
+    def _mend_priorities(self, live: Array) -> None:
+        """Give rows whose priority cannot be one the largest there is, as a new row has; they were overwritten."""
+        priority = self._ring["priority"][live]
+        bad = ~(np.isfinite(priority) & (priority >= 0))
+        if bad.any():
+            good = priority[~bad]
+            self._ring["priority"][live[bad]] = max(1e-6, float(good.max())) if len(good) else 1.0
+            self.mended += int(bad.sum())
 
     def gather(self, plan: Mapping[str, Any], k: int, window: int = 1) -> tuple[dict[str, Array], Array]:
         """Copy the k-th minibatch of a plan out of the ring.
@@ -447,7 +459,7 @@ class ReplayMemory:
         slot, late = self._plans[plan["slot"]], 0
         for k in range(plan["updates"]):
             index, new = slot["index"][k, : plan["rows"]], slot["priority"][k, : plan["rows"]]
-            given = new >= 0
+            given = (new >= 0) & np.isfinite(new)
             same = given & (self._ring["stamp"][index] == slot["stamp"][k, : plan["rows"]])
             self._ring["priority"][index[same]] = new[same]
             late += int(given.sum() - same.sum())
@@ -467,6 +479,11 @@ class ReplayMemory:
             {"position": int(p) % 2**64, "rows": int(r), "dropped": int(d), "corrupt": int(c)}
             for p, _, r, d, c in lanes.T
         ]
+
+    @property
+    def overwritten(self) -> int:
+        """Rows that were kept and gave way to newer ones, as of the last look at the counters."""
+        return int(np.maximum(self._head - self.shape.stream_rows, 0).sum())
 
     @property
     def segments(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -57,6 +57,7 @@ class Learner:
         max_policy_lag: nothing generated more than this many versions ago is learned from; None: no bound.
         last_good: weights (P,) of the newest version, to go on from after a restart; None when nothing is published.
         promotion: says when to go back to the best version so far; None: never.
+        keep_batch: writes the batch that made the weights non-finite once too often somewhere, and says where.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Learner:
         max_policy_lag: int | None = None,
         last_good: Array | None = None,
         promotion: Promotion | None = None,
+        keep_batch: Callable[[Mapping[str, Array]], str | None] = lambda _batch: None,
     ) -> None:
         self.algorithm = algorithm
         self.memory = memory
@@ -80,6 +82,8 @@ class Learner:
         self._promotion = promotion
         self._roll_backs = 0
         self._norm: float | None = None
+        self._batch: Mapping[str, Array] = {}
+        self._keep_batch = keep_batch
         if last_good is not None:
             algorithm.set_weights(last_good)
 
@@ -88,7 +92,7 @@ class Learner:
         start_ns = time.monotonic_ns()
         vector = self.algorithm.weights()
         version = self._weights.publish(vector)
-        self._last_good, self._norm = vector, float(np.linalg.norm(vector))
+        self._last_good, self._norm = vector, _norm(vector)
         return {
             "version": version,
             "norm": self._norm,
@@ -115,7 +119,7 @@ class Learner:
         if self._promotion is not None and "promotion" in state:
             self._promotion.go_on(state["promotion"])
         if self._last_good is not None:
-            self._norm = float(np.linalg.norm(self._last_good))
+            self._norm = _norm(self._last_good)
         return {"exact": take_up(self.algorithm, state)}
 
     def learn(
@@ -140,7 +144,7 @@ class Learner:
             `start_ns`, `seconds`, `publish_seconds`.
 
         Raises:
-            NumericError: the weights became non-finite again and again.
+            NumericError: losses or weights became non-finite again and again.
         """
         start_ns = time.monotonic_ns()
         clock = Clock(env_steps=env_steps, episodes=episodes, updates=updates, version=self._weights.version)
@@ -151,7 +155,8 @@ class Learner:
             done = self._learn_rollouts(plan, clock, usable=set_back is None)
         learned_ns = time.monotonic_ns()
         changed = done["updates"] > 0 or set_back is not None
-        done["rolled_back"] = changed and not self._publish_or_roll_back()
+        is_good = done.pop("finite")
+        done["rolled_back"] = changed and not self._publish_or_roll_back(is_good=is_good)
         done["set_back"] = set_back
         done["version"], done["norm"] = self._weights.version, self._norm
         end_ns = time.monotonic_ns()
@@ -181,6 +186,8 @@ class Learner:
             if not len(positions):
                 continue
             priorities = self._update(batch, replace(clock, updates=clock.updates + tally.updates), tally)
+            if not tally.finite:
+                break
             if priorities is not None:
                 self.memory.note_priorities(plan, k, positions, priorities)
         return tally.report()
@@ -217,6 +224,7 @@ class Learner:
         return tally.report()
 
     def _update(self, batch: dict[str, Array], clock: Clock, tally: _Tally) -> Array | None:
+        self._batch = batch
         self._page.enter(self._update_timeout_s)
         try:
             metrics, priorities = self.algorithm.update(batch, clock)
@@ -227,20 +235,32 @@ class Learner:
         tally.add(metrics)
         return None if priorities is None else np.asarray(priorities)
 
-    def _publish_or_roll_back(self) -> bool:
-        try:
-            self.publish()
-        except NonFiniteWeights as error:
-            self._roll_backs += 1
-            if self._roll_backs > ROLL_BACKS_FORGIVEN or self._last_good is None:
-                raise NumericError(
-                    f"learner: expected finite weights, got NaN or infinity {self._roll_backs} times in a row after "
-                    f"version {self._weights.version}; try a smaller learning rate"
-                ) from error
-            self.algorithm.set_weights(self._last_good)
-            return False
-        self._roll_backs = 0
-        return True
+    def _publish_or_roll_back(self, *, is_good: bool) -> bool:
+        """Publish, unless a loss or a weight is not finite; then back to the last good ones, or give up."""
+        cause = None
+        if is_good:
+            try:
+                self.publish()
+            except NonFiniteWeights as error:
+                cause = error
+            else:
+                self._roll_backs = 0
+                return True
+        self._roll_backs += 1
+        if self._roll_backs > ROLL_BACKS_FORGIVEN or self._last_good is None:
+            kept = self._keep_batch(self._batch) if self._batch else None
+            where = f"; the last batch is in {kept}" if kept else ""
+            raise NumericError(
+                f"learner: expected finite losses and weights, got NaN or infinity {self._roll_backs} times in a row "
+                f"after version {self._weights.version}; try a smaller learning rate{where}"
+            ) from cause
+        self.algorithm.set_weights(self._last_good)
+        return False
+
+
+def _norm(vector: Array) -> float:
+    """In double precision: the squares of finite weights may overflow in single."""
+    return math.sqrt(float(np.dot(wide := vector.astype(np.float64), wide)))
 
 
 class _Tally:
@@ -252,6 +272,7 @@ class _Tally:
         self._lag_min: int | None = None
         self._lag_max: int | None = None
         self._lag_sum = 0
+        self.finite = True
 
     def lag(self, lags: Array) -> None:
         low, high = int(lags.min()), int(lags.max())
@@ -264,6 +285,7 @@ class _Tally:
         self.updates += 1
         for name, value in metrics.items():
             self._sums[name] += float(value)
+        self.finite = all(math.isfinite(self._sums[name]) for name in metrics if name.endswith("loss"))
 
     def report(self) -> dict[str, Any]:
         return {
@@ -275,6 +297,7 @@ class _Tally:
             "late_rows": self.late_rows,
             "dropped_rollouts": self.dropped_rollouts,
             "dropped_rows": self.dropped_rows,
+            "finite": self.finite,
             "metrics": {name: self._mean(total) for name, total in self._sums.items()},
         }
 

@@ -193,13 +193,18 @@ class Memorizer:
             Arrays by name: `memory.*`, `waiting.<lane>` (k, bytes of a block), `algorithm.*`, and what the present
             learning phase draws by. And `ingested`, as from `ingest`, and `waiting`: for each lane `epoch` and `count`
             of each block.
+
+        Raises:
+            CorruptRecord: a block that waits cannot be read, so that not all there is can be kept.
         """
         ingested = self.ingest()
         arrays = {f"memory.{name}": view for name, view in self.memory.raw().items()}
         waiting: list[list[dict[str, int]]] = []
         for index, lane in enumerate(self._lanes):
-            blocks, about = self._waiting(lane)
-            lane.seek(self.memory.position(index))
+            try:
+                blocks, about = self._waiting(lane)
+            finally:
+                lane.seek(self.memory.position(index))
             waiting.append(about)
             if blocks:
                 arrays[f"waiting.{index}"] = np.stack(blocks)
@@ -221,14 +226,11 @@ class Memorizer:
         return {"exact": take_up(self.algorithm, state)}
 
     def _waiting(self, lane: Lane) -> tuple[list[Array], list[dict[str, int]]]:
-        """Copies of the blocks that are still in a lane, oldest first, up to one that cannot be read."""
+        """Copies of the blocks that are still in a lane, oldest first."""
         blocks: list[Array] = []
         about: list[dict[str, int]] = []
         for _ in range(lane.backlog()):
-            try:
-                block = lane.read(self._block)
-            except CorruptRecord:
-                break
+            block = lane.read(self._block)
             if block is None:
                 break
             blocks.append(np.frombuffer(self._block, np.uint8).copy())
@@ -263,6 +265,7 @@ class Memorizer:
             "owed": self.owed,
             "held": len(self.memory),
             "late_priorities": late,
+            "mended_priorities": getattr(self.memory, "mended", 0),
             "start_ns": start_ns,
             "seconds": (time.monotonic_ns() - start_ns) / 1e9,
         }

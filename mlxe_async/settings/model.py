@@ -5,7 +5,7 @@ Strict: `true` is no number, `1e3` is no whole number, and there are no NaNs. Ev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
@@ -41,6 +41,13 @@ class Run(Table):
     dir: Folder = Field(default="runs", description="Folder in which run folders are made.")
     python_path: tuple[Folder, ...] = listed(
         max_length=16, description="Folders, relative to the settings file, with your own environments and algorithms."
+    )
+    allow_modules: tuple[str, ...] | None = Field(
+        default=None,
+        strict=False,
+        max_length=64,
+        description="Modules that task.env, task.wrappers and algorithm.name may name, those inside them included; "
+        "left out, any that are installed or in python_path.",
     )
     init_from: Folder | None = Field(
         default=None, description="A run, by its folder or as in runs/, whose saved weights this one begins with."
@@ -364,6 +371,18 @@ class Settings(Table):
     def capacity_rows(self) -> int:
         """Rows the memory holds: as set, or 1024 for each executor."""
         return self.memory.capacity_rows or ROWS_PER_EXECUTOR * self.schedule.executors
+
+    def named_modules(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Key and module of each entry that has code of a module run: `"package.module:Name"`."""
+        yield from (
+            (path, entry.partition(":")[0])
+            for path, entry in (
+                (("task", "env"), self.task.env),
+                *((("task", "wrappers", index), entry) for index, entry in enumerate(self.task.wrappers)),
+                (("algorithm", "name"), self.algorithm.name),
+            )
+            if ":" in entry
+        )
 
     def with_algorithm(self, table: Mapping[str, Any]) -> Settings:
         """The same settings with all keys of `[algorithm]` written out, as its own `Settings` completed them."""

@@ -24,7 +24,7 @@ Class = Literal["cosmetic", "allowed", "forbidden"]
 
 _KEYS: dict[Class, dict[str, str]] = {
     "cosmetic": {
-        "run": "name dir init_from record",
+        "run": "name dir init_from allow_modules record",
         "stop": "env_steps episodes episode_steps updates seconds solved steps_after_solved",
         "schedule": "min_executors memorizer step_timeout_s reset_timeout_s update_timeout_s",
         "supervision": "restart_limit restart_window_s backoff_s backoff_max_s start_timeout_s env_fault_limit "

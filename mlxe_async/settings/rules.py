@@ -71,6 +71,11 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
         message = f'got {settings.learner.promote_best}, expected 0 with schedule.kind = "oa"'
         why = "nobody waits there, so that no result belongs to one iteration and version"
         yield Problem(("learner", "promote_best"), f"{message}: {why}", ("schedule", "kind"))
+    allowed = settings.run.allow_modules
+    for path, module in settings.named_modules():
+        if allowed is not None and not any(f"{module}.".startswith(f"{name}.") for name in allowed):
+            names = f"run.allow_modules ({', '.join(allowed) or 'none'})"
+            yield Problem(path, f'got the module "{module}", expected one of {names}', ("run", "allow_modules"))
     yield from not_plain(("task", "kwargs"), settings.task.kwargs)
     yield from not_plain(("algorithm",), settings.algorithm.model_extra)
 

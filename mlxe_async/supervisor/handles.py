@@ -6,6 +6,7 @@ plan whose learner died is given up (its rows stay in the memory), a test is rep
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -148,8 +149,11 @@ class ExecutorHandle:
         self._in_a_row = self._in_a_row + 1 if interruptible else 1
         if self.lost and not crew.free_running:
             return None
+        held_back = None if self._memorizer.has_room else time.monotonic()
         # A round is finished by all who can: what it leads to must not depend on when the run was asked to stop.
         go_on = await crew.wait_until(self._may_begin) or (crew.alike and not self.lost)
+        if held_back is not None:
+            crew.story.throttled_s += time.monotonic() - held_back
         if not go_on or self._interrupted:
             self._interruptible = False
             return None
@@ -285,7 +289,7 @@ class MemorizerHandle:
     ) -> None:
         self.process = process
         self.owed = self.held = 0
-        self.rows_ingested = self._rows_since = 0
+        self.rows_ingested = self._rows_since = self._mended = 0
         self._crew = crew
         self._updates_per_plan, self._most_owed, self._executors = updates_per_plan, most_owed, executors
         self._under_way = 0
@@ -310,7 +314,7 @@ class MemorizerHandle:
         self.rows_ingested = rows_ingested
 
     async def keep(self, path: str) -> dict[str, Any]:
-        """Have the memory written to a file, all that is committed included; see `workers.Keeper.save`.
+        """Have the memory written to a file, all that is committed included; see `workers.StateFiles.save`.
 
         Raises:
             ProcessDied: the memorizer died meanwhile.
@@ -365,6 +369,12 @@ class MemorizerHandle:
         self._used = None
         self.owed, self.held = plan["owed"], plan["held"]
         self._take_note(plan["ingested"])
+        if plan["mended_priorities"] > self._mended:
+            self._crew.story.warn(
+                "priorities were found that are negative or no numbers; their rows are drawn as new ones are",
+                "memorizer",
+            )
+        self._mended = plan["mended_priorities"]
         # Together with what was taken in between: how much that is depends on the moment, the sum does not.
         self._crew.story.memorized(plan, self._rows_since)
         self._rows_since = 0
@@ -454,12 +464,7 @@ class LearnerHandle:
             done = await self.process.call("learn", role="learner", plan=plan, **moment)
         except ProcessDied:
             self._crew.recorder.note(Ended("", "the learner died"))
-            if "slots" in plan and self.process is not self._memorizer.process:
-                # The plan is given up; a memorizer that lives on would keep its rollouts' room for it.
-                self._memorizer.used(plan)
-            self.busy = False
-            self._crew.delivered.clear()
-            return counters.version
+            return self._give_up(plan)
         except RemoteError as error:
             if error.kind == "NumericError":
                 raise NumericError(error.message) from error
@@ -467,11 +472,7 @@ class LearnerHandle:
                 raise RunFailed(f"learner learning: {error.kind}: {error.message}") from error
             self._crew.recorder.note(Ended("", "an update raised"))
             self._note_failure(error)
-            if "slots" in plan and self.process is not self._memorizer.process:
-                self._memorizer.used(plan)
-            self.busy = False
-            self._crew.delivered.clear()
-            return counters.version
+            return self._give_up(plan)
         self._crew.recorder.note(Learned(**moment, version=done["version"], norm=done["norm"]))
         self._failures = 0
         self.busy = False
@@ -484,6 +485,15 @@ class LearnerHandle:
             publish_ns = round(done["publish_seconds"] * 1e9)
             self._published(done["version"], end_ns - publish_ns, done["publish_seconds"], done["norm"])
         return counters.version
+
+    def _give_up(self, plan: dict[str, Any]) -> int:
+        """Nothing comes of a plan; returns the version that stays."""
+        if "slots" in plan and self.process is not self._memorizer.process:
+            # A memorizer that lives on would keep its rollouts' room for it.
+            self._memorizer.used(plan)
+        self.busy = False
+        self._crew.delivered.clear()
+        return self._crew.counters.version
 
     def _note_failure(self, error: RemoteError) -> None:
         """An update raised: once may be the device's fault, again and again in the same way is the algorithm's."""

@@ -19,7 +19,7 @@ from concurrent.futures import Executor as Pool
 from pathlib import Path
 from typing import Any
 
-from mlxe_async.checkpoints import Written, write_arrays
+from mlxe_async.array_files import Written, write_arrays
 from mlxe_async.errors import MlxeError
 from mlxe_async.ipc.process import Process
 from mlxe_async.rows import Array

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mlxe_async import checkpoints
+from mlxe_async.array_files import read_arrays, read_into
 from mlxe_async.errors import ProcessDied, ResourceError, RunFailed, SettingsError
 from mlxe_async.ipc.lanes import LaneWriter, format_lane
 from mlxe_async.ipc.process import Process, RemoteError
@@ -147,7 +148,7 @@ class ResumePoint:
         assert whole is not None  # noqa: S101 - see state
         saved = state["memory_shape"]
         keeps_memory = saved == {**blueprint.memory_shape.to_json(), "block_rows": blueprint.chunk_rows}
-        learner = checkpoints.read_arrays(whole.path / f"learner{SUFFIX}", lambda name: name.startswith("algorithm."))
+        learner = read_arrays(whole.path / f"learner{SUFFIX}", lambda name: name.startswith("algorithm."))
         self.exact = blueprint.alike and not self.told and keeps_memory and bool(learner)
         self._fill_memory(segments, blueprint, keeps=keeps_memory)
         writer = WeightsWriter(segments["weights"])
@@ -182,9 +183,9 @@ class ResumePoint:
             return
         memory: Any = kind(shape, segments["memory"].buffer)  # type: ignore[arg-type]  # they go together
         for name, target in memory.raw().items():
-            checkpoints.read_into(path, f"memory.{name}", target)
+            read_into(path, f"memory.{name}", target)
         memory.reload()
-        waiting = checkpoints.read_arrays(path, lambda name: name.startswith("waiting."))
+        waiting = read_arrays(path, lambda name: name.startswith("waiting."))
         payload = blueprint.layout.nbytes(blueprint.chunk_rows)
         for lane in range(blueprint.executors):
             segment = segments[f"lane-{lane}"]
@@ -225,7 +226,7 @@ class ResumePoint:
     def own_arrays(self) -> dict[str, Array]:
         """The supervisor's arrays."""
         assert self.whole is not None  # noqa: S101 - see state
-        return checkpoints.read_arrays(self.whole.path / f"{OWN}{SUFFIX}")
+        return read_arrays(self.whole.path / f"{OWN}{SUFFIX}")
 
     async def restore_roles(self, homes: Mapping[str, Process], story: Story, *, free_running: bool) -> None:
         """Have learner, memorizer and executors go on; what cannot, begins afresh, and that is told.

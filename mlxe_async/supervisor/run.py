@@ -4,82 +4,57 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import hashlib
+import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from mlxe_async.errors import (
-    MlxeError,
-    ProcessDied,
-    ResourceError,
-    RunFailed,
-    SettingsError,
-    TaskError,
-    UnsupportedPlatform,
-)
-from mlxe_async.ipc.lanes import begin_epoch, lane_state
+from mlxe_async.errors import MlxeError, ResourceError, RunFailed, UnsupportedPlatform
+from mlxe_async.files import write_new
 from mlxe_async.ipc.nursery import Nursery
 from mlxe_async.ipc.process import Process
-from mlxe_async.ipc.restarts import RestartPolicy
 from mlxe_async.ipc.segments import Segment, available_memory
-from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
+from mlxe_async.ipc.weights import WeightsWriter
 from mlxe_async.logs import events
+from mlxe_async.logs.events import Event
 from mlxe_async.logs.journal import Journal
-from mlxe_async.memory.replay import ReplayMemory, ReplayShape
-from mlxe_async.memory.rollouts import RolloutMemory
+from mlxe_async.logs.safe import redact
 from mlxe_async.rows import Array
 from mlxe_async.run_folder import RunFolder
 from mlxe_async.schedules import POLL_S, Schedule, schedule_of
-from mlxe_async.schedules.soundness import Facts, verdicts
 from mlxe_async.settings import Settings, as_tables, dump_settings
-from mlxe_async.settings.problems import Problem
-from mlxe_async.supervisor.blueprint import Blueprint, Post
+from mlxe_async.supervisor.accounts import memory_of, progress_of, tell_ledger
+from mlxe_async.supervisor.blueprint import Blueprint
 from mlxe_async.supervisor.budget import Bell, Budget, Counters
 from mlxe_async.supervisor.cpu import CpuClock
-from mlxe_async.supervisor.handles import Crew, EvaluatorHandle, ExecutorHandle, LearnerHandle, MemorizerHandle
+from mlxe_async.supervisor.descriptors import reserve_descriptors
+from mlxe_async.supervisor.handles import Crew
 from mlxe_async.supervisor.host import host, versions
-from mlxe_async.supervisor.judge import SolvedJudge
 from mlxe_async.supervisor.keeping import FINAL_LIMIT_S, Keeper
 from mlxe_async.supervisor.listening import Listener
+from mlxe_async.supervisor.probing import probed
 from mlxe_async.supervisor.recording import RECORDING, Ended, NoRecorder, Recorder, Recording
 from mlxe_async.supervisor.replaying import Replay, facts_of
 from mlxe_async.supervisor.results import CheckReport, Result
 from mlxe_async.supervisor.resuming import ResumePoint
 from mlxe_async.supervisor.saving import Saver, published_weights, weights_to_begin_with
+from mlxe_async.supervisor.staff import Staff
 from mlxe_async.supervisor.story import Story
 from mlxe_async.supervisor.waiting import every, first_of, to_the_end
+from mlxe_async.supervisor.watching import stacks, starved, watch_lag
 
-ENTRY, PROBE = "mlxe_async.workers:serve_roles", "mlxe_async.workers:serve_probe"
-PRELOADED = [
-    "numpy",
-    "gymnasium",
-    "mlxe_async.workers",
-    "mlxe_async.tasks.probe",
-    "mlxe_async.algorithms.a3c",
-    "mlxe_async.algorithms.dqn",
-    "mlxe_async.algorithms.ppo",
-    "mlxe_async.roles.executor",
-    "mlxe_async.roles.memorizer",
-    "mlxe_async.roles.evaluator",
-    "mlxe_async.roles.learner",
-]
-# Slow to import and not needed by the probe, which therefore need not wait for it.
-PRELOADED_MEANWHILE = ["torch", "torch.optim"]
-PROBE_LIMIT_S = 120.0
 FINISH_LIMIT_S = 1.5
 ROUND_LIMIT_S = 60.0  # where a round belongs to the result, and nobody waits for the command to end
 STOP_GRACE_S = 1.0
 FIRST_LEDGER_S = 1.0
 CPU_LOOK_S = 0.1
+MISSED_AGAIN_S = 60.0
 SIGNAL_EXITS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 
@@ -110,9 +85,11 @@ class Supervisor:
         self._recorder: Recorder = NoRecorder()
         self._resume = resume
         self._point: ResumePoint | None = None
-        self._started_before = 0
         self._is_whole = self._is_saved = self._is_asked = False
         self._began = time.monotonic()
+        self._dumps = 0
+        self._missed_again_at = 0.0
+        self._loop: asyncio.AbstractEventLoop
         self._subscribers: list[Callable[[dict[str, Any]], None]] = []
         self._queues: list[asyncio.Queue[dict[str, Any] | None]] = []
         self._nursery = Nursery(
@@ -127,9 +104,7 @@ class Supervisor:
         self._facts: dict[str, Any] = {}
         self._cautions: list[str] = []
         self._segments: dict[str, Segment] = {}
-        self._pages: list[ProgressPage] = []
         self._processes: list[Process] = []
-        self._executors: list[ExecutorHandle] = []
         self._solved_at: dict[str, Any] | None = None
         self._drain = asyncio.Event()
         self._folder: RunFolder | None = None
@@ -140,9 +115,7 @@ class Supervisor:
         self._saver: Saver
         self._keeper: Keeper
         self._blueprint: Blueprint
-        self._memorizer: MemorizerHandle
-        self._learner: LearnerHandle
-        self._evaluator: EvaluatorHandle
+        self._staff: Staff
 
     # -- for whoever embeds a run -----------------------------------------------------------------------------------
 
@@ -176,21 +149,8 @@ class Supervisor:
 
     def progress(self) -> dict[str, Any]:
         """How far the run is: counters, rates, lag, recent returns and the share of each stop condition."""
-        seconds = max(1e-9, self._budget.seconds)
-        story = self._story
-        self._counters.episodes_started = self._episodes_started()
-        return {
-            **self._counters.to_json(),
-            "seconds": round(self._budget.seconds, 3),
-            "steps_per_second": round(self._counters.env_steps / seconds, 1),
-            "mean_return": float(np.mean(story.returns)) if story.returns else None,
-            "lag": story.lag,
-            "owed_updates": self._memorizer.owed,
-            "memory_rows": self._memorizer.held,
-            "last_evaluation": story.last_evaluation,
-            "cpu_seconds": self._cpu.by_name(),
-            "stop": {name: round(self._budget.spent(name) / limit, 6) for name, limit in self._budget.limits().items()},
-        }
+        self._counters.episodes_started = self._staff.episodes_started()
+        return progress_of(self._counters, self._budget, self._story, self._staff.memorizer, self._cpu.by_name())
 
     async def check(self) -> CheckReport:
         """Probe the task and compute the memory plan; nothing is started and no folder is made.
@@ -218,6 +178,7 @@ class Supervisor:
             asyncio.CancelledError: the task was cancelled; everything is cleaned up before.
         """
         failure: BaseException | None = None
+        self._loop = asyncio.get_running_loop()
         try:
             await self._start()
             await self._main_loop()
@@ -231,10 +192,50 @@ class Supervisor:
         assert result is not None  # noqa: S101 - without a failure there is a folder and so a result
         return result
 
+    def run_sync(self) -> Result:
+        """`run` for a program without a loop; see there.
+
+        Raises:
+            RuntimeError: a loop is running in this thread, as in a notebook; `run` is to be awaited there.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.run())
+        raise RuntimeError(
+            "Supervisor.run_sync() was called inside a running loop, as a notebook has one, and would block it; "
+            "write `result = await supervisor.run()` instead"
+        )
+
+    def dump_stacks(self, reason: str = "requested") -> Path | None:
+        """Write what all threads and tasks are doing, and the status, to a file in the run folder, and tell the log.
+
+        May be called from a signal handler. Returns the file, None before there is a run folder.
+        """
+        text = stacks()
+        if self._folder is None or self._journal is None or not self._folder.is_there:
+            return None
+        self._dumps += 1
+        status = json.dumps(redact(self.progress())) if hasattr(self, "_staff") else "{}"
+        try:
+            path = self._folder.crash_path / f"supervisor.{os.getpid()}.{self._dumps}.stacks"
+            write_new(path, f"{text}\nstatus: {status}\n".encode("utf-8", "backslashreplace"), durable=False)
+            told: Path | None = path
+        except OSError:
+            told = None
+        event = events.Stacks(reason=reason, path=str(told) if told else None, stacks=text)
+        self._loop.call_soon_threadsafe(self._tell_late, event)
+        return told
+
+    def _tell_late(self, event: Event) -> None:
+        if self._journal is not None:
+            self._story.emit(event)
+
     # -- start up ---------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         began = time.monotonic()
+        reserve_descriptors(self.settings)
         if self._resume is not None:
             self._point = ResumePoint.find(self._resume)
             self._folder = self._point.folder
@@ -263,66 +264,16 @@ class Supervisor:
             )
             for note in (*self._facts["task"]["notes"], *self._cautions):
                 self._story.warn(note)
-            self._make_crew(blueprint)
-        for module, failure in self._nursery.failures.items():
-            raise ResourceError(f"the package {module} cannot be used: {failure['kind']}: {failure['message']}")
+            self._make_staff(blueprint)
         async with asyncio.TaskGroup() as group:
             for process in self._processes:
                 group.create_task(process.start())
 
     @contextlib.asynccontextmanager
     async def _probed(self) -> AsyncIterator[None]:
-        """Start the nursery, have its first child judge task and algorithm, and import the rest meanwhile."""
-        await self._nursery.start(PRELOADED, list(self.settings.run.python_path))
-        spec = {"settings": self.settings.model_dump(mode="json")}
-        limits = RestartPolicy(limit=0, start_timeout_s=PROBE_LIMIT_S, call_limit_s=PROBE_LIMIT_S)
-        process = Process(lambda: self._nursery, "mlxe-probe", PROBE, lambda _epoch: spec, policy=limits)
-        self._processes.append(process)
-        async with asyncio.TaskGroup() as group:
-            try:
-                await process.start()
-                watcher = group.create_task(process.run())
-                importing = group.create_task(self._nursery.preload(PRELOADED_MEANWHILE))
-                async with asyncio.timeout(PROBE_LIMIT_S):
-                    self._take_facts(await process.call("probe"))
-            except (ProcessDied, RunFailed, TimeoutError) as error:
-                raise TaskError(f'the probe of task.env = "{self.settings.task.env}" failed: {error}') from error
+        async with probed(self._nursery, self.settings, self._processes) as found:
+            self.settings, self._facts, self._cautions = found.settings, found.facts, found.cautions
             yield
-            await importing
-            await process.stop(0.2)
-            await watcher
-        self._processes.remove(process)
-
-    def _take_facts(self, facts: dict[str, Any]) -> None:
-        if "task_error" in facts:
-            raise TaskError(f"{self.settings.places.of(('task', 'env'))}: {facts['task_error']}")
-        if "problems" in facts:
-            problems = [Problem(tuple(p["path"]), p["message"]) for p in facts["problems"]]
-            raise SettingsError([self.settings.places.line(problem) for problem in problems])
-        self._facts = facts
-        self.settings = self.settings.with_defaults(facts["defaults"])
-        self._judge_soundness()
-
-    def _judge_soundness(self) -> None:
-        """Refuse what an algorithm cannot learn from under this schedule; what is merely odd is told by the log."""
-        schedule, facts = self.settings.schedule, self._facts
-        found = list(
-            verdicts(
-                Facts(
-                    kind=schedule.kind,
-                    memory=facts["memory_kind"],
-                    off_policy=facts["off_policy"],
-                    bootstraps=facts["bootstraps"],
-                    sync=schedule.sync,
-                    unfinished=getattr(schedule, "unfinished", None),
-                    max_policy_lag=getattr(schedule, "max_policy_lag", None),
-                )
-            )
-        )
-        refused = [Problem(verdict.key, verdict.message, verdict.other) for verdict in found if verdict.refused]
-        if refused:
-            raise SettingsError([self.settings.places.line(problem) for problem in refused])
-        self._cautions = [verdict.message for verdict in found]
 
     def _open_folder(self, blueprint: Blueprint) -> None:
         # Written back with the algorithm's defaults, which only the probe knows.
@@ -356,6 +307,7 @@ class Supervisor:
                 versions=about,
                 host=machine,
                 python_path=list(settings.run.python_path),
+                modules=sorted({module for _, module in settings.named_modules()}),
                 resumed=point is not None,
             )
         )
@@ -398,14 +350,9 @@ class Supervisor:
         for change in point.told:
             self._story.warn(f"the run goes on with another {change}")
 
-    def _make_crew(self, blueprint: Blueprint) -> None:
-        """All wiring in one place: which process holds which role, which handle talks to which process."""
-        settings, schedule = self.settings, self.settings.schedule
-        homes: dict[str, Process] = {}
-        for post in blueprint.posts:
-            process = self._make_process(post)
-            self._processes.append(process)
-            homes.update(dict.fromkeys(post.roles, process))
+    def _make_staff(self, blueprint: Blueprint) -> None:
+        assert self._folder is not None  # noqa: S101 - it was just opened
+        settings = self.settings
         crew = Crew(
             self._budget,
             self._counters,
@@ -415,58 +362,31 @@ class Supervisor:
             alike=blueprint.alike,
             recorder=self._recorder,
         )
-        self._memorizer = MemorizerHandle(
-            homes["memorizer"],
+        self._staff = staff = Staff(
+            settings,
+            blueprint,
+            self._segments,
+            self._nursery,
             crew,
-            updates_per_plan=getattr(schedule, "updates_per_publish", None),
-            most_owed=getattr(schedule, "max_owed_updates", None),
-            executors=blueprint.executors,
-        )
-        self._learner = LearnerHandle(
-            homes["learner"],
-            crew,
-            self._memorizer,
-            started=self._episodes_started,
-            cpu_seconds=lambda: self._cpu_seconds(without="mlxe-eval"),
-        )
-        names = [f"executor-{index}" for index in range(blueprint.executors)]
-        asked = Words(self._segments["control"].buffer, blueprint.asked_offset, names)
-        self._executors = [
-            ExecutorHandle(
-                index,
-                homes[names[index]],
-                crew,
-                self._memorizer,
-                blueprint.envs,
-                unfinished=getattr(schedule, "unfinished", "keep"),
-                ask=functools.partial(asked.set, names[index]),
-                most_rollouts=blueprint.most_rollouts,
-            )
-            for index in range(blueprint.executors)
-        ]
-        self._evaluator = EvaluatorHandle(
-            homes.get("evaluator"),
-            crew,
-            weights=WeightsReader(self._segments["weights"]),
-            tested=WeightsWriter(self._segments["tested"]),
-            parameters=blueprint.parameters,
-            judge=SolvedJudge(settings.evaluation.passes),
-            in_flight=settings.evaluation.in_flight,
+            Listener(self._story, self._drain),
+            crash=self._folder.crash_path,
             judged=self._saver.tested,
             solved=self._on_solved,
+            cpu_seconds=lambda: self._cpu_seconds(without="mlxe-eval"),
         )
-        self._crew, self._homes = crew, homes
+        self._processes += staff.processes
         if self._point is not None:
-            self._restore_handles(self._point)
+            memory = memory_of(blueprint, self._segments)
+            staff.restore(self._point, sum(lane["rows"] for lane in memory.ledger()))
         self._keeper = Keeper(
             settings,
             crew,
             self._saver,
-            executors=self._executors,
-            memorizer=self._memorizer,
-            learner=self._learner,
-            evaluator=self._evaluator,
-            homes=homes,
+            executors=staff.executors,
+            memorizer=staff.memorizer,
+            learner=staff.learner,
+            evaluator=staff.evaluator,
+            homes=staff.homes,
             published=self._published,
             more=self._facts_to_keep,
             disk=self._disk,
@@ -484,54 +404,6 @@ class Supervisor:
             "cpu_seconds": self._cpu.by_name(),
         }
 
-    def _restore_handles(self, point: ResumePoint) -> None:
-        state = point.state
-        ingested = sum(lane["rows"] for lane in self._memory().ledger())
-        self._crew.returns.update({int(version): returns for version, returns in state["returns"].items()})
-        if self._crew.alike:
-            self._crew.excused.update(state["delivered"])
-        self._started_before = point.restore_handles(
-            self._executors, self._memorizer, self._learner, self._evaluator, ingested
-        )
-
-    def _make_process(self, post: Post) -> Process:
-        settings, schedule = self.settings, self.settings.schedule
-        lanes = [self._segments[name] for name in post.segments if name.startswith("lane-")]
-        writes_lanes = any(role.startswith("executor") for role in post.roles)
-        silences = [schedule.step_timeout_s] if writes_lanes else []
-        if not writes_lanes or "learner" in post.roles:
-            silences.append(schedule.update_timeout_s)
-        pages = [ProgressPage(self._segments["control"].buffer, page * PAGE_BYTES) for page in post.pages]
-        self._pages += pages
-
-        def before_start(_epoch: int) -> None:
-            # Only now the old writer is known to be dead.
-            for lane in lanes if writes_lanes else ():
-                begin_epoch(lane)
-
-        supervision = settings.supervision
-        return Process(
-            lambda: self._nursery,
-            post.name,
-            ENTRY,
-            lambda epoch: self._blueprint.spec(post, epoch, {str(e.index): e.next_episodes for e in self._executors}),
-            lambda: {name: self._segments[name].fd for name in post.segments},
-            ProgressPages(pages),
-            RestartPolicy(
-                limit=supervision.restart_limit,
-                window_s=supervision.restart_window_s,
-                backoff_s=supervision.backoff_s,
-                backoff_max_s=supervision.backoff_max_s,
-                start_timeout_s=supervision.start_timeout_s,
-                silence_s=max(silences),
-                seed=settings.run.seed,
-            ),
-            Listener(self._story, self._drain),
-            before_start,
-            stdout_path=self._output_path(post.name),
-            oom_score_adj=500 if writes_lanes else 0,
-        )
-
     # -- main loop ----------------------------------------------------------------------------------------------------
 
     async def _main_loop(self) -> None:
@@ -540,7 +412,14 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             watchers = [group.create_task(process.run()) for process in self._processes]
             watchers += [
-                group.create_task(work) for work in (self._keep_status(), self._keep_ledger(), self._keep_time())
+                group.create_task(work)
+                for work in (
+                    self._keep_status(),
+                    self._keep_ledger(),
+                    self._keep_time(),
+                    watch_lag(self._story),
+                    starved(self._staff, self._story),
+                )
             ]
             if self._replay is None:
                 watchers.append(group.create_task(self._keep_draining()))
@@ -553,7 +432,7 @@ class Supervisor:
             await asyncio.wait([schedule, stopped], return_when=asyncio.FIRST_COMPLETED)
             if not schedule.done():
                 # What is under way may be finished, in a bounded time.
-                if self._crew.alike:
+                if self._staff.crew.alike:
                     asked = group.create_task(self._bell.wait_until(lambda: self._is_asked))
                     await asyncio.wait([schedule, asked], timeout=ROUND_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
                     asked.cancel()
@@ -569,24 +448,30 @@ class Supervisor:
     async def _follow(self, who_waits: Schedule) -> None:
         point, budget = self._point, self._budget
         if point is not None:
-            await point.restore_roles(self._homes, self._story, free_running=self._crew.free_running)
+            await point.restore_roles(self._staff.homes, self._story, free_running=self._staff.crew.free_running)
             self._is_whole = True
-            if not self._crew.free_running and not self._crew.excused:
+            if not self._staff.crew.free_running and not self._staff.crew.excused:
                 # The last test may have been cut short; if it was not, nothing is due.
-                await self._evaluator.evaluate(self._counters.version)
+                await self._staff.evaluator.evaluate(self._counters.version)
         self._is_whole = True
+        staff = self._staff
         if self._replay is not None:
-            await self._replay.follow(self._homes, self._story, self._counters, self._bell)
+            await self._replay.follow(staff.homes, self._story, self._counters, self._bell)
             self._replayed = self._replay.verdict(_digest(self._published()))
             return
-        await who_waits(self._executors, self._memorizer, self._learner, self._evaluator, budget)
+        await who_waits(staff.executors, staff.memorizer, staff.learner, staff.evaluator, budget)
 
     async def _save_all(self) -> None:
         """The last checkpoint: a whole one, if all is known of what was done so far."""
         if self._is_whole and self._keeper.at_rest:
-            with contextlib.suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(FINAL_LIMIT_S):
                     self._is_saved = await self._keeper.save()
+            except TimeoutError:
+                self._story.warn(
+                    f"the last whole checkpoint was not complete after {FINAL_LIMIT_S:g} s: only the newest weights "
+                    "are saved, and the run can go on from the whole checkpoint before"
+                )
         else:
             self._story.warn(
                 "stopped in the middle of a round: the newest weights are saved, and the run can go on from the whole "
@@ -596,28 +481,43 @@ class Supervisor:
     async def _keep_status(self) -> None:
         async for _ in every(self.settings.logs.status_interval_s):
             self._look_at_cpu()
+            self._check_folder()
             self._write_status("running")
-            living = sum(1 for executor in self._executors if executor.lost is None)
+            living = sum(1 for executor in self._staff.executors if executor.lost is None)
             if living < self.settings.schedule.min_executors:
-                lost = next(executor.lost for executor in self._executors if executor.lost)
+                lost = next(executor.lost for executor in self._staff.executors if executor.lost)
                 raise RunFailed(
                     f"expected at least {self.settings.schedule.min_executors} executors (schedule.min_executors), "
                     f"{living} are left; {lost}"
                 )
+
+    def _check_folder(self) -> bool:
+        """Whether the run folder is where it was; told loudly when it is not, once a minute."""
+        assert self._folder is not None  # noqa: S101 - there is a folder as long as there is a status
+        if self._folder.is_there:
+            return True
+        if time.monotonic() >= self._missed_again_at:
+            self._missed_again_at = time.monotonic() + MISSED_AGAIN_S
+            self._story.warn(
+                f"the run folder {self._folder.path} cannot be found any more: it was removed or renamed while the run "
+                "goes on; nothing can be saved there, and the run will end with exit code 4",
+                loud=True,
+            )
+        return False
 
     async def _keep_ledger(self) -> None:
         await asyncio.sleep(min(FIRST_LEDGER_S, self.settings.logs.ledger_interval_s))
         self._tell_ledger()
         async for _ in every(self.settings.logs.ledger_interval_s):
             self._tell_ledger()
-            self._story.emit(self._story.bottleneck(len(self._executors)))
+            self._story.emit(self._story.bottleneck(len(self._staff.executors)))
 
     async def _keep_draining(self) -> None:
         """Long rollouts commit in the middle; then the lanes get their room back before anybody waits."""
         while True:
             await self._drain.wait()
             self._drain.clear()
-            await self._memorizer.ingest()
+            await self._staff.memorizer.ingest()
 
     async def _keep_time(self) -> None:
         if self.settings.stop.seconds is not None:
@@ -637,7 +537,7 @@ class Supervisor:
             )
 
     def _on_solved(self, version: int, flat: Array) -> None:
-        at = self._learner.publications.get(version)
+        at = self._staff.learner.publications.get(version)
         if at is None:
             return
         self._solved_at = {"version": version, **at}
@@ -659,26 +559,23 @@ class Supervisor:
         await self._nursery.stop()
         result = None
         if self._folder is not None and self._journal is not None:
-            if hasattr(self, "_memorizer"):
+            if hasattr(self, "_staff"):
                 try:
                     self._tell_ledger()
                 except MlxeError as error:  # damaged shared memory has no account, but the run still has its end
                     self._story.warn(str(error))
-                self._story.emit(self._story.bottleneck(max(1, len(self._executors))))
+                self._story.emit(self._story.bottleneck(max(1, len(self._staff.executors))))
             result = self._end(flat, failure)
             self._journal.close()
         if self._folder is not None:
             self._folder.close()
-        # Views keep their mapping, and a mapping its descriptor: drop whoever holds one. Processes and their channels
-        # hold each other until the garbage collector comes by, and that may be long after.
-        for page in self._pages:
-            page.release()
-        self._pages.clear()
+        # Processes and their channels hold each other until the garbage collector comes by, and that may be long after.
         self._processes.clear()
-        self._executors.clear()
         self._budget.at_boundary = None
-        for name in ("_keeper", "_memorizer", "_learner", "_evaluator", "_crew", "_homes"):
-            self.__dict__.pop(name, None)
+        if hasattr(self, "_staff"):
+            self._staff.release()
+            del self._staff
+        self.__dict__.pop("_keeper", None)
         for segment in self._segments.values():
             segment.close()
         return result
@@ -690,6 +587,8 @@ class Supervisor:
         if failure is not None:
             reason = "cancelled" if isinstance(failure, asyncio.CancelledError) else f"failed: {failure}"
             exit_code = failure.exit_code if isinstance(failure, MlxeError) else 3
+        elif not self._check_folder():
+            reason, exit_code = f"the run folder was removed while it ran ({reason})", ResourceError.exit_code
         digest = _digest(flat)
         self._end_recording(digest)
         result = Result(
@@ -716,16 +615,17 @@ class Supervisor:
                 cpu_seconds=self._cpu.total(),
                 weights_hash=digest,
                 exit_code=exit_code,
+                trace=_trace(failure),
             )
         )
-        if hasattr(self, "_memorizer"):
+        if hasattr(self, "_staff"):
             self._write_status(reason)
         return result
 
     def _end_recording(self, digest: str | None) -> None:
         if not isinstance(self._recorder, Recording):
             return
-        if digest is None or not hasattr(self, "_learner") or self._learner.busy:
+        if digest is None or not hasattr(self, "_staff") or self._staff.learner.busy:
             self._recorder.note(Ended("", "the run ended in the middle of an update"))
         else:
             self._recorder.note(Ended(digest))
@@ -737,9 +637,6 @@ class Supervisor:
 
     def _published(self) -> tuple[int, Array] | None:
         return published_weights(self._segments["weights"], self._blueprint.parameters)
-
-    def _episodes_started(self) -> int:
-        return self._started_before + sum(executor.episodes_started for executor in self._executors)
 
     def _look_at_cpu(self) -> None:
         self._cpu.look(self._living())
@@ -756,29 +653,23 @@ class Supervisor:
 
     def _write_status(self, state: str) -> None:
         assert self._folder is not None  # noqa: S101 - there is a folder as long as there is a status
+        if not self._folder.is_there:
+            return
         try:
             self._folder.write_status({"state": state, "pid": os.getpid(), "run": self._folder.name, **self.progress()})
         except ResourceError as error:
             self._story.warn(str(error))
 
     def _tell_ledger(self) -> None:
-        memory, lanes = self._memory(), []
-        for index, taken in enumerate(memory.ledger()):
-            state = lane_state(self._segments[f"lane-{index}"])
-            backlog = (state.commit - taken["position"]) % 2**64
-            lanes.append({"committed_blocks": state.commit, "backlog_blocks": backlog, **taken})
-        ingested = sum(lane["rows"] for lane in lanes)
-        waiting = sum(lane["backlog_blocks"] for lane in lanes)
         former = self._point.former_rows if self._point else 0
-        held, capacity = self._memorizer.held, self._blueprint.memory_shape.capacity
-        self._story.ledger(lanes, ingested, waiting, kept=held, capacity=capacity, former=former)
+        tell_ledger(self._blueprint, self._segments, self._staff.memorizer, self._story, former=former)
 
-    def _memory(self) -> ReplayMemory | RolloutMemory:
-        shape, buffer = self._blueprint.memory_shape, self._segments["memory"].buffer
-        return ReplayMemory(shape, buffer) if isinstance(shape, ReplayShape) else RolloutMemory(shape, buffer)
 
-    def _output_path(self, name: str) -> str | None:
-        return str(self._folder.crash_path / f"{name}.output") if self._folder else None
+def _trace(failure: BaseException | None) -> str:
+    """The traceback of a mistake of our own; what was raised on purpose says all in a sentence."""
+    if failure is None or isinstance(failure, MlxeError | asyncio.CancelledError):
+        return ""
+    return "".join(traceback.format_exception(failure))
 
 
 def _digest(flat: tuple[int, Array] | None) -> str | None:

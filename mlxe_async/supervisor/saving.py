@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mlxe_async import checkpoints
-from mlxe_async.errors import MlxeError, SettingsError
+from mlxe_async.errors import MlxeError, ResourceError, SettingsError
 from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.weights import WeightsReader
 from mlxe_async.logs import events
@@ -116,6 +116,7 @@ class Saver:
         Raises:
             ResourceError: it cannot be made.
         """
+        self._check_folder()
         return checkpoints.stage(self._folder.checkpoints_path, number)
 
     def drop_staged(self, number: int) -> None:
@@ -155,6 +156,11 @@ class Saver:
                 self._write_best(best, state["solved_at"])
             return self._write(version, flat, about, number, files, began)
 
+    def _check_folder(self) -> None:
+        # Else it would be made again, without the log and all else.
+        if not self._folder.is_there:
+            raise ResourceError(f"the run folder {self._folder.path} cannot be found any more")
+
     def _write_best(self, best: _Best, solved_at: Any) -> None:
         about = {"solved": False, "best": True, "score": best.score, "counters": best.counters, "solved_at": solved_at}
         if self._write(best.version, best.flat, about):
@@ -187,6 +193,7 @@ class Saver:
         began = began or time.monotonic()
         keep = self._settings.checkpoint.keep
         try:
+            self._check_folder()
             if files is None:
                 size = self._folder.save_checkpoint(number, tensors, facts, keep)
             else:

@@ -29,7 +29,7 @@ class Story:
     def __init__(self, journal: Journal, counters: Counters, budget: Budget) -> None:
         self._journal, self._counters, self._budget = journal, counters, budget
         self.busy: dict[str, float] = defaultdict(float)
-        self.waits: dict[str, float] = defaultdict(float)
+        self.throttled_s = 0.0
         self.returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self.lag: dict[str, Any] = {"min": None, "mean": None, "max": None}
         self.last_evaluation: dict[str, Any] | None = None
@@ -41,6 +41,7 @@ class Story:
     def generated(self, index: int, report: dict[str, Any]) -> None:
         """An executor delivered a rollout; the counters include it already."""
         self.busy[f"executor-{index}"] += report["seconds"] - report["lane_wait_s"]
+        self.throttled_s += report["lane_wait_s"]
         self._emit(
             events.PhaseEvent(
                 phase="generate",
@@ -111,7 +112,7 @@ class Story:
             self._emit(events.BestPromoted(**done["set_back"], version=done["version"]), "learner")
         if done["rolled_back"]:
             self.warn(
-                "learner: the updated weights were not finite; it went back to the last published ones", "learner"
+                "learner: losses or updated weights were not finite; it went back to the last published ones", "learner"
             )
 
     def published(self, version: int, start_ns: int, seconds: float, norm: float | None) -> None:
@@ -170,10 +171,10 @@ class Story:
         """An executor is given up for good."""
         self.warn(f"executor {index} is given up: {why}", "executor", index)
 
-    def warn(self, message: str, role: str = "supervisor", idx: int | None = None) -> None:
-        """Something is odd and the run goes on."""
+    def warn(self, message: str, role: str = "supervisor", idx: int | None = None, *, loud: bool = False) -> None:
+        """Something is odd and the run goes on; `loud`: whoever started it should know now."""
         self._warned[message] += 1
-        self._emit(events.Warning(message=message, count=self._warned[message]), role, idx)
+        self._emit(events.Warning(message=message, count=self._warned[message], loud=loud), role, idx)
 
     # -- processes: `ipc.process.ProcessListener` ------------------------------------------------------------------
 
@@ -243,6 +244,7 @@ class Story:
         *,
         kept: int,
         capacity: int,
+        overwritten: int = 0,
         former: int = 0,
     ) -> None:
         """The account of rows. What is not yet taken in is known in blocks, and exactly only when there are none.
@@ -261,7 +263,9 @@ class Story:
                 torn=sum(lane["corrupt"] for lane in lanes),
                 kept=kept,
                 capacity=capacity,
-                lanes=lanes,
+                overwritten=overwritten,
+                throttled_s=round(self.throttled_s, 3),
+                lanes=[{name: _exact(number) for name, number in lane.items()} for lane in lanes],
             )
         )
 
@@ -320,3 +324,8 @@ def role_of(name: str) -> tuple[str, int | None]:
             index = name.removeprefix(prefix).removeprefix("-")
             return role, int(index) if index else None
     return "supervisor", None
+
+
+def _exact(number: int) -> int | str:
+    """Text beyond 2^53, where readers of JSON that know only floats would round it."""
+    return number if abs(number) <= 2**53 else str(number)

@@ -347,6 +347,12 @@ class Case:
         self.runs.append(run)
         return run
 
+    def resumed(self, run, *more, **how):
+        """The command asked to go on with this run, by its own settings and what is given besides."""
+        folder = str((run.runs / "latest").resolve())
+        program = ["-m", "mlxe_async", "--resume", folder, "--no-progress", *more]
+        return self.start_raw(None, program=program, runs=run.runs, **how)
+
     def driver(self, text, tables=None, **how):
         """A program of its own that embeds runs: gets the settings file as its argument."""
         tables = merged(BASE, {"run": {"seed": self.seed}}, tables or {})

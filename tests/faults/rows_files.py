@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import struct
 import subprocess
 import time
 
-from fault_runs import PYTHON, ROOT, SLOW_START_S, missing, row
+from fault_runs import PYTHON, ROOT, SLOW_START_S, row
 
 from mlxe_async.errors import MlxeError
 from mlxe_async.run_folder import load_checkpoint
@@ -360,16 +361,93 @@ def _(case):
     case.want(got == 3 and "format" in run.error(), f"exit 3 and the format is named ({got}: {run.error()[-300:]})")
 
 
-missing(
-    "K5",
-    "resume with changed settings",
-    "cosmetic, allowed, forbidden: a table; the difference is printed",
-    "there is no resume, only run.init_from (weights of another run)",
-)
-missing("K6", "resume twice at once, or while the first lives", "as R1", "there is no resume")
-missing(
-    "K7",
-    "resume exactly",
-    "2N steps = N, kill, resume, N, bit for bit",
-    "there is no resume; a checkpoint holds weights and counters, no memory and no generators",
-)
+def stopped_run(case, tables=None, steps=400):
+    """A run that was asked to stop after so many steps, whole checkpoint included."""
+    run = case.start({}, {"stop": {"env_steps": 10_000_000}, **(tables or {})})
+    run.reached(steps)
+    case.stops(run)
+    return run
+
+
+@row("K5", "resume with changed settings", "cosmetic, allowed, forbidden: a table; the difference is printed", ci=1)
+def _(case):
+    """Every key has its class; then cosmetic and allowed changes, and forbidden ones."""
+    from mlxe_async.settings import settings_schema
+    from mlxe_async.settings.resuming import CLASSES
+
+    named = schema_keys(settings_schema())
+    case.want(named - {("algorithm", "name")} <= set(CLASSES), f"every key has a class ({named - set(CLASSES)})")
+    run = stopped_run(case)
+    forbidden = ("run.seed=77", 'task.env="CartPole-v1"', "schedule.envs_per_executor=2", 'algorithm.name="dqn"')
+    refused = case.resumed(run, *(word for change in forbidden[:3] for word in ("--set", change)))
+    case.want(refused.ended() == 2, f"forbidden: exit 2 ({refused.ended()}: {refused.error()[-300:]})")
+    for change in forbidden[:3]:
+        case.want(change.partition("=")[0] in refused.error(), f"{change} is named ({refused.error()[-600:]})")
+    case.want("-> 77" in refused.error(), "old and new are printed")
+    case.want("Traceback" not in refused.error(), "no traceback")
+    steps = run.steps()
+    fine = ("logs.status_interval_s=0.5", "schedule.executors=3", f"stop.env_steps={steps + 500}")
+    again = case.resumed(run, *(word for change in fine for word in ("--set", change)))
+    case.checks(again, 0)
+    for told in again.all("run_resume")[:1]:
+        case.want(any("schedule.executors: 2 -> 3" in line for line in told["changed"]), f"told ({told['changed']})")
+        case.want(not any("status_interval" in line for line in told["changed"]), "what is cosmetic is not")
+    case.want(again.all("run_resume"), "allowed: it goes on")
+    case.saw(f"{len(CLASSES)} keys have a class")
+
+
+def schema_keys(schema):
+    """(table, key) of everything that a settings file may say, but for the free tables."""
+    defs = schema.get("$defs", {})
+
+    def resolved(node):
+        while "$ref" in node:
+            node = defs[node["$ref"].rsplit("/", 1)[1]]
+        return node
+
+    found = set()
+    for table, node in schema["properties"].items():
+        for choice in [resolved(node), *map(resolved, node.get("oneOf", node.get("anyOf", [])))]:
+            if table != "algorithm":
+                found |= {(table, key) for key in choice.get("properties", {})}
+    return found
+
+
+@row("K6", "resume twice at once, or while the first lives", "as R1", ci=1)
+def _(case):
+    """Two commands at once over a run that was stopped."""
+    run = stopped_run(case)
+    more = ("--set", f"stop.env_steps={run.steps() + 1000}")
+    both = [case.resumed(run, *more), case.resumed(run, *more)]
+    codes = sorted(one.ended() for one in both)
+    case.want(codes == [0, 75], f"one goes on, the other exits 75 ({codes}: {[o.error()[-150:] for o in both]})")
+    case.want(not any("Traceback" in one.error() for one in both), "no traceback")
+    case.want(len(both[0].all("run_resume")) == 1, "it was resumed once")
+    case.nothing_left(run)
+
+
+@row("K7", "resume exactly", "2N steps = N, kill, resume, N, bit for bit", ci=1)
+def _(case):
+    """CartPole, `is`, one executor: SIGKILL after a whole checkpoint, then --resume."""
+    tables = {
+        "run": {"name": "fault", "seed": case.seed},
+        "task": {"env": "CartPole-v1"},
+        "stop": {"env_steps": 4000},
+        "schedule": {"kind": "is", "executors": 1},
+        "checkpoint": {"interval_s": 0, "interval_steps": 400},
+        "algorithm": {"name": "a3c", "min_updates": 4, "batch": 64},
+    }
+    plain = case.start_raw(tables)
+    case.checks(plain, 0)
+    killed = case.start_raw(tables)
+    killed.told("checkpoint")
+    killed.signal(signal.SIGKILL)
+    case.want(killed.ended() == 137, f"it was killed before its end ({killed.ended()})")
+    again = case.resumed(killed)
+    case.want(again.ended() == 0, f"exit code 0 ({again.ended()}: {again.error()[-300:]})")
+    case.nothing_left(again)
+    for told in again.all("run_resume")[:1]:
+        case.want(told["exact"] and told["previous_run_died"], f"it goes on exactly ({told})")
+        case.saw(f"from step {told['env_steps']} of 4000")
+    hashes = [run.all("run_end")[-1]["weights_hash"] for run in (plain, again)]
+    case.want(hashes[0] == hashes[1], f"the weights are the same, bit for bit ({hashes})")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -32,11 +34,15 @@ def refused(case, run, code, words="", seconds=SLOW_START_S):
     ci=1,
 )
 def _(case):
-    """A run goes on in the folder of one that lives, as far as the command can be asked to."""
+    """--resume of the folder of a run that lives."""
     run = case.start({}, ENDLESS)
     run.reached(100)
-    resumed = case.start({}, {"run": {"resume": str(run.runs / "latest")}})
-    case.want(resumed.ended() == 75, f"exit code 75 ({resumed.ended()}: {resumed.error()[-200:]})")
+    second = case.resumed(run)
+    case.want(second.ended() == 75, f"exit code 75 ({second.ended()}: {second.error()[-200:]})")
+    said = second.error().splitlines()[-1]
+    began = json.loads((run.runs / "latest" / "lock").read_text())["since"]
+    for name, word in (("pid", str(run.pid)), ("host", socket.gethostname()), ("start", began)):
+        case.want(word in said, f"the {name} of the first is named ({said})")
     case.want(run.reached(run.steps() + 100), "the first is untouched")
     run.signal(signal.SIGTERM)
     case.want(run.ended(30) == 143, "the first ends as asked")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import os
 import random
 import signal
@@ -11,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 import leaks
-from fault_runs import ROOT, missing, out_of_reach, pause, row
+from fault_runs import ROOT, out_of_reach, pause, row
 from rows_files import refused
 from rows_learning import segment_of
 
@@ -72,8 +73,23 @@ def _(case):
     ci=1,
 )
 def _(case):
-    """A module beside site-packages, without run.allow_modules."""
-    refused(case, {"task": {"env": "this:Zen-v0"}}, "allow", seconds=8.0)
+    """A module in python_path as environment, as wrapper and as algorithm; then one that is allowed."""
+    folder = case.folder / "modules"
+    folder.mkdir()
+    marker = case.folder / "it-ran"
+    (folder / "foreign.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    run = {"python_path": [str(folder)], "allow_modules": ["mlxe_async.testing"]}
+    for tables in (
+        {"task": {"env": "foreign:X-v0"}},
+        {"task": {"wrappers": ["foreign:Wrapper"]}},
+        {"algorithm": {"name": "foreign:Learner"}},
+    ):
+        refused(case, {"run": run, **tables}, "allow_modules", seconds=3.0)
+    case.want(not marker.exists(), "nothing of it ran")
+    fine = case.start({}, {"stop": {"env_steps": 200}, "run": run})
+    case.checks(fine, 0)
+    told = fine.all("run_start")[0]["modules"]
+    case.want(told == ["mlxe_async.testing"], f"run_start tells the modules ({told})")
 
 
 @row("T4", "arguments for the environment as a way in", "JSON types only, bounded in size and depth; exit 2", ci=1)
@@ -290,7 +306,17 @@ def _(case):
     case.want(run.temporary.stat().st_mtime_ns == run.temporary_before, "nothing was ever made in TMPDIR")
 
 
-missing("T19", "a dependency with a known hole", "pinned hashes, pip-audit", "no audit of dependencies is part of tox")
+@row("T19", "a dependency with a known hole", "pip-audit is part of tox", ci=1)
+def _(case):
+    """tox.ini is read; the audit itself needs the network."""
+    parser = configparser.ConfigParser()
+    parser.read(Path(ROOT) / "tox.ini")
+    case.want(parser.has_section("testenv:audit"), "there is an environment audit")
+    if parser.has_section("testenv:audit"):
+        case.want("pip-audit" in parser["testenv:audit"]["commands"], "it runs pip-audit")
+        case.want(">=" in parser["testenv:audit"]["deps"], "of a version that is named")
+
+
 out_of_reach("T20", "Ray", "loopback, tokens", "a Ray mode, and there is none")
 
 

@@ -118,18 +118,22 @@ def _(case):
     ci=1,
 )
 def _(case):
-    """The same command again, over the folder of the killed run."""
+    """--resume of the killed run, with something half done in its folder."""
     run = case.start({}, {**ENDLESS, "checkpoint": {"interval_s": 0.3}})
     run.told("checkpoint")
     run.signal(signal.SIGKILL)
     run.ended()
     folder = (run.runs / "latest").resolve()
     (folder / "checkpoints" / ".staged-99").mkdir()
-    again = case.start({}, runs=run.runs)
-    again.ended()
-    case.want(any("died" in str(line) for line in again.lines()[:5]), "it is told that the previous run died")
-    case.want(not (folder / "checkpoints" / ".staged-99").exists(), "what was half done is removed")
-    case.want(any(line.get("resumed") for line in again.lines()[:1]), "it resumes")
+    (folder / ".staged-status.json").write_text("half")
+    steps = run.steps()
+    again = case.resumed(run, "--set", f"stop.env_steps={steps + 1000}")
+    case.checks(again, 0)
+    case.want(not list(folder.rglob(".staged-*")), "what was half done is removed")
+    for told in again.all("run_resume")[:1]:
+        case.want(told["previous_run_died"], "it is told that the previous run died")
+    case.want(again.all("run_resume"), "it resumes")
+    case.want((run.runs / "latest").resolve() == folder, "in the same folder")
 
 
 @row("S6", "SIGKILL of the whole process group at once", "as S5, by the parent-death signals")

@@ -162,3 +162,29 @@ def test_what_is_no_run_is_told_in_one_line(tmp_path, monkeypatch, run):
     with pytest.raises(ResourceError) as refused:
         find_run(run)
     assert str(refused.value).isprintable()
+
+
+def test_what_killed_runs_left_half_written_is_removed_and_nothing_else(tmp_path):
+    with RunFolder.create(tmp_path, "dead") as dead:
+        (dead.checkpoints_path / ".staged-7").mkdir(parents=True)
+        (dead.path / ".staged-status.json").write_text("half")
+    (tmp_path / ".staged-20200101T000000Z-old").symlink_to("nowhere")
+    (tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / ".staged-mine").write_text("no link")
+    with RunFolder.create(tmp_path, "living") as living:
+        (living.path / ".staged-status.json").write_text("half")
+        with RunFolder.create(tmp_path, "new"):
+            assert (living.path / ".staged-status.json").exists()
+    assert not list(dead.path.rglob(".staged-*"))
+    assert not (tmp_path / ".staged-20200101T000000Z-old").is_symlink()
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+    assert (tmp_path / ".staged-mine").exists()
+
+
+def test_a_folder_knows_whether_it_is_still_there(tmp_path):
+    with RunFolder.create(tmp_path, "x") as folder:
+        assert folder.is_there
+        folder.path.rename(tmp_path / "away")
+        assert not folder.is_there
+        folder.path.mkdir()
+        assert not folder.is_there

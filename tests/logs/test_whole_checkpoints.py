@@ -7,13 +7,13 @@ import shutil
 import numpy as np
 import pytest
 
-from mlxe_async import checkpoints
+from mlxe_async import array_files, checkpoints
 from mlxe_async.errors import RunFailed
 
 TENSORS = {"w": np.arange(4, dtype=np.float32)}
 ARRAYS = {
     "numbers": np.arange(300.0),
-    "nothing": np.zeros(2 * checkpoints.PIECE + 5, np.uint8),
+    "nothing": np.zeros(2 * array_files.PIECE + 5, np.uint8),
     "words": np.array([2**64 - 1], np.uint64),
     "one": np.array(3),
     "flags": np.array([True, False]),
@@ -27,7 +27,7 @@ def save(folder, number, *, whole=True, keep=9, **facts):
         return
     staged = checkpoints.stage(folder, number)
     arrays = {**ARRAYS, "one": np.array(number)}
-    files = {f"{name}.safetensors": checkpoints.write_arrays(staged / f"{name}.safetensors", arrays) for name in "ab"}
+    files = {f"{name}.safetensors": array_files.write_arrays(staged / f"{name}.safetensors", arrays) for name in "ab"}
     checkpoints.save(folder, number, TENSORS, {"version": number, **facts}, keep, files)
 
 
@@ -39,25 +39,25 @@ def newest(folder):
 
 def test_arrays_come_back_as_they_were_and_zeros_take_no_room(tmp_path):
     path = tmp_path / "x.safetensors"
-    written = checkpoints.write_arrays(path, ARRAYS)
+    written = array_files.write_arrays(path, ARRAYS)
     assert written.nbytes == path.stat().st_size
-    assert path.stat().st_blocks * 512 < checkpoints.PIECE
-    found = checkpoints.read_arrays(path)
+    assert path.stat().st_blocks * 512 < array_files.PIECE
+    found = array_files.read_arrays(path)
     assert {name: array.dtype for name, array in found.items()} == {name: array.dtype for name, array in ARRAYS.items()}
     for name, array in ARRAYS.items():
         np.testing.assert_array_equal(found[name], array)
-    assert list(checkpoints.read_arrays(path, lambda name: name == "one")) == ["one"]
+    assert list(array_files.read_arrays(path, lambda name: name == "one")) == ["one"]
     into = np.ones(len(ARRAYS["nothing"]), np.uint8)
-    checkpoints.read_into(path, "nothing", into)
+    array_files.read_into(path, "nothing", into)
     assert not into.any()
     with pytest.raises(RunFailed, match="expected 3 bytes"):
-        checkpoints.read_into(path, "nothing", into[:3])
+        array_files.read_into(path, "nothing", into[:3])
 
 
 def test_other_programs_can_read_the_files(tmp_path):
     from safetensors.numpy import load_file
 
-    checkpoints.write_arrays(tmp_path / "x", ARRAYS)
+    array_files.write_arrays(tmp_path / "x", ARRAYS)
     np.testing.assert_array_equal(load_file(tmp_path / "x")["numbers"], ARRAYS["numbers"])
 
 
@@ -157,7 +157,7 @@ def test_a_header_that_lies_is_refused(tmp_path, header):
     path = tmp_path / "x"
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     with pytest.raises(RunFailed):
-        checkpoints.read_arrays(path)
+        array_files.read_arrays(path)
     path.write_bytes((2**60).to_bytes(8, "little") + header)
     with pytest.raises(RunFailed, match="a header of"):
-        checkpoints.read_arrays(path)
+        array_files.read_arrays(path)

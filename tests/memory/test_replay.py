@@ -184,6 +184,22 @@ def test_priorities_decide_how_often_a_row_is_drawn_and_weights_undo_it():
     assert set(weights.values()) == {1.0}
 
 
+def test_priorities_that_cannot_be_any_are_replaced_before_rows_are_drawn_by_them():
+    memory, _ = make(batch_rows=8)
+    memory.ingest(0, 0, 1, block(episode(0, 6)), derive, drop_open=False)
+    memory._ring["priority"][:4] = [np.nan, np.inf, -1.0, 0.25]
+    memory.draw(0, 1, 4, exponent=1.0, beta=1.0)
+    assert memory.mended == 3
+    priorities = memory._ring["priority"][memory.live()]
+    assert (priorities[:3] == 0.25).all()
+    assert priorities[3] == 0.25
+    plan = memory.draw(0, 1, 4, exponent=1.0, beta=1.0)
+    memory.note_priorities(plan, 0, np.arange(4), np.array([np.nan, np.inf, 0.5, 0.5], np.float32))
+    memory.settle(plan)
+    assert np.isfinite(memory._ring["priority"][memory.live()]).all()
+    assert memory.mended == 3
+
+
 def test_importance_weights_are_those_of_the_paper():
     memory, _ = make(stream_rows=8, batch_rows=4)
     memory.ingest(0, 0, 1, block(episode(0, 4)), derive, drop_open=False)

@@ -121,6 +121,28 @@ def test_weights_that_are_not_finite_are_never_published_and_the_last_good_ones_
         learner.learn(memorizer.memorize(most_updates=1), **COUNTS)
 
 
+def test_a_loss_that_is_not_finite_is_not_published_and_at_last_the_batch_is_kept():
+    algorithm, kept = FakeAlgorithm(updates_due=2), []
+    algorithm.update = lambda batch, clock: ({"value_loss": np.inf, "entropy": np.nan}, None)
+    memorizer = memorizer_of([filled_lane(episodes=8)], algorithm=algorithm)
+    learner, weights = learner_of(memorizer, algorithm, keep_batch=lambda batch: kept.append(batch) or "crash/batch")
+    learner.publish()
+    for _ in range(3):
+        done = learner.learn(memorizer.memorize(most_updates=2), **COUNTS)
+        assert (done["rolled_back"], done["updates"], weights.version) == (True, 1, 1)
+    with pytest.raises(NumericError, match="the last batch is in crash/batch"):
+        learner.learn(memorizer.memorize(most_updates=2), **COUNTS)
+    assert len(kept) == 1
+    assert "obs" in kept[0]
+
+
+def test_the_norm_of_large_weights_is_told():
+    algorithm = FakeAlgorithm()
+    algorithm.flat = np.full(3, 1e30, np.float32)
+    learner, _ = learner_of(memorizer_of([FakeLane(CHUNK)], algorithm=algorithm), algorithm)
+    assert learner.publish()["norm"] == pytest.approx(3**0.5 * 1e30, rel=1e-6)
+
+
 def test_a_learner_goes_on_from_the_weights_its_predecessor_published():
     algorithm = FakeAlgorithm()
     memorizer = memorizer_of([FakeLane(CHUNK)], algorithm=algorithm)

@@ -33,8 +33,8 @@ def test_every_mistake_is_told_at_once_with_file_line_key_got_and_expected(tmp_p
         "[schedule]\nexecutors = true\n[stop]\nepisodes = 0\n"
     )
     assert problems_of(write(tmp_path, text)) == [
-        "run.toml:2: run.sed: got 3, expected one of the keys of [run] (name, seed, dir, python_path, init_from, "
-        'record); did you mean "seed"?',
+        "run.toml:2: run.sed: got 3, expected one of the keys of [run] (name, seed, dir, python_path, allow_modules, "
+        'init_from, record); did you mean "seed"?',
         'run.toml:3: run.name: got "../x", expected a name of at most 64 letters, digits, "_", "-" and ".", '
         "starting with a letter or a digit",
         "run.toml:7: task.max_episode_steps: got 1000.0, expected a whole number from 1 to 1000000000",

@@ -1,0 +1,119 @@
+"""The first minute of a run: the nursery, and the probe that judges task and algorithm before anything is started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from mlxe_async.errors import ProcessDied, ResourceError, RunFailed, SettingsError, TaskError
+from mlxe_async.ipc.nursery import Nursery
+from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.restarts import RestartPolicy
+from mlxe_async.schedules.soundness import Facts, verdicts
+from mlxe_async.settings import Settings
+from mlxe_async.settings.problems import Problem
+
+PROBE = "mlxe_async.workers:serve_probe"
+PRELOADED = [
+    "numpy",
+    "gymnasium",
+    "mlxe_async.workers",
+    "mlxe_async.tasks.probe",
+    "mlxe_async.algorithms.a3c",
+    "mlxe_async.algorithms.dqn",
+    "mlxe_async.algorithms.ppo",
+    "mlxe_async.roles.executor",
+    "mlxe_async.roles.memorizer",
+    "mlxe_async.roles.evaluator",
+    "mlxe_async.roles.learner",
+]
+# Slow to import and not needed by the probe, which therefore need not wait for it.
+PRELOADED_MEANWHILE = ["torch", "torch.optim"]
+PROBE_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What the probe found out.
+
+    Args:
+        settings: with the defaults that only the probe knows.
+        facts: spaces, limits, numbers of parameters, the algorithm's own settings.
+        cautions: what is odd about the settings, in words.
+    """
+
+    settings: Settings
+    facts: dict[str, Any]
+    cautions: list[str]
+
+
+@contextlib.asynccontextmanager
+async def probed(nursery: Nursery, settings: Settings, processes: list[Process]) -> AsyncIterator[Probed]:
+    """Start the nursery, have its first child judge task and algorithm, and import the rest meanwhile.
+
+    Args:
+        nursery: not yet started.
+        settings: as they were loaded.
+        processes: where the probe's process is kept while it lives, for whoever has to stop it.
+
+    Raises:
+        SettingsError: `[algorithm]` is not acceptable, or cannot learn under this schedule.
+        TaskError: the environment is not.
+        ResourceError: a package is broken.
+    """
+    await nursery.start(PRELOADED, list(settings.run.python_path))
+    spec = {"settings": settings.model_dump(mode="json")}
+    limits = RestartPolicy(limit=0, start_timeout_s=PROBE_LIMIT_S, call_limit_s=PROBE_LIMIT_S)
+    process = Process(lambda: nursery, "mlxe-probe", PROBE, lambda _epoch: spec, policy=limits)
+    processes.append(process)
+    async with asyncio.TaskGroup() as group:
+        try:
+            await process.start()
+            watcher = group.create_task(process.run())
+            importing = group.create_task(nursery.preload(PRELOADED_MEANWHILE))
+            async with asyncio.timeout(PROBE_LIMIT_S):
+                found = _judged(settings, await process.call("probe"))
+        except (ProcessDied, RunFailed, TimeoutError) as error:
+            raise TaskError(f'the probe of task.env = "{settings.task.env}" failed: {error}') from error
+        yield found
+        await importing
+        await process.stop(0.2)
+        await watcher
+    processes.remove(process)
+    for module, failure in nursery.failures.items():
+        raise ResourceError(f"the package {module} cannot be used: {failure['kind']}: {failure['message']}")
+
+
+def _judged(settings: Settings, facts: dict[str, Any]) -> Probed:
+    if "task_error" in facts:
+        raise TaskError(f"{settings.places.of(('task', 'env'))}: {facts['task_error']}")
+    if "problems" in facts:
+        problems = [Problem(tuple(p["path"]), p["message"]) for p in facts["problems"]]
+        raise SettingsError([settings.places.line(problem) for problem in problems])
+    settings = settings.with_defaults(facts["defaults"])
+    return Probed(settings, facts, _cautions(settings, facts))
+
+
+def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
+    """Refuse what an algorithm cannot learn from under this schedule; what is merely odd is told by the log."""
+    schedule = settings.schedule
+    found = list(
+        verdicts(
+            Facts(
+                kind=schedule.kind,
+                memory=facts["memory_kind"],
+                off_policy=facts["off_policy"],
+                bootstraps=facts["bootstraps"],
+                sync=schedule.sync,
+                unfinished=getattr(schedule, "unfinished", None),
+                max_policy_lag=getattr(schedule, "max_policy_lag", None),
+            )
+        )
+    )
+    refused = [Problem(verdict.key, verdict.message, verdict.other) for verdict in found if verdict.refused]
+    if refused:
+        raise SettingsError([settings.places.line(problem) for problem in refused])
+    return [verdict.message for verdict in found]
