@@ -401,24 +401,41 @@ def _(case):
     case.stops(run)
 
 
+PRIORITISED = """
+import numpy as np
+from mlxe_async.algorithms.a3c import A3C
+from mlxe_async.algorithms.interface import Priorities
+
+class Prioritised(A3C):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.priorities = Priorities("td", exponent=0.6, correction=0.4)
+    def update(self, batch, clock):
+        metrics, _ = super().update(batch, clock)
+        return metrics, np.full(len(batch["obs"]), 0.5, np.float32)
+"""
+
+
 @row(
     "M5",
     "the priorities are corrupted",
     "derived data: checked at every draw, what cannot be one is replaced, which is told; the run goes on",
 )
 def _(case):
-    """NaN, infinity and -1 in the priorities of all rows, from outside, while DQN draws by them."""
+    """NaN, infinity and -1 in the priorities of all rows, from outside, while an algorithm draws by them."""
     from mlxe_async.checkpoints import load_whole
     from mlxe_async.memory.replay import ReplayMemory, ReplayShape
 
-    dqn = {"name": "dqn", "batch": 64, "start_rows": 100, "prioritised": True}
+    folder = case.folder / "modules"
+    folder.mkdir()
+    (folder / "prioritised.py").write_text(PRIORITISED)
     tables = {
-        "run": {"name": "fault", "seed": case.seed},
+        "run": {"name": "fault", "seed": case.seed, "python_path": [str(folder)]},
         "task": {"env": "CartPole-v1"},
         "schedule": {"kind": case.kind, "executors": 2},
         "memory": {"capacity_rows": 4000},
         "checkpoint": {"interval_s": 0.3},
-        "algorithm": dqn,
+        "algorithm": {"name": "prioritised:Prioritised", "min_updates": 4, "batch": 64},
         **ENDLESS,
     }
     run = case.start_raw(tables)

@@ -74,6 +74,7 @@ class FakeProcess:
             raise ProcessDied("killed with its answer on the lips")
         return {
             "rows": rows,
+            "blocks": 1,
             "version": version,
             "episodes": episodes,
             "begun": [self._episode],
