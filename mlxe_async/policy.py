@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import sys
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from mlxe_async import checkpoints
 from mlxe_async.algorithms import ActingClock, Algorithm, load_algorithm
-from mlxe_async.errors import EnvironmentFault, MlxeError, ResourceError, RunFailed, TaskError
+from mlxe_async.errors import EnvironmentFault, ResourceError, RunFailed, TaskError
 from mlxe_async.ipc.segments import available_memory
 from mlxe_async.roles.evaluator import Evaluator, Sampled, Starts, Verdict
 from mlxe_async.rows import Array, Spaces
-from mlxe_async.run_folder import find_run, load_checkpoint
+from mlxe_async.run_folder import find_run
 from mlxe_async.seeds import generator
 from mlxe_async.settings import Settings, algorithm_problems, load_settings
 from mlxe_async.settings.problems import dotted
+from mlxe_async.tasks.help import TaskAids
 from mlxe_async.tasks.recording import EXTRA, Recording
 from mlxe_async.tasks.vector import VectorTask
 
@@ -90,10 +93,13 @@ class Policy:
 
         Sampled is: drawn from the policy's probabilities, or, where an algorithm has none, as it explores in training.
 
-        Observations are those of the environment itself; features that the run's `[task]` adds are added here.
+        Observations are those of the environment itself; features that the run's `[task]` adds are added here, by what
+        the environment declares, for which it is made once. Observations that have them already are taken as they are.
 
         Raises:
             ValueError: the observation has another shape.
+            TaskError: what the environment declares for its features is no longer what it was, or raised.
+            EnvironmentFault: the environment, made for its features, raised.
         """
         batch = np.asarray(obs, dtype=self.spaces.observation_dtype)
         single = batch.ndim == len(self.spaces.observation_shape)
@@ -197,9 +203,24 @@ class Policy:
         return verdict
 
     def _featured(self, batch: Array) -> Array:
-        if self.settings.task.squared_position and batch.shape[1:] == (self.spaces.observation_shape[0] - 1,):
-            return np.concatenate([batch, batch[:, :1] ** 2], axis=1)
-        return batch
+        """Observations (B, O), with the features behind them that are still missing."""
+        task, shape = self.settings.task, self.spaces.observation_shape
+        if batch.shape[1:] == shape or not (task.features or task.squared_position):
+            return batch
+        own = self._aids.own
+        if batch.shape[1:] != (own,) or own + self._aids.features != shape[0]:
+            return batch
+        more = np.zeros((len(batch), self._aids.features), batch.dtype)
+        featured = np.concatenate([batch, more], axis=1)
+        self._aids.add_features(featured)
+        return featured
+
+    @functools.cached_property
+    def _aids(self) -> TaskAids:
+        """What the run's environment declares for its features; needs it once, to ask."""
+        vector = VectorTask(self.settings.task.model_dump(), 1, evaluation=True)
+        vector.close()
+        return vector.aids
 
 
 @contextlib.contextmanager
@@ -224,7 +245,13 @@ def _check_memory(needed: int) -> None:
         raise ResourceError(f"the pictures of the video may take {sizes}: play fewer steps, or record into a folder")
 
 
-def load_policy(run: str | os.PathLike[str], checkpoint: str | int = "auto") -> Policy:
+def _warn(note: str) -> None:
+    warnings.warn(note, stacklevel=3)
+
+
+def load_policy(
+    run: str | os.PathLike[str], checkpoint: str | int = "auto", *, tell: Callable[[str], None] = _warn
+) -> Policy:
     """The policy that a run saved.
 
     Args:
@@ -232,6 +259,8 @@ def load_policy(run: str | os.PathLike[str], checkpoint: str | int = "auto") -> 
         checkpoint: `"solved"`: the first of the versions that solved the task; `"best"`: of all that were tested the
             one with the highest mean return, the newest of several; `"last"`: the newest; the number of a folder in
             `checkpoints`; or `"auto"`: solved if there is one, else last.
+        tell: is told, in a sentence, of checkpoints that are damaged, and which one is taken then; by default it
+            becomes a warning of Python's.
 
     Raises:
         ResourceError: there is no such run.
@@ -241,12 +270,21 @@ def load_policy(run: str | os.PathLike[str], checkpoint: str | int = "auto") -> 
     settings = load_settings(Path(folder) / "settings.toml")
     # The run's own modules; at the end, so that they hide nothing from the program that loads a policy.
     sys.path += [str(path) for path in settings.run.python_path if str(path) not in sys.path]
-    if checkpoint == "auto":
-        try:
-            tensors, facts = load_checkpoint(folder, "solved")
-        except MlxeError:
-            tensors, facts = load_checkpoint(folder, "last")
-    else:
-        tensors, facts = load_checkpoint(folder, checkpoint)
+    tensors, facts = _loaded(folder / "checkpoints", checkpoint, tell)
     flat = np.concatenate([tensors[name].ravel() for name, _ in facts["parameters"]])
     return Policy(settings, Spaces.from_json(facts["spaces"]), flat, int(facts["version"]), facts.get("counters"))
+
+
+def _loaded(folder: Path, which: str | int, tell: Callable[[str], None]) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Tensors and facts of a checkpoint; whatever is damaged and passed over for it is told."""
+    unfit: dict[int, str] = {}
+    found = None
+    if which == "auto":
+        # A failure is told below, unless the run simply did not solve its task.
+        with contextlib.suppress(RunFailed):
+            found = checkpoints.load(folder, "solved", unfit.__setitem__)
+    found = found or checkpoints.load(folder, "last" if which == "auto" else which, unfit.__setitem__)
+    if unfit:
+        causes = "; ".join(f"checkpoint {number} is damaged: {cause}" for number, cause in unfit.items())
+        tell(f"{causes}; checkpoint {found[1]['number']}, version {found[1]['version']}, is used instead")
+    return found

@@ -1,8 +1,10 @@
 """What an algorithm is to the rest of the program: one object that acts, derives, and learns.
 
-The same class lives in four places. An executor holds one with `learns=False` and calls `load`, `act` and, when a
-segment of an episode closes, `derive`. The memory asks for columns, `window`, `batch_rows` and `priorities`. The
-learner holds one with `learns=True` and calls `updates_due`, `update` and `weights`. The evaluator calls `greedy_many`.
+The same class lives in four places, with `learns=True` in the learner only (whose object the memorizer shares where it
+lives in the same process). An executor calls `load` and `act`. The memorizer asks for columns, `window`, `batch_rows`
+and `priorities`, calls `derive` when a segment of an episode closes, `updates_due` when rows have come, and for some
+priorities `load` and `appraise`. The learner calls `update`, `weights` and, after a step back, `set_weights`. The
+evaluator calls `greedy_many`; a policy that was loaded from a run calls `greedy`.
 
 Shapes: L rows of a segment, T time, B environments side by side, M samples of a batch, O an observation, A actions,
 P weights, V versions.

@@ -19,12 +19,13 @@ from mlxe_async.logs.reader import read_log
 from mlxe_async.run_folder import LOG, STATUS
 
 CURVE_POINTS = 200
-TIMELINE_S = 3.0
-TIMELINE_SPANS = 600
+SPANS_S = 3.0
+MOST_SPANS = 600
 RECENT_EPISODES = 100
 D0_STEPS = 50_000
 _KINDS = {"exe": "executors", "mem": "memorizer", "lrn": "learner", "eval": "evaluator", "sup": "supervisor"}
 _LONGEST_STATUS = 2**20
+_CLOCKS = ("mono_ns", "start_ns", "published_ns")
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,16 @@ class Outcome:
         seed: its seed.
         tested: whether its versions were tested; if not, it cannot be solved, and counts are those at its end.
         solved: whether it solved its task. Then all counts are those at the moment when the first of the passing
-            versions was published; or, where `[stop] episode_steps` is the goal, when that episode was through.
+            versions was published; or, where `[stop] episode_steps` is the goal, when the first such episode was
+            through: other executors may play, and one more round may be learned, before the run ends.
         completed: whether the run ended by itself with exit code 0.
         reason: what ended it.
-        episodes: training episodes started.
+        episodes: training episodes started; where an episode is the goal, those finished, it included.
         env_steps: environment steps.
         updates: updates of the weights.
-        cpu_seconds: CPU time of all processes but the evaluator.
-        seconds_to_publication: from the start of the command; None if it was not solved.
+        cpu_seconds: CPU time of all processes but the evaluator; where an episode is the goal, of all and to the end
+            of the run, for the log does not tell of any other moment.
+        seconds_to_publication: from the start of the command to that moment; None if it was not solved.
         seconds_to_exit: from the start of the command to its end, tests included.
         tests: versions tested in the whole run.
         end: `episodes`, `env_steps`, `updates` and `seconds` when it ended: where a failure is censored.
@@ -54,14 +57,17 @@ class Outcome:
         idle: per kind of process, 1 - CPU seconds / seconds it lived.
         at_work: per role, share of the time from the first rollout to the last phase that it spent in its phases, of
             executors without what they waited for room in their lanes.
-        retention: versions tested after the task was solved, and how many of them passed.
+        retention: versions tested after the task was solved, and how many of them passed; None where being solved
+            ends the run at once, for what is still told then is nothing but tests that were under way.
         d0: counts at the end of the first training episode of 50,000 steps.
         d2: whether the solving version also passes from adverse starts; None if that was not tried.
         curve: at most 200 points (episodes, env_steps, seconds, mean return of the episodes since the point before).
         spans: the first seconds after the first rollout began: (lane, phase, start, seconds, of which waited).
         digest: tells settings apart that bear the same name, seeds and folders aside.
-        facts: schedule, algorithm, environment, cores, versions.
+        facts: schedule, algorithm, environment, cores, versions; `passes` in a row that solve the task, or the
+            `episode_steps` that do.
         run: name of its folder.
+        program: hash of the program's source that made it; empty if not known.
     """
 
     name: str
@@ -91,6 +97,7 @@ class Outcome:
     digest: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     run: str = ""
+    program: str = ""
 
     @property
     def failed(self) -> bool:
@@ -113,11 +120,18 @@ class Outcome:
         Raises:
             ValueError: it is no outcome.
         """
-        known = {item.name for item in dataclasses.fields(cls)}
+        known = {item.name: values[item.name] for item in dataclasses.fields(cls) if item.name in values}
+        for item in dataclasses.fields(cls):
+            if item.name in known and not _fits(known[item.name], str(item.type)):
+                raise ValueError(f"expected an outcome, got {item.name} that is not {item.type}")
         try:
-            return cls(**{key: value for key, value in values.items() if key in known})
+            return cls(**known)
         except TypeError as error:
             raise ValueError(f"expected an outcome, got something else: {error}") from None
+
+
+Groups = Mapping[str, Sequence[Outcome]]
+"""Name of settings -> its runs."""
 
 
 def failure(name: str, seed: int, reason: str, seconds: float) -> Outcome:
@@ -140,21 +154,28 @@ def outcome(
         killed: why the log may lack an end; then the run is a failure, judged by the log as far as it goes.
 
     Raises:
-        RunFailed: the log has no end, and `killed` is empty; or it has no beginning.
+        RunFailed: the log has no end, and `killed` is empty; or it has no beginning; or its lines are damaged.
     """
     folder = Path(run)
     reading = _Reading()
-    for line in read_log(folder / LOG):
-        reading.hear(line)
-    if not reading.start:
-        raise RunFailed(f"{run}: expected a run, its log has no run_start")
-    if not reading.end and not killed:
-        raise RunFailed(f"{run}: expected a finished run, its log has no run_end")
-    return reading.outcome(folder, started_ns, seconds_to_exit, killed)
+    try:
+        for line in read_log(folder / LOG):
+            reading.hear(line)
+        if not reading.start:
+            raise RunFailed(f"{run}: expected a run, its log has no run_start")
+        if not reading.end and not killed:
+            raise RunFailed(f"{run}: expected a finished run, its log has no run_end")
+        return reading.outcome(folder, started_ns, seconds_to_exit, killed)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RunFailed(f"{run}: expected a log of this program, a line of it cannot be used: {error!r}") from error
 
 
 class _Reading:
-    """What one pass over a log leaves."""
+    """What one pass over a log leaves.
+
+    A run that was resumed has one story: lines that a resumption made void are not heard, and clocks go on from the
+    checkpoint as if the time between had not been.
+    """
 
     def __init__(self) -> None:
         self.start: dict[str, Any] = {}
@@ -166,28 +187,52 @@ class _Reading:
         self.after_solved = [0, 0]
         self.episodes: list[tuple[int, int, int, float]] = []
         self.d0: tuple[int, dict[str, int]] | None = None
-        self.by_episode = False
-        self.longest = self.longest_ns = 0
+        self.goal_steps = 0  # of the training episode that is the goal, where one is
+        self.goal: tuple[int, dict[str, int]] | None = None
         self.phases: list[dict[str, Any]] = []
         self.lag_rows = self.lag_sum = 0.0
         self.lives: list[list[Any]] = []  # name, born, died
+        self.published: dict[int, int] = {}
+        self.gap_ns = 0
+        self.resuming: list[Mapping[str, Any]] = []  # how a resumption begins, before it says from where it goes on
 
     def hear(self, line: Mapping[str, Any]) -> None:
         """Take note of one event."""
+        if line.get("event") == "run_start" and line.get("resumed") and self.start:
+            self.resuming = [line]
+        elif not self.resuming:
+            self._take(line)
+        else:
+            self.resuming.append(line)
+            if line.get("event") == "run_resume":
+                self.gap_ns = line.get("gap_ns") or 0
+                for life in self.lives:
+                    life[2] = life[2] or self.last_ns
+                taken, self.resuming = self.resuming, []
+                for one in taken:
+                    self._take(one)
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        if self.gap_ns:
+            line = {**line, **{key: line[key] - self.gap_ns for key in _CLOCKS if line.get(key) is not None}}
         self.last_ns = line.get("mono_ns", self.last_ns)
         hear = getattr(self, f"_hear_{line.get('event')}", None)
         if hear is not None:
             hear(line)
 
     def _hear_run_start(self, line: dict[str, Any]) -> None:
-        self.start = line
+        self.start = {**line, "mono_ns": self.start.get("mono_ns", line["mono_ns"])}
+        stop = line["settings"].get("stop", {})
+        self.goal_steps = 0 if stop.get("solved") else int(stop.get("episode_steps") or 0)
 
     def _hear_run_end(self, line: dict[str, Any]) -> None:
         self.end = line
         self.counts = {key: line[key] for key in self.counts}
 
     def _hear_solved(self, line: dict[str, Any]) -> None:
-        self.solved = line
+        # After a resumption the version may be one that was published before it, by another clock.
+        published_ns = self.published.get(line["version"], line["published_ns"])
+        self.solved = {**line, "published_ns": published_ns if self.gap_ns else line["published_ns"]}
 
     def _hear_evaluation(self, line: dict[str, Any]) -> None:
         self.tests += 1
@@ -200,13 +245,14 @@ class _Reading:
         value = line["episode_return"]
         if value is not None:
             self.episodes.append((line["episodes"], line["env_steps"], line["mono_ns"], value))
-        if line.get("length", 0) > self.longest:
-            self.longest, self.longest_ns = line["length"], line["mono_ns"]
+        if self.goal is None and line.get("length", 0) >= self.goal_steps > 0:
+            self.goal = line["mono_ns"], dict(self.counts)
         if self.d0 is None and line.get("length", 0) >= D0_STEPS:
             self.d0 = line["mono_ns"], dict(self.counts)
 
     def _hear_weights(self, line: dict[str, Any]) -> None:
         self.counts["updates"] = line["updates"]
+        self.published[line["version"]] = line["mono_ns"]
 
     def _hear_phase(self, line: dict[str, Any]) -> None:
         if line["role"] == "executor" and line.get("idx") is None:
@@ -232,9 +278,12 @@ class _Reading:
         began_ns = self.last_ns - round(seconds * 1e9) if self.end else self.start["mono_ns"]
         zero_ns = began_ns if started_ns is None else started_ns
         stop = settings.get("stop", {})
-        if stop.get("episode_steps") and not stop.get("solved"):
-            self._judge_by_episode(int(stop["episode_steps"]))
-        tested = bool(settings.get("evaluation", {}).get("enabled")) or self.tests > 0 or self.by_episode
+        goes_on = self.after_solved[0] and (stop.get("steps_after_solved") or stop.get("solved") is False)
+        if self.goal is not None and self.end.get("reason") == "episode_steps":
+            # One long training episode is the goal, as in MLxE, and no test.
+            cpu = {"cpu_seconds": self.end.get("cpu_seconds")}
+            self.solved = {**self.goal[1], **cpu, "published_ns": self.goal[0]}
+        tested = bool(settings.get("evaluation", {}).get("enabled")) or self.tests > 0 or self.goal_steps > 0
         exit_code = self.end.get("exit_code", 3)
         at = self.solved or (self.counts if not tested else {})
         returns = [value for *_, value in self.episodes[-RECENT_EPISODES:]]
@@ -258,7 +307,7 @@ class _Reading:
             lag_mean=self.lag_sum / self.lag_rows if self.lag_rows else None,
             idle=self._idle(folder, began_ns, seconds),
             at_work=self._at_work(),
-            retention=(self.after_solved[0], self.after_solved[1]) if self.after_solved[0] else None,
+            retention=(self.after_solved[0], self.after_solved[1]) if goes_on else None,
             d0=None if self.d0 is None else {**self.d0[1], "seconds": (self.d0[0] - zero_ns) / 1e9},
             curve=self._curve(zero_ns),
             spans=self._spans(),
@@ -268,19 +317,12 @@ class _Reading:
                 "algorithm": self.start["algorithm"],
                 "env": self.start["env"],
                 "passes": settings.get("evaluation", {}).get("passes"),
-                "episode_steps": stop.get("episode_steps") if self.by_episode else None,
+                "episode_steps": self.goal_steps or None,
                 "host": self.start.get("host", {}),
                 "versions": self.start.get("versions", {}),
             },
             run=folder.name,
         )
-
-    def _judge_by_episode(self, steps: int) -> None:
-        """The goal is one long training episode, as in MLxE, and no test: the run is solved when that is through."""
-        self.by_episode = True
-        if self.end.get("reason") == "episode_steps" and self.longest >= steps:
-            cpu = {"cpu_seconds": self.end.get("cpu_seconds")}
-            self.solved = {**self.counts, **cpu, "published_ns": self.longest_ns}
 
     def _curve(self, zero_ns: int) -> list[list[float]]:
         groups = min(CURVE_POINTS, len(self.episodes))
@@ -302,10 +344,10 @@ class _Reading:
         spans = []
         for phase in self.phases:
             start, seconds = (phase["start_ns"] - first) / 1e9, phase["seconds"]
-            if start < TIMELINE_S and start + seconds > 0:
+            if start < SPANS_S and start + seconds > 0:
                 waited = math.fsum((phase.get("waits") or {}).values())
                 spans.append([_lane(phase), phase["phase"], round(start, 5), round(seconds, 5), round(waited, 5)])
-        return sorted(spans, key=lambda span: float(span[2]))[:TIMELINE_SPANS]
+        return sorted(spans, key=lambda span: float(span[2]))[:MOST_SPANS]
 
     def _at_work(self) -> dict[str, float]:
         first = self._first_ns()
@@ -341,6 +383,39 @@ def digest_of(settings: Mapping[str, Any]) -> str:
     """Twelve characters that tell settings apart, `[run]` (name, seed, folder) aside."""
     tables = {name: table for name, table in settings.items() if name != "run"}
     return hashlib.sha256(json.dumps(tables, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def of_format_1(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored outcome of the first format, mended.
+
+    Where an episode of 50,000 steps was the goal, its counts were those at the run's end; those at that moment stand in
+    `d0`. Its retention was also told of runs that stopped as soon as they were solved.
+    """
+    mended = dict(record)
+    d0, facts = record.get("d0"), record.get("facts")
+    if record.get("reason") == "episode_steps" and isinstance(d0, Mapping) and isinstance(facts, Mapping):
+        mended.update({key: d0.get(key) for key in ("episodes", "env_steps", "updates")})
+        mended["facts"] = {**facts, "episode_steps": facts.get("episode_steps") or D0_STEPS}
+    if record.get("reason") == "solved":
+        mended["retention"] = None
+    return mended
+
+
+def _fits(value: Any, kind: str) -> bool:
+    """Whether a value from JSON is of a kind, written as the annotations of `Outcome` are."""
+    if kind.endswith(" | None"):
+        return value is None or _fits(value, kind.removesuffix(" | None"))
+    if kind.startswith("Mapping"):
+        numbers = kind == "Mapping[str, float]"
+        return isinstance(value, Mapping) and (not numbers or all(_fits(item, "float") for item in value.values()))
+    if kind == "tuple[int, int]":
+        return isinstance(value, list | tuple) and len(value) == 2 and all(_fits(item, "int") for item in value)
+    if kind.startswith("Sequence"):
+        inner = kind.removeprefix("Sequence[").removesuffix("]")
+        return isinstance(value, list | tuple) and all(_fits(item, inner) for item in value)
+    if isinstance(value, bool):
+        return kind in ("bool", "Any")
+    return isinstance(value, {"str": str, "int": int, "float": int | float, "Any": object}.get(kind, ()))
 
 
 def _lane(phase: Mapping[str, Any]) -> str:

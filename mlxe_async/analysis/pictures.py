@@ -20,11 +20,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from mlxe_async.analysis.outcomes import Outcome
+from mlxe_async.analysis.outcomes import CURVE_POINTS, Groups, Outcome
 from mlxe_async.analysis.statistics import band, bootstrap, median
-from mlxe_async.analysis.tables import number, survival
-
-Groups = Mapping[str, Sequence[Outcome]]
+from mlxe_async.analysis.tables import number, solved_means, survival
 
 # Okabe & Ito 2008: told apart by the colour-blind, and readable on light and dark.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#a6761d", "#7570b3")
@@ -42,6 +40,7 @@ TIMELINE_S = 1.5
 GRID_POINTS = 120
 LONG = 6.0
 SMOOTHED = 5
+ARROW = 1.5
 
 # The published figures of MLxE (github.com/sebtac/MLxE): episodes, updates, seconds, on 8 cores, and counted at the
 # first training episode that reaches 50,000 steps.
@@ -54,8 +53,8 @@ PUBLISHED = {
     "MLxE final": (140, 1180, 540),
 }
 PUBLISHED_CAVEAT = (
-    "Hatched: as published by MLxE, on 8 cores, and counted at the first training episode of 50,000 steps (D0), an "
-    "easier goal than ours; its OA counts episodes more than once."
+    "Hatched: as published by MLxE, on 8 cores, and counted at the first training episode of 50,000 steps{}; its OA "
+    "counts episodes more than once."
 )
 
 _STYLE: Any = {
@@ -115,7 +114,7 @@ def learning_curves(groups: Groups) -> Picture | None:
     curves = {name: members for name, members in curves.items() if members}
     if not curves:
         return None
-    axes_of = (("training episodes", 0), ("environment steps", 1), ("seconds from the command", 2))
+    axes_of = (("training episodes", 0), ("environment steps", 1), (_clock_label(groups), 2))
     with _drawing(11.0, 3.6, columns=3, sharey=True) as (figure, axes):
         for ax, (label, column) in zip(axes[0], axes_of, strict=True):
             for colour, (_, members) in zip(_colours(), curves.items(), strict=False):
@@ -133,9 +132,10 @@ def learning_curves(groups: Groups) -> Picture | None:
             figure,
             "learning",
             "Learning curves",
-            "Mean over the seeds of the mean return of the last five episodes (fewer points where episodes were many), "
-            "with 95 % bootstrap bands, whole runs drawn. Exploration is on. A run that has ended is carried on with "
-            "its last value.",
+            f"Mean over the seeds, with 95 % bootstrap bands, whole runs drawn, of the mean return of the last "
+            f"{SMOOTHED} points. A point is one training episode, or, of a run of more than {CURVE_POINTS} episodes, "
+            f"the mean of one of {CURVE_POINTS} equal parts of them. Exploration is on. Before its first point a run "
+            "stands at that, and after its end at its last value: where a curve goes on, some of its runs may be over.",
         )
 
 
@@ -145,7 +145,7 @@ def survival_curves(groups: Groups) -> Picture | None:
     if not shown:
         return None
     with _drawing(9.0, 3.6, columns=2) as (figure, axes):
-        clocks = (("training episodes", "episodes"), ("seconds from the command", "seconds_to_publication"))
+        clocks = (("training episodes", "episodes"), (_clock_label(shown), "seconds_to_publication"))
         for ax, (label, quantity) in zip(axes[0], clocks, strict=True):
             ends = [survival(runs, quantity) for runs in shown.values()]
             times = [t for curve in ends for t in (*curve.times, *curve.censored)]
@@ -176,8 +176,9 @@ def survival_curves(groups: Groups) -> Picture | None:
         return _picture(
             figure,
             "survival",
-            "How long until it is solved (D1c)",
-            "Kaplan-Meier estimate; the dashed line is the median, a tick a failure, censored where it was given up.",
+            "How long until it is solved",
+            "Kaplan-Meier estimate; the dashed line is the median, a tick a failure, censored where it was given up. "
+            f"{solved_means(_runs(shown))}.",
         )
 
 
@@ -225,9 +226,15 @@ def bars(groups: Groups) -> Picture | None:
             figure,
             "bars",
             "Episodes, updates and seconds until it is solved",
-            "Medians of all runs, with 95 % bootstrap intervals; how many solved it stands behind the name. Seconds "
-            "are those from typing the command to the publication of the first of the passing versions. Logarithmic "
-            "axes. " + (PUBLISHED_CAVEAT if published else ""),
+            "Medians of all runs, with 95 % bootstrap intervals, arrows where these reach to failure; how many solved "
+            f"it stands behind the name. {solved_means(_runs(shown))}, and everything is counted until then; where "
+            "versions are tested, until the first of those that passed was published. Seconds are those from typing "
+            "the command. Logarithmic axes. "
+            + (
+                PUBLISHED_CAVEAT.format("" if _all_by_episode(shown) else ", an easier goal than D1c")
+                if published
+                else ""
+            ),
         )
 
 
@@ -359,13 +366,17 @@ def _share_at(times: Sequence[float], shares: Sequence[float], time: float) -> f
 
 
 def _whisker(ax: Any, row: int, values: Sequence[float]) -> float:
-    """Draw the interval of the median, and return where it ends."""
+    """Draw the interval of the median, as an arrow if it reaches to failure, and return where it ends."""
     if len(values) < 2:
         return 0.0
     low, high = bootstrap(values)
-    finite = high if math.isfinite(high) else max(v for v in values if math.isfinite(v))
-    ax.plot([low, finite], [row, row], color=INK, linewidth=1.4, solid_capstyle="butt")
-    return finite
+    if math.isfinite(high):
+        ax.plot([low, high], [row, row], color=INK, linewidth=1.4, solid_capstyle="butt")
+        return high
+    # It has no end: beyond the last run that did not fail it points to where failures are.
+    end = ARROW * max(value for value in values if math.isfinite(value))
+    ax.plot([low, end], [row, row], color=INK, linewidth=1.4, marker=">", markevery=[1], markersize=6)
+    return end
 
 
 def _typical(runs: Sequence[Outcome]) -> Outcome | None:
@@ -376,6 +387,20 @@ def _typical(runs: Sequence[Outcome]) -> Outcome | None:
         return None
     middle = median([_clock(one) for one in solved])
     return min(solved, key=lambda one: (abs(_clock(one) - middle), one.seed))
+
+
+def _runs(groups: Groups) -> list[Outcome]:
+    return [one for runs in groups.values() for one in runs]
+
+
+def _all_by_episode(groups: Groups) -> bool:
+    return all(one.facts.get("episode_steps") for one in _runs(groups) if one.facts)
+
+
+def _clock_label(groups: Groups) -> str:
+    begins = {"command": "seconds from the command", "run": "seconds from the start of the run"}
+    clocks = {one.clock for one in _runs(groups)}
+    return begins.get(clocks.pop(), "seconds") if len(clocks) == 1 else "seconds"
 
 
 def _clock(one: Outcome) -> float:

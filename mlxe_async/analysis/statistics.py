@@ -1,7 +1,8 @@
 """Statistics of a study: few runs, skewed times, and failures that count.
 
 A failed run is not a missing value. Wherever a quantity is "less is better" (episodes, seconds), a failure stands as
-infinity, worse than anything: medians, intervals and tests treat it so, and say None where the answer falls on one.
+infinity, worse than anything: medians, intervals and tests treat it so. What cannot be known, such as the ratio of two
+medians that are both infinite, is NaN.
 
 Interquartile mean and percentile bootstrap as recommended by Agarwal et al. 2021 (Deep reinforcement learning at the
 edge of the statistical precipice); the estimator of survival by Kaplan & Meier 1958; the exact bound of a share by
@@ -25,6 +26,8 @@ RESAMPLES = 2000
 LEVEL = 0.95
 EXACT_SIGNS = 14  # up to so many pairs all sign patterns are tried, beyond that a sample of them
 SIGN_SAMPLES = 20_000
+DIGITS = 9
+FEWEST_RUNS = 6  # of fewer, no bootstrap interval of a median holds it with 95 %
 _SEED = 20_260_101
 
 
@@ -84,13 +87,19 @@ def bootstrap(
         statistic: of such an array.
         level: share of resamples inside the interval.
         resamples: how often to draw n values with replacement.
+
+    Of few values it is narrower than it says: those of five lie on one side of the median with a probability of
+    2 / 2^5, so that even the interval from the least to the greatest of five holds it in 94 % of studies only.
+    A resample of which the statistic is NaN may be anything: it counts as the least for one end, as the greatest for
+    the other.
     """
     data = np.asarray(values, dtype=np.float64)
     rng = np.random.default_rng(_SEED)
     draws = rng.integers(len(data), size=(resamples, len(data)))
     replicates = np.array([statistic(data[draw]) for draw in draws])
-    tail = (1 - level) / 2
-    return quantile(replicates, tail, upper=False), quantile(replicates, 1 - tail, upper=True)
+    unknown, tail = np.isnan(replicates), (1 - level) / 2
+    low, high = np.where(unknown, -np.inf, replicates), np.where(unknown, np.inf, replicates)
+    return quantile(low, tail, upper=False), quantile(high, 1 - tail, upper=True)
 
 
 @dataclass(frozen=True)
@@ -179,9 +188,10 @@ def share_bound(failures: int, runs: int, level: float = LEVEL) -> float:
 def signed_ranks(differences: Sequence[float] | Doubles) -> Doubles:
     """Ranks of the absolute differences, equal ones sharing their mean rank, with the differences' signs (n,).
 
-    A difference of 0 keeps its rank's place but has no sign. Infinite ones are the largest, and equal.
+    A difference of 0 keeps its rank's place but has no sign. Infinite ones are the largest, and equal. Equal are those
+    that agree in nine digits: log 2 - log 1 and log 6 - log 3 differ by a rounding error.
     """
-    values = np.asarray(differences, dtype=np.float64)
+    values = np.array([float(f"{value:.{DIGITS - 1}e}") for value in np.asarray(differences, dtype=np.float64)])
     sizes = np.abs(values)
     smaller = (sizes[None, :] < sizes[:, None]).sum(1)
     equal = (sizes[None, :] == sizes[:, None]).sum(1)
@@ -229,18 +239,20 @@ class Comparison:
     Args:
         pairs: seeds that both have.
         both: pairs in which neither failed.
-        median_ratio: of the medians of all pairs, failures infinite; None where it is undefined.
+        median_ratio: of the medians of all pairs, failures infinite: infinite where only the first fails in half of
+            them, 0 where only the second does, NaN where both do.
         median_interval: its 95 % bootstrap interval, pairs drawn together.
         mean_ratio: geometric mean of the ratios of the pairs in `both`; None without any.
         mean_interval: its interval.
-        p_value: of the paired permutation test on signed ranks of the log ratios, failures infinite.
+        p_value: of the paired permutation test on signed ranks of the log ratios, failures infinite, ties as in
+            `signed_ranks`.
         improvement: probability that a run of the first needs less than a run of the second.
     """
 
     pairs: int
     both: int
-    median_ratio: float | None
-    median_interval: tuple[float, float] | None
+    median_ratio: float
+    median_interval: tuple[float, float]
     mean_ratio: float | None
     mean_interval: tuple[float, float] | None
     p_value: float
@@ -251,20 +263,22 @@ def compare_paired(ours: Sequence[float], theirs: Sequence[float]) -> Comparison
     """Compare positive values of the same seeds, infinity being a failure.
 
     Raises:
-        ValueError: there is no pair.
+        ValueError: there is no pair, or a value is not above 0, so that it has no logarithm.
     """
     pairs = np.column_stack([np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)])
     if not len(pairs):
         raise ValueError("paired comparison: expected at least one pair, got none")
+    if not (pairs > 0).all():
+        raise ValueError(f"paired comparison: expected values above 0, got {pairs[~(pairs > 0)][0]}")
     finite = pairs[np.isfinite(pairs).all(1)]
-    logs = np.log(np.maximum(pairs, 1e-12))
+    logs = np.log(pairs)
     with np.errstate(invalid="ignore"):
         differences = np.where(np.isinf(logs).all(1), 0.0, logs[:, 0] - logs[:, 1])
     return Comparison(
         pairs=len(pairs),
         both=len(finite),
-        median_ratio=_known(_median_ratio(pairs)),
-        median_interval=_known_interval(bootstrap(pairs, _median_ratio)),
+        median_ratio=_median_ratio(pairs),
+        median_interval=_ratios(bootstrap(pairs, _median_ratio)),
         mean_ratio=_mean_ratio(finite) if len(finite) else None,
         mean_interval=bootstrap(finite, _mean_ratio) if len(finite) > 1 else None,
         p_value=sign_flip_test(signed_ranks(differences)),
@@ -287,19 +301,13 @@ def band(curves: Sequence[Any], *, resamples: int = 300) -> tuple[Doubles, Doubl
 
 def _median_ratio(pairs: Doubles) -> float:
     ours, theirs = median(pairs[:, 0]), median(pairs[:, 1])
-    if math.isinf(ours) and math.isinf(theirs):
-        return 1.0  # both fail in half of the runs or more: neither is better
-    return ours / max(theirs, 1e-12)
+    return math.nan if math.isinf(ours) and math.isinf(theirs) else ours / theirs
 
 
 def _mean_ratio(pairs: Doubles) -> float:
-    logs = np.log(np.maximum(pairs, 1e-12))
+    logs = np.log(pairs)
     return float(np.exp(np.mean(logs[:, 0] - logs[:, 1])))
 
 
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) and value > 0 else None
-
-
-def _known_interval(interval: tuple[float, float]) -> tuple[float, float] | None:
-    return None if any(map(math.isnan, interval)) else interval
+def _ratios(interval: tuple[float, float]) -> tuple[float, float]:
+    return max(0.0, interval[0]), interval[1]  # what may be anything is no less than 0

@@ -5,27 +5,29 @@
     runs/                 the run folders
     outcomes.jsonl, table.md, index.html, *.svg, *.png    the report, made anew whenever runs have finished
 
-A run is known by its settings file's content (with own modules it names), the overrides and the seed; when these have
-changed since it was stored, it is not silently mixed with new ones.
+A run is known by its settings file's content (with the own modules and packages it names), the overrides and the seed;
+when these have changed since it was stored, it is not silently mixed with new ones.
 """
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlxe_async.analysis.outcomes import Outcome
+from mlxe_async.analysis.outcomes import Outcome, of_format_1
 from mlxe_async.errors import ResourceError, RunFailed, RunFolderBusy, SettingsError
 from mlxe_async.files import make_folder, read_bounded, replace_file
 
 STUDY, OUTCOMES, RUNS, BASELINES = "study.json", "outcomes", "runs", "baselines.json"
+FORMAT = 2
+LONGEST_RUN_S = 3600.0
 _LONGEST = 8 * 2**20
 
 
@@ -48,11 +50,25 @@ class Arm:
 
 @dataclass(frozen=True)
 class Plan:
-    """What was asked for: every arm with every seed, and the runs of others that are shown beside them."""
+    """What was asked for: every arm with every seed, and the runs of others that are shown beside them.
+
+    Args:
+        arms: the settings.
+        seeds: of each of them.
+        others: folders of runs and of studies.
+        timeout_s: a run that takes longer has failed.
+        keep_runs: whether run folders of runs that did not fail are kept.
+        d2: whether policies that solved the task are tested from adverse starts too.
+        rerun: whether what was made by settings that have changed since is made anew.
+    """
 
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
     others: tuple[str, ...] = ()
+    timeout_s: float = LONGEST_RUN_S
+    keep_runs: bool = True
+    d2: bool = False
+    rerun: bool = False
 
     def rounds(self) -> Iterator[tuple[Arm, int]]:
         """Every run, all arms for one seed after the other, so that a drift of the machine hits all arms alike."""
@@ -112,17 +128,27 @@ class StudyFolder:
 
     def write_plan(self, plan: Plan) -> None:
         """Keep what was asked for."""
-        self.write(STUDY, json.dumps({"format": 1, **asdict(plan)}, indent=1) + "\n")
+        self.write(STUDY, json.dumps({"format": FORMAT, **dataclasses.asdict(plan)}, indent=1) + "\n")
 
     def store(self, arm: Arm, one: Outcome, program: str) -> None:
         """Keep the outcome of a finished run; it is there whole, or not at all."""
-        record = {"format": 1, "key": arm.key, "program": program, **one.to_json()}
+        record = {"format": FORMAT, "key": arm.key, **one.to_json(), "program": program}
         self.write(f"{OUTCOMES}/{arm.name}-{one.seed}.json", json.dumps(record) + "\n")
 
     def finished(self, arm: Arm, seed: int) -> tuple[Outcome, str, str] | None:
-        """The outcome of a run if it has finished, the key it was made under, and the program that made it."""
-        record = _record(self.path / OUTCOMES / f"{arm.name}-{seed}.json")
-        return None if record is None else (Outcome.from_json(record), record["key"], record.get("program", ""))
+        """The outcome of a run if it has finished, the key it was made under, and the program that made it.
+
+        Raises:
+            RunFailed: its file is damaged.
+        """
+        path = self.path / OUTCOMES / f"{arm.name}-{seed}.json"
+        record = _record(path)
+        if record is None:
+            return None
+        one, key = _outcome(path, record), record.get("key")
+        if not isinstance(key, str):
+            raise _damaged(path, "expected a key")
+        return one, key, one.program
 
     def check_unchanged(self, plan: Plan) -> None:
         """Make sure that what has finished was made by the settings that are asked for now.
@@ -164,22 +190,50 @@ def read_plan(path: Path) -> Plan:
     """What a study was asked for.
 
     Raises:
-        RunFailed: it is no study.
+        RunFailed: it is no study, or its file is damaged.
     """
     record = _record(path / STUDY)
+    if record is None:
+        raise RunFailed(f"{path}: expected the folder of a study, it has no {STUDY}")
     try:
-        assert record is not None  # noqa: S101 - told as the error below
-        arms = tuple(Arm(**{**arm, "overrides": tuple(arm["overrides"])}) for arm in record["arms"])
-        return Plan(arms, tuple(record["seeds"]), tuple(record.get("others", ())))
-    except (AssertionError, KeyError, TypeError) as error:
-        raise RunFailed(f"{path}: expected the folder of a study, its {STUDY} cannot be used") from error
+        arms = tuple(
+            Arm(_text(arm["name"]), _text(arm["file"]), tuple(map(_text, arm["overrides"])), _text(arm["key"]))
+            for arm in record["arms"]
+        )
+        seeds, others = tuple(map(_whole, record["seeds"])), tuple(map(_text, record.get("others", ())))
+        plan = Plan(arms, seeds, others)
+        switches = {name: _switch(record.get(name, getattr(plan, name))) for name in ("keep_runs", "d2", "rerun")}
+        timeout_s = _seconds(record.get("timeout_s", plan.timeout_s))
+        return dataclasses.replace(plan, timeout_s=timeout_s, **switches)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunFailed(f"{path}: expected the folder of a study, its {STUDY} cannot be used: {error!r}") from error
 
 
 def stored_outcomes(path: Path) -> list[Outcome]:
-    """Every outcome in a study's folder, by name and seed."""
-    records = (_record(file) for file in sorted((path / OUTCOMES).glob("[!.]*.json")))
-    found = [Outcome.from_json(record) for record in records if record is not None]
+    """Every outcome in a study's folder, by name and seed.
+
+    Raises:
+        RunFailed: a file is damaged.
+    """
+    records = {file: _record(file) for file in sorted((path / OUTCOMES).glob("[!.]*.json"))}
+    found = [_outcome(file, record) for file, record in records.items() if record is not None]
     return sorted(found, key=lambda one: (one.name, one.seed))
+
+
+def stored_baselines(path: Path) -> tuple[Any, list[dict[str, Any]]] | None:
+    """What baselines a study's folder holds: what was asked for, and what was found; None if there are none.
+
+    Raises:
+        RunFailed: their file is damaged.
+    """
+    record = _record(path / BASELINES)
+    if record is None:
+        return None
+    found = record.get("baselines")
+    named = isinstance(found, list) and all(isinstance(one, dict) for one in found)
+    if not named or not all({"name", "solved", "tried", "rule"} <= set(one) for one in found or ()):
+        raise _damaged(path / BASELINES, "expected baselines")
+    return record.get("asked"), list(found or ())
 
 
 def group(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
@@ -220,12 +274,18 @@ def key_of(file: Path, overrides: Sequence[str], modules: Iterable[Path]) -> str
 
 
 def program_key() -> str:
-    """Hash of the source of this package: outcomes of different programs should not be mixed unseen."""
+    """Hash of the source of this package: outcomes of different programs should not be mixed unseen.
+
+    Raises:
+        ResourceError: a file of it cannot be read.
+    """
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
-        with contextlib.suppress(OSError):
+        try:
             digest.update(path.read_bytes())
+        except OSError as error:
+            raise ResourceError(f"{path} cannot be read: {error.strerror}") from error
     return digest.hexdigest()[:12]
 
 
@@ -235,7 +295,43 @@ def _record(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise RunFailed(f"{path} cannot be read, and may be removed: {error}") from error
+        raise _damaged(path, str(error)) from error
     if not isinstance(record, Mapping):
-        raise RunFailed(f"{path} cannot be read, and may be removed: expected an object")
+        raise _damaged(path, "expected an object")
     return dict(record)
+
+
+def _outcome(path: Path, record: Mapping[str, Any]) -> Outcome:
+    try:
+        return Outcome.from_json(record if record.get("format") != 1 else of_format_1(record))
+    except ValueError as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _damaged(path: Path, why: str) -> RunFailed:
+    advice = "it has to be mended by hand" if path.name == STUDY else "and may be removed: it is made anew then"
+    return RunFailed(f"{path} cannot be read, {advice}: {why}")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, got {value!r}")
+    return value
+
+
+def _switch(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError(f"expected true or false, got {value!r}")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise TypeError(f"expected a number, got {value!r}")
+    return float(value)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"expected a whole number, got {value!r}")
+    return value

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlxe_async.analysis.outcomes import Outcome
+from mlxe_async.analysis.outcomes import Groups, Outcome
 from mlxe_async.analysis.statistics import (
+    FEWEST_RUNS,
     SurvivalCurve,
     bootstrap,
     compare_paired,
@@ -19,8 +20,6 @@ from mlxe_async.analysis.statistics import (
     median,
     share_bound,
 )
-
-Groups = Mapping[str, Sequence[Outcome]]
 
 FAILED, UNKNOWN = "failed", "-"
 
@@ -34,6 +33,9 @@ QUANTITIES: dict[str, str] = {
     "seconds_to_exit": "s to exit",
 }
 COMPARED = ("episodes", "seconds_to_publication", "seconds_to_exit", "cpu_seconds")
+# What 0 stands for where ratios are formed: the least that can be told from nothing.
+LEAST = {"episodes": 1.0, "env_steps": 1.0, "updates": 1.0}
+LEAST_S = 0.01
 PROCESSES = ("executors", "memorizer", "learner", "evaluator", "supervisor")
 
 
@@ -147,9 +149,10 @@ def pair_table(groups: Groups) -> Table:
         if not seeds:
             continue
         for quantity in COMPARED:
-            if not all(_has(runs, quantity) for runs in (ours, theirs)):
+            if not (_is_told(ours, quantity) and _is_told(theirs, quantity) and _has([*ours, *theirs], quantity)):
                 continue
-            found = compare_paired([a[s].needed(quantity) for s in seeds], [b[s].needed(quantity) for s in seeds])
+            least = LEAST.get(quantity, LEAST_S)
+            found = compare_paired(*([max(least, runs[s].needed(quantity)) for s in seeds] for runs in (a, b)))
             rows.append(
                 (
                     f"{first} / {second}",
@@ -164,10 +167,14 @@ def pair_table(groups: Groups) -> Table:
     head = ("pair", "in", "both solved", "ratio of medians", "mean ratio", "p", "first needs less")
     note = (
         "Ratios below 1 favour the first; 95 % bootstrap intervals, both runs of a seed drawn together. Ratio of "
-        "medians: failures are infinite. Mean ratio: geometric mean over the seeds with which neither failed. p: "
-        "two-sided paired permutation test (signs flipped) on the signed ranks of the log ratios of all pairs. First "
+        "medians: failures are infinite; inf where only the first failed with half of the seeds, 0 where only the "
+        "second did, - where both did. Mean ratio: geometric mean over the seeds with which neither failed; where a "
+        "run needed 0 episodes or 0 CPU s (its very first weights passed) 1 episode and 0.01 s are taken for it, the "
+        "least that can be counted. p: two-sided paired permutation test (signs flipped) on the signed ranks of the "
+        "log ratios of all pairs. First "
         "needs less: probability for a run of the first against any run of the second. Many pairs are many tests: "
         "of twenty without any difference one has p < 0.05."
+        + _few_note(len(a.keys() & b.keys()) for a, b in itertools.combinations(map(_by_seed, groups.values()), 2))
     )
     return Table("Pairs of settings under the same seeds", head, tuple(rows), note)
 
@@ -229,12 +236,16 @@ def _or_failed(value: float | None, quantity: str) -> str:
     return FAILED if value is None else shown(value, quantity)
 
 
-def _summary(values: Sequence[float], quantity: str) -> str:
+def _summary(values: Sequence[float], quantity: str, *, worst: bool = True) -> str:
+    """Median, its interval, and the worst; `-` without values."""
+    if not values:
+        return UNKNOWN
     middle = shown(median(values), quantity)
     if len(values) == 1:
         return middle
     low, high = bootstrap(values)
-    return f"{middle} [{shown(low, quantity)}, {shown(high, quantity)}], {shown(max(values), quantity)}"
+    interval = f"{middle} [{shown(low, quantity)}, {shown(high, quantity)}]"
+    return f"{interval}, {shown(max(values), quantity)}" if worst else interval
 
 
 def _iqm(values: Sequence[float], quantity: str) -> str:
@@ -243,14 +254,7 @@ def _iqm(values: Sequence[float], quantity: str) -> str:
 
 
 def _final_return(runs: Sequence[Outcome]) -> str:
-    values = [one.final_return for one in runs if one.final_return is not None]
-    if not values:
-        return UNKNOWN
-    middle = shown(median(values), "return")
-    if len(values) == 1:
-        return middle
-    low, high = bootstrap(values)
-    return f"{middle} [{shown(low, 'return')}, {shown(high, 'return')}]"
+    return _summary([one.final_return for one in runs if one.final_return is not None], "return", worst=False)
 
 
 def _mean(
@@ -261,12 +265,15 @@ def _mean(
 
 
 def _ratio(value: float | None, interval: tuple[float, float] | None) -> str:
-    if value is None:
+    if value is None or math.isnan(value):
         return UNKNOWN
     if interval is None:
-        return f"{value:.2f}"
-    low, high = (f"{end:.2f}" if math.isfinite(end) else "inf" for end in interval)
-    return f"{value:.2f} [{low}, {high}]"
+        return _factor(value)
+    return f"{_factor(value)} [{_factor(interval[0])}, {_factor(interval[1])}]"
+
+
+def _factor(value: float) -> str:
+    return "0" if value == 0 else f"{value:.2f}" if math.isfinite(value) else "inf"
 
 
 def _percent(share: float) -> str:
@@ -275,6 +282,11 @@ def _percent(share: float) -> str:
 
 def _told(quantity: str, *, tested: bool) -> bool:
     return tested or quantity != "seconds_to_publication"
+
+
+def _is_told(runs: Sequence[Outcome], quantity: str) -> bool:
+    """Whether these settings have such a quantity at all; those that always fail have."""
+    return _has(runs, quantity) or all(one.failed for one in runs)
 
 
 def _has(runs: Sequence[Outcome], quantity: str) -> bool:
@@ -330,22 +342,29 @@ def _baseline_row(baseline: Mapping[str, Any], width: int) -> tuple[str, ...]:
 
 def _outcome_note(groups: Groups, extra: Iterable[str]) -> str:
     runs = [one for members in groups.values() for one in members]
-    passes = sorted({int(one.facts["passes"]) for one in runs if one.facts.get("passes") and one.tests})
-    goals = sorted({int(one.facts["episode_steps"]) for one in runs if one.facts.get("episode_steps")})
-    solved = []
+    passes, goals = _goals(runs)
+    solved, moments, cpu = [], [], []
     if passes or not goals:
-        many = " or ".join(map(str, passes)) or "enough"
-        solved.append(f"{many} tested versions in a row passed; all counts are those when the first was published")
+        moments.append("the publication of the first of the passing versions")
+        cpu.append("all processes but the evaluator, until that publication")
     if goals:
-        long = " or ".join(f"{goal:,}" for goal in goals)
-        solved.append(f"one training episode lasted {long} steps; all counts are those when it was through")
+        moments.append("the end of that episode")
+        cpu.append(
+            "all processes, until the run has ended, which is later than that episode, since the log does not tell "
+            "them of any other moment"
+        )
+    if passes or not goals:
+        solved.append("all counts are those when the first was published")
+    if goals:
+        solved.append("all counts are those when that episode was through, not those of the run's end")
     note = (
-        f"Solved: {'; or '.join(solved)}. Cells: median [95 % bootstrap interval], worst; a failure counts as "
-        "worse than anything and is never left out. Failed [at most]: share of failures and its exact 95 % upper "
-        "bound. Both clocks start when the command is typed, one ends with the publication of the first of the "
-        "passing versions, the other with the end of the command. CPU s: all processes but the evaluator, until "
-        "publication. Tests: versions tested in a run, median. Policy lag: mean of all rows learned from."
+        f"{solved_means(runs)}; {'; or '.join(solved)}. Cells: median [95 % bootstrap interval], worst; a failure "
+        "counts as worse than anything and is never left out. Failed [at most]: share of failures and its exact 95 % "
+        f"upper bound. Both clocks start when the command is typed; s to publication ends with {' or '.join(moments)}, "
+        f"s to exit with the end of the command. CPU s: {'; or '.join(cpu)}. Tests: versions tested in a run, median. "
+        "Policy lag: mean of all rows learned from."
     )
+    note += _few_note(map(len, groups.values()))
     told = {
         "D2": " D2: solving versions that also pass from 20 adverse starts.",
         "retention": " Retention: share of the versions tested after the task was solved that pass; with it, s to "
@@ -357,7 +376,52 @@ def _outcome_note(groups: Groups, extra: Iterable[str]) -> str:
         note += " Settings whose versions are not tested cannot be solved: their counts are those at the end."
     if any(one.clock == "run" for one in runs):
         note += " Given run folders do not know when their command was typed: their clocks start with the run itself."
-    return note
+    return note + "".join(f" Note: {mixture}." for mixture in mixtures(groups))
+
+
+def solved_means(runs: Iterable[Outcome]) -> str:
+    """When a run counts as solved, in words, with the names that the documents of the study have for it."""
+    passes, goals = _goals(runs)
+    means = []
+    if passes or not goals:
+        means.append(f"{' or '.join(map(str, passes)) or 'enough'} tested versions in a row passed (D1c)")
+    if goals:
+        long = " or ".join(f"{goal:,}" for goal in goals)
+        means.append(f"one training episode, exploration on, lasted {long} steps (D0)")
+    return f"Solved: {'; or '.join(means)}"
+
+
+def mixtures(groups: Groups) -> list[str]:
+    """What is wrong with taking these runs together, a sentence each without its full stop."""
+    found = []
+    programs = {one.program for runs in groups.values() for one in runs if one.program}
+    if len(programs) > 1:
+        found.append(
+            f"these runs were made by {len(programs)} versions of the program; --out elsewhere runs all of them anew"
+        )
+    for name, runs in groups.items():
+        if len({one.seed for one in runs}) < len(runs):
+            found.append(f"{name} has several runs of one seed, which may not be independent")
+    return found
+
+
+def _goals(runs: Iterable[Outcome]) -> tuple[list[int], list[int]]:
+    """Passes in a row, and steps of an episode, that solve the tasks of these runs."""
+    runs = list(runs)
+    passes = {int(one.facts["passes"]) for one in runs if one.facts.get("passes") and one.tests}
+    return sorted(passes), sorted({int(one.facts["episode_steps"]) for one in runs if one.facts.get("episode_steps")})
+
+
+def _few_note(counts: Iterable[int]) -> str:
+    few = sorted({count for count in counts if 1 < count < FEWEST_RUNS})
+    if not few:
+        return ""
+    return (
+        f" With fewer than {FEWEST_RUNS} runs the bootstrap interval is no 95 % one: even that from the least to the "
+        "greatest value holds the median in only "
+        + ", ".join(f"{100 * (1 - 2 / 2**count):.0f} % of studies of {count}" for count in few)
+        + "."
+    )
 
 
 def _escaped(cell: str) -> str:

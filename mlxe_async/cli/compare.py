@@ -21,7 +21,7 @@ from typing import Any
 from mlxe_async.analysis import study
 from mlxe_async.analysis.outcomes import Outcome, outcome
 from mlxe_async.analysis.study import Arm, Plan, StudyFolder
-from mlxe_async.analysis.tables import Table, all_tables, run_table
+from mlxe_async.analysis.tables import Table, all_tables, mixtures, run_table
 from mlxe_async.cli.arguments import Parser
 from mlxe_async.cli.console import Console
 from mlxe_async.cli.studying import Interrupted, Runner, interruptible, pass_adverse_starts
@@ -32,7 +32,6 @@ from mlxe_async.run_folder import find_run
 from mlxe_async.settings import Settings, load_settings
 
 FIVE_SEEDS = "0..4"
-LONGEST_RUN_S = 3600.0
 LONGEST_FILE = 2**20
 USAGE = "compare FILE.toml|RUN|STUDY ... [--seeds A..B] [--set a.b=VALUE ...] [--out FOLDER] [...]"
 
@@ -52,13 +51,13 @@ def run(arguments: Sequence[str]) -> int:
     console = Console(sys.stderr)
     folder, plan, settings = _plan(asked)
     with StudyFolder(folder) as kept:
-        if not asked.rerun:
+        if not plan.rerun:
             kept.check_unchanged(plan)
         kept.write_plan(plan)
-        runner = Runner(kept, console, longest_s=asked.timeout, keep_runs=asked.keep_runs)
+        runner = Runner(kept, console, longest_s=plan.timeout_s, keep_runs=plan.keep_runs)
         try:
             with interruptible():
-                _run_missing(kept, plan, runner, console, asked)
+                _run_missing(kept, plan, runner, console)
                 baselines = _baselines(kept, settings, asked.baselines, console)
         except Interrupted as stopped:
             done = sum(kept.finished(arm, seed) is not None for arm, seed in plan.rounds())
@@ -70,7 +69,8 @@ def run(arguments: Sequence[str]) -> int:
         outcomes = _outcomes(kept, plan)
         if not outcomes:
             raise SettingsError([f"compare: got no run at all in {folder}, expected settings files or run folders"])
-        _warn_of_mixtures(kept, plan, outcomes, console)
+        for mixture in mixtures(study.group(outcomes)):
+            console.line(f"note: {mixture}")
         tables = _report(kept, outcomes, baselines, with_pictures=not asked.no_pictures)
         shown = tables if asked.rows else [table for table in tables if table.title != run_table({}).title]
         sys.stdout.write("\n".join(table.markdown for table in shown))
@@ -88,18 +88,30 @@ def _parser() -> Parser:
     add("--vary", type=Path, metavar="FILE", help="TOML, NAME = [a.b=VALUE, ...]: each settings file so varied as well")
     add("--out", type=Path, metavar="FOLDER", help="the study's folder; runs/compare-<utc time> when left out")
     add("--resume", type=Path, metavar="FOLDER", help="go on with a study as it was asked for, or report it anew")
-    add("--rerun", action="store_true", help="run again what was made by settings that have changed since")
+    add(
+        "--rerun",
+        action=argparse.BooleanOptionalAction,
+        help="run again what was made by settings that have changed since",
+    )
     add("--baselines", type=int, default=0, metavar="N", help="add N untrained policies of each kind (CartPole only)")
-    add("--d2", action="store_true", help="test the policies that solved the task from 20 adverse starts too")
+    add(
+        "--d2",
+        action=argparse.BooleanOptionalAction,
+        help="test the policies that solved the task from 20 adverse starts too",
+    )
     add("--retention", type=int, metavar="STEPS", help="go on for so many steps; how many later versions still pass")
     add("--rows", action="store_true", help="print a row for every run too; table.md always has them")
-    add("--timeout", type=float, default=LONGEST_RUN_S, metavar="SECONDS", help="a run that takes longer has failed")
+    add(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help=f"a run that takes longer has failed; {study.LONGEST_RUN_S:g} when left out",
+    )
     add("--no-pictures", action="store_true", help="tables only")
     add(
         "--keep-runs",
         action=argparse.BooleanOptionalAction,
-        default=True,
-        help="keep the run folders, in FOLDER/runs (those of failures always are)",
+        help="keep the run folders, in FOLDER/runs (those of failures always are); so when left out",
     )
     return parser
 
@@ -123,7 +135,8 @@ def parse_seeds(text: str) -> list[int]:
 
 def _plan(asked: argparse.Namespace) -> tuple[Path, Plan, list[Settings]]:
     """The study's folder, what is to be in it, and the settings of its arms, all mistakes told before the first run."""
-    if asked.baselines < 0 or not 0 < asked.timeout < 1e9 or (asked.retention is not None and asked.retention < 1):
+    timeout_s = study.LONGEST_RUN_S if asked.timeout is None else asked.timeout
+    if asked.baselines < 0 or not 0 < timeout_s < 1e9 or (asked.retention is not None and asked.retention < 1):
         raise SettingsError(["compare: expected --baselines >= 0, --timeout > 0 and --retention >= 1"])
     if asked.resume is not None:
         given = [name for name in ("sources", "seeds", "overrides", "vary", "out", "retention") if getattr(asked, name)]
@@ -135,7 +148,7 @@ def _plan(asked: argparse.Namespace) -> tuple[Path, Plan, list[Settings]]:
         settings = [load_settings(arm.file, list(arm.overrides)) for arm in plan.arms]
         keys = [_key(arm.file, arm.overrides, one) for arm, one in zip(plan.arms, settings, strict=True)]
         arms = tuple(dataclasses.replace(arm, key=key) for arm, key in zip(plan.arms, keys, strict=True))
-        return asked.resume, dataclasses.replace(plan, arms=arms), settings
+        return asked.resume, _with_switches(dataclasses.replace(plan, arms=arms), asked), settings
     if not asked.sources:
         raise SettingsError([f"compare: got no settings file and no run, expected: {USAGE}"])
     files = [source for source in asked.sources if source.endswith(".toml")]
@@ -156,10 +169,18 @@ def _plan(asked: argparse.Namespace) -> tuple[Path, Plan, list[Settings]]:
     )
     if asked.vary is not None:
         arms = tuple(varied for arm in arms for varied in (arm, *_variants(arm, asked.vary)))
+        _check_arms(arms, asked.vary)
     others = tuple(str(_other(source)) for source in asked.sources if not source.endswith(".toml"))
     out = asked.out or Path("runs") / f"compare-{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}"
     seeds = tuple(parse_seeds(asked.seeds or FIVE_SEEDS)) if files else ()
-    return out, Plan(arms, seeds, others), settings
+    return out, _with_switches(Plan(arms, seeds, others), asked), settings
+
+
+def _with_switches(plan: Plan, asked: argparse.Namespace) -> Plan:
+    """The plan with what was said of how runs are made; what was not said stays."""
+    names = {"timeout": "timeout_s", "keep_runs": "keep_runs", "d2": "d2", "rerun": "rerun"}
+    said = {names[key]: value for key in names if (value := getattr(asked, key)) is not None}
+    return dataclasses.replace(plan, **said)
 
 
 def _names(files: Sequence[str], settings: Sequence[Settings]) -> list[str]:
@@ -193,6 +214,18 @@ def _variants(arm: Arm, path: Path) -> Iterator[Arm]:
         raise SettingsError(problems)
 
 
+def _check_arms(arms: Sequence[Arm], path: Path) -> None:
+    """Runs and their files are named after arms: names must differ, and must be names."""
+    names, problems = [arm.name for arm in arms], []
+    for arm in dict(zip(names, arms, strict=True)).values():
+        if names.count(arm.name) > 1:
+            problems.append(f'--vary: {path}: got the name "{arm.name}" twice, expected names that differ')
+        if not PLAIN_NAME.fullmatch(arm.name):
+            problems.append(f"--vary: {path}: got {visible(repr(arm.name), 120)}, expected a plain name, not too long")
+    if problems:
+        raise SettingsError(problems)
+
+
 def _other(source: str) -> Path:
     """The folder of a study or of a run."""
     path = Path(source)
@@ -200,17 +233,20 @@ def _other(source: str) -> Path:
 
 
 def _key(file: str, overrides: Sequence[str], settings: Settings) -> str:
-    return study.key_of(Path(file), overrides, _own_modules(settings))
+    return study.key_of(Path(file), overrides, set(_own_modules(settings)))
 
 
 def _own_modules(settings: Settings) -> Iterator[Path]:
-    """Files of the user's own that the settings name as `module:something`."""
-    named = [settings.algorithm.name, settings.task.env, *_texts(settings.task.wrappers)]
-    for name in named:
-        module, colon, _ = name.partition(":")
-        for folder in settings.run.python_path if colon else ():
-            path = Path(folder).joinpath(*module.split(".")).with_suffix(".py")
-            if path.is_file():
+    """Files of the user's own that the settings name as `module:something`; of packages, all that is in them."""
+    named = {settings.algorithm.name, settings.task.env, *_texts(settings.task.wrappers)}
+    modules = {module for module, colon, _ in (name.partition(":") for name in named) if colon}
+    for folder in map(Path, settings.run.python_path):
+        for module in modules:
+            top, *below = module.split(".")
+            path = folder.joinpath(top, *below).with_suffix(".py")
+            if below or (folder / top / "__init__.py").is_file() or not path.is_file():
+                yield from (file for file in (folder / top).rglob("*.py") if file.is_file())
+            elif path.is_file():
                 yield path
 
 
@@ -219,7 +255,7 @@ def _texts(items: Sequence[Any]) -> Iterator[str]:
         yield from (value for value in (item.values() if isinstance(item, Mapping) else [item]) if type(value) is str)
 
 
-def _run_missing(kept: StudyFolder, plan: Plan, runner: Runner, console: Console, asked: argparse.Namespace) -> None:
+def _run_missing(kept: StudyFolder, plan: Plan, runner: Runner, console: Console) -> None:
     rounds = list(plan.rounds())
     program = study.program_key()
     for number, (arm, seed) in enumerate(rounds, 1):
@@ -229,10 +265,15 @@ def _run_missing(kept: StudyFolder, plan: Plan, runner: Runner, console: Console
             one = runner.run_once(arm, seed)
             kept.store(arm, one, program)
             console.line(f"{number} of {len(rounds)}: {arm.name}, seed {seed}: {_how(one)}")
-        if asked.d2 and one.solved and one.d2 is None and (kept.runs / one.run).is_dir():
-            one = dataclasses.replace(one, d2=pass_adverse_starts(kept.runs / one.run, console))
-            kept.store(arm, one, stored[2] if stored is not None else program)
+        if plan.d2 and one.solved and one.d2 is None:
+            if one.run and (kept.runs / one.run).is_dir():
+                one = dataclasses.replace(one, d2=pass_adverse_starts(kept.runs / one.run, console))
+                kept.store(arm, one, stored[2] if stored is not None and stored[1] == arm.key else program)
+            else:
+                console.line(f"note: {arm.name}, seed {seed}: no D2, its run folder was not kept")
         runner.let_go(one)
+    if plan.rerun:  # done: what changes later is not to be run again unasked
+        kept.write_plan(dataclasses.replace(plan, rerun=False))
 
 
 def _how(one: Outcome) -> str:
@@ -246,6 +287,7 @@ def _how(one: Outcome) -> str:
 
 
 def _outcomes(kept: StudyFolder, plan: Plan) -> list[Outcome]:
+    """Everything that is to be reported."""
     found: list[Outcome] = []
     for arm in plan.arms:
         ours = [stored[0] for seed in plan.seeds if (stored := kept.finished(arm, seed))]
@@ -257,27 +299,16 @@ def _outcomes(kept: StudyFolder, plan: Plan) -> list[Outcome]:
     return found
 
 
-def _warn_of_mixtures(kept: StudyFolder, plan: Plan, outcomes: Sequence[Outcome], console: Console) -> None:
-    programs = {stored[2] for arm, seed in plan.rounds() if (stored := kept.finished(arm, seed))}
-    if len(programs) > 1:
-        console.line("note: the program itself was changed between runs of this study; --out elsewhere runs all anew")
-    for name, runs in study.group(outcomes).items():
-        seeds = [one.seed for one in runs]
-        if len(set(seeds)) < len(seeds):
-            console.line(f"note: {name} has several runs of one seed, which may not be independent")
-
-
 def _baselines(kept: StudyFolder, settings: Sequence[Settings], tried: int, console: Console) -> list[dict[str, Any]]:
-    path = kept.path / study.BASELINES
-    stored = json.loads(path.read_text()) if path.is_file() else None
+    stored = study.stored_baselines(kept.path)
     if not tried:
-        return list(stored["baselines"]) if stored else []
+        return stored[1] if stored else []
     if not settings or any(one.task.env != "CartPole-v1" for one in settings):
         raise SettingsError(["--baselines: expected settings files, all of them for CartPole-v1"])
     evaluation = settings[0].evaluation.model_dump()
     asked = {"evaluation": evaluation, "tried": tried}
-    if stored and stored["asked"] == json.loads(json.dumps(asked)):
-        return list(stored["baselines"])
+    if stored and stored[0] == json.loads(json.dumps(asked)):
+        return stored[1]
     from mlxe_async.baselines import cartpole_baselines
 
     console.line(f"baselines: {tried} policies of each kind")

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from mlxe_async.cli.arguments import Parser
+from mlxe_async.cli.console import Console
 from mlxe_async.cli.play import which_checkpoint
 
 
@@ -19,7 +20,7 @@ def run(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(arguments)
     from mlxe_async.policy import load_policy
 
-    policy = load_policy(asked.run, asked.checkpoint)
+    policy = load_policy(asked.run, asked.checkpoint, tell=Console(sys.stderr).line)
     verdict = policy.test(starts=asked.starts, sampled=asked.sampled)
     how = "passed" if verdict.passed else f"failed at step {verdict.failed_at}" if verdict.failed_at else "failed"
     harder = " from adverse starts" if asked.starts == "adverse" else ""

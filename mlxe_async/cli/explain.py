@@ -39,22 +39,31 @@ def settings_explained() -> Iterator[str]:
             yield from _keys(own, variant, schema)
         if table == "algorithm":
             names = algorithm_names()
-            yield from _told("...", f"Each has keys of its own: see --help {', --help '.join(names)}.")
+            more = "Each has keys of its own, and may have other defaults for keys of other tables"
+            yield from _told("...", f"{more}: see --help {', --help '.join(names)}.")
         yield ""
 
 
 def algorithm_explained(name: str) -> Iterator[str]:
-    """Lines for the keys of an algorithm.
+    """Lines for the keys of an algorithm, and for what it recommends for those of other tables.
 
     Raises:
         SettingsError: there is no such algorithm.
     """
     from mlxe_async.algorithms import load_algorithm
 
-    schema = load_algorithm(name).Settings.model_json_schema()
+    algorithm = load_algorithm(name)
+    schema = algorithm.Settings.model_json_schema()
     yield f"[algorithm]  {' '.join(schema.get('description', '').split())}"
     yield f"  name = {toml_value(name)}"
     yield from _keys(schema["properties"], schema, schema)
+    recommended: Mapping[str, Mapping[str, Any]] = getattr(algorithm, "defaults", {})
+    if recommended:
+        yield ""
+        yield "With this algorithm, keys of other tables that are left out are these, where the schedule has them:"
+    for table, values in recommended.items():
+        yield f"[{table}]"
+        yield from (f"  {key} = {toml_value(value)}" for key, value in values.items())
 
 
 def algorithm_names() -> list[str]:

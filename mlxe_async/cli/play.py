@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from mlxe_async.cli.arguments import Parser
+from mlxe_async.cli.console import Console
 from mlxe_async.errors import SettingsError
 from mlxe_async.logs.safe import visible
 
@@ -44,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
         os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     from mlxe_async.policy import load_policy
 
-    policy = load_policy(asked.run, asked.checkpoint)
+    policy = load_policy(asked.run, asked.checkpoint, tell=Console(sys.stderr).line)
     sys.stdout.write(f"version {policy.version} of {visible(asked.run)}\n")
     played = policy.play(
         asked.episodes,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import math
 import signal
 import sys
@@ -45,10 +44,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run_folder(asked: argparse.Namespace) -> Path:
     """The folder of the run to go on with: by path, or by name where the settings keep runs."""
-    base = "runs"
-    with contextlib.suppress(SettingsError):
-        base = load_settings(asked.file or {"task": {"env": "CartPole-v1"}}, asked.overrides).run.dir
-    return find_run(asked.resume, base)
+    if asked.file is not None:
+        return find_run(asked.resume, load_settings(asked.file, asked.overrides).run.dir)
+    # The run's own settings are not known yet, and may have keys that others do not have.
+    where = [override for override in asked.overrides if override.partition("=")[0].strip() == "run.dir"]
+    return find_run(asked.resume, load_settings({"task": {"env": "CartPole-v1"}}, where).run.dir)
 
 
 def _in_loop(settings: Settings, folder: Path | None, *, check: bool, shows_progress: bool) -> int:

@@ -19,12 +19,26 @@ from mlxe_async.logs.safe import visible
 
 KEPT = 10
 DAY_S = 86_400.0
+LIST = "runs list [--dir DIR] [--json]"
+PRUNE = "runs prune [--keep N] [--older-than DAYS] [--solved-too] [--dir DIR] [--yes]"
+HELP = f"""\
+usage: python -m mlxe_async {LIST}
+       python -m mlxe_async {PRUNE}
+
+list    the runs in DIR (runs/ when left out) and what became of them; --json: a JSON object a line
+prune   say which old runs would be removed; --yes removes them. Kept are the newest N ({KEPT}, or none with
+        --older-than), those younger than DAYS, those that solved their task (unless --solved-too), those that go on,
+        those with another name than a run gives, and those that hold a file which no run makes
+"""
 
 
 def run(arguments: Sequence[str]) -> int:
     """List or prune. Returns the exit code."""
     commands = {"list": _list, "prune": _prune}
     name = arguments[0] if arguments else ""
+    if name in ("-h", "--help"):
+        sys.stdout.write(HELP)
+        return 0
     if name not in commands:
         got = f'got "{visible(name, 60)}"' if name else "got nothing"
         raise SettingsError([f"runs: {got}, expected runs list or runs prune"])
@@ -33,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _list(arguments: Sequence[str]) -> None:
-    parser = Parser("runs list [--dir DIR] [--json]")
+    parser = Parser(LIST)
     parser.add_argument("--dir", type=Path, default=Path("runs"))
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(arguments)
@@ -51,7 +65,7 @@ def _list(arguments: Sequence[str]) -> None:
 
 
 def _prune(arguments: Sequence[str]) -> None:
-    parser = Parser("runs prune [--keep N] [--older-than DAYS] [--solved-too] [--dir DIR] [--yes]")
+    parser = Parser(PRUNE)
     parser.add_argument("--keep", type=int)
     parser.add_argument("--older-than", type=float, metavar="DAYS")
     parser.add_argument("--solved-too", action="store_true")

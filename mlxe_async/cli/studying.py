@@ -148,7 +148,8 @@ def pass_adverse_starts(run: Path, console: Console) -> bool | None:
     from mlxe_async.policy import load_policy
 
     try:
-        return bool(load_policy(run, "solved").test(starts="adverse").passed)
+        policy = load_policy(run, "solved", tell=lambda note: console.line(f"note: {run.name}: {note}"))
+        return bool(policy.test(starts="adverse").passed)
     except (MlxeError, ValueError) as error:
         console.line(f"note: {run.name} was not tested from adverse starts: {visible(str(error), 300)}")
         return None

@@ -40,7 +40,7 @@ class RunStart(Event):
     """The run begins; no role has been started."""
 
     seed: Annotated[int, "The run's seed."]
-    schedule: Annotated[str, "Who waits for whom: serial, is or oa."]
+    schedule: Annotated[str, "Who waits for whom: serial, istb, is, ia or oa."]
     algorithm: Annotated[str, "What learns."]
     env: Annotated[str, "What is learned."]
     settings: Annotated[dict[str, Any], "All settings, defaults included, without secrets."]
@@ -55,7 +55,7 @@ class RunStart(Event):
 
 @dataclass(frozen=True)
 class RunResume(Event):
-    """The run goes on from a checkpoint: what was told after that moment, until here, is not part of it."""
+    """The run goes on from a checkpoint: what was told from that moment on, until it was taken up, is void."""
 
     checkpoint: Annotated[int, "Its number."]
     version: Annotated[int, "Version of the weights in it."]
@@ -68,6 +68,15 @@ class RunResume(Event):
         default_factory=list
     )
     exact: Annotated[bool, "Whether it goes on as if it had never been interrupted, as far as is known."] = True
+    void_from: Annotated[
+        int | None, "Number of the first line that is void: the next one when the state was taken."
+    ] = None
+    void_to: Annotated[int | None, "Number of the last line before the run was taken up; below void_from: none is."] = (
+        None
+    )
+    gap_ns: Annotated[
+        int | None, "To be taken from the clocks of all lines since then, so that they go on from there."
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,7 @@ class ProcStart(Event):
 
     process: Annotated[str, "Its name, as in ps."]
     pid: Annotated[int, "Its process id."]
-    epoch: Annotated[int, "How many of this name came before it."]
+    epoch: Annotated[int, "Which process of this name it is, from 1."]
     seconds: Annotated[float, "Seconds from the request to its hand-shake."]
 
 
@@ -96,7 +105,7 @@ class ProcExit(Event):
 
     process: Annotated[str, "Its name."]
     pid: Annotated[int, "Its process id."]
-    epoch: Annotated[int, "Its epoch."]
+    epoch: Annotated[int, "Which process of this name it was, from 1; 0 for the nursery, where they are not counted."]
     expected: Annotated[bool, "Whether it was asked to end."]
     sentence: Annotated[str, "How it ended, in words."]
     code: Annotated[int | None, "Its exit code; null when a signal killed it."] = None
@@ -109,7 +118,7 @@ class ProcRestart(Event):
     """A process that died will be replaced."""
 
     process: Annotated[str, "Its name."]
-    epoch: Annotated[int, "The epoch of its successor."]
+    epoch: Annotated[int, "Which process of this name its successor will be, from 1."]
     attempt: Annotated[int, "Which restart without progress in between, from 1."]
     delay_s: Annotated[float, "Pause before the start."]
     reason: Annotated[str, "Why it is needed, in words."]
@@ -262,7 +271,6 @@ class Ledger(Event):
     ingested: Annotated[int, "Rows the memorizer took over."]
     backlog: Annotated[int, "Rows still in the lanes."]
     lost: Annotated[int, "Rows that are in neither place; anything but 0 is an error of ours."] = 0
-    duplicated: Annotated[int, "Rows taken over twice; anything but 0 is an error of ours."] = 0
     torn: Annotated[int, "Rows that failed their checks."] = 0
     kept: Annotated[int, "Rows the memory holds now."] = 0
     capacity: Annotated[int | None, "Rows it can hold."] = None

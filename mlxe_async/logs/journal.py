@@ -92,6 +92,11 @@ class Journal:
                 self._sink.shut = False
                 self._tell()
 
+    @property
+    def next_seq(self) -> int:
+        """Number of the line that comes next."""
+        return self._seq
+
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Have `subscriber` called with every line as a dict, in order; returns what ends it."""
         self._subscribers.append(subscriber)

@@ -1,7 +1,10 @@
 """Reads `log.jsonl` back, whole or while it is being written.
 
-Both survive what happens to real files: a torn last line, a line that is no JSON, a log that is rotated away or cut to
-nothing under the reader's eyes, and a run that was killed without a word.
+Both ways survive what happens to real files: a torn last line, a line that is no JSON, a log that is rotated away or
+cut to nothing under the reader's eyes, and a run that was killed without a word.
+
+A run that was resumed goes on from a checkpoint, earlier than its last words: the lines in between tell what was
+undone, and most of it is told again. They are left out unless they are asked for.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import asyncio
 import ctypes
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,36 +28,43 @@ POLL_S = 0.2  # where inotify is not to be had
 _WATCHED = 0x002 | 0x100 | 0x080
 
 
-def read_log(run: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+def read_log(run: str | os.PathLike[str], *, void: bool = False) -> Iterator[dict[str, Any]]:
     """Every event of a run so far, in order.
 
     Args:
         run: a run folder, the name of one in `runs/`, `latest`, or a log file itself.
+        void: whether events that a resumption of the run made void are told too; see `run_resume`.
 
     Raises:
         ResourceError: there is no such run.
     """
-    with _Tail(log_of(run)) as tail:
+    path = log_of(run)
+    is_void = _never if void else _void_lines(path)
+    with _Tail(path) as tail:
         while lines := tail.read():
-            yield from lines
+            yield from (line for line in lines if not is_void(line))
 
 
-async def follow(run: str | os.PathLike[str]) -> AsyncIterator[dict[str, Any]]:
+async def follow(run: str | os.PathLike[str], *, void: bool = False) -> AsyncIterator[dict[str, Any]]:
     """Every event of a run, first those so far and then those to come, until `run_end` or the death of the run.
 
     Args:
         run: as for `read_log`. A log file that does not exist yet is waited for.
+        void: as for `read_log`; what a resumption to come will make void has been told by then.
 
     Raises:
         ResourceError: there is no such run.
     """
     path, ended = log_of(run), False
+    is_void = _never if void else _void_lines(path)
     with _Tail(path) as tail, _Changes(path.parent) as changes:
         while True:
             # Asked before reading: what a run wrote before it died is still told.
             alive = is_held(path.parent)
             lines = tail.read()
             for line in lines:
+                if is_void(line):
+                    continue
                 yield line
                 ended = line.get("event") == "run_end"  # unless the run was resumed, and there is more
             if not lines:
@@ -71,6 +81,23 @@ def log_of(run: str | os.PathLike[str]) -> Path:
     """
     path = Path(run)
     return path.absolute() if path.is_file() or path.suffix == ".jsonl" else find_run(run) / LOG
+
+
+def _never(_line: Mapping[str, Any]) -> bool:
+    return False
+
+
+def _void_lines(path: Path) -> Callable[[Mapping[str, Any]], bool]:
+    """Tells of a line whether a resumption, of those in the log by now, made it void."""
+    ranges: list[tuple[int, int]] = []
+    with _Tail(path) as tail:
+        for line in tail.marked(b'"run_resume"'):
+            first, last = line.get("void_from"), line.get("void_to")
+            if line.get("event") == "run_resume" and type(first) is int and type(last) is int:
+                ranges.append((first, last))
+    if not ranges:
+        return _never
+    return lambda line: any(first <= line.get("seq", -1) <= last for first, last in ranges)
 
 
 class _Tail:
@@ -92,15 +119,24 @@ class _Tail:
     def read(self) -> list[dict[str, Any]]:
         """Some more events; an empty list when there are none for now."""
         events: list[dict[str, Any]] = []
-        while not events:
-            data = self._more()
-            if not data:
-                break
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            if len(self._rest) > LONGEST_LINE:
-                self._rest = b""
+        while not events and (lines := self._lines()) is not None:
             events = [event for line in lines if (event := _event(line)) is not None]
         return events
+
+    def marked(self, mark: bytes) -> Iterator[dict[str, Any]]:
+        """All events so far whose line holds certain bytes; the others are not looked at."""
+        while (lines := self._lines()) is not None:
+            yield from (event for line in lines if mark in line and (event := _event(line)) is not None)
+
+    def _lines(self) -> list[bytes] | None:
+        """Some more whole lines; None when there is nothing new for now."""
+        data = self._more()
+        if not data:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LONGEST_LINE:
+            self._rest = b""
+        return lines
 
     def _more(self) -> bytes:
         if self._descriptor < 0 and not self._open():

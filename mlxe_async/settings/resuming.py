@@ -20,9 +20,9 @@ from mlxe_async.logs.safe import redact, visible
 from mlxe_async.settings.model import Settings
 from mlxe_async.settings.writing import as_tables, toml_value
 
-Class = Literal["cosmetic", "allowed", "forbidden"]
+Effect = Literal["cosmetic", "allowed", "forbidden"]
 
-_KEYS: dict[Class, dict[str, str]] = {
+_KEYS: dict[Effect, dict[str, str]] = {
     "cosmetic": {
         "run": "name dir init_from allow_modules record",
         "stop": "env_steps episodes episode_steps updates seconds solved steps_after_solved",
@@ -50,7 +50,7 @@ _KEYS: dict[Class, dict[str, str]] = {
     },
 }
 
-CLASSES: dict[tuple[str, str], Class] = {
+CLASSES: dict[tuple[str, str], Effect] = {
     (table, key): kind for kind, tables in _KEYS.items() for table, keys in tables.items() for key in keys.split()
 }
 """Class of every key but those of `[algorithm]`."""
@@ -70,7 +70,7 @@ class Change:
     path: tuple[str, str]
     old: Any
     new: Any
-    kind: Class
+    kind: Effect
 
     def __str__(self) -> str:
         return f"{'.'.join(self.path)}: {_said(self.old)} -> {_said(self.new)}"
@@ -95,7 +95,7 @@ def changes(old: Settings, new: Settings, forbidden: Collection[str] = ()) -> It
             yield Change((table, key), was.get(key), now.get(key), _class_of(table, key, forbidden))
 
 
-def _class_of(table: str, key: str, forbidden: Collection[str]) -> Class:
+def _class_of(table: str, key: str, forbidden: Collection[str]) -> Effect:
     if table == "algorithm" and key != "name":
         return "forbidden" if key in forbidden else "allowed"
     return CLASSES[table, key]

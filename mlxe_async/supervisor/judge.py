@@ -6,7 +6,7 @@ from __future__ import annotations
 class SolvedJudge:
     """Solved means: several tested versions in a row pass, counted at the first of them.
 
-    One passing version is close to a lottery: of untrained networks every thirtieth may pass by luck, and a version
+    One passing version is close to a lottery: of untrained networks one in forty or so passes by luck, and a version
     that passes is often lost again a few updates later.
 
     Args:

@@ -109,6 +109,7 @@ class Supervisor:
         self._drain = asyncio.Event()
         self._folder: RunFolder | None = None
         self._journal: Journal | None = None
+        self._gap_ns = 0  # of all resumptions so far
         # A thread of our own, which ends with the run: the loop's is the embedding program's.
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="mlxe-disk")
         self._story: Story
@@ -330,6 +331,9 @@ class Supervisor:
         self._counters.version = point.first_version
         self._solved_at = state["solved_at"]
         self._cpu.go_on(state["cpu_seconds"])
+        marks = state.get("log", {})  # checkpoints of older programs have none
+        gap_ns = round(self._began * 1e9) - marks["clock_ns"] if marks else None
+        self._gap_ns = gap_ns or 0
         self._began -= state["seconds"]
         self._budget.restore(state["budget"])
         self._saver.restore(state["saver"], point.own_arrays().get("best"))
@@ -345,6 +349,9 @@ class Supervisor:
                 previous_run_died=not point.log.has_last_word,
                 changed=point.told,
                 exact=point.exact,
+                void_from=marks.get("next_seq"),
+                void_to=point.log.next_seq - 1,
+                gap_ns=gap_ns,
             )
         )
         for change in point.told:
@@ -397,8 +404,10 @@ class Supervisor:
         shape = {**self._blueprint.memory_shape.to_json(), "block_rows": self._blueprint.chunk_rows}
         self._look_at_cpu()
         seconds = time.monotonic() - self._began
+        assert self._journal is not None  # noqa: S101 - it is there before anything can be kept
         return {
             "memory_shape": shape,
+            "log": {"next_seq": self._journal.next_seq, "clock_ns": time.monotonic_ns() - self._gap_ns},
             "seconds": seconds,
             "solved_at": self._solved_at,
             "cpu_seconds": self._cpu.by_name(),

@@ -1,9 +1,9 @@
 """What a task may offer a learner beside observation, action and reward, each part a switch of `[task]`.
 
-CartPole's help is built in. Any other environment declares its own in an attribute `mlxe_help`, of itself or of one of
+CartPole's aids are built in. Any other environment declares its own in an attribute `mlxe_help`, of itself or of one of
 `[task] wrappers`; the outermost counts. It is an object with any of these parts, and needs nothing imported from here:
 
-    class Help:
+    class Aids:
         # The task mirrored: factor per observation entry, and which action mirrors action 0, 1, 2. `mirror = true`.
         symmetry = {"observation_sign": [-1, -1], "action_order": [2, 1, 0]}
 
@@ -24,10 +24,10 @@ CartPole's help is built in. Any other environment declares its own in an attrib
             return env.unwrapped.put(0.9) if env.unwrapped.np_random.random() < 0.2 else None
 
 All environments of a process are served by one such object, whole batches at a time, so it keeps nothing about any of
-them. Observations that its functions are shown include the features where these are on, except in `features` itself;
-the signs (and limits) of features stand behind those of the observation's own entries. Tests of frozen versions keep
-the features, which the network needs, and neither starts nor rewards. Features, mirror images and limits are for
-observations that are vectors of floats.
+them. Arrays that its functions are given can only be read, for rows are made of them. Observations that they are shown
+include the features where these are on, except in `features` itself; the signs (and limits) of features stand behind
+those of the observation's own entries. Tests of frozen versions keep the features, which the network needs, and neither
+starts nor rewards. Features, mirror images and limits are for observations that are vectors of floats.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PARTS = {
 
 
 def declared_by(env: gymnasium.Env[Any, Any]) -> Any:
-    """The help that an environment or the outermost of its wrappers that has one declares, or None."""
+    """The aids that an environment or the outermost of its wrappers that has one declares, or None."""
     layer: Any = env
     while True:
         found = getattr(layer, ATTRIBUTE, None)
@@ -62,8 +62,8 @@ def declared_by(env: gymnasium.Env[Any, Any]) -> Any:
         layer = layer.env
 
 
-class Help:
-    """The parts of a declared help that are switched on, each checked.
+class TaskAids:
+    """The parts of declared aids that are switched on, each checked.
 
     Args:
         declared: the object that an environment declares, or None.
@@ -115,7 +115,7 @@ class Help:
 
     def add_features(self, obs: Array) -> None:
         """Fill the last K entries of observations (B, O + K) from the others, in place."""
-        more = np.asarray(self._call(self._key, self._declared.features, obs[:, : self.own]))
+        more = np.asarray(self._call(self._key, self._declared.features, _locked(obs[:, : self.own])))
         if more.shape != (len(obs), self.features):
             raise self._wrong(self._key, f"{len(obs)} rows of {self.features}", more)
         with np.errstate(all="ignore"):  # what does not fit float32 is found with everything that is not finite
@@ -127,7 +127,7 @@ class Help:
         Raises:
             TaskError: the declared function raised or returned something else.
         """
-        given = (obs, action, next_obs, reward, terminated)
+        given = map(_locked, (obs, action, next_obs, reward, terminated))
         shaped = np.asarray(self._call("shaped_reward", self._declared.shaped_reward, *given))
         if shaped.shape != reward.shape or shaped.dtype.kind not in "fiu":
             raise self._wrong("shaped_reward", f"{len(reward)} numbers", shaped)
@@ -141,7 +141,7 @@ class Help:
     # -- what is declared -------------------------------------------------------------------------------------------
 
     def _count_features(self) -> int:
-        more = np.asarray(self._call(self._key, self._declared.features, np.zeros((2, self.own), np.float32)))
+        more = np.asarray(self._call(self._key, self._declared.features, _locked(np.zeros((2, self.own), np.float32))))
         if more.ndim != 2 or len(more) != 2 or not more.shape[1] or more.dtype.kind not in "fiu":
             raise self._wrong(self._key, "2 rows of numbers", more)
         return int(more.shape[1])
@@ -197,3 +197,10 @@ class Help:
 
     def _form(self, switch: str, expected: str, got: Any) -> TaskError:
         return TaskError(f"task.{switch}: {ATTRIBUTE} of {self._env_id}: expected {expected}, got {described(got)}")
+
+
+def _locked(array: Array) -> Array:
+    """The same numbers, for reading only: what foreign code is shown becomes part of rows."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

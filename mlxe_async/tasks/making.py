@@ -24,7 +24,7 @@ from gymnasium.envs.registration import EnvSpec
 from mlxe_async.errors import TaskError
 from mlxe_async.rows import Spaces
 from mlxe_async.tasks import cartpole
-from mlxe_async.tasks.help import Help, declared_by
+from mlxe_async.tasks.help import TaskAids, declared_by
 from mlxe_async.tasks.hostile import words_of
 
 _MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
@@ -55,7 +55,7 @@ class TaskSettings:
         max_episode_steps: steps after which an episode is truncated; None takes the registered limit.
         wrappers: `module:Wrapper` entries, each a `gymnasium.Wrapper`, the first one innermost.
         adverse_starts: some episodes begin in hard places.
-        shaped_reward: learn from the reward that the task's help makes, on CartPole falling with the distance from the
+        shaped_reward: learn from the reward that the task's aids make, on CartPole falling with the distance from the
             middle, -10 for the fall.
         squared_position: a fifth CartPole feature, x squared.
         mirror: declare the task's symmetry, on CartPole left and right.
@@ -84,8 +84,8 @@ class TaskSettings:
         return cls(**given)
 
     @property
-    def helps(self) -> tuple[str, ...]:
-        """Names of the switches that are on of those which need the task's help."""
+    def aids(self) -> tuple[str, ...]:
+        """Names of the switches that are on of those which need the task's aids."""
         names = ("adverse_starts", "shaped_reward", "squared_position", "mirror", "features")
         return tuple(name for name in names if getattr(self, name))
 
@@ -134,11 +134,11 @@ def make(task: TaskSettings, spec: EnvSpec | None = None) -> gymnasium.Env[Any, 
     return env
 
 
-def read_spaces(env: gymnasium.Env[Any, Any], task: TaskSettings) -> tuple[Spaces, Help]:
+def read_spaces(env: gymnasium.Env[Any, Any], task: TaskSettings) -> tuple[Spaces, TaskAids]:
     """What the environment shows and takes, in plain types, with the features and the mirror image of `[task]`.
 
     Returns:
-        The spaces, and the help the task offers, as far as it is switched on.
+        The spaces, and the aids the task offers, as far as they are switched on.
 
     Raises:
         TaskError: a space that no algorithm here can use, by name, or a switch whose part the task does not declare.
@@ -152,16 +152,16 @@ def read_spaces(env: gymnasium.Env[Any, Any], task: TaskSettings) -> tuple[Space
             f"task.env: {task.env}: action space {space} is not supported, expected Discrete or a Box of floats"
         )
     actions = int(space.n) if isinstance(space, spaces.Discrete) else None
-    help_ = Help(_declared_help(env, task), task.helps, task.env, shape=shape, floats=dtype == "<f4", actions=actions)
-    if help_.features:
-        shape = (help_.own + help_.features,)
-    facts = Spaces(shape, dtype, actions, symmetry=help_.symmetry, limits=help_.limits)
+    aids = TaskAids(_declared_aids(env, task), task.aids, task.env, shape=shape, floats=dtype == "<f4", actions=actions)
+    if aids.features:
+        shape = (aids.own + aids.features,)
+    facts = Spaces(shape, dtype, actions, symmetry=aids.symmetry, limits=aids.limits)
     if isinstance(space, spaces.Box):
         low, high = (np.nan_to_num(b.ravel(), posinf=_LARGEST, neginf=-_LARGEST) for b in (space.low, space.high))
         facts = dataclasses.replace(
             facts, action_shape=space.shape, action_low=tuple(low.tolist()), action_high=tuple(high.tolist())
         )
-    return facts, help_
+    return facts, aids
 
 
 def is_plain_cartpole(env: gymnasium.Env[Any, Any], task: TaskSettings) -> bool:
@@ -179,17 +179,17 @@ def _observation(env_id: str, space: Any) -> tuple[tuple[int, ...], str]:
     return tuple(map(int, space.shape)), "|u1" if space.dtype == np.uint8 else "<f4"
 
 
-def _declared_help(env: gymnasium.Env[Any, Any], task: TaskSettings) -> Any:
-    """What the environment declares, or CartPole's own help, which fits only if nothing is wrapped around it."""
+def _declared_aids(env: gymnasium.Env[Any, Any], task: TaskSettings) -> Any:
+    """What the environment declares, or CartPole's own aids, which fit only if nothing is wrapped around it."""
     declared = declared_by(env)
     if declared is None and type(env.unwrapped) is CartPoleEnv:
         if task.features:
             raise TaskError("task.features: CartPole's feature is task.squared_position; switch that on instead")
         if not task.wrappers:
             return cartpole.CartPoleHelp()
-        if task.helps:
+        if task.aids:
             raise TaskError(
-                f"task.{task.helps[0]}: changes CartPole itself and cannot be combined with task.wrappers; drop one of "
+                f"task.{task.aids[0]}: changes CartPole itself and cannot be combined with task.wrappers; drop one of "
                 "them"
             )
     elif task.squared_position:

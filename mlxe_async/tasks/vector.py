@@ -73,6 +73,7 @@ class VectorTask:
 
     Attributes:
         spaces: what each environment shows and takes, features included.
+        aids: what the task offers a learner, as far as it is switched on.
         count: B.
         max_episode_steps: the limit in force, or None.
         spec: gymnasium's registry entry.
@@ -108,7 +109,7 @@ class VectorTask:
             for index in range(count):
                 self._envs.append(self._made(index))
             self.spaces: Spaces
-            self.spaces, self._help = read_spaces(self._envs[0], self._task)
+            self.spaces, self.aids = read_spaces(self._envs[0], self._task)
             self.is_plain_cartpole = is_plain_cartpole(self._envs[0], self._task)
         except BaseException:
             self.close()
@@ -121,7 +122,7 @@ class VectorTask:
         self._shape: tuple[int, ...] = space.shape
         self._dtype = np.dtype(self.spaces.observation_dtype)
         self._floats = self._dtype.kind == "f"
-        self._own = self._help.own if self._help.features else None
+        self._own = self.aids.own if self.aids.features else None
         # What shaping is shown as the observation before the step.
         self._seen = np.zeros((self.count if self._shaped else 0, *self.spaces.observation_shape), self._dtype)
         low, high = np.asarray(getattr(space, "low", -np.inf)), np.asarray(getattr(space, "high", np.inf))
@@ -173,7 +174,7 @@ class VectorTask:
                 if moved is not None:
                     self._take(base, 0, moved)
             if self._own:
-                self._help.add_features(obs)
+                self.aids.add_features(obs)
             self._check_finite(obs[0])
         except checks.Broken as broken:
             raise self._fault(str(broken), "reset", index) from None
@@ -185,7 +186,7 @@ class VectorTask:
 
     def _moved(self, env: gymnasium.Env[Any, Any], finished_episodes: int, index: int) -> Any:
         try:
-            return self._help.adverse_start(env, finished_episodes)
+            return self.aids.adverse_start(env, finished_episodes)
         except BaseException as error:  # noqa: BLE001 - see reset
             raise self._raised(error, "reset", index) from None
 
@@ -250,7 +251,7 @@ class VectorTask:
             if steps[i] == ENDLESS:
                 self._note("endless", f"an episode (seed {self._seeds[i]}) has not ended after {ENDLESS} steps")
         if self._own:
-            self._help.add_features(next_obs)
+            self.aids.add_features(next_obs)
         if self._floats and b"\0" in np.isfinite(next_obs).tobytes():
             self._find_nonfinite(next_obs, rewards, terminated, truncated, ok, faults)
             ended = [i for i in ended if ok[i]]
@@ -261,7 +262,7 @@ class VectorTask:
             seen = np.array(rewards, np.float32)
         else:
             shaped = (self._seen, np.asarray(actions), next_obs, np.array(rewards), np.array(terminated))
-            seen = self._help.shaped_reward(*shaped)
+            seen = self.aids.shaped_reward(*shaped)
             if not all(ok):
                 seen[~np.array(ok)] = 0.0
             if b"\0" in np.isfinite(seen).tobytes():

@@ -35,8 +35,9 @@ class Log:
         )
 
 
-def settings_of(name, seed, *, tested=True, batch=64):
+def settings_of(name, seed, *, tested=True, batch=64, stop=None):
     return {
+        "stop": stop or {"solved": tested},
         "run": {"name": name, "seed": seed},
         "schedule": {"kind": "is"},
         "algorithm": {"name": "a3c", "batch": batch},
@@ -45,7 +46,17 @@ def settings_of(name, seed, *, tested=True, batch=64):
 
 
 def story(
-    name="is", seed=1, *, solved_at=8, episodes=12, tested=True, ended=True, after=(), env="CartPole-v1", batch=64
+    name="is",
+    seed=1,
+    *,
+    solved_at=8,
+    episodes=12,
+    tested=True,
+    ended=True,
+    after=(),
+    env="CartPole-v1",
+    batch=64,
+    stop=None,
 ):
     """A run of 2 executors: an iteration of two episodes a second, learning for 0.5 s of it, a test for 0.1 s.
 
@@ -59,6 +70,7 @@ def story(
         after: verdicts on versions tested after it was solved.
         env: the environment.
         batch: a key of the settings.
+        stop: the stop conditions among the settings.
     """
     log = Log()
     host = {"system": "Linux", "machine": "x86_64", "cores": 2}
@@ -69,7 +81,7 @@ def story(
         schedule="is",
         algorithm="a3c",
         env=env,
-        settings=settings_of(name, seed, tested=tested, batch=batch),
+        settings=settings_of(name, seed, tested=tested, batch=batch, stop=stop),
         versions={"torch": "2.0", "mlxe_async": "0.1.0"},
         host=host,
     )

@@ -104,17 +104,24 @@ def test_what_has_finished_is_not_run_again(faked, capsys):
     assert len(faked.runs) == 8
 
 
-@pytest.mark.parametrize("how", ["file", "override", "module"])
+@pytest.mark.parametrize("how", ["file", "override", "module", "package"])
 def test_changed_settings_are_noticed(faked, capsys, how):
     own = 'python_path = ["."]\n[algorithm]\nname = "mine:Loss"\n[task]\nenv = "CartPole-v1"\n'
     Path("is.toml").write_text(f'[run]\nname = "is"\n{own}')
-    Path("mine.py").write_text("a = 1")
+    if how == "package":
+        Path("mine").mkdir()
+        Path("mine/__init__.py").write_text("from mine.net import Loss")
+        Path("mine/net.py").write_text("a = 1")
+    else:
+        Path("mine.py").write_text("a = 1")
     arguments = ["is.toml", "--seeds", "1,2", "--out", "study"]
     assert ask(*arguments) == 0
     if how == "file":
         Path("is.toml").write_text(f'[run]\nname = "is"\nseed = 3\n{own}')
     elif how == "module":
         Path("mine.py").write_text("a = 2")
+    elif how == "package":
+        Path("mine/net.py").write_text("a = 2")
     else:
         arguments += ["--set", "stop.env_steps=9"]
     assert ask(*arguments) == 2
@@ -165,7 +172,7 @@ def test_retention_is_a_stop_condition_of_every_run(faked):
 def test_solving_policies_are_tested_from_adverse_starts(faked, monkeypatch, capsys):
     asked = []
 
-    def load(run, which):
+    def load(run, which, tell):
         asked.append((Path(run).name, which))
         return SimpleNamespace(test=lambda starts: SimpleNamespace(passed=starts == "adverse"))
 
@@ -176,6 +183,61 @@ def test_solving_policies_are_tested_from_adverse_starts(faked, monkeypatch, cap
     assert "1 of 1" in capsys.readouterr().out
     assert ask("is.toml", "--seeds", "1,13", "--out", "study", "--d2") == 0
     assert len(asked) == 1
+
+
+def test_a_study_goes_on_as_it_was_asked_for(faked, monkeypatch, capsys):
+    monkeypatch.setattr(compare, "pass_adverse_starts", lambda run, console: True)
+    faked.stop_before = 2
+    asked = ("--seeds", "1..3", "--timeout", "7", "--no-keep-runs", "--d2")
+    assert ask("is.toml", *asked, "--out", "study") == 130
+    faked.stop_before = None
+    assert ask("--resume", "study") == 0
+    plan = study.read_plan(Path("study"))
+    assert (plan.timeout_s, plan.keep_runs, plan.d2, plan.rerun) == (7.0, False, True, False)
+    assert list(Path("study/runs").iterdir()) == []
+    assert "3 of 3" in rows(capsys.readouterr().out, "| is ")[0][-1]
+    # What is said anew counts.
+    assert ask("--resume", "study", "--no-d2", "--timeout", "9") == 0
+    plan = study.read_plan(Path("study"))
+    assert (plan.timeout_s, plan.keep_runs, plan.d2) == (9.0, False, False)
+
+
+def test_runs_made_anew_by_wish_go_on_after_an_interruption_and_only_then(faked):
+    assert ask("is.toml", "--seeds", "1,2", "--out", "study") == 0
+    Path("is.toml").write_text(SETTINGS.format("is") + "[stop]\nenv_steps = 5\n")
+    faked.stop_before = 3
+    assert ask("is.toml", "--seeds", "1,2", "--out", "study", "--rerun") == 130
+    faked.stop_before = None
+    assert ask("--resume", "study") == 0
+    assert faked.runs == [("is", 1), ("is", 2)] * 2
+    Path("is.toml").write_text(SETTINGS.format("is") + "[stop]\nenv_steps = 6\n")
+    assert ask("--resume", "study") == 2
+
+
+def test_where_there_is_no_folder_to_test_that_is_told(faked, capsys):
+    assert ask("is.toml", "--seeds", "1", "--out", "study", "--no-keep-runs") == 0
+    assert ask("--resume", "study", "--d2") == 0
+    assert "is, seed 1: no D2, its run folder was not kept" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("b", 'the name "is-b" twice'), ("x" * 64, "expected a plain name, not too long")]
+)
+def test_names_of_variations_differ_and_are_names(faked, capsys, name, said):
+    Path("is-b.toml").write_text(SETTINGS.format("is-b"))
+    Path("vary.toml").write_text(f'{name} = ["stop.env_steps=9"]\n')
+    assert ask("is.toml", "is-b.toml", "--vary", "vary.toml", "--out", "study") == 2
+    assert said in capsys.readouterr().err
+    assert faked.runs == []
+
+
+def test_a_damaged_file_of_a_study_is_an_error_in_a_line(faked, capsys):
+    assert ask("is.toml", "--seeds", "1", "--out", "study") == 0
+    Path("study/baselines.json").write_text("{")
+    assert ask("--resume", "study") == 3
+    said = capsys.readouterr().err
+    assert "baselines.json cannot be read, and may be removed" in said
+    assert "Traceback" not in said
 
 
 def test_run_folders_may_be_removed_once_their_outcome_is_stored(faked):

@@ -5,8 +5,9 @@ import json
 import pytest
 from study_runs import SECOND, ZERO_NS, Log, story, write_run
 
-from mlxe_async.analysis.outcomes import CURVE_POINTS, Outcome, digest_of, outcome
+from mlxe_async.analysis.outcomes import CURVE_POINTS, Outcome, digest_of, of_format_1, outcome
 from mlxe_async.errors import RunFailed
+from mlxe_async.logs.reader import read_log
 
 
 def test_a_solved_run_is_told_by_the_moment_of_the_publication(tmp_path):
@@ -78,8 +79,13 @@ def test_at_work_is_the_share_of_time_in_phases_without_waiting(tmp_path):
 
 
 def test_retention_counts_versions_tested_after_the_task_was_solved(tmp_path):
-    assert outcome(write_run(tmp_path, story(after=(True, False, True)))).retention == (3, 2)
-    assert outcome(write_run(tmp_path, story(seed=2))).retention is None
+    after = (True, False, True)
+    goes_on = {"solved": True, "steps_after_solved": 500}
+    assert outcome(write_run(tmp_path, story(after=after, stop=goes_on))).retention == (3, 2)
+    assert outcome(write_run(tmp_path, story(seed=2, after=after, stop={"solved": False}))).retention == (3, 2)
+    assert outcome(write_run(tmp_path, story(seed=3, stop=goes_on))).retention is None
+    # Where the run stops as soon as it is solved, only tests that were under way are still told.
+    assert outcome(write_run(tmp_path, story(seed=4, after=(False,)))).retention is None
 
 
 def test_the_curve_is_thinned_to_means_of_groups(tmp_path):
@@ -114,7 +120,7 @@ def test_spans_begin_with_the_first_rollout(tmp_path):
 
 
 def test_an_outcome_survives_being_stored(tmp_path):
-    one = outcome(write_run(tmp_path, story(after=(True,))))
+    one = outcome(write_run(tmp_path, story(after=(True,), stop={"solved": False})))
     stored = json.loads(json.dumps({**one.to_json(), "of a later version": 1}))
     again = Outcome.from_json(stored)
     assert json.dumps(again.to_json()) == json.dumps(one.to_json())
@@ -128,19 +134,94 @@ def test_the_digest_tells_settings_apart_but_not_seeds():
     assert digest_of(a) != digest_of(story(batch=65)[0]["settings"])
 
 
-def test_a_long_training_episode_may_be_the_goal(tmp_path):
-    def judged(seed, longest, reason):
-        lines = story(seed=seed, episodes=4, solved_at=None, tested=False)
-        lines[0]["settings"]["stop"] = {"episode_steps": 50_000}
-        lines[-1]["reason"] = reason
-        log = Log()
-        log.lines = lines[:-1]
-        log.episode(2.9, 4, 40, 1.0, length=longest)
-        return outcome(write_run(tmp_path, [*log.lines, lines[-1]]))
+def judged_by_episode(folder, seed, longest, reason):
+    """An episode of `longest` steps ends at 2.95 s; another, longer one, and a round of learning, follow."""
+    lines = story(seed=seed, episodes=4, solved_at=None, tested=False, stop={"solved": False, "episode_steps": 50_000})
+    lines[-1] |= {"reason": reason, "env_steps": 200_000, "updates": 192, "episodes": 6}
+    log = Log()
+    log.lines = lines[:-1]
+    log.episode(2.95, 5, 50_040, 1.0, length=longest)
+    log.episode(2.97, 6, 200_000, 1.0, length=longest + 10)
+    log.add(2.98, "weights", "learner", version=4, updates=192)
+    return outcome(write_run(folder, [*log.lines, lines[-1]]))
 
-    reached = judged(1, 50_000, "episode_steps")
-    assert (reached.tested, reached.solved, reached.episodes, reached.updates) == (True, True, 4, 128)
-    assert reached.seconds_to_publication == pytest.approx(2.9)
-    assert reached.cpu_seconds == 1.5
-    given_up = judged(2, 40_000, "episodes")
+
+def test_a_long_training_episode_may_be_the_goal_and_all_is_counted_when_it_was_through(tmp_path):
+    reached = judged_by_episode(tmp_path, 1, 50_000, "episode_steps")
+    assert (reached.tested, reached.solved) == (True, True)
+    assert (reached.episodes, reached.env_steps, reached.updates) == (5, 50_040, 128)
+    assert reached.seconds_to_publication == pytest.approx(2.95)
+    assert reached.end["updates"] == 192
+    assert reached.cpu_seconds == 1.5  # of the whole run
+    assert reached.facts["episode_steps"] == 50_000
+    given_up = judged_by_episode(tmp_path, 2, 40_000, "episodes")
     assert (given_up.tested, given_up.failed, given_up.episodes) == (True, True, None)
+
+
+def test_outcomes_of_the_first_format_are_mended():
+    facts = {"schedule": "is"}
+    d0 = {"episodes": 122, "env_steps": 112_888, "updates": 960, "seconds": 119.5}
+    ends = {"episodes": 128, "env_steps": 412_888, "updates": 1025}
+    old = {"reason": "episode_steps", "d0": d0, "facts": facts, "retention": [2, 0], **ends}
+    mended = of_format_1(old)
+    assert {key: mended[key] for key in ends} == {key: d0[key] for key in ends}
+    assert mended["facts"] == {"schedule": "is", "episode_steps": 50_000}
+    assert mended["retention"] == [2, 0]
+    assert of_format_1({**old, "reason": "solved"}) == {**old, "reason": "solved", "retention": None}
+
+
+def resumed_story():
+    """A run that died after its third round and went on, on a host that was booted anew, from the end of the first."""
+    lines = story(episodes=6, solved_at=None, ended=False)
+    until = next(line["seq"] for line in lines if line["event"] == "evaluation") + 1
+    moment = lines[until - 1]["mono_ns"]
+    again = story(episodes=6, solved_at=6)
+    gap = 10_000 * SECOND
+    log = Log()
+    log.lines = lines[:-2] + [{**line, "mono_ns": moment + 9 * SECOND} for line in lines[-2:]]
+    last = len(log.lines) - 1
+    start = {**again[0], "mono_ns": moment + gap, "resumed": True}
+    told = {**start, "event": "run_resume", "void_from": until, "void_to": last, "gap_ns": gap}
+    log.lines += [start, told]
+    births = [line for line in again if line["event"] == "proc_start"]
+    log.lines += [{**line, "mono_ns": moment + gap} for line in births]
+    keys = ("mono_ns", "start_ns", "published_ns")
+    log.lines += [{**line, **{key: line[key] + gap for key in keys if key in line}} for line in again[until:]]
+    return [{**line, "seq": seq} for seq, line in enumerate(log.lines)]
+
+
+def test_a_resumed_run_is_one_story_by_one_clock(tmp_path):
+    cpu = {"mlxe-sup": 0.4, "mlxe-lrn": 1.5}
+    plain = outcome(write_run(tmp_path, story(episodes=6, solved_at=6), cpu=cpu, folder="plain"))
+    path = write_run(tmp_path, resumed_story(), cpu=cpu, folder="resumed")
+    again = outcome(path)
+    for name in ("solved", "episodes", "env_steps", "updates", "tests", "end", "curve", "at_work", "idle", "lag_mean"):
+        assert getattr(again, name) == getattr(plain, name), name
+    assert again.seconds_to_publication == plain.seconds_to_publication == pytest.approx(3.901)
+    assert again.spans == plain.spans
+    # All that was written is there for who asks.
+    kept, everything = list(read_log(path)), list(read_log(path, void=True))
+    assert len(everything) == len(resumed_story()) > len(kept)
+
+
+def test_a_resumption_that_failed_before_it_took_up_the_run_changes_nothing(tmp_path):
+    lines = story(episodes=6, solved_at=6)
+    late = {"mono_ns": lines[-1]["mono_ns"] + 99 * SECOND}
+    failed = [{**lines[0], **late, "resumed": True}, {**lines[-1], **late, "exit_code": 3, "episodes": 0}]
+    plain = outcome(write_run(tmp_path, lines, folder="plain"))
+    again = outcome(write_run(tmp_path, lines + failed, folder="failed"))
+    assert (again.end, again.completed, again.solved) == (plain.end, True, True)
+
+
+@pytest.mark.parametrize("damage", [{"name": 3}, {"end": {"seconds": "x"}}, {"retention": [1]}, {"curve": [[1, None]]}])
+def test_an_outcome_with_values_of_other_kinds_is_none(tmp_path, damage):
+    stored = outcome(write_run(tmp_path, story())).to_json()
+    with pytest.raises(ValueError, match=f"expected an outcome, got {next(iter(damage))} that is not"):
+        Outcome.from_json({**stored, **damage})
+
+
+def test_a_damaged_log_is_told_not_fallen_over(tmp_path):
+    lines = story()
+    del lines[-1]["episodes"]
+    with pytest.raises(RunFailed, match="a line of it cannot be used"):
+        outcome(write_run(tmp_path, lines))

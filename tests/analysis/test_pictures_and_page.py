@@ -1,15 +1,17 @@
 """The report can be read: every picture is whole, the page needs nothing else, and nothing global is touched."""
 
+import dataclasses
 import re
 import xml.etree.ElementTree as ET
 
 import matplotlib as mpl
 import pytest
+from matplotlib.figure import Figure
 from study_runs import story, write_run
 
 from mlxe_async.analysis.outcomes import failure, outcome
 from mlxe_async.analysis.page import page
-from mlxe_async.analysis.pictures import all_pictures, bars, learning_curves, survival_curves, timelines
+from mlxe_async.analysis.pictures import _whisker, all_pictures, bars, learning_curves, survival_curves, timelines
 from mlxe_async.analysis.study import group
 from mlxe_async.analysis.tables import all_tables
 
@@ -60,6 +62,27 @@ def test_without_anything_to_show_there_is_no_picture(tmp_path):
     assert learning_curves(lost) is bars(lost) is timelines(lost) is None
     free = group([outcome(write_run(tmp_path, story("free", 1, solved_at=None, tested=False)))])
     assert bars(free) is survival_curves(free) is None
+
+
+def test_an_interval_that_reaches_to_failure_is_an_arrow():
+    axes = Figure().subplots()
+    assert _whisker(axes, 0, [1.0, 2.0, 4.0]) == 4
+    assert axes.lines[-1].get_marker() == "None"
+    assert _whisker(axes, 0, [1.0, 2.0, 4.0, float("inf")]) > 4
+    assert axes.lines[-1].get_marker() == ">"
+
+
+def test_captions_say_what_solved_means_and_how_curves_are_made(pictures):
+    told = {picture.name: picture.caption for picture in pictures}
+    assert "3 tested versions in a row passed (D1c)" in told["survival"]
+    assert "of more than 200 episodes" in told["learning"]
+    assert all("D1c" not in picture.title for picture in pictures)
+
+
+def test_published_figures_are_no_easier_where_the_goal_is_theirs(groups):
+    assert "easier goal than D1c" in bars(groups).caption
+    goal = {n: [dataclasses.replace(r, facts={**r.facts, "episode_steps": 9}) for r in g] for n, g in groups.items()}
+    assert "easier" not in bars(goal).caption
 
 
 @pytest.mark.usefixtures("pictures")

@@ -151,10 +151,26 @@ def test_a_paired_comparison_with_failures():
     # Failing in every pair where the other does not is as clear as can be.
     assert compare_paired([INF] * 8, [3.0] * 8).p_value == pytest.approx(2 / 256)
     lost = compare_paired([INF, INF], [INF, INF])
-    assert (lost.median_ratio, lost.mean_ratio, lost.p_value, lost.improvement) == (1, None, 1, 0.5)
-    assert compare_paired([INF, INF, 3], [1, 2, 3]).median_ratio is None
+    assert math.isnan(lost.median_ratio)
+    assert lost.median_interval == (0, INF)
+    assert (lost.mean_ratio, lost.p_value, lost.improvement) == (None, 1, 0.5)
+    assert compare_paired([INF, INF, 3], [1, 2, 3]).median_ratio == INF
+    assert compare_paired([1, 2, 3], [INF, INF, 3]).median_ratio == 0
     with pytest.raises(ValueError, match="at least one pair"):
         compare_paired([], [])
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
+def test_what_has_no_logarithm_is_refused(value):
+    with pytest.raises(ValueError, match="expected values above 0"):
+        compare_paired([1, value], [2, 2])
+
+
+def test_ratios_that_differ_by_rounding_are_ties():
+    differences = [math.log(2) - math.log(1), math.log(6) - math.log(3), math.log(28) - math.log(14)]
+    assert len(set(differences)) > 1
+    assert signed_ranks(differences).tolist() == [2, 2, 2]
+    assert signed_ranks([1.0, -1.00000001, 1.0]).tolist() == [1.5, -3, 1.5]
 
 
 def test_a_band_holds_the_mean_of_whole_runs():

@@ -7,11 +7,20 @@ import pytest
 from study_runs import story, write_run
 
 from mlxe_async.analysis.outcomes import failure, outcome
-from mlxe_async.analysis.study import Arm, Plan, StudyFolder, group, key_of, read_plan, stored_outcomes
+from mlxe_async.analysis.study import (
+    Arm,
+    Plan,
+    StudyFolder,
+    group,
+    key_of,
+    read_plan,
+    stored_baselines,
+    stored_outcomes,
+)
 from mlxe_async.errors import ResourceError, RunFailed, RunFolderBusy, SettingsError
 
 ARMS = tuple(Arm(name, f"/x/{name}.toml", ("a.b=1",), f"key-{name}") for name in ("is", "oa"))
-PLAN = Plan(ARMS, (1, 2), ("/x/run",))
+PLAN = Plan(ARMS, (1, 2), ("/x/run",), timeout_s=7.5, keep_runs=False, d2=True, rerun=True)
 
 
 @pytest.fixture
@@ -37,7 +46,7 @@ def test_a_finished_run_is_kept_and_known_again(kept, tmp_path):
     assert kept.finished(ARMS[0], 1) is None
     kept.store(ARMS[0], one, "program")
     found, key, program = kept.finished(ARMS[0], 1)
-    assert json.dumps(found.to_json()) == json.dumps(one.to_json())
+    assert json.dumps({**found.to_json(), "program": ""}) == json.dumps(one.to_json())
     assert (key, program) == ("key-is", "program")
     assert kept.finished(ARMS[1], 1) is None
     assert [(o.name, o.seed) for o in stored_outcomes(kept.path)] == [("is", 1)]
@@ -46,6 +55,32 @@ def test_a_finished_run_is_kept_and_known_again(kept, tmp_path):
 def test_a_file_that_was_cut_short_is_told_not_skipped(kept):
     (kept.path / "outcomes" / "is-1.json").write_text('{"name"')
     with pytest.raises(RunFailed, match=r"is-1\.json cannot be read, and may be removed"):
+        kept.finished(ARMS[0], 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("outcomes/is-1.json", '{"format": 2, "name": "is"}'),
+        ("outcomes/is-1.json", "[]"),
+        ("outcomes/is-1.json", json.dumps({**failure("is", 1, "x", 1.0).to_json(), "seed": "3"})),
+        ("baselines.json", '{"baselines": [{}]}'),
+        ("baselines.json", "{"),
+        ("study.json", '{"arms": 5, "seeds": []}'),
+        ("study.json", '{"arms": [], "seeds": ["x"]}'),
+        ("study.json", '{"arms": [], "seeds": [], "d2": 1}'),
+    ],
+)
+def test_damaged_files_are_told_by_name(kept, name, text):
+    (kept.path / name).write_text(text)
+    read = {"study.json": read_plan, "baselines.json": stored_baselines}.get(name, stored_outcomes)
+    with pytest.raises(RunFailed, match=name.rpartition("/")[2].replace(".", r"\.")):
+        read(kept.path)
+
+
+def test_an_outcome_without_its_key_is_told(kept):
+    (kept.path / "outcomes" / "is-1.json").write_text(json.dumps(failure("is", 1, "x", 1.0).to_json()))
+    with pytest.raises(RunFailed, match="expected a key"):
         kept.finished(ARMS[0], 1)
 
 

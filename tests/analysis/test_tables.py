@@ -1,5 +1,7 @@
 """The tables of a study: failures stay in, cells say what they promise."""
 
+import dataclasses
+
 import pytest
 from study_runs import story, write_run
 
@@ -52,7 +54,7 @@ def test_a_failure_is_worse_than_anything_and_stays_in(groups):
 def test_optional_columns_come_with_their_data(tmp_path, groups):
     head = outcome_table(groups).head
     assert not {"D2", "retention", "D0 episodes", "return at the end"} & set(head)
-    kept = outcome(write_run(tmp_path, story("keeps", 1, after=(True, True, False, True))))
+    kept = outcome(write_run(tmp_path, story("keeps", 1, after=(True, True, False, True), stop={"solved": False})))
     free = outcome(write_run(tmp_path, story("free", 1, solved_at=None, tested=False)))
     table = outcome_table(group([kept, free]))
     assert cells(table, 0)["retention"] == "75 % (worst 75 %)"
@@ -89,6 +91,44 @@ def test_pairs_are_compared_by_seed(groups):
     assert less == "100 %"
     assert set(rows) == {"episodes", "s to publication", "s to exit", "CPU s"}
     assert pair_table({"is": groups["is"]}).rows == ()
+    # Five pairs at most: the note says what such an interval is worth.
+    assert "75 % of studies of 3" in pair_table(groups).note
+    assert "75 % of studies of 3" in outcome_table(groups).note
+
+
+def test_nothing_needed_counts_as_the_least_that_can_be_counted(groups):
+    first, *rest = groups["is"]
+    lucky = dataclasses.replace(first, episodes=0, cpu_seconds=0.0)
+    (row, *_) = pair_table({"lucky": [lucky, *rest], "is": groups["is"]}).rows
+    assert row[4].startswith("0.63 [")  # (1/4)^(1/3), the others being equal
+
+
+def test_pairs_of_which_one_always_fails_are_shown(groups):
+    lost = [dataclasses.replace(one, solved=False) for one in groups["is"]]
+    rows = pair_table({"lost": lost, "is": groups["is"]}).rows
+    assert [row[1] for row in rows] == ["episodes", "s to publication", "s to exit", "CPU s"]
+    assert {row[3] for row in rows} == {"inf [inf, inf]"}
+    assert {row[3] for row in pair_table({"is": groups["is"], "lost": lost}).rows} == {"0 [0, 0]"}
+    half = [*lost[:2], groups["is"][2]]
+    assert {row[3] for row in pair_table({"half": half, "other": half}).rows} == {"-"}
+    assert pair_table({"lost": lost, "too": lost}).rows == ()
+
+
+def test_the_note_says_when_all_is_counted(groups):
+    goal = {name: [dataclasses.replace(r, facts={"episode_steps": 50_000}) for r in g] for name, g in groups.items()}
+    told = outcome_table(goal).note
+    assert told.startswith("Solved: one training episode, exploration on, lasted 50,000 steps (D0); all counts are ")
+    assert "not those of the run's end" in told
+    assert "CPU s: all processes, until the run has ended" in told
+    assert "passed (D1c); all counts are those when the first was published" in outcome_table(groups).note
+
+
+def test_mixtures_of_programs_and_seeds_are_in_the_note(groups):
+    assert "Note:" not in outcome_table(groups).note
+    mixed = [dataclasses.replace(one, program=f"p{one.seed}", seed=1) for one in groups["is"]]
+    told = outcome_table({"is": mixed}).note
+    assert "made by 3 versions of the program" in told
+    assert "is has several runs of one seed" in told
 
 
 def test_every_run_has_a_row_with_its_reason(groups):

@@ -50,3 +50,16 @@ class Huge(Pictured):
 
     def render(self):
         return np.broadcast_to(np.zeros(1, np.uint8), (1 << 20, 1 << 20, 3))
+
+
+class Aids:
+    """Two features: the square, and a one."""
+
+    def features(self, obs):
+        return np.concatenate([obs**2, np.ones_like(obs)], axis=1)
+
+
+class Featured(Pictured):
+    """Declares features."""
+
+    mlxe_help = Aids()

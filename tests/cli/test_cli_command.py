@@ -180,3 +180,32 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path):
         process.stdout.close()
         assert process.wait(60) == 0
         assert process.stderr.read() == b""
+
+
+def test_help_tells_what_an_algorithm_recommends_for_other_tables(capsys):
+    from mlxe_async.algorithms import load_algorithm
+
+    for name in ("dqn", "ppo"):
+        assert main(["--help", name]) == 0
+        said = capsys.readouterr().out.partition("keys of other tables")[2]
+        for table, values in load_algorithm(name).defaults.items():
+            part = said.partition(f"[{table}]")[2]
+            assert all(f"\n  {key} = " in part for key in values)
+    assert '  sync = "rollout"' in said
+    assert main(["--help", "a3c"]) == 0
+    assert "keys of other tables" not in capsys.readouterr().out
+
+
+def test_runs_explains_itself(capsys):
+    assert main(["runs", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(word in said for word in ("runs list", "runs prune", "--older-than", "--yes"))
+
+
+@pytest.mark.parametrize("source", [["bad.toml"], []])
+def test_mistakes_in_settings_are_told_although_a_run_is_to_go_on(tmp_path, monkeypatch, capsys, source):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.toml").write_text('[task]\nenv = "CartPole-v1"\n[schedule]\nexecutor = 2\n')
+    overrides = [] if source else ["--set", "run.dir=3"]
+    assert main([*source, "--resume", "nothing", *overrides]) == 2
+    assert ("schedule.executor" if source else "run.dir") in capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 
 from mlxe_async import policy as policies
 from mlxe_async.cli import main
-from mlxe_async.errors import EnvironmentFault, ResourceError, TaskError
+from mlxe_async.errors import EnvironmentFault, ResourceError, RunFailed, TaskError
 from mlxe_async.rows import Spaces
 from mlxe_async.settings import load_settings
 
@@ -33,7 +33,9 @@ def policy_for(env, observations=1, **tables):
 def cartpole(monkeypatch):
     """Loading any run gives this policy; `asked` holds what was asked for."""
     policy, asked = policy_for("CartPole-v1", 4, evaluation={"max_episode_steps": 300, "screen_steps": 50}), []
-    monkeypatch.setattr(policies, "load_policy", lambda run, checkpoint: asked.append((run, checkpoint)) or policy)
+    monkeypatch.setattr(
+        policies, "load_policy", lambda run, checkpoint, tell: asked.append((run, checkpoint)) or policy
+    )
     return policy, asked
 
 
@@ -243,3 +245,34 @@ def test_a_run_made_with_settings_that_are_no_more_is_told_in_a_sentence(monkeyp
     settings = load_settings({"task": {"env": "CartPole-v1"}, "algorithm": {"name": "a3c", "gone": 1, "common": "x"}})
     with pytest.raises(RunFailed, match=r"settings that a3c no longer takes: algorithm\.gone, algorithm\.common$"):
         policies.Policy(settings, Spaces(observation_shape=(4,), actions=2), np.zeros(3), 1)
+
+
+def test_features_that_the_environment_declares_are_added(monkeypatch):
+    monkeypatch.syspath_prepend(HERE)
+    policy = policy_for("recorded_tasks:Featured", 3, task={"env": "recorded_tasks:Featured", "features": True})
+    one, several = policy.act([0.5]), policy.act([[0.5], [-2.0]])
+    assert several[0] == one == policy.act([0.5, 0.25, 1.0])
+    assert several[1] == policy.act([-2.0, 4.0, 1.0])
+    with pytest.raises(ValueError, match="expected observations of shape"):
+        policy.act([0.5, 0.25])
+
+
+def test_a_damaged_checkpoint_is_told_whichever_takes_its_place(tmp_path, monkeypatch, capsys):
+    from mlxe_async.settings import dump_settings
+
+    policy = policy_for("CartPole-v1", 4)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "settings.toml").write_text(dump_settings(policy.settings))
+    facts = {"parameters": [["w", [policy.flat.size]]], "spaces": policy.spaces.to_json()}
+
+    def load(folder, which, note):
+        if which == "solved":
+            note(7, "its checksum differs")
+            raise RunFailed("none of the kind")
+        return {"w": policy.flat}, {**facts, "number": 9, "version": 12}
+
+    monkeypatch.setattr(policies.checkpoints, "load", load)
+    with pytest.warns(UserWarning, match="checkpoint 7 is damaged: its checksum differs"):
+        assert policies.load_policy(tmp_path).version == 12
+    assert main(["play", str(tmp_path), "--max-steps", "3"]) == 0
+    assert "checkpoint 9, version 12, is used instead" in capsys.readouterr().err

@@ -440,7 +440,7 @@ class Case:
             told = len(by_event["episode_end"])
             self.want(ends[0]["episodes"] == told, f"{ends[0]['episodes']} episodes are told ({told} are)")
         for ledger in by_event["ledger"][-1:]:
-            off = {name: ledger[name] for name in ("lost", "duplicated", "torn") if ledger[name]}
+            off = {name: ledger[name] for name in ("lost", "torn") if ledger[name]}
             self.want(not off, f"the ledger balances ({off})")
             self.want(ledger["committed"] == ledger["ingested"] + ledger["backlog"], "committed = ingested + backlog")
         versions = [line["version"] for line in by_event["weights"]]

@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import json
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,18 @@ def test_a_torn_last_line_is_left_out_until_it_is_whole(path):
 def test_lines_that_are_no_objects_are_left_out(path):
     path.write_bytes(b'{"version": 1}\n\n{"versi\nnull\n[1]\n\xff\xfe\n' + b"[" * 100_000 + b'\n{"version": 2}\n')
     assert versions(read_log(path)) == [1, 2]
+
+
+def test_what_a_resumption_made_void_is_left_out_unless_it_is_asked_for(path):
+    lines = [{"event": "weights", "version": n, "seq": n} for n in range(10)]
+    # Lines 2 to 4 by the first resumption; the second one goes on from before that.
+    lines[5] |= {"event": "run_resume", "void_from": 2, "void_to": 4}
+    lines[8] |= {"event": "run_resume", "void_from": 1, "void_to": 6}
+    # One by an older program, or with nothing to undo.
+    lines[9] |= {"event": "run_resume", "void_from": None}
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert versions(read_log(path)) == [0, 7, 8, 9]
+    assert versions(read_log(path, void=True)) == list(range(10))
 
 
 def test_a_line_without_end_does_not_fill_the_memory(path, monkeypatch):

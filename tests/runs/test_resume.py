@@ -10,6 +10,7 @@ import pytest
 from resume_tools import SAVING, interrupted, run_here, settings, whole_numbers
 
 from mlxe_async.errors import RunFailed, RunFolderBusy, SettingsError
+from mlxe_async.logs.reader import read_log
 from mlxe_async.run_folder import RunFolder, load_checkpoint
 
 STOP = {"stop": {"env_steps": 1200}}
@@ -48,6 +49,21 @@ def story(lines, after):
     ]
 
 
+def one_story(path, told):
+    """What is void is what was undone: without it counters and the clock go on where they were."""
+    lines = list(read_log(path))
+    assert not [line for line in lines if told["void_from"] <= line["seq"] <= told["void_to"]]
+    assert told["void_to"] < told["seq"]
+    shifted = [line["mono_ns"] - (told["gap_ns"] if line["seq"] >= told["seq"] else 0) for line in lines]
+    at = next(place for place, line in enumerate(lines) if line["seq"] == told["seq"])
+    assert shifted[at] >= max(shifted[: next(p for p, line in enumerate(lines) if line["seq"] > told["void_to"])])
+    steps = [line["env_steps"] for line in lines if line["event"] in ("episode_end", "run_resume")]
+    assert steps == sorted(steps)
+    counts = [line["episodes"] for line in lines if line["event"] == "episode_end"]
+    assert counts == list(range(1, len(counts) + 1))
+    assert sum(line["event"] == "run_end" for line in lines) == 1
+
+
 QUICK_KINDS = ("a3c", "a3c, episodes that span rollouts", "ppo")
 
 
@@ -70,6 +86,7 @@ def test_going_on_from_any_checkpoint_leads_to_the_same_weights(tmp_path, monkey
     again, run = run_here(saving, resume=saved.run_dir)
     (told,) = run.all("run_resume")
     assert (told["checkpoint"], told["exact"]) == (first, True)
+    one_story(saved.run_dir, told)
     assert again.weights_hash == plain.weights_hash
     assert (again.steps, again.episodes, again.updates) == (plain.steps, plain.episodes, plain.updates)
     moment = next(line["seq"] for line in saved_run.lines if line["event"] == "checkpoint" and line["number"] == first)

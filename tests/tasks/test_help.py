@@ -122,6 +122,30 @@ def test_a_declared_reward_sees_the_features_too():
     assert vector._envs[0].mlxe_help.shown[-1][2].tolist() == [[0, 1, 1, 1, 1.5]]
 
 
+class Writing(Help):
+    """Writes where it may only read."""
+
+    def features(self, obs):
+        obs[:] = 1
+        return obs
+
+    def shaped_reward(self, obs, action, next_obs, reward, terminated):
+        next_obs[:] = 1
+        return reward
+
+
+class Written(Steady):
+    """Its help changes what it is shown."""
+
+    mlxe_help = Writing()
+
+
+@pytest.mark.parametrize("switch", ["features", "shaped_reward"])
+def test_what_functions_are_shown_is_for_reading_only(switch):
+    with pytest.raises(TaskError, match=rf"task\.{switch}: .* raised ValueError: .*read-only"):
+        probe({"env": "test_help:Written", switch: True})
+
+
 def test_only_the_environments_that_are_stepped_move_on_in_what_the_reward_is_shown():
     vector = task(2, shaped_reward=True)
     started(vector)
