@@ -202,9 +202,13 @@ def read_plan(path: Path) -> Plan:
         )
         seeds, others = tuple(map(_whole, record["seeds"])), tuple(map(_text, record.get("others", ())))
         plan = Plan(arms, seeds, others)
-        switches = {name: _switch(record.get(name, getattr(plan, name))) for name in ("keep_runs", "d2", "rerun")}
-        timeout_s = _seconds(record.get("timeout_s", plan.timeout_s))
-        return dataclasses.replace(plan, timeout_s=timeout_s, **switches)
+        return dataclasses.replace(
+            plan,
+            timeout_s=_seconds(record.get("timeout_s", plan.timeout_s)),
+            keep_runs=_switch(record.get("keep_runs", plan.keep_runs)),
+            d2=_switch(record.get("d2", plan.d2)),
+            rerun=_switch(record.get("rerun", plan.rerun)),
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise RunFailed(f"{path}: expected the folder of a study, its {STUDY} cannot be used: {error!r}") from error
 
