@@ -65,9 +65,11 @@ class Table:
         return f"<h2>{html.escape(self.title)}</h2>\n{table}\n{note}"
 
 
-def all_tables(groups: Groups, baselines: Iterable[Mapping[str, Any]] = ()) -> list[Table]:
-    """Every table of a report, those without rows left out."""
-    tables = [outcome_table(groups, baselines), time_table(groups), pair_table(groups), run_table(groups)]
+def all_tables(
+    groups: Groups, baselines: Iterable[Mapping[str, Any]] = (), varied: Mapping[str, str] | None = None
+) -> list[Table]:
+    """Every table of a report, those without rows left out; `varied`: as of `pair_table`."""
+    tables = [outcome_table(groups, baselines), time_table(groups), pair_table(groups, varied), run_table(groups)]
     return [table for table in tables if table.rows]
 
 
@@ -140,10 +142,23 @@ def time_table(groups: Groups) -> Table:
     return Table("How the time was spent", head, tuple(rows), note)
 
 
-def pair_table(groups: Groups) -> Table:
-    """Every two settings, by the seeds that both have."""
+def pair_table(groups: Groups, varied: Mapping[str, str] | None = None) -> Table:
+    """Every two settings, by the seeds that both have.
+
+    Args:
+        groups: runs by the name of their settings.
+        varied: variants, and which settings they vary: these are held against nothing else.
+    """
     rows = []
-    for (first, ours), (second, theirs) in itertools.combinations(groups.items(), 2):
+    pairs = [
+        (first, second)
+        for first, second in itertools.combinations(groups, 2)
+        if {first, second}.isdisjoint(varied or {})
+        or first == (varied or {}).get(second)
+        or second == (varied or {}).get(first)
+    ]
+    for first, second in pairs:
+        ours, theirs = groups[first], groups[second]
         a, b = _by_seed(ours), _by_seed(theirs)
         seeds = sorted(a.keys() & b.keys())
         if not seeds:
@@ -174,7 +189,7 @@ def pair_table(groups: Groups) -> Table:
         "log ratios of all pairs. First "
         "needs less: probability for a run of the first against any run of the second. Many pairs are many tests: "
         "of twenty without any difference one has p < 0.05."
-        + _few_note(len(a.keys() & b.keys()) for a, b in itertools.combinations(map(_by_seed, groups.values()), 2))
+        + _few_note(len(_by_seed(groups[a]).keys() & _by_seed(groups[b]).keys()) for a, b in pairs)
     )
     return Table("Pairs of settings under the same seeds", head, tuple(rows), note)
 

@@ -71,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
             raise SettingsError([f"compare: got no run at all in {folder}, expected settings files or run folders"])
         for mixture in mixtures(study.group(outcomes)):
             console.line(f"note: {mixture}")
-        tables = _report(kept, outcomes, baselines, with_pictures=not asked.no_pictures)
+        tables = _report(kept, outcomes, baselines, _varied(plan), with_pictures=not asked.no_pictures)
         shown = tables if asked.rows else [table for table in tables if table.title != run_table({}).title]
         sys.stdout.write("\n".join(table.markdown for table in shown))
         console.finish(f"the report is in {folder}: index.html, table.md, outcomes.jsonl")
@@ -317,12 +317,29 @@ def _baselines(kept: StudyFolder, settings: Sequence[Settings], tried: int, cons
     return found
 
 
+def _varied(plan: Plan) -> dict[str, str]:
+    """Names of variants, and of the settings that they vary: the same file, with more overrides."""
+    return {
+        arm.name: base.name
+        for arm in plan.arms
+        for base in plan.arms
+        if arm.file == base.file
+        and len(arm.overrides) > len(base.overrides)
+        and arm.overrides[: len(base.overrides)] == base.overrides
+    }
+
+
 def _report(
-    kept: StudyFolder, outcomes: Sequence[Outcome], baselines: Sequence[Mapping[str, Any]], *, with_pictures: bool
+    kept: StudyFolder,
+    outcomes: Sequence[Outcome],
+    baselines: Sequence[Mapping[str, Any]],
+    varied: Mapping[str, str],
+    *,
+    with_pictures: bool,
 ) -> list[Table]:
     groups = study.group(outcomes)
     kept.write("outcomes.jsonl", "".join(f"{json.dumps(one.to_json())}\n" for one in outcomes))
-    tables = all_tables(groups, baselines)
+    tables = all_tables(groups, baselines, varied)
     about = _about(outcomes)
     kept.write("table.md", f"# {kept.path.name}\n\n{about}\n\n" + "\n".join(table.markdown for table in tables))
     if with_pictures:

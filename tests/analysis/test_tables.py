@@ -96,6 +96,13 @@ def test_pairs_are_compared_by_seed(groups):
     assert "75 % of studies of 3" in outcome_table(groups).note
 
 
+def test_variants_are_held_against_what_they_vary_and_nothing_else(groups):
+    three = {"is": groups["is"], "is-fast": groups["oa"], "is-slow": groups["is"], "ia": groups["oa"]}
+    varied = {"is-fast": "is", "is-slow": "is"}
+    assert {row[0] for row in pair_table(three, varied).rows} == {"is / is-fast", "is / is-slow", "is / ia"}
+    assert len({row[0] for row in pair_table(three).rows}) == 6
+
+
 def test_nothing_needed_counts_as_the_least_that_can_be_counted(groups):
     first, *rest = groups["is"]
     lucky = dataclasses.replace(first, episodes=0, cpu_seconds=0.0)
