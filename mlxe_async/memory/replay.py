@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from mlxe_async.memory.committed import Committed, part_views
 from mlxe_async.memory.drawing import draw_evenly, draw_shares
-from mlxe_async.memory.packed import PackedRows
+from mlxe_async.memory.packed import WORD, PackedRows
 from mlxe_async.memory.sum_tree import SumTree
 from mlxe_async.rows import Array, Column, RowLayout
 
@@ -38,6 +39,8 @@ _WHOLE_WORDS = ("stamps", "segments", "plans", "phases", "phase_segments", "phas
 _SEGMENTS, _PLANS, _PHASES, _PHASE_SEGMENTS, _PHASE_ROWS, _OWED, _LARGEST = range(1, len(_WHOLE_WORDS))
 PLAN_SLOTS = 2
 _AT_ONCE = 1 << 16
+# Bytes of minibatches that are gathered in one go: few calls, and still near when they are learned from.
+_GATHERED_TOGETHER = 1 << 19
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class ReplayShape:
         """Columns of a row as it comes from a lane."""
         return RowLayout.from_json(self.columns)
 
-    @property
+    @cached_property
     def payload(self) -> PackedRows:
         """Columns of a row as they are gathered, derived ones included."""
         return PackedRows(RowLayout.from_json(self.columns + self.derived))
@@ -137,9 +140,15 @@ class ReplayShape:
 
     def offset(self, part: str) -> int:
         """Where a part begins in the segment."""
-        parts = self.parts()
-        place = [name for name, _ in parts].index(part)
-        return sum(size for _, size in parts[:place])
+        return self._offsets[part]
+
+    @cached_property
+    def _offsets(self) -> dict[str, int]:
+        offsets, offset = {}, 0
+        for name, size in self.parts():
+            offsets[name] = offset
+            offset += size
+        return offsets
 
     @property
     def state_words(self) -> int:
@@ -165,6 +174,16 @@ class Ingested:
     dropped: int = 0
 
 
+class _Ahead:
+    """Arrays for some minibatches in a row, touched before they are used."""
+
+    def __init__(self, packed: PackedRows, together: int, rows: int) -> None:
+        self.words = np.full((together, rows, packed.words), 0, np.uint64)
+        self.columns = [packed.views(words) for words in self.words]
+        self.stamps, self.whole = np.full((together, rows), 0, np.int64), np.full((together, rows), False)
+        self.first = self.count = 0
+
+
 class ReplayMemory:
     """A view on the memory's segment: its keeper takes rows in and draws plans, the learner gathers batches.
 
@@ -184,7 +203,7 @@ class ReplayMemory:
         self._rows_as_words = self._packed.rows(buffer, shape.capacity, shape.offset("ring"))
         self._tree: SumTree | None = None
         self._exponent: float | None = None
-        self._batches: dict[tuple[int, int], tuple[Array, dict[str, Array]]] = {}
+        self._ahead: _Ahead | None = None
         plan_bytes = _page(shape.plan_layout.nbytes(shape.plan_updates))
         self._plans = [
             shape.plan_layout.views(buffer, shape.plan_updates, shape.offset("plans") + slot * plan_bytes)
@@ -510,39 +529,20 @@ class ReplayMemory:
             plan: as drawn.
             k: which of its minibatches.
             window: consecutive rows of one stretch in one sample.
-            reuse: copy into arrays of this object, which its next `gather` with `reuse` overwrites.
+            reuse: single rows are copied into arrays of this object, which a later `gather` with `reuse` overwrites.
 
         Returns:
             The columns, (M, ...) or time-major (window, M, ...), with `weight` (M,) and, for windows, `valid`
             (window, M): rows past the end of the stretch repeat its last row and are not valid. And the positions (M,)
             of these rows in the minibatch: rows overwritten since they were drawn are left out.
         """
-        slot, rows, size = self._plans[plan["slot"]], plan["rows"], self.shape.stream_rows
-        index, stamp = slot["index"][k, :rows], slot["stamp"][k, :rows]
-        where, valid, stamps = index, None, stamp
-        if window > 1:
-            ahead = np.arange(window)[:, None]
-            left = np.clip(self._ring["left"][index], 1, window)
-            valid = ahead < left
-            start = (index // size) * size
-            further = np.minimum(ahead, left - 1)
-            where = start + (index - start + further) % size
-            # The rows of a window were stamped one after the other.
-            stamps = stamp + further
-        words, batch = self._batches.get((window, rows), (None, {})) if reuse else (None, {})
-        if words is None:
-            words = np.zeros((*where.shape, self._packed.words), np.uint64)
-            batch = self._packed.views(words)
-            if reuse:
-                self._batches[window, rows] = words, batch
-        # With another mode numpy would copy by way of an array of its own.
-        np.take(self._rows_as_words, where, axis=0, out=words, mode="clip")
-        # Afterwards: whoever replaces a row takes its stamp away first.
-        whole = self._ring["stamp"].take(where, mode="clip") == stamps
-        batch = {**batch, "weight": slot["weight"][k, :rows]}
-        if valid is not None:
-            batch["valid"] = valid
-            whole = whole.all(axis=0)
+        slot, rows = self._plans[plan["slot"]], plan["rows"]
+        if reuse and window == 1:
+            ahead, place = self._gathered_ahead(plan, k)
+            columns, whole = ahead.columns[place], ahead.whole[place]
+        else:
+            columns, whole = self._gather(slot["index"][k, :rows], slot["stamp"][k, :rows], window)
+        batch = {**columns, "weight": slot["weight"][k, :rows]}
         if whole.all():
             return batch, np.arange(rows)
         positions = np.flatnonzero(whole)
@@ -551,6 +551,44 @@ class ReplayMemory:
             for name, column in batch.items()
         }
         return batch, positions
+
+    def _gather(self, index: Array, stamp: Array, window: int) -> tuple[dict[str, Array], Array]:
+        """Columns of rows or windows in fresh arrays, and which of them (M,) are still there."""
+        where, stamps, valid = index, stamp, None
+        if window > 1:
+            ahead, size = np.arange(window)[:, None], self.shape.stream_rows
+            left = np.clip(self._ring["left"][index], 1, window)
+            valid, further = ahead < left, np.minimum(ahead, left - 1)
+            start = (index // size) * size
+            where = start + (index - start + further) % size
+            # The rows of a window were stamped one after the other.
+            stamps = stamp + further
+        columns = self.columns(where)
+        # Afterwards: whoever replaces a row takes its stamp away first.
+        whole = self._ring["stamp"][where] == stamps
+        if valid is not None:
+            columns["valid"], whole = valid, whole.all(axis=0)
+        return columns, whole
+
+    def _gathered_ahead(self, plan: Mapping[str, Any], k: int) -> tuple[_Ahead, int]:
+        """Arrays that hold the k-th minibatch, and where; if they must be filled, some that follow come along."""
+        slot, rows = self._plans[plan["slot"]], plan["rows"]
+        ahead = self._ahead
+        if ahead is None or ahead.stamps.shape[1] != rows:
+            together = max(1, min(_GATHERED_TOGETHER // (rows * self._packed.words * WORD), self.shape.plan_updates))
+            ahead = self._ahead = _Ahead(self._packed, together, rows)
+        place = k - ahead.first
+        stamps = slot["stamp"][k, :rows]
+        if not (0 <= place < ahead.count and (ahead.stamps[place] == stamps).all()):
+            ahead.first, place = k, 0
+            ahead.count = count = min(plan["updates"] - k, len(ahead.stamps))
+            index = slot["index"][k : k + count, :rows]
+            ahead.stamps[:count] = slot["stamp"][k : k + count, :rows]
+            # With another mode numpy would copy by way of an array of its own.
+            self._rows_as_words.take(index, axis=0, out=ahead.words[:count], mode="clip")
+            # Afterwards: whoever replaces a row takes its stamp away first.
+            ahead.whole[:count] = self._ring["stamp"].take(index, mode="clip") == ahead.stamps[:count]
+        return ahead, place
 
     def note_priorities(self, plan: Mapping[str, Any], k: int, positions: Array, priorities: Array) -> None:
         """Leave new priorities (M,) for the k-th minibatch; the keeper takes them up in `settle`.
