@@ -438,5 +438,6 @@ def _probe(settings: Mapping[str, Any]) -> dict[str, Any]:
         "derived": RowLayout(tuple(algorithm.derived_columns)).to_json(),
         "window": algorithm.window,
         "batch_rows": algorithm.batch_rows,
+        "prioritised": algorithm.memory == "replay" and algorithm.priorities.kind == "td",
         "parameters": [[name, list(shape)] for name, shape in algorithm.parameters],
     }

@@ -66,10 +66,11 @@ class Priorities:
     """How a replay memory draws its samples.
 
     Args:
-        kind: `"uniform"`; `"td"`: proportional to (the priority that `update` returned) ** exponent, where rows that no
-            update has seen yet have the largest priority there is; or `"factors"`: at the start of each learning phase,
-            which is the first draw after new rows came, all stored rows are appraised anew by the newest published
-            weights (see `Appraising`) and keep these probabilities until the next.
+        kind: `"uniform"`; `"td"`: proportional to (the priority that `update` returned) ** exponent, stratified, where
+            rows that no update has seen yet have the largest priority that any update returned, at least 1; or
+            `"factors"`: at the start of each learning phase, which is the first draw after new rows came, all stored
+            rows are appraised anew by the newest published weights (see `Appraising`) and keep these probabilities
+            until the next.
         factors: for `"factors"`, one or more of `"age"` (newest first), `"risk"` (lowest return first) and `"td"`
             (largest error first). Each is normalised to sum 1; their mean to the power of the exponent is normalised.
         exponent: 0 draws uniformly, 1 fully in proportion; for `"factors"` that of the first phase.
@@ -170,6 +171,7 @@ class Algorithm(Protocol):
 
         With `window` 1 the arrays are (M, ...), else time-major (window, M, ...) with `valid` (window, M): rows after
         an episode's end are padding. Rollouts come as (T, M, ...) with `valid`. `weight` (M,) are importance weights.
+        The arrays may be views, and the next batch overwrites them: what is to be remembered of them is copied.
         """
         ...
 

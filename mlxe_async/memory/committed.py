@@ -8,6 +8,7 @@ and a successor repeats at most the one step that was under way.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -59,3 +60,12 @@ class Committed:
 def _checksum(copy: Array) -> int:
     # The constant keeps an all-zero copy from being valid.
     return zlib.crc32(copy[:-1].tobytes()) ^ 0x5A5A5A5A
+
+
+def part_views(buffer: Any, parts: Sequence[tuple[str, int]]) -> dict[str, Array]:
+    """Bytes (n,) of each named part of a buffer that holds them one after the other, as views."""
+    views, offset = {}, 0
+    for name, size in parts:
+        views[name] = np.frombuffer(buffer, np.uint8, size, offset)
+        offset += size
+    return views

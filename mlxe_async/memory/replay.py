@@ -20,20 +20,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from mlxe_async.memory.committed import Committed
+from mlxe_async.memory.committed import Committed, part_views
+from mlxe_async.memory.drawing import draw_evenly, draw_shares
+from mlxe_async.memory.packed import WORD, PackedRows
+from mlxe_async.memory.sum_tree import SumTree
 from mlxe_async.rows import Array, Column, RowLayout
 
 Derive = Callable[[dict[str, Array]], dict[str, Array]]
 
 _STREAM_WORDS = ("staged", "opened", "head", "last_episode", "last_step")
 _LANE_WORDS = ("position", "epoch", "rows", "dropped", "corrupt")
-_WHOLE_WORDS = ("stamps", "segments", "plans", "phases", "phase_segments", "phase_rows", "owed")
-_SEGMENTS, _PLANS, _PHASES, _PHASE_SEGMENTS, _PHASE_ROWS, _OWED = range(1, len(_WHOLE_WORDS))
+_WHOLE_WORDS = ("stamps", "segments", "plans", "phases", "phase_segments", "phase_rows", "owed", "largest")
+_SEGMENTS, _PLANS, _PHASES, _PHASE_SEGMENTS, _PHASE_ROWS, _OWED, _LARGEST = range(1, len(_WHOLE_WORDS))
 PLAN_SLOTS = 2
+_AT_ONCE = 1 << 16
+# Bytes of minibatches that are gathered in one go: few calls, and still near when they are learned from.
+_GATHERED_TOGETHER = 1 << 19
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,7 @@ class ReplayShape:
         plan_updates: most minibatches in one plan.
         columns: the rows' columns, as JSON.
         derived: the columns computed when a stretch is closed, as JSON.
+        prioritised: whether rows are drawn by the priorities that updates left.
     """
 
     lanes: int
@@ -61,6 +69,7 @@ class ReplayShape:
     plan_updates: int
     columns: list[dict[str, Any]]
     derived: list[dict[str, Any]]
+    prioritised: bool = True
 
     @property
     def streams(self) -> int:
@@ -77,19 +86,32 @@ class ReplayShape:
         """Columns of a row as it comes from a lane."""
         return RowLayout.from_json(self.columns)
 
+    @cached_property
+    def payload(self) -> PackedRows:
+        """Columns of a row as they are gathered, derived ones included."""
+        return PackedRows(RowLayout.from_json(self.columns + self.derived))
+
     @property
-    def ring_layout(self) -> RowLayout:
-        """Columns of a row in the ring.
+    def keeping_layout(self) -> RowLayout:
+        """What is noted of each row in the ring.
 
         `left` is the number of rows to the end of its stretch, itself included; `born` the learning phase it came for.
         """
-        keeping = (
-            Column("stamp", "<i8", fill=0),
-            Column("left", "<i4", fill=0),
-            Column("born", "<i8", fill=0),
-            Column("priority", "<f4", fill=0),
+        return RowLayout(
+            (
+                Column("stamp", "<i8", fill=0),
+                Column("left", "<i4", fill=0),
+                Column("born", "<i8", fill=0),
+                Column("priority", "<f4", fill=0),
+            )
         )
-        return RowLayout.from_json(self.columns + self.derived).with_columns(keeping)
+
+    def ring(self, buffer: Any) -> dict[str, Array]:
+        """All columns of the ring by name (capacity, ...), as views on the segment's bytes."""
+        payload = self.payload
+        rows = payload.rows(buffer, self.capacity, self.offset("ring"))
+        keeping = self.keeping_layout.views(buffer, self.capacity, self.offset("keeping"))
+        return payload.views(rows) | keeping
 
     @property
     def plan_layout(self) -> RowLayout:
@@ -110,9 +132,23 @@ class ReplayShape:
         return [
             ("bookkeeping", _page(Committed.nbytes(self.state_words))),
             ("staging", _page(self.row_layout.nbytes(staging_rows))),
-            ("ring", _page(self.ring_layout.nbytes(self.streams * self.stream_rows))),
+            ("ring", _page(self.payload.nbytes(self.capacity))),
+            ("keeping", _page(self.keeping_layout.nbytes(self.capacity))),
+            *([("tree", _page(SumTree.nbytes(self.capacity)))] if self.prioritised else []),
             ("plans", PLAN_SLOTS * _page(self.plan_layout.nbytes(self.plan_updates))),
         ]
+
+    def offset(self, part: str) -> int:
+        """Where a part begins in the segment."""
+        return self._offsets[part]
+
+    @cached_property
+    def _offsets(self) -> dict[str, int]:
+        offsets, offset = {}, 0
+        for name, size in self.parts():
+            offsets[name] = offset
+            offset += size
+        return offsets
 
     @property
     def state_words(self) -> int:
@@ -138,6 +174,16 @@ class Ingested:
     dropped: int = 0
 
 
+class _Ahead:
+    """Arrays for some minibatches in a row, touched before they are used."""
+
+    def __init__(self, packed: PackedRows, together: int, rows: int) -> None:
+        self.words = np.full((together, rows, packed.words), 0, np.uint64)
+        self.columns = [packed.views(words) for words in self.words]
+        self.stamps, self.whole = np.full((together, rows), 0, np.int64), np.full((together, rows), False)
+        self.first = self.count = 0
+
+
 class ReplayMemory:
     """A view on the memory's segment: its keeper takes rows in and draws plans, the learner gathers batches.
 
@@ -150,17 +196,17 @@ class ReplayMemory:
 
     def __init__(self, shape: ReplayShape, buffer: Any) -> None:
         self.shape, self._buffer = shape, buffer
-        offsets, offset = {}, 0
-        for name, size in shape.parts():
-            offsets[name] = offset
-            offset += size
-        self._committed = Committed(buffer, offsets["bookkeeping"], shape.state_words)
+        self._committed = Committed(buffer, 0, shape.state_words)
         self._staging_rows = shape.keep_rows + shape.chunk_rows
-        self._staging = shape.row_layout.views(buffer, shape.streams * self._staging_rows, offsets["staging"])
-        self._ring = shape.ring_layout.views(buffer, shape.streams * shape.stream_rows, offsets["ring"])
+        self._staging = shape.row_layout.views(buffer, shape.streams * self._staging_rows, shape.offset("staging"))
+        self._packed, self._ring = shape.payload, shape.ring(buffer)
+        self._rows_as_words = self._packed.rows(buffer, shape.capacity, shape.offset("ring"))
+        self._tree: SumTree | None = None
+        self._exponent: float | None = None
+        self._ahead: _Ahead | None = None
         plan_bytes = _page(shape.plan_layout.nbytes(shape.plan_updates))
         self._plans = [
-            shape.plan_layout.views(buffer, shape.plan_updates, offsets["plans"] + slot * plan_bytes)
+            shape.plan_layout.views(buffer, shape.plan_updates, shape.offset("plans") + slot * plan_bytes)
             for slot in range(PLAN_SLOTS)
         ]
         self.mended = 0
@@ -177,6 +223,7 @@ class ReplayMemory:
         self._streams = self._state[whole + lanes :].reshape(len(_STREAM_WORDS), shape.streams)
         self._position, self._epoch, self._rows, self._dropped, self._corrupt = self._lanes
         self._staged, self._opened, self._head, self._last_episode, self._last_step = self._streams
+        self._tree = None  # it follows from the priorities, and is made anew when it is first needed
 
     # -- taking rows in -------------------------------------------------------------------------------------------
 
@@ -190,10 +237,8 @@ class ReplayMemory:
 
     def raw(self) -> dict[str, Array]:
         """The segment's bytes, part by part, as views (n,): all there is to keep, and what can be put in its place."""
-        views, offset = {}, 0
-        for name, size in self.shape.parts():
-            views[name] = np.frombuffer(self._buffer, np.uint8, size, offset)
-            offset += size
+        views = part_views(self._buffer, self.shape.parts())
+        views.pop("tree", None)
         return views
 
     def start_lane(self, lane: int, position: int) -> None:
@@ -298,7 +343,9 @@ class ReplayMemory:
             ring[name][to] = segment[name]
         ring["left"][to] = np.arange(kept, 0, -1)
         ring["born"][to] = int(self._whole[_PHASES]) + 1
-        ring["priority"][to] = max(1e-6, float(ring["priority"].max()))
+        ring["priority"][to] = self._largest
+        if self._tree is not None:
+            self._tree.set(to, self._weights_of(ring["priority"][to]))
         first = int(self._whole[0]) + 1
         ring["stamp"][to] = np.arange(first, first + kept)
         self._whole[0] += kept
@@ -309,9 +356,16 @@ class ReplayMemory:
 
     def live(self) -> Array:
         """Indices of all rows that can be drawn."""
-        size = self.shape.stream_rows
-        parts = [stream * size + np.arange(min(int(head), size)) for stream, head in enumerate(self._head)]
-        return np.concatenate(parts)
+        return self._places(np.arange(len(self)))
+
+    def _places(self, positions: Array) -> Array:
+        """Where in the ring the rows are that come at these positions (n,) among all that can be drawn."""
+        held, size = np.minimum(self._head, self.shape.stream_rows), self.shape.stream_rows
+        if (held[:-1] == size).all():
+            return positions
+        ends = np.cumsum(held)
+        stream = ends.searchsorted(positions, side="right")
+        return np.asarray(positions + (np.arange(len(held)) * size - (ends - held))[stream])
 
     def __len__(self) -> int:
         return int(np.minimum(self._head, self.shape.stream_rows).sum())
@@ -348,7 +402,33 @@ class ReplayMemory:
 
     def columns(self, index: Array) -> dict[str, Array]:
         """Copies of the columns, derived ones included, of some rows of the ring (n, ...)."""
-        return {name: self._ring[name][index] for name in self._payload}
+        return self._packed.views(self._rows_as_words.take(index, axis=0))
+
+    @property
+    def _largest(self) -> float:
+        """The largest priority that any update left, at least 1: what a row has that no update has seen."""
+        return max(1.0, float(self._whole[_LARGEST : _LARGEST + 1].view(np.float64)[0]))
+
+    def _weights_of(self, priority: Array) -> Array:
+        return np.asarray(np.power(priority.astype(np.float64), self._exponent or 0.0)) * (priority > 0)
+
+    def _tree_for(self, exponent: float) -> SumTree:
+        if self._tree is None or self._exponent != exponent:
+            if not self.shape.prioritised:
+                raise ValueError("drawing by priorities: expected a memory that was made for them (prioritised)")
+            tree = SumTree(self._buffer, self.shape.offset("tree"), self.shape.capacity)
+            self._exponent = exponent
+            held = np.minimum(self._head, self.shape.stream_rows)
+            tree.leaves[:] = 0
+            for stream, rows in enumerate(held.tolist()):
+                first = stream * self.shape.stream_rows
+                for start in range(first, first + rows, _AT_ONCE):
+                    piece = slice(start, min(start + _AT_ONCE, first + rows))
+                    self._mend_priorities(np.arange(piece.start, piece.stop))
+                    tree.leaves[piece] = self._weights_of(self._ring["priority"][piece])
+            tree.add_up()
+            self._tree = tree
+        return self._tree
 
     def draw(
         self,
@@ -362,9 +442,11 @@ class ReplayMemory:
     ) -> dict[str, Any]:
         """Write a plan of `updates` minibatches and return its address `{"slot", "updates", "rows"}`.
 
-        Rows are drawn without replacement inside a minibatch, with replacement across them: uniformly, by given
-        probabilities, or in proportion to priority^exponent (`pick`). Importance weights are (N P)^-beta divided by the
-        largest of the minibatch (Schaul et al. 2016, section 3.4).
+        Uniformly, and by given probabilities, rows are drawn without replacement inside a minibatch and with it across
+        them. In proportion to priority^exponent the draw is stratified (Schaul et al. 2016, appendix B.2.1): one row
+        comes from each of `batch_rows` equal parts of the sum, so that only a row at a border between two, or with more
+        than one, can come twice, and none of priority 0 ever comes. Importance weights are (N P)^-beta divided by the
+        largest of the minibatch (section 3.4).
 
         Args:
             seed: seeds this plan's draws, together with the number of plans drawn before.
@@ -377,93 +459,162 @@ class ReplayMemory:
         Raises:
             ValueError: `share` is not for as many rows as the memory holds.
         """
-        number = int(self._whole[_PLANS])
-        slot, live = number % PLAN_SLOTS, self.live()
+        number, held = int(self._whole[_PLANS]), len(self)
+        slot = number % PLAN_SLOTS
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, number])))
-        rows, plan = min(batch_rows, len(live), self.shape.batch_rows), self._plans[slot]
-        weights = np.ones(rows, dtype=np.float32)
-        if share is not None and share.shape != live.shape:
-            raise ValueError(f"drawing: expected probabilities of {len(live)} rows, got an array of {share.shape}")
-        if share is None and exponent > 0 and rows:
-            self._mend_priorities(live)
-            share = self._ring["priority"][live].astype(np.float64) ** exponent
-            share /= share.sum()
-        for k in range(updates if rows else 0):
-            if share is None:
-                picked = rng.choice(len(live), rows, replace=False, shuffle=False)
-            else:
-                picked = pick(rng, share, rows)
-                weights = ((len(live) * share[picked]) ** -beta).astype(np.float32)
-                weights /= weights.max()
-            index = live[picked]
-            plan["index"][k, :rows] = index
-            plan["stamp"][k, :rows] = self._ring["stamp"][index]
-            plan["weight"][k, :rows] = weights
-            plan["priority"][k, :rows] = -1
-        drawn = updates if rows else 0
+        rows = min(batch_rows, held, self.shape.batch_rows)
+        weights: Array | float = 1.0
+        if share is not None and share.shape != (held,):
+            raise ValueError(f"drawing: expected probabilities of {held} rows, got an array of {share.shape}")
+        if not rows or not updates:
+            index: Array = np.zeros((0, rows), np.int64)
+        elif share is not None:
+            positions = draw_shares(rng, share, updates, rows)
+            index = self._places(positions.ravel()).reshape(positions.shape)
+            weights = _importance(held * share[positions], beta)
+        elif exponent > 0:
+            index, weights = self._draw_by_priorities(rng, updates, rows, exponent, beta)
+        else:
+            positions = draw_evenly(rng, held, updates, rows)
+            index = self._places(positions.ravel()).reshape(positions.shape)
+        drawn, plan = len(index), self._plans[slot]
+        plan["index"][:drawn, :rows] = index
+        plan["stamp"][:drawn, :rows] = self._ring["stamp"].take(index, mode="clip")
+        plan["weight"][:drawn, :rows] = weights
+        plan["priority"][:drawn, :rows] = -1
         self._whole[_PLANS] += 1
         self._whole[_OWED] -= min(drawn, self.owed)
         self._committed.store(self._state)
         return {"slot": slot, "updates": drawn, "rows": rows}
 
-    def _mend_priorities(self, live: Array) -> None:
-        """Give rows whose priority cannot be one the largest there is, as a new row has; they were overwritten."""
-        priority = self._ring["priority"][live]
-        bad = ~(np.isfinite(priority) & (priority >= 0))
-        if bad.any():
-            good = priority[~bad]
-            self._ring["priority"][live[bad]] = max(1e-6, float(good.max())) if len(good) else 1.0
-            self.mended += int(bad.sum())
+    def _draw_by_priorities(
+        self, rng: np.random.Generator, updates: int, rows: int, exponent: float, beta: float
+    ) -> tuple[Array, Array]:
+        """Indices and importance weights (K, M), none (0, M) where no row has any priority."""
+        tree = self._tree_for(exponent)
+        # Part by part, for all minibatches: what is looked for then lies side by side.
+        points = rng.random((rows, updates))
+        points += np.arange(rows)[:, None]
+        points /= rows
+        if not tree.total > 0:
+            return np.zeros((0, rows), np.int64), np.ones((0, rows))
+        index, weight = tree.draw(points.ravel())
+        bad = self._mend_priorities(index)
+        if len(bad):
+            tree.set(bad, self._weights_of(self._ring["priority"][bad]))
+        weight *= len(self) / tree.total
+        return index.reshape(rows, updates).T, _importance(weight.reshape(rows, updates).T, beta)
 
-    def gather(self, plan: Mapping[str, Any], k: int, window: int = 1) -> tuple[dict[str, Array], Array]:
+    def _mend_priorities(self, index: Array) -> Array:
+        """Give rows whose priority cannot be one the largest there is, as a new row has; they were overwritten.
+
+        Returns:
+            Which of the rows these were.
+        """
+        priority = self._ring["priority"].take(index, mode="clip")
+        is_good = (priority >= 0) & (priority < np.inf)
+        if is_good.all():
+            return index[:0]
+        bad = np.unique(index[~is_good])
+        self._ring["priority"][bad] = self._largest
+        self.mended += len(bad)
+        return bad
+
+    def gather(
+        self, plan: Mapping[str, Any], k: int, window: int = 1, *, reuse: bool = False
+    ) -> tuple[dict[str, Array], Array]:
         """Copy the k-th minibatch of a plan out of the ring.
+
+        Args:
+            plan: as drawn.
+            k: which of its minibatches.
+            window: consecutive rows of one stretch in one sample.
+            reuse: single rows are copied into arrays of this object, which a later `gather` with `reuse` overwrites.
 
         Returns:
             The columns, (M, ...) or time-major (window, M, ...), with `weight` (M,) and, for windows, `valid`
             (window, M): rows past the end of the stretch repeat its last row and are not valid. And the positions (M,)
             of these rows in the minibatch: rows overwritten since they were drawn are left out.
         """
-        slot, rows, size = self._plans[plan["slot"]], plan["rows"], self.shape.stream_rows
-        index, stamp = slot["index"][k, :rows], slot["stamp"][k, :rows]
-        where, valid = index, None
-        if window > 1:
-            ahead = np.arange(window)[:, None]
-            left = np.clip(self._ring["left"][index], 1, window)
-            valid = ahead < left
-            start = (index // size) * size
-            where = start + (index - start + np.minimum(ahead, left - 1)) % size
-        batch = {name: self._ring[name][where] for name in self._payload}
-        whole = self._ring["stamp"][index] == stamp
-        if window > 1:
-            # The rows of a window were stamped one after the other.
-            whole &= (self._ring["stamp"][where] == stamp + np.minimum(ahead, left - 1)).all(axis=0)
-        batch["weight"] = slot["weight"][k, :rows]
-        if valid is not None:
-            batch["valid"] = valid
+        slot, rows = self._plans[plan["slot"]], plan["rows"]
+        if reuse and window == 1:
+            ahead, place = self._gathered_ahead(plan, k)
+            columns, whole = ahead.columns[place], ahead.whole[place]
+        else:
+            columns, whole = self._gather(slot["index"][k, :rows], slot["stamp"][k, :rows], window)
+        batch = {**columns, "weight": slot["weight"][k, :rows]}
+        if whole.all():
+            return batch, np.arange(rows)
         positions = np.flatnonzero(whole)
-        if len(positions) < rows:
-            batch = {
-                name: column[..., positions]
-                if name in ("weight", "valid")
-                else (column[:, positions] if window > 1 else column[positions])
-                for name, column in batch.items()
-            }
+        batch = {
+            name: column[:, positions] if window > 1 and name != "weight" else column[positions]
+            for name, column in batch.items()
+        }
         return batch, positions
 
+    def _gather(self, index: Array, stamp: Array, window: int) -> tuple[dict[str, Array], Array]:
+        """Columns of rows or windows in fresh arrays, and which of them (M,) are still there."""
+        where, stamps, valid = index, stamp, None
+        if window > 1:
+            ahead, size = np.arange(window)[:, None], self.shape.stream_rows
+            left = np.clip(self._ring["left"][index], 1, window)
+            valid, further = ahead < left, np.minimum(ahead, left - 1)
+            start = (index // size) * size
+            where = start + (index - start + further) % size
+            # The rows of a window were stamped one after the other.
+            stamps = stamp + further
+        columns = self.columns(where)
+        # Afterwards: whoever replaces a row takes its stamp away first.
+        whole = self._ring["stamp"][where] == stamps
+        if valid is not None:
+            columns["valid"], whole = valid, whole.all(axis=0)
+        return columns, whole
+
+    def _gathered_ahead(self, plan: Mapping[str, Any], k: int) -> tuple[_Ahead, int]:
+        """Arrays that hold the k-th minibatch, and where; if they must be filled, some that follow come along."""
+        slot, rows = self._plans[plan["slot"]], plan["rows"]
+        ahead = self._ahead
+        if ahead is None or ahead.stamps.shape[1] != rows:
+            together = max(1, min(_GATHERED_TOGETHER // (rows * self._packed.words * WORD), self.shape.plan_updates))
+            ahead = self._ahead = _Ahead(self._packed, together, rows)
+        place = k - ahead.first
+        stamps = slot["stamp"][k, :rows]
+        if not (0 <= place < ahead.count and (ahead.stamps[place] == stamps).all()):
+            ahead.first, place = k, 0
+            ahead.count = count = min(plan["updates"] - k, len(ahead.stamps))
+            index = slot["index"][k : k + count, :rows]
+            ahead.stamps[:count] = slot["stamp"][k : k + count, :rows]
+            # With another mode numpy would copy by way of an array of its own.
+            self._rows_as_words.take(index, axis=0, out=ahead.words[:count], mode="clip")
+            # Afterwards: whoever replaces a row takes its stamp away first.
+            ahead.whole[:count] = self._ring["stamp"].take(index, mode="clip") == ahead.stamps[:count]
+        return ahead, place
+
     def note_priorities(self, plan: Mapping[str, Any], k: int, positions: Array, priorities: Array) -> None:
-        """Leave new priorities (M,) for the k-th minibatch; the keeper takes them up in `settle`."""
+        """Leave new priorities (M,) for the k-th minibatch; the keeper takes them up in `settle`.
+
+        Priorities that are negative, infinite or no number leave the old ones in force.
+        """
         self._plans[plan["slot"]]["priority"][k, positions] = priorities
 
     def settle(self, plan: Mapping[str, Any]) -> int:
         """Take up the priorities a learner left in a plan, for rows still in place. Returns how many were too late."""
-        slot, late = self._plans[plan["slot"]], 0
-        for k in range(plan["updates"]):
-            index, new = slot["index"][k, : plan["rows"]], slot["priority"][k, : plan["rows"]]
-            given = (new >= 0) & np.isfinite(new)
-            same = given & (self._ring["stamp"][index] == slot["stamp"][k, : plan["rows"]])
-            self._ring["priority"][index[same]] = new[same]
-            late += int(given.sum() - same.sum())
-        return late
+        slot, drawn, rows = self._plans[plan["slot"]], plan["updates"], plan["rows"]
+        new = slot["priority"][:drawn, :rows].ravel()
+        given = (new >= 0) & (new < np.inf)
+        if not given.any():
+            return 0
+        index, stamp = slot["index"][:drawn, :rows].ravel(), slot["stamp"][:drawn, :rows].ravel()
+        same = self._ring["stamp"].take(index, mode="clip") == stamp
+        same &= given
+        if not same.all():
+            index, new = index[same], new[same]
+        if len(index):
+            self._ring["priority"][index] = new
+            self._whole[_LARGEST : _LARGEST + 1].view(np.float64)[0] = max(self._largest, float(new.max()))
+            if self._tree is not None:
+                self._tree.set(index, self._weights_of(new))
+        return int(given.sum()) - len(index)
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -491,14 +642,11 @@ class ReplayMemory:
         return int(self._whole[_SEGMENTS])
 
 
-def pick(rng: np.random.Generator, share: Array, rows: int) -> Array:
-    """Draw `rows` different indices one after the other, each in proportion to what `share` (N,) leaves.
-
-    All at once: the smallest of independent exponential keys with these rates (Efraimidis and Spirakis 2006).
-    """
-    keys = rng.standard_exponential(len(share)) / share
-    picked: Array = np.argpartition(keys, rows - 1)[:rows]
-    return picked
+def _importance(shares: Array, beta: float) -> Array:
+    """(N P)^-beta over the largest of each minibatch (K, M), of N P (K, M)."""
+    weights = np.power(shares, -beta)
+    weights /= weights.max(axis=1, keepdims=True)
+    return np.asarray(weights)
 
 
 def _page(nbytes: int) -> int:

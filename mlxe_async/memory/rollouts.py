@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxe_async.memory.committed import Committed
+from mlxe_async.memory.committed import Committed, part_views
 from mlxe_async.memory.replay import Derive, Ingested
 from mlxe_async.rows import Array, RowLayout
 
@@ -115,11 +115,7 @@ class RolloutMemory:
 
     def raw(self) -> dict[str, Array]:
         """The segment's bytes, part by part, as views (n,): all there is to keep, and what can be put in its place."""
-        views, offset = {}, 0
-        for name, size in self.shape.parts():
-            views[name] = np.frombuffer(self._buffer, np.uint8, size, offset)
-            offset += size
-        return views
+        return part_views(self._buffer, self.shape.parts())
 
     def start_lane(self, lane: int, position: int) -> None:
         """Tell where an untouched lane begins; once, before its first block."""

@@ -178,7 +178,7 @@ class Learner:
     def _learn_batches(self, plan: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
         tally = _Tally()
         for k in range(plan["updates"]):
-            batch, positions = self.memory.gather(plan, k, self.algorithm.window)
+            batch, positions = self.memory.gather(plan, k, self.algorithm.window, reuse=True)
             tally.late_rows += plan["rows"] - len(positions)
             if not len(positions):
                 continue

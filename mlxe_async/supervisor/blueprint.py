@@ -103,6 +103,7 @@ class Blueprint:
                 plan_updates=PLAN_UPDATES,
                 columns=facts["columns"],
                 derived=facts["derived"],
+                prioritised=facts["prioritised"],
             )
         self.posts = self._posts()
         self.promotes = settings.learner.promote_best > 0

@@ -122,10 +122,7 @@ def _memory_of(pid: int, size: int) -> Iterator[Segment]:
 
 
 def _rows(shape: ReplayShape, segment: Segment) -> dict[int, dict[str, Array]]:
-    parts = shape.parts()
-    place = [name for name, _ in parts].index("ring")
-    offset = sum(size for _, size in parts[:place])
-    ring = shape.ring_layout.views(segment.buffer, shape.streams * shape.stream_rows, offset)
+    ring = shape.ring(segment.buffer)
     before = ring["stamp"].copy()
     copied = {name: column.copy() for name, column in ring.items()}
     steady = (before > 0) & (before == ring["stamp"])
