@@ -39,7 +39,7 @@ PACKAGES = {
     "sample-factory": ["sample-factory==2.1.1"],
     "tianshou": ["tianshou==2.0.1"],
     "torchrl": ["torchrl==0.14.1", "gymnasium==1.4.0"],
-    "rllib": ["ray[rllib]==2.58.0"],
+    "rllib": ["ray[rllib]==2.60.0"],
     "cpprb": ["cpprb==11.0.0"],
 }
 LABELS = {

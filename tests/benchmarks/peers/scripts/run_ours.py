@@ -23,12 +23,11 @@ import mlxe_async
 COMMON = {"stop.env_steps": 10**12, "checkpoint.interval_s": 0}
 RATE = {"stop.solved": "false", "evaluation.enabled": "false"}
 SOLVE = {
-    "stop.solved": "true", "evaluation.enabled": "true", "evaluation.rule": '"mean_return"', "evaluation.threshold": 475,
+    "stop.solved": "true", "evaluation.enabled": "true",
+    "evaluation.rule": '"mean_return"', "evaluation.threshold": 475,
     "evaluation.episodes": 20, "evaluation.max_episode_steps": 500, "evaluation.screen_steps": 500,
     "evaluation.passes": 1,
 }  # fmt: skip
-
-
 Lines = list[dict[str, Any]]
 
 
