@@ -36,7 +36,8 @@ from mlxe_async.cli import main
 code = main([sys.argv[1], "--no-progress"])
 own, below = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 with open(sys.argv[2], "w") as file:
-    print(own.ru_maxrss, own.ru_utime + own.ru_stime + below.ru_utime + below.ru_stime, file=file)
+    peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+    print(peak, own.ru_utime + own.ru_stime + below.ru_utime + below.ru_stime, file=file)
 sys.exit(code)
 """
 
