@@ -11,7 +11,14 @@ LONGEST_VALUE = 160
 
 _HEAD = ("ts", "mono_ns", "seq", "run", "event", "role", "idx")
 # For programs, or told better in the files themselves.
-_LEFT_OUT = {"run_start": ("settings", "host"), "probe_ok": ("spaces",), "phase": ("start_ns",), "ledger": ("lanes",)}
+_LEFT_OUT = {
+    "run_start": ("settings", "host"),
+    "probe_ok": ("spaces",),
+    "phase": ("start_ns",),
+    "ledger": ("lanes",),
+    "stacks": ("stacks",),
+    "warning": ("loud",),
+}
 
 
 def told(event: Mapping[str, Any]) -> str:

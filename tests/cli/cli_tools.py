@@ -23,7 +23,9 @@ GOOD = '[task]\nenv = "CartPole-v1"\n'
 
 def result(**fields):
     values = {"reason": "episodes", "solved": False, "steps": 1234, "episodes": 5, "updates": 6, "seconds": 7.0}
-    return SimpleNamespace(**{**values, "run_dir": Path("runs/x"), "exit_code": 0, "weights_hash": "ab"} | fields)
+    return SimpleNamespace(
+        **{**values, "run_dir": Path("runs/x"), "exit_code": 0, "weights_hash": "ab", "replayed": None} | fields
+    )
 
 
 @dataclass

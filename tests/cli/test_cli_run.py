@@ -46,8 +46,10 @@ def test_notable_events_are_told_in_one_harmless_line(capfd, monkeypatch):
 def test_progress_can_be_switched_off(capfd, monkeypatch, arguments):
     made = install(monkeypatch)
     main(["good.toml", *arguments])
-    assert made[0].subscribers == []
     assert len(capfd.readouterr().err.splitlines()) == 1
+    (alarm,) = made[0].subscribers
+    alarm({"event": "warning", "role": "supervisor", "message": "the run folder is gone", "loud": True})
+    assert "the run folder is gone" in capfd.readouterr().err
 
 
 def test_a_check_prints_the_plan_and_what_the_probe_found_and_runs_nothing(capfd, monkeypatch):

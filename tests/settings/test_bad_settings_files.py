@@ -26,7 +26,8 @@ from mlxe_async.settings import settings_schema
 ROOT = str(Path(__file__).parents[2])
 FILES = 500
 MOST_MB = 100
-LIMITS = {"algorithm": 3.0}
+# CPU: two processes work side by side to judge an algorithm, for at most 3 s.
+LIMITS = {"algorithm": 6.0}
 LIMIT_S = 1.0
 SHARES = {"typos": 0.32, "wrong types": 0.25, "out of range": 0.25, "algorithm": 0.06, "huge": 0.05, "hostile": 0.07}
 # Tells its own peak of memory, not that of the processes it started.
@@ -36,7 +37,8 @@ from mlxe_async.cli import main
 code = main([sys.argv[1], "--no-progress"])
 own, below = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 with open(sys.argv[2], "w") as file:
-    print(own.ru_maxrss, own.ru_utime + own.ru_stime + below.ru_utime + below.ru_stime, file=file)
+    peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+    print(peak, own.ru_utime + own.ru_stime + below.ru_utime + below.ru_stime, file=file)
 sys.exit(code)
 """
 
