@@ -79,6 +79,8 @@ class FakeProcess:
             "episodes": episodes,
             "begun": [self._episode],
             "running": [self._running],
+            "out_of_bounds": 0,
+            "rss_mb": None,
         }
 
 
