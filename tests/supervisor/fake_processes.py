@@ -81,6 +81,7 @@ class FakeProcess:
             "running": [self._running],
             "out_of_bounds": 0,
             "rss_mb": None,
+            "blocks": 1,
         }
 
 
