@@ -120,8 +120,9 @@ class Stragglers:
     def _take(self, now_s: float, work: tuple[int, int] | None, progress: int, seen: _Seen) -> None:
         if work != seen.work:
             same_life = seen.work is not None and (work is None or work[0] == seen.work[0])
-            if same_life and now_s > seen.began_s:
-                seen.pace = max(0, progress - seen.began_progress) / (now_s - seen.began_s)
+            # One that was looked at only after its last step tells nothing of its pace.
+            if same_life and progress > seen.began_progress:
+                seen.pace = (progress - seen.began_progress) / (now_s - seen.began_s)
             if work is None or seen.work is None or work[0] != seen.work[0]:
                 seen.looks.clear()
             seen.work, seen.moved_s = work, now_s

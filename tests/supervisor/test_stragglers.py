@@ -76,3 +76,17 @@ def test_the_supervisors_own_sleep_names_nobody():
     _, watch = look(workers, 2.0, [50, 50])
     workers[1].progress += 50
     assert look(workers, 0.4, [50, 50], watch, began_s=200.0)[0] == []
+
+
+def test_rounds_shorter_than_a_look_tell_the_others_pace_all_the_same():
+    def rounds(at_s, workers):
+        """Rounds too short to be seen, until the first one stops in the third second."""
+        number = int(at_s / LOOK_S)
+        for worker in workers:
+            worker.at_work = (1, number)
+        if at_s >= 3.0:
+            workers[0].at_work, workers[1].at_work = (1, 1000), None
+            workers[0].progress -= 50
+
+    events, _ = look([Worker(0), Worker(1)], 6.0, [50, 50], change=rounds)
+    assert [index for index, _ in events] == [0]
