@@ -127,6 +127,8 @@ class ExecutorHandle:
         self.lost: str | None = None
         self.begun = [0] * envs
         self.rows = 0
+        self.pace = 0.0
+        "Steps a second in its last rollout, all its environments together counted once."
         self._crew, self._memorizer = crew, memorizer
         self._unfinished, self._ask, self._most_rollouts = unfinished, ask, most_rollouts
         self._running = [False] * envs
@@ -192,6 +194,7 @@ class ExecutorHandle:
         crew.counters.episode_steps = max(crew.counters.episode_steps, longest)
         crew.returns.setdefault(report["version"], []).extend(episode["return"] for episode in report["episodes"])
         self.rows += report["rows"]
+        self.pace = report["rows"] / len(self.begun) / max(1e-6, report["seconds"] - report["lane_wait_s"])
         self.process.note_progress()
         crew.story.generated(self.index, report)
         self._look_at_memory(report["rss_mb"])

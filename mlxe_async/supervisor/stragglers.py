@@ -36,6 +36,10 @@ class Worker(Protocol):
     def at_work(self) -> tuple[int, int] | None:
         """The life and the rollout it is at work in; None while it is not, or is being started again."""
 
+    @property
+    def pace(self) -> float:
+        """Steps a second in its last rollout, all its environments together counted once; 0 before the first."""
+
 
 class Page(Protocol):
     """Its progress page."""
@@ -58,12 +62,10 @@ class _Seen:
     work: tuple[int, int] | None = None
     progress: int = 0
     moved_s: float = 0.0
-    began_s: float = 0.0
-    began_progress: int = 0
+    life: int = -1
+    first_rollout: int = -1
     longest_s: float = 0.0
     "Its longest stand-still that ended."
-    pace: float = 0.0
-    "Calls a second in its last rollout."
     named_s: float = float("-inf")
     looks: deque[tuple[float, int]] = field(default_factory=deque)
     "Time and progress at each look at which it was at work without a break."
@@ -119,14 +121,14 @@ class Stragglers:
 
     def _take(self, now_s: float, work: tuple[int, int] | None, progress: int, seen: _Seen) -> None:
         if work != seen.work:
-            same_life = seen.work is not None and (work is None or work[0] == seen.work[0])
-            # One that was looked at only after its last step tells nothing of its pace.
-            if same_life and progress > seen.began_progress:
-                seen.pace = (progress - seen.began_progress) / (now_s - seen.began_s)
             if work is None or seen.work is None or work[0] != seen.work[0]:
                 seen.looks.clear()
+            if work is not None and work[0] != seen.life:
+                seen.life, seen.first_rollout = work
             seen.work, seen.moved_s = work, now_s
-            seen.began_s, seen.began_progress = now_s, progress
+        elif work is not None and work[1] == seen.first_rollout:
+            # The first rollout of a life has much to prepare, and says nothing about what is usual.
+            seen.moved_s = now_s if progress != seen.progress else seen.moved_s
         elif progress != seen.progress:
             seen.longest_s = max(seen.longest_s, now_s - seen.moved_s - LOOK_S)
             seen.moved_s = now_s
@@ -155,7 +157,7 @@ class Stragglers:
         if self._alone is not None and self._alone[0] == index and now_s - self._alone_s >= WAIT_S:
             waited_s = now_s - self._alone_s
             pace = (seen.progress - self._alone_progress) / waited_s
-            paces = [other.pace for other in others if other.pace]
+            paces = [other.pace for other in self._workers if other.index != index and other.pace]
             if paces and pace < statistics.median(paces) / 2:
                 return waited_s
         mine = _done(seen)

@@ -82,6 +82,8 @@ class FakeProcess:
             "out_of_bounds": 0,
             "rss_mb": None,
             "blocks": 1,
+            "seconds": 1.0,
+            "lane_wait_s": 0.0,
         }
 
 

@@ -12,6 +12,7 @@ class Worker:
     index: int
     at_work: tuple[int, int] | None = (1, 0)
     progress: int = 0
+    pace: float = 250.0
 
     def pulse(self):
         return self.progress, 0
@@ -78,15 +79,14 @@ def test_the_supervisors_own_sleep_names_nobody():
     assert look(workers, 0.4, [50, 50], watch, began_s=200.0)[0] == []
 
 
-def test_rounds_shorter_than_a_look_tell_the_others_pace_all_the_same():
+def test_the_first_rollout_of_a_life_says_nothing_about_what_is_usual():
     def rounds(at_s, workers):
-        """Rounds too short to be seen, until the first one stops in the third second."""
-        number = int(at_s / LOOK_S)
-        for worker in workers:
-            worker.at_work = (1, number)
-        if at_s >= 3.0:
-            workers[0].at_work, workers[1].at_work = (1, 1000), None
+        """The second one stands still for two seconds of its first rollout; then the first one does."""
+        if at_s < 2.0:
+            workers[1].progress = 0
+        elif at_s > 3.0:
+            workers[1].at_work = (1, 1)
             workers[0].progress -= 50
 
-    events, _ = look([Worker(0), Worker(1)], 6.0, [50, 50], change=rounds)
-    assert [index for index, _ in events] == [0]
+    events, _ = look([Worker(0), Worker(1)], 5.0, [50, 50], change=rounds)
+    assert [index for index, _ in events] == [1, 0]
