@@ -549,7 +549,7 @@ out_of_reach(
 def _(case):
     """Dies for every 11th seed; where a new life has new seeds (oa), none must come a second time."""
     run = case.survives(
-        {"fault": "poison", "where": "reset", "step": 2, "every": 1, "times": 0, "lives": 0, "amount": 11},
+        {"fault": "poison", "where": "reset", "step": 1, "every": 1, "times": 0, "lives": 0, "amount": 11},
         MANY_DEATHS,
         steps=800,
     )
@@ -614,7 +614,7 @@ def _(case):
         {
             "schedule": {"kind": "is", "executors": 1, "sync": "rollout", "rollout_steps": 10_000},
             "stop": {"env_steps": 110_000},
-            "algorithm": {"min_updates": 0, "batch": 100_000},
+            "algorithm": {"min_updates": 0, "batch": 1000},
         },
     )
     case.checks(run, 0)
