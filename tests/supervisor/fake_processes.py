@@ -81,7 +81,6 @@ class FakeProcess:
             "running": [self._running],
             "out_of_bounds": 0,
             "rss_mb": None,
-            "blocks": 1,
             "seconds": 1.0,
             "lane_wait_s": 0.0,
         }
