@@ -152,7 +152,8 @@ class Policy:
             task["kwargs"] = {**task["kwargs"], "render_mode": render_mode}
         rng = generator(seed, "play") if sampled else None
         with contextlib.ExitStack() as stack:
-            recording, wrap = None, {}
+            recording = None
+            wrap: dict[str, Any] = {}
             if video is not None:
                 name = f"{self.settings.run.name}-version-{self.version}"
                 recording = stack.enter_context(Recording(Path(video), name))

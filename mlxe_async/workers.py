@@ -170,6 +170,7 @@ class Workshop:
 
     def _executor(self, index: int) -> Any:
         from mlxe_async.roles.executor import Executor, ExecutorPlan
+        from mlxe_async.roles.places import Places
         from mlxe_async.tasks.vector import VectorTask
 
         schedule, supervision = self.settings["schedule"], self.settings["supervision"]
@@ -184,8 +185,9 @@ class Workshop:
             reset_timeout_s=schedule["reset_timeout_s"],
             fault_limit=supervision["env_fault_limit"],
             fault_window_s=supervision["env_fault_window_s"],
-            stop_on_nonfinite=supervision["nonfinite"] == "stop",
+            nonfinite=supervision["nonfinite"],
             records=self.spec["redo"],
+            tells_memory=supervision["max_executor_rss_mb"] is not None,
         )
         name, threads = f"executor-{index}", self.spec["threaded"]
         page = self._page(1 + threads.index(name)) if name in threads else self.page
@@ -196,8 +198,12 @@ class Workshop:
         seed = derive_seed(self.settings["run"]["seed"], "executor.globals", index, plan.life)
         random.seed(seed)
         np.random.seed(seed)
+        envs, action = schedule["envs_per_executor"], self.layout.columns[1]
+        begin = self.spec["places_offset"] + index * self.spec["places_bytes"]
+        places = Places(envs, action.dtype, action.shape, self._segments["control"].buffer, begin)
+        places.clear()
         page.enter(schedule["reset_timeout_s"])
-        task = VectorTask(self.settings["task"], schedule["envs_per_executor"])
+        task = VectorTask(self.settings["task"], envs, cursor=places.cursor)
         page.leave()
         return Executor(
             plan,
@@ -211,6 +217,7 @@ class Workshop:
             wait=_waiter(self.channel, page),
             episodes=self.spec["episodes"].get(str(index)),
             asked=lambda: asked.get(name),
+            places=places,
         )
 
     def _memorizer(self) -> Any:

@@ -33,6 +33,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "study files over many seeds, and runs; --help: compare FILE.toml|RUN ... --seeds A..B [--out FOLDER]",
     ),
     "replay": ("mlxe_async.cli.replay", "do again what a run with run.record = true did, bit for bit: replay RUN"),
+    "repro": (
+        "mlxe_async.cli.repro",
+        "live an environment's last episode again, as a crash report tells of it: repro CRASH [--here]",
+    ),
     "runs": (
         "mlxe_async.cli.runs",
         "list run folders, or remove old ones: runs list | runs prune [--keep N] [--older-than DAYS] [--yes]",

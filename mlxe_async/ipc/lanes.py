@@ -22,6 +22,7 @@ Sequence numbers count modulo 2^64, and are compared by their distance, never by
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, NamedTuple
@@ -432,6 +433,31 @@ class LaneReader(_Lane):
             return "was overwritten while it was read"
         follows = self._last_epoch is None or self._last_epoch == epoch
         return Chunk(sequence, epoch, count, bool(cut) or self._gap or not follows, length)
+
+
+class LaneRemains(_Lane):
+    """What a dead writer left in its slots, read or not, for reports about its death. Nobody may be writing.
+
+    Args:
+        segment: a formatted lane.
+        schema_hash: fingerprint of what a payload is taken for.
+
+    Raises:
+        ProtocolError: the segment is no lane, is damaged, or has another schema.
+    """
+
+    def blocks(self) -> Iterator[tuple[memoryview[int], int | None]]:
+        """Payload and rows of the records of the present epoch that are still there, in order.
+
+        The last one is the slot that was being written: what is in it, and how much, is not known (None).
+        """
+        commit, epoch = self._control.get("commit"), self._control.get("epoch")
+        for sequence in range(commit - self.capacity + 1, commit):
+            slot = sequence & self._mask
+            header = self._headers[slot]
+            if header[MARK] == mark(sequence & MASK) and header[EPOCH] == epoch:
+                yield self._payloads[slot], header[COUNT]
+        yield self._payloads[commit & self._mask], None
 
 
 def mark(sequence: int) -> int:

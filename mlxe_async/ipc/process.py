@@ -35,6 +35,7 @@ STACK_S = 0.5
 FAREWELL_S = 0.5
 TERMINATE_S = 0.5
 KILL_S = 5.0
+RECYCLE_S = 2.0
 
 
 class RemoteError(MlxeError):
@@ -123,6 +124,8 @@ class _Child:
     misdeed: str | None = None
     stuck_s: float | None = None
     doing: str | None = None
+    planned: str | None = None
+    "Why it is being replaced, if it is."
     status: ExitStatus | None = None
     sentence: str = ""
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
@@ -169,6 +172,8 @@ class Process:
         "How its latest life ended, in a sentence."
         self.allowed_s = 0.0
         "The limit, in seconds, that its latest life outstayed, if one did."
+        self.trace = ""
+        "The traceback of the exception that ended it, if one did."
         self._nursery = nursery
         self._entry = entry
         self._make_spec = make_spec
@@ -197,7 +202,13 @@ class Process:
     @property
     def alive(self) -> bool:
         """Whether it has shaken hands and is not dead."""
-        return self._child is not None and self._child.ready and not self._child.gone.is_set()
+        child = self._child
+        return child is not None and child.ready and child.planned is None and not child.gone.is_set()
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the present life ends, or the former one ended, because it is replaced as planned."""
+        return self._child is not None and self._child.planned is not None
 
     @property
     def pidfd(self) -> int:
@@ -268,6 +279,23 @@ class Process:
     def note_progress(self) -> None:
         """Forget earlier deaths: a row was committed or a version published since."""
         self._budget.progressed()
+
+    def recycle(self, why: str) -> None:
+        """Replace it, as planned: it ends by itself and is started again; that counts as no death.
+
+        Calls wait for the new life. To be used between two calls.
+
+        Args:
+            why: goes into the sentence that tells of its end.
+        """
+        child = self._child
+        if child is None or not self.alive or self._stop_asked.is_set():
+            return
+        child.planned = why
+        child.channel.send({"id": 0, "role": None, "verb": "stop", "args": {}})
+        loop = asyncio.get_running_loop()
+        # Before the others: the last one is the watch.
+        child.timers.insert(0, loop.call_later(RECYCLE_S, child.forked.signal_group, signal.SIGKILL))
 
     async def stop(self, grace_s: float = 2.0) -> None:
         """Ask, terminate, kill, reap; each step bounded. May be called twice. When cancelled, kills at once."""
@@ -381,7 +409,7 @@ class Process:
 
     async def _wait_before_restart(self, child: _Child) -> None:
         # What died with the nursery is not to blame; the nursery has a budget of its own.
-        if child.status is None or not child.status.with_nursery:
+        if child.planned is None and (child.status is None or not child.status.with_nursery):
             await self._spend(child.sentence)
         elif not self._stop_asked.is_set():
             self._listener_told(self._listener.restarting, 0.0, self._budget.attempt)
@@ -536,8 +564,9 @@ class Process:
         os.close(child.stack_fd)
         child.forked.close()
         child.status = replace(status, pid=child.forked.pid, stack=stack)
-        expected = self._stop_asked.is_set()
+        expected = self._stop_asked.is_set() or child.planned is not None
         child.sentence = self.death = _sentence(self.name, child, expected)
+        self.trace = child.failed.trace if child.failed is not None else ""
         self._disappoint(child)
         if child.stuck_s is not None:
             self._listener_told(self._listener.hang, child.stuck_s, stack)
@@ -576,6 +605,8 @@ def _sentence(name: str, child: _Child, expected: bool) -> str:
     status = child.status or ExitStatus(None, None)
     during = f" in {child.doing!r}" if child.doing else ""
     who = f"{name} (pid {child.forked.pid})"
+    if child.planned is not None:
+        return f"{who} is replaced: {child.planned}"
     if child.stuck_s is not None:
         text = f"{who} was {child.stuck_s:.1f} s over its limit{during} and was {status.sentence}"
     elif child.misdeed is not None:

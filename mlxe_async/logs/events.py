@@ -122,6 +122,7 @@ class ProcRestart(Event):
     attempt: Annotated[int, "Which restart without progress in between, from 1."]
     delay_s: Annotated[float, "Pause before the start."]
     reason: Annotated[str, "Why it is needed, in words."]
+    planned: Annotated[bool, "Whether it was replaced on purpose; such restarts count as no faults."] = False
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,10 @@ class Hang(Event):
 
 @dataclass(frozen=True)
 class EnvError(Event):
-    """An environment raised or broke its contract; the row was not committed and the environment is rebuilt."""
+    """An environment raised or broke its contract; the row was not committed and the environment is made anew.
+
+    With `supervision.nonfinite = "reset_env"` it is only reset after a NaN or an infinity.
+    """
 
     env: Annotated[int, "Which of the executor's environments, from 0."]
     phase: Annotated[str, "In what: make, reset or step."]
@@ -148,6 +152,40 @@ class EnvError(Event):
     seed: Annotated[int | None, "Its seed."] = None
     faults: Annotated[int, "Faults of this executor within its window."] = 1
     trace: Annotated[str, "The traceback, if something was raised."] = ""
+
+
+@dataclass(frozen=True)
+class EnvNote(Event):
+    """An environment does something odd that is put up with: told once by each executor for each kind."""
+
+    kind: Annotated[str, "Which kind: dtype (observations are cast), bounds (they leave them) or endless (no end)."]
+    message: Annotated[str, "What, in words."]
+
+
+@dataclass(frozen=True)
+class Poison(Event):
+    """An episode brought its executor down again and again: it is passed over, and another seed takes its place."""
+
+    env: Annotated[int, "Which of the executor's environments, from 0."]
+    episode: Annotated[int, "Number of the episode."]
+    seed: Annotated[int, "Its seed."]
+    deaths: Annotated[int, "How often the executor died in it."]
+    sentence: Annotated[str, "How it died at last, in words."] = ""
+
+
+@dataclass(frozen=True)
+class CrashReport(Event):
+    """A report was written about a process that died, or an executor that was given up."""
+
+    file: Annotated[str, "Its name in the run's folder; `python -m mlxe_async repro FILE` lives it again."]
+    process: Annotated[str, "Which process."]
+    what: Annotated[str, "What happened, in words."]
+    env: Annotated[int | None, "Which of the executor's environments was being called, if any."] = None
+    phase: Annotated[str | None, "In what: make, reset or step."] = None
+    episode: Annotated[int | None, "Number of the episode."] = None
+    seed: Annotated[int | None, "Its seed."] = None
+    step: Annotated[int | None, "The step under way, from 1; 0 in a reset."] = None
+    actions: Annotated[int | None, "Actions the report holds, from the first step on; null: not known."] = None
 
 
 @dataclass(frozen=True)

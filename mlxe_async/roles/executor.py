@@ -6,16 +6,19 @@ so that the very same object runs in a process of its own, beside the other role
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from mlxe_async.algorithms.interface import ActingClock
 from mlxe_async.errors import EnvironmentFault, MlxeError, NumericError
+from mlxe_async.roles.places import Places
 from mlxe_async.rows import Array, RowLayout
 from mlxe_async.seeds import derive_seed, generator
 
@@ -82,8 +85,10 @@ class ExecutorPlan:
         reset_timeout_s: limit of one reset, and of the first step after it.
         fault_limit: faults of one environment forgiven within `fault_window_s`; 50 good steps make up for one.
         fault_window_s: see `fault_limit`.
-        stop_on_nonfinite: a NaN or an infinity from an environment is not forgiven at all.
+        nonfinite: what a NaN or an infinity from an environment leads to: `"abort_episode"` as any other fault;
+            `"reset_env"`: the environment is not made anew, only reset; `"stop"`: it is not forgiven at all.
         records: remember the actions of episodes that may outlast a rollout, so that `state` can tell them.
+        tells_memory: say after each rollout how much memory the process has.
     """
 
     index: int
@@ -96,8 +101,15 @@ class ExecutorPlan:
     reset_timeout_s: float
     fault_limit: int
     fault_window_s: float
-    stop_on_nonfinite: bool = False
+    nonfinite: str = "abort_episode"
     records: bool = False
+    tells_memory: bool = False
+
+
+def resident_mb() -> float:
+    """Memory of this process that is in RAM, pages it shares included, in MiB."""
+    with Path("/proc/self/statm").open() as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 class TooManyFaults(MlxeError):
@@ -109,10 +121,11 @@ class History:
 
     Args:
         envs: number of environments.
+        finished: where `finished` is kept (B,); None: in memory of its own.
     """
 
-    def __init__(self, envs: int) -> None:
-        self.finished = np.zeros(envs, dtype=np.int64)
+    def __init__(self, envs: int, finished: Array | None = None) -> None:
+        self.finished = np.zeros(envs, dtype=np.int64) if finished is None else finished
         "Finished episodes of the run, as each environment was told at its reset."
         self._earlier: list[list[Array]] = [[] for _ in range(envs)]  # of former rollouts, an array (t, ...) each
         self._now: list[Array] = []  # of this rollout, an array (B, ...) for each step
@@ -165,6 +178,7 @@ class Executor:
         episodes: number of the next episode of each environment.
         asked: how many of its rollouts it has been asked to end early, or not to begin any more: a counter that only
             grows, so that no request can be missed. It is looked at between two steps.
+        places: where it counts its episodes and steps, for those who must know after its death.
     """
 
     def __init__(
@@ -181,6 +195,7 @@ class Executor:
         wait: Callable[[float], None],
         episodes: list[int] | None = None,
         asked: Callable[[], int] = lambda: 0,
+        places: Places | None = None,
     ) -> None:
         self.plan = plan
         self.task = task
@@ -193,11 +208,15 @@ class Executor:
         self._obs = np.zeros((self._envs, *spaces.observation_shape), dtype=spaces.observation_dtype)
         self._flat = np.zeros(sum(int(np.prod(shape)) for _, shape in algorithm.parameters), dtype=np.float32)
         self._extra = tuple(column.name for column in algorithm.extra_columns)
-        self._episode = np.array(episodes or [0] * self._envs, dtype=np.int64)
-        self._step = np.zeros(self._envs, dtype=np.int64)
+        action = next(column for column in layout.columns if column.name == "action")
+        places = places or Places(self._envs, action.dtype, action.shape)
+        places.clear()
+        self._places = places
+        self._episode, self._step, self._episode_seed = places.episode, places.step, places.seed
+        self._running = places.running
+        self._episode[:] = episodes or 0
         self._return = np.zeros(self._envs)
-        self._episode_seed = [0] * self._envs
-        self._running = np.zeros(self._envs, dtype=bool)
+        self._told_out_of_bounds = 0
         self._env_numbers = np.arange(self._envs, dtype=np.int32)
         self._faults: list[deque[float]] = [deque() for _ in range(self._envs)]
         self._good_steps = np.zeros(self._envs, dtype=np.int64)
@@ -208,7 +227,7 @@ class Executor:
         self._lane_wait = 0.0
         self._blocks = 0
         self._clock = ActingClock()
-        self._history = History(self._envs)
+        self._history = History(self._envs, places.finished)
 
     def generate(
         self,
@@ -233,9 +252,10 @@ class Executor:
                 None: it cannot be asked.
 
         Returns:
-            `rows`, `blocks` (of the lane), `version`, `episodes` (a dict each), `begun` (number of the present or next
-            episode of each environment), `running` (whether that one is under way), `cut` (it ended early),
-            `start_ns`, `seconds`, `lane_wait_s`.
+            `rows`, `blocks` (of the lane), `out_of_bounds` (observations outside their bounds, of those looked at),
+            `rss_mb` (resident memory, None if it is not asked for), `version`, `episodes` (a dict each), `begun`
+            (number of the present or next episode of each environment), `running` (whether that one is under way),
+            `cut` (it ended early), `start_ns`, `seconds`, `lane_wait_s`.
 
         Raises:
             TooManyFaults: the environments used up their budget.
@@ -267,9 +287,13 @@ class Executor:
         if cut and unfinished == "drop":
             self._lane.renew()
         self._history.forget_all_but(self._running)
+        self._tell_notes()
+        outside, self._told_out_of_bounds = self.task.out_of_bounds - self._told_out_of_bounds, self.task.out_of_bounds
         return {
             "rows": rows,
             "blocks": self._blocks,
+            "out_of_bounds": outside,
+            "rss_mb": resident_mb() if self.plan.tells_memory else None,
             "version": self.version,
             "episodes": episodes,
             "begun": self._episode.tolist(),
@@ -298,7 +322,7 @@ class Executor:
             "running": running.copy(),
             "step": self._step.copy(),
             "return": self._return.copy(),
-            "seed": np.array(self._episode_seed, dtype=np.int64),
+            "seed": self._episode_seed.copy(),
             "finished": self._history.finished.copy(),
             "obs": self._obs.copy(),
         }
@@ -317,7 +341,7 @@ class Executor:
             raise MlxeError(f"executor {self.plan.index}: expected a state of {self._envs} environments like these")
         for mine, name in ((self._episode, "episode"), (self._step, "step"), (self._return, "return")):
             mine[...] = state[name]
-        self._episode_seed = [int(seed) for seed in state["seed"]]
+        self._episode_seed[:] = state["seed"]
         self._running[:] = False
         begun_anew = []
         for env in np.flatnonzero(state["running"]).tolist():
@@ -335,7 +359,7 @@ class Executor:
             return False
         self._page.enter(self.plan.reset_timeout_s)
         try:
-            obs = self.task.reset(env, self._episode_seed[env], finished)
+            obs = self.task.reset(env, int(self._episode_seed[env]), finished)
             self._history.begin(env, finished)
             everyone = np.zeros((self._envs, *actions.shape[1:]), actions.dtype)
             for action in actions:
@@ -373,6 +397,9 @@ class Executor:
         while True:
             number = int(self._episode[env])
             seed = derive_seed(self.plan.seed, "executor.reset", self.plan.index, self.plan.life, attempt, env, number)
+            # Before the call, for it may be the last one of this life.
+            self._step[env], self._return[env], self._episode_seed[env] = 0, 0.0, seed
+            self._history.begin(env, finished_episodes)
             self._page.enter(self.plan.reset_timeout_s)
             try:
                 self._obs[env] = self.task.reset(env, seed, finished_episodes)
@@ -382,9 +409,7 @@ class Executor:
                 self._forgive(fault, seed, number)
                 continue
             self._page.leave()
-            self._history.begin(env, finished_episodes)
-            self._step[env], self._return[env], self._running[env] = 0, 0.0, True
-            self._episode_seed[env] = seed
+            self._running[env] = True
             return
 
     def _one_step(
@@ -394,6 +419,7 @@ class Executor:
         chosen = self.algorithm.act(self._obs, rng, self._clock)
         if recording:
             self._history.note(chosen["action"])
+        self._places.action[...] = chosen["action"]
         limit = self.plan.reset_timeout_s if (self._step == 0).any() else self.plan.step_timeout_s
         self._page.enter(limit)
         step = self.task.step(chosen["action"])
@@ -414,7 +440,7 @@ class Executor:
                     "return": float(self._return[env]),
                     "terminated": bool(step.terminated[env]),
                     "truncated": bool(step.truncated[env]),
-                    "seed": self._episode_seed[env],
+                    "seed": int(self._episode_seed[env]),
                 }
             )
             self._episode[env] += 1
@@ -424,7 +450,7 @@ class Executor:
             number = int(self._episode[env])
             self._episode[env] += 1
             self._running[env] = False
-            self._forgive(fault, self._episode_seed[env], number)
+            self._forgive(fault, int(self._episode_seed[env]), number)
         return written
 
     def _break_off(self, written: int, *, keep: bool) -> None:
@@ -444,6 +470,7 @@ class Executor:
         if self._rows is not None and self._filled + count > self.plan.chunk_rows:
             self._commit(last=False)
             self._notify({"kind": "commit"})
+            self._tell_notes()
         rows = self._rows if self._rows is not None else self._reserve()
         which: Any = slice(None) if count == self._envs else np.flatnonzero(ok)
         here = slice(self._filled, self._filled + count)
@@ -490,6 +517,10 @@ class Executor:
         self._blocks += 1
         self._rows, self._filled = None, 0
 
+    def _tell_notes(self) -> None:
+        for kind, sentence in self.task.take_notes():
+            self._notify({"kind": "note", "executor": self.plan.index, "about": kind, "detail": sentence})
+
     def _forgive(self, fault: EnvironmentFault, seed: int, episode: int) -> None:
         """Report a fault and make the environment anew, within the budget."""
         now, faults = time.monotonic(), self._faults[fault.env_index]
@@ -513,13 +544,15 @@ class Executor:
                 "trace": fault.trace,
             }
         )
-        if fault.nonfinite and self.plan.stop_on_nonfinite:
+        if fault.nonfinite and self.plan.nonfinite == "stop":
             raise NumericError(f"executor {self.plan.index}: {fault.detail}")
         if len(faults) > self.plan.fault_limit:
             raise TooManyFaults(
                 f"executor {self.plan.index}: expected at most {self.plan.fault_limit} environment faults in "
                 f"{self.plan.fault_window_s:g} s, got {len(faults)}; the last: {fault.detail}"
             )
+        if fault.nonfinite and self.plan.nonfinite == "reset_env":
+            return
         self._page.enter(self.plan.reset_timeout_s)
         try:
             self.task.rebuild(fault.env_index)

@@ -276,8 +276,17 @@ class Supervision(Table):
     )
     backoff_max_s: Limit = Field(default=5.0, description="Longest pause before a restart.")
     start_timeout_s: Limit = Field(default=60.0, description="A process that is not ready by then is restarted.")
-    nonfinite: Literal["abort_episode", "stop"] = Field(
-        default="abort_episode", description="A NaN or infinity from an environment ends the episode, or the run."
+    nonfinite: Literal["abort_episode", "reset_env", "stop"] = Field(
+        default="abort_episode",
+        description="A NaN or infinity from an environment ends the episode, and the environment is made anew or only "
+        "reset; or it ends the run.",
+    )
+    max_executor_rss_mb: int | None = Field(
+        default=None,
+        ge=16,
+        le=10**9,
+        description="An executor with more MiB in RAM, shared pages included, is replaced between two episodes; "
+        "higher lets a leaking environment go on for longer.",
     )
     env_fault_limit: int = Field(
         default=5, ge=0, le=10**6, description="Faults of one environment in the window below; 50 good steps undo one."

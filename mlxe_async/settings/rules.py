@@ -53,6 +53,11 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
         yield from at_most(("memory", "chunk_rows"), memory.chunk_rows, capacity, memory.capacity_rows)
     pause = ("supervision", "backoff_max_s")
     yield from at_most(("supervision", "backoff_s"), supervision.backoff_s, pause, supervision.backoff_max_s)
+    if supervision.max_executor_rss_mb is not None and schedule.kind in ("serial", "istb"):
+        kind = ("schedule", "kind")
+        message = f'got {supervision.max_executor_rss_mb}, expected nothing with {dotted(kind)} = "{schedule.kind}"'
+        why = "the executors have no processes of their own there"
+        yield Problem(("supervision", "max_executor_rss_mb"), f"{message}: {why}", kind)
     cap = ("evaluation", "max_episode_steps")
     yield from at_most(("evaluation", "screen_steps"), evaluation.screen_steps, cap, evaluation.max_episode_steps)
     rule, threshold = ("evaluation", "rule"), ("evaluation", "threshold")

@@ -12,6 +12,7 @@ from mlxe_async.ipc.weights import format_weights, weights_bytes
 from mlxe_async.ipc.words import PAGE_BYTES, WORD_STRIDE
 from mlxe_async.memory.replay import ReplayShape
 from mlxe_async.memory.rollouts import RolloutShape
+from mlxe_async.roles.places import Places
 from mlxe_async.roles.promotion import REMARKS
 from mlxe_async.rows import RowLayout
 from mlxe_async.settings import Settings
@@ -148,6 +149,30 @@ class Blueprint:
         return PAGE_BYTES * sum(len(post.pages) for post in self.posts)
 
     @property
+    def places_offset(self) -> int:
+        """Where, behind those words, the executors count: see `places_bytes`."""
+        return self.asked_offset + WORD_STRIDE * self.executors
+
+    @property
+    def places_bytes(self) -> int:
+        """Bytes of one executor's `roles.places.Places`, which follow on each other."""
+        return Places.nbytes(self.envs, *self._action)
+
+    @property
+    def _action(self) -> tuple[str, tuple[int, ...]]:
+        column = next(column for column in self.layout.columns if column.name == "action")
+        return column.dtype, column.shape
+
+    def places(self, control: Segment, index: int) -> Places:
+        """Where the environments of an executor stand, or stood when it died."""
+        return Places(self.envs, *self._action, control.buffer, self.places_offset + index * self.places_bytes)
+
+    def page_of(self, role: str) -> int:
+        """Number of the progress page on which a role is at work."""
+        post = next(post for post in self.posts if role in post.roles)
+        return post.page + (1 + post.threads.index(role) if role in post.threads else 0)
+
+    @property
     def learner_threads(self) -> int:
         """Threads of the learner: as asked, else what the executors leave of the cores."""
         return self.settings.learner.threads or max(1, self.cores - self.executors)
@@ -162,7 +187,7 @@ class Blueprint:
     def _sizes(self) -> dict[str, int]:
         lane = lane_bytes(self.settings.memory.lane_slots, self.layout.nbytes(self.chunk_rows))
         return {
-            "control": self.asked_offset + WORD_STRIDE * self.executors,
+            "control": self.places_offset + self.places_bytes * self.executors,
             "weights": weights_bytes(self.parameters),
             "tested": weights_bytes(self.parameters),
             "memory": self.memory_shape.nbytes,
@@ -201,6 +226,8 @@ class Blueprint:
             "page": post.page,
             "threaded": list(post.threads),
             "asked_offset": self.asked_offset,
+            "places_offset": self.places_offset,
+            "places_bytes": self.places_bytes,
             "epoch": epoch,
             "episodes": dict(episodes),
             "settings": self.settings.model_dump(mode="json"),

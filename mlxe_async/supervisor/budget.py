@@ -26,6 +26,9 @@ class Counters:
         version: newest published weights.
         restarts: processes started again.
         env_errors: faults of environments.
+        recycled: executors replaced as planned, because of their memory.
+        poisoned: episodes passed over because they brought their executor down again and again.
+        out_of_bounds: observations outside the bounds of their space, of those looked at (one in sixteen).
     """
 
     env_steps: int = 0
@@ -38,6 +41,9 @@ class Counters:
     version: int = 0
     restarts: int = 0
     env_errors: int = 0
+    recycled: int = 0
+    poisoned: int = 0
+    out_of_bounds: int = 0
 
     def to_json(self) -> dict[str, int]:
         """The counters by name."""

@@ -17,8 +17,11 @@ import numpy as np
 from mlxe_async.errors import NumericError, ProcessDied, RunFailed
 from mlxe_async.ipc.process import Process, RemoteError
 from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
+from mlxe_async.logs import events
+from mlxe_async.roles.places import Place
 from mlxe_async.rows import Array
 from mlxe_async.supervisor.budget import Bell, Budget, Counters
+from mlxe_async.supervisor.crashes import Crashes
 from mlxe_async.supervisor.judge import SolvedJudge
 from mlxe_async.supervisor.recording import (
     Ended,
@@ -34,6 +37,8 @@ from mlxe_async.supervisor.story import Story
 
 TEST_SLICE_S = 0.05
 UPDATE_FAILURES_ALIKE = 3
+POISON_DEATHS = 3
+PATIENT_ROLLOUTS = 16
 _PUBLICATIONS_KEPT = 4096
 
 
@@ -49,6 +54,7 @@ class Crew:
         free_running: nobody waits for a phase to end (`oa`).
         alike: what a dead executor left unfinished is generated again, alike (all but `ia` and `oa`).
         recorder: hears all that a replay would have to do alike.
+        crashes: knows where dead executors were; None: nobody asks.
     """
 
     budget: Budget
@@ -58,6 +64,7 @@ class Crew:
     free_running: bool
     alike: bool
     recorder: Recorder = field(default_factory=NoRecorder)
+    crashes: Crashes | None = None
     returns: dict[int, list[float]] = field(default_factory=dict)
     """Returns of the episodes finished lately, by the version they were played under."""
     delivered: set[int] = field(default_factory=set)
@@ -99,6 +106,7 @@ class ExecutorHandle:
         unfinished: what becomes of the episodes of a rollout that is interrupted, see `roles.executor`.
         ask: tells the executor how many of its rollouts it is not to go on with; never waits.
         most_rollouts: rollouts between two that cannot be interrupted, the first included; None: any number.
+        max_rss_mb: more memory than this, and its process is replaced between two episodes.
     """
 
     def __init__(
@@ -112,17 +120,23 @@ class ExecutorHandle:
         unfinished: str = "keep",
         ask: Callable[[int], None] = lambda _rollouts: None,
         most_rollouts: int | None = None,
+        max_rss_mb: int | None = None,
     ) -> None:
         self.index = index
         self.process = process
         self.lost: str | None = None
         self.begun = [0] * envs
         self.rows = 0
+        self.pace = 0.0
+        "Steps a second in its last rollout, all its environments together counted once."
         self._crew, self._memorizer = crew, memorizer
         self._unfinished, self._ask, self._most_rollouts = unfinished, ask, most_rollouts
         self._running = [False] * envs
         self._busy = self._interruptible = self._interrupted = False
         self._rollouts = self._in_a_row = self._deaths = self._died_with = 0
+        self._max_rss_mb = max_rss_mb
+        self._heavy_rollouts = 0
+        self._died_at: list[Place | None] = []  # in the rollout that is under way
 
     @property
     def episodes_started(self) -> int:
@@ -166,6 +180,7 @@ class ExecutorHandle:
             return None
         self._rollouts += 1
         self._deaths = 0
+        self._died_at.clear()
         crew.delivered.add(self.index)
         # Numbers were passed over where an episode went down with a former life of the executor.
         ended = sum(report["begun"]) - sum(self.begun)
@@ -173,15 +188,35 @@ class ExecutorHandle:
         finished = len(report["episodes"])
         crew.counters.episodes_aborted += ended - finished
         crew.counters.env_steps += report["rows"]
+        crew.counters.out_of_bounds += report["out_of_bounds"]
         crew.counters.episodes += finished
         longest = max((episode["steps"] for episode in report["episodes"]), default=0)
         crew.counters.episode_steps = max(crew.counters.episode_steps, longest)
         crew.returns.setdefault(report["version"], []).extend(episode["return"] for episode in report["episodes"])
         self.rows += report["rows"]
+        self.pace = report["rows"] / len(self.begun) / max(1e-6, report["seconds"] - report["lane_wait_s"])
         self.process.note_progress()
         crew.story.generated(self.index, report)
+        self._look_at_memory(report["rss_mb"])
         crew.bell.ring()
         return report
+
+    def _look_at_memory(self, rss_mb: float | None) -> None:
+        if rss_mb is None or self._max_rss_mb is None or rss_mb <= self._max_rss_mb:
+            self._heavy_rollouts = 0
+            return
+        self._heavy_rollouts += 1
+        # Episodes under way would be lost; with many environments there may never be a moment without any.
+        if not any(self._running) or self._heavy_rollouts >= PATIENT_ROLLOUTS:
+            self._heavy_rollouts = 0
+            limit = f"supervision.max_executor_rss_mb = {self._max_rss_mb}"
+            self._crew.recorder.note(Ended("", f"executor {self.index} was replaced"))
+            self.process.recycle(f"{rss_mb:.0f} MiB in RAM, more than {limit}")
+
+    @property
+    def at_work(self) -> tuple[int, int] | None:
+        """The life and the rollout it is at work in; None while it is not, or is being started again."""
+        return (self.process.epoch, self._rollouts) if self._busy and self.process.alive else None
 
     @property
     def busy(self) -> bool:
@@ -236,8 +271,8 @@ class ExecutorHandle:
                     rollout=self._rollouts,
                     version=version,
                     finished_episodes=finished,
-                    # The same rollout again, alike; but what kills twice is not tried in the same way a third time.
-                    attempt=max(0, self._deaths - 1),
+                    # The same rollout again, alike; what killed three times gets other seeds.
+                    attempt=self._deaths // POISON_DEATHS,
                     steps=self.rows,
                     unfinished=self._unfinished if self._interruptible else None,
                 )
@@ -256,6 +291,7 @@ class ExecutorHandle:
             except ProcessDied:
                 crew.recorder.note(Ended("", f"executor {self.index} died"))
                 self._deaths += 1
+                self._note_place()
                 # Those that the last rollout left under way are passed over by their number, and counted then.
                 fresh = len(self.begun) - sum(self._running)
                 self._died_with += fresh
@@ -269,8 +305,33 @@ class ExecutorHandle:
                     raise RunFailed(f"executor {self.index} generating: {error.kind}: {error.message}") from error
                 self.lost = error.message
                 crew.story.executor_lost(self.index, error.message)
+                if crew.crashes is not None:
+                    crew.crashes.given_up(self.index, self.process, error.message)
                 crew.bell.ring()
                 return None
+
+    def _note_place(self) -> None:
+        """After a death: was it the same episode again and again? Then it is passed over."""
+        crew = self._crew
+        self._died_at.append(crew.crashes.stood(self.index) if crew.crashes else None)
+        last = self._died_at[-POISON_DEATHS:]
+        if self._deaths % POISON_DEATHS or len(last) < POISON_DEATHS:
+            return
+        place = last[-1]
+        if place is None or {(at.env, at.seed) for at in last if at} != {(place.env, place.seed)} or None in last:
+            return
+        crew.counters.poisoned += 1
+        crew.story.emit(
+            events.Poison(
+                env=place.env,
+                episode=place.episode,
+                seed=place.seed,
+                deaths=POISON_DEATHS,
+                sentence=self.process.death,
+            ),
+            "executor",
+            self.index,
+        )
 
 
 class MemorizerHandle:

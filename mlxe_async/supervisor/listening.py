@@ -8,6 +8,7 @@ from typing import Any
 from mlxe_async.errors import ProtocolError
 from mlxe_async.ipc.nursery import ExitStatus
 from mlxe_async.ipc.process import Process, ProcessListener
+from mlxe_async.supervisor.crashes import Crashes
 from mlxe_async.supervisor.story import Story
 
 
@@ -17,10 +18,11 @@ class Listener(ProcessListener):
     Args:
         story: tells the log.
         drain: set when blocks were committed in the middle of a rollout.
+        crashes: writes reports.
     """
 
-    def __init__(self, story: Story, drain: asyncio.Event) -> None:
-        self._story, self._drain = story, drain
+    def __init__(self, story: Story, drain: asyncio.Event, crashes: Crashes) -> None:
+        self._story, self._drain, self._crashes = story, drain, crashes
 
     def started(self, process: Process, pid: int, seconds: float) -> None:
         """The hand-shake is done."""
@@ -29,6 +31,8 @@ class Listener(ProcessListener):
     def exited(self, process: Process, sentence: str, status: ExitStatus, expected: bool) -> None:
         """The process and its group are gone."""
         self._story.exited(process, sentence, status, expected=expected)
+        if not expected:
+            self._crashes.died(process, sentence, status)
 
     def restarting(self, process: Process, delay_s: float, attempt: int) -> None:
         """It will be forked again."""
@@ -50,5 +54,8 @@ class Listener(ProcessListener):
                 self._drain.set()
             case {"notice": {"kind": "env_error", "executor": int(index)} as fault}:
                 self._story.env_error(index, fault)
+                self._crashes.faulted(index, fault)
+            case {"notice": {"kind": "note", "executor": int(index), "about": str(kind), "detail": str(sentence)}}:
+                self._story.noted(index, kind, sentence)
             case _:
                 raise ProtocolError(f"{process.name} sent a notice that is not known: {str(message)[:200]}")

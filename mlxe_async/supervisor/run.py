@@ -21,6 +21,7 @@ from mlxe_async.ipc.nursery import Nursery
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.segments import Segment, available_memory
 from mlxe_async.ipc.weights import WeightsWriter
+from mlxe_async.ipc.words import ProgressPage
 from mlxe_async.logs import events
 from mlxe_async.logs.events import Event
 from mlxe_async.logs.journal import Journal
@@ -33,6 +34,7 @@ from mlxe_async.supervisor.accounts import memory_of, progress_of, tell_ledger
 from mlxe_async.supervisor.blueprint import Blueprint
 from mlxe_async.supervisor.budget import Bell, Budget, Counters
 from mlxe_async.supervisor.cpu import CpuClock
+from mlxe_async.supervisor.crashes import Crashes
 from mlxe_async.supervisor.descriptors import reserve_descriptors
 from mlxe_async.supervisor.handles import Crew
 from mlxe_async.supervisor.host import host, versions
@@ -46,6 +48,7 @@ from mlxe_async.supervisor.resuming import ResumePoint
 from mlxe_async.supervisor.saving import Saver, published_weights, weights_to_begin_with
 from mlxe_async.supervisor.staff import Staff
 from mlxe_async.supervisor.story import Story
+from mlxe_async.supervisor.stragglers import Stragglers
 from mlxe_async.supervisor.waiting import every, first_of, to_the_end
 from mlxe_async.supervisor.watching import stacks, starved, watch_lag
 
@@ -359,7 +362,9 @@ class Supervisor:
 
     def _make_staff(self, blueprint: Blueprint) -> None:
         assert self._folder is not None  # noqa: S101 - it was just opened
-        settings = self.settings
+        settings, folder = self.settings, self._folder
+        pages: list[ProgressPage] = []
+        crashes = Crashes(blueprint, self._segments, pages, folder.path, lambda: folder.crash_path, self._story)
         crew = Crew(
             self._budget,
             self._counters,
@@ -368,6 +373,7 @@ class Supervisor:
             free_running=blueprint.free_running,
             alike=blueprint.alike,
             recorder=self._recorder,
+            crashes=crashes,
         )
         self._staff = staff = Staff(
             settings,
@@ -375,12 +381,13 @@ class Supervisor:
             self._segments,
             self._nursery,
             crew,
-            Listener(self._story, self._drain),
+            Listener(self._story, self._drain, crashes),
             crash=self._folder.crash_path,
             judged=self._saver.tested,
             solved=self._on_solved,
             cpu_seconds=lambda: self._cpu_seconds(without="mlxe-eval"),
         )
+        pages += staff.pages
         self._processes += staff.processes
         if self._point is not None:
             memory = memory_of(blueprint, self._segments)
@@ -432,6 +439,11 @@ class Supervisor:
             ]
             if self._replay is None:
                 watchers.append(group.create_task(self._keep_draining()))
+            if chosen.kind != "serial":
+                executors = self._staff.executors
+                pages = [self._staff.pages[self._blueprint.page_of(f"executor-{e.index}")] for e in executors]
+                stragglers = Stragglers(executors, pages, self._story, self._blueprint.envs)
+                watchers.append(group.create_task(stragglers.watch()))
             self._budget.began = time.monotonic()
             if self._point is not None:
                 self._budget.restore(self._point.state["budget"])

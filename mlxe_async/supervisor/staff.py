@@ -92,6 +92,7 @@ class Staff:
                 unfinished=getattr(schedule, "unfinished", "keep"),
                 ask=functools.partial(asked.set, names[index]),
                 most_rollouts=blueprint.most_rollouts,
+                max_rss_mb=settings.supervision.max_executor_rss_mb,
             )
             for index in range(blueprint.executors)
         ]

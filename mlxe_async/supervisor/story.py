@@ -34,6 +34,7 @@ class Story:
         self.lag: dict[str, Any] = {"min": None, "mean": None, "max": None}
         self.last_evaluation: dict[str, Any] | None = None
         self._warned: Counter[str] = Counter()
+        self._noted: set[str] = set()
         self._exit_sentence: dict[str, str] = {}
 
     # -- phases ---------------------------------------------------------------------------------------------------
@@ -211,7 +212,9 @@ class Story:
 
     def restarting(self, process: Process, delay_s: float, attempt: int) -> None:
         """A process will be started again."""
-        self._counters.restarts += 1
+        planned = process.is_replaced
+        self._counters.recycled += planned
+        self._counters.restarts += not planned
         self._emit(
             events.ProcRestart(
                 process=process.name,
@@ -219,6 +222,7 @@ class Story:
                 attempt=attempt,
                 delay_s=delay_s,
                 reason=self._exit_sentence.get(process.name, ""),
+                planned=planned,
             ),
             *role_of(process.name),
         )
@@ -286,6 +290,13 @@ class Story:
             "executor",
             index,
         )
+
+    def noted(self, index: int, kind: str, sentence: str) -> None:
+        """An executor's environments do something odd; the first to do so is also a warning for people."""
+        self._emit(events.EnvNote(kind=kind, message=sentence), "executor", index)
+        if kind not in self._noted and sentence not in self._warned:
+            self.warn(sentence, "executor", index)
+        self._noted.add(kind)
 
     def emit(self, event: events.Event, role: str = "supervisor", idx: int | None = None) -> None:
         """Any other event."""

@@ -57,7 +57,7 @@ def probe(task: Mapping[str, Any]) -> dict[str, Any]:
         "make_seconds": made - began,
         "first_step_seconds": tried - made,
         "step_seconds": step_seconds,
-        "notes": vector.take_notes(),
+        "notes": [sentence for _, sentence in vector.take_notes()],
         "gymnasium": gymnasium.__version__,
     }
 

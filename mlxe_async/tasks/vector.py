@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -65,6 +65,7 @@ class VectorTask:
         evaluation: leave starts and rewards as the environment has them. Features stay: the network needs them.
         max_episode_steps: truncate after so many steps, instead of what `task` or the registry says.
         wrap: put around each environment, outside of everything else; to record it, say.
+        cursor: its first entry is kept at the number of the environment that is being called.
 
     Raises:
         TaskError: the environment is unknown, lacks a package, has spaces that cannot be used, or does not declare what
@@ -89,8 +90,10 @@ class VectorTask:
         evaluation: bool = False,
         max_episode_steps: int | None = None,
         wrap: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]] = lambda env: env,
+        cursor: MutableSequence[int] | memoryview[int] | None = None,
     ) -> None:
         self._wrap = wrap
+        self._cursor = [0] if cursor is None else cursor
         self._task = TaskSettings.from_mapping(task)
         self.spec = find_spec(self._task.env)
         self.count = count
@@ -102,7 +105,7 @@ class VectorTask:
         self._seeds: list[int | None] = [None] * count
         self._steps = [0] * count
         self._live = [False] * count
-        self._notes: list[str] = []
+        self._notes: list[tuple[str, str]] = []
         self._noted: set[str] = set()
         self.out_of_bounds = 0
         try:
@@ -137,8 +140,11 @@ class VectorTask:
             self._action_high = np.array(self.spaces.action_high, np.float32).reshape(shape)
         self._action_dtype = action_space.dtype
 
-    def take_notes(self) -> list[str]:
-        """Sentences about odd but harmless behaviour since the last call, each kind once per task."""
+    def take_notes(self) -> list[tuple[str, str]]:
+        """Kind (`dtype`, `bounds`, `endless`) and sentence of odd but harmless behaviour since the last call.
+
+        Each kind comes once per task.
+        """
         notes, self._notes = self._notes, []
         return notes
 
@@ -160,6 +166,7 @@ class VectorTask:
         """
         self._live[index] = False
         self._seeds[index], self._steps[index] = seed, 0
+        self._cursor[0] = index
         env = self._envs[index]
         try:
             answer = env.reset(seed=seed)
@@ -211,11 +218,12 @@ class VectorTask:
         faults: list[EnvironmentFault] = []
         chosen = self._for_environments(actions)
         envs, steps, live, shape, dtype = self._envs, self._steps, self._live, self._shape, self._dtype
-        limit = self._limit
+        limit, cursor = self._limit, self._cursor
         for i in range(count) if only is None else only:
             if not live[i]:
                 raise RuntimeError(f"environment {i}: step without a reset")
             steps[i] += 1
+            cursor[0] = i
             try:
                 answer = envs[i].step(chosen[i])
             except BaseException as error:  # noqa: BLE001 - see reset
@@ -357,7 +365,7 @@ class VectorTask:
     def _note(self, kind: str, sentence: str) -> None:
         if kind not in self._noted:
             self._noted.add(kind)
-            self._notes.append(f"{self._task.env}: {sentence}")
+            self._notes.append((kind, f"{self._task.env}: {sentence}"))
 
     # --- faults -----------------------------------------------------------------------------------------------------
 

@@ -97,6 +97,8 @@ class FakeTask:
     """Observations say (episode, step); episodes of `lengths[env]` steps; faults at given (env, episode, step)."""
 
     spaces = SPACES
+    out_of_bounds = 0
+    detail = "broken"
 
     def __init__(self, lengths, faults=(), truncated=False):
         self.count, self.lengths = len(lengths), lengths
@@ -120,7 +122,7 @@ class FakeTask:
             self.steps[env] += 1
             if (env, self.episode[env], self.steps[env]) in self.faults:
                 ok[env] = False
-                faults.append(EnvironmentFault("broken", phase="step", env_index=env, step=self.steps[env]))
+                faults.append(EnvironmentFault(self.detail, phase="step", env_index=env, step=self.steps[env]))
             else:
                 ended[env] = self.steps[env] >= self.lengths[env]
         obs = np.stack([self._obs(env) for env in range(self.count)])
@@ -134,6 +136,9 @@ class FakeTask:
             ok=ok,
             faults=faults,
         )
+
+    def take_notes(self):
+        return []
 
     def rebuild(self, index):
         self.rebuilt.append(index)

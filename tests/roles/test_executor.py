@@ -8,11 +8,14 @@ from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakePage, FakeTask, Fake
 
 from mlxe_async.errors import MlxeError
 from mlxe_async.roles.executor import STEPS_PER_FAULT, Executor, ExecutorPlan, TooManyFaults
+from mlxe_async.roles.places import Places
 
 CHUNK = 4
 
 
-def make(task, *, sync="episode", rollout_steps=5, lane=None, weights=None, fault_limit=3, **more):
+def make(
+    task, *, sync="episode", rollout_steps=5, lane=None, weights=None, fault_limit=3, nonfinite="abort_episode", **more
+):
     plan = ExecutorPlan(
         index=1,
         seed=7,
@@ -24,6 +27,8 @@ def make(task, *, sync="episode", rollout_steps=5, lane=None, weights=None, faul
         reset_timeout_s=60.0,
         fault_limit=fault_limit,
         fault_window_s=60.0,
+        nonfinite=nonfinite,
+        tells_memory=True,
     )
     lane = lane or FakeLane(CHUNK)
     said, waits = [], []
@@ -193,3 +198,67 @@ def test_good_steps_make_up_for_faults_of_the_same_environment(lengths, at_step,
         return
     executor.generate(rollout=0)
     assert [message["faults"] for message in said if message["kind"] == "env_error"] == [1] * 8
+
+
+@pytest.mark.parametrize(
+    ("nonfinite", "detail", "rebuilt"),
+    [
+        ("abort_episode", "expected finite numbers, got nan", [0]),
+        ("reset_env", "expected finite numbers, got nan", []),
+        ("reset_env", "raised ValueError", [0]),
+    ],
+)
+def test_an_environment_whose_numbers_are_not_finite_may_be_kept(nonfinite, detail, rebuilt):
+    task = FakeTask([4], faults=[(0, 0, 2)])
+    task.detail = detail
+    executor, lane, said, _ = make(task, nonfinite=nonfinite)
+    executor.generate(rollout=0)
+    assert [message["kind"] for message in said if message["kind"] != "commit"] == ["env_error"]
+    assert task.rebuilt == rebuilt
+    assert lane.rows(CHUNK)["episode"].tolist() == [0, 1, 1, 1, 1]
+
+
+def test_numbers_that_are_never_finite_are_not_put_up_with_for_ever():
+    task = FakeTask([9], faults=[(0, episode, 1) for episode in range(20)])
+    task.detail = "expected finite numbers, got nan"
+    with pytest.raises(TooManyFaults):
+        make(task, nonfinite="reset_env")[0].generate(rollout=0)
+
+
+def test_what_is_odd_is_told_and_counted_with_each_rollout_and_so_is_memory():
+    task = FakeTask([3])
+    notes = [("bounds", "they leave them")]
+    task.take_notes = lambda: [notes.pop()] if notes else []
+    executor, _, said, _ = make(task)
+    task.out_of_bounds = 2
+    first = executor.generate(rollout=0)
+    task.out_of_bounds = 5
+    assert (first["out_of_bounds"], executor.generate(rollout=1)["out_of_bounds"]) == (2, 3)
+    assert said == [{"kind": "note", "executor": 1, "about": "bounds", "detail": "they leave them"}]
+    assert 1 < first["rss_mb"] < 1e5
+
+
+def test_where_it_stands_is_known_before_the_environment_is_called():
+    task, seen = FakeTask([3, 3]), []
+    places = Places(2, "<i8", ())
+    executor, _, _, _ = make(task, sync="rollout", rollout_steps=4, places=places)
+    reset, step = task.reset, task.step
+
+    def watched_reset(index, seed, finished):
+        seen.append(("reset", index, places.episode[index], seed == places.seed[index], places.running[index]))
+        return reset(index, seed, finished)
+
+    def watched_step(actions):
+        seen.append(("step", (places.step + 1).tolist(), places.action.tolist() == actions.tolist()))
+        return step(actions)
+
+    task.reset, task.step = watched_reset, watched_step
+    executor.generate(rollout=0)
+    assert seen == [
+        ("reset", 0, 0, True, False),
+        ("reset", 1, 0, True, False),
+        *(("step", [number] * 2, True) for number in (1, 2, 3)),
+        ("reset", 0, 1, True, False),
+        ("reset", 1, 1, True, False),
+        ("step", [1, 1], True),
+    ]

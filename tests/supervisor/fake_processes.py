@@ -79,6 +79,10 @@ class FakeProcess:
             "episodes": episodes,
             "begun": [self._episode],
             "running": [self._running],
+            "out_of_bounds": 0,
+            "rss_mb": None,
+            "seconds": 1.0,
+            "lane_wait_s": 0.0,
         }
 
 

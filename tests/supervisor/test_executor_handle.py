@@ -150,9 +150,9 @@ def test_a_round_goes_on_without_an_executor_that_is_given_up(kind):
     assert crew.budget.reason == "env_steps"
 
 
-def test_what_kills_twice_is_not_tried_in_the_same_way_again():
+def test_what_kills_three_times_is_not_tried_in_the_same_way_again():
     crew = crew_of({"env_steps": 300}, alike=True)
-    executor = executor_of(crew, 0, deaths=0.05, seed=3)
+    executor = executor_of(crew, 0, deaths=0.1, seed=3)
     played("is", [executor], crew)
     attempts = [attempt for _, _, attempt in executor.process.calls]
     rollouts = [rollout for rollout, _, _ in executor.process.calls]

@@ -149,7 +149,7 @@ def test_observations_of_other_kinds_are_cast_with_one_note_where_they_differ_fr
     steps = [vector.step(np.array([0])) for _ in range(3)]
     assert vector.spaces.observation_dtype == stored
     assert steps[0].next_obs[0].tolist() == first
-    assert [("cast" in sentence) for sentence in vector.take_notes()] == [True] * note
+    assert [("cast" in sentence) for _, sentence in vector.take_notes()] == [True] * note
     assert vector.take_notes() == []
 
 
@@ -158,7 +158,7 @@ def test_observations_out_of_bounds_are_counted_and_noted_once():
     for _ in range(64):
         assert vector.step(np.array([0])).ok.all()
     assert vector.out_of_bounds == 4
-    assert len([sentence for sentence in vector.take_notes() if "bounds" in sentence]) == 1
+    assert len([sentence for _, sentence in vector.take_notes() if "bounds" in sentence]) == 1
 
 
 def test_an_episode_without_end_is_noted_once(monkeypatch):
@@ -166,7 +166,7 @@ def test_an_episode_without_end_is_noted_once(monkeypatch):
     vector = started({})
     for _ in range(200):
         vector.step(np.array([0]))
-    assert ["has not ended" in sentence for sentence in vector.take_notes()] == [True]
+    assert ["has not ended" in sentence for _, sentence in vector.take_notes()] == [True]
 
 
 def test_wrappers_apply_in_the_order_given():

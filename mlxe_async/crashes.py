@@ -1,0 +1,165 @@
+"""Reports about processes that died: text for people, from which `repro` can also read what it needs.
+
+A first line for people; then `name: value` lines, the values in JSON; then what was printed or written at the end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from mlxe_async.errors import ResourceError, SettingsError
+from mlxe_async.files import read_bounded, write_new
+from mlxe_async.logs.safe import visible
+
+SUFFIX = ".txt"
+MOST_BYTES = 4 * 2**20
+MOST_ACTION_NUMBERS = 50_000
+# So many are kept: the first ones, which often tell most, and the newest.
+MOST_REPORTS, FIRST_REPORTS = 50, 10
+
+_TITLE = "Crash report of mlxe_async. To live it again: python -m mlxe_async repro THIS_FILE"
+_STACK, _TRACE = "--- stack ---", "--- traceback ---"
+
+
+@dataclass(frozen=True)
+class CrashReport:
+    """What is known about a death.
+
+    Args:
+        what: what happened, in a sentence.
+        run: the run's name.
+        process: the process's name.
+        role: what it was: `executor`, `learner`, ...
+        pid: its process id.
+        epoch: which of its lives, from 1.
+        time: wall clock, UTC, ISO 8601.
+        signal: name of the signal that ended it, if one did.
+        code: its exit code, if it had one.
+        executor: which executor, if it was one.
+        environment: the environment's id.
+        env: which of the executor's environments was being called, from 0; None if none was.
+        phase: `"make"`, `"reset"` or `"step"`.
+        episode: number of its episode.
+        seed: that episode's seed.
+        step: the step under way, counted from 1; 0 in a reset.
+        finished_episodes: of the run, as the environment was told at its reset.
+        actions: of the episode's steps, the one under way included; None if they are not all known.
+        stack: what faulthandler wrote.
+        trace: the traceback of an exception.
+    """
+
+    what: str
+    run: str
+    process: str
+    role: str
+    pid: int | None
+    epoch: int
+    time: str
+    signal: str | None = None
+    code: int | None = None
+    executor: int | None = None
+    environment: str | None = None
+    env: int | None = None
+    phase: str | None = None
+    episode: int | None = None
+    seed: int | None = None
+    step: int | None = None
+    finished_episodes: int = 0
+    actions: list[Any] | None = None
+    stack: str = ""
+    trace: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where it was, in words; empty if it was in no environment."""
+        if self.env is None:
+            return ""
+        where = f"step {self.step}" if self.phase == "step" else str(self.phase)
+        episode = "" if self.seed is None else f" of episode {self.episode} (seed {self.seed})"
+        return f"executor {self.executor}, environment {self.env} ({self.environment}), {where}{episode}"
+
+    def to_text(self) -> str:
+        """The whole report."""
+        values = {key: value for key, value in asdict(self).items() if key not in ("stack", "trace")}
+        lines = [_TITLE, "", visible(self.what), *([visible(self.place)] if self.place else []), ""]
+        lines += [f"{key}: {json.dumps(value)}" for key, value in values.items()]
+        for title, text in ((_TRACE, self.trace), (_STACK, self.stack)):
+            if text:
+                # Foreign text: no line of it may pass for one of ours, nor do anything to a terminal.
+                lines += ["", title, *(f"| {visible(line)}" for line in text.splitlines())]
+        return "\n".join(lines) + "\n"
+
+    def write(self, folder: Path) -> Path:
+        """Write it into a folder, under a name of its own, and remove old ones when there are too many.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        reports = sorted(folder.glob(f"mlxe-*{SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
+        for path in reports[FIRST_REPORTS : len(reports) - MOST_REPORTS + FIRST_REPORTS + 1]:
+            if len(reports) >= MOST_REPORTS:
+                path.unlink(missing_ok=True)
+        data = self.to_text().encode(errors="backslashreplace")
+        name = f"{self.process}.{self.epoch}"
+        for number in range(1, 2 * MOST_REPORTS):
+            path = folder / (f"{name}{SUFFIX}" if number == 1 else f"{name}-{number}{SUFFIX}")
+            try:
+                write_new(path, data, durable=False)
+            except FileExistsError:
+                continue
+            return path
+        raise FileExistsError(17, f"there are too many reports called {name}")
+
+
+def read_report(path: str | Path) -> CrashReport:
+    """Read a report back.
+
+    Raises:
+        ResourceError: there is no such file.
+        SettingsError: it is no crash report.
+    """
+    shown = visible(str(path), 200)
+    try:
+        text = read_bounded(Path(path), 2 * MOST_BYTES).decode(errors="replace")
+    except (OSError, ValueError) as error:
+        raise ResourceError(f"{shown} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    values: dict[str, Any] = {}
+    sections: dict[str, list[str]] = {_TRACE: [], _STACK: []}
+    section: list[str] | None = None
+    known = {field.name for field in fields(CrashReport)}
+    for line in text.splitlines() if text.startswith(_TITLE) else ():
+        if line in sections:
+            section = sections[line]
+        elif section is not None:
+            section.append(line.removeprefix("| "))
+        elif (parts := line.partition(": "))[0] in known:
+            try:
+                values[parts[0]] = json.loads(parts[2])
+            except (ValueError, RecursionError):
+                values = {}
+                break
+    try:
+        report = CrashReport(**values, stack="\n".join(sections[_STACK]), trace="\n".join(sections[_TRACE]))
+    except TypeError:
+        raise SettingsError(
+            [f"{shown}: expected a crash report, as runs write them into their folder crash/"]
+        ) from None
+    _check(report, shown)
+    return report
+
+
+def _check(report: CrashReport, shown: str) -> None:
+    """Refuse a report whose values are of another kind than they should be."""
+    wanted: Mapping[str, type] = {"what": str, "process": str, "run": str, "role": str, "epoch": int}
+    optional: Mapping[str, type] = {
+        "executor": int, "environment": str, "env": int, "phase": str, "episode": int, "seed": int, "step": int,
+        "finished_episodes": int, "actions": list,
+    }  # fmt: skip
+    for name, kind in (*wanted.items(), *optional.items()):
+        value = getattr(report, name)
+        if not isinstance(value, kind) and not (value is None and name in optional):
+            raise SettingsError([f"{shown}: {name}: got {visible(repr(value), 60)}, expected {kind.__name__}"])
