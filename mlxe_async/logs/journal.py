@@ -7,6 +7,7 @@ that fits again is a `log_gap`. When someone rotates the file away, a new one is
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import json
 import math
 import os
@@ -21,7 +22,7 @@ import structlog
 
 from mlxe_async.logs.events import Event, LogGap
 from mlxe_async.logs.events import Warning as WarningEvent
-from mlxe_async.logs.safe import redact
+from mlxe_async.logs.safe import is_secret, redact
 
 LONGEST_TEXT = 16 * 1024
 DEEPEST = 8
@@ -114,13 +115,17 @@ class Journal:
 
     def _write(self, event: Event, role: str, idx: int | None) -> bool:
         self._sink.written = False
-        values = {item.name: getattr(event, item.name) for item in fields(event)}
+        values = {name: getattr(event, name) for name in _field_names(event)}
         self._log.msg(event.name, role=role, idx=idx, **values)
         return self._sink.written
 
     def _stamp(self, _logger: Any, _method: str, values: Any) -> dict[str, Any]:
-        now = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        head = {"ts": now, "mono_ns": time.monotonic_ns(), "seq": self._seq}
+        seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+        head = {
+            "ts": f"{_to_the_second(seconds)}.{nanoseconds // 10**6:03}Z",
+            "mono_ns": time.monotonic_ns(),
+            "seq": self._seq,
+        }
         head |= {key: values.pop(key) for key in ("run", "event", "role", "idx")}
         self._seq += 1
         self._line = clean({**head, **values})
@@ -185,13 +190,44 @@ class _LineSink:
         self._descriptor = -1
 
 
+_FIELDS: dict[type[Event], tuple[str, ...]] = {}
+
+
+def _field_names(event: Event) -> tuple[str, ...]:
+    kind = type(event)
+    if kind not in _FIELDS:
+        _FIELDS[kind] = tuple(item.name for item in fields(event))
+    return _FIELDS[kind]
+
+
+@functools.lru_cache(maxsize=4)
+def _to_the_second(seconds: int) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat().removesuffix("+00:00")
+
+
+# Made once: `json.dumps` makes its own anew for every call with options.
+_TO_JSON = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(", ", ": "))
+
+
 def _text(line: Any, **_: Any) -> str:
-    return json.dumps(line, ensure_ascii=True, allow_nan=False, separators=(", ", ": "))
+    return _TO_JSON.encode(line)
 
 
 def clean(values: Mapping[str, Any]) -> dict[str, Any]:
     """The same in plain JSON types: numpy and torch numbers become numbers, NaN and infinities null, secrets go."""
+    if all(map(_is_plain, values.values())) and not any(map(is_secret, values)):
+        return dict(values)  # nearly every line: the end of an episode, a phase, a version
     return {str(key): _plain(value, 1) for key, value in redact(values).items()}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value may be written as it is, told by a few comparisons."""
+    kind = type(value)
+    if kind is int:
+        return bool(-(2**63) <= value < 2**63)
+    if kind is float:
+        return math.isfinite(value)
+    return value is None or kind is bool or (kind is str and len(value) <= LONGEST_TEXT)
 
 
 def _plain(value: Any, depth: int) -> Any:
