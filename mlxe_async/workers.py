@@ -171,7 +171,7 @@ class Workshop:
     def _executor(self, index: int) -> Any:
         from mlxe_async.roles.executor import Executor, ExecutorPlan
         from mlxe_async.roles.places import Places
-        from mlxe_async.tasks.vector import VectorTask
+        from mlxe_async.tasks.native import training_task
 
         schedule, supervision = self.settings["schedule"], self.settings["supervision"]
         plan = ExecutorPlan(
@@ -203,7 +203,7 @@ class Workshop:
         places = Places(envs, action.dtype, action.shape, self._segments["control"].buffer, begin)
         places.clear()
         page.enter(schedule["reset_timeout_s"])
-        task = VectorTask(self.settings["task"], envs, cursor=places.cursor)
+        task = training_task(self.settings["task"], envs, cursor=places.cursor)
         page.leave()
         return Executor(
             plan,

@@ -228,6 +228,8 @@ class Executor:
         self._blocks = 0
         self._clock = ActingClock()
         self._history = History(self._envs, places.finished)
+        # Environments that are one object begin together and then reset themselves, see `tasks.native`.
+        self._as_one, self._begun = bool(getattr(task, "resets_itself", False)), False
 
     def generate(
         self,
@@ -270,10 +272,13 @@ class Executor:
         rows = taken = 0
         cut = False
         may_outlast = self.plan.sync == "rollout" or unfinished == "keep" or bool(self._running.any())
-        recording = self.plan.records and may_outlast
+        recording = self.plan.records and may_outlast and not self._as_one
         while True:
-            for env in np.flatnonzero(~self._running):
-                self._begin_episode(int(env), finished_episodes, attempt)
+            if not self._as_one:
+                for env in np.flatnonzero(~self._running):
+                    self._begin_episode(int(env), finished_episodes, attempt)
+            elif not self._begun:
+                self._begin_all(attempt)
             taken += 1
             last_step = self.plan.sync == "rollout" and taken >= self.plan.rollout_steps
             written = self._one_step(rng, episodes, last_step=last_step, recording=recording)
@@ -326,7 +331,7 @@ class Executor:
             "finished": self._history.finished.copy(),
             "obs": self._obs.copy(),
         }
-        for env in np.flatnonzero(running):
+        for env in np.flatnonzero(running & (not self._as_one)):
             known[f"actions.{env}"] = self._history.actions_of(int(env))
         return known
 
@@ -342,10 +347,10 @@ class Executor:
         for mine, name in ((self._episode, "episode"), (self._step, "step"), (self._return, "return")):
             mine[...] = state[name]
         self._episode_seed[:] = state["seed"]
-        self._running[:] = False
+        self._running[:] = self._begun = False
         begun_anew = []
         for env in np.flatnonzero(state["running"]).tolist():
-            if self._relive(env, state):
+            if not self._as_one and f"actions.{env}" in state and self._relive(env, state):
                 self._running[env] = True
             else:
                 self._episode[env] += 1
@@ -412,6 +417,24 @@ class Executor:
             self._running[env] = True
             return
 
+    def _begin_all(self, attempt: int) -> None:
+        """Begin an episode of all environments, where they are one object."""
+        while True:
+            number = int(self._episode.sum())
+            seed = derive_seed(self.plan.seed, "executor.vector", self.plan.index, self.plan.life, attempt, number)
+            self._page.enter(self.plan.reset_timeout_s)
+            try:
+                self._obs[...] = self.task.begin(seed)
+            except EnvironmentFault as fault:
+                self._page.leave()
+                self._episode += 1
+                self._forgive(fault, seed, number)
+                continue
+            self._page.leave()
+            self._step[:], self._return[:], self._running[:], self._begun = 0, 0.0, True, True
+            self._episode_seed[:] = seed
+            return
+
     def _one_step(
         self, rng: np.random.Generator, episodes: list[dict[str, Any]], *, last_step: bool, recording: bool
     ) -> int:
@@ -430,7 +453,7 @@ class Executor:
         self._step += 1
         self._good_steps += step.ok
         self._return += step.raw_reward
-        self._obs[...] = step.next_obs
+        self._obs[...] = step.start if self._as_one else step.next_obs
         for env in np.flatnonzero(ended & step.ok):
             episodes.append(
                 {
@@ -445,11 +468,14 @@ class Executor:
             )
             self._episode[env] += 1
             self._running[env] = False
+        if self._as_one:
+            self._step[step.began], self._return[step.began], self._running[step.began] = 0, 0.0, True
         for fault in step.faults:
             env = fault.env_index
             number = int(self._episode[env])
-            self._episode[env] += 1
-            self._running[env] = False
+            whom: Any = self._running.copy() if self._as_one else env
+            self._episode[whom] += 1
+            self._running[whom] = self._begun = False
             self._forgive(fault, int(self._episode_seed[env]), number)
         return written
 
@@ -457,7 +483,7 @@ class Executor:
         """End the rollout between two steps; `written` rows of the last one are still in the block that is open."""
         if not keep:
             self._episode[self._running] += 1
-            self._running[:] = False
+            self._running[:] = self._begun = False
         elif self._rows is not None:
             here = slice(self._filled - written, self._filled)
             self._rows["cut"][here] = self._running[self._rows["env"][here]]

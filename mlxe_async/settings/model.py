@@ -108,6 +108,11 @@ class Task(Table):
     features: bool = Field(
         default=False, description="Further inputs, computed from the observation as the environment's mlxe_help says."
     )
+    vectorize: Literal["single", "native", "auto"] = Field(
+        default="single",
+        description="native steps all environments of an executor by one call, which needs gymnasium's own vector of "
+        "them and is many times faster, with other episodes; auto: where there is one.",
+    )
 
 
 class _AnySchedule(Table):

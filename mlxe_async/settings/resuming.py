@@ -34,7 +34,7 @@ _KEYS: dict[Effect, dict[str, str]] = {
     },
     "allowed": {
         "run": "python_path",
-        "task": "max_episode_steps adverse_starts shaped_reward mirror",
+        "task": "max_episode_steps adverse_starts shaped_reward mirror vectorize",
         "schedule": "kind executors sync rollout_steps flavour unfinished max_rollouts max_policy_lag "
         "updates_per_publish max_owed_updates",
         "learner": "device threads promote_best",

@@ -11,6 +11,7 @@ import numpy as np
 
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.rows import Array, Spaces
+from mlxe_async.tasks.native import NativeTask, training_task
 from mlxe_async.tasks.vector import VectorTask
 
 ATTEMPTS = 3
@@ -41,6 +42,8 @@ def probe(task: Mapping[str, Any]) -> dict[str, Any]:
         raise TaskError(_sentence(fault)) from fault
     made = time.perf_counter()
     try:
+        if task.get("vectorize", "single") != "single":
+            _check_native(task)
         _try_out(vector)
         tried = time.perf_counter()
         step_seconds = _time_steps(vector)
@@ -60,6 +63,22 @@ def probe(task: Mapping[str, Any]) -> dict[str, Any]:
         "notes": [sentence for _, sentence in vector.take_notes()],
         "gymnasium": gymnasium.__version__,
     }
+
+
+def _check_native(task: Mapping[str, Any]) -> None:
+    """Make the vector that executors will step, begin its episodes and step it once."""
+    try:
+        vector = training_task(task, 2)
+        try:
+            if isinstance(vector, NativeTask):
+                vector.begin(seed=0)
+                actions = _random_action(vector.spaces, np.random.default_rng(0)).repeat(2, axis=0)
+                for fault in vector.step(actions).faults:
+                    raise fault
+        finally:
+            vector.close()
+    except EnvironmentFault as fault:
+        raise TaskError(_sentence(fault)) from fault
 
 
 def _try_out(vector: VectorTask) -> None:

@@ -43,6 +43,8 @@ class Step(NamedTuple):
         ok: the environment stepped and kept its contract (B,).
         ended: which environments' episodes ended with this step, for the caller to reset.
         faults: one for each environment that was stepped and is not ok.
+        start: what is to be acted on next (B, O), where environments reset themselves; None: `next_obs`.
+        began: which environments began an episode by this step (B,), where they reset themselves.
     """
 
     next_obs: Array
@@ -53,6 +55,8 @@ class Step(NamedTuple):
     ok: NDArray[np.bool_]
     ended: list[int]
     faults: list[EnvironmentFault]
+    start: Array | None = None
+    began: NDArray[np.bool_] | None = None
 
 
 class VectorTask:

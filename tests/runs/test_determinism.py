@@ -43,6 +43,24 @@ def test_the_synchronous_schedule_equals_the_serial_one_bit_for_bit(live, execut
     assert story(parallel_run) == story(serial_run)
 
 
+def test_native_vectors_tell_the_same_story_too_and_no_step_that_only_resets_is_a_row(live):
+    native = {
+        "task": {"vectorize": "native"},
+        "algorithm": {"name": "ppo", "epochs": 1, "minibatch": 128},
+        "stop": {"env_steps": 3000},
+    }
+    parallel, run = live(schedule={"kind": "is", "envs_per_executor": 16, "rollout_steps": 32}, **native)
+    serial, serial_run = live(schedule={"kind": "serial", "envs_per_executor": 16, "rollout_steps": 32}, **native)
+    assert parallel.weights_hash == serial.weights_hash
+    assert story(run) == story(serial_run)
+    rollouts = run.all("phase", phase="generate")
+    steps, ended = 32 * 16 * len(rollouts), sum(line["episodes"] for line in rollouts)
+    # At the very end, some may have ended whose reset is still to come.
+    assert steps - ended <= sum(line["rows"] for line in rollouts) <= steps - ended + 2 * 16
+    assert ended > 16
+    assert {line["episode_return"] - line["length"] for line in run.all("episode_end")} == {0.0}
+
+
 def test_it_does_not_matter_which_executor_finishes_first(live):
     hashes, first = set(), []
     for slow in ("SlowFirst", "SlowSecond"):
