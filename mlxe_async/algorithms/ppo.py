@@ -26,7 +26,7 @@ from mlxe_async.algorithms.acting import SoftmaxActor, shown
 from mlxe_async.algorithms.fields import ActorCriticFields
 from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Priorities, Rows, flat_observations
 from mlxe_async.maths import annealing, correction, gradients, normaliser, returns, rollouts
-from mlxe_async.networks import Floats, TorchNetwork
+from mlxe_async.networks import Floats, NumpyGradients, TorchNetwork
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array, Column, Spaces
 
@@ -124,12 +124,26 @@ class PPO(SoftmaxActor):
     # -- learning: torch --
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Floats | None]:
-        """Several epochs of minibatches over rollouts (T, B, ...); advantages are computed once, before the first."""
-        s, rows = self.settings, self._prepare(batch)
+        """Several epochs of minibatches over rollouts (T, B, ...); a single one makes advantages as it goes."""
+        s = self.settings
         rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
-        measured = []
+        if (quick := self._gradients) and s.epochs == 1:
+            measured = [self._step_at_once(part, rate, quick) for part in self._columns(batch)]
+        else:
+            measured = self._steps(self._prepare(batch), rate)
+        if self._moments:  # only now: until here learner and behaviour saw observations in the same way
+            seen = flat_observations(batch["obs"], self.spaces)[batch["valid"].astype(bool)]
+            self._moments = normaliser.merge(self._moments, seen)
+        means = self._torch.stack(measured).mean(0).tolist()
+        return dict(zip(METRICS, means, strict=True)) | {"minibatches": len(measured), "learning_rate": rate}, None
+
+    def _steps(self, rows: dict[str, torch.Tensor], rate: float) -> list[torch.Tensor]:
+        """A step for each minibatch of each epoch; what was measured at each."""
+        s, measured = self.settings, []
         for chosen in self._minibatches(len(rows["action"])):
-            loss, numbers = self._loss({name: column[chosen] for name, column in rows.items()})
+            some = {name: column[chosen] for name, column in rows.items()}
+            logits, value = self._learned(some["obs"], "policy", "value")
+            loss, numbers = self._loss(logits, value, some)
             measured.append(numbers)
             if s.max_kl and numbers[METRICS.index("approximate_kl")] > s.max_kl:
                 break
@@ -137,16 +151,49 @@ class PPO(SoftmaxActor):
             self._torch.autograd.backward(loss)
             gradients.shorten(self._learned.gradient, s.max_gradient_norm)
             self._optimiser.step(rate)
-        if self._moments:  # only now: until here learner and behaviour saw observations in the same way
-            seen = flat_observations(batch["obs"], self.spaces)[batch["valid"].astype(bool)]
-            self._moments = normaliser.merge(self._moments, seen)
-        means = self._torch.stack(measured).mean(0).tolist()
-        return dict(zip(METRICS, means, strict=True)) | {"minibatches": len(measured), "learning_rate": rate}, None
+        return measured
+
+    def _columns(self, batch: Rows) -> Iterator[Rows]:
+        """Where there is one epoch, minibatches are the whole sequences (T, ...) of some of the environments."""
+        _, columns = batch["valid"].shape
+        parts = min(columns, self._parts(int(batch["valid"].sum())))
+        for part in np.array_split(np.arange(columns), parts):
+            yield {name: column[:, part[0] : part[-1] + 1] for name, column in batch.items()}
+
+    def _step_at_once(self, batch: Rows, rate: float, quick: NumpyGradients) -> torch.Tensor:
+        """One step on all rows, by one evaluation of the network: its values make the advantages, its loss the step."""
+        s, torch, valid = self.settings, self._torch, batch["valid"].astype(bool)
+        ends, ended = rollouts.ends(batch), batch["terminated"].astype(bool)
+        # Where the next row is the next step its value is there; elsewhere the network is shown what would have come.
+        missing = ends & ~ended & valid
+        seen = self._seen(batch["obs"]).reshape(-1, self.network.inputs)
+        outputs = quick.forward(np.concatenate([seen, self._seen(batch["next_obs"][missing])]))
+        value = outputs["value"][: valid.size, 0].reshape(valid.shape)
+        next_value = np.zeros_like(value)
+        next_value[:-1] = value[1:]
+        next_value[missing] = outputs["value"][valid.size :, 0]
+        arrays = (batch["reward"], value, next_value, ended, ends)
+        advantage = returns.generalised_advantage(*arrays, s.discount, s.gae_lambda)
+        columns = {"advantage": advantage, "target": advantage + value, "log_prob": batch["log_prob"]}
+        rows = {name: self._tensor(column[valid]) for name, column in columns.items()}
+        rows["action"] = torch.as_tensor(batch["action"][valid], dtype=torch.int64)
+        leaves = {head: torch.from_numpy(out[: valid.size]).requires_grad_() for head, out in outputs.items()}
+        mask = torch.from_numpy(valid.reshape(-1))
+        logits, critic = (leaf if valid.all() else leaf[mask] for leaf in (leaves["policy"], leaves["value"]))
+        loss, numbers = self._loss(logits, critic, rows)
+        torch.autograd.backward(loss)
+        self._learned.gradient.zero_()
+        quick.backward({head: np.asarray(leaf.grad) for head, leaf in leaves.items()})
+        gradients.shorten(self._learned.gradient, s.max_gradient_norm)
+        self._optimiser.step(rate)
+        return numbers
+
+    def _parts(self, rows: int) -> int:
+        return max(1, round(rows / self.settings.minibatch))
 
     def _minibatches(self, rows: int) -> Iterator[Array]:
-        parts = max(1, round(rows / self.settings.minibatch))
         for _ in range(self.settings.epochs):
-            yield from np.array_split(self._rng.permutation(rows), parts)
+            yield from np.array_split(self._rng.permutation(rows), self._parts(rows))
 
     def _prepare(self, batch: Rows) -> dict[str, torch.Tensor]:
         """The valid rows (N, ...) of rollouts (T, B, ...), with `advantage` and the critic's `target`."""
@@ -173,10 +220,11 @@ class PPO(SoftmaxActor):
     def _tensor(self, column: Array) -> torch.Tensor:
         return self._torch.as_tensor(column, dtype=self._torch.float32, device=self._device)
 
-    def _loss(self, rows: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The total loss of a minibatch, and the numbers that METRICS names."""
+    def _loss(
+        self, logits: torch.Tensor, value: torch.Tensor, rows: dict[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The total loss of a minibatch by the network's outputs (M, ...), and the numbers that METRICS names."""
         s, behaviour = self.settings, rows["log_prob"]
-        logits, value = self._learned(rows["obs"], "policy", "value")
         log_probs = logits.log_softmax(-1)
         log_prob = log_probs.gather(-1, rows["action"][:, None])[:, 0]
         actor = policy_loss(log_prob, behaviour, normalised_advantage(rows["advantage"]), s.clip)
@@ -195,4 +243,6 @@ class PPO(SoftmaxActor):
         """Learn on from these weights and this normalisation; the optimiser's memory starts empty."""
         weights, self._moments = self._split(flat)
         self._learned = TorchNetwork(self.network, weights, self._device)
+        fits = self._device == "cpu" and NumpyGradients.fits(self.network)
+        self._gradients = NumpyGradients(self._learned) if fits else None
         self._optimiser = FlatOptimiser("adam", self._learned.flat, self._learned.gradient, eps=1e-5)

@@ -236,26 +236,23 @@ class RolloutMemory:
         Returns:
             The columns, empty when nothing is left, and how many rollouts were left out.
         """
-        pieces: list[Array] = []
+        pieces: list[dict[str, Array]] = []
         left_out = 0
         # As the keeper has committed them: it may live in another process.
         slots = self._committed.load()[-len(_SLOT_WORDS) * self.shape.slots :].reshape(-1, self.shape.slots)
         lengths = slots[_SLOT_WORDS.index("rows")]
         for slot in plan["slots"]:
-            rows = slot * self.shape.slot_rows + np.arange(int(lengths[slot]))
-            if oldest_version is not None and int(self._rows["version"][rows].min()) < oldest_version:
+            start, length = slot * self.shape.slot_rows, int(lengths[slot])
+            rows = {name: column[start : start + length] for name, column in self._rows.items()}
+            if oldest_version is not None and int(rows["version"].min()) < oldest_version:
                 left_out += 1
                 continue
-            env = self._rows["env"][rows]
-            pieces.extend(rows[env == e] for e in range(self.shape.envs) if (env == e).any())
+            pieces.append(_by_environment(rows, self.shape.envs))
         if not pieces:
             return {}, left_out
-        longest = max(len(piece) for piece in pieces)
-        ahead = np.arange(longest)
-        where = np.stack([piece[np.minimum(ahead, len(piece) - 1)] for piece in pieces], axis=1)  # (T, B)
-        batch = {name: column[where] for name, column in self._rows.items()}
-        batch["valid"] = np.stack([ahead < len(piece) for piece in pieces], axis=1)
-        return batch, left_out
+        longest = max(len(piece["valid"]) for piece in pieces)
+        pieces = [{name: _lengthened(name, column, longest) for name, column in piece.items()} for piece in pieces]
+        return {name: np.concatenate([piece[name] for piece in pieces], axis=1) for name in pieces[0]}, left_out
 
     def settle(self, plan: Mapping[str, Any]) -> int:
         """Free the slots of a plan that the learner has used. Returns 0: nothing can come too late here."""
@@ -284,3 +281,32 @@ class RolloutMemory:
     def segments(self) -> int:
         """Rollouts finished so far."""
         return int(self._whole[1])
+
+
+def _by_environment(rows: Mapping[str, Array], envs: int) -> dict[str, Array]:
+    """One rollout's rows (N, ...) in time order as columns (T, B, ...), with `valid`; views where no row is missing."""
+    env = rows["env"]
+    everyone = np.arange(envs, dtype=env.dtype)
+    if len(env) % envs == 0 and (env.reshape(-1, envs) == everyone).all():
+        batch = {name: column.reshape(-1, envs, *column.shape[1:]) for name, column in rows.items()}
+        return batch | {"valid": np.ones((len(env) // envs, envs), dtype=bool)}
+    # Within one step the environments' numbers rise.
+    step = np.concatenate([[0], np.cumsum(env[1:] <= env[:-1])])
+    there = np.zeros((int(step[-1]) + 1, envs), dtype=bool)
+    there[step, env] = True
+    lengths = there.sum(0)
+    present = np.flatnonzero(lengths)
+    where = np.zeros(there.shape, dtype=np.int64)
+    where[(there.cumsum(0) - 1)[step, env], env] = np.arange(len(env))
+    ahead = np.arange(int(lengths.max()))[:, None]
+    where = where[np.minimum(ahead, lengths[present] - 1), present]
+    batch = {name: column[where] for name, column in rows.items()}
+    return batch | {"valid": ahead < lengths[present]}
+
+
+def _lengthened(name: str, column: Array, length: int) -> Array:
+    """A column (T, B, ...) with its last row repeated up to `length`; what is repeated is not valid."""
+    if len(column) == length:
+        return column
+    last = np.zeros_like(column[-1:]) if name == "valid" else column[-1:]
+    return np.concatenate([column, np.repeat(last, length - len(column), axis=0)])

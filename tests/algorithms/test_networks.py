@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mlxe_async.networks import Network, NumpyNetwork, TorchNetwork, flatten, parameter_count, unflatten
+from mlxe_async.networks import Network, NumpyGradients, NumpyNetwork, TorchNetwork, flatten, parameter_count, unflatten
 
 SHAPES = [
     Network(4, (), {"policy": (64, 64, 2), "value": (64, 64, 1)}, input_scale=(0.5, 0.5, 5.0, 0.5)),
@@ -109,3 +109,25 @@ def test_loaded_weights_do_not_change_with_the_callers_buffer():
 def test_input_scales_must_fit_the_observation():
     with pytest.raises(ValueError, match="expected 1 or 4 factors, got 3"):
         Network(4, (), {"value": (1,)}, input_scale=(1.0, 2.0, 3.0))
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize(("common", "heads"), [((8, 6), ((2,), (1,))), ((), ((5, 2), (1,))), ((7,), ((2,), (4, 1)))])
+def test_gradients_by_blocks_of_numpy_are_those_of_autograd(activation, common, heads, monkeypatch):
+    monkeypatch.setattr(NumpyGradients, "BLOCK", 16)
+    network = Network(3, common, dict(zip(("policy", "value"), heads, strict=True)), activation, (0.5, 1.0, 2.0))
+    rng = np.random.default_rng(0)
+    obs = rng.standard_normal((53, 3)).astype(np.float32)
+    slopes = {head: rng.standard_normal((50, network.heads[head][-1])).astype(np.float32) for head in network.heads}
+    expected, found = (TorchNetwork(network, network.initial(1)) for _ in range(2))
+    outputs = expected(torch.from_numpy(obs), "policy", "value")
+    # The last three rows are evaluated alone: nothing flows back into them.
+    torch.autograd.backward([out[:50] for out in outputs], [torch.from_numpy(slopes[head]) for head in network.heads])
+    quick = NumpyGradients(found)
+    for _ in range(2):  # a second time in the memory of the first, with one row less
+        found.gradient.zero_()
+        mine = quick.forward(obs)
+        quick.backward(slopes)
+        assert np.allclose(mine["policy"], outputs[0].detach(), atol=1e-5)
+        assert np.allclose(mine["value"], outputs[1].detach(), atol=1e-5)
+        assert np.allclose(found.gradient, expected.gradient, rtol=1e-4, atol=1e-4)

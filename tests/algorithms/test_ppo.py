@@ -207,3 +207,38 @@ def test_tasks_with_array_actions_are_refused_by_name():
 
 def test_every_setting_says_what_raising_it_does():
     assert all((field.description or "").endswith(".") for field in PPOSettings.model_fields.values())
+
+
+def ragged(algorithm, **size):
+    """A rollout with a failure, an episode that was truncated, and a column that is shorter."""
+    rows = rollout(algorithm, **size)
+    rows["terminated"][3, 0] = rows["truncated"][5, 1] = 1
+    for end, column in ((3, 0), (5, 1)):
+        rows["episode"][end + 1 :, column] += 1
+        rows["step"][end + 1 :, column] -= end + 1
+        rows["next_obs"][end, column] += 1.0
+    rows["valid"][12:, 2] = False
+    rows["cut"][11, 2] = 1
+    return rows
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_one_pass_by_one_evaluation_is_the_step_that_autograd_takes(normalise):
+    settings = {"epochs": 1, "minibatch": 1000, "common": (8,), "policy": (6,), "value": (), "normalise": normalise}
+    quick, slow = agent(**settings), agent(**settings)
+    slow._gradients = None
+    rows = ragged(quick)
+    (first, _), (second, _) = quick.update(rows, Clock()), slow.update(rows, Clock())
+    assert first == pytest.approx(second, abs=1e-5)
+    assert np.allclose(quick.weights(), slow.weights(), atol=1e-5)
+    assert not np.allclose(quick.weights(), agent(**settings).weights(), atol=1e-5)
+
+
+def test_one_pass_in_several_minibatches_takes_whole_sequences_and_each_row_once():
+    algorithm, seen = agent(epochs=1, minibatch=30, normalise=False), []
+    rows = rollout(algorithm, width=6)
+    step = algorithm._step_at_once
+    algorithm._step_at_once = lambda batch, *rest: seen.append(batch["obs"]) or step(batch, *rest)
+    metrics, _ = algorithm.update(rows, Clock())
+    assert metrics["minibatches"] == len(seen) == 3
+    assert np.array_equal(np.concatenate(seen, axis=1), rows["obs"])

@@ -121,3 +121,24 @@ def test_the_bytes_of_a_memory_are_all_there_is_to_it():
         ingest(one, 0, 1, [3, 4], epoch=3, last=True)
     assert other.gather(other.draw(1))[0]["value"].tolist() == memory.gather(memory.draw(1))[0]["value"].tolist()
     assert other.ledger() == memory.ledger()
+
+
+def test_environments_that_miss_steps_keep_their_rows_in_order_and_those_without_any_have_no_column():
+    memory, _ = make(envs=4, slot_rows=16)
+    rows = COLUMNS.empty(7)
+    # Step by step: all but 3; only 0 and 2; 2 alone; 0 again. Number 3 never.
+    rows["env"][:], rows["value"][:], rows["version"][:] = [0, 1, 2, 0, 2, 2, 0], np.arange(7), 1
+    rows["last"][:] = [0] * 6 + [1]
+    memory.ingest(0, 0, 1, rows, None, drop_open=False)
+    batch, _ = memory.gather(memory.draw(1))
+    assert batch["value"].T.tolist() == [[0, 3, 6], [1, 1, 1], [2, 4, 5]]
+    assert batch["valid"].T.tolist() == [[True] * 3, [True, False, False], [True] * 3]
+
+
+def test_rollouts_of_different_lengths_stand_side_by_side():
+    memory, _ = make()
+    ingest(memory, 0, 0, [1, 2, 3, 4], last=True)
+    ingest(memory, 1, 0, [5, 6], last=True)
+    batch, _ = memory.gather(memory.draw(2))
+    assert batch["value"].tolist() == [[1, 2, 5, 6], [3, 4, 5, 6]]
+    assert batch["valid"].tolist() == [[True] * 4, [True, True, False, False]]

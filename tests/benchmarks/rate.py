@@ -1,0 +1,230 @@
+"""Environment steps per second that were learned from: `python tests/benchmarks/rate.py [FILE] [seconds]`.
+
+Runs the command as a user would, tests switched off, for ordinary and for natively vectorised environments (where
+FILE's environment has them) under `oa` and `is`, and counts the rows that entered an update between the end of the
+first update and the end of the last one, each once; steps that only reset an environment are no rows. The machine's
+limit is what all cores together could do if they did nothing but step the environments, evaluate the policy and
+differentiate the loss, each measured bare, in this process, right before and after the runs.
+
+Other programs on the machine make everything slower: the last column says how much of it they took meanwhile. The
+column `CPU/row`, in microseconds, is CPU time of all processes of the run per row, which they disturb less.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before numpy starts its pools
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from mlxe_async.networks import Network, NumpyNetwork, TorchNetwork
+from mlxe_async.settings import load_settings
+
+ROOT = Path(__file__).parents[2]
+TICKS = os.sysconf("SC_CLK_TCK")
+ONE_PASS = {"algorithm.epochs": 1, "evaluation.enabled": "false", "stop.solved": "false", "checkpoint.interval_s": 0}
+
+
+def busy_ticks() -> int:
+    """CPU time that all programs of the machine have used, in ticks."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal, *_ = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    )
+    return user + nice + system + irq + softirq + steal
+
+
+def run(file: str, seconds: float, **overrides: Any) -> dict[str, Any]:
+    """One run of the command, and what its log says of it."""
+    said = {**ONE_PASS, "stop.seconds": seconds, "stop.env_steps": 10**12, "run.name": '"rate"', **overrides}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "mlxe_async", file, "--no-progress", "--set", f'run.dir="{folder}"']
+        for key, value in said.items():
+            command += ["--set", f"{key}={value}"]
+        with (Path(folder) / "said").open("w+") as said_file:
+            process = subprocess.Popen(command, stdout=said_file, stderr=said_file)
+            samples = sampled(process, Path(folder) / "latest" / "log.jsonl")
+            if process.returncode:
+                said_file.seek(0)
+                raise SystemExit(f"{' '.join(command)}\nended with {process.returncode}:\n{said_file.read()[-4000:]}")
+        with (Path(folder) / "latest" / "log.jsonl").open() as log:
+            lines = [json.loads(line) for line in log]
+    return measured(lines, samples)
+
+
+Sample = tuple[float, float, dict[str, float]]
+
+
+def sampled(process: subprocess.Popen[bytes], log: Path) -> list[Sample]:
+    """While the command runs, four times a second: when, CPU seconds of the whole machine, and of each process."""
+    samples: list[Sample] = []
+    pids = {"mlxe-sup": process.pid}
+    while process.poll() is None:
+        time.sleep(0.25)
+        if len(pids) == 1 and log.exists():
+            started = [json.loads(line) for line in log.read_text().splitlines() if '"event": "' in line]
+            if any(line.get("phase") == "learn" for line in started):
+                pids |= {line["process"]: line["pid"] for line in started if line["event"] == "proc_start"}
+        used = {name: seconds for name, pid in pids.items() if (seconds := cpu_seconds(pid)) is not None}
+        if len(used) == len(pids) > 1:
+            samples.append((time.monotonic(), busy_ticks() / TICKS, used))
+    return samples
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """User and system time of a process; None when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def measured(lines: list[dict[str, Any]], samples: list[Sample]) -> dict[str, Any]:
+    """Rates and shares of one run between its first and its last update, out of its log and the samples."""
+    updates = [line for line in lines if line.get("phase") == "learn" and line["updates"]]
+    ends = [line["start_ns"] / 1e9 + line["seconds"] for line in updates]
+    within = [sample for sample in samples if ends[0] <= sample[0] <= ends[-1]]
+    if len(updates) < 3 or len(within) < 2:
+        raise SystemExit(f"only {len(updates)} updates and {len(within)} samples: let it run for longer")
+    rows = sum(line["rows"] for line in updates[1:])
+    (since, busy_first, first), (until, busy_last, last) = within[0], within[-1]
+    between = [line for line, end in zip(updates, ends, strict=True) if since < end <= until]
+    cpu = {name: last[name] - first[name] for name in first}
+    used = sum(cpu.values())
+    generated = [line for line in lines if line.get("phase") == "generate"]
+    lengths = [line["length"] for line in lines if line["event"] == "episode_end"]
+    return {
+        "rate": rows / (ends[-1] - ends[0]),
+        "generated": sum(line["rows"] for line in generated),
+        "dropped": sum(line["dropped_rows"] or 0 for line in updates),
+        "batch": rows / (len(updates) - 1),
+        "updates": len(updates),
+        "lag_mean": sum(line["lag_mean"] * line["rows"] for line in updates[1:]) / rows,
+        "lag_max": max(line["lag_max"] for line in updates[1:]),
+        "cpu": {name: seconds / (until - since) for name, seconds in cpu.items()},
+        "cpu_row": {name: 1e6 * seconds / sum(line["rows"] for line in between) for name, seconds in cpu.items()},
+        "others": max(0.0, busy_last - busy_first - used) / (until - since) / (os.cpu_count() or 1),
+        "episode_length": float(np.mean(lengths[-100:])) if lengths else 0.0,
+    }
+
+
+# -- the machine's limit -----------------------------------------------------------------------------------------------
+
+
+def best(work: Callable[[], int], repeats: int = 5) -> float:
+    """Microseconds of CPU per row, the least of a few measurements: what it costs when nobody disturbs it."""
+    found = []
+    for _ in range(repeats):
+        began = time.process_time()
+        rows = work()
+        found.append((time.process_time() - began) / rows)
+    return 1e6 * min(found)
+
+
+def bare_costs(settings: Any, *, native: bool, batch: int) -> dict[str, float]:
+    """CPU microseconds per row of stepping, choosing and differentiating, each by the fewest calls that do it."""
+    import torch
+
+    torch.set_num_threads(1)
+    count, env_id = settings.schedule.envs_per_executor, settings.task.env
+    rng = np.random.default_rng(0)
+    if native:
+        vector = gymnasium.make_vec(env_id, count, vectorization_mode="vector_entry_point").unwrapped
+        vector.reset(seed=0)
+        actions = rng.integers(0, 2, (200, count))
+
+        def stepping() -> int:
+            for action in actions:
+                vector.step(action)
+            return actions.size
+    else:
+        env = gymnasium.make(env_id).unwrapped
+        env.reset(seed=0)
+        pushes = rng.integers(0, 2, 20_000).tolist()
+
+        def stepping() -> int:
+            for number, action in enumerate(pushes):
+                if env.step(action)[2]:
+                    env.reset(seed=number)
+            return len(pushes)
+
+    table = settings.algorithm.table
+    heads = {"policy": (*table.get("policy", ()), 2), "value": (*table.get("value", ()), 1)}
+    network = Network(4, tuple(table.get("common", ())), heads, table.get("activation", "tanh"))
+    flat = network.initial(0)
+    acting, observations = NumpyNetwork(network, flat), rng.standard_normal((count, 4)).astype(np.float32)
+
+    def choosing() -> int:
+        for _ in range(200):
+            acting("policy", observations)
+        return 200 * count
+
+    learning, rows = TorchNetwork(network, flat), torch.randn(batch, 4)
+    action, advantage = torch.randint(0, 2, (batch,)), torch.randn(batch)
+
+    def differentiating() -> int:
+        for _ in range(5):
+            logits, value = learning(rows, "policy", "value")
+            log_probs = logits.log_softmax(-1)
+            chosen = log_probs.gather(-1, action[:, None])[:, 0]
+            chance = -(log_probs.exp() * log_probs).sum(-1)
+            loss = (0.5 * (value[:, 0] - advantage).square() - chosen * advantage - 0.01 * chance).mean()
+            learning.gradient.zero_()
+            torch.autograd.backward(loss)
+        return 5 * batch
+
+    return {"step": best(stepping), "choose": best(choosing), "learn": best(differentiating)}
+
+
+def tell(name: str, found: dict[str, Any], costs: dict[str, float]) -> None:
+    """One run's line, and its processes' shares of a core."""
+    limit = (os.cpu_count() or 1) * 1e6 / sum(costs.values())
+    print(
+        f"{name:12} {found['rate']:10,.0f} {limit:10,.0f} {100 * found['rate'] / limit:6.0f} %"
+        f" {sum(found['cpu_row'].values()):8.2f} {found['batch']:8,.0f} {found['lag_mean']:6.2f} {found['lag_max']:4}"
+        f" {100 * found['dropped'] / found['generated']:6.1f} % {found['episode_length']:7.0f}"
+        f" {100 * found['others']:6.0f} %"
+    )
+    for title, table, digits in (("of one core, %", found["cpu"], 0), ("CPU us/row", found["cpu_row"], 2)):
+        factor = 100 if digits == 0 else 1
+        print(f"    {title:22} " + ", ".join(f"{process} {factor * x:.{digits}f}" for process, x in table.items()))
+    print(f"    {'bare, CPU us/row':22} " + ", ".join(f"{what} {cost:.2f}" for what, cost in costs.items()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", nargs="?", default=str(ROOT / "settings" / "fast.toml"))
+    parser.add_argument("seconds", nargs="?", type=float, default=10.0)
+    parser.add_argument("--only", default="", help="runs whose name contains this")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as the command takes it")
+    given = parser.parse_args()
+    extra = dict(pair.split("=", 1) for pair in given.set)
+    names = (f"rows/s {'limit':>10} {'of limit':>8} {'CPU/row':>8} {'batch':>8} {'lag':>6} {'max':>4} {'dropped':>8}"
+             f" {'episode':>7} {'others':>8}")  # fmt: skip
+    print(f"{'':16} {names}")
+    for mode in ("single", "native"):
+        for kind in ("oa", "is"):
+            name = f"{mode} {kind}"
+            if given.only not in name:
+                continue
+            overrides = {"schedule.kind": kind, "task.vectorize": f'"{mode}"', **extra}
+            settings = load_settings(Path(given.file), {})
+            found = run(given.file, given.seconds, **overrides)
+            costs = bare_costs(settings, native=mode == "native", batch=int(found["batch"]))
+            tell(name, found, costs)
+
+
+if __name__ == "__main__":
+    main()
