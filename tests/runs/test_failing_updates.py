@@ -43,7 +43,7 @@ def test_a_measurement_that_is_no_number_is_logged_as_null(live):
     assert result.reason == "env_steps"
     learned = run.all("phase", phase="learn")
     assert learned
-    assert all(line["losses"]["loss"] is None and line["losses"]["entropy"] > 0 for line in learned)
+    assert all(line["losses"]["surprise"] is None and line["losses"]["entropy"] > 0 for line in learned)
 
 
 def test_weights_that_are_no_numbers_again_and_again_are_never_published_and_end_the_run(live):
