@@ -11,6 +11,7 @@ STORY = {
     "weights": ("version", "updates", "env_steps", "episodes", "norm"),
     "evaluation": ("version", "passed", "steps", "return_mean", "failed_at", "streak"),
 }
+SHORT = {"env_steps": 800}
 EVALUATED = {"enabled": True, "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}
 
 
@@ -24,21 +25,22 @@ def story(run):
 
 
 def test_one_seed_gives_the_same_weights_and_the_same_story_twice(live):
-    first, first_run = live(evaluation=EVALUATED)
-    second, second_run = live(evaluation=EVALUATED)
+    first, first_run = live(evaluation=EVALUATED, stop=SHORT)
+    second, second_run = live(evaluation=EVALUATED, stop=SHORT)
     assert first.weights_hash == second.weights_hash
     assert story(first_run) == story(second_run)
     assert first_run.all("evaluation")
 
 
 def test_another_seed_gives_other_weights(live):
-    assert live()[0].weights_hash != live(run={"seed": 4})[0].weights_hash
+    short = {"env_steps": 300}
+    assert live(stop=short)[0].weights_hash != live(stop=short, run={"seed": 4})[0].weights_hash
 
 
 @pytest.mark.parametrize("executors", [1, 2])
 def test_the_synchronous_schedule_equals_the_serial_one_bit_for_bit(live, executors):
-    parallel, parallel_run = live(schedule={"kind": "is", "executors": executors}, evaluation=EVALUATED)
-    serial, serial_run = live(schedule={"kind": "serial", "executors": executors}, evaluation=EVALUATED)
+    parallel, parallel_run = live(schedule={"kind": "is", "executors": executors}, evaluation=EVALUATED, stop=SHORT)
+    serial, serial_run = live(schedule={"kind": "serial", "executors": executors}, evaluation=EVALUATED, stop=SHORT)
     assert parallel.weights_hash == serial.weights_hash
     assert story(parallel_run) == story(serial_run)
 
@@ -76,7 +78,8 @@ def test_it_does_not_matter_which_executor_finishes_first(live):
 
 def test_a_memorizer_of_its_own_changes_nothing(live):
     assert (
-        live(schedule={"memorizer": "own"})[0].weights_hash == live(schedule={"memorizer": "learner"})[0].weights_hash
+        live(schedule={"memorizer": "own"}, stop=SHORT)[0].weights_hash
+        == live(schedule={"memorizer": "learner"}, stop=SHORT)[0].weights_hash
     )
 
 

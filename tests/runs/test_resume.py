@@ -64,7 +64,7 @@ def one_story(path, told):
     assert sum(line["event"] == "run_end" for line in lines) == 1
 
 
-QUICK_KINDS = ("a3c", "a3c, episodes that span rollouts", "ppo")
+QUICK_KINDS = ("a3c", "ppo")
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ def test_rollouts_of_steps_are_the_same_too(live):
     assert threads.weights_hash == under_is(live, **tables)[0].weights_hash
 
 
+@pytest.mark.slow
 def test_looking_once_a_second_changes_nothing_but_the_time(live):
     tables = {"stop": {"env_steps": 60}}
     published, run = live(**tables, schedule={"kind": "istb", "flavour": "as_published"})
