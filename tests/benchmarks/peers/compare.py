@@ -89,7 +89,7 @@ def contestants(row: str, given: argparse.Namespace) -> list[Contestant]:
     sb3 = Contestant("stable-baselines3", "sb3", "run_sb3.py", ["--row", row], several=True)
     if row == "one-pass":
         return [
-            ours(row, given.fast, given.set),
+            ours(row, given.fast, ["task.vectorize=single", *given.set]),
             sb3,
             Contestant("sample-factory", "sample-factory", "run_sample_factory.py", several=True),
             Contestant("tianshou", "tianshou", "run_tianshou.py", several=True),
@@ -97,7 +97,7 @@ def contestants(row: str, given: argparse.Namespace) -> list[Contestant]:
             Contestant("rllib", "rllib", "run_rllib.py", several=True),
         ]
     if row == "native":
-        return [ours(row, given.fast, [*given.native_set, *given.set]), sb3]
+        return [ours(row, given.fast, ["task.vectorize=native", *given.native_set, *given.set]), sb3]
     if row == "ppo-defaults":
         # One environment of 2048 steps is two of 1024 here, one for each executor: the same rows to an update.
         same = ["schedule.kind=is", "schedule.executors=2", "schedule.envs_per_executor=1", "schedule.sync=rollout",
@@ -324,9 +324,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--warm-up", type=float, help="seconds not counted before: 5, or 1 with --quick")
     parser.add_argument("--try-seconds", type=float, default=4.0, help="for each configuration to choose from")
     parser.add_argument("--limit", type=float, default=400.0, help="seconds after which a run is given up")
-    parser.add_argument("--fast", type=Path, help="our settings for each sample once")
+    parser.add_argument("--fast", type=Path, default=SETTINGS / "fast.toml", help="our settings for each sample once")
     parser.add_argument("--ppo", type=Path, default=SETTINGS / "ppo-cartpole.toml", help="our settings for PPO")
-    parser.add_argument("--solve", type=Path, default=SETTINGS / "ppo-cartpole.toml", help="our settings for solving")
+    parser.add_argument("--solve", type=Path, default=SETTINGS / "fast.toml", help="our settings for solving")
     again = {"action": "append", "default": [], "metavar": "KEY=VALUE"}
     parser.add_argument("--set", **again, help="for our one-pass and native runs")
     parser.add_argument("--native-set", **again, help="for our native run besides")
@@ -340,12 +340,6 @@ def arguments() -> argparse.Namespace:
     given.warm_up = (1.0 if given.quick else 5.0) if given.warm_up is None else given.warm_up
     given.venvs = given.venvs.resolve()
     given.out = given.out or HERE / "results.json"
-    if given.fast is None:
-        fast = SETTINGS / "fast.toml"
-        given.fast = fast if fast.exists() else SETTINGS / "ppo-cartpole.toml"
-        if not fast.exists():
-            given.set = ["schedule.kind=oa", "schedule.envs_per_executor=128", "algorithm.epochs=1",
-                         "algorithm.minibatch=1000000", *given.set]  # fmt: skip
     known = {"mlxe_async", "stable-baselines3", *PACKAGES} - {"sb3"}
     given.peers = {name for name in given.peers.split(",") if name} or known
     given.peers -= set(given.without.split(","))
