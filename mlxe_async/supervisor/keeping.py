@@ -5,8 +5,9 @@ then learner and memory stand still, and where rounds are rounds the executors d
 its roles to a file; the supervisor adds weights, counters and what its handles know, and renames the whole into place.
 
 At the end of a run the same is tried once more. It may be in the middle of a round then. As long as nothing was learned
-from it, that is no harm: who had delivered is excused from the round when the run goes on, and what was under way is
-generated again, alike.
+from it, that is no harm where rollouts are redone alike (`serial`, `istb`, `is`): who had delivered is excused from the
+round when the run goes on, and what was under way is generated again. Under `ia` and `oa` the run goes on from there
+with other episodes.
 """
 
 from __future__ import annotations
