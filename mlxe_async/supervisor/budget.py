@@ -82,6 +82,7 @@ class Budget:
         counters: the run's counters, kept up to date by the handles.
         bell: rung when the budget runs out, so that nobody goes on waiting.
         at_boundary: what is to be done between two rounds, if anything.
+        is_boundary_due: whether a learner that waits for something to learn from should rather let that be done.
     """
 
     stop: Mapping[str, Any]
@@ -90,6 +91,7 @@ class Budget:
     reason: str | None = None
     began: float = field(default_factory=time.monotonic)
     at_boundary: Callable[[], Awaitable[None]] | None = None
+    is_boundary_due: Callable[[], bool] = lambda: False
     _solved_at_step: int | None = None
 
     @property

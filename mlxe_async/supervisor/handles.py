@@ -408,8 +408,10 @@ class MemorizerHandle:
 
     async def memorize(self) -> dict[str, Any]:
         """Take in and draw; see `schedules.verbs`."""
-        if self._crew.free_running and not await self._crew.wait_until(lambda: self._unseen > 0 or self.owed > 0):
+        if self._crew.free_running and not await self._crew.wait_until(self._is_wanted):
             return {"updates": 0}
+        if self._crew.free_running and not self._has_work:
+            return {"updates": 0}  # it is time to save, and nothing is learned from meanwhile
         self.busy = True
         while True:
             self._unseen = 0
@@ -441,6 +443,13 @@ class MemorizerHandle:
         self._rows_since = 0
         self._crew.bell.ring()
         return plan
+
+    @property
+    def _has_work(self) -> bool:
+        return self._unseen > 0 or self.owed > 0
+
+    def _is_wanted(self) -> bool:
+        return self._has_work or self._crew.budget.is_boundary_due()
 
     async def ingest(self) -> None:
         """Only take in, to give the lanes their room back in the middle of long rollouts."""

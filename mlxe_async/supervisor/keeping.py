@@ -78,11 +78,11 @@ class Keeper:
 
     async def at_boundary(self) -> None:
         """Save if it is time to."""
-        if self._is_due:
+        if self.is_due():
             await self.save()
 
-    @property
-    def _is_due(self) -> bool:
+    def is_due(self) -> bool:
+        """Whether it is time to save."""
         table, steps = self._settings.checkpoint, self._crew.counters.env_steps - self._saved_steps
         waited = time.monotonic() - self._saved_at
         by_time = table.interval_s and waited >= table.interval_s and steps > 0

@@ -405,7 +405,7 @@ class Supervisor:
             more=self._facts_to_keep,
             disk=self._disk,
         )
-        self._budget.at_boundary = self._keeper.at_boundary
+        self._budget.at_boundary, self._budget.is_boundary_due = self._keeper.at_boundary, self._keeper.is_due
 
     def _facts_to_keep(self) -> dict[str, Any]:
         shape = {**self._blueprint.memory_shape.to_json(), "block_rows": self._blueprint.chunk_rows}
@@ -504,6 +504,7 @@ class Supervisor:
             self._look_at_cpu()
             self._check_folder()
             self._write_status("running")
+            self._bell.ring()  # it may be time to save, which nothing else would tell a learner that waits
             living = sum(1 for executor in self._staff.executors if executor.lost is None)
             if living < self.settings.schedule.min_executors:
                 lost = next(executor.lost for executor in self._staff.executors if executor.lost)
@@ -592,7 +593,7 @@ class Supervisor:
             self._folder.close()
         # Processes and their channels hold each other until the garbage collector comes by, and that may be long after.
         self._processes.clear()
-        self._budget.at_boundary = None
+        self._budget.at_boundary, self._budget.is_boundary_due = None, lambda: False
         if hasattr(self, "_staff"):
             self._staff.release()
             del self._staff
@@ -608,6 +609,8 @@ class Supervisor:
         if failure is not None:
             reason = "cancelled" if isinstance(failure, asyncio.CancelledError) else f"failed: {failure}"
             exit_code = failure.exit_code if isinstance(failure, MlxeError) else 3
+            if isinstance(failure, asyncio.CancelledError):  # a second signal stops at once
+                exit_code = SIGNAL_EXITS.get(self._budget.reason or "", exit_code)
         elif not self._check_folder():
             reason, exit_code = f"the run folder was removed while it ran ({reason})", ResourceError.exit_code
         digest = _digest(flat)

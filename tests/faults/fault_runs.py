@@ -430,9 +430,15 @@ class Case:
             with contextlib.suppress(ValueError):
                 lines.append(json.loads(text))
         self.want(len(lines) == raw.count(b"\n"), "every line of the log is JSON")
+        void = [
+            range(line["void_from"], line["void_to"] + 1)
+            for line in lines
+            if line["event"] == "run_resume" and line.get("void_from") is not None
+        ]
         by_event = defaultdict(list)
         for line in lines:
-            by_event[line["event"]].append(line)
+            if not any(line["seq"] in undone for undone in void):
+                by_event[line["event"]].append(line)
         self.want([line["seq"] for line in lines] == list(range(len(lines))), "the lines of the log are numbered")
         ends = by_event["run_end"]
         if self.want(len(ends) == 1, f"the log ends with one run_end (has {len(ends)})"):

@@ -174,9 +174,10 @@ def _(case):
     ci=1,
 )
 def _(case):
-    """A network of 1 MB, checkpoints every 0.3 s, a tmpfs of 3 MB with 2 MB taken after the first."""
-    tables = {"algorithm": {"common": [500, 500]}, "checkpoint": {"interval_s": 0.3}}
-    run, disk = on_small_disk(case, "3m", {}, {**ENDLESS, **tables})
+    """A network of 1 MB, so that all there is of the run takes some 6 MB, every 0.3 s, on a tmpfs of 16 MB."""
+    small = {"memory": {"capacity_rows": 2000, "keep_rows": 200}}
+    tables = {"algorithm": {"common": [500, 500]}, "checkpoint": {"interval_s": 0.3}, **small}
+    run, disk = on_small_disk(case, "16m", {}, {**ENDLESS, **tables})
     run.until(lambda: "checkpoint_rejected" in logged(disk), 60)
     case.want("checkpoint_rejected" in logged(disk), "it is told that one could not be saved")
     gone = run.until(lambda: not list(disk.glob("runs/2*/checkpoints/.staged-*")), 5)
