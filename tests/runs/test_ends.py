@@ -77,10 +77,13 @@ def killed_at_a_random_moment(command, seed):
     memory = memory_of([run.pid])
     run.signal(signal.SIGKILL)
     run.process.wait()
+    deadline = time.monotonic() + 1.0
     left = left_after(1.0)
     assert left == {}, f"seed {seed}: {left}"
-    living = [entry.name for entry in Path("/proc").glob("[0-9]*")]
-    assert not memory & memory_of(living), f"seed {seed}"
+    # A process that ends loses its environment, by which it is known here, a moment before its descriptors.
+    while held := memory & memory_of(entry.name for entry in Path("/proc").glob("[0-9]*")):
+        assert time.monotonic() < deadline, f"seed {seed}: {held}"
+        os.sched_yield()
 
 
 @pytest.mark.parametrize("seed", range(3))
