@@ -56,7 +56,7 @@ def run(file: str, seconds: float, **overrides: Any) -> dict[str, Any]:
             command += ["--set", f"{key}={value}"]
         with (Path(folder) / "said").open("w+") as said_file:
             process = subprocess.Popen(command, stdout=said_file, stderr=said_file)
-            samples = sampled(process, Path(folder) / "latest" / "log.jsonl")
+            samples = sampled(process, Path(folder) / "latest" / "log.jsonl", seconds)
             if process.returncode:
                 said_file.seek(0)
                 raise SystemExit(f"{' '.join(command)}\nended with {process.returncode}:\n{said_file.read()[-4000:]}")
@@ -68,11 +68,15 @@ def run(file: str, seconds: float, **overrides: Any) -> dict[str, Any]:
 Sample = tuple[float, float, dict[str, float]]
 
 
-def sampled(process: subprocess.Popen[bytes], log: Path) -> list[Sample]:
+def sampled(process: subprocess.Popen[bytes], log: Path, seconds: float) -> list[Sample]:
     """While the command runs, four times a second: when, CPU seconds of the whole machine, and of each process."""
     samples: list[Sample] = []
     pids = {"mlxe-sup": process.pid}
+    deadline = time.monotonic() + seconds + 120
     while process.poll() is None:
+        if time.monotonic() > deadline:
+            process.kill()
+            raise SystemExit(f"the run was to stop after {seconds:g} s, and still ran two minutes later")
         time.sleep(0.25)
         if len(pids) == 1 and log.exists():
             started = [json.loads(line) for line in log.read_text().splitlines() if '"event": "' in line]

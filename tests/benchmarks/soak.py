@@ -98,6 +98,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=120.0)
     parser.add_argument("--settings", default=str(ROOT / "settings" / "oa.toml"))
     chosen = parser.parse_args()
+    if chosen.minutes < 10:
+        parser.error(f"--minutes: got {chosen.minutes:g}, expected at least 10: a line is fitted after the warm-up")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the run is not left behind
     seconds = 60 * chosen.minutes
     warm_up_s = max(120.0, seconds / 10)
     watched: dict[int, Watched] = {}

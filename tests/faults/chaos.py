@@ -68,7 +68,8 @@ def calm(case, seconds):
     """Rows per CPU second where nothing happens."""
     run = begun(case, seconds)
     thrift = Thrift(run)
-    while run.process.poll() is None:
+    deadline = time.monotonic() + seconds + 60
+    while run.process.poll() is None and time.monotonic() < deadline:
         thrift.look()
         pause(0.5)
     case.checks(run)

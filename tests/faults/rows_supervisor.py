@@ -228,10 +228,7 @@ module.Supervisor._start = start
     case.want(run.reached(600), "it goes on")
     case.stops(run)
     case.want(not run.all("proc_restart"), "no restart")
-    case.want(
-        [line for line in run.lines() if "lag" in line["event"] or "loop" in line.get("message", "")],
-        "the lag of the loop is told",
-    )
+    case.want(run.all("loop_lag"), "the lag of the loop is told")
 
 
 EMBEDDED = """
