@@ -63,6 +63,11 @@ class LiveRun:
             self._news.clear()
             await self._news.wait()
 
+    async def enough(self, event, times):
+        """Let the run go on until its lines have told of `event` so often, then have it stopped."""
+        await self.saw(event, times)
+        self.supervisor.request_stop("enough")
+
     def pid(self, process):
         return self.all("proc_start", process=process)[-1]["pid"]
 

@@ -42,15 +42,17 @@ def test_episodes_under_way_are_kept_or_dropped(live, unfinished):
 
     async def watch(run):
         columns_at_the_end(run, rows)
+        await run.enough("weights", times=7)
         await run.saw("run_end")
 
     result, run = live(
         watch,
         schedule={"kind": "ia", "unfinished": unfinished},
         task=SLOW,
-        stop={"env_steps": 1200},
-        memory={"capacity_rows": 8000},
+        stop={"env_steps": 50_000},
+        memory={"capacity_rows": 60_000},
     )
+    assert result.reason == "enough"
     counted(result, run)
     ledger = run.all("ledger")[-1]
     assert ledger["ingested"] + ledger["backlog"] == result.steps
@@ -106,9 +108,10 @@ def test_what_is_killed_comes_back_and_the_round_is_finished(live, process, unfi
             os.kill(run.pid(process), signal.SIGKILL)
             again = await run.saw("proc_start", times=times, process=process)
             await run.saw("weights", after=again["seq"])
+        run.supervisor.request_stop("enough")
 
-    result, run = live(kill, schedule={"kind": "ia", "unfinished": unfinished}, task=SLOW, stop={"env_steps": 3000})
-    assert result.reason == "env_steps"
+    result, run = live(kill, schedule={"kind": "ia", "unfinished": unfinished}, task=SLOW, stop={"env_steps": 100_000})
+    assert result.reason == "enough"
     assert run.all("proc_exit", process=process, expected=False)
     played = [(line["idx"], line["episode"]) for line in run.all("episode_end")]
     assert len(played) == len(set(played))
@@ -121,9 +124,10 @@ def test_a_nursery_that_is_killed_takes_all_with_it_and_all_come_back(live):
         seq = run.lines[-1]["seq"]
         os.kill(run.supervisor._nursery.pid, signal.SIGKILL)
         await run.saw("weights", after=(await run.saw("proc_start", after=seq))["seq"])
+        run.supervisor.request_stop("enough")
 
-    result, run = live(kill, schedule={"kind": "ia"}, task=SLOW, stop={"env_steps": 2500})
-    assert result.reason == "env_steps"
+    result, run = live(kill, schedule={"kind": "ia"}, task=SLOW, stop={"env_steps": 100_000})
+    assert result.reason == "enough"
     balanced(run)
 
 

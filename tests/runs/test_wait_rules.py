@@ -38,9 +38,11 @@ class Trace:
 
 @pytest.mark.parametrize("kind", ["istb", "is", "ia"])
 def test_no_executor_begins_a_round_before_the_last_one_was_published_and_tested(live, kind):
-    result, _ = live(
-        schedule={"kind": kind}, task=SLOW, stop={"env_steps": 2500 if kind == "ia" else 700}, evaluation=EVALUATED
-    )
+    async def some_rounds(run):
+        await run.enough("weights", times=8)
+
+    result, _ = live(some_rounds, schedule={"kind": kind}, task=SLOW, stop={"env_steps": 50_000}, evaluation=EVALUATED)
+    assert result.reason == "enough"
     trace = Trace(result.run_dir)
     assert len(trace.generated) > 10
     for line in trace.generated:
