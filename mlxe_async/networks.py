@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 Parameters = tuple[tuple[str, tuple[int, ...]], ...]
 Activation = Literal["tanh", "relu"]
+Body = Literal["none", "nature"]
+Precision = Literal["float32", "bfloat16"]
+FILTERS, WIDTHS, STRIDES = (32, 64, 64), (8, 4, 3), (4, 2, 1)  # of the body "nature", Mnih et al. 2015
 LAYER_NORM_EPSILON = 1e-5
 SIGMA = 0.5  # of a noisy network at the start, times the root of a layer's inputs
 
@@ -73,6 +76,13 @@ class Network:
         input_scale: factor for every input, one for all or one each. It travels with the network's shape.
         layer_norm: normalise each layer's activity (no learned factors) before the activation.
         noisy: every weight and bias has a second number, the sigma of its noise; they follow after all the others.
+        body: what observations go through before the trunk: `"none"`, or the convolutions `"nature"` (see
+            `convolutions`), which take pictures (C, H, W).
+        image: shape of an observation (C, H, W), for a body.
+        precision: of what layers are computed in; weights are float32. Networks without a body know float32 alone.
+
+    Raises:
+        ValueError: `input_scale` or `image` does not fit.
     """
 
     inputs: int
@@ -82,34 +92,84 @@ class Network:
     input_scale: tuple[float, ...] = (1.0,)
     layer_norm: bool = False
     noisy: bool = False
+    body: Body = "none"
+    image: tuple[int, ...] = ()
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
+        if self.body != "none" and (len(self.image) != 3 or min(self._sides(self.image)[-1]) < 1):
+            raise ValueError(f'body = "{self.body}": needs pictures (channels, 36, 36) or larger, got {self.image}')
         if len(self.input_scale) not in (1, self.inputs):
             raise ValueError(f"input_scale: expected 1 or {self.inputs} factors, got {len(self.input_scale)}")
 
     @property
     def parameters(self) -> Parameters:
-        """Names and shapes in the order of the flat vector: per layer its weights (in, out), then its bias (out,)."""
+        """Names and shapes in the order of the flat vector: per layer its weights (in, out), then its bias (out,).
+
+        The weights of a convolution are (out, height, width, in).
+        """
         return self.means + tuple((f"{name}.sigma", shape) for name, shape in self.means if self.noisy)
 
     @property
     def means(self) -> Parameters:
         """The same without the sigmas of a noisy network."""
-        chains = [("common", self.inputs, self.common)]
-        trunk = self.common[-1] if self.common else self.inputs
-        chains += [(head, trunk, sizes) for head, sizes in self.heads.items()]
         result: list[tuple[str, tuple[int, ...]]] = []
+        inputs = self.inputs
+        if self.body != "none":
+            channels = (self.image[0], *FILTERS)
+            for index, (fan_in, fan_out, width) in enumerate(zip(channels, FILTERS, WIDTHS, strict=False)):
+                result.append((f"body.{index}.weight", (fan_out, width, width, fan_in)))
+                result.append((f"body.{index}.bias", (fan_out,)))
+            inputs = FILTERS[-1] * int(np.prod(self._sides(self.image)[-1]))
+        chains = [("common", inputs, self.common)]
+        trunk = self.common[-1] if self.common else inputs
+        chains += [(head, trunk, sizes) for head, sizes in self.heads.items()]
         for chain, width, sizes in chains:
             for index, (fan_in, fan_out) in enumerate(zip((width, *sizes), sizes, strict=False)):
                 result.append((f"{chain}.{index}.weight", (fan_in, fan_out)))
                 result.append((f"{chain}.{index}.bias", (fan_out,)))
         return tuple(result)
 
+    @staticmethod
+    def _sides(image: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Height and width after each convolution."""
+        height, width, sides = *image[1:], []
+        for size, stride in zip(WIDTHS, STRIDES, strict=True):
+            height, width = (height - size) // stride + 1, (width - size) // stride + 1
+            sides.append((height, width))
+        return sides
+
+    @property
+    def chains(self) -> tuple[str, ...]:
+        """Names of all chains of layers, as `layers` knows them."""
+        return (*(("body",) if self.body != "none" else ()), "common", *self.heads)
+
+    def _orthogonal(self, seed: int | Sequence[int], gains: Mapping[str, float]) -> Floats:
+        """Saxe et al. 2014, with a gain of sqrt 2 before an activation and 1, or that of `gains`, behind the last."""
+        rng = np.random.default_rng(seed)
+        last = {f"{head}.{len(sizes) - 1}.weight": head for head, sizes in self.heads.items()}
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, shape in self.means:
+            if name.endswith("bias"):
+                arrays[name] = np.zeros(shape)
+                continue
+            rows, columns = (shape[0], int(np.prod(shape[1:])))
+            tall = rng.standard_normal((max(rows, columns), min(rows, columns)), np.float32)
+            q, r = np.linalg.qr(tall)
+            q *= np.sign(np.diag(r))
+            gain = gains.get(last[name], 1.0) if name in last else np.sqrt(2.0)
+            arrays[name] = gain * (q if rows >= columns else q.T).reshape(shape)
+        return flatten(arrays, self.parameters)
+
     def initial(self, seed: int | Sequence[int], gains: Mapping[str, float] | None = None) -> Floats:
         """Fresh weights (P,): Glorot-uniform, biases zero; `gains` shrinks or stretches the last layer of a head.
 
+        With a body they are orthogonal, as usual for pictures.
+
         A noisy network's are uniform within +-1/sqrt(inputs of the layer), all sigmas 0.5/sqrt(inputs of the layer).
         """
+        if self.body != "none":
+            return self._orthogonal(seed, gains or {})
         rng = np.random.default_rng(seed)
         last = {f"{head}.{len(sizes) - 1}.weight": head for head, sizes in self.heads.items()}
         arrays: dict[str, NDArray[Any]] = {}
@@ -149,8 +209,8 @@ class Network:
         return {name: arrays[name] + arrays[f"{name}.sigma"] * noise[name] for name, _ in self.means}
 
     def layers(self, arrays: Mapping[str, Any], chain: str) -> list[tuple[Any, Any]]:
-        """The (weights, bias) pairs of the trunk (`"common"`) or of one head, in order."""
-        sizes = self.common if chain == "common" else self.heads[chain]
+        """The (weights, bias) pairs of the body, the trunk (`"common"`) or one head, in order."""
+        sizes = FILTERS if chain == "body" else self.common if chain == "common" else self.heads[chain]
         return [(arrays[f"{chain}.{index}.weight"], arrays[f"{chain}.{index}.bias"]) for index in range(len(sizes))]
 
 
@@ -222,7 +282,7 @@ class TorchNetwork:
 
     def _layers(self, noise: Mapping[str, torch.Tensor] | None) -> dict[str, list[tuple[torch.Tensor, torch.Tensor]]]:
         arrays = self.network.perturbed(self._leaves, noise)
-        return {chain: self.network.layers(arrays, chain) for chain in ("common", *self.network.heads)}
+        return {chain: self.network.layers(arrays, chain) for chain in self.network.chains}
 
     def resample(self, rng: np.random.Generator) -> None:
         """Draw the noise of a noisy network anew; before the first time there is none."""
@@ -295,10 +355,13 @@ class NumpyGradients:
     @staticmethod
     def fits(network: Network) -> bool:
         """Whether it can be used for such a network."""
-        return not (network.noisy or network.layer_norm)
+        return not (network.noisy or network.layer_norm or network.body != "none")
 
-    def forward(self, observation: NDArray[Any]) -> dict[str, Floats]:
-        """Outputs (N, outputs) of each head for flattened observations (N, O); valid until the next call."""
+    def forward(self, observation: NDArray[Any], graded: int | None = None) -> dict[str, Floats]:  # noqa: ARG002
+        """Outputs (N, outputs) of each head for flattened observations (N, O); valid until the next call.
+
+        How many of them `backward` will be told of, `graded`, makes no difference here.
+        """
         self._provide(len(observation))
         np.multiply(observation, self._scale, out=self._input[: len(observation)], casting="unsafe")
         for here in self._blocks(len(observation)):

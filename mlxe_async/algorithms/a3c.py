@@ -241,9 +241,9 @@ class A3C(SoftmaxActor):
     def set_weights(self, flat: Floats) -> None:
         """Learn on from these weights; the optimiser's memory starts empty."""
         weights, self._moments = self._split(flat)
-        self._learned = self._target = TorchNetwork(self.network, weights, self._device)
+        self._learned = self._target = self._learnable(weights, self._device)
         if self.settings.target != "every_update":
-            self._target = TorchNetwork(self.network, weights, self._device)
+            self._target = self._learnable(weights, self._device)
         self._followed = -1  # no version is: the first update follows
         self._average = self._learned.flat.clone()
         self._optimiser = FlatOptimiser(self.settings.optimiser, self._learned.flat, self._learned.gradient, eps=1e-7)

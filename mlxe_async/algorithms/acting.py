@@ -1,4 +1,4 @@
-"""What executors and evaluators use of an actor-critic for discrete actions; numpy alone.
+"""What executors and evaluators use of an actor-critic for discrete actions; numpy alone, but for pictures.
 
 The flat vector that is published holds the network's weights and then, where observations are normalised, the moments
 they are normalised by, so that both travel under one version. A noisy network's actions are chosen under noise that is
@@ -16,8 +16,9 @@ from mlxe_async.algorithms.exploration import ExplorationFields, epsilon, mixtur
 from mlxe_async.algorithms.fields import ActorCriticFields
 from mlxe_async.algorithms.interface import ActingClock, Rows, flat_observations
 from mlxe_async.algorithms.states import Resumes
+from mlxe_async.convolutions import PictureActor, PictureGradients, PictureNetwork
 from mlxe_async.maths import categorical, normaliser
-from mlxe_async.networks import Floats, Network, NumpyNetwork, parameter_count
+from mlxe_async.networks import Floats, Network, NumpyGradients, NumpyNetwork, TorchNetwork, parameter_count
 from mlxe_async.rows import Array, Spaces
 
 Evaluated = Callable[[str, Array], Floats]
@@ -50,8 +51,11 @@ class SoftmaxActor(Resumes):
         self._explore = explore or ExplorationFields.model_validate({})
         inputs = int(np.prod(spaces.observation_shape))
         heads = {"policy": (*fields.policy, spaces.actions), "value": (*fields.value, values)}
-        look = (fields.activation, fields.input_scale, fields.layer_norm, self._explore.noisy)
-        self.network = Network(inputs, fields.common, heads, *look)
+        look = (fields.activation, fields.input_scale, fields.layer_norm, self._explore.noisy, fields.body)
+        try:
+            self.network = Network(inputs, fields.common, heads, *look, spaces.observation_shape, fields.precision)
+        except ValueError as error:
+            raise ValueError(f"algorithm.{error}") from error
         self._weights = parameter_count(self.network.parameters)
         self.parameters = self.network.parameters + (normaliser.parameters(inputs) if self._normalises else ())
 
@@ -106,12 +110,28 @@ class SoftmaxActor(Resumes):
     def _evaluator(self, flat: Floats, noise: Any = None) -> Evaluated:
         """A head's outputs (..., B, outputs) for raw observations, for one version (P,) or several (V, P)."""
         weights, moments = self._split(flat)
+        if self.network.body != "none":
+            actor = PictureActor(self.network, weights)
+            return lambda head, obs: actor(head, flat_observations(obs, self.spaces))
         network = NumpyNetwork(self.network, weights, noise)
         if moments is None and len(self.spaces.observation_shape) == 1:
             return network  # observations are shown as they are, without the cost of asking in every step
         if moments and flat.ndim == 2:
             moments = normaliser.Moments(moments.mean[:, None], moments.variance[:, None], moments.rows)
         return lambda head, obs: network(head, shown(flat_observations(obs, self.spaces), moments))
+
+    def _learnable(self, weights: Floats, device: str) -> TorchNetwork:
+        """The network with gradients."""
+        kind = TorchNetwork if self.network.body == "none" else PictureNetwork
+        return kind(self.network, weights, device)
+
+    def _quick_gradients(self, learned: TorchNetwork) -> NumpyGradients | PictureGradients | None:
+        """What differentiates a network faster than autograd alone; None where there is no such thing."""
+        if learned.flat.device.type != "cpu":
+            return None
+        if isinstance(learned, PictureNetwork):
+            return PictureGradients(learned)
+        return NumpyGradients(learned) if NumpyGradients.fits(self.network) else None
 
     def _split(self, flat: Floats) -> tuple[Floats, normaliser.Moments | None]:
         """The network's weights and, if observations are normalised, the moments that travel with them."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mlxe_async.algorithms.interface import STAYS, Priorities
-from mlxe_async.networks import Activation
+from mlxe_async.networks import Activation, Body, Precision
 from mlxe_async.optimisers import OptimiserKind
 
 Factor = Literal["age", "risk", "td"]
@@ -19,6 +19,15 @@ class ActorCriticFields(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    body: Body = Field(
+        "none",
+        description="nature: three convolutions before all layers, for pictures; none: observations as they are.",
+        json_schema_extra=STAYS,
+    )
+    precision: Precision = Field(
+        "float32",
+        description="bfloat16 computes convolutions and their layers faster and coarser; weights stay float32.",
+    )
     common: Sizes = Field(
         (),
         description="Layers that actor and critic share; more let them learn from each other.",
@@ -46,6 +55,22 @@ class ActorCriticFields(BaseModel):
     normalise: bool = Field(
         False, description="Show the network (obs - mean) / deviation of what was seen so far.", json_schema_extra=STAYS
     )
+
+    @model_validator(mode="after")
+    def _fits_the_body(self) -> ActorCriticFields:
+        if self.body == "none":
+            if self.precision != "float32":
+                raise ValueError(
+                    'precision = "bfloat16" needs body = "nature": small layers are evaluated by numpy, which has no '
+                    "bfloat16, and would gain nothing"
+                )
+            return self
+        odd = {"normalise": self.normalise, "layer_norm": self.layer_norm, "noisy": getattr(self, "noisy", False)}
+        for name in (name for name, is_on in odd.items() if is_on):
+            raise ValueError(f'body = "{self.body}" needs {name} = false: it is for layers without convolutions')
+        if self.input_scale != (1.0,):
+            raise ValueError(f'body = "{self.body}" needs input_scale = [1.0]: pixels are brought to 0 ... 1 anyway')
+        return self
 
 
 class ValueNetworkFields(BaseModel):

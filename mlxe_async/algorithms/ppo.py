@@ -25,8 +25,9 @@ from pydantic import BaseModel, Field
 from mlxe_async.algorithms.acting import SoftmaxActor, shown
 from mlxe_async.algorithms.fields import ActorCriticFields
 from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Priorities, Rows, flat_observations
+from mlxe_async.convolutions import PictureGradients
 from mlxe_async.maths import annealing, correction, gradients, normaliser, returns, rollouts
-from mlxe_async.networks import Floats, NumpyGradients, TorchNetwork
+from mlxe_async.networks import Floats, NumpyGradients
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array, Column, Spaces
 
@@ -160,14 +161,14 @@ class PPO(SoftmaxActor):
         for part in np.array_split(np.arange(columns), parts):
             yield {name: column[:, part[0] : part[-1] + 1] for name, column in batch.items()}
 
-    def _step_at_once(self, batch: Rows, rate: float, quick: NumpyGradients) -> torch.Tensor:
+    def _step_at_once(self, batch: Rows, rate: float, quick: NumpyGradients | PictureGradients) -> torch.Tensor:
         """One step on all rows, by one evaluation of the network: its values make the advantages, its loss the step."""
         s, torch, valid = self.settings, self._torch, batch["valid"].astype(bool)
         ends, ended = rollouts.ends(batch), batch["terminated"].astype(bool)
         # Where the next row is the next step its value is there; elsewhere the network is shown what would have come.
         missing = ends & ~ended & valid
         seen = self._seen(batch["obs"]).reshape(-1, self.network.inputs)
-        outputs = quick.forward(np.concatenate([seen, self._seen(batch["next_obs"][missing])]))
+        outputs = quick.forward(np.concatenate([seen, self._seen(batch["next_obs"][missing])]), valid.size)
         value = outputs["value"][: valid.size, 0].reshape(valid.shape)
         next_value = np.zeros_like(value)
         next_value[:-1] = value[1:]
@@ -198,7 +199,7 @@ class PPO(SoftmaxActor):
     def _prepare(self, batch: Rows) -> dict[str, torch.Tensor]:
         """The valid rows (N, ...) of rollouts (T, B, ...), with `advantage` and the critic's `target`."""
         s, valid = self.settings, batch["valid"].astype(bool)
-        obs, next_obs = (self._tensor(self._seen(batch[name])) for name in ("obs", "next_obs"))
+        obs, next_obs = self._learned.tensors({n: self._seen(batch[n]) for n in ("obs", "next_obs")}).values()
         value, next_value = (self._values(seen) for seen in (obs, next_obs))
         ended, ends = batch["terminated"].astype(bool), rollouts.ends(batch)
         arrays = (batch["reward"], value, next_value, ended, ends)
@@ -242,7 +243,6 @@ class PPO(SoftmaxActor):
     def set_weights(self, flat: Floats) -> None:
         """Learn on from these weights and this normalisation; the optimiser's memory starts empty."""
         weights, self._moments = self._split(flat)
-        self._learned = TorchNetwork(self.network, weights, self._device)
-        fits = self._device == "cpu" and NumpyGradients.fits(self.network)
-        self._gradients = NumpyGradients(self._learned) if fits else None
+        self._learned = self._learnable(weights, self._device)
+        self._gradients = self._quick_gradients(self._learned)
         self._optimiser = FlatOptimiser("adam", self._learned.flat, self._learned.gradient, eps=1e-5)

@@ -77,6 +77,27 @@ class Stop(Table):
     )
 
 
+class Atari(Table):
+    """`[task.atari]`: how games of the Arcade Learning Environment, `task.env = "ALE/..."`, are shown."""
+
+    preprocess: bool = Field(
+        default=True, description="84 x 84 grey pictures, several at a time; false leaves the game to your wrappers."
+    )
+    frame_skip: int = Field(
+        default=4, ge=1, le=60, description="Frames for which an action is repeated; the last two are merged."
+    )
+    stack: int = Field(default=4, ge=1, le=64, description="Pictures in one observation; more show longer movements.")
+    noop_max: int = Field(
+        default=30, ge=0, le=10_000, description="Episodes begin with up to so many frames of doing nothing."
+    )
+    sticky: float = Field(
+        default=0.0, ge=0, lt=1, description="Chance that a frame repeats the last action instead; 0.25 is harder."
+    )
+    life_loss_ends: bool = Field(
+        default=False, description="In training a lost life ends the episode; tests always play on."
+    )
+
+
 class Task(Table):
     """`[task]`: the environment."""
 
@@ -113,6 +134,11 @@ class Task(Table):
         description="native steps all environments of an executor by one call, which needs gymnasium's own vector of "
         "them and is many times faster, with other episodes; auto: where there is one.",
     )
+    clip_rewards: bool = Field(
+        default=False,
+        description="Learn from rewards cut to -1 and 1, as usual for Atari games; results and tests count them whole.",
+    )
+    atari: Atari = Field(default_factory=Atari, description="How Atari games are shown.")
 
 
 class _AnySchedule(Table):

@@ -34,7 +34,7 @@ _KEYS: dict[Effect, dict[str, str]] = {
     },
     "allowed": {
         "run": "python_path",
-        "task": "max_episode_steps adverse_starts shaped_reward mirror vectorize",
+        "task": "max_episode_steps adverse_starts shaped_reward mirror vectorize clip_rewards",
         "schedule": "kind executors sync rollout_steps flavour unfinished max_rollouts max_policy_lag "
         "updates_per_publish max_owed_updates",
         "learner": "device threads promote_best",
@@ -44,7 +44,7 @@ _KEYS: dict[Effect, dict[str, str]] = {
     },
     "forbidden": {
         "run": "seed",
-        "task": "env kwargs wrappers squared_position features",
+        "task": "env kwargs wrappers squared_position features atari",
         "schedule": "envs_per_executor",
         "algorithm": "name",
     },

@@ -23,7 +23,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from mlxe_async.errors import TaskError
 from mlxe_async.rows import Spaces
-from mlxe_async.tasks import cartpole
+from mlxe_async.tasks import atari, cartpole
 from mlxe_async.tasks.help import TaskAids, declared_by
 from mlxe_async.tasks.hostile import words_of
 
@@ -33,8 +33,9 @@ _ENTRY = re.compile(rf"(?P<module>{_MODULE}):(?P<name>[A-Za-z_]\w*)", re.ASCII)
 
 _EXTRAS = {
     "box2d": "gymnasium[box2d]",
-    "ale_py": "gymnasium[atari]",
-    "ale": "gymnasium[atari]",
+    "ale_py": atari.EXTRA,
+    "ale": atari.EXTRA,
+    "cv2": atari.EXTRA,
     "mujoco": "gymnasium[mujoco]",
     "pygame": "gymnasium[classic-control]",
     "jax": "gymnasium[jax]",
@@ -61,6 +62,8 @@ class TaskSettings:
         mirror: declare the task's symmetry, on CartPole left and right.
         features: append the inputs that the environment declares (see `help`).
         vectorize: `"single"`, `"native"` or `"auto"`: how executors step several (see `native`).
+        clip_rewards: learn from rewards cut to [-1, 1]; returns that are reported are of the environment's own.
+        atari: how games of the Arcade Learning Environment are shown (see `atari`).
     """
 
     env: str
@@ -73,6 +76,8 @@ class TaskSettings:
     mirror: bool = False
     features: bool = False
     vectorize: str = "single"
+    clip_rewards: bool = False
+    atari: atari.AtariSettings = dataclasses.field(default_factory=atari.AtariSettings)
 
     @classmethod
     def from_mapping(cls, task: Mapping[str, Any]) -> TaskSettings:
@@ -83,7 +88,13 @@ class TaskSettings:
             raise TaskError(f"task: {'unknown keys ' + ', '.join(unknown) if unknown else 'env is missing'}")
         given = {key: value for key, value in task.items() if value is not None}
         given["wrappers"] = tuple(given.get("wrappers", ()))
+        given["atari"] = atari.AtariSettings(**given.get("atari", {}))
         return cls(**given)
+
+    @property
+    def is_preprocessed(self) -> bool:
+        """Whether this is an Atari game, shown as `[task.atari]` says."""
+        return self.atari.preprocess and atari.is_atari(self.env)
 
     @property
     def aids(self) -> tuple[str, ...]:
@@ -110,14 +121,16 @@ def find_spec(env_id: str) -> EnvSpec:
         found: Any = getattr(module, name, None)
         if name not in gymnasium.registry and _is_kind(found, gymnasium.Env):
             return EnvSpec(id=f"{name}-v0", entry_point=found)
+    if atari.is_atari(name) and name not in gymnasium.registry:
+        atari.provide(name)
     spec = gymnasium.registry.get(name)
     if spec is None:
         raise TaskError(_unknown(name))
     return spec
 
 
-def make(task: TaskSettings, spec: EnvSpec | None = None) -> gymnasium.Env[Any, Any]:
-    """One environment with the user's wrappers, without a time limit.
+def make(task: TaskSettings, spec: EnvSpec | None = None, *, evaluation: bool = False) -> gymnasium.Env[Any, Any]:
+    """One environment with the user's wrappers, without a time limit; in an evaluation lives do not count as episodes.
 
     Raises:
         TaskError: the id is unknown or a package is missing.
@@ -128,7 +141,10 @@ def make(task: TaskSettings, spec: EnvSpec | None = None) -> gymnasium.Env[Any, 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            env = gymnasium.make(bare, max_episode_steps=-1, **dict(task.kwargs))
+            kwargs = atari.single_kwargs(task.atari, task.kwargs) if task.is_preprocessed else dict(task.kwargs)
+            env = gymnasium.make(bare, max_episode_steps=-1, **kwargs)
+            if task.is_preprocessed:
+                env = atari.preprocessed(env, task.atari, evaluation=evaluation)
         except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
             raise TaskError(f"task.env: {_missing(task.env, error)}") from error
         for entry in task.wrappers:

@@ -28,7 +28,7 @@ from gymnasium.vector import AutoresetMode
 
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.rows import Array
-from mlxe_async.tasks import checks
+from mlxe_async.tasks import atari, checks
 from mlxe_async.tasks.hostile import described, trace_of, words_of
 from mlxe_async.tasks.making import TaskSettings, find_spec, make, read_spaces
 from mlxe_async.tasks.vector import Step, VectorTask
@@ -119,7 +119,8 @@ class NativeTask:
             EnvironmentFault: the vector raised or broke its contract; `rebuild` it.
         """
         self._seed, self._ticks = seed, 0
-        answer = self._guarded("reset", lambda: self._vector.reset(seed=seed))
+        # Vectors made of C++ take 32 bits, and count up from there.
+        answer = self._guarded("reset", lambda: self._vector.reset(seed=seed % (2**31 - self.count)))
         try:
             obs = self._taken(checks.two(answer)[0])
             self._check_finite(obs)
@@ -181,6 +182,8 @@ class NativeTask:
             if not np.isfinite(seen).all():
                 env = int(np.flatnonzero(~np.isfinite(seen))[0])
                 raise checks.Broken(f"reward of environment {env} as shaped: expected a finite number, got {seen[env]}")
+        if self._task.clip_rewards:
+            seen = np.clip(seen, -1, 1)
         self._acting = start
         ok = ~began if self._mode == AutoresetMode.NEXT_STEP else np.ones(self.count, dtype=bool)
         return Step(next_obs, seen, raw, terminated, truncated, ok, [], [], start, began)
@@ -250,6 +253,8 @@ class NativeTask:
         kwargs = dict(self._task.kwargs)
         known = inspect.signature(creator).parameters
         limit = self._task.max_episode_steps
+        if self._task.is_preprocessed:
+            kwargs, limit = atari.vector_kwargs(self._task.atari, kwargs, limit), None
         if limit is not None and limit != self._spec.max_episode_steps:
             if "max_episode_steps" not in known:
                 raise TaskError(

@@ -64,7 +64,7 @@ class VectorTask:
 
     Args:
         task: the `[task]` table: `env`, and optionally `kwargs`, `max_episode_steps`, `wrappers`, `adverse_starts`,
-            `shaped_reward`, `squared_position`, `mirror`, `features`.
+            `shaped_reward`, `squared_position`, `mirror`, `features`, `clip_rewards`, `atari`.
         count: B, how many environments.
         evaluation: leave starts and rewards as the environment has them. Features stay: the network needs them.
         max_episode_steps: truncate after so many steps, instead of what `task` or the registry says.
@@ -105,6 +105,7 @@ class VectorTask:
         self._limit = self.max_episode_steps or math.inf
         self._adverse = self._task.adverse_starts and not evaluation
         self._shaped = self._task.shaped_reward and not evaluation
+        self._clipped, self._evaluation = self._task.clip_rewards and not evaluation, evaluation
         self._envs: list[gymnasium.Env[Any, Any]] = []
         self._seeds: list[int | None] = [None] * count
         self._steps = [0] * count
@@ -285,6 +286,8 @@ class VectorTask:
                     seen[i] = 0.0
                 ended = [i for i in ended if ok[i]]
             self._seen[ok] = next_obs[ok]
+        if self._clipped:
+            np.clip(seen, -1, 1, out=seen)
         flags = (np.array(terminated), np.array(truncated), np.array(ok))
         return Step(next_obs, seen, np.array(rewards), *flags, ended, faults)
 
@@ -375,7 +378,7 @@ class VectorTask:
 
     def _made(self, index: int) -> gymnasium.Env[Any, Any]:
         try:
-            return self._wrap(make(self._task, self.spec))
+            return self._wrap(make(self._task, self.spec, evaluation=self._evaluation))
         except TaskError:
             raise
         except BaseException as error:  # noqa: BLE001 - see reset

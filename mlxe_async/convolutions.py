@@ -1,0 +1,170 @@
+"""Networks that look at pictures: three convolutions, then the layers of a `Network`; all of it computed by torch.
+
+The convolutions are those of Mnih et al. 2015: 32 of 8 x 8 every 4 pixels, 64 of 4 x 4 every 2, 64 of 3 x 3. Pictures
+arrive as they are stored, flattened bytes, and become numbers on the device they are computed on; the 1/255 that brings
+them to [0, 1] is multiplied into the first layer, which is smaller. Channels are the last axis in memory, weights
+included. With `precision = "bfloat16"` layers are computed in bfloat16 from weights that are kept, added to and
+published in float32; what the heads say is float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxe_async.networks import STRIDES, Floats, Network, TorchNetwork, unflatten
+
+if TYPE_CHECKING:
+    import torch
+
+PIXEL_SCALE = 1 / 255
+Layers = dict[str, list[tuple[Any, Any]]]
+
+
+def _prepared(network: Network, chains: Layers) -> Layers:
+    """The layers as they are computed with: of the network's precision, convolutions (out, in, height, width)."""
+    import torch
+
+    dtype = torch.bfloat16 if network.precision == "bfloat16" else torch.float32
+    result = {chain: [(w.to(dtype), b.to(dtype)) for w, b in layers] for chain, layers in chains.items()}
+    first, bias = chains["body"][0]
+    result["body"][0] = ((first * PIXEL_SCALE).to(dtype), bias.to(dtype))
+    result["body"] = [(weight.permute(0, 3, 1, 2), bias) for weight, bias in result["body"]]
+    return result
+
+
+def _evaluated(network: Network, chains: Layers, observation: torch.Tensor, heads: tuple[str, ...]) -> list[Any]:
+    """Outputs (M, outputs) float32 of the heads for flattened pictures (M, O) by prepared layers."""
+    import torch
+    from torch.nn.functional import conv2d
+
+    activate = torch.tanh_ if network.activation == "tanh" else torch.relu_
+    x = observation.view(len(observation), *network.image).to(chains["body"][0][0].dtype)
+    x = x.contiguous(memory_format=torch.channels_last)
+    for (weight, bias), stride in zip(chains["body"], STRIDES, strict=True):
+        x = activate(conv2d(x, weight, bias, stride))
+    x = x.permute(0, 2, 3, 1).reshape(len(x), -1)
+    for weight, bias in chains["common"]:
+        x = activate(torch.addmm(bias, x, weight))
+    outputs = []
+    for head in heads:
+        y = x
+        *hidden, (last, last_bias) = chains[head]
+        for weight, bias in hidden:
+            y = activate(torch.addmm(bias, y, weight))
+        outputs.append(torch.addmm(last_bias, y, last).float())
+    return outputs
+
+
+class PictureActor:
+    """Evaluates a network of pictures without gradients; numpy in, numpy out, as `NumpyNetwork` does.
+
+    Args:
+        network: the shape.
+        flat: weights (P,), or a stack (V, P) of V versions evaluated on observations (V, B, O); copied.
+        threads: of torch, for the whole process.
+    """
+
+    def __init__(self, network: Network, flat: Floats, threads: int = 1) -> None:
+        self.network, self._flats, self._threads = network, np.array(flat, np.float32), threads
+        self._versions: list[Layers] | None = None
+
+    def __call__(self, head: str, observation: NDArray[Any]) -> Floats:
+        """One head's output (..., B, outputs) for flattened observations (..., B, O)."""
+        import torch
+
+        if self._versions is None:  # only now: who never acts, such as the probe, does not wait for torch
+            torch.set_num_threads(self._threads)
+            self._versions = [self._layers(flat) for flat in np.atleast_2d(self._flats)]
+        with torch.no_grad():
+            several = observation if self._flats.ndim == 2 else observation[None]
+            outputs = [
+                _evaluated(self.network, chains, torch.from_numpy(np.ascontiguousarray(seen)), (head,))[0].numpy()
+                for chains, seen in zip(self._versions, several, strict=True)
+            ]
+        return np.stack(outputs) if self._flats.ndim == 2 else outputs[0]
+
+    def _layers(self, flat: Floats) -> Layers:
+        import torch
+
+        arrays = unflatten(torch.from_numpy(flat), self.network.parameters)
+        return _prepared(self.network, {chain: self.network.layers(arrays, chain) for chain in self.network.chains})
+
+
+class PictureNetwork(TorchNetwork):
+    """A network of pictures with gradients; see `TorchNetwork`."""
+
+    def __call__(self, observation: torch.Tensor, *heads: str) -> tuple[torch.Tensor, ...]:
+        """The named heads' outputs (M, outputs) for flattened pictures (M, O), bytes or floats."""
+        return self.evaluated(self.prepared(), observation, heads)
+
+    def prepared(self) -> Layers:
+        """The layers as they are computed with, which several calls of `evaluated` may share."""
+        return _prepared(self.network, self._chains)
+
+    def evaluated(self, layers: Layers, observation: torch.Tensor, heads: tuple[str, ...]) -> tuple[torch.Tensor, ...]:
+        """The heads' outputs by prepared layers."""
+        return tuple(_evaluated(self.network, layers, observation, heads))
+
+    def tensors(self, rows: Mapping[str, NDArray[Any]]) -> dict[str, torch.Tensor]:
+        """As `TorchNetwork.tensors`, pictures as the bytes they are."""
+        import torch
+
+        pictures = [name for name, column in rows.items() if column.dtype == np.uint8 and column.ndim > 1]
+        known = super().tensors({name: column for name, column in rows.items() if name not in pictures})
+        return known | {name: torch.as_tensor(rows[name], device=self.flat.device) for name in pictures}
+
+
+class PictureGradients:
+    """Outputs and gradients for many pictures, a block of rows at a time; the verbs of `NumpyGradients`.
+
+    What a block leaves between its layers stays in the memory that the last one gave back: for all rows together torch
+    would ask the system for fresh pages each time, which costs as much as half of the arithmetic.
+
+    Args:
+        learned: the network; its weights are read and its `gradient` is added to, both in place.
+    """
+
+    BLOCK = 128
+
+    def __init__(self, learned: PictureNetwork) -> None:
+        self.network, self._learned = learned.network, learned
+        self._outputs: list[tuple[torch.Tensor, ...]] = []
+
+    def forward(self, observation: NDArray[Any], graded: int | None = None) -> dict[str, Floats]:
+        """Outputs (N, outputs) of each head for flattened pictures (N, O); `backward` will tell of the first ones.
+
+        Args:
+            observation: the pictures.
+            graded: how many of them; left out, all.
+        """
+        import torch
+
+        graded, heads = len(observation) if graded is None else graded, tuple(self.network.heads)
+        self._outputs, outputs, layers = [], [], self._learned.prepared()
+        for start in range(0, len(observation), self.BLOCK):
+            seen = torch.from_numpy(observation[start : min(start + self.BLOCK, len(observation))])
+            with torch.set_grad_enabled(start < graded):
+                found = self._learned.evaluated(layers, seen, heads)
+            if start < graded:
+                self._outputs.append(found)
+            outputs.append([output.detach() for output in found])
+        return {head: torch.cat(parts).numpy() for head, parts in zip(heads, zip(*outputs, strict=True), strict=True)}
+
+    def backward(self, gradients: Mapping[str, NDArray[Any]]) -> None:
+        """Add to the network's gradient what follows from the loss's gradients by each head's outputs (M, outputs)."""
+        import torch
+
+        done = 0
+        while self._outputs:
+            found, after = self._outputs.pop(0), []
+            for head, output in zip(self.network.heads, found, strict=True):
+                gradient = torch.zeros_like(output)
+                known = torch.from_numpy(np.ascontiguousarray(gradients[head][done : done + len(output)]))
+                gradient[: len(known)] = known
+                after.append(gradient)
+            torch.autograd.backward(found, after, retain_graph=bool(self._outputs))  # the layers are shared
+            done += len(found[0])
