@@ -231,5 +231,7 @@ class Appraising(Protocol):
 
 def flat_observations(obs: NDArray[Any], spaces: Spaces) -> NDArray[Any]:
     """Observations (..., *O) with the observation's axes merged into one: (..., prod O)."""
+    if len(spaces.observation_shape) == 1:
+        return obs
     lead = obs.ndim - len(spaces.observation_shape)
-    return obs if len(spaces.observation_shape) == 1 else obs.reshape((*obs.shape[:lead], -1))
+    return obs.reshape((*obs.shape[:lead], int(np.prod(spaces.observation_shape))))

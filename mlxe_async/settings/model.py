@@ -329,6 +329,12 @@ class Evaluation(Table):
     """`[evaluation]`: tests of frozen versions with the greedy policy, apart from training."""
 
     enabled: bool = Field(default=False, description="Test a version whenever a training episode finished.")
+    interval_steps: int = Field(
+        default=0,
+        ge=0,
+        le=10**15,
+        description="Environment steps of training between two tests at least; more leave the cores to learning.",
+    )
     rule: Literal["cap", "mean_return"] = Field(
         default="cap",
         description="Pass if all episodes reach max_episode_steps, or if their mean return reaches threshold.",

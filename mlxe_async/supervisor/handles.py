@@ -603,6 +603,7 @@ class EvaluatorHandle:
         parameters: number of weights P.
         judge: decides what counts as solved.
         in_flight: most versions under test at once.
+        interval_steps: environment steps of training between two versions that are taken up, at least.
         judged: called with each version that was tested, its weights (P,) and its mean return; not after a fault.
         solved: called once with the version and weights that count as solved.
     """
@@ -617,6 +618,7 @@ class EvaluatorHandle:
         parameters: int,
         judge: SolvedJudge,
         in_flight: int,
+        interval_steps: int = 0,
         judged: Callable[[int, Array, float], None],
         solved: Callable[[int, Array], None],
     ) -> None:
@@ -627,17 +629,22 @@ class EvaluatorHandle:
         self._judged = judged
         self._under_test: dict[int, Array] = {}
         self._in_flight = 0
-        self._last_episode = self._last_version = 0
+        self._interval_steps = interval_steps
+        self._last_episode = self._last_version = self._last_steps = 0
         self._is_solved = False
-        self._before: dict[int, tuple[int, int]] = {}  # versions under test -> the clocks before they were taken up
+        self._before: dict[
+            int, tuple[int, int, int]
+        ] = {}  # versions under test -> the clocks before they were taken up
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Facts, and weights that may still turn out to have solved the task, as of before the tests under way."""
-        last_episode, last_version = next(iter(self._before.values()), (self._last_episode, self._last_version))
+        now = (self._last_episode, self._last_version, self._last_steps)
+        last_episode, last_version, last_steps = next(iter(self._before.values()), now)
         facts = {
             "tests": self.tests,
             "last_episode": last_episode,
             "last_version": last_version,
+            "last_steps": last_steps,
             "is_solved": self._is_solved,
             "streak": self._judge.streak,
         }
@@ -647,6 +654,7 @@ class EvaluatorHandle:
         """Go on from there; what was being tested is tested again, or a later version is."""
         self.tests, self._is_solved = facts["tests"], facts["is_solved"]
         self._last_episode, self._last_version = facts["last_episode"], facts["last_version"]
+        self._last_steps = facts.get("last_steps", 0)
         self._judge.go_on(facts["streak"])
         self._under_test = {int(version): flat for version, flat in arrays.items()}
 
@@ -675,6 +683,7 @@ class EvaluatorHandle:
         newest = self._weights.latest()
         return (
             self._crew.counters.episodes > self._last_episode
+            and self._crew.counters.env_steps >= self._last_steps + self._interval_steps
             and newest > self._last_version
             and self._in_flight < self._most
         )
@@ -706,9 +715,10 @@ class EvaluatorHandle:
         if version is None or version <= self._last_version:
             return None
         self._tested.publish(flat)
-        self._before[version] = (self._last_episode, self._last_version)
+        self._before[version] = (self._last_episode, self._last_version, self._last_steps)
         self._under_test[version] = flat
         self._last_episode, self._last_version = self._crew.counters.episodes, version
+        self._last_steps = self._crew.counters.env_steps
         return version
 
     def _hear(self, verdict: dict[str, Any]) -> None:

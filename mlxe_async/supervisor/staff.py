@@ -104,6 +104,7 @@ class Staff:
             parameters=blueprint.parameters,
             judge=SolvedJudge(settings.evaluation.passes),
             in_flight=settings.evaluation.in_flight,
+            interval_steps=settings.evaluation.interval_steps,
             judged=judged,
             solved=solved,
         )

@@ -35,7 +35,7 @@ _EXTRAS = {
     "box2d": "gymnasium[box2d]",
     "ale_py": atari.EXTRA,
     "ale": atari.EXTRA,
-    "cv2": atari.EXTRA,
+    "opencv": atari.EXTRA,
     "mujoco": "gymnasium[mujoco]",
     "pygame": "gymnasium[classic-control]",
     "jax": "gymnasium[jax]",

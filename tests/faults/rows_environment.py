@@ -566,7 +566,7 @@ def _(case):
 UNKNOWN = {
     "CartPol-v1": "did you mean CartPole-v1",
     "LunarLander-v3": "gymnasium[box2d]",
-    "ALE/Pong-v5": "gymnasium[atari]",
+    "ALE/NoSuchGame-v5": "mlxe_async[atari]",
     "CartPole-v99": "CartPole-v1",
     "no_such_module:Env-v0": "no_such_module",
     "breaks_at_import:Env-v0": "a word of its own",

@@ -190,3 +190,16 @@ def test_closing_twice_is_harmless():
 def test_a_table_with_missing_or_unknown_keys_is_refused(task):
     with pytest.raises(TaskError, match=r"env is missing|unknown keys envv"):
         VectorTask(task, 1)
+
+
+def test_rewards_are_cut_for_learning_and_whole_in_tests():
+    push = np.zeros((1, 1), np.float32)
+    for evaluation in (False, True):
+        vector = VectorTask({"env": "Pendulum-v1", "clip_rewards": True}, 1, evaluation=evaluation)
+        vector.reset(0, seed=0)
+        steps = [vector.step(push) for _ in range(20)]
+        raw = np.concatenate([step.raw_reward for step in steps])
+        assert raw.min() < -1 < raw.max()
+        seen = np.concatenate([step.reward for step in steps])
+        np.testing.assert_allclose(seen, raw if evaluation else np.clip(raw, -1, 1), rtol=1e-6)
+        vector.close()
