@@ -9,7 +9,7 @@ published in float32; what the heads say is float32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,25 +134,29 @@ class PictureGradients:
         self.network, self._learned = learned.network, learned
         self._outputs: list[tuple[torch.Tensor, ...]] = []
 
-    def forward(self, observation: NDArray[Any], graded: int | None = None) -> dict[str, Floats]:
-        """Outputs (N, outputs) of each head for flattened pictures (N, O); `backward` will tell of the first ones.
+    def forward(self, observation: NDArray[Any], ungraded: NDArray[Any] | None = None) -> dict[str, Floats]:
+        """Outputs (N, outputs) of each head for flattened pictures (N, O).
 
         Args:
-            observation: the pictures.
-            graded: how many of them; left out, all.
+            observation: what `backward` will tell of.
+            ungraded: further ones, whose outputs follow after the others.
         """
         import torch
 
-        graded, heads = len(observation) if graded is None else graded, tuple(self.network.heads)
-        self._outputs, outputs, layers = [], [], self._learned.prepared()
+        heads, layers = tuple(self.network.heads), self._learned.prepared()
+        self._outputs = [self._learned.evaluated(layers, seen, heads) for seen in self._blocks(observation)]
+        outputs = list(self._outputs)
+        if ungraded is not None and len(ungraded):
+            with torch.no_grad():
+                outputs += [self._learned.evaluated(layers, seen, heads) for seen in self._blocks(ungraded)]
+        parts = zip(heads, zip(*outputs, strict=True), strict=True)
+        return {head: torch.cat(part).detach().numpy() for head, part in parts}
+
+    def _blocks(self, observation: NDArray[Any]) -> Iterator[torch.Tensor]:
+        import torch
+
         for start in range(0, len(observation), self.BLOCK):
-            seen = torch.from_numpy(observation[start : min(start + self.BLOCK, len(observation))])
-            with torch.set_grad_enabled(start < graded):
-                found = self._learned.evaluated(layers, seen, heads)
-            if start < graded:
-                self._outputs.append(found)
-            outputs.append([output.detach() for output in found])
-        return {head: torch.cat(parts).numpy() for head, parts in zip(heads, zip(*outputs, strict=True), strict=True)}
+            yield torch.from_numpy(observation[start : start + self.BLOCK])
 
     def backward(self, gradients: Mapping[str, NDArray[Any]]) -> None:
         """Add to the network's gradient what follows from the loss's gradients by each head's outputs (M, outputs)."""
@@ -160,11 +164,8 @@ class PictureGradients:
 
         done = 0
         while self._outputs:
-            found, after = self._outputs.pop(0), []
-            for head, output in zip(self.network.heads, found, strict=True):
-                gradient = torch.zeros_like(output)
-                known = torch.from_numpy(np.ascontiguousarray(gradients[head][done : done + len(output)]))
-                gradient[: len(known)] = known
-                after.append(gradient)
+            found = self._outputs.pop(0)
+            here = slice(done, done + len(found[0]))
+            after = [torch.from_numpy(np.ascontiguousarray(gradients[head][here])) for head in self.network.heads]
             torch.autograd.backward(found, after, retain_graph=bool(self._outputs))  # the layers are shared
-            done += len(found[0])
+            done = here.stop

@@ -357,11 +357,15 @@ class NumpyGradients:
         """Whether it can be used for such a network."""
         return not (network.noisy or network.layer_norm or network.body != "none")
 
-    def forward(self, observation: NDArray[Any], graded: int | None = None) -> dict[str, Floats]:  # noqa: ARG002
+    def forward(self, observation: NDArray[Any], ungraded: NDArray[Any] | None = None) -> dict[str, Floats]:
         """Outputs (N, outputs) of each head for flattened observations (N, O); valid until the next call.
 
-        How many of them `backward` will be told of, `graded`, makes no difference here.
+        Args:
+            observation: what `backward` will tell of.
+            ungraded: further ones, whose outputs follow after the others.
         """
+        if ungraded is not None:
+            observation = np.concatenate([observation, ungraded])
         self._provide(len(observation))
         np.multiply(observation, self._scale, out=self._input[: len(observation)], casting="unsafe")
         for here in self._blocks(len(observation)):

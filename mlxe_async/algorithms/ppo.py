@@ -168,7 +168,7 @@ class PPO(SoftmaxActor):
         # Where the next row is the next step its value is there; elsewhere the network is shown what would have come.
         missing = ends & ~ended & valid
         seen = self._seen(batch["obs"]).reshape(-1, self.network.inputs)
-        outputs = quick.forward(np.concatenate([seen, self._seen(batch["next_obs"][missing])]), valid.size)
+        outputs = quick.forward(seen, self._seen(batch["next_obs"][missing]))
         value = outputs["value"][: valid.size, 0].reshape(valid.shape)
         next_value = np.zeros_like(value)
         next_value[:-1] = value[1:]

@@ -228,7 +228,7 @@ class RolloutMemory:
         return {"slots": [int(s) for s in slots], "updates": 1, "rows": int(self._slot["rows"][slots].sum())}
 
     def gather(self, plan: Mapping[str, Any], oldest_version: int | None = None) -> tuple[dict[str, Array], int]:
-        """Copy the rollouts of a plan out as time-major columns (T, B, ...).
+        """The rollouts of a plan as time-major columns (T, B, ...): copies, or views where there is one rollout only.
 
         Each environment of each rollout is one column b; shorter ones repeat their last row, with `valid` (T, B) false.
         Rollouts that hold a row older than `oldest_version` are left out.
@@ -250,6 +250,8 @@ class RolloutMemory:
             pieces.append(_by_environment(rows, self.shape.envs))
         if not pieces:
             return {}, left_out
+        if len(pieces) == 1:
+            return pieces[0], left_out
         longest = max(len(piece["valid"]) for piece in pieces)
         pieces = [{name: _lengthened(name, column, longest) for name, column in piece.items()} for piece in pieces]
         return {name: np.concatenate([piece[name] for piece in pieces], axis=1) for name in pieces[0]}, left_out

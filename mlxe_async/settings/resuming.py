@@ -40,7 +40,8 @@ _KEYS: dict[Effect, dict[str, str]] = {
         "learner": "device threads promote_best",
         "memory": "capacity_rows keep_rows chunk_rows lane_slots",
         "supervision": "nonfinite",
-        "evaluation": "enabled interval_steps rule episodes max_episode_steps screen_steps passes threshold seed in_flight",
+        "evaluation": "enabled interval_steps rule episodes max_episode_steps screen_steps passes threshold seed "
+        "in_flight",
     },
     "forbidden": {
         "run": "seed",

@@ -43,7 +43,7 @@ def test_actor_learner_and_blocks_of_rows_compute_the_network_of_the_paper(monke
     learned = PictureNetwork(net, flat)
     whole = dict(zip(HEADS, learned(torch.from_numpy(seen), *HEADS), strict=True))
     blocks = PictureGradients(learned)
-    outputs = blocks.forward(seen, 7)
+    outputs = blocks.forward(seen[:7], seen[7:])
     actor = PictureActor(net, flat)
     for head in HEADS:
         np.testing.assert_allclose(actor(head, seen), expected[head], atol=1e-5, rtol=1e-4)
@@ -65,6 +65,10 @@ def test_several_versions_side_by_side_equal_each_alone():
     together = PictureActor(net, flats)("policy", seen)
     alone = [PictureActor(net, flat)("policy", one) for flat, one in zip(flats, seen, strict=True)]
     np.testing.assert_array_equal(together, np.stack(alone))
+    algorithm = load_algorithm("ppo")
+    fields = {"body": "nature", "normalise": False, "common": (16,), "policy": (), "value": (), "activation": "relu"}
+    tested = algorithm(algorithm.Settings(**fields), Spaces(SHAPE, "|u1", 3), seed=0, learns=False)
+    np.testing.assert_array_equal(tested.greedy_many(flats, seen.reshape(2, 3, *SHAPE)), together.argmax(-1))
 
 
 def test_bfloat16_is_coarser_and_keeps_weights_and_outputs_in_float32():

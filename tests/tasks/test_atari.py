@@ -5,7 +5,10 @@ import importlib
 import numpy as np
 import pytest
 
+from mlxe_async.algorithms import load_algorithm
 from mlxe_async.errors import TaskError
+from mlxe_async.roles.evaluator import Evaluator
+from mlxe_async.rows import Spaces
 from mlxe_async.tasks import atari
 from mlxe_async.tasks.native import NativeTask, training_task
 from mlxe_async.tasks.probe import probe
@@ -58,3 +61,20 @@ def test_vectors_begin_with_any_seed_and_end_where_they_are_told():
         assert over == [False, False, True]
     finally:
         native.close()
+
+
+@GAMES
+def test_a_version_is_tested_by_whole_rewards_and_whole_episodes():
+    algorithm = load_algorithm("ppo")
+    fields = {"body": "nature", "normalise": False, "common": (16,), "policy": (), "value": ()}
+    policy = algorithm(algorithm.Settings(**fields), Spaces((4, 84, 84), "|u1", 6), seed=0, learns=False)
+    rules = {"rule": "mean_return", "episodes": 1, "max_episode_steps": 80, "screen_steps": 80, "threshold": -5.0}
+    evaluator = Evaluator(policy, {**PONG, "clip_rewards": True}, rules)
+    try:
+        evaluator.add(1, policy.initial([0]))
+        (verdict,) = evaluator.advance()
+    finally:
+        evaluator.close()
+    assert not verdict.fault
+    assert verdict.steps == 80
+    assert verdict.passed
