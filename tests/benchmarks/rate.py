@@ -82,7 +82,7 @@ def sampled(process: subprocess.Popen[bytes], log: Path, seconds: float) -> list
             started = [json.loads(line) for line in log.read_text().splitlines() if '"event": "' in line]
             if any(line.get("phase") == "learn" for line in started):
                 pids |= {line["process"]: line["pid"] for line in started if line["event"] == "proc_start"}
-        used = {name: seconds for name, pid in pids.items() if (seconds := cpu_seconds(pid)) is not None}
+        used = {name: spent for name, pid in pids.items() if (spent := cpu_seconds(pid)) is not None}
         if len(used) == len(pids) > 1:
             samples.append((time.monotonic(), busy_ticks() / TICKS, used))
     return samples
