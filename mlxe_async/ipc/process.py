@@ -2,8 +2,7 @@
 
 Death is seen through a pidfd, never through a closed pipe alone: a grandchild that inherited the pipe would hide it.
 Hanging is seen through the progress page in shared memory, never through a ping: a thread would answer it. One life of
-the child (pid, pidfd, channel, epoch) is a `_Child`; nothing of a former life can be mistaken for the present one,
-because each has its own socket.
+the child (pid, pidfd, channel, epoch) is a `life.Life`; here is what goes on from one life to the next.
 
 The order on a death is always the same: take in what it still sent, SIGKILL what is left of its group, have it reaped,
 tell the callers and the listener, decide about the restart, wait, `before_start`, fork, hand-shake.
@@ -13,123 +12,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
-from mlxe_async.errors import MlxeError, ProcessDied, ProtocolError, RunFailed
-from mlxe_async.ipc import linux
+from mlxe_async.errors import ProcessDied, ProtocolError, RunFailed
 from mlxe_async.ipc.birth import cut
 from mlxe_async.ipc.frames import Message
-from mlxe_async.ipc.loop_channel import Ended, SupervisorChannel
-from mlxe_async.ipc.nursery import ExitStatus, Forked, Nursery
-from mlxe_async.ipc.restarts import HangJudge, RestartBudget, RestartPolicy
+from mlxe_async.ipc.life import Life, ProgressPage
+from mlxe_async.ipc.listener import ProcessListener
+from mlxe_async.ipc.nursery import ExitStatus, Nursery
+from mlxe_async.ipc.restarts import RestartBudget, RestartPolicy
 
-WATCH_S = 0.1
-STACK_S = 0.5
-FAREWELL_S = 0.5
 TERMINATE_S = 0.5
 KILL_S = 5.0
 RECYCLE_S = 2.0
-
-
-class RemoteError(MlxeError):
-    """A verb raised in the child, which lives on unless `fatal`.
-
-    Args:
-        kind: name of the exception's class over there.
-        message: its text.
-        trace: its traceback as text.
-        fatal: the child ends itself because of it.
-        exit_code: of one of our own errors, else that of a failed run.
-        details: the plain attributes of one of our own errors, such as `problems` or `env_index`.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        message: str,
-        trace: str = "",
-        *,
-        fatal: bool = False,
-        exit_code: int | None = None,
-        details: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(f"{kind}: {message}")
-        self.kind = kind
-        self.message = message
-        self.trace = trace
-        self.fatal = fatal
-        self.details = dict(details or {})
-        if exit_code is not None:
-            self.exit_code = exit_code
-
-
-class ProgressPage(Protocol):
-    """What the supervisor needs of a progress page."""
-
-    def overdue(self, now_ns: int) -> float | None:
-        """Seconds over the limit of the present call, None when there is none."""
-
-    def pulse(self) -> tuple[int, int]:
-        """What changes as long as the worker moves; the second is 0 while it is in no call."""
-
-    def clear(self) -> None:
-        """Forget the words of a worker that is proven dead."""
-
-
-class ProcessListener:
-    """Told what happens to a process, from the loop's thread. Override what is of interest; must not block."""
-
-    def started(self, process: Process, pid: int, seconds: float) -> None:
-        """The hand-shake is done, `seconds` after the fork was asked for."""
-
-    def exited(self, process: Process, sentence: str, status: ExitStatus, expected: bool) -> None:
-        """The process and its group are gone."""
-
-    def restarting(self, process: Process, delay_s: float, attempt: int) -> None:
-        """It will be forked again in `delay_s`; `attempt` deaths count against its budget."""
-
-    def hang(self, process: Process, stuck_s: float, stack: str) -> None:
-        """It was killed because it was `stuck_s` over its limit; `exited` follows."""
-
-    def notice(self, process: Process, message: Message) -> None:
-        """It sent a message of its own: one with a field `notice`. A ProtocolError raised here ends the child."""
-
-
-@dataclass(eq=False)
-class _Child:
-    """One life of a process."""
-
-    epoch: int
-    forked: Forked
-    stack_fd: int
-    began: float
-    settled: asyncio.Event = field(default_factory=asyncio.Event)
-    "Set when it has shaken hands or is dead."
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-    judge: HangJudge = field(default_factory=lambda: HangJudge(WATCH_S))
-    waiting: dict[int, tuple[str, asyncio.Future[Any]]] = field(default_factory=dict)
-    pulse: tuple[int, ...] = ()
-    moved_ns: int = 0
-    last_id: int = 0
-    ready: bool = False
-    bye: bool = False
-    failed: RemoteError | None = None
-    misdeed: str | None = None
-    stuck_s: float | None = None
-    doing: str | None = None
-    planned: str | None = None
-    "Why it is being replaced, if it is."
-    status: ExitStatus | None = None
-    sentence: str = ""
-    timers: list[asyncio.TimerHandle] = field(default_factory=list)
-    channel: SupervisorChannel = field(init=False)
 
 
 class Process:
@@ -185,7 +86,7 @@ class Process:
         self._stdout_path = stdout_path
         self._oom_score_adj = oom_score_adj
         self._budget = RestartBudget(self._policy, name)
-        self._child: _Child | None = None
+        self._child: Life | None = None
         self._burial = asyncio.Lock()
         self._answerable = asyncio.Event()
         self._changed = asyncio.Event()
@@ -262,19 +163,7 @@ class Process:
             RemoteError: the verb raised.
             ProtocolError: the arguments are not plain JSON or too large.
         """
-        child = await self._ready_child()
-        child.last_id += 1
-        number = child.last_id
-        request: Message = {"id": number, "role": role, "verb": verb, "args": args}
-        if self._policy.call_limit_s is not None:
-            request["limit_s"] = self._policy.call_limit_s
-        child.channel.send(request)
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        child.waiting[number] = (verb, future)
-        try:
-            return await future
-        finally:
-            child.waiting.pop(number, None)
+        return await (await self._ready_life()).ask(verb, role, args)
 
     def note_progress(self) -> None:
         """Forget earlier deaths: a row was committed or a version published since."""
@@ -292,10 +181,8 @@ class Process:
         if child is None or not self.alive or self._stop_asked.is_set():
             return
         child.planned = why
-        child.channel.send({"id": 0, "role": None, "verb": "stop", "args": {}})
-        loop = asyncio.get_running_loop()
-        # Before the others: the last one is the watch.
-        child.timers.insert(0, loop.call_later(RECYCLE_S, child.forked.signal_group, signal.SIGKILL))
+        child.ask_to_end()
+        child.kill_in(RECYCLE_S)
 
     async def stop(self, grace_s: float = 2.0) -> None:
         """Ask, terminate, kill, reap; each step bounded. May be called twice. When cancelled, kills at once."""
@@ -309,11 +196,11 @@ class Process:
             return
         try:
             if self.alive and grace_s > 0:
-                child.channel.send({"id": 0, "role": None, "verb": "stop", "args": {}})
+                child.ask_to_end()
                 await _within(child.gone, grace_s)
             if not child.gone.is_set() and grace_s > 0:
                 child.forked.signal_group(signal.SIGTERM)
-                child.channel.close()
+                child.hang_up()
                 await _within(child.gone, TERMINATE_S)
             if not child.gone.is_set():
                 child.forked.signal_group(signal.SIGKILL)
@@ -354,7 +241,7 @@ class Process:
                 raise child.failed
             await self._wait_before_restart(child)
 
-    async def _spawn(self) -> _Child:
+    async def _spawn(self) -> Life:
         self.epoch += 1
         self._before_start(self.epoch)
         if self._page is not None:
@@ -378,22 +265,26 @@ class Process:
             raise
         finally:
             theirs.close()
-        child = _Child(self.epoch, forked, stack_fd, began)
-        child.channel = SupervisorChannel(
-            ours, functools.partial(self._heard, child), functools.partial(self._unheard, child)
+        child = Life(
+            self.name,
+            self.epoch,
+            forked,
+            ours,
+            stack_fd,
+            began,
+            page=self._page,
+            policy=self._policy,
+            ready=self._shook_hands,
+            noticed=self._noticed,
         )
-        loop = asyncio.get_running_loop()
-        loop.add_reader(forked.pidfd, self._died, child)
-        late = f"has not shaken hands for {self._policy.start_timeout_s:g} s"
-        child.timers.append(loop.call_later(self._policy.start_timeout_s, self._too_late, child, late))
-        child.timers.append(loop.call_later(WATCH_S, self._watch, child))
+        asyncio.get_running_loop().add_reader(forked.pidfd, self._died, child)
         self._child = child
         if self._stop_asked.is_set():
             # Stopped while the fork was under way: whoever stopped could not know of this life.
             self._abandon(child)
         return child
 
-    async def _ready_child(self) -> _Child:
+    async def _ready_life(self) -> Life:
         while True:
             if self._final is not None:
                 # A caller that tries again must not keep the loop from cancelling it.
@@ -407,7 +298,7 @@ class Process:
             self._answerable.clear()
             await self._answerable.wait()
 
-    async def _wait_before_restart(self, child: _Child) -> None:
+    async def _wait_before_restart(self, child: Life) -> None:
         # What died with the nursery is not to blame; the nursery has a budget of its own.
         if child.planned is None and (child.status is None or not child.status.with_nursery):
             await self._spend(child.sentence)
@@ -432,113 +323,24 @@ class Process:
         self._changed.set()
         self._answerable.set()
 
-    def _heard(self, child: _Child, message: Message, _fds: list[int]) -> None:
-        """Take one message from the child. Raises ProtocolError on anything unknown, which ends the child."""
-        match message:
-            case {"notice": _}:
-                # A notice the listener refuses as a ProtocolError is the child's fault, like any other bad message.
-                self._listener_told(self._listener.notice, message, refusal=ProtocolError)
-            case {"id": int(number), "result": result}:
-                self._settle(child, number, result, None)
-            case {"id": int(number), "error": dict(error)}:
-                self._settle(child, number, None, _remote_error(error))
-            case {"hello": {"pid": child.forked.pid, "epoch": child.epoch, "facts": dict(facts)}} if not child.ready:
-                child.ready = True
-                child.timers.pop(0).cancel()
-                self.facts = facts
-                child.settled.set()
-                self._answerable.set()
-                self._listener_told(self._listener.started, child.forked.pid, time.monotonic() - child.began)
-            case {"bye": _}:
-                child.bye = True
-            case {"failed": dict(error)}:
-                child.failed = _remote_error(error)
-            case _:
-                raise ProtocolError(f"a message that is not expected now: {str(message)[:200]}")
+    def _shook_hands(self, child: Life, facts: dict[str, Any]) -> None:
+        self.facts = facts
+        self._answerable.set()
+        self._listener_told(self._listener.started, child.forked.pid, time.monotonic() - child.began)
 
-    def _settle(self, child: _Child, number: int, result: Any, error: RemoteError | None) -> None:
-        if not 0 < number <= child.last_id:
-            raise ProtocolError(f"an answer to request {number}, which was never sent")
-        verb, future = child.waiting.get(number, ("", None))
-        # Nobody waits for an answer whose caller was cancelled.
-        if future is None or future.done():
-            return
-        if error is None:
-            future.set_result(result)
-            return
-        if error.fatal:
-            child.failed = error
-            child.doing = verb
-        future.set_exception(error)
+    def _noticed(self, message: Message) -> None:
+        # A notice the listener refuses as a ProtocolError is the child's fault, like any other bad message.
+        self._listener_told(self._listener.notice, message, refusal=ProtocolError)
 
-    def _unheard(self, child: _Child, ended: Ended, sentence: str) -> None:
-        """The channel is of no use any more, although the process may be alive."""
-        if ended != "ended":
-            child.misdeed = sentence
-        if ended == "broken":
-            child.forked.signal_group(signal.SIGKILL)
-        elif ended == "unresponsive":
-            self._abort(child)
-        else:
-            # A child that has said goodbye, or lost its descriptors, is about to exit by itself.
-            loop = asyncio.get_running_loop()
-            child.timers.append(loop.call_later(FAREWELL_S, child.forked.signal_group, signal.SIGKILL))
-
-    def _watch(self, child: _Child) -> None:
-        overdue_s = self._overdue(child)
-        scheduling = linux.scheduling(child.forked.pid) if overdue_s is not None else None
-        child.stuck_s = child.judge.judge(time.monotonic_ns(), overdue_s, scheduling)
-        if child.stuck_s is not None:
-            self.allowed_s = self._allowed(child, child.stuck_s)
-            child.doing = _doing(child)
-            self._abort(child)
-            return
-        child.timers[-1] = asyncio.get_running_loop().call_later(WATCH_S, self._watch, child)
-
-    def _overdue(self, child: _Child) -> float | None:
-        """Seconds over the limit of the call it is in, or over the silence it may keep while it owes an answer."""
-        if self._page is None:
-            return None
-        now_ns, pulse = time.monotonic_ns(), (*self._page.pulse(), child.last_id)
-        if pulse != child.pulse or not child.waiting or pulse[1]:
-            child.pulse, child.moved_ns = pulse, now_ns
-        overdue_s = self._page.overdue(now_ns)
-        if overdue_s is None and self._policy.silence_s is not None:
-            silent_s = (now_ns - child.moved_ns) / 1e9 - self._policy.silence_s
-            return silent_s if silent_s > 0 else None
-        return overdue_s
-
-    def _allowed(self, child: _Child, stuck_s: float) -> float:
-        """The limit that it has outstayed by `stuck_s`."""
-        since_ns = self._page.pulse()[1] if self._page is not None else 0
-        return max(0.0, (time.monotonic_ns() - (since_ns or child.moved_ns)) / 1e9 - stuck_s)
-
-    def _too_late(self, child: _Child, sentence: str) -> None:
-        child.misdeed = sentence
-        self._abort(child)
-
-    def _abort(self, child: _Child) -> None:
-        """Have it write its stacks and end it, whether or not it can still do the first."""
-        child.forked.signal(signal.SIGABRT)
-        loop = asyncio.get_running_loop()
-        child.timers.append(loop.call_later(STACK_S, child.forked.signal_group, signal.SIGKILL))
-
-    def _died(self, child: _Child) -> None:
+    def _died(self, child: Life) -> None:
         """The pidfd says that the process is dead. Everything that needs no waiting is done here."""
         asyncio.get_running_loop().remove_reader(child.forked.pidfd)
-        child.channel.drain()
-        child.channel.close()
-        for timer in child.timers:
-            timer.cancel()
-        child.forked.signal_group(signal.SIGKILL)
-        child.doing = child.doing or _doing(child)
-        child.gone.set()
-        child.settled.set()
+        child.died()
         self._changed.set()
         # After a watcher that has been made but not yet had its first turn.
         asyncio.get_running_loop().call_soon(self._disappoint_unwatched)
 
-    async def _bury(self, child: _Child) -> None:
+    async def _bury(self, child: Life) -> None:
         """Reap a dead child and tell everybody; does nothing the second time."""
         async with self._burial:
             await child.gone.wait()
@@ -550,7 +352,7 @@ class Process:
                 status = ExitStatus(None, None)
             self._conclude(child, status)
 
-    def _abandon(self, child: _Child) -> None:
+    def _abandon(self, child: Life) -> None:
         """Kill and forget without waiting, for a caller who is being cancelled."""
         if child.status is not None:
             return
@@ -559,30 +361,22 @@ class Process:
         self._nursery().release(child.forked)
         self._conclude(child, child.forked.status or ExitStatus(None, signal.SIGKILL))
 
-    def _conclude(self, child: _Child, status: ExitStatus) -> None:
-        stack = cut(os.pread(child.stack_fd, 1 << 20, 0).decode(errors="replace"))
-        os.close(child.stack_fd)
+    def _conclude(self, child: Life, status: ExitStatus) -> None:
+        stack = cut(child.take_stack())
         child.forked.close()
         child.status = replace(status, pid=child.forked.pid, stack=stack)
         expected = self._stop_asked.is_set() or child.planned is not None
-        child.sentence = self.death = _sentence(self.name, child, expected)
+        child.sentence = self.death = child.describe_end(expected=expected)
         self.trace = child.failed.trace if child.failed is not None else ""
-        self._disappoint(child)
+        child.disappoint()
         if child.stuck_s is not None:
+            self.allowed_s = child.allowed_s
             self._listener_told(self._listener.hang, child.stuck_s, stack)
         self._listener_told(self._listener.exited, child.sentence, child.status, expected)
 
-    def _disappoint(self, child: _Child) -> None:
-        """Tell everybody who waits for an answer that none will come."""
-        for verb, future in child.waiting.values():
-            if not future.done():
-                future.set_exception(
-                    ProcessDied(child.sentence or f"{self.name} (pid {child.forked.pid}) died in {verb!r}")
-                )
-
     def _disappoint_unwatched(self) -> None:
         if not self._watchers and self._child is not None and self._child.gone.is_set():
-            self._disappoint(self._child)
+            self._child.disappoint()
 
     def _listener_told(
         self, method: Callable[..., None], *args: Any, refusal: type[Exception] | tuple[()] = ()
@@ -595,41 +389,6 @@ class Process:
         except Exception as error:  # noqa: BLE001 raised again by run
             self._listener_error = self._listener_error or error
             self._changed.set()
-
-
-def _doing(child: _Child) -> str | None:
-    return next((verb for verb, future in child.waiting.values() if not future.done()), None)
-
-
-def _sentence(name: str, child: _Child, expected: bool) -> str:
-    status = child.status or ExitStatus(None, None)
-    during = f" in {child.doing!r}" if child.doing else ""
-    who = f"{name} (pid {child.forked.pid})"
-    if child.planned is not None:
-        return f"{who} is replaced: {child.planned}"
-    if child.stuck_s is not None:
-        text = f"{who} was {child.stuck_s:.1f} s over its limit{during} and was {status.sentence}"
-    elif child.misdeed is not None:
-        text = f"{who} {child.misdeed}{during} and was {status.sentence}"
-    elif status.code == 0 and not child.bye and not expected:
-        text = f"{who} exited with code 0{during} without being asked to"
-    else:
-        text = f"{who} {status.sentence}{during}"
-    if child.failed is not None:
-        text += f": {str(child.failed).splitlines()[0][:500]}"
-    return text
-
-
-def _remote_error(error: Mapping[str, Any]) -> RemoteError:
-    exit_code, details = error.get("exit_code"), error.get("details")
-    return RemoteError(
-        str(error.get("kind", "Exception")),
-        str(error.get("message", "")),
-        str(error.get("trace", "")),
-        fatal=error.get("fatal") is True,
-        exit_code=exit_code if isinstance(exit_code, int) else None,
-        details=details if isinstance(details, dict) else None,
-    )
 
 
 async def _within(event: asyncio.Event, seconds: float) -> None:

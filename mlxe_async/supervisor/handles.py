@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.errors import NumericError, ProcessDied, RunFailed
-from mlxe_async.ipc.process import Process, RemoteError
+from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
 from mlxe_async.logs import events
 from mlxe_async.roles.places import Place

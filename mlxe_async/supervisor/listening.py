@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 from mlxe_async.errors import ProtocolError
+from mlxe_async.ipc.listener import ProcessListener
 from mlxe_async.ipc.nursery import ExitStatus
-from mlxe_async.ipc.process import Process, ProcessListener
+from mlxe_async.ipc.process import Process
 from mlxe_async.supervisor.crashes import Crashes
 from mlxe_async.supervisor.story import Story
 

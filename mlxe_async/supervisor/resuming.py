@@ -15,7 +15,8 @@ from mlxe_async import checkpoints
 from mlxe_async.array_files import read_arrays, read_into
 from mlxe_async.errors import ProcessDied, ResourceError, RunFailed, SettingsError
 from mlxe_async.ipc.lanes import LaneWriter, format_lane
-from mlxe_async.ipc.process import Process, RemoteError
+from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.weights import WeightsWriter
 from mlxe_async.logs.journal import open_log

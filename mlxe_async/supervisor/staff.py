@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mlxe_async.ipc.lanes import begin_epoch
+from mlxe_async.ipc.listener import ProcessListener
 from mlxe_async.ipc.nursery import Nursery
-from mlxe_async.ipc.process import Process, ProcessListener
+from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.restarts import RestartPolicy
 from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.weights import WeightsReader, WeightsWriter

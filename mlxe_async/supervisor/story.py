@@ -177,7 +177,7 @@ class Story:
         self._warned[message] += 1
         self._emit(events.Warning(message=message, count=self._warned[message], loud=loud), role, idx)
 
-    # -- processes: `ipc.process.ProcessListener` ------------------------------------------------------------------
+    # -- processes: `ipc.listener.ProcessListener` ------------------------------------------------------------------
 
     def started(self, process: Process, pid: int, seconds: float) -> None:
         """A process shook hands."""

@@ -7,7 +7,7 @@ from conftest import house
 
 from mlxe_async.errors import ProcessDied, ProtocolError
 from mlxe_async.ipc.birth import TEXT_LIMIT
-from mlxe_async.ipc.process import RemoteError
+from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.ipc.restarts import RestartPolicy
 
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import house
 
 from mlxe_async.errors import ProcessDied, RunFailed
-from mlxe_async.ipc.process import RemoteError
+from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.ipc.restarts import RestartPolicy
 
 QUICK = {"backoff_s": 0.01, "backoff_max_s": 0.02}

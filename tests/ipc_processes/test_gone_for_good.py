@@ -8,7 +8,7 @@ from conftest import house
 
 from mlxe_async.errors import ProcessDied, RunFailed
 from mlxe_async.ipc.nursery_main import OUTPUT_LIMIT
-from mlxe_async.ipc.process import RestartPolicy
+from mlxe_async.ipc.restarts import RestartPolicy
 
 TRIES = 50
 

@@ -4,7 +4,7 @@ import asyncio
 import random
 
 from mlxe_async.errors import ProcessDied
-from mlxe_async.ipc.process import RemoteError
+from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.supervisor.budget import Bell, Budget, Counters
 from mlxe_async.supervisor.handles import Crew, ExecutorHandle
 
