@@ -13,7 +13,7 @@ from mlxe_async.memory.replay import ReplayMemory, ReplayShape
 from mlxe_async.memory.rollouts import RolloutMemory
 from mlxe_async.supervisor.blueprint import Blueprint
 from mlxe_async.supervisor.budget import Budget, Counters
-from mlxe_async.supervisor.handles import MemorizerHandle
+from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.story import Story
 
 

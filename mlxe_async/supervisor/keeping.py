@@ -25,7 +25,11 @@ from mlxe_async.errors import MlxeError
 from mlxe_async.ipc.process import Process
 from mlxe_async.rows import Array
 from mlxe_async.settings import Settings
-from mlxe_async.supervisor.handles import Crew, EvaluatorHandle, ExecutorHandle, LearnerHandle, MemorizerHandle
+from mlxe_async.supervisor.handles.crew import Crew
+from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
+from mlxe_async.supervisor.handles.executor import ExecutorHandle
+from mlxe_async.supervisor.handles.learner import LearnerHandle
+from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.saving import Saver
 from mlxe_async.supervisor.waiting import first_of
 

@@ -28,7 +28,10 @@ from mlxe_async.run_folder import RunFolder
 from mlxe_async.settings import Settings, as_tables, load_settings
 from mlxe_async.settings.resuming import Change, changes
 from mlxe_async.supervisor.blueprint import Blueprint
-from mlxe_async.supervisor.handles import EvaluatorHandle, ExecutorHandle, LearnerHandle, MemorizerHandle
+from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
+from mlxe_async.supervisor.handles.executor import ExecutorHandle
+from mlxe_async.supervisor.handles.learner import LearnerHandle
+from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.keeping import OWN, SUFFIX
 from mlxe_async.supervisor.story import Story
 

@@ -36,7 +36,7 @@ from mlxe_async.supervisor.budget import Bell, Budget, Counters
 from mlxe_async.supervisor.cpu import CpuClock
 from mlxe_async.supervisor.crashes import Crashes
 from mlxe_async.supervisor.descriptors import reserve_descriptors
-from mlxe_async.supervisor.handles import Crew
+from mlxe_async.supervisor.handles.crew import Crew
 from mlxe_async.supervisor.host import host, versions
 from mlxe_async.supervisor.keeping import FINAL_LIMIT_S, Keeper
 from mlxe_async.supervisor.listening import Listener

@@ -17,7 +17,11 @@ from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
 from mlxe_async.rows import Array
 from mlxe_async.settings import Settings
 from mlxe_async.supervisor.blueprint import Blueprint, Post
-from mlxe_async.supervisor.handles import Crew, EvaluatorHandle, ExecutorHandle, LearnerHandle, MemorizerHandle
+from mlxe_async.supervisor.handles.crew import Crew
+from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
+from mlxe_async.supervisor.handles.executor import ExecutorHandle
+from mlxe_async.supervisor.handles.learner import LearnerHandle
+from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.judge import SolvedJudge
 from mlxe_async.supervisor.resuming import ResumePoint
 

@@ -28,7 +28,7 @@ GAP_S = 1.0  # after such a gap between two looks it was we who stood still
 
 
 class Worker(Protocol):
-    """What is looked at of an executor, `supervisor.handles.ExecutorHandle`."""
+    """What is looked at of an executor, `supervisor.handles.executor.ExecutorHandle`."""
 
     index: int
 

@@ -6,7 +6,8 @@ import random
 from mlxe_async.errors import ProcessDied
 from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.supervisor.budget import Bell, Budget, Counters
-from mlxe_async.supervisor.handles import Crew, ExecutorHandle
+from mlxe_async.supervisor.handles.crew import Crew
+from mlxe_async.supervisor.handles.executor import ExecutorHandle
 
 
 class Nothing:

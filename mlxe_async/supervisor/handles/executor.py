@@ -1,0 +1,262 @@
+"""The handle of an executor: a rollout that its process did not live to deliver is begun again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.errors import NumericError, ProcessDied, RunFailed
+from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.remote_error import RemoteError
+from mlxe_async.logs import events
+from mlxe_async.roles.places import Place
+from mlxe_async.rows import Array
+from mlxe_async.supervisor.handles.crew import Crew
+from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
+from mlxe_async.supervisor.recording import Ended, Rollout
+
+POISON_DEATHS = 3
+PATIENT_ROLLOUTS = 16
+
+
+class ExecutorHandle:
+    """One executor.
+
+    Args:
+        index: its number.
+        process: where it lives, perhaps as one of several threads.
+        crew: what is shared.
+        memorizer: asked whether there is room for another rollout.
+        envs: environments it steps.
+        unfinished: what becomes of the episodes of a rollout that is interrupted, see `roles.executor`.
+        ask: tells the executor how many of its rollouts it is not to go on with; never waits.
+        most_rollouts: rollouts between two that cannot be interrupted, the first included; None: any number.
+        max_rss_mb: more memory than this, and its process is replaced between two episodes.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        process: Process,
+        crew: Crew,
+        memorizer: MemorizerHandle,
+        envs: int,
+        *,
+        unfinished: str = "keep",
+        ask: Callable[[int], None] = lambda _rollouts: None,
+        most_rollouts: int | None = None,
+        max_rss_mb: int | None = None,
+    ) -> None:
+        self.index = index
+        self.process = process
+        self.lost: str | None = None
+        self.begun = [0] * envs
+        self.rows = 0
+        self.pace = 0.0
+        "Steps a second in its last rollout, all its environments together counted once."
+        self._crew, self._memorizer = crew, memorizer
+        self._unfinished, self._ask, self._most_rollouts = unfinished, ask, most_rollouts
+        self._running = [False] * envs
+        self._busy = self._interruptible = self._interrupted = False
+        self._rollouts = self._in_a_row = self._deaths = self._died_with = 0
+        self._max_rss_mb = max_rss_mb
+        self._heavy_rollouts = 0
+        self._died_at: list[Place | None] = []  # in the rollout that is under way
+
+    @property
+    def episodes_started(self) -> int:
+        """Episodes begun so far, those that came to nothing and those under way included."""
+        under_way = len(self.begun) if self._busy else sum(self._running)
+        return sum(self.begun) + under_way + (0 if self._crew.alike else self._died_with)
+
+    @property
+    def next_episodes(self) -> list[int]:
+        """Number of the next episode of each environment for a new life: what was under way died with the old one."""
+        return [number + running for number, running in zip(self.begun, self._running, strict=True)]
+
+    async def generate(self, version: int | None = None, *, interruptible: bool = False) -> dict[str, Any] | None:
+        """One rollout; see `schedules.verbs`.
+
+        None when the budget ran out, when this executor is lost for good, or when it was interrupted before it began.
+        """
+        crew = self._crew
+        if self.index in crew.excused:
+            crew.excused.discard(self.index)
+            crew.delivered.add(self.index)
+            return {}
+        self._interruptible, self._interrupted = interruptible, False
+        self._in_a_row = self._in_a_row + 1 if interruptible else 1
+        if self.lost and not crew.free_running:
+            return None
+        held_back = None if self._memorizer.has_room else time.monotonic()
+        # A round is finished by all who can: what it leads to must not depend on when the run was asked to stop.
+        go_on = await crew.wait_until(self._may_begin) or (crew.alike and not self.lost)
+        if held_back is not None:
+            crew.story.throttled_s += time.monotonic() - held_back
+        if not go_on or self._interrupted:
+            self._interruptible = False
+            return None
+        self._memorizer.expect()
+        self._busy = True
+        report = await self._until_delivered(version)
+        self._busy = self._interruptible = False
+        self._memorizer.delivered()
+        if report is None:
+            return None
+        self._rollouts += 1
+        self._deaths = 0
+        self._died_at.clear()
+        crew.delivered.add(self.index)
+        # Numbers were passed over where an episode went down with a former life of the executor.
+        ended = sum(report["begun"]) - sum(self.begun)
+        self.begun, self._running = report["begun"], report["running"]
+        finished = len(report["episodes"])
+        crew.counters.episodes_aborted += ended - finished
+        crew.counters.env_steps += report["rows"]
+        crew.counters.out_of_bounds += report["out_of_bounds"]
+        crew.counters.episodes += finished
+        longest = max((episode["steps"] for episode in report["episodes"]), default=0)
+        crew.counters.episode_steps = max(crew.counters.episode_steps, longest)
+        crew.returns.setdefault(report["version"], []).extend(episode["return"] for episode in report["episodes"])
+        self.rows += report["rows"]
+        self.pace = report["rows"] / len(self.begun) / max(1e-6, report["seconds"] - report["lane_wait_s"])
+        self.process.note_progress()
+        crew.story.generated(self.index, report)
+        self._look_at_memory(report["rss_mb"])
+        crew.bell.ring()
+        return report
+
+    def _look_at_memory(self, rss_mb: float | None) -> None:
+        if rss_mb is None or self._max_rss_mb is None or rss_mb <= self._max_rss_mb:
+            self._heavy_rollouts = 0
+            return
+        self._heavy_rollouts += 1
+        # Episodes under way would be lost; with many environments there may never be a moment without any.
+        if not any(self._running) or self._heavy_rollouts >= PATIENT_ROLLOUTS:
+            self._heavy_rollouts = 0
+            limit = f"supervision.max_executor_rss_mb = {self._max_rss_mb}"
+            self._crew.recorder.note(Ended("", f"executor {self.index} was replaced"))
+            self.process.recycle(f"{rss_mb:.0f} MiB in RAM, more than {limit}")
+
+    @property
+    def at_work(self) -> tuple[int, int] | None:
+        """The life and the rollout it is at work in; None while it is not, or is being started again."""
+        return (self.process.epoch, self._rollouts) if self._busy and self.process.alive else None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a rollout is under way, or was when its schedule was given up."""
+        return self._busy
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Facts and arrays to be kept, as of now."""
+        facts = {
+            "rollouts": self._rollouts,
+            "rows": self.rows,
+            "deaths": self._deaths,
+            "died_with": self._died_with,
+            "busy": self._busy,
+            "epoch": self.process.epoch,
+        }
+        return facts, {"begun": np.array(self.begun), "running": np.array(self._running)}
+
+    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """Go on from there; where nobody waits, a rollout that was under way is one that died."""
+        self._rollouts, self.rows = facts["rollouts"], facts["rows"]
+        self._deaths, self._died_with = facts["deaths"], facts["died_with"]
+        self.begun, self._running = arrays["begun"].tolist(), arrays["running"].tolist()
+        if self._crew.free_running:
+            self.process.epoch = facts["epoch"]
+            if facts["busy"]:
+                fresh = len(self.begun) - sum(self._running)
+                self._died_with += fresh
+                self._crew.counters.episodes_aborted += fresh
+
+    def interrupt(self) -> None:
+        """End an interruptible rollout that is under way at the next step; see `schedules.verbs`."""
+        if self._interruptible and not self._interrupted:
+            self._interrupted = True
+            self._ask(self._rollouts + 1)
+            self._crew.bell.ring()
+
+    def _may_begin(self) -> bool:
+        if self._interrupted:
+            return True
+        few_enough = self._most_rollouts is None or self._in_a_row <= self._most_rollouts
+        return not self.lost and few_enough and self._memorizer.has_room
+
+    async def _until_delivered(self, version: int | None) -> dict[str, Any] | None:
+        crew = self._crew
+        while True:
+            try:
+                finished = crew.counters.episodes
+                report: dict[str, Any] = await self.process.call(
+                    "generate",
+                    role=f"executor-{self.index}",
+                    rollout=self._rollouts,
+                    version=version,
+                    finished_episodes=finished,
+                    # The same rollout again, alike; what killed three times gets other seeds.
+                    attempt=self._deaths // POISON_DEATHS,
+                    steps=self.rows,
+                    unfinished=self._unfinished if self._interruptible else None,
+                )
+                crew.recorder.note(
+                    Rollout(
+                        executor=self.index,
+                        version=report["version"],
+                        rollout=self._rollouts,
+                        finished_episodes=finished,
+                        steps=self.rows,
+                        rows=report["rows"],
+                        blocks=report["blocks"],
+                    )
+                )
+                return report  # noqa: TRY300 - an else branch would only hide where the report comes from
+            except ProcessDied:
+                crew.recorder.note(Ended("", f"executor {self.index} died"))
+                self._deaths += 1
+                self._note_place()
+                # Those that the last rollout left under way are passed over by their number, and counted then.
+                fresh = len(self.begun) - sum(self._running)
+                self._died_with += fresh
+                crew.counters.episodes_aborted += fresh
+                if (crew.ending and not crew.alike) or self._interrupted:
+                    return None
+            except RemoteError as error:
+                if error.kind == "NumericError":
+                    raise NumericError(error.message) from error
+                if error.kind != "TooManyFaults":
+                    raise RunFailed(f"executor {self.index} generating: {error.kind}: {error.message}") from error
+                self.lost = error.message
+                crew.story.executor_lost(self.index, error.message)
+                if crew.crashes is not None:
+                    crew.crashes.given_up(self.index, self.process, error.message)
+                crew.bell.ring()
+                return None
+
+    def _note_place(self) -> None:
+        """After a death: was it the same episode again and again? Then it is passed over."""
+        crew = self._crew
+        self._died_at.append(crew.crashes.stood(self.index) if crew.crashes else None)
+        last = self._died_at[-POISON_DEATHS:]
+        if self._deaths % POISON_DEATHS or len(last) < POISON_DEATHS:
+            return
+        place = last[-1]
+        if place is None or {(at.env, at.seed) for at in last if at} != {(place.env, place.seed)} or None in last:
+            return
+        crew.counters.poisoned += 1
+        crew.story.emit(
+            events.Poison(
+                env=place.env,
+                episode=place.episode,
+                seed=place.seed,
+                deaths=POISON_DEATHS,
+                sentence=self.process.death,
+            ),
+            "executor",
+            self.index,
+        )

@@ -1,0 +1,137 @@
+"""The handle of the learner: a plan whose learner died is given up, its rows stay in the memory."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from mlxe_async.errors import NumericError, ProcessDied, RunFailed
+from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.remote_error import RemoteError
+from mlxe_async.supervisor.handles.crew import Crew
+from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
+from mlxe_async.supervisor.recording import Ended, Learned, Published
+
+UPDATE_FAILURES_ALIKE = 3
+_PUBLICATIONS_KEPT = 4096
+
+
+class LearnerHandle:
+    """The learner.
+
+    Args:
+        process: where it lives.
+        crew: what is shared.
+        memorizer: told which plans are used.
+        started: episodes begun so far, for the record of each publication.
+        cpu_seconds: used so far by all processes but the evaluator, for the same record.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        crew: Crew,
+        memorizer: MemorizerHandle,
+        *,
+        started: Callable[[], int],
+        cpu_seconds: Callable[[], float],
+    ) -> None:
+        self.process = process
+        self.publications: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self._crew, self._memorizer = crew, memorizer
+        self._started, self._cpu_seconds = started, cpu_seconds
+        self._failures, self._failure = 0, ""
+        self.busy = False
+        self.is_published = False
+        "The present weights are out already: those of a run that goes on."
+
+    async def publish(self) -> int:
+        """Publish the present weights, unless they are."""
+        if self.is_published:
+            self.is_published = False
+            return self._crew.counters.version
+        while True:
+            try:
+                done = await self.process.call("publish", role="learner")
+            except ProcessDied:
+                if self._crew.ending:
+                    return self._crew.counters.version
+            else:
+                self._crew.recorder.note(Published(done["version"], done["norm"]))
+                self._published(done["version"], done["start_ns"], done["seconds"], done["norm"])
+                return int(done["version"])
+
+    async def learn(self, plan: dict[str, Any]) -> int:
+        """Learn from a plan and publish; see `schedules.verbs`."""
+        counters = self._crew.counters
+        if not plan["updates"]:
+            self._crew.delivered.clear()
+            return counters.version
+        self.busy = True
+        moment: dict[str, Any] = {
+            "env_steps": counters.env_steps,
+            "episodes": counters.episodes,
+            "updates": counters.updates,
+            "progress": self._crew.training_result(counters.version),
+        }
+        try:
+            done = await self.process.call("learn", role="learner", plan=plan, **moment)
+        except ProcessDied:
+            self._crew.recorder.note(Ended("", "the learner died"))
+            return self._give_up(plan)
+        except RemoteError as error:
+            if error.kind == "NumericError":
+                raise NumericError(error.message) from error
+            if error.kind != "UpdateFailed":
+                raise RunFailed(f"learner learning: {error.kind}: {error.message}") from error
+            self._crew.recorder.note(Ended("", "an update raised"))
+            self._note_failure(error)
+            return self._give_up(plan)
+        self._crew.recorder.note(Learned(**moment, version=done["version"], norm=done["norm"]))
+        self._failures = 0
+        self.busy = False
+        self._crew.delivered.clear()
+        counters.updates += done["updates"]
+        self._memorizer.used(plan)
+        self._crew.story.learned(done)
+        if done["version"] > counters.version:
+            end_ns = done["start_ns"] + round(done["seconds"] * 1e9)
+            publish_ns = round(done["publish_seconds"] * 1e9)
+            self._published(done["version"], end_ns - publish_ns, done["publish_seconds"], done["norm"])
+        return counters.version
+
+    def _give_up(self, plan: dict[str, Any]) -> int:
+        """Nothing comes of a plan; returns the version that stays."""
+        if "slots" in plan and self.process is not self._memorizer.process:
+            # A memorizer that lives on would keep its rollouts' room for it.
+            self._memorizer.used(plan)
+        self.busy = False
+        self._crew.delivered.clear()
+        return self._crew.counters.version
+
+    def _note_failure(self, error: RemoteError) -> None:
+        """An update raised: once may be the device's fault, again and again in the same way is the algorithm's."""
+        self._crew.story.warn(f"learner: update raised {error.message}\n{error.trace}", "learner")
+        self._failures = self._failures + 1 if error.message == self._failure else 1
+        self._failure = error.message
+        if self._failures >= UPDATE_FAILURES_ALIKE:
+            raise RunFailed(f"learner: update raised {self._failures} times in a row: {error.message}") from error
+
+    def _published(self, version: int, start_ns: int, seconds: float, norm: float | None) -> None:
+        crew = self._crew
+        crew.counters.version = version
+        crew.counters.episodes_started = self._started()
+        self.process.note_progress()
+        crew.story.published(version, start_ns, seconds, norm)
+        self.publications[version] = {
+            "episodes_started": crew.counters.episodes_started,
+            "env_steps": crew.counters.env_steps,
+            "updates": crew.counters.updates,
+            "seconds": crew.budget.seconds,
+            "cpu_seconds": self._cpu_seconds(),
+            "published_ns": start_ns + round(seconds * 1e9),
+        }
+        while len(self.publications) > _PUBLICATIONS_KEPT:
+            self.publications.popitem(last=False)
+        crew.bell.ring()

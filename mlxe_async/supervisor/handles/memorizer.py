@@ -1,0 +1,149 @@
+"""The handle of the memorizer: what was committed when its process died stays in the lanes, and is taken in later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mlxe_async.errors import ProcessDied
+from mlxe_async.ipc.process import Process
+from mlxe_async.supervisor.handles.crew import Crew
+from mlxe_async.supervisor.recording import Ended, Ingested, Memorized
+
+
+class MemorizerHandle:
+    """The memorizer.
+
+    Args:
+        process: where it lives, perhaps together with the learner.
+        crew: what is shared.
+        updates_per_plan: minibatches drawn at a time; None: all that are owed.
+        most_owed: owing more than this many, the executors wait; None: they never do.
+        executors: number of executors.
+    """
+
+    def __init__(
+        self, process: Process, crew: Crew, *, updates_per_plan: int | None, most_owed: int | None, executors: int
+    ) -> None:
+        self.process = process
+        self.owed = self.held = 0
+        self.rows_ingested = self._rows_since = self._mended = 0
+        self._crew = crew
+        self._updates_per_plan, self._most_owed, self._executors = updates_per_plan, most_owed, executors
+        self._under_way = 0
+        self._unseen = 0
+        self._used: dict[str, Any] | None = None
+        self.busy = False
+
+    def state(self) -> dict[str, Any]:
+        """Facts to be kept, as of now."""
+        return {
+            "owed": self.owed,
+            "held": self.held,
+            "unseen": self._unseen,
+            "rows_since": self._rows_since,
+            "used": self._used,
+        }
+
+    def restore(self, facts: Mapping[str, Any], rows_ingested: int) -> None:
+        """Go on from there."""
+        self.owed, self.held, self._unseen = facts["owed"], facts["held"], facts["unseen"]
+        self._rows_since, self._used = facts["rows_since"], facts["used"]
+        self.rows_ingested = rows_ingested
+
+    async def keep(self, path: str) -> dict[str, Any]:
+        """Have the memory written to a file, all that is committed included; see `workers.StateFiles.save`.
+
+        Raises:
+            ProcessDied: the memorizer died meanwhile.
+            RemoteError: it could not be written.
+        """
+        kept: dict[str, Any] = await self.process.call("save", role="keeper", name="memorizer", path=path)
+        self._take_note(kept["facts"]["ingested"])
+        self._crew.recorder.note(Ingested(tuple(kept["facts"]["ingested"]["positions"])))
+        return kept
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another rollout may begin. A learner that lags behind is not to be buried in old experience."""
+        if not self._crew.free_running or self._most_owed is None:
+            return True
+        return self.owed < self._most_owed and self._unseen < self._executors
+
+    def expect(self) -> None:
+        """A rollout begins."""
+        self._under_way += 1
+
+    def delivered(self) -> None:
+        """A rollout is committed (or came to nothing) and not yet memorized."""
+        self._under_way -= 1
+        self._unseen += 1
+
+    def used(self, plan: dict[str, Any]) -> None:
+        """The learner has learned from this plan."""
+        self._used = plan
+
+    async def memorize(self) -> dict[str, Any]:
+        """Take in and draw; see `schedules.verbs`."""
+        if self._crew.free_running and not await self._crew.wait_until(self._is_wanted):
+            return {"updates": 0}
+        if self._crew.free_running and not self._has_work:
+            return {"updates": 0}  # it is time to save, and nothing is learned from meanwhile
+        self.busy = True
+        while True:
+            self._unseen = 0
+            try:
+                plan: dict[str, Any] = await self.process.call(
+                    "memorize", role="memorizer", most_updates=self._updates_per_plan, settle=self._used
+                )
+                break
+            except ProcessDied:
+                self._crew.recorder.note(Ended("", "the memorizer died"))
+                self._unseen = 1
+                if self._crew.ending:
+                    return {"updates": 0}  # and `busy` for good: what it did is not known
+        self.busy = False
+        positions = tuple(plan["ingested"]["positions"])
+        settled = self._used is not None
+        self._crew.recorder.note(Memorized(self._updates_per_plan, settled, plan["updates"], positions))
+        self._used = None
+        self.owed, self.held = plan["owed"], plan["held"]
+        self._take_note(plan["ingested"])
+        if plan["mended_priorities"] > self._mended:
+            self._crew.story.warn(
+                "priorities were found that are negative or no numbers; their rows are drawn as new ones are",
+                "memorizer",
+            )
+        self._mended = plan["mended_priorities"]
+        # Together with what was taken in between: how much that is depends on the moment, the sum does not.
+        self._crew.story.memorized(plan, self._rows_since)
+        self._rows_since = 0
+        self._crew.bell.ring()
+        return plan
+
+    @property
+    def _has_work(self) -> bool:
+        return self._unseen > 0 or self.owed > 0
+
+    def _is_wanted(self) -> bool:
+        return self._has_work or self._crew.budget.is_boundary_due()
+
+    async def ingest(self) -> None:
+        """Only take in, to give the lanes their room back in the middle of long rollouts."""
+        try:
+            ingested = await self.process.call("ingest", role="memorizer")
+            self._crew.recorder.note(Ingested(tuple(ingested["positions"])))
+            self._take_note(ingested)
+        except ProcessDied:
+            self._crew.recorder.note(Ended("", "the memorizer died"))
+            # Nothing is lost: what was committed stays in the lanes, and the next call takes it in.
+            self._unseen += 1
+
+    def _take_note(self, ingested: dict[str, Any]) -> None:
+        self.rows_ingested += ingested["rows"]
+        self._rows_since += ingested["rows"]
+        if ingested["rows"]:
+            self.process.note_progress()
+        for block in ingested["corrupt"]:
+            self._crew.recorder.note(Ended("", "a block was damaged"))
+            self._crew.story.corrupt(block)
