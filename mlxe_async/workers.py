@@ -169,7 +169,8 @@ class Workshop:
         return self._shared["memory"]
 
     def _executor(self, index: int) -> Any:
-        from mlxe_async.roles.executor import Executor, ExecutorPlan
+        from mlxe_async.roles.executor import Executor
+        from mlxe_async.roles.executor_plan import ExecutorPlan
         from mlxe_async.roles.places import Places
         from mlxe_async.tasks.native import training_task
 

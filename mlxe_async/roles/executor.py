@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,32 +16,13 @@ import numpy as np
 
 from mlxe_async.algorithms.interface import ActingClock
 from mlxe_async.errors import EnvironmentFault, MlxeError, NumericError
+from mlxe_async.roles.executor_plan import ExecutorPlan
+from mlxe_async.roles.fault_budget import FaultBudget, TooManyFaults
+from mlxe_async.roles.history import History
 from mlxe_async.roles.places import Places
+from mlxe_async.roles.row_writer import Lane, RowWriter
 from mlxe_async.rows import Array, RowLayout
 from mlxe_async.seeds import derive_seed, generator
-
-MOST_RELIVED = 200_000
-
-
-class Lane(Protocol):
-    """The writing end of a lane, `ipc.lanes.LaneWriter`."""
-
-    @property
-    def payloads(self) -> list[memoryview[int]]:
-        """The payload of every slot."""
-
-    @property
-    def slot(self) -> int:
-        """The slot that the next block goes to."""
-
-    def reserve(self) -> memoryview[int] | None:
-        """The payload of the next block, or None while the lane is full."""
-
-    def commit(self, count: int) -> int:
-        """Make the block visible."""
-
-    def renew(self) -> int:
-        """Begin another epoch, so that what was committed of an open episode is never completed."""
 
 
 class Weights(Protocol):
@@ -66,100 +45,10 @@ class Page(Protocol):
         """It returned."""
 
 
-ASK_FOR_ROOM_S = 0.5
-STEPS_PER_FAULT = 50  # so many good steps of an environment make up for one fault of it
-
-
-@dataclass(frozen=True)
-class ExecutorPlan:
-    """The few values an executor is made with.
-
-    Args:
-        index: number of the executor.
-        seed: the run's seed.
-        life: enters all seeds; the epoch where rollouts must never repeat, 0 where they are to be redone alike.
-        sync: `"episode"` (a rollout is one episode of one environment) or `"rollout"` (a fixed number of steps).
-        rollout_steps: steps of each environment in a rollout, for `sync = "rollout"`.
-        chunk_rows: most rows in one block of the lane.
-        step_timeout_s: limit of one step of all environments, in seconds.
-        reset_timeout_s: limit of one reset, and of the first step after it.
-        fault_limit: faults of one environment forgiven within `fault_window_s`; 50 good steps make up for one.
-        fault_window_s: see `fault_limit`.
-        nonfinite: what a NaN or an infinity from an environment leads to: `"abort_episode"` as any other fault;
-            `"reset_env"`: the environment is not made anew, only reset; `"stop"`: it is not forgiven at all.
-        records: remember the actions of episodes that may outlast a rollout, so that `state` can tell them.
-        tells_memory: say after each rollout how much memory the process has.
-    """
-
-    index: int
-    seed: int
-    life: int
-    sync: str
-    rollout_steps: int
-    chunk_rows: int
-    step_timeout_s: float
-    reset_timeout_s: float
-    fault_limit: int
-    fault_window_s: float
-    nonfinite: str = "abort_episode"
-    records: bool = False
-    tells_memory: bool = False
-
-
 def resident_mb() -> float:
     """Memory of this process that is in RAM, pages it shares included, in MiB."""
     with Path("/proc/self/statm").open() as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-class TooManyFaults(MlxeError):
-    """An executor's environments failed more often than its budget allows."""
-
-
-class History:
-    """The actions of episodes that are under way between two rollouts, so that these can be lived again.
-
-    Args:
-        envs: number of environments.
-        finished: where `finished` is kept (B,); None: in memory of its own.
-    """
-
-    def __init__(self, envs: int, finished: Array | None = None) -> None:
-        self.finished = np.zeros(envs, dtype=np.int64) if finished is None else finished
-        "Finished episodes of the run, as each environment was told at its reset."
-        self._earlier: list[list[Array]] = [[] for _ in range(envs)]  # of former rollouts, an array (t, ...) each
-        self._now: list[Array] = []  # of this rollout, an array (B, ...) for each step
-        self._since = [0] * envs
-
-    def begin(self, env: int, finished: int) -> None:
-        """An episode begins."""
-        self.finished[env] = finished
-        self._earlier[env], self._since[env] = [], len(self._now)
-
-    def note(self, action: Array) -> None:
-        """One step of all environments (B, ...)."""
-        self._now.append(action)
-
-    def relived(self, env: int, actions: Array) -> None:
-        """The episode was begun elsewhere, and these actions (t, ...) led to where it is."""
-        self._earlier[env] = [actions]
-
-    def forget_all_but(self, running: Array) -> None:
-        """A rollout ended: keep what belongs to episodes that are under way (B,), as long as they are not too long."""
-        now = np.stack(self._now) if self._now and running.any() else None
-        for env, goes_on in enumerate(running.tolist()):
-            if not goes_on:
-                self._earlier[env] = []
-            elif now is not None:
-                self._earlier[env].append(now[self._since[env] :, env].copy())
-                if sum(map(len, self._earlier[env])) > MOST_RELIVED:
-                    self._earlier[env] = [now[:0, env]]
-        self._now = []
-        self._since = [0] * len(self._since)
-
-    def actions_of(self, env: int) -> Array:
-        """Actions (t, ...) of the episode that is under way; fewer than its steps when there were too many."""
-        return np.concatenate(self._earlier[env]) if self._earlier[env] else np.zeros((0,), dtype=np.int64)
 
 
 class Executor:
@@ -201,13 +90,12 @@ class Executor:
         self.task = task
         self.algorithm = algorithm
         self.version = 0
-        self._lane, self._weights, self._page = lane, weights, page
+        self._weights, self._page = weights, page
         self._notify, self._wait, self._asked = notify, wait, asked
         self._envs = task.count
         spaces = task.spaces
         self._obs = np.zeros((self._envs, *spaces.observation_shape), dtype=spaces.observation_dtype)
         self._flat = np.zeros(sum(int(np.prod(shape)) for _, shape in algorithm.parameters), dtype=np.float32)
-        self._extra = tuple(column.name for column in algorithm.extra_columns)
         action = next(column for column in layout.columns if column.name == "action")
         places = places or Places(self._envs, action.dtype, action.shape)
         places.clear()
@@ -217,15 +105,16 @@ class Executor:
         self._episode[:] = episodes or 0
         self._return = np.zeros(self._envs)
         self._told_out_of_bounds = 0
-        self._env_numbers = np.arange(self._envs, dtype=np.int32)
-        self._faults: list[deque[float]] = [deque() for _ in range(self._envs)]
-        self._good_steps = np.zeros(self._envs, dtype=np.int64)
-        # Making numpy views costs more than a step, so they are made once for each slot of the lane.
-        self._slots = [layout.views(payload, plan.chunk_rows) for payload in lane.payloads]
-        self._rows: dict[str, Array] | None = None
-        self._filled = 0
-        self._lane_wait = 0.0
-        self._blocks = 0
+        self._faults = FaultBudget(self._envs, plan.fault_window_s)
+        self._writer = RowWriter(
+            lane,
+            layout,
+            chunk_rows=plan.chunk_rows,
+            envs=self._envs,
+            extra=[column.name for column in algorithm.extra_columns],
+            committed=self._tell_commit,
+            wait=wait,
+        )
         self._clock = ActingClock()
         self._history = History(self._envs, places.finished)
         # Environments that are one object begin together and then reset themselves, see `tasks.native`.
@@ -265,7 +154,7 @@ class Executor:
         """
         start_ns = time.monotonic_ns()
         self._take_weights(version)
-        self._rows, self._filled, self._lane_wait, self._blocks = None, 0, 0.0, 0
+        self._writer.begin()
         self._clock = ActingClock(steps=steps, episodes=finished_episodes, rollouts=rollout)
         rng = generator(self.plan.seed, "executor.act", self.plan.index, self.plan.life, attempt, rollout)
         episodes: list[dict[str, Any]] = []
@@ -288,15 +177,15 @@ class Executor:
             if cut := unfinished is not None and self._asked() > rollout:
                 self._break_off(written, keep=unfinished == "keep")
                 break
-        self._commit(last=not cut or unfinished == "keep")
+        self._writer.commit(last=not cut or unfinished == "keep")
         if cut and unfinished == "drop":
-            self._lane.renew()
+            self._writer.renew()
         self._history.forget_all_but(self._running)
         self._tell_notes()
         outside, self._told_out_of_bounds = self.task.out_of_bounds - self._told_out_of_bounds, self.task.out_of_bounds
         return {
             "rows": rows,
-            "blocks": self._blocks,
+            "blocks": self._writer.blocks,
             "out_of_bounds": outside,
             "rss_mb": resident_mb() if self.plan.tells_memory else None,
             "version": self.version,
@@ -306,7 +195,7 @@ class Executor:
             "cut": cut,
             "start_ns": start_ns,
             "seconds": (time.monotonic_ns() - start_ns) / 1e9,
-            "lane_wait_s": self._lane_wait,
+            "lane_wait_s": self._writer.waited_s,
         }
 
     def close(self) -> None:
@@ -448,10 +337,18 @@ class Executor:
         step = self.task.step(chosen["action"])
         self._page.leave()
         ended = step.terminated | step.truncated
-        written = self._write(chosen, step, ended, last_step=last_step)
+        written = self._writer.write(
+            self._obs,
+            chosen,
+            step,
+            version=self.version,
+            episode=self._episode,
+            number=self._step,
+            last_step=last_step,
+        )
         self._clock.steps += written
         self._step += 1
-        self._good_steps += step.ok
+        self._faults.stepped(step.ok)
         self._return += step.raw_reward
         self._obs[...] = step.start if self._as_one else step.next_obs
         for env in np.flatnonzero(ended & step.ok):
@@ -484,64 +381,12 @@ class Executor:
         if not keep:
             self._episode[self._running] += 1
             self._running[:] = self._begun = False
-        elif self._rows is not None:
-            here = slice(self._filled - written, self._filled)
-            self._rows["cut"][here] = self._running[self._rows["env"][here]]
+        else:
+            self._writer.cut(written, self._running)
 
-    def _write(self, chosen: Mapping[str, Array], step: Any, ended: Array, *, last_step: bool) -> int:
-        ok = step.ok
-        count = self._envs if ok.all() else int(ok.sum())
-        if count == 0:
-            return 0
-        if self._rows is not None and self._filled + count > self.plan.chunk_rows:
-            self._commit(last=False)
-            self._notify({"kind": "commit"})
-            self._tell_notes()
-        rows = self._rows if self._rows is not None else self._reserve()
-        which: Any = slice(None) if count == self._envs else np.flatnonzero(ok)
-        here = slice(self._filled, self._filled + count)
-        rows["obs"][here] = self._obs[which]
-        rows["action"][here] = chosen["action"][which]
-        rows["log_prob"][here] = chosen["log_prob"][which]
-        for name in self._extra:
-            rows[name][here] = chosen[name][which]
-        rows["reward"][here] = step.reward[which]
-        rows["terminated"][here] = step.terminated[which]
-        rows["truncated"][here] = step.truncated[which]
-        rows["cut"][here] = ~ended[which] if last_step else 0
-        rows["last"][here] = 0
-        rows["next_obs"][here] = step.next_obs[which]
-        rows["version"][here] = self.version
-        rows["env"][here] = self._env_numbers[which]
-        rows["episode"][here] = self._episode[which]
-        rows["step"][here] = self._step[which]
-        self._filled += count
-        return count
-
-    def _reserve(self) -> dict[str, Array]:
-        """Views on the next block; waits, a bounded time at a time, while the lane is full."""
-        pause, began = 0.001, time.monotonic()
-        asked = 0.0
-        while self._lane.reserve() is None:
-            # Many short rollouts fill a lane too; where they wait for each other, nobody else would empty it.
-            if time.monotonic() - asked > ASK_FOR_ROOM_S:
-                self._notify({"kind": "commit"})
-                asked = time.monotonic()
-            self._wait(pause)
-            pause = min(2 * pause, 0.02)
-        self._lane_wait += time.monotonic() - began
-        views = self._slots[self._lane.slot]
-        self._rows, self._filled = views, 0
-        return views
-
-    def _commit(self, *, last: bool) -> None:
-        # A block is committed only when a further row needs room, so that the rollout's last row can still be marked.
-        if self._rows is None:
-            return
-        self._rows["last"][self._filled - 1] = last
-        self._lane.commit(self._filled)
-        self._blocks += 1
-        self._rows, self._filled = None, 0
+    def _tell_commit(self) -> None:
+        self._notify({"kind": "commit"})
+        self._tell_notes()
 
     def _tell_notes(self) -> None:
         for kind, sentence in self.task.take_notes():
@@ -549,18 +394,12 @@ class Executor:
 
     def _forgive(self, fault: EnvironmentFault, seed: int, episode: int) -> None:
         """Report a fault and make the environment anew, within the budget."""
-        now, faults = time.monotonic(), self._faults[fault.env_index]
-        made_up_for = int(self._good_steps[fault.env_index]) // STEPS_PER_FAULT
-        self._good_steps[fault.env_index] = 0
-        while faults and (made_up_for > 0 or now - faults[0] > self.plan.fault_window_s):
-            faults.popleft()
-            made_up_for -= 1
-        faults.append(now)
+        faults = self._faults.failed(fault.env_index)
         self._notify(
             {
                 "kind": "env_error",
                 "executor": self.plan.index,
-                "faults": len(faults),
+                "faults": faults,
                 "env": fault.env_index,
                 "phase": fault.phase,
                 "episode": episode,
@@ -572,10 +411,10 @@ class Executor:
         )
         if fault.nonfinite and self.plan.nonfinite == "stop":
             raise NumericError(f"executor {self.plan.index}: {fault.detail}")
-        if len(faults) > self.plan.fault_limit:
+        if faults > self.plan.fault_limit:
             raise TooManyFaults(
                 f"executor {self.plan.index}: expected at most {self.plan.fault_limit} environment faults in "
-                f"{self.plan.fault_window_s:g} s, got {len(faults)}; the last: {fault.detail}"
+                f"{self.plan.fault_window_s:g} s, got {faults}; the last: {fault.detail}"
             )
         if fault.nonfinite and self.plan.nonfinite == "reset_env":
             return
@@ -585,4 +424,4 @@ class Executor:
         finally:
             self._page.leave()
         # The first failures are met at once, repeated ones with growing patience.
-        self._wait(min(5.0, 0.05 * 2.0 ** (len(faults) - 1)))
+        self._wait(min(5.0, 0.05 * 2.0 ** (faults - 1)))

@@ -7,7 +7,9 @@ import pytest
 from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakePage, FakeTask, FakeWeights
 
 from mlxe_async.errors import MlxeError
-from mlxe_async.roles.executor import STEPS_PER_FAULT, Executor, ExecutorPlan, TooManyFaults
+from mlxe_async.roles.executor import Executor
+from mlxe_async.roles.executor_plan import ExecutorPlan
+from mlxe_async.roles.fault_budget import STEPS_PER_FAULT, TooManyFaults
 from mlxe_async.roles.places import Places
 
 CHUNK = 4

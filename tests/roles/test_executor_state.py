@@ -8,7 +8,7 @@ import pytest
 from role_fakes import FakeTask
 from test_executor import make
 
-from mlxe_async.roles.executor import MOST_RELIVED, History
+from mlxe_async.roles.history import MOST_RELIVED, History
 
 
 class Summing(FakeTask):

@@ -1,0 +1,161 @@
+"""Writes an executor's rows into the blocks of its own lane, in place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from mlxe_async.rows import Array, RowLayout
+
+ASK_FOR_ROOM_S = 0.5
+
+
+class Lane(Protocol):
+    """The writing end of a lane, `ipc.lanes.LaneWriter`."""
+
+    @property
+    def payloads(self) -> list[memoryview[int]]:
+        """The payload of every slot."""
+
+    @property
+    def slot(self) -> int:
+        """The slot that the next block goes to."""
+
+    def reserve(self) -> memoryview[int] | None:
+        """The payload of the next block, or None while the lane is full."""
+
+    def commit(self, count: int) -> int:
+        """Make the block visible."""
+
+    def renew(self) -> int:
+        """Begin another epoch, so that what was committed of an open episode is never completed."""
+
+
+class RowWriter:
+    """Fills one block after the other; a block is committed when a further row needs room, or the rollout ends.
+
+    Args:
+        lane: where rows go.
+        layout: columns of a row.
+        chunk_rows: most rows in one block.
+        envs: number of environments B.
+        extra: names of the columns that the behaviour policy gives besides `action` and `log_prob`.
+        committed: called when a block was committed in the middle of a rollout, or room is needed.
+        wait: waits a bounded number of seconds.
+
+    Attributes:
+        blocks: blocks that the present rollout has taken so far.
+        waited_s: seconds it has waited for room.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        layout: RowLayout,
+        *,
+        chunk_rows: int,
+        envs: int,
+        extra: Sequence[str],
+        committed: Callable[[], None],
+        wait: Callable[[float], None],
+    ) -> None:
+        self._lane, self._chunk_rows, self._extra = lane, chunk_rows, tuple(extra)
+        self._committed, self._wait = committed, wait
+        self._env_numbers = np.arange(envs, dtype=np.int32)
+        # Making numpy views costs more than a step, so they are made once for each slot of the lane.
+        self._slots = [layout.views(payload, chunk_rows) for payload in lane.payloads]
+        self.begin()
+
+    def begin(self) -> None:
+        """A rollout begins."""
+        self._rows: dict[str, Array] | None = None
+        self._filled = self.blocks = 0
+        self.waited_s = 0.0
+
+    def write(
+        self,
+        obs: Array,
+        chosen: Mapping[str, Array],
+        step: Any,
+        *,
+        version: int,
+        episode: Array,
+        number: Array,
+        last_step: bool,
+    ) -> int:
+        """Write a row for each environment that made its step. Returns how many.
+
+        Args:
+            obs: what the environments showed before the step (B, *O).
+            chosen: what the behaviour policy chose, by name (B, ...).
+            step: what came of it, a `tasks.vector.Step`.
+            version: weights the policy had.
+            episode: number of each environment's episode (B,).
+            number: steps each had made in it before (B,).
+            last_step: the rollout ends here, in the middle of all episodes that go on.
+        """
+        ok = step.ok
+        count = len(ok) if ok.all() else int(ok.sum())
+        if count == 0:
+            return 0
+        if self._rows is not None and self._filled + count > self._chunk_rows:
+            self.commit(last=False)
+            self._committed()
+        rows = self._rows if self._rows is not None else self._reserve()
+        which: Any = slice(None) if count == len(ok) else np.flatnonzero(ok)
+        here = slice(self._filled, self._filled + count)
+        rows["obs"][here] = obs[which]
+        rows["action"][here] = chosen["action"][which]
+        rows["log_prob"][here] = chosen["log_prob"][which]
+        for name in self._extra:
+            rows[name][here] = chosen[name][which]
+        rows["reward"][here] = step.reward[which]
+        rows["terminated"][here] = step.terminated[which]
+        rows["truncated"][here] = step.truncated[which]
+        rows["cut"][here] = ~(step.terminated | step.truncated)[which] if last_step else 0
+        rows["last"][here] = 0
+        rows["next_obs"][here] = step.next_obs[which]
+        rows["version"][here] = version
+        rows["env"][here] = self._env_numbers[which]
+        rows["episode"][here] = episode[which]
+        rows["step"][here] = number[which]
+        self._filled += count
+        return count
+
+    def cut(self, count: int, running: Array) -> None:
+        """Mark the last `count` rows, those of the last step, as cut where the episode is under way (B,)."""
+        if self._rows is not None:
+            here = slice(self._filled - count, self._filled)
+            self._rows["cut"][here] = running[self._rows["env"][here]]
+
+    def commit(self, *, last: bool) -> None:
+        """Make the block that is open visible; `last`: it is the rollout's last one."""
+        # A block is committed only when a further row needs room, so that the rollout's last row can still be marked.
+        if self._rows is None:
+            return
+        self._rows["last"][self._filled - 1] = last
+        self._lane.commit(self._filled)
+        self.blocks += 1
+        self._rows, self._filled = None, 0
+
+    def renew(self) -> None:
+        """What was committed of open episodes is never to be completed."""
+        self._lane.renew()
+
+    def _reserve(self) -> dict[str, Array]:
+        """Views on the next block; waits, a bounded time at a time, while the lane is full."""
+        pause, began = 0.001, time.monotonic()
+        asked = 0.0
+        while self._lane.reserve() is None:
+            # Many short rollouts fill a lane too; where they wait for each other, nobody else would empty it.
+            if time.monotonic() - asked > ASK_FOR_ROOM_S:
+                self._committed()
+                asked = time.monotonic()
+            self._wait(pause)
+            pause = min(2 * pause, 0.02)
+        self.waited_s += time.monotonic() - began
+        self._rows, self._filled = self._slots[self._lane.slot], 0
+        return self._rows
