@@ -89,6 +89,7 @@ class Budget:
     counters: Counters
     bell: Bell
     reason: str | None = None
+    at_once: bool = False
     began: float = field(default_factory=time.monotonic)
     at_boundary: Callable[[], Awaitable[None]] | None = None
     is_boundary_due: Callable[[], bool] = lambda: False
@@ -151,8 +152,9 @@ class Budget:
         elif self._solved_at_step is None:
             self._solved_at_step = self.counters.env_steps
 
-    def finish(self, reason: str) -> None:
-        """Run out now; the first reason stays."""
+    def finish(self, reason: str, *, at_once: bool = False) -> None:
+        """Run out now; the first reason stays. `at_once`: nobody waits for rounds that were begun."""
+        self.at_once |= at_once
         if self.reason is None:
             self.reason = reason
         self.bell.ring()

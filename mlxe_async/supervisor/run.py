@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import os
 import sys
 import time
-import traceback
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,20 +26,23 @@ from mlxe_async.logs.journal import Journal
 from mlxe_async.logs.safe import redact
 from mlxe_async.rows import Array
 from mlxe_async.run_folder import RunFolder
-from mlxe_async.schedules import POLL_S, Schedule, schedule_of
-from mlxe_async.settings import Settings, as_tables, dump_settings
-from mlxe_async.supervisor.accounts import memory_of, progress_of, tell_ledger
+from mlxe_async.settings import Settings, dump_settings
+from mlxe_async.supervisor.accounts import memory_of, progress_of
 from mlxe_async.supervisor.blueprint import Blueprint
 from mlxe_async.supervisor.budget import Bell, Budget, Counters
 from mlxe_async.supervisor.cpu import CpuClock
 from mlxe_async.supervisor.crashes import Crashes
 from mlxe_async.supervisor.descriptors import reserve_descriptors
+from mlxe_async.supervisor.ending import digest_of, end_recording, trace_of, verdict
 from mlxe_async.supervisor.handles.crew import Crew
 from mlxe_async.supervisor.host import host, versions
-from mlxe_async.supervisor.keeping import FINAL_LIMIT_S, Keeper
+from mlxe_async.supervisor.housekeeping import Housekeeping
+from mlxe_async.supervisor.keeping import Keeper
 from mlxe_async.supervisor.listening import Listener
+from mlxe_async.supervisor.main_loop import MainLoop
+from mlxe_async.supervisor.opening import tell_resume, tell_start
 from mlxe_async.supervisor.probing import probed
-from mlxe_async.supervisor.recording import RECORDING, Ended, NoRecorder, Recorder, Recording
+from mlxe_async.supervisor.recording import RECORDING, NoRecorder, Recorder, Recording
 from mlxe_async.supervisor.replaying import Replay, facts_of
 from mlxe_async.supervisor.results import CheckReport, Result
 from mlxe_async.supervisor.resuming import ResumePoint
@@ -49,16 +50,11 @@ from mlxe_async.supervisor.saving import Saver, published_weights, weights_to_be
 from mlxe_async.supervisor.staff import Staff
 from mlxe_async.supervisor.story import Story
 from mlxe_async.supervisor.stragglers import Stragglers
-from mlxe_async.supervisor.waiting import every, first_of, to_the_end
+from mlxe_async.supervisor.waiting import first_of, to_the_end
 from mlxe_async.supervisor.watching import stacks, starved, watch_lag
 
-FINISH_LIMIT_S = 1.5
-ROUND_LIMIT_S = 60.0  # where a round belongs to the result, and nobody waits for the command to end
 STOP_GRACE_S = 1.0
-FIRST_LEDGER_S = 1.0
 CPU_LOOK_S = 0.1
-MISSED_AGAIN_S = 60.0
-SIGNAL_EXITS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 
 class Supervisor:
@@ -84,14 +80,11 @@ class Supervisor:
         self._base = Path(run_dir or settings.run.dir)
         self._replay = None if replay is None else Replay(Path(replay))
         self.settings = settings = settings if self._replay is None else self._replay.prepared(settings)
-        self._replayed: str | None = None
         self._recorder: Recorder = NoRecorder()
         self._resume = resume
         self._point: ResumePoint | None = None
-        self._is_whole = self._is_saved = self._is_asked = False
         self._began = time.monotonic()
         self._dumps = 0
-        self._missed_again_at = 0.0
         self._loop: asyncio.AbstractEventLoop
         self._subscribers: list[Callable[[dict[str, Any]], None]] = []
         self._queues: list[asyncio.Queue[dict[str, Any] | None]] = []
@@ -120,6 +113,8 @@ class Supervisor:
         self._keeper: Keeper
         self._blueprint: Blueprint
         self._staff: Staff
+        self._beside: Housekeeping
+        self._main: MainLoop | None = None
 
     # -- for whoever embeds a run -----------------------------------------------------------------------------------
 
@@ -146,10 +141,9 @@ class Supervisor:
 
     def request_stop(self, reason: str = "requested") -> None:
         """Stop soon: finish what is under way, save, and return. Call it from the loop's thread."""
-        self._is_asked = True
         if self._journal is not None and self._budget.reason is None:
             self._story.emit(events.StopRequested(reason=reason))
-        self._budget.finish(reason)
+        self._budget.finish(reason, at_once=True)
 
     def progress(self) -> dict[str, Any]:
         """How far the run is: counters, rates, lag, recent returns and the share of each stop condition."""
@@ -185,7 +179,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         try:
             await self._start()
-            await self._main_loop()
+            await self._run_main_loop()
         except BaseException as error:  # noqa: BLE001 - told to the log, then raised again below
             failure = first_of(error)
         result: Result | None = await to_the_end(self._shut_down(failure))
@@ -301,20 +295,7 @@ class Supervisor:
         folder.write_run_json(
             {"name": folder.name, "seed": settings.run.seed, "versions": about, "host": machine, "facts": self._facts}
         )
-        self._story.emit(
-            events.RunStart(
-                seed=settings.run.seed,
-                schedule=settings.schedule.kind,
-                algorithm=settings.algorithm.name,
-                env=settings.task.env,
-                settings=as_tables(settings),
-                versions=about,
-                host=machine,
-                python_path=list(settings.run.python_path),
-                modules=sorted({module for _, module in settings.named_modules()}),
-                resumed=point is not None,
-            )
-        )
+        tell_start(self._story, settings, about, machine, resumed=point is not None)
         if point is not None:
             self._take_up(point)
         if settings.run.record:
@@ -341,24 +322,7 @@ class Supervisor:
         self._budget.restore(state["budget"])
         self._saver.restore(state["saver"], point.own_arrays().get("best"))
         point.folder.point_latest()
-        self._story.emit(
-            events.RunResume(
-                checkpoint=int(point.whole.number if point.whole else 0),
-                version=point.version,
-                env_steps=self._counters.env_steps,
-                episodes=self._counters.episodes,
-                updates=self._counters.updates,
-                seconds=state["budget"]["seconds"],
-                previous_run_died=not point.log.has_last_word,
-                changed=point.told,
-                exact=point.exact,
-                void_from=marks.get("next_seq"),
-                void_to=point.log.next_seq - 1,
-                gap_ns=gap_ns,
-            )
-        )
-        for change in point.told:
-            self._story.warn(f"the run goes on with another {change}")
+        tell_resume(self._story, point, self._counters, gap_ns)
 
     def _make_staff(self, blueprint: Blueprint) -> None:
         assert self._folder is not None  # noqa: S101 - it was just opened
@@ -406,6 +370,19 @@ class Supervisor:
             disk=self._disk,
         )
         self._budget.at_boundary, self._budget.is_boundary_due = self._keeper.at_boundary, self._keeper.is_due
+        self._beside = Housekeeping(
+            settings,
+            folder,
+            blueprint,
+            self._segments,
+            staff,
+            story=self._story,
+            budget=self._budget,
+            bell=self._bell,
+            progress=self.progress,
+            look_at_cpu=self._look_at_cpu,
+            former_rows=self._point.former_rows if self._point else 0,
+        )
 
     def _facts_to_keep(self) -> dict[str, Any]:
         shape = {**self._blueprint.memory_shape.to_json(), "block_rows": self._blueprint.chunk_rows}
@@ -420,134 +397,28 @@ class Supervisor:
             "cpu_seconds": self._cpu.by_name(),
         }
 
-    # -- main loop ----------------------------------------------------------------------------------------------------
-
-    async def _main_loop(self) -> None:
-        chosen = self.settings.schedule
-        who_waits = schedule_of(chosen.kind, getattr(chosen, "flavour", None))
-        async with asyncio.TaskGroup() as group:
-            watchers = [group.create_task(process.run()) for process in self._processes]
-            watchers += [
-                group.create_task(work)
-                for work in (
-                    self._keep_status(),
-                    self._keep_ledger(),
-                    self._keep_time(),
-                    watch_lag(self._story),
-                    starved(self._staff, self._story),
-                )
-            ]
-            if self._replay is None:
-                watchers.append(group.create_task(self._keep_draining()))
-            if chosen.kind != "serial":
-                executors = self._staff.executors
-                pages = [self._staff.pages[self._blueprint.page_of(f"executor-{e.index}")] for e in executors]
-                stragglers = Stragglers(executors, pages, self._story, self._blueprint.envs)
-                watchers.append(group.create_task(stragglers.watch()))
-            self._budget.began = time.monotonic()
-            if self._point is not None:
-                self._budget.restore(self._point.state["budget"])
-            self._keeper.note_saved()
-            schedule = group.create_task(self._follow(who_waits))
-            stopped = group.create_task(self._bell.wait_until(lambda: self._budget.reason is not None))
-            await asyncio.wait([schedule, stopped], return_when=asyncio.FIRST_COMPLETED)
-            if not schedule.done():
-                # What is under way may be finished, in a bounded time.
-                if self._staff.crew.alike:
-                    asked = group.create_task(self._bell.wait_until(lambda: self._is_asked))
-                    await asyncio.wait([schedule, asked], timeout=ROUND_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
-                    asked.cancel()
-                looking = 2 * POLL_S if getattr(chosen, "flavour", None) == "as_published" else 0.0
-                await asyncio.wait([schedule], timeout=FINISH_LIMIT_S + looking)
-            for task in (schedule, stopped):
-                task.cancel()
-            await asyncio.wait([schedule])
-            await self._save_all()
-            for task in watchers:
-                task.cancel()
-
-    async def _follow(self, who_waits: Schedule) -> None:
-        point, budget = self._point, self._budget
-        if point is not None:
-            await point.restore_roles(self._staff.homes, self._story, free_running=self._staff.crew.free_running)
-            self._is_whole = True
-            if not self._staff.crew.free_running and not self._staff.crew.excused:
-                # The last test may have been cut short; if it was not, nothing is due.
-                await self._staff.evaluator.evaluate(self._counters.version)
-        self._is_whole = True
-        staff = self._staff
-        if self._replay is not None:
-            await self._replay.follow(staff.homes, self._story, self._counters, self._bell)
-            self._replayed = self._replay.verdict(_digest(self._published()))
-            return
-        await who_waits(staff.executors, staff.memorizer, staff.learner, staff.evaluator, budget)
-
-    async def _save_all(self) -> None:
-        """The last checkpoint: a whole one, if all is known of what was done so far."""
-        if self._is_whole and self._keeper.at_rest:
-            try:
-                async with asyncio.timeout(FINAL_LIMIT_S):
-                    self._is_saved = await self._keeper.save()
-            except TimeoutError:
-                self._story.warn(
-                    f"the last whole checkpoint was not complete after {FINAL_LIMIT_S:g} s: only the newest weights "
-                    "are saved, and the run can go on from the whole checkpoint before"
-                )
-        else:
-            self._story.warn(
-                "stopped in the middle of a round: the newest weights are saved, and the run can go on from the whole "
-                "checkpoint before"
-            )
-
-    async def _keep_status(self) -> None:
-        async for _ in every(self.settings.logs.status_interval_s):
-            self._look_at_cpu()
-            self._check_folder()
-            self._write_status("running")
-            self._bell.ring()  # it may be time to save, which nothing else would tell a learner that waits
-            living = sum(1 for executor in self._staff.executors if executor.lost is None)
-            if living < self.settings.schedule.min_executors:
-                lost = next(executor.lost for executor in self._staff.executors if executor.lost)
-                raise RunFailed(
-                    f"expected at least {self.settings.schedule.min_executors} executors (schedule.min_executors), "
-                    f"{living} are left; {lost}"
-                )
-
-    def _check_folder(self) -> bool:
-        """Whether the run folder is where it was; told loudly when it is not, once a minute."""
-        assert self._folder is not None  # noqa: S101 - there is a folder as long as there is a status
-        if self._folder.is_there:
-            return True
-        if time.monotonic() >= self._missed_again_at:
-            self._missed_again_at = time.monotonic() + MISSED_AGAIN_S
-            self._story.warn(
-                f"the run folder {self._folder.path} cannot be found any more: it was removed or renamed while the run "
-                "goes on; nothing can be saved there, and the run will end with exit code 4",
-                loud=True,
-            )
-        return False
-
-    async def _keep_ledger(self) -> None:
-        await asyncio.sleep(min(FIRST_LEDGER_S, self.settings.logs.ledger_interval_s))
-        self._tell_ledger()
-        async for _ in every(self.settings.logs.ledger_interval_s):
-            self._tell_ledger()
-            self._story.emit(self._story.bottleneck(len(self._staff.executors)))
-
-    async def _keep_draining(self) -> None:
-        """Long rollouts commit in the middle; then the lanes get their room back before anybody waits."""
-        while True:
-            await self._drain.wait()
-            self._drain.clear()
-            await self._staff.memorizer.ingest()
-
-    async def _keep_time(self) -> None:
-        if self.settings.stop.seconds is not None:
-            await asyncio.sleep(max(0.0, self.settings.stop.seconds - self._budget.seconds))
-            self._is_asked = True
-            self._budget.finish("seconds")
-            return
-        await asyncio.Event().wait()
+    async def _run_main_loop(self) -> None:
+        beside = self._beside
+        tasks = [beside.keep_status(), beside.keep_ledger(), beside.keep_time(), watch_lag(self._story)]
+        tasks.append(starved(self._staff, self._story))
+        if self._replay is None:
+            tasks.append(beside.keep_draining(self._drain))
+        if self.settings.schedule.kind != "serial":
+            executors = self._staff.executors
+            pages = [self._staff.pages[self._blueprint.page_of(f"executor-{e.index}")] for e in executors]
+            tasks.append(Stragglers(executors, pages, self._story, self._blueprint.envs).watch())
+        self._main = MainLoop(
+            self.settings,
+            self._staff,
+            self._story,
+            self._budget,
+            self._bell,
+            keeper=self._keeper,
+            point=self._point,
+            replay=self._replay,
+            digest=lambda: digest_of(self._published()),
+        )
+        await self._main.run(self._processes, tasks)
 
     # -- what the processes tell ------------------------------------------------------------------------------------
 
@@ -573,7 +444,12 @@ class Supervisor:
         self._disk.shutdown()
         self._look_at_cpu()
         flat = self._published() if self._segments and self._folder else None
-        if self._folder is not None and flat is not None and not self._is_saved and hasattr(self, "_saver"):
+        if (
+            self._folder is not None
+            and flat is not None
+            and not (self._main and self._main.is_saved)
+            and hasattr(self, "_saver")
+        ):
             self._saver.save(*flat, solved_at=self._solved_at)
         async with asyncio.TaskGroup() as group:
             for process in self._processes:
@@ -581,9 +457,9 @@ class Supervisor:
         await self._nursery.stop()
         result = None
         if self._folder is not None and self._journal is not None:
-            if hasattr(self, "_staff"):
+            if hasattr(self, "_beside"):
                 try:
-                    self._tell_ledger()
+                    self._beside.tell_ledger()
                 except MlxeError as error:  # damaged shared memory has no account, but the run still has its end
                     self._story.warn(str(error))
                 self._story.emit(self._story.bottleneck(max(1, len(self._staff.executors))))
@@ -597,24 +473,19 @@ class Supervisor:
         if hasattr(self, "_staff"):
             self._staff.release()
             del self._staff
-        self.__dict__.pop("_keeper", None)
+        for name in ("_keeper", "_beside"):
+            self.__dict__.pop(name, None)
+        self._main = None
         for segment in self._segments.values():
             segment.close()
         return result
 
     def _end(self, flat: tuple[int, Array] | None, failure: BaseException | None) -> Result:
         assert self._folder is not None  # noqa: S101 - the caller has looked
-        reason = self._budget.reason or "finished"
-        exit_code = SIGNAL_EXITS.get(reason, 0)
-        if failure is not None:
-            reason = "cancelled" if isinstance(failure, asyncio.CancelledError) else f"failed: {failure}"
-            exit_code = failure.exit_code if isinstance(failure, MlxeError) else 3
-            if isinstance(failure, asyncio.CancelledError):  # a second signal stops at once
-                exit_code = SIGNAL_EXITS.get(self._budget.reason or "", exit_code)
-        elif not self._check_folder():
-            reason, exit_code = f"the run folder was removed while it ran ({reason})", ResourceError.exit_code
-        digest = _digest(flat)
-        self._end_recording(digest)
+        reason, exit_code = verdict(self._budget.reason, failure, lambda: self._is_there)
+        digest = digest_of(flat)
+        busy = not hasattr(self, "_staff") or self._staff.learner.busy
+        end_recording(self._recorder, digest, self._story, busy=busy)
         result = Result(
             reason=reason,
             solved=self._solved_at is not None,
@@ -626,7 +497,7 @@ class Supervisor:
             exit_code=exit_code,
             weights_hash=digest,
             solved_at=self._solved_at,
-            replayed=self._replayed,
+            replayed=self._main.replayed if self._main else None,
         )
         self._story.emit(
             events.RunEnd(
@@ -639,23 +510,12 @@ class Supervisor:
                 cpu_seconds=self._cpu.total(),
                 weights_hash=digest,
                 exit_code=exit_code,
-                trace=_trace(failure),
+                trace=trace_of(failure),
             )
         )
-        if hasattr(self, "_staff"):
-            self._write_status(reason)
+        if hasattr(self, "_beside"):
+            self._beside.write_status(reason)
         return result
-
-    def _end_recording(self, digest: str | None) -> None:
-        if not isinstance(self._recorder, Recording):
-            return
-        if digest is None or not hasattr(self, "_staff") or self._staff.learner.busy:
-            self._recorder.note(Ended("", "the run ended in the middle of an update"))
-        else:
-            self._recorder.note(Ended(digest))
-        self._recorder.close()
-        if self._recorder.failure:
-            self._story.warn(self._recorder.failure)
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
@@ -675,27 +535,6 @@ class Supervisor:
         self._cpu.look(self._living(), at_most_every_s=CPU_LOOK_S)
         return self._cpu.total(without=without)
 
-    def _write_status(self, state: str) -> None:
-        assert self._folder is not None  # noqa: S101 - there is a folder as long as there is a status
-        if not self._folder.is_there:
-            return
-        try:
-            self._folder.write_status({"state": state, "pid": os.getpid(), "run": self._folder.name, **self.progress()})
-        except ResourceError as error:
-            self._story.warn(str(error))
-
-    def _tell_ledger(self) -> None:
-        former = self._point.former_rows if self._point else 0
-        tell_ledger(self._blueprint, self._segments, self._staff.memorizer, self._story, former=former)
-
-
-def _trace(failure: BaseException | None) -> str:
-    """The traceback of a mistake of our own; what was raised on purpose says all in a sentence."""
-    if failure is None or isinstance(failure, MlxeError | asyncio.CancelledError):
-        return ""
-    return "".join(traceback.format_exception(failure))
-
-
-def _digest(flat: tuple[int, Array] | None) -> str | None:
-    """SHA-256 of flat weights."""
-    return hashlib.sha256(flat[1].tobytes()).hexdigest() if flat else None
+    @property
+    def _is_there(self) -> bool:
+        return not hasattr(self, "_beside") or self._beside.check_folder()

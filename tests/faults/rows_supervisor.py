@@ -188,12 +188,12 @@ sys.exit(main([sys.argv[1], "--no-progress"]))
 @row("S9", "an unhandled exception in a task of the supervisor", "orderly stop, exit 3, traceback in the log")
 def _(case):
     """The task that writes the status (or the ledger) raises after a while."""
-    name = ("_keep_status", "_keep_ledger")[case.seed % 2]
+    name = ("keep_status", "keep_ledger")[case.seed % 2]
     patch = f"""
 async def broken(self):
     await asyncio.sleep(1.0)
     raise ZeroDivisionError("a mistake of ours")
-module.Supervisor.{name} = broken
+module.Housekeeping.{name} = broken
 """
     run = case.driver(PATCHED.format(patch=patch), ENDLESS)
     got = run.ended(60)
