@@ -13,15 +13,16 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from mlxe_async.logs.events import Event, LogGap
+from mlxe_async.logs.events import COMMON, Event, LogGap
 from mlxe_async.logs.events import Warning as WarningEvent
+from mlxe_async.logs.many import many_lines
 from mlxe_async.logs.safe import is_secret, redact
 
 LONGEST_TEXT = 16 * 1024
@@ -29,6 +30,7 @@ DEEPEST = 8
 ROTATION_CHECK_S = 5.0
 RETRY_S = 1.0
 WARN_S = 60.0
+LINES_AT_ONCE = 256
 
 Subscriber = Callable[[dict[str, Any]], None]
 
@@ -65,7 +67,7 @@ class Journal:
             wrapper_class=structlog.BoundLogger,
             context_class=dict,
             run=run,
-        )
+        ).bind()  # bound once, not anew for each line
 
     def emit(self, event: Event, role: str = "supervisor", idx: int | None = None) -> None:
         """Write one event and tell the subscribers. Never raises because of the disk, the values or a subscriber."""
@@ -93,6 +95,69 @@ class Journal:
                 self._sink.shut = False
                 self._tell()
 
+    def emit_all(
+        self,
+        kind: type[Event],
+        same: Mapping[str, Any],
+        columns: Mapping[str, Sequence[Any]],
+        role: str = "supervisor",
+        idx: int | None = None,
+    ) -> None:
+        """Write many events of one kind: the same lines as from `emit`, made and written together.
+
+        Args:
+            kind: of the events.
+            same: fields whose value all of them share.
+            columns: all other fields, a value for each event.
+            role: whom they are about.
+            idx: which one of these.
+        """
+        count = len(next(iter(columns.values())))
+        for begin in range(0, count, LINES_AT_ONCE):
+            some = {name: column[begin : begin + LINES_AT_ONCE] for name, column in columns.items()}
+            if not self._write_all(kind, same, some, role, idx):
+                for row in zip(*some.values(), strict=True):
+                    self.emit(kind(**same, **dict(zip(some, row, strict=True))), role, idx)
+
+    def _write_all(
+        self,
+        kind: type[Event],
+        same: Mapping[str, Any],
+        columns: Mapping[str, Sequence[Any]],
+        role: str,
+        idx: int | None,
+    ) -> bool:
+        """Whether the lines are in the file; else nothing has happened."""
+        with self._lock:
+            if self._gap:
+                return False
+            head = clean({**self._head(), "run": self.run, "event": kind.name, "role": role, "idx": idx, **same})
+            count = len(next(iter(columns.values())))
+            columns = {**columns, "seq": range(self._seq, self._seq + count)}
+            order = [*COMMON, *_names_of(kind)]
+            try:
+                lines = many_lines(head, columns, order)
+            except ValueError:  # not for this way
+                return False
+            self._sink.msg("".join(lines)[:-1])
+            if not self._sink.written:
+                return False
+            self._seq += count
+            if self._subscribers:
+                for row in zip(*columns.values(), strict=True):
+                    known = {**head, **dict(zip(columns, row, strict=True))}
+                    self._line = {name: known[name] for name in order}
+                    self._tell()
+            return True
+
+    def _head(self) -> dict[str, Any]:
+        seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+        return {
+            "ts": f"{_to_the_second(seconds)}.{nanoseconds // 10**6:03}Z",
+            "mono_ns": time.monotonic_ns(),
+            "seq": self._seq,
+        }
+
     @property
     def next_seq(self) -> int:
         """Number of the line that comes next."""
@@ -114,19 +179,12 @@ class Journal:
         self.close()
 
     def _write(self, event: Event, role: str, idx: int | None) -> bool:
-        self._sink.written = False
-        values = {name: getattr(event, name) for name in _field_names(event)}
+        values = {name: getattr(event, name) for name in _names_of(type(event))}
         self._log.msg(event.name, role=role, idx=idx, **values)
         return self._sink.written
 
     def _stamp(self, _logger: Any, _method: str, values: Any) -> dict[str, Any]:
-        seconds, nanoseconds = divmod(time.time_ns(), 10**9)
-        head = {
-            "ts": f"{_to_the_second(seconds)}.{nanoseconds // 10**6:03}Z",
-            "mono_ns": time.monotonic_ns(),
-            "seq": self._seq,
-        }
-        head |= {key: values.pop(key) for key in ("run", "event", "role", "idx")}
+        head = self._head() | {key: values.pop(key) for key in ("run", "event", "role", "idx")}
         self._seq += 1
         self._line = clean({**head, **values})
         return self._line
@@ -157,6 +215,7 @@ class _LineSink:
         self.cause = ""
 
     def msg(self, line: str) -> None:
+        self.written = False
         if self.shut:
             return
         data = line.encode("ascii") + b"\n"
@@ -193,10 +252,9 @@ class _LineSink:
 _FIELDS: dict[type[Event], tuple[str, ...]] = {}
 
 
-def _field_names(event: Event) -> tuple[str, ...]:
-    kind = type(event)
+def _names_of(kind: type[Event]) -> tuple[str, ...]:
     if kind not in _FIELDS:
-        _FIELDS[kind] = tuple(item.name for item in fields(event))
+        _FIELDS[kind] = tuple(item.name for item in fields(kind))
     return _FIELDS[kind]
 
 

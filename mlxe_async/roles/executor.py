@@ -51,6 +51,10 @@ def resident_mb() -> float:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+EPISODE = ("env", "episode", "steps", "return", "terminated", "seed")
+"What is told of each episode that ended."
+
+
 class Executor:
     """Generates rollouts.
 
@@ -144,9 +148,10 @@ class Executor:
 
         Returns:
             `rows`, `blocks` (of the lane), `out_of_bounds` (observations outside their bounds, of those looked at),
-            `rss_mb` (resident memory, None if it is not asked for), `version`, `episodes` (a dict each), `begun`
-            (number of the present or next episode of each environment), `running` (whether that one is under way),
-            `cut` (it ended early), `start_ns`, `seconds`, `lane_wait_s`.
+            `rss_mb` (resident memory, None if it is not asked for), `version`, `episodes` (a list for each name of
+            `EPISODE`, with an entry for each episode that ended), `begun` (number of the present or next episode of
+            each environment), `running` (whether that one is under way), `cut` (it ended early), `start_ns`, `seconds`,
+            `lane_wait_s`.
 
         Raises:
             TooManyFaults: the environments used up their budget.
@@ -157,7 +162,7 @@ class Executor:
         self._writer.begin()
         self._clock = ActingClock(steps=steps, episodes=finished_episodes, rollouts=rollout)
         rng = generator(self.plan.seed, "executor.act", self.plan.index, self.plan.life, attempt, rollout)
-        episodes: list[dict[str, Any]] = []
+        episodes: dict[str, list[Any]] = {name: [] for name in EPISODE}
         rows = taken = 0
         cut = False
         may_outlast = self.plan.sync == "rollout" or unfinished == "keep" or bool(self._running.any())
@@ -172,7 +177,7 @@ class Executor:
             last_step = self.plan.sync == "rollout" and taken >= self.plan.rollout_steps
             written = self._one_step(rng, episodes, last_step=last_step, recording=recording)
             rows += written
-            if last_step or (self.plan.sync == "episode" and episodes):
+            if last_step or (self.plan.sync == "episode" and episodes["env"]):
                 break
             if cut := unfinished is not None and self._asked() > rollout:
                 self._break_off(written, keep=unfinished == "keep")
@@ -325,7 +330,7 @@ class Executor:
             return
 
     def _one_step(
-        self, rng: np.random.Generator, episodes: list[dict[str, Any]], *, last_step: bool, recording: bool
+        self, rng: np.random.Generator, episodes: dict[str, list[Any]], *, last_step: bool, recording: bool
     ) -> int:
         """Step all environments once, write the rows, note the episodes that ended. Returns the rows written."""
         chosen = self.algorithm.act(self._obs, rng, self._clock)
@@ -351,20 +356,13 @@ class Executor:
         self._faults.stepped(step.ok)
         self._return += step.raw_reward
         self._obs[...] = step.start if self._as_one else step.next_obs
-        for env in np.flatnonzero(ended & step.ok):
-            episodes.append(
-                {
-                    "env": int(env),
-                    "episode": int(self._episode[env]),
-                    "steps": int(self._step[env]),
-                    "return": float(self._return[env]),
-                    "terminated": bool(step.terminated[env]),
-                    "truncated": bool(step.truncated[env]),
-                    "seed": int(self._episode_seed[env]),
-                }
-            )
-            self._episode[env] += 1
-            self._running[env] = False
+        over = np.flatnonzero(ended & step.ok)
+        if len(over):
+            about = (over, self._episode, self._step, self._return, step.terminated, self._episode_seed)
+            for name, values in zip(EPISODE, about, strict=True):
+                episodes[name] += (values if values is over else values[over]).tolist()
+            self._episode[over] += 1
+            self._running[over] = False
         if self._as_one:
             self._step[step.began], self._return[step.began], self._running[step.began] = 0, 0.0, True
         for fault in step.faults:

@@ -188,7 +188,7 @@ class Replay:
             self._expect(step, (step.rows, step.blocks), (report["rows"], report["blocks"]))
             self._written[step.executor] += step.blocks
             now.env_steps += report["rows"]
-            now.episodes += len(report["episodes"])
+            now.episodes += len(report["episodes"]["return"])
             now.rollouts += 1
             story.generated(step.executor, report)
 

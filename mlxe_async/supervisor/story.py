@@ -50,30 +50,33 @@ class Story:
                 seconds=report["seconds"],
                 version=report["version"],
                 rows=report["rows"],
-                episodes=len(report["episodes"]),
+                episodes=len(report["episodes"]["return"]),
                 waits={"lane": report["lane_wait_s"]},
             ),
             "executor",
             index,
         )
-        first = self._counters.episodes - len(report["episodes"]) + 1
-        for number, episode in enumerate(report["episodes"], first):
-            self.returns.append(episode["return"])
-            self._emit(
-                events.EpisodeEnd(
-                    env=episode["env"],
-                    episode=episode["episode"],
-                    episode_return=episode["return"],
-                    length=episode["steps"],
-                    terminated=episode["terminated"],
-                    version=report["version"],
-                    episodes=number,
-                    env_steps=self._counters.env_steps,
-                    seed=episode["seed"],
-                ),
-                "executor",
-                index,
-            )
+        ended = report["episodes"]
+        count = len(ended["return"])
+        if not count:
+            return
+        self.returns.extend(ended["return"][-RECENT_EPISODES:])
+        first = self._counters.episodes - count + 1
+        self._journal.emit_all(
+            events.EpisodeEnd,
+            {"version": report["version"], "env_steps": self._counters.env_steps},
+            {
+                "env": ended["env"],
+                "episode": ended["episode"],
+                "episode_return": ended["return"],
+                "length": ended["steps"],
+                "terminated": ended["terminated"],
+                "episodes": range(first, first + count),
+                "seed": ended["seed"],
+            },
+            "executor",
+            index,
+        )
 
     def memorized(self, plan: dict[str, Any], rows: int) -> None:
         """The memorizer drew a plan; it has taken in `rows` rows since the last one."""

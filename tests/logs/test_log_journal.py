@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mlxe_async.logs import journal as journal_module
-from mlxe_async.logs.events import CheckpointRejected, EnvError, PhaseEvent, RunStart, Warning, Weights  # noqa: A004 - the event
+from mlxe_async.logs.events import CheckpointRejected, EnvError, EpisodeEnd, PhaseEvent, RunStart, Warning, Weights  # noqa: A004 - the event
 from mlxe_async.logs.journal import LONGEST_TEXT, Journal
 
 NAN = float("nan")
@@ -199,6 +199,64 @@ def test_lines_of_two_threads_do_not_mix(path):
         for thread in threads:
             thread.join()
     assert [line["seq"] for line in lines_of(path)] == list(range(800))
+
+
+SAME = {"version": 3, "env_steps": 900}
+ENDED = {
+    "env": [0, 2, 1],
+    "episode": [7, 8, 9],
+    "episode_return": [1.5, -1e-300, 0.1],
+    "length": [1, 2, 3],
+    "terminated": [True, False, True],
+    "episodes": range(5, 8),
+    "seed": [1, 2**62, 3],
+}
+
+
+def without_clocks(lines):
+    return [{name: value for name, value in line.items() if name not in ("ts", "mono_ns")} for line in lines]
+
+
+@pytest.mark.parametrize("odd", [{}, {"episode_return": [1.0, NAN, 2.0]}, {"seed": [None, 1, 2]}])
+def test_many_lines_at_once_are_the_same_lines(tmp_path, monkeypatch, odd):
+    monkeypatch.setattr(journal_module, "LINES_AT_ONCE", 2)
+    heard = {"one by one": [], "together": []}
+    for name, lines in heard.items():
+        with Journal(tmp_path / name, "50%s") as journal:
+            journal.subscribe(lines.append)
+            if name == "together":
+                journal.emit_all(EpisodeEnd, SAME, {**ENDED, **odd}, "executor", 1)
+            else:
+                for row in range(3):
+                    known = {**{key: column[row] for key, column in {**ENDED, **odd}.items()}, **SAME}
+                    journal.emit(EpisodeEnd(**known), "executor", 1)
+            journal.emit(phase())
+    told = {name: (tmp_path / name).read_text().splitlines() for name in heard}
+    assert [len(line) for line in told["together"]] == [len(line) for line in told["one by one"]]
+    read = {name: without_clocks(lines_of(tmp_path / name)) for name in heard}
+    assert read["together"] == read["one by one"] == without_clocks(heard["together"])
+    assert [list(line) for line in heard["together"]] == [list(line) for line in heard["one by one"]]
+
+
+def test_many_lines_on_a_full_disk_are_counted_one_by_one(path, monkeypatch):
+    monkeypatch.setattr(journal_module, "RETRY_S", 0.0)
+    real, room = os.write, [0]
+
+    def write(fd, data):
+        if room[0] < 1:
+            raise OSError(28, "full")
+        return real(fd, data)
+
+    with Journal(path, "r") as journal:
+        monkeypatch.setattr(os, "write", write)
+        journal.emit_all(EpisodeEnd, SAME, ENDED, "executor", 0)
+        room[0] = 1
+        journal.emit_all(EpisodeEnd, SAME, ENDED, "executor", 0)
+        journal.emit_all(EpisodeEnd, SAME, ENDED, "executor", 0)
+    lines = lines_of(path)
+    assert [line["event"] for line in lines] == ["log_gap", *6 * ["episode_end"]]
+    assert (lines[0]["dropped"], journal.dropped) == (3, 3)
+    assert [line["seq"] for line in lines] == sorted({line["seq"] for line in lines})
 
 
 def test_a_descriptor_stays_its_owners(path):

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakePage, FakeTask, FakeWeights
 
@@ -61,7 +60,7 @@ def test_a_rollout_is_one_episode_whatever_the_size_of_a_block():
     assert rows["last"].tolist() == [0] * 9 + [1]
     assert [count for _, count, _ in lane.blocks] == [4, 4, 2]
     assert said == [{"kind": "commit"}] * 2
-    assert report["episodes"][0]["return"] == 10.0
+    assert report["episodes"]["return"][0] == 10.0
 
 
 def test_the_last_observation_is_the_true_one_and_truncation_is_not_termination():
@@ -179,7 +178,7 @@ def test_a_restarted_executor_goes_on_counting_its_episodes():
     report = executor.generate(rollout=0)
     assert lane.rows(CHUNK)["episode"].tolist() == [17, 17]
     assert report["begun"] == [18]
-    assert np.array(report["episodes"][0]["episode"]) == 17
+    assert report["episodes"]["episode"][0] == 17
 
 
 @pytest.mark.parametrize(

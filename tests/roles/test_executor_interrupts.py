@@ -55,7 +55,7 @@ def test_what_is_kept_ends_with_a_cut_after_the_step_in_which_it_was_asked(after
     _, lane, (report,) = interrupted(FakeTask([20]), Asked(1, after), unfinished="keep")
     rows = lane.rows(CHUNK)
     assert (report["rows"], report["cut"], report["running"], report["begun"]) == (after + 1, True, [True], [0])
-    assert report["episodes"] == []
+    assert report["episodes"]["env"] == []
     assert rows["cut"].tolist() == [0] * after + [1]
     assert rows["last"].tolist() == [0] * after + [1]
     assert rows["terminated"].sum() == rows["truncated"].sum() == 0
@@ -71,7 +71,8 @@ def test_the_episode_goes_on_where_it_was_under_the_next_weights():
     assert rows["version"].tolist() == [3] * 4 + [4] * 5
     assert rows["episode"].tolist() == [0] * 9
     assert rows["cut"].tolist() == [0, 0, 0, 1, 0, 0, 0, 0, 0]
-    assert [(e["steps"], e["return"], e["episode"]) for e in report["episodes"]] == [(9, 9.0, 0)]
+    ended = report["episodes"]
+    assert (ended["steps"], ended["return"], ended["episode"]) == ([9], [9.0], [0])
     assert (report["running"], report["begun"], len(task.seeds)) == ([False], [1], 1)
 
 
@@ -94,7 +95,7 @@ def test_both_halves_of_a_kept_episode_are_learned_from_and_neither_spans_the_cu
 
 def test_what_is_dropped_is_committed_and_counted_and_never_learned_from():
     executor, lane, (report,) = interrupted(FakeTask([9]), Asked(1, after=5), unfinished="drop")
-    assert (report["rows"], report["running"], report["begun"], report["episodes"]) == (6, [False], [1], [])
+    assert (report["rows"], report["running"], report["begun"], report["episodes"]["env"]) == (6, [False], [1], [])
     second = executor.generate(rollout=1)
     memorizer, done = memorized(lane)
     assert second["rows"] == 9
@@ -109,7 +110,7 @@ def test_dropping_leaves_the_episodes_that_were_finished():
     executor, lane, (report,) = interrupted(
         FakeTask([2, 9]), Asked(1, after=4), unfinished="drop", sync="rollout", rollout_steps=20
     )
-    assert [episode["env"] for episode in report["episodes"]] == [0, 0]
+    assert report["episodes"]["env"] == [0, 0]
     assert report["begun"] == [3, 1]
     executor.generate(rollout=1)
     memorizer, _ = memorized(lane, envs=2)

@@ -49,7 +49,7 @@ class FakeProcess:
         self.calls.append((rollout, version, attempt))
         if self.gives_up_after is not None and len(self.calls) > self.gives_up_after:
             raise RemoteError("TooManyFaults", "broken again and again")
-        rows, episodes = 0, []
+        rows, episodes = 0, {"return": [], "steps": []}
         while True:
             if not self._running:
                 self._running, self._step = True, 0
@@ -61,7 +61,8 @@ class FakeProcess:
             rows += 1
             self._step += 1
             if self.random.random() < 0.1:
-                episodes.append({"return": float(self._step), "steps": self._step})
+                episodes["return"].append(float(self._step))
+                episodes["steps"].append(self._step)
                 self._running = False
                 self._episode += 1
                 break

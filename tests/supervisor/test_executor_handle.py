@@ -107,7 +107,7 @@ def test_a_rollout_that_is_interrupted_before_it_began_is_none():
 
     (nothing, report), _ = in_virtual_time(main())
     assert nothing is None
-    assert report["episodes"]
+    assert report["episodes"]["return"]
     assert len(executor.process.calls) == 2
 
 

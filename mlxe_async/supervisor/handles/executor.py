@@ -113,14 +113,14 @@ class ExecutorHandle:
         # Numbers were passed over where an episode went down with a former life of the executor.
         ended = sum(report["begun"]) - sum(self.begun)
         self.begun, self._running = report["begun"], report["running"]
-        finished = len(report["episodes"])
+        finished = len(report["episodes"]["return"])
         crew.counters.episodes_aborted += ended - finished
         crew.counters.env_steps += report["rows"]
         crew.counters.out_of_bounds += report["out_of_bounds"]
         crew.counters.episodes += finished
-        longest = max((episode["steps"] for episode in report["episodes"]), default=0)
+        longest = max(report["episodes"]["steps"], default=0)
         crew.counters.episode_steps = max(crew.counters.episode_steps, longest)
-        crew.returns.setdefault(report["version"], []).extend(episode["return"] for episode in report["episodes"])
+        crew.returns.setdefault(report["version"], []).extend(report["episodes"]["return"])
         self.rows += report["rows"]
         self.pace = report["rows"] / len(self.begun) / max(1e-6, report["seconds"] - report["lane_wait_s"])
         self.process.note_progress()
