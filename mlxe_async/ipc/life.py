@@ -21,8 +21,8 @@ from mlxe_async.ipc.loop_channel import Ended, SupervisorChannel
 from mlxe_async.ipc.nursery import ExitStatus, Forked
 from mlxe_async.ipc.remote_error import RemoteError, remote_error
 from mlxe_async.ipc.restarts import HangJudge, RestartPolicy
+from mlxe_async.ipc.watch import WATCH_S, Watch
 
-WATCH_S = 0.1
 STACK_S = 0.5
 FAREWELL_S = 0.5
 
@@ -52,6 +52,7 @@ class Life:
         began: `time.monotonic()` when the fork was asked for.
         page: its progress page; None: it is not watched for hanging.
         policy: limits.
+        watch: says when to look whether it hangs.
         ready: called with the facts of its hand-shake.
         noticed: called with each message that is no answer. A ProtocolError raised here ends it.
     """
@@ -67,6 +68,7 @@ class Life:
         *,
         page: ProgressPage | None,
         policy: RestartPolicy,
+        watch: Watch,
         ready: Callable[[Life, Message], None],
         noticed: Callable[[Message], None],
     ) -> None:
@@ -97,8 +99,9 @@ class Life:
         self._channel = SupervisorChannel(sock, self._heard, self._unheard)
         late = f"has not shaken hands for {policy.start_timeout_s:g} s"
         self._start_timer = self._loop.call_later(policy.start_timeout_s, self._too_late, late)
-        self._watch_timer = self._loop.call_later(WATCH_S, self._watch)
         self._timers: list[asyncio.TimerHandle] = []
+        self._watch = watch
+        watch.add(self._look)
 
     # -- what is asked of it -----------------------------------------------------------------------------------------
 
@@ -181,7 +184,7 @@ class Life:
 
     # -- whether it hangs ----------------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
+    def _look(self) -> None:
         overdue_s = self._overdue()
         scheduling = linux.scheduling(self.forked.pid) if overdue_s is not None else None
         self.stuck_s = self._judge.judge(time.monotonic_ns(), overdue_s, scheduling)
@@ -190,9 +193,8 @@ class Life:
             in_call_s = (time.monotonic_ns() - (since_ns or self._moved_ns)) / 1e9
             self.allowed_s = max(0.0, in_call_s - self.stuck_s)
             self._doing = self._owed()
+            self._watch.remove(self._look)
             self._abort()
-            return
-        self._watch_timer = self._loop.call_later(WATCH_S, self._watch)
 
     def _overdue(self) -> float | None:
         """Seconds over the limit of the call it is in, or over the silence it may keep while it owes an answer."""
@@ -222,7 +224,8 @@ class Life:
         """The pidfd says that the process is dead. Everything that needs no waiting is done here."""
         self._channel.drain()
         self._channel.close()
-        for timer in (self._start_timer, self._watch_timer, *self._timers):
+        self._watch.remove(self._look)
+        for timer in (self._start_timer, *self._timers):
             timer.cancel()
         self.forked.signal_group(signal.SIGKILL)
         self._doing = self._doing or self._owed()

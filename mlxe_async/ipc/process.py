@@ -27,6 +27,7 @@ from mlxe_async.ipc.life import Life, ProgressPage
 from mlxe_async.ipc.listener import ProcessListener
 from mlxe_async.ipc.nursery import ExitStatus, Nursery
 from mlxe_async.ipc.restarts import RestartBudget, RestartPolicy
+from mlxe_async.ipc.watch import Watch
 
 TERMINATE_S = 0.5
 KILL_S = 5.0
@@ -47,6 +48,7 @@ class Process:
         listener: told what happens.
         before_start: called with the epoch when the old life is proven dead and before the fork.
         stdout_path: file for what it prints; None drops that.
+        watch: says when to look whether it hangs, for all processes together; None: a watch of its own.
         oom_score_adj: added to the kernel's inclination to end it when memory runs out.
     """
 
@@ -62,6 +64,7 @@ class Process:
         listener: ProcessListener | None = None,
         before_start: Callable[[int], None] | None = None,
         *,
+        watch: Watch | None = None,
         stdout_path: str | None = None,
         oom_score_adj: int = 0,
     ) -> None:
@@ -83,6 +86,7 @@ class Process:
         self._policy = policy or RestartPolicy()
         self._listener = listener or ProcessListener()
         self._before_start = before_start or (lambda _epoch: None)
+        self._watch = watch or Watch()
         self._stdout_path = stdout_path
         self._oom_score_adj = oom_score_adj
         self._budget = RestartBudget(self._policy, name)
@@ -274,6 +278,7 @@ class Process:
             began,
             page=self._page,
             policy=self._policy,
+            watch=self._watch,
             ready=self._shook_hands,
             noticed=self._noticed,
         )

@@ -11,6 +11,7 @@ import numpy as np
 from mlxe_async.rows import Array, RowLayout
 
 ASK_FOR_ROOM_S = 0.5
+TELL_S = 0.5
 
 
 class Lane(Protocol):
@@ -30,6 +31,9 @@ class Lane(Protocol):
     def commit(self, count: int) -> int:
         """Make the block visible."""
 
+    def free_slots(self) -> int:
+        """Blocks that can be written before the reader must give room back."""
+
     def renew(self) -> int:
         """Begin another epoch, so that what was committed of an open episode is never completed."""
 
@@ -43,7 +47,8 @@ class RowWriter:
         chunk_rows: most rows in one block.
         envs: number of environments B.
         extra: names of the columns that the behaviour policy gives besides `action` and `log_prob`.
-        committed: called when a block was committed in the middle of a rollout, or room is needed.
+        committed: called when blocks were committed in the middle of a rollout, and half the lane waits for its
+            reader or the last call was half a second ago; and when room is needed.
         wait: waits a bounded number of seconds.
 
     Attributes:
@@ -67,6 +72,7 @@ class RowWriter:
         self._env_numbers = np.arange(envs, dtype=np.int32)
         # Making numpy views costs more than a step, so they are made once for each slot of the lane.
         self._slots = [layout.views(payload, chunk_rows) for payload in lane.payloads]
+        self._told_s = 0.0
         self.begin()
 
     def begin(self) -> None:
@@ -103,7 +109,7 @@ class RowWriter:
             return 0
         if self._rows is not None and self._filled + count > self._chunk_rows:
             self.commit(last=False)
-            self._committed()
+            self._tell_committed()
         rows = self._rows if self._rows is not None else self._reserve()
         which: Any = slice(None) if count == len(ok) else np.flatnonzero(ok)
         here = slice(self._filled, self._filled + count)
@@ -144,6 +150,13 @@ class RowWriter:
     def renew(self) -> None:
         """What was committed of open episodes is never to be completed."""
         self._lane.renew()
+
+    def _tell_committed(self) -> None:
+        # Word of every block would cost the supervisor more than all the rest of a rollout.
+        now = time.monotonic()
+        if now - self._told_s >= TELL_S or self._lane.free_slots() <= len(self._slots) // 2:
+            self._told_s = now
+            self._committed()
 
     def _reserve(self) -> dict[str, Array]:
         """Views on the next block; waits, a bounded time at a time, while the lane is full."""

@@ -12,6 +12,7 @@ from mlxe_async.ipc.nursery import Nursery
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.restarts import RestartPolicy
 from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.watch import Watch
 from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
 from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
 from mlxe_async.rows import Array
@@ -62,6 +63,7 @@ class Staff:
         self._settings, self._blueprint, self._segments = settings, blueprint, segments
         self._nursery, self._listener, self._crash = nursery, listener, crash
         self._started_before = 0
+        self._watch = Watch()
         self.crew = crew
         self.processes: list[Process] = []
         self.homes: dict[str, Process] = {}
@@ -180,6 +182,7 @@ class Staff:
             ),
             self._listener,
             before_start,
+            watch=self._watch,
             stdout_path=str(self._crash / f"{post.name}.output"),
             oom_score_adj=500 if writes_lanes else 0,
         )

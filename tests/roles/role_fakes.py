@@ -36,6 +36,9 @@ class FakeLane:
     def backlog(self):
         return len(self.blocks) - self.position
 
+    def free_slots(self):
+        return len(self.payloads) - len(self.blocks)
+
     def read(self, into):
         data, count, epoch = self.blocks[self.position]
         if self.position in self.corrupt:

@@ -49,7 +49,7 @@ def make(
 
 
 def test_a_rollout_is_one_episode_whatever_the_size_of_a_block():
-    executor, lane, said, _ = make(FakeTask([10]))
+    executor, lane, _, _ = make(FakeTask([10]))
     report = executor.generate(rollout=0)
     rows = lane.rows(CHUNK)
     assert report["rows"] == 10
@@ -59,8 +59,15 @@ def test_a_rollout_is_one_episode_whatever_the_size_of_a_block():
     assert rows["terminated"].tolist() == [0] * 9 + [1]
     assert rows["last"].tolist() == [0] * 9 + [1]
     assert [count for _, count, _ in lane.blocks] == [4, 4, 2]
-    assert said == [{"kind": "commit"}] * 2
     assert report["episodes"]["return"][0] == 10.0
+
+
+@pytest.mark.parametrize(("slots", "told"), [(64, 1), (4, 2)])
+def test_the_reader_is_woken_now_and_then_and_when_half_the_lane_waits_for_it(slots, told):
+    executor, lane, said, _ = make(FakeTask([10]), lane=FakeLane(CHUNK, slots))
+    executor.generate(rollout=0)
+    assert len(lane.blocks) == 3
+    assert said == [{"kind": "commit"}] * told
 
 
 def test_the_last_observation_is_the_true_one_and_truncation_is_not_termination():
