@@ -1,0 +1,160 @@
+"""What the supervisor costs as executors are added: `python tests/benchmarks/scaling.py [--most 64]`.
+
+1, 2, 4, ... executors play an environment that costs nothing, so that there are far more of them than cores, on
+purpose: what grows then is the work of whoever looks after them. For each number, one run in a program of its own.
+Counted is CPU time of the supervisor, which other programs disturb less than they disturb seconds, from the moment when
+all executors have delivered three times.
+
+Columns: rollouts delivered in a second; CPU of the supervisor per 1,000 rollouts, and its ratio to that of the first
+line; the share of a core that was; memory of an executor that it shares with nobody, and its part of all its memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+HERE = Path(__file__)
+LIMIT_S = 120.0
+
+
+class Nothing(gymnasium.Env[Any, Any]):
+    """Shows zeros, rewards nothing, and ends by its limit."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(4, np.float32), 0.0, False, False, {}
+
+
+def settings_for(executors: int, kind: str, folder: str) -> Any:
+    from mlxe_async import load_settings
+
+    file = Path(folder) / "scaling.toml"
+    file.write_text(
+        f"""
+[run]
+dir = "{folder}"
+python_path = ["{HERE.parent}"]
+[stop]
+seconds = {LIMIT_S}
+[task]
+env = "scaling:Nothing"
+max_episode_steps = 64
+[schedule]
+kind = "{kind}"
+executors = {executors}
+sync = "rollout"
+rollout_steps = 64
+[algorithm]
+name = "ppo"
+epochs = 1
+minibatch = 64
+common = [16]
+policy = []
+value = []
+[memory]
+chunk_rows = 64
+lane_slots = 8
+[evaluation]
+enabled = false
+[checkpoint]
+interval_s = 0
+"""
+    )
+    return load_settings(file, {})
+
+
+async def one(executors: int, kind: str, rollouts: int) -> dict[str, float]:
+    """Run with so many executors until so many rollouts are delivered, and what that cost."""
+    from mlxe_async import Supervisor
+
+    with tempfile.TemporaryDirectory() as folder:
+        supervisor = Supervisor(settings_for(executors, kind, folder))
+        pids: set[int] = set()
+        told: dict[str, float] = {}
+        seen: dict[int, int] = {}
+
+        def hear(line: dict[str, Any]) -> None:
+            if line["event"] == "proc_start" and line["role"] == "executor":
+                pids.add(line["pid"])
+            if line.get("phase") != "generate":
+                return
+            seen[line["idx"]] = seen.get(line["idx"], 0) + 1
+            count = sum(seen.values()) if "cpu" not in told else 0
+            if "cpu" not in told and len(seen) == executors and count >= 3 * executors:
+                told.update(cpu=time.process_time(), wall=time.monotonic())
+                seen.clear()
+                seen[-1] = 0
+            elif "cpu" in told:
+                seen[-1] += 1
+                if seen[-1] == rollouts:
+                    told.update(cpu=time.process_time() - told["cpu"], wall=time.monotonic() - told["wall"])
+                    told["memory"] = mean([shared_out(pid)[0] for pid in pids])
+                    told["share"] = mean([shared_out(pid)[1] for pid in pids])
+                    supervisor.request_stop()
+
+        supervisor.subscribe(hear)
+        await supervisor.run()
+    return told
+
+
+def mean(numbers: list[float]) -> float:
+    return sum(numbers) / len(numbers)
+
+
+def shared_out(pid: int) -> tuple[float, float]:
+    """MiB of a process that it shares with nobody, and its part of all its memory."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+    return (kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]) / 1024, kilobytes["Pss"] / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--most", type=int, default=64)
+    parser.add_argument("--rollouts", type=int, default=1000)
+    parser.add_argument("--kind", default="oa")
+    parser.add_argument("--one", type=int, help="only so many, as JSON")
+    given = parser.parse_args()
+    if given.one:
+        import uvloop
+
+        print(json.dumps(uvloop.run(one(given.one, given.kind, given.rollouts))))
+        return
+    print(
+        f"{'executors':>9} {'rollouts/s':>11} {'ms/1,000':>9} {'ratio':>6} {'of a core':>10} {'own MiB':>8} {'PSS':>6}"
+    )
+    first, executors = 0.0, 1
+    while executors <= given.most:
+        command = [sys.executable, str(HERE), "--one", str(executors), "--kind", given.kind]
+        said = subprocess.run(
+            [*command, "--rollouts", str(given.rollouts)], check=True, stdout=subprocess.PIPE, timeout=LIMIT_S
+        )
+        found = json.loads(said.stdout)
+        cost = 1e6 * found["cpu"] / given.rollouts
+        first = first or cost
+        print(
+            f"{executors:9} {given.rollouts / found['wall']:11,.0f} {cost:9.0f} {cost / first:6.2f}"
+            f" {100 * found['cpu'] / found['wall']:8.1f} % {found['memory']:8.1f} {found['share']:6.1f}",
+            flush=True,
+        )
+        executors *= 2
+
+
+if __name__ == "__main__":
+    main()
