@@ -54,23 +54,23 @@ class Bell:
     """Wakes those who wait for a condition to become true. Whoever changes something rings."""
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], Callable[[], bool]] = {}
 
     def ring(self) -> None:
-        """Let all waiters look again."""
-        for waiter in self._waiters:
-            if not waiter.done():
+        """Wake those whose condition has become true."""
+        for waiter, condition in self._waiters.items():
+            if not waiter.done() and condition():
                 waiter.set_result(None)
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Return as soon as `condition()` holds; it is looked at when the bell rings."""
+        """Return as soon as `condition()` holds; it is looked at when the bell rings, changes nothing, never raises."""
         while not condition():
             waiter = asyncio.get_running_loop().create_future()
-            self._waiters.add(waiter)
+            self._waiters[waiter] = condition
             try:
                 await waiter
             finally:
-                self._waiters.discard(waiter)
+                del self._waiters[waiter]
 
 
 @dataclass

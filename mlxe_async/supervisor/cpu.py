@@ -17,16 +17,19 @@ class CpuClock:
         self._looked = 0.0
         self._seen: dict[tuple[str, int], float] = {}
         self._before: dict[str, float] = {}
+        self._sums: dict[str, float] = {}
 
     def go_on(self, by_name: Mapping[str, float]) -> None:
         """Count on from what a run had used before it was interrupted."""
         self._before = dict(by_name)
+        self._sums.clear()
 
     def look(self, processes: Iterable[tuple[str, int]], *, at_most_every_s: float = 0.0) -> None:
         """Note how much each living process, `(name, pid)`, has used so far, unless that was just done."""
         if time.monotonic() - self._looked < at_most_every_s:
             return
         self._looked = time.monotonic()
+        self._sums.clear()
         for name, pid in processes:
             seconds = _seconds(pid)
             if seconds:
@@ -38,9 +41,10 @@ class CpuClock:
         Args:
             without: leave out processes whose name begins like this.
         """
-        spent = [(name, seconds) for (name, _), seconds in self._seen.items()] + list(self._before.items())
-        others = sum(seconds for name, seconds in spent if not name.startswith(without))
-        return _seconds(os.getpid()) - self._own + others
+        if without not in self._sums:
+            spent = [(name, seconds) for (name, _), seconds in self._seen.items()] + list(self._before.items())
+            self._sums[without] = sum(seconds for name, seconds in spent if not name.startswith(without))
+        return _seconds(os.getpid()) - self._own + self._sums[without]
 
     def by_name(self) -> dict[str, float]:
         """Seconds per process name, all lives of it together; this process is `mlxe-sup`."""

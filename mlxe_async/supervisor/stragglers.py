@@ -10,6 +10,7 @@ Looked at from outside, by the progress words; an executor's own loop does nothi
 
 from __future__ import annotations
 
+import bisect
 import statistics
 import time
 from collections import deque
@@ -110,10 +111,11 @@ class Stragglers:
         for worker, page, seen in zip(self._workers, self._pages, self._seen, strict=True):
             self._take(now_s, worker.at_work, page.pulse()[0], seen)
         self._look_who_is_alone(now_s)
+        others = _Others(self._seen)
         for worker, seen in zip(self._workers, self._seen, strict=True):
             if seen.work is None or now_s - seen.named_s < SILENCE_S:
                 continue
-            waited_s = self._waited(now_s, worker.index, seen)
+            waited_s = self._waited(now_s, worker.index, seen, others)
             if waited_s is not None:
                 seen.named_s = now_s
                 rows = (seen.progress - self._progress_at(now_s - waited_s, seen)) * self._envs
@@ -146,13 +148,10 @@ class Stragglers:
             self._alone, self._alone_s = alone, now_s
             self._alone_progress = self._seen[alone[0]].progress if alone else 0
 
-    def _waited(self, now_s: float, index: int, seen: _Seen) -> float | None:
+    def _waited(self, now_s: float, index: int, seen: _Seen, others: _Others) -> float | None:
         """Seconds for which it has been a straggler; None if it is none."""
-        others = [other for other in self._seen if other is not seen]
         still_s = now_s - seen.moved_s
-        if still_s >= max(WAIT_S, 2 * max(other.longest_s for other in others)) and any(
-            other.work is None or other.moved_s > seen.moved_s for other in others
-        ):
+        if still_s >= max(WAIT_S, 2 * others.longest_s(seen)) and others.have_moved_since(seen.moved_s):
             return still_s
         if self._alone is not None and self._alone[0] == index and now_s - self._alone_s >= WAIT_S:
             waited_s = now_s - self._alone_s
@@ -161,14 +160,40 @@ class Stragglers:
             if paces and pace < statistics.median(paces) / 2:
                 return waited_s
         mine = _done(seen)
-        done = [each for other in others if (each := _done(other)) is not None]
-        if mine is not None and done and mine < statistics.median(done) / 4:
+        usual = None if mine is None else others.usual_but(mine)
+        if mine is not None and usual is not None and mine < usual / 4:
             return WINDOW_S
         return None
 
     @staticmethod
     def _progress_at(then_s: float, seen: _Seen) -> int:
         return next((progress for at_s, progress in seen.looks if at_s >= then_s), seen.progress)
+
+
+class _Others:
+    """What is compared with one executor, of all but itself: worked out once for all of them."""
+
+    def __init__(self, all_seen: Sequence[_Seen]) -> None:
+        self._longest = sorted((seen.longest_s for seen in all_seen), reverse=True)[:2]
+        self._anyone_idle = any(seen.work is None for seen in all_seen)
+        self._last_moved_s = max(seen.moved_s for seen in all_seen)
+        self._done = sorted(each for seen in all_seen if (each := _done(seen)) is not None)
+
+    def longest_s(self, seen: _Seen) -> float:
+        """The longest stand-still of any other."""
+        return self._longest[seen.longest_s == self._longest[0]]
+
+    def have_moved_since(self, moved_s: float) -> bool:
+        """Whether any other, than one that is at work and moved then, is idle or moved later."""
+        return self._anyone_idle or self._last_moved_s > moved_s
+
+    def usual_but(self, mine: int) -> float | None:
+        """Median of the calls of all others, whose own number is `mine`; None if there are none."""
+        at, count = bisect.bisect_left(self._done, mine), len(self._done) - 1
+        if count < 1:
+            return None
+        one, two = ((count - 1) // 2, count // 2)
+        return (self._done[one + (one >= at)] + self._done[two + (two >= at)]) / 2
 
 
 def _done(seen: _Seen) -> int | None:

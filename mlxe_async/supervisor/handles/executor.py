@@ -53,13 +53,13 @@ class ExecutorHandle:
         self.index = index
         self.process = process
         self.lost: str | None = None
-        self.begun = [0] * envs
+        self.envs = envs
         self.rows = 0
         self.pace = 0.0
         "Steps a second in its last rollout, all its environments together counted once."
         self._crew, self._memorizer = crew, memorizer
         self._unfinished, self._ask, self._most_rollouts = unfinished, ask, most_rollouts
-        self._running = [False] * envs
+        self._stand([0] * envs, [False] * envs)
         self._busy = self._interruptible = self._interrupted = False
         self._rollouts = self._in_a_row = self._deaths = self._died_with = 0
         self._max_rss_mb = max_rss_mb
@@ -69,8 +69,14 @@ class ExecutorHandle:
     @property
     def episodes_started(self) -> int:
         """Episodes begun so far, those that came to nothing and those under way included."""
-        under_way = len(self.begun) if self._busy else sum(self._running)
-        return sum(self.begun) + under_way + (0 if self._crew.alike else self._died_with)
+        under_way = self.envs if self._busy else self._under_way
+        return self._begun_in_all + under_way + (0 if self._crew.alike else self._died_with)
+
+    def _stand(self, begun: list[int], running: list[bool]) -> None:
+        """Number of the present or next episode of each environment (B,), and whether it is under way (B,)."""
+        self.begun, self._running = begun, running
+        # Asked for at each publication, by all executors.
+        self._begun_in_all, self._under_way = sum(begun), sum(running)
 
     @property
     def next_episodes(self) -> list[int]:
@@ -111,8 +117,9 @@ class ExecutorHandle:
         self._died_at.clear()
         crew.delivered.add(self.index)
         # Numbers were passed over where an episode went down with a former life of the executor.
-        ended = sum(report["begun"]) - sum(self.begun)
-        self.begun, self._running = report["begun"], report["running"]
+        before = self._begun_in_all
+        self._stand(report["begun"], report["running"])
+        ended = self._begun_in_all - before
         finished = len(report["episodes"]["return"])
         crew.counters.episodes_aborted += ended - finished
         crew.counters.env_steps += report["rows"]
@@ -122,7 +129,7 @@ class ExecutorHandle:
         crew.counters.episode_steps = max(crew.counters.episode_steps, longest)
         crew.returns.setdefault(report["version"], []).extend(report["episodes"]["return"])
         self.rows += report["rows"]
-        self.pace = report["rows"] / len(self.begun) / max(1e-6, report["seconds"] - report["lane_wait_s"])
+        self.pace = report["rows"] / self.envs / max(1e-6, report["seconds"] - report["lane_wait_s"])
         self.process.note_progress()
         crew.story.generated(self.index, report)
         self._look_at_memory(report["rss_mb"])
@@ -135,7 +142,7 @@ class ExecutorHandle:
             return
         self._heavy_rollouts += 1
         # Episodes under way would be lost; with many environments there may never be a moment without any.
-        if not any(self._running) or self._heavy_rollouts >= PATIENT_ROLLOUTS:
+        if not self._under_way or self._heavy_rollouts >= PATIENT_ROLLOUTS:
             self._heavy_rollouts = 0
             limit = f"supervision.max_executor_rss_mb = {self._max_rss_mb}"
             self._crew.recorder.note(Ended("", f"executor {self.index} was replaced"))
@@ -167,11 +174,11 @@ class ExecutorHandle:
         """Go on from there; where nobody waits, a rollout that was under way is one that died."""
         self._rollouts, self.rows = facts["rollouts"], facts["rows"]
         self._deaths, self._died_with = facts["deaths"], facts["died_with"]
-        self.begun, self._running = arrays["begun"].tolist(), arrays["running"].tolist()
+        self._stand(arrays["begun"].tolist(), arrays["running"].tolist())
         if self._crew.free_running:
             self.process.epoch = facts["epoch"]
             if facts["busy"]:
-                fresh = len(self.begun) - sum(self._running)
+                fresh = self.envs - self._under_way
                 self._died_with += fresh
                 self._crew.counters.episodes_aborted += fresh
 
@@ -221,7 +228,7 @@ class ExecutorHandle:
                 self._deaths += 1
                 self._note_place()
                 # Those that the last rollout left under way are passed over by their number, and counted then.
-                fresh = len(self.begun) - sum(self._running)
+                fresh = self.envs - self._under_way
                 self._died_with += fresh
                 crew.counters.episodes_aborted += fresh
                 if (crew.ending and not crew.alike) or self._interrupted:
