@@ -285,7 +285,14 @@ def _is_plain(value: Any) -> bool:
         return bool(-(2**63) <= value < 2**63)
     if kind is float:
         return math.isfinite(value)
-    return value is None or kind is bool or (kind is str and len(value) <= LONGEST_TEXT)
+    if value is None or kind is bool or (kind is str and len(value) <= LONGEST_TEXT):
+        return True
+    # Losses and waits: a few names with a number each.
+    return kind is dict and all(type(key) is str and not is_secret(key) for key in value) and _are_numbers(value)
+
+
+def _are_numbers(table: dict[str, Any]) -> bool:
+    return all(type(value) is not dict and _is_plain(value) for value in table.values())
 
 
 def _plain(value: Any, depth: int) -> Any:

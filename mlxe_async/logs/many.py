@@ -18,7 +18,7 @@ def many_lines(
     Args:
         same: what is the same in all of them, in plain JSON types.
         columns: what is not, by name, all of one length.
-        order: all names, in the order in which they are written.
+        order: all names, identifiers, in the order in which they are written.
 
     Raises:
         ValueError: a column holds what is no finite number of 64 bits, or columns are not of one length.
@@ -26,10 +26,14 @@ def many_lines(
     texts = [_texts(columns[name]) for name in order if name in columns]
     fields = []
     for name in order:
-        value = "%s" if name in columns else _TO_JSON.encode(same[name]).replace("%", "%%")
-        fields.append(f"{_TO_JSON.encode(name)}: {value}")
+        value = "%s" if name in columns else _text(same[name]).replace("%", "%%")
+        fields.append(f'"{name}": {value}')
     line = "{" + ", ".join(fields) + "}\n"
     return [line % row for row in zip(*texts, strict=True)]
+
+
+def _text(value: Any) -> str:
+    return repr(value) if type(value) is int else _TO_JSON.encode(value)
 
 
 def _texts(column: Sequence[int | float]) -> list[str]:

@@ -1,0 +1,130 @@
+"""Where the time of full-rate runs goes, one of each family: `python tests/benchmarks/profile_runs.py [seconds]`.
+
+a3c, ppo and dqn learn CartPole as `settings/fast.toml` plays it (native environments, 2 x 512, `oa`), and learn as many
+rows as are generated. For each process: the share of the time between the first and the last update in which it was at
+work by its own account, and of CPU; executors besides waited for room in their lane, all others for something to do.
+Of the rest of an executor's time, `step`, `choose` and `rows` are what stepping and choosing cost when measured bare
+right after the run, in microseconds of CPU per row, and what remains. The limit is all cores doing nothing but step,
+choose and differentiate; what bounds a run is whoever was at work most, or the cores where all of them are taken.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before numpy starts its pools
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rate import ROOT, bare_costs, measured, sampled
+
+from mlxe_async.settings import load_settings
+
+COMMON = 'common = [64, 64]\npolicy = []\nvalue = []\nactivation = "tanh"\nnormalise = false\n'
+ROWS = 16_384  # of one rollout: 512 environments, 32 steps each
+FAMILIES = {
+    "a3c": f'updates_per = "iteration"\nmin_updates = {ROWS // 2048}\nbatch = 2048\nmirror = false\n{COMMON}',
+    "ppo": f"epochs = 1\nminibatch = 2048\n{COMMON}",
+    "dqn": 'train_every = 2048\nbatch = 2048\nmirror = false\nlayers = [64, 64]\nactivation = "tanh"\n',
+}
+OFF = ("--no-progress", "--set", "evaluation.enabled=false", "--set", "stop.solved=false")
+
+
+def settings_file(family: str, folder: str) -> Path:
+    """`settings/fast.toml` with another algorithm."""
+    text = (ROOT / "settings" / "fast.toml").read_text()
+    before, after = text.split("[algorithm]")[0], "[learner]" + text.split("[learner]")[1]
+    if family != "ppo":  # these replay: rows may be old, and many minibatches are owed at a time
+        before = before.replace("max_policy_lag = 8", "").replace("max_owed_updates = 2", "max_owed_updates = 16")
+        before = before.replace('kind = "oa"', f'kind = "oa"\nupdates_per_publish = {ROWS // 2048}')
+        after = after.replace("[memory]", "[memory]\ncapacity_rows = 262144")
+    file = Path(folder) / f"{family}.toml"
+    file.write_text(f'{before}[algorithm]\nname = "{family}"\n{FAMILIES[family]}{after}')
+    return file
+
+
+def run(family: str, seconds: float) -> tuple[dict[str, Any], list[dict[str, Any]], Any]:
+    """One run of the command: what its samples and its log say, and its settings."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = settings_file(family, folder)
+        more = {"run.dir": f'"{folder}"', "stop.seconds": seconds, "stop.env_steps": 10**12, "checkpoint.interval_s": 0}
+        sets = [word for key, value in more.items() for word in ("--set", f"{key}={value}")]
+        with (Path(folder) / "said").open("w+") as said:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "mlxe_async", str(file), *OFF, *sets], stdout=said, stderr=said
+            )
+            samples = sampled(process, Path(folder) / "latest" / "log.jsonl", seconds)
+            if process.returncode:
+                said.seek(0)
+                raise SystemExit(f"{family}: ended with {process.returncode}:\n{said.read()[-4000:]}")
+        with (Path(folder) / "latest" / "log.jsonl").open() as log:
+            lines = [json.loads(line) for line in log]
+        return measured(lines, samples), lines, load_settings(file, {})
+
+
+def at_work(lines: list[dict[str, Any]]) -> tuple[float, dict[str, float], dict[str, float]]:
+    """Rows generated in a second, share of the time at work by role, and share waited for a lane by executor."""
+    updates = [line for line in lines if line.get("phase") == "learn" and line["updates"]]
+    since, until = updates[0]["start_ns"], updates[-1]["start_ns"] + round(updates[-1]["seconds"] * 1e9)
+    share: dict[str, float] = {}
+    waited: dict[str, float] = {}
+    rows = 0
+    for line in lines:
+        if line["event"] != "phase" or not since <= line["start_ns"] < until:
+            continue
+        who = line["phase"] if line["idx"] is None else f"executor-{line['idx']}"
+        lane = line["waits"].get("lane", 0.0)
+        share[who] = share.get(who, 0.0) + (line["seconds"] - lane) * 1e9 / (until - since)
+        if line["phase"] == "generate":
+            waited[who] = waited.get(who, 0.0) + lane * 1e9 / (until - since)
+            rows += line["rows"]
+    return rows * 1e9 / (until - since), share, waited
+
+
+def bound_of(share: dict[str, float], cpu: dict[str, float]) -> str:
+    """In a few words."""
+    cores = os.cpu_count() or 1
+    learner = sum(share.get(phase, 0.0) for phase in ("memorize", "learn", "publish"))
+    playing = [value for name, value in share.items() if name.startswith("executor")]
+    if sum(cpu.values()) > 0.9 * cores:
+        return "the cores"
+    return "the learner" if learner > sum(playing) / len(playing) else "the executors"
+
+
+def tell(family: str, seconds: float) -> None:
+    found, lines, settings = run(family, seconds)
+    costs = bare_costs(settings, native=True, batch=2048)
+    rate, share, waited = at_work(lines)
+    limit = (os.cpu_count() or 1) * 1e6 / sum(costs.values())
+    print(f"{family}: {rate:,.0f} rows/s generated, {found['rate']:,.0f} learned; limit {limit:,.0f}"
+          f" ({100 * rate / limit:.0f} %); bound by {bound_of(share, found['cpu'])};"
+          f" other programs took {100 * found['others']:.0f} % of the machine")  # fmt: skip
+    print("  at work, %       " + ", ".join(f"{who} {100 * value:.0f}" for who, value in sorted(share.items())))
+    print("  waited, lane, %  " + ", ".join(f"{who} {100 * value:.0f}" for who, value in sorted(waited.items())))
+    print("  CPU, % of a core " + ", ".join(f"{who} {100 * value:.1f}" for who, value in sorted(found["cpu"].items())))
+    per_row = {who: 1e6 * value / rate for who, value in sorted(found["cpu"].items())}
+    print("  CPU, us/row      " + ", ".join(f"{who} {value:.3f}" for who, value in per_row.items()))
+    playing = sum(value for who, value in per_row.items() if who.startswith("mlxe-exe"))
+    rest = playing - costs["step"] - costs["choose"]
+    print(f"  an executor's    step {costs['step']:.2f}, choose {costs['choose']:.2f}, rows {rest:.2f} us/row;"
+          f" bare differentiating {costs['learn']:.2f} us/row", flush=True)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("seconds", nargs="?", type=float, default=15.0)
+    parser.add_argument("--only", default="", help="families whose name contains this")
+    given = parser.parse_args()
+    for family in FAMILIES:
+        if given.only in family:
+            tell(family, given.seconds)
+
+
+if __name__ == "__main__":
+    main()
