@@ -16,6 +16,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before numpy starts its pools
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -87,6 +88,18 @@ def at_work(lines: list[dict[str, Any]]) -> tuple[float, dict[str, float], dict[
     return rows * 1e9 / (until - since), share, waited
 
 
+def between_plans(lines: list[dict[str, Any]]) -> dict[str, float]:
+    """Median milliseconds from the end of an update to the next look for rows, and from there to the next update."""
+    ends: dict[str, float] = {}
+    found: dict[str, list[float]] = {"learn to memorize": [], "memorize to learn": []}
+    for line in sorted((x for x in lines if x.get("phase") in ("learn", "memorize")), key=lambda x: x["start_ns"]):
+        other = "memorize" if line["phase"] == "learn" else "learn"
+        if other in ends:
+            found[f"{other} to {line['phase']}"].append(line["start_ns"] / 1e6 - ends[other])
+        ends = {line["phase"]: line["start_ns"] / 1e6 + 1e3 * line["seconds"]}
+    return {name: statistics.median(gaps) for name, gaps in found.items() if gaps}
+
+
 def bound_of(share: dict[str, float], cpu: dict[str, float]) -> str:
     """In a few words."""
     cores = os.cpu_count() or 1
@@ -108,6 +121,7 @@ def tell(family: str, seconds: float) -> None:
     print("  at work, %       " + ", ".join(f"{who} {100 * value:.0f}" for who, value in sorted(share.items())))
     print("  waited, lane, %  " + ", ".join(f"{who} {100 * value:.0f}" for who, value in sorted(waited.items())))
     print("  CPU, % of a core " + ", ".join(f"{who} {100 * value:.1f}" for who, value in sorted(found["cpu"].items())))
+    print("  nobody learns, ms " + ", ".join(f"{name} {gap:.2f}" for name, gap in between_plans(lines).items()))
     per_row = {who: 1e6 * value / rate for who, value in sorted(found["cpu"].items())}
     print("  CPU, us/row      " + ", ".join(f"{who} {value:.3f}" for who, value in per_row.items()))
     playing = sum(value for who, value in per_row.items() if who.startswith("mlxe-exe"))
