@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rate import ROOT, bare_costs, measured, sampled
@@ -112,7 +113,10 @@ def bound_of(share: dict[str, float], cpu: dict[str, float]) -> str:
 
 def tell(family: str, seconds: float) -> None:
     found, lines, settings = run(family, seconds)
-    costs = bare_costs(settings, native=True, batch=2048)
+    # An actor and a critic on the same hidden layers, for all families.
+    layers = {"common": (64, 64), "policy": (), "value": (), "activation": "tanh"}
+    bare = SimpleNamespace(schedule=settings.schedule, task=settings.task, algorithm=SimpleNamespace(table=layers))
+    costs = bare_costs(bare, native=True, batch=2048)
     rate, share, waited = at_work(lines)
     limit = (os.cpu_count() or 1) * 1e6 / sum(costs.values())
     print(f"{family}: {rate:,.0f} rows/s generated, {found['rate']:,.0f} learned; limit {limit:,.0f}"
@@ -132,7 +136,7 @@ def tell(family: str, seconds: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("seconds", nargs="?", type=float, default=15.0)
+    parser.add_argument("seconds", nargs="?", type=float, default=40.0)
     parser.add_argument("--only", default="", help="families whose name contains this")
     given = parser.parse_args()
     for family in FAMILIES:
