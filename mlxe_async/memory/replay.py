@@ -18,151 +18,27 @@ successor gives every row the age its predecessor would have given it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mlxe_async.memory.committed import Committed, part_views
-from mlxe_async.memory.drawing import draw_evenly, draw_shares
-from mlxe_async.memory.packed import WORD, PackedRows
+from mlxe_async.memory.drawing import draw_evenly, draw_shares, spread
+from mlxe_async.memory.frames import FrameRing, oldest_frame
+from mlxe_async.memory.gathering import Gatherer
+from mlxe_async.memory.shape import LANE_WORDS, PLAN_SLOTS, REFERENCE, STREAM_WORDS, WHOLE_WORDS, ReplayShape
 from mlxe_async.memory.sum_tree import SumTree
-from mlxe_async.rows import Array, Column, RowLayout
+from mlxe_async.rows import Array
+
+__all__ = ["Derive", "Ingested", "ReplayMemory", "ReplayShape"]
 
 Derive = Callable[[dict[str, Array]], dict[str, Array]]
 
-_STREAM_WORDS = ("staged", "opened", "head", "last_episode", "last_step")
-_LANE_WORDS = ("position", "epoch", "rows", "dropped", "corrupt")
-_WHOLE_WORDS = ("stamps", "segments", "plans", "phases", "phase_segments", "phase_rows", "owed", "largest")
-_SEGMENTS, _PLANS, _PHASES, _PHASE_SEGMENTS, _PHASE_ROWS, _OWED, _LARGEST = range(1, len(_WHOLE_WORDS))
-PLAN_SLOTS = 2
+_SEGMENTS, _PLANS, _PHASES, _PHASE_SEGMENTS, _PHASE_ROWS, _OWED, _LARGEST = range(1, len(WHOLE_WORDS))
 _AT_ONCE = 1 << 16
-# Bytes of minibatches that are gathered in one go: few calls, and still near when they are learned from.
-_GATHERED_TOGETHER = 1 << 19
-
-
-@dataclass(frozen=True)
-class ReplayShape:
-    """Sizes of a replay memory; all processes that map it agree on one of these.
-
-    Args:
-        lanes: number of executors.
-        envs: environments per executor.
-        stream_rows: rows kept per environment of an executor.
-        keep_rows: rows kept of one stretch, counted from its end.
-        chunk_rows: most rows in one block of a lane.
-        batch_rows: most rows of one minibatch.
-        plan_updates: most minibatches in one plan.
-        columns: the rows' columns, as JSON.
-        derived: the columns computed when a stretch is closed, as JSON.
-        prioritised: whether rows are drawn by the priorities that updates left.
-    """
-
-    lanes: int
-    envs: int
-    stream_rows: int
-    keep_rows: int
-    chunk_rows: int
-    batch_rows: int
-    plan_updates: int
-    columns: list[dict[str, Any]]
-    derived: list[dict[str, Any]]
-    prioritised: bool = True
-
-    @property
-    def streams(self) -> int:
-        """Number of streams."""
-        return self.lanes * self.envs
-
-    @property
-    def capacity(self) -> int:
-        """Rows that can be kept."""
-        return self.streams * self.stream_rows
-
-    @property
-    def row_layout(self) -> RowLayout:
-        """Columns of a row as it comes from a lane."""
-        return RowLayout.from_json(self.columns)
-
-    @cached_property
-    def payload(self) -> PackedRows:
-        """Columns of a row as they are gathered, derived ones included."""
-        return PackedRows(RowLayout.from_json(self.columns + self.derived))
-
-    @property
-    def keeping_layout(self) -> RowLayout:
-        """What is noted of each row in the ring.
-
-        `left` is the number of rows to the end of its stretch, itself included; `born` the learning phase it came for.
-        """
-        return RowLayout(
-            (
-                Column("stamp", "<i8", fill=0),
-                Column("left", "<i4", fill=0),
-                Column("born", "<i8", fill=0),
-                Column("priority", "<f4", fill=0),
-            )
-        )
-
-    def ring(self, buffer: Any) -> dict[str, Array]:
-        """All columns of the ring by name (capacity, ...), as views on the segment's bytes."""
-        payload = self.payload
-        rows = payload.rows(buffer, self.capacity, self.offset("ring"))
-        keeping = self.keeping_layout.views(buffer, self.capacity, self.offset("keeping"))
-        return payload.views(rows) | keeping
-
-    @property
-    def plan_layout(self) -> RowLayout:
-        """Columns of one plan: a row per minibatch."""
-        wide = (self.batch_rows,)
-        return RowLayout(
-            (
-                Column("index", "<i8", wide),
-                Column("stamp", "<i8", wide),
-                Column("weight", "<f4", wide),
-                Column("priority", "<f4", wide),
-            )
-        )
-
-    def parts(self) -> list[tuple[str, int]]:
-        """Name and bytes of each part of the segment, in order."""
-        staging_rows = self.streams * (self.keep_rows + self.chunk_rows)
-        return [
-            ("bookkeeping", _page(Committed.nbytes(self.state_words))),
-            ("staging", _page(self.row_layout.nbytes(staging_rows))),
-            ("ring", _page(self.payload.nbytes(self.capacity))),
-            ("keeping", _page(self.keeping_layout.nbytes(self.capacity))),
-            *([("tree", _page(SumTree.nbytes(self.capacity)))] if self.prioritised else []),
-            ("plans", PLAN_SLOTS * _page(self.plan_layout.nbytes(self.plan_updates))),
-        ]
-
-    def offset(self, part: str) -> int:
-        """Where a part begins in the segment."""
-        return self._offsets[part]
-
-    @cached_property
-    def _offsets(self) -> dict[str, int]:
-        offsets, offset = {}, 0
-        for name, size in self.parts():
-            offsets[name] = offset
-            offset += size
-        return offsets
-
-    @property
-    def state_words(self) -> int:
-        """Number of int64 counters."""
-        return len(_WHOLE_WORDS) + len(_LANE_WORDS) * self.lanes + len(_STREAM_WORDS) * self.streams
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole segment."""
-        return sum(size for _, size in self.parts())
-
-    def to_json(self) -> dict[str, Any]:
-        """The shape as plain JSON types."""
-        return asdict(self)
 
 
 @dataclass
@@ -172,16 +48,6 @@ class Ingested:
     rows: int = 0
     segments: int = 0
     dropped: int = 0
-
-
-class _Ahead:
-    """Arrays for some minibatches in a row, touched before they are used."""
-
-    def __init__(self, packed: PackedRows, together: int, rows: int) -> None:
-        self.words = np.full((together, rows, packed.words), 0, np.uint64)
-        self.columns = [packed.views(words) for words in self.words]
-        self.stamps, self.whole = np.full((together, rows), 0, np.int64), np.full((together, rows), False)
-        self.first = self.count = 0
 
 
 class ReplayMemory:
@@ -197,32 +63,29 @@ class ReplayMemory:
     def __init__(self, shape: ReplayShape, buffer: Any) -> None:
         self.shape, self._buffer = shape, buffer
         self._committed = Committed(buffer, 0, shape.state_words)
-        self._staging_rows = shape.keep_rows + shape.chunk_rows
+        self._staging_rows = shape.staging_rows
         self._staging = shape.row_layout.views(buffer, shape.streams * self._staging_rows, shape.offset("staging"))
-        self._packed, self._ring = shape.payload, shape.ring(buffer)
-        self._rows_as_words = self._packed.rows(buffer, shape.capacity, shape.offset("ring"))
+        self._ring, self._frames = shape.ring(buffer), shape.frame_ring(buffer)
+        self._gatherer = Gatherer(shape, buffer)
+        self._plans = self._gatherer.plans
         self._tree: SumTree | None = None
         self._exponent: float | None = None
-        self._ahead: _Ahead | None = None
-        plan_bytes = _page(shape.plan_layout.nbytes(shape.plan_updates))
-        self._plans = [
-            shape.plan_layout.views(buffer, shape.plan_updates, shape.offset("plans") + slot * plan_bytes)
-            for slot in range(PLAN_SLOTS)
-        ]
         self.mended = 0
         "Priorities that were no priorities and were replaced, by this keeper."
-        self._payload = tuple(column["name"] for column in shape.columns + shape.derived)
+        self._plain = tuple(c["name"] for c in shape.columns + shape.derived if c["name"] not in shape.stacked)
         self.reload()
 
     def reload(self) -> None:
         """Take up the counters as they were last committed (a keeper after a restart, or an onlooker)."""
         shape, self._state = self.shape, self._committed.load()
-        whole, lanes = len(_WHOLE_WORDS), len(_LANE_WORDS) * shape.lanes
+        whole, lanes = len(WHOLE_WORDS), len(LANE_WORDS) * shape.lanes
         self._whole = self._state[:whole]
-        self._lanes = self._state[whole : whole + lanes].reshape(len(_LANE_WORDS), shape.lanes)
-        self._streams = self._state[whole + lanes :].reshape(len(_STREAM_WORDS), shape.streams)
+        self._lanes = self._state[whole : whole + lanes].reshape(len(LANE_WORDS), shape.lanes)
+        self._streams = self._state[whole + lanes :].reshape(-1, shape.streams)
         self._position, self._epoch, self._rows, self._dropped, self._corrupt = self._lanes
-        self._staged, self._opened, self._head, self._last_episode, self._last_step = self._streams
+        self._staged, self._opened, self._head, self._last_episode, self._last_step = self._streams[: len(STREAM_WORDS)]
+        if shape.frames:
+            self._tail_word, self._frame_head, self._framed, self._stack = self._streams[len(STREAM_WORDS) :]
         self._tree = None  # it follows from the priorities, and is made anew when it is first needed
 
     # -- taking rows in -------------------------------------------------------------------------------------------
@@ -332,25 +195,64 @@ class ReplayMemory:
         if length == 0:
             return 0
         kept = min(length, self.shape.keep_rows, self.shape.stream_rows)
-        last = np.arange(int(self._staged[stream]) - kept, int(self._staged[stream]))
-        where = stream * self._staging_rows + last % self._staging_rows
+        first, head = int(self._staged[stream]) - kept, int(self._head[stream])
+        where = stream * self._staging_rows + np.arange(first, first + kept) % self._staging_rows
         segment = {name: column[where] for name, column in self._staging.items()}
         segment.update(derive(segment))
         ring, size = self._ring, self.shape.stream_rows
-        to = stream * size + (int(self._head[stream]) + np.arange(kept)) % size
+        to = stream * size + (head + np.arange(kept)) % size
         ring["stamp"][to] = 0
-        for name in self._payload:
-            ring[name][to] = segment[name]
+        columns, lost = {name: segment[name] for name in self._plain}, 0
+        if self._frames is not None:
+            stacks = {name: segment[name] for name in self.shape.stacked}
+            references, lost = self._store_frames(self._frames, stream, first, stacks)
+            columns |= references
+        for name, column in columns.items():
+            ring[name][to] = column
         ring["left"][to] = np.arange(kept, 0, -1)
         ring["born"][to] = int(self._whole[_PHASES]) + 1
         ring["priority"][to] = self._largest
+        stamps = int(self._whole[0]) + 1 + np.arange(kept)
+        stamps[:lost] = ring["priority"][to[:lost]] = 0
         if self._tree is not None:
             self._tree.set(to, self._weights_of(ring["priority"][to]))
-        first = int(self._whole[0]) + 1
-        ring["stamp"][to] = np.arange(first, first + kept)
+        ring["stamp"][to] = stamps
         self._whole[0] += kept
         self._head[stream] += kept
         return 1
+
+    def _store_frames(
+        self, frames: FrameRing, stream: int, first: int, stacks: Mapping[str, Array]
+    ) -> tuple[dict[str, Array], int]:
+        """Store the frames of a stretch that begins at row `first` of the staging area; rows that lose theirs go.
+
+        Returns:
+            The references by column, and how many of the stretch's own first rows there was no room for.
+        """
+        head, size, kept = int(self._head[stream]), self.shape.stream_rows, len(stacks["obs"])
+        before = stream * self._staging_rows + (first - 1) % self._staging_rows
+        follows = self._stack[stream] > 0 and first == self._framed[stream]
+        # As bytes: what is no number equals itself too.
+        if follows and self._staging["next_obs"][before].tobytes() == stacks["obs"][0].tobytes():
+            last = int(self._stack[stream]) - 1
+        else:
+            last = None
+        layout = frames.lay_out(int(self._frame_head[stream]), last, stacks)
+        references, oldest = layout.references["obs"], layout.head - frames.rows
+        lost = int(np.searchsorted(oldest_frame(references), oldest))
+        tail = max(int(self._tail_word[stream]), head + kept - size)
+        known, rows = self._ring["obs" + REFERENCE], range(tail, head)
+        gone = bisect_left(rows, oldest, key=lambda row: int(oldest_frame(int(known[stream * size + row % size]))))
+        if gone:
+            where = stream * size + np.arange(tail, tail + gone) % size
+            self._ring["stamp"][where] = 0
+            if self._tree is not None:
+                self._tree.set(where, 0.0)
+        frames.write(stream, layout)
+        self._tail_word[stream] = tail + gone + lost
+        self._frame_head[stream], self._framed[stream] = layout.head, first + kept
+        self._stack[stream] = 0 if layout.last is None else layout.last + 1
+        return {name + REFERENCE: column for name, column in layout.references.items()}, lost
 
     # -- drawing --------------------------------------------------------------------------------------------------
 
@@ -360,15 +262,25 @@ class ReplayMemory:
 
     def _places(self, positions: Array) -> Array:
         """Where in the ring the rows are that come at these positions (n,) among all that can be drawn."""
-        held, size = np.minimum(self._head, self.shape.stream_rows), self.shape.stream_rows
-        if (held[:-1] == size).all():
+        tail, held, size = self._tail, self._held, self.shape.stream_rows
+        if (held[:-1] == size).all() and (held[-1] == size or not tail[-1]):
             return positions
         ends = np.cumsum(held)
         stream = ends.searchsorted(positions, side="right")
-        return np.asarray(positions + (np.arange(len(held)) * size - (ends - held))[stream])
+        turned = np.where(held == size, 0, tail)
+        return np.asarray(stream * size + (positions - (ends - held)[stream] + turned[stream]) % size)
+
+    @property
+    def _tail(self) -> Array:
+        """Rows (streams,) that gave way to newer ones."""
+        return np.asarray(self._tail_word if self.shape.frames else np.maximum(self._head - self.shape.stream_rows, 0))
+
+    @property
+    def _held(self) -> Array:
+        return np.asarray(self._head - self._tail)
 
     def __len__(self) -> int:
-        return int(np.minimum(self._head, self.shape.stream_rows).sum())
+        return int(self._held.sum())
 
     @property
     def fresh(self) -> tuple[int, int]:
@@ -402,7 +314,7 @@ class ReplayMemory:
 
     def columns(self, index: Array) -> dict[str, Array]:
         """Copies of the columns, derived ones included, of some rows of the ring (n, ...)."""
-        return self._packed.views(self._rows_as_words.take(index, axis=0))
+        return self._gatherer.columns(index)
 
     @property
     def _largest(self) -> float:
@@ -418,14 +330,12 @@ class ReplayMemory:
                 raise ValueError("drawing by priorities: expected a memory that was made for them (prioritised)")
             tree = SumTree(self._buffer, self.shape.offset("tree"), self.shape.capacity)
             self._exponent = exponent
-            held = np.minimum(self._head, self.shape.stream_rows)
             tree.leaves[:] = 0
-            for stream, rows in enumerate(held.tolist()):
-                first = stream * self.shape.stream_rows
-                for start in range(first, first + rows, _AT_ONCE):
-                    piece = slice(start, min(start + _AT_ONCE, first + rows))
-                    self._mend_priorities(np.arange(piece.start, piece.stop))
-                    tree.leaves[piece] = self._weights_of(self._ring["priority"][piece])
+            live = self.live()
+            for start in range(0, len(live), _AT_ONCE):
+                piece = live[start : start + _AT_ONCE]
+                self._mend_priorities(piece)
+                tree.leaves[piece] = self._weights_of(self._ring["priority"][piece])
             tree.add_up()
             self._tree = tree
         return self._tree
@@ -440,7 +350,7 @@ class ReplayMemory:
         beta: float = 0.0,
         share: Array | None = None,
     ) -> dict[str, Any]:
-        """Write a plan of `updates` minibatches and return its address `{"slot", "updates", "rows"}`.
+        """Write a plan of `updates` minibatches and return its address `{"slot", "updates", "rows", "number"}`.
 
         Uniformly, and by given probabilities, rows are drawn without replacement inside a minibatch and with it across
         them. In proportion to priority^exponent the draw is stratified (Schaul et al. 2016, appendix B.2.1): one row
@@ -485,25 +395,23 @@ class ReplayMemory:
         self._whole[_PLANS] += 1
         self._whole[_OWED] -= min(drawn, self.owed)
         self._committed.store(self._state)
-        return {"slot": slot, "updates": drawn, "rows": rows}
+        return {"slot": slot, "updates": drawn, "rows": rows, "number": number}
 
     def _draw_by_priorities(
         self, rng: np.random.Generator, updates: int, rows: int, exponent: float, beta: float
     ) -> tuple[Array, Array]:
         """Indices and importance weights (K, M), none (0, M) where no row has any priority."""
         tree = self._tree_for(exponent)
-        # Part by part, for all minibatches: what is looked for then lies side by side.
-        points = rng.random((rows, updates))
-        points += np.arange(rows)[:, None]
-        points /= rows
+        offsets = rng.random(updates * rows)
+        route = spread(rng, updates, rows)
         if not tree.total > 0:
             return np.zeros((0, rows), np.int64), np.ones((0, rows))
-        index, weight = tree.draw(points.ravel())
+        index, weight = tree.draw_spread(offsets)
         bad = self._mend_priorities(index)
         if len(bad):
             tree.set(bad, self._weights_of(self._ring["priority"][bad]))
         weight *= len(self) / tree.total
-        return index.reshape(rows, updates).T, _importance(weight.reshape(rows, updates).T, beta)
+        return index.take(route, mode="clip"), _importance(weight.take(route, mode="clip"), beta)
 
     def _mend_priorities(self, index: Array) -> Array:
         """Give rows whose priority cannot be one the largest there is, as a new row has; they were overwritten.
@@ -536,59 +444,7 @@ class ReplayMemory:
             (window, M): rows past the end of the stretch repeat its last row and are not valid. And the positions (M,)
             of these rows in the minibatch: rows overwritten since they were drawn are left out.
         """
-        slot, rows = self._plans[plan["slot"]], plan["rows"]
-        if reuse and window == 1:
-            ahead, place = self._gathered_ahead(plan, k)
-            columns, whole = ahead.columns[place], ahead.whole[place]
-        else:
-            columns, whole = self._gather(slot["index"][k, :rows], slot["stamp"][k, :rows], window)
-        batch = {**columns, "weight": slot["weight"][k, :rows]}
-        if whole.all():
-            return batch, np.arange(rows)
-        positions = np.flatnonzero(whole)
-        batch = {
-            name: column[:, positions] if window > 1 and name != "weight" else column[positions]
-            for name, column in batch.items()
-        }
-        return batch, positions
-
-    def _gather(self, index: Array, stamp: Array, window: int) -> tuple[dict[str, Array], Array]:
-        """Columns of rows or windows in fresh arrays, and which of them (M,) are still there."""
-        where, stamps, valid = index, stamp, None
-        if window > 1:
-            ahead, size = np.arange(window)[:, None], self.shape.stream_rows
-            left = np.clip(self._ring["left"][index], 1, window)
-            valid, further = ahead < left, np.minimum(ahead, left - 1)
-            start = (index // size) * size
-            where = start + (index - start + further) % size
-            # The rows of a window were stamped one after the other.
-            stamps = stamp + further
-        columns = self.columns(where)
-        # Afterwards: whoever replaces a row takes its stamp away first.
-        whole = self._ring["stamp"][where] == stamps
-        if valid is not None:
-            columns["valid"], whole = valid, whole.all(axis=0)
-        return columns, whole
-
-    def _gathered_ahead(self, plan: Mapping[str, Any], k: int) -> tuple[_Ahead, int]:
-        """Arrays that hold the k-th minibatch, and where; if they must be filled, some that follow come along."""
-        slot, rows = self._plans[plan["slot"]], plan["rows"]
-        ahead = self._ahead
-        if ahead is None or ahead.stamps.shape[1] != rows:
-            together = max(1, min(_GATHERED_TOGETHER // (rows * self._packed.words * WORD), self.shape.plan_updates))
-            ahead = self._ahead = _Ahead(self._packed, together, rows)
-        place = k - ahead.first
-        stamps = slot["stamp"][k, :rows]
-        if not (0 <= place < ahead.count and (ahead.stamps[place] == stamps).all()):
-            ahead.first, place = k, 0
-            ahead.count = count = min(plan["updates"] - k, len(ahead.stamps))
-            index = slot["index"][k : k + count, :rows]
-            ahead.stamps[:count] = slot["stamp"][k : k + count, :rows]
-            # With another mode numpy would copy by way of an array of its own.
-            self._rows_as_words.take(index, axis=0, out=ahead.words[:count], mode="clip")
-            # Afterwards: whoever replaces a row takes its stamp away first.
-            ahead.whole[:count] = self._ring["stamp"].take(index, mode="clip") == ahead.stamps[:count]
-        return ahead, place
+        return self._gatherer.gather(plan, k, window, reuse=reuse)
 
     def note_priorities(self, plan: Mapping[str, Any], k: int, positions: Array, priorities: Array) -> None:
         """Leave new priorities (M,) for the k-th minibatch; the keeper takes them up in `settle`.
@@ -620,12 +476,13 @@ class ReplayMemory:
 
     def row(self, index: int) -> dict[str, Array]:
         """One row of the ring, by name."""
-        return {name: column[index].copy() for name, column in self._ring.items()}
+        columns = {name: column[0] for name, column in self.columns(np.array([index])).items()}
+        return columns | {column.name: self._ring[column.name][index] for column in self.shape.keeping_layout.columns}
 
     def ledger(self) -> list[dict[str, int]]:
         """Per lane: blocks and rows taken in, rows dropped because they are generated again, blocks set aside."""
         state = self._committed.load()
-        lanes = state[len(_WHOLE_WORDS) :][: len(_LANE_WORDS) * self.shape.lanes].reshape(len(_LANE_WORDS), -1)
+        lanes = state[len(WHOLE_WORDS) :][: len(LANE_WORDS) * self.shape.lanes].reshape(len(LANE_WORDS), -1)
         return [
             {"position": int(p) % 2**64, "rows": int(r), "dropped": int(d), "corrupt": int(c)}
             for p, _, r, d, c in lanes.T
@@ -634,7 +491,7 @@ class ReplayMemory:
     @property
     def overwritten(self) -> int:
         """Rows that were kept and gave way to newer ones, as of the last look at the counters."""
-        return int(np.maximum(self._head - self.shape.stream_rows, 0).sum())
+        return int(self._tail.sum())
 
     @property
     def segments(self) -> int:
@@ -647,7 +504,3 @@ def _importance(shares: Array, beta: float) -> Array:
     weights = np.power(shares, -beta)
     weights /= weights.max(axis=1, keepdims=True)
     return np.asarray(weights)
-
-
-def _page(nbytes: int) -> int:
-    return -(-nbytes // 4096) * 4096

@@ -1,9 +1,10 @@
 """A sum tree over the weights of stored rows: draws in proportion to them, for whole plans of minibatches at once.
 
-Binary below, flat above: every level holds the sums of pairs of the one beneath, until at most `TOP` are left; of these
-running sums are made for each plan. All steps are numpy operations over many rows, and a step down costs as much
-wherever it is taken. Sums are always made anew from their two terms, never by adding differences, so no rounding
-accumulates, and a tree rebuilt from its leaves is the same to the last bit.
+Every level holds the sums of four neighbours of the one beneath, until at most `TOP` are left. A draw of n points makes
+running sums of the largest level that is not much larger than n, finds all points in it at once, and goes down from
+there; all steps are numpy operations over many rows, and a step down costs as much wherever it is taken. Sums are
+always made anew from their four terms, never by adding differences, so no rounding accumulates, and a tree rebuilt from
+its leaves is the same to the last bit.
 """
 
 from __future__ import annotations
@@ -14,9 +15,14 @@ import numpy as np
 
 from mlxe_async.rows import Array
 
-TOP = 4096
-# So many rows go down together: their scratch arrays stay in the nearest cache.
+TOP = 1024
+# So many rows go down together: their scratch arrays stay in the nearest caches.
 TOGETHER = 4096
+_AT_ONCE = 1 << 16
+# Making the sums of a whole level is cheaper than finding those that changed if not many more than these.
+_WHOLE = 6
+# So many changes are made in the order of the rows: sorting them is cheaper than going to and fro.
+_SORTED = 1024
 
 
 class SumTree:
@@ -34,8 +40,8 @@ class SumTree:
         for size in _sizes(capacity):
             self._levels.append(np.frombuffer(buffer, np.float64, size, offset))
             offset += 8 * size
-        # Two neighbours as one complex number: one gather fetches both.
-        self._pairs = [level.view(np.complex128) for level in self._levels[:-1]]
+        # Four neighbours side by side: one gather fetches all.
+        self._fours = [level.reshape(-1, 4) for level in self._levels[:-1]]
 
     @staticmethod
     def nbytes(capacity: int) -> int:
@@ -62,56 +68,99 @@ class SumTree:
         """Give rows (n,) new weights (n,), not negative; where a row comes twice, the last one counts."""
         self._levels[0][index] = weight
         for level in range(1, len(self._levels)):
-            if 2 * len(index) >= len(self._levels[level]):
+            if _WHOLE * len(index) >= len(self._levels[level]):
                 for above in range(level, len(self._levels)):
                     self._whole_level(above)
                 return
-            index = index >> 1
-            pairs = self._pairs[level - 1].take(index, mode="clip")
-            self._levels[level][index] = pairs.real + pairs.imag
+            index = index >> 2
+            if level == 1 and len(index) >= _SORTED:
+                index.sort()
+            self._levels[level][index] = _sums(self._fours[level - 1].take(index, axis=0, mode="clip"))
 
     def _whole_level(self, level: int) -> None:
-        below = self._levels[level - 1]
-        np.add(below[0::2], below[1::2], out=self._levels[level])
+        fours, sums = self._fours[level - 1], self._levels[level]
+        for start in range(0, len(sums), _AT_ONCE):
+            sums[start : start + _AT_ONCE] = _sums(fours[start : start + _AT_ONCE])
 
     def draw(self, points: Array) -> tuple[Array, Array]:
         """Find the rows at given points of the running sum of all weights.
 
         Args:
-            points: shares of the total (n,), from 0 to below 1; fastest where neighbours are near each other.
+            points: shares of the total (n,), from 0 to below 1, in any order.
 
         Returns:
             Rows (n,) of positive weight, and their weights (n,). Nothing may be drawn if `total` is 0.
         """
-        running = np.cumsum(self._levels[-1])
+        level = len(self._levels) - 1
+        running = np.cumsum(self._levels[level])
+        rest = np.minimum(points * running[-1], np.nextafter(running[-1], 0))
+        return self._found(level, running, rest, running.searchsorted(rest, side="right"))
+
+    def draw_spread(self, offsets: Array) -> tuple[Array, Array]:
+        """As `draw`, with one point in each of n equal parts of the total, at `offsets` (n,) of its width, 0 to < 1."""
+        n = len(offsets)
+        level, running = self._running(max(TOP, n))
         total = running[-1]
-        index, weight = np.empty(len(points), np.int64), np.empty(len(points))
-        before = np.concatenate(([0.0], running[:-1]))
-        for start in range(0, len(points), TOGETHER):
-            piece = slice(start, start + TOGETHER)
-            index[piece] = self._descend(points[piece] * total, running, before)
-        np.take(self._levels[0], index, out=weight, mode="clip")
+        rest = np.add(offsets, np.arange(n))
+        rest *= total / n
+        np.minimum(rest, np.nextafter(total, 0), out=rest)
+        # How many points lie below each running sum: as many as whole parts do, and perhaps the one in its own part.
+        parts = (running * (n / total)).astype(np.int64)
+        np.minimum(parts, n - 1, out=parts)
+        parts += rest.take(parts, mode="clip") < running
+        # A point lies in the node before whose end it lies, and after whose predecessors' ends.
+        node = np.cumsum(np.bincount(parts, minlength=n + 1)[:n])
+        return self._found(level, running, rest, node)
+
+    def _running(self, most: int) -> tuple[int, Array]:
+        """The largest level of at most `most` sums, or the last one, and its running sums."""
+        level = len(self._levels) - 1
+        running = np.cumsum(self._levels[level])
+        while level and len(self._levels[level - 1]) <= most:
+            level -= 1
+            fours, inside = self._fours[level], np.empty((len(running), 4))
+            inside[0, 0] = fours[0, 0]
+            np.add(running[:-1], fours[1:, 0], out=inside[1:, 0])
+            np.add(inside[:, 0], fours[:, 1], out=inside[:, 1])
+            np.add(inside[:, 1], fours[:, 2], out=inside[:, 2])
+            np.minimum(inside[:, :3], running[:, None], out=inside[:, :3])
+            inside[:, 3] = running
+            running = inside.reshape(-1)
+        return level, running
+
+    def _found(self, level: int, running: Array, rest: Array, node: Array) -> tuple[Array, Array]:
+        """Rows and weights for points (n,) that lie at `rest` (n,) of the running sums, in these nodes (n,) of them."""
+        if level:
+            before = np.concatenate(([0.0], running[:-1]))
+            for start in range(0, len(rest), TOGETHER):
+                piece = slice(start, start + TOGETHER)
+                here = node[piece]
+                node[piece] = self._descend(level, here, rest[piece] - before.take(here, mode="clip"))
+        weight = self._levels[0].take(node, mode="clip")
         if not weight.all():
             for k in np.flatnonzero(weight == 0):
-                index[k] = self._nearest(int(index[k]))
-            weight = self._levels[0][index]
-        return index, weight
+                node[k] = self._nearest(int(node[k]))
+            weight = self._levels[0][node]
+        return node, weight
 
-    def _descend(self, rest: Array, running: Array, before: Array) -> Array:
-        node = running.searchsorted(np.minimum(rest, np.nextafter(running[-1], 0)), side="right")
-        rest -= before.take(node, mode="clip")
-        left, ahead = np.empty_like(rest), np.empty_like(rest)
-        # As bits: all ones where the way leads to the right, and nothing is cast or branched on.
-        right, left_bits = ahead.view(np.int64), left.view(np.int64)
-        for level in self._levels[-2::-1]:
-            node += node
-            np.take(level, node, out=left, mode="clip")
-            np.subtract(left, rest, out=ahead)
-            np.right_shift(right, 63, out=right)
-            node -= right
-            left_bits &= right
-            rest -= left
-        return np.asarray(node)
+    def _descend(self, level: int, node: Array, rest: Array) -> Array:
+        n = len(rest)
+        fours, before, behind = np.empty((n, 4)), np.empty(n), np.empty(n)
+        # As bits a negative number is larger than all others, and its first bit is 1: nothing is cast or branched on.
+        bits, least = behind.view(np.uint64), rest.view(np.uint64)
+        node = node.view(np.uint64)
+        for below in self._fours[level - 1 :: -1]:
+            np.take(below, node.view(np.int64), axis=0, out=fours, mode="clip")
+            node = (node << 2) + 3
+            point = rest.copy()
+            before[:] = 0
+            for k in range(3):
+                before += fours[:, k]
+                np.subtract(point, before, out=behind)
+                np.minimum(least, bits, out=least)
+                np.right_shift(bits, 63, out=bits)
+                node -= bits
+        return node.view(np.int64)
 
     def _nearest(self, index: int) -> int:
         """A row of positive weight beside one without, where rounding led to the very edge between them."""
@@ -123,9 +172,15 @@ class SumTree:
         return int(there[np.abs(there - index).argmin()])
 
 
+def _sums(fours: Array) -> Array:
+    sums: Array = fours[:, 0] + fours[:, 1]
+    sums += fours[:, 2] + fours[:, 3]
+    return sums
+
+
 def _sizes(capacity: int) -> list[int]:
     depth = 0
-    while -(-capacity >> depth) > TOP:
+    while -(-capacity // 4**depth) > TOP:
         depth += 1
-    top = -(-capacity >> depth)
-    return [top << (depth - level) for level in range(depth + 1)]
+    top = -(-capacity // 4**depth)
+    return [top * 4 ** (depth - level) for level in range(depth + 1)]

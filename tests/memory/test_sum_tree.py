@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_replay import block, derive, episode, make
 
-from mlxe_async.memory import replay, sum_tree
+from mlxe_async.memory import gathering, sum_tree
 from mlxe_async.memory.drawing import draw_evenly, draw_shares
 from mlxe_async.memory.sum_tree import SumTree
 
@@ -155,7 +155,8 @@ def test_a_memory_without_room_for_a_tree_refuses_priorities():
 
 def test_arrays_that_are_reused_hold_what_fresh_ones_hold(monkeypatch):
     memory, _ = make(stream_rows=16)
-    monkeypatch.setattr(replay, "_GATHERED_TOGETHER", 2 * 2 * memory._packed.words * 8)  # two minibatches of two rows
+    # Two minibatches of two rows.
+    monkeypatch.setattr(gathering, "GATHERED_TOGETHER", 2 * 2 * memory.shape.payload.words * 8)
     memory.ingest(0, 0, 1, block(episode(0, 6)), derive, drop_open=False)
     for _ in range(4):
         plan = memory.draw(0, 5, 2)

@@ -1,0 +1,152 @@
+"""The learner's side of a replay memory: minibatches of a plan, copied out of the ring into arrays that are reused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.memory.packed import WORD
+from mlxe_async.memory.shape import PLAN_SLOTS, REFERENCE, ReplayShape, page
+from mlxe_async.rows import Array
+
+# Bytes of minibatches that are gathered in one go: few calls, and still near when they are learned from.
+GATHERED_TOGETHER = 1 << 19
+
+
+class Gatherer:
+    """Copies rows, windows and stacks of frames out of a memory.
+
+    Args:
+        shape: the memory's sizes.
+        buffer: the shared bytes.
+    """
+
+    def __init__(self, shape: ReplayShape, buffer: Any) -> None:
+        self._shape, self._packed, self._frames = shape, shape.payload, shape.frame_ring(buffer)
+        self._ring = shape.ring(buffer)
+        self._words = self._packed.rows(buffer, shape.capacity, shape.offset("ring"))
+        self._ahead: _Ahead | None = None
+        plan_bytes = page(shape.plan_layout.nbytes(shape.plan_updates))
+        self.plans = [
+            shape.plan_layout.views(buffer, shape.plan_updates, shape.offset("plans") + slot * plan_bytes)
+            for slot in range(PLAN_SLOTS)
+        ]
+
+    def gather(
+        self, plan: Mapping[str, Any], k: int, window: int = 1, *, reuse: bool = False
+    ) -> tuple[dict[str, Array], Array]:
+        """See `ReplayMemory.gather`."""
+        slot, rows = self.plans[plan["slot"]], plan["rows"]
+        if reuse and window == 1:
+            ahead = self._filled(plan, k)
+            batch, is_whole = dict(ahead.batches[k - ahead.first]), ahead.is_whole[k - ahead.first]
+            if is_whole and self._frames is None:
+                return batch, ahead.everywhere
+            whole = ahead.whole[k - ahead.first]
+            if self._frames is not None:
+                index = slot["index"][k, :rows]
+                batch = self._with_stacks(batch, index // self._shape.stream_rows, ahead.stacks)
+                # Afterwards: whoever replaces a row takes its stamp away first.
+                whole = self._ring["stamp"].take(index, mode="clip") == slot["stamp"][k, :rows]
+        else:
+            batch, whole = self._gather(slot["index"][k, :rows], slot["stamp"][k, :rows], window)
+            batch["weight"] = slot["weight"][k, :rows]
+        if whole.all():
+            return batch, np.arange(rows)
+        positions = np.flatnonzero(whole)
+        batch = {
+            name: column[:, positions] if window > 1 and name != "weight" else column[positions]
+            for name, column in batch.items()
+        }
+        return batch, positions
+
+    def columns(self, index: Array) -> dict[str, Array]:
+        """Copies of the columns, derived ones included, of some rows of the ring (n, ...)."""
+        columns = self._packed.views(self._words.take(index, axis=0))
+        return columns if self._frames is None else self._with_stacks(columns, index // self._shape.stream_rows, {})
+
+    def _with_stacks(self, columns: dict[str, Array], stream: Array, reused: dict[str, Array]) -> dict[str, Array]:
+        """Stacks of frames (..., k, ...) instead of the references (...) to them, in arrays that may be reused.
+
+        The observation after a step has one frame that the one before has not: both are views of one array.
+        """
+        frames, shape = self._frames, self._shape
+        assert frames is not None  # noqa: S101 - nobody asks otherwise
+        references = {name: columns.pop(name + REFERENCE) for name in shape.stacked}
+        obs, after = references["obs"], references["next_obs"]
+        if frames.is_step(obs, after):
+            del references["obs"], references["next_obs"]
+            places = np.concatenate((frames.places(stream, obs), frames.places(stream, after)[..., -1:]), axis=-1)
+            both = self._taken("both", places, reused)
+            columns["obs"], columns["next_obs"] = both[..., :-1, :], both[..., 1:, :]
+        for name, reference in references.items():
+            columns[name] = self._taken(name, frames.places(stream, reference), reused)
+        for name in shape.stacked:
+            columns[name] = shape.as_observations(columns[name])
+        return columns
+
+    def _taken(self, name: str, places: Array, reused: dict[str, Array]) -> Array:
+        assert self._frames is not None  # noqa: S101 - see above
+        out = reused.get(name)
+        if out is None or out.shape[:-1] != places.shape:
+            out = reused[name] = np.full((*places.shape, self._frames.frame_bytes), 0, np.uint8)
+        self._frames.take(places, out)
+        return out
+
+    def _gather(self, index: Array, stamp: Array, window: int) -> tuple[dict[str, Array], Array]:
+        """Columns of rows or windows in fresh arrays, and which of them (M,) are still there."""
+        where, stamps, valid = index, stamp, None
+        if window > 1:
+            ahead, size = np.arange(window)[:, None], self._shape.stream_rows
+            left = np.clip(self._ring["left"][index], 1, window)
+            valid, further = ahead < left, np.minimum(ahead, left - 1)
+            start = (index // size) * size
+            where = start + (index - start + further) % size
+            # The rows of a window were stamped one after the other.
+            stamps = stamp + further
+        columns = self.columns(where)
+        # Afterwards: whoever replaces a row takes its stamp away first.
+        whole = self._ring["stamp"][where] == stamps
+        if valid is not None:
+            columns["valid"], whole = valid, whole.all(axis=0)
+        return columns, whole
+
+    def _filled(self, plan: Mapping[str, Any], k: int) -> _Ahead:
+        """Arrays that hold the k-th minibatch; if they must be filled, some that follow come along."""
+        ahead, rows = self._ahead, plan["rows"]
+        if ahead is None or len(ahead.everywhere) != rows:
+            together = max(1, min(GATHERED_TOGETHER // (rows * self._packed.words * WORD), self._shape.plan_updates))
+            ahead = self._ahead = _Ahead(self._shape, together, rows)
+        if ahead.plan != plan["number"] or not ahead.first <= k < ahead.first + ahead.count:
+            slot = self.plans[plan["slot"]]
+            ahead.plan, ahead.first, ahead.count = plan["number"], k, min(plan["updates"] - k, len(ahead.words))
+            some = slice(k, k + ahead.count)
+            index = slot["index"][some, :rows]
+            # With another mode numpy would copy by way of an array of its own.
+            self._words.take(index, axis=0, out=ahead.words[: ahead.count], mode="clip")
+            # Afterwards: whoever replaces a row takes its stamp away first.
+            whole = self._ring["stamp"].take(index, mode="clip") == slot["stamp"][some, :rows]
+            ahead.whole[: ahead.count] = whole
+            ahead.is_whole = [True] * ahead.count if whole.all() else whole.all(axis=1).tolist()
+            ahead.weights[: ahead.count] = slot["weight"][some, :rows]
+        return ahead
+
+
+class _Ahead:
+    """Arrays for some minibatches in a row, touched before they are used."""
+
+    def __init__(self, shape: ReplayShape, together: int, rows: int) -> None:
+        self.words = np.full((together, rows, shape.payload.words), 0, np.uint64)
+        self.weights = np.full((together, rows), 0, np.float32)
+        self.whole = np.full((together, rows), False)
+        self.batches = [
+            {**shape.payload.views(words), "weight": weights}
+            for words, weights in zip(self.words, self.weights, strict=True)
+        ]
+        self.is_whole = [False] * together
+        self.everywhere = np.arange(rows)
+        self.everywhere.flags.writeable = False
+        self.stacks: dict[str, Array] = {}
+        self.plan, self.first, self.count = -1, 0, 0

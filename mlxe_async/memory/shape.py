@@ -1,0 +1,214 @@
+"""Sizes of a replay memory: which bytes of the segment hold what, known before a run begins."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from mlxe_async.memory.committed import Committed
+from mlxe_async.memory.frames import MOST, FrameRing
+from mlxe_async.memory.packed import PackedRows
+from mlxe_async.memory.sum_tree import SumTree
+from mlxe_async.rows import Array, Column, RowLayout
+
+STREAM_WORDS = ("staged", "opened", "head", "last_episode", "last_step")
+LANE_WORDS = ("position", "epoch", "rows", "dropped", "corrupt")
+WHOLE_WORDS = ("stamps", "segments", "plans", "phases", "phase_segments", "phase_rows", "owed", "largest")
+# Of streams whose observations are stacks of frames: see `frames`.
+FRAME_WORDS = ("tail", "frames", "framed", "stack")
+PLAN_SLOTS = 2
+REFERENCE = ".frames"
+
+
+@dataclass(frozen=True)
+class ReplayShape:
+    """Sizes of a replay memory; all processes that map it agree on one of these.
+
+    Args:
+        lanes: number of executors.
+        envs: environments per executor.
+        stream_rows: rows kept per environment of an executor.
+        keep_rows: rows kept of one stretch, counted from its end.
+        chunk_rows: most rows in one block of a lane.
+        batch_rows: most rows of one minibatch.
+        plan_updates: most minibatches in one plan.
+        columns: the rows' columns, as JSON.
+        derived: the columns computed when a stretch is closed, as JSON.
+        prioritised: whether rows are drawn by the priorities that updates left.
+        frames: observations are stacks of so many frames (frames, ...), each of which is stored once; 0: they are not.
+
+    Raises:
+        ValueError: `frames` is not the first length of the observations.
+    """
+
+    lanes: int
+    envs: int
+    stream_rows: int
+    keep_rows: int
+    chunk_rows: int
+    batch_rows: int
+    plan_updates: int
+    columns: list[dict[str, Any]]
+    derived: list[dict[str, Any]]
+    prioritised: bool = True
+    frames: int = 0
+
+    def __post_init__(self) -> None:
+        shape = self._observation.shape if self.frames else (0,)
+        if shape[:1] != (self.frames,) or self.frames > MOST:
+            raise ValueError(f"stacks of {self.frames} frames: expected observations ({self.frames}, ...), got {shape}")
+
+    @property
+    def _observation(self) -> Column:
+        return next(column for column in self.row_layout.columns if column.name == "obs")
+
+    @cached_property
+    def stacked(self) -> tuple[str, ...]:
+        """Names of the columns that are stacks of frames, `obs` and `next_obs` first."""
+        if not self.frames:
+            return ()
+        one = self._observation
+        every = RowLayout.from_json(self.columns + self.derived).columns
+        names = (column.name for column in every if (column.dtype, column.shape) == (one.dtype, one.shape))
+        return ("obs", "next_obs", *(name for name in names if name not in ("obs", "next_obs")))
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of one frame."""
+        return self._observation.row_bytes // self.frames
+
+    @property
+    def frame_rows(self) -> int:
+        """Frames kept of one stream.
+
+        One for each row and one more for each episode, if these have 8 rows or more; otherwise fewer rows are kept.
+        """
+        return self.stream_rows + self.stream_rows // 8 + 2 * self.frames
+
+    def as_observations(self, stacks: Array) -> Array:
+        """Stacks of frames as bytes (..., k, bytes of a frame) as observations, (..., *shape), without a copy."""
+        one = self._observation
+        return stacks.view(one.dtype).reshape((*stacks.shape[:-1], *one.shape[1:]))
+
+    def frame_ring(self, buffer: Any) -> FrameRing | None:
+        """The frames, on the segment's bytes; None where observations are no stacks."""
+        if not self.frames:
+            return None
+        where = self.offset("frames")
+        return FrameRing(buffer, where, self.streams, self.frame_rows, self.frames, self.frame_bytes)
+
+    @property
+    def streams(self) -> int:
+        """Number of streams."""
+        return self.lanes * self.envs
+
+    @property
+    def capacity(self) -> int:
+        """Rows that can be kept."""
+        return self.streams * self.stream_rows
+
+    @property
+    def row_layout(self) -> RowLayout:
+        """Columns of a row as it comes from a lane."""
+        return RowLayout.from_json(self.columns)
+
+    @cached_property
+    def payload(self) -> PackedRows:
+        """Columns of a row as they are gathered, derived ones included; of stacks the references, `NAME.frames`."""
+        columns = RowLayout.from_json(self.columns + self.derived).columns
+        plain = [column for column in columns if column.name not in self.stacked]
+        return PackedRows(RowLayout((*plain, *(Column(name + REFERENCE, "<i8") for name in self.stacked))))
+
+    @property
+    def keeping_layout(self) -> RowLayout:
+        """What is noted of each row in the ring.
+
+        `left` is the number of rows to the end of its stretch, itself included; `born` the learning phase it came for.
+        """
+        return RowLayout(
+            (
+                Column("stamp", "<i8", fill=0),
+                Column("left", "<i4", fill=0),
+                Column("born", "<i8", fill=0),
+                Column("priority", "<f4", fill=0),
+            )
+        )
+
+    def ring(self, buffer: Any) -> dict[str, Array]:
+        """All columns of the ring by name (capacity, ...), as views on the segment's bytes."""
+        payload = self.payload
+        rows = payload.rows(buffer, self.capacity, self.offset("ring"))
+        keeping = self.keeping_layout.views(buffer, self.capacity, self.offset("keeping"))
+        return payload.views(rows) | keeping
+
+    @property
+    def plan_layout(self) -> RowLayout:
+        """Columns of one plan: a row per minibatch."""
+        wide = (self.batch_rows,)
+        return RowLayout(
+            (
+                Column("index", "<i8", wide),
+                Column("stamp", "<i8", wide),
+                Column("weight", "<f4", wide),
+                Column("priority", "<f4", wide),
+            )
+        )
+
+    def parts(self) -> list[tuple[str, int]]:
+        """Name and bytes of each part of the segment, in order."""
+        staging_rows = self.streams * self.staging_rows
+        return [
+            ("bookkeeping", page(Committed.nbytes(self.state_words))),
+            ("staging", page(self.row_layout.nbytes(staging_rows))),
+            ("ring", page(self.payload.nbytes(self.capacity))),
+            *([("frames", page(self._frames_nbytes))] if self.frames else []),
+            ("keeping", page(self.keeping_layout.nbytes(self.capacity))),
+            *([("tree", page(SumTree.nbytes(self.capacity)))] if self.prioritised else []),
+            ("plans", PLAN_SLOTS * page(self.plan_layout.nbytes(self.plan_updates))),
+        ]
+
+    @property
+    def _frames_nbytes(self) -> int:
+        return FrameRing.nbytes(self.streams, self.frame_rows, self.frame_bytes)
+
+    @property
+    def staging_rows(self) -> int:
+        """Rows of a stream's staging area; the one before a stretch is still there when its frames are laid out."""
+        return self.keep_rows + self.chunk_rows + (1 if self.frames else 0)
+
+    def offset(self, part: str) -> int:
+        """Where a part begins in the segment."""
+        return self._offsets[part]
+
+    @cached_property
+    def _offsets(self) -> dict[str, int]:
+        offsets, offset = {}, 0
+        for name, size in self.parts():
+            offsets[name] = offset
+            offset += size
+        return offsets
+
+    @property
+    def stream_words(self) -> tuple[str, ...]:
+        """Names of the counters of each stream."""
+        return (*STREAM_WORDS, *FRAME_WORDS) if self.frames else STREAM_WORDS
+
+    @property
+    def state_words(self) -> int:
+        """Number of int64 counters."""
+        return len(WHOLE_WORDS) + len(LANE_WORDS) * self.lanes + len(self.stream_words) * self.streams
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole segment."""
+        return sum(size for _, size in self.parts())
+
+    def to_json(self) -> dict[str, Any]:
+        """The shape as plain JSON types."""
+        return asdict(self)
+
+
+def page(nbytes: int) -> int:
+    """Bytes of so many whole pages."""
+    return -(-nbytes // 4096) * 4096
