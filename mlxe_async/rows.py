@@ -130,6 +130,7 @@ class Spaces:
         symmetry: a mirror image the task declares, if any.
         limits: per observation entry, flattened, the magnitude at which the task counts as failed, None where there is
             no such limit; None altogether if the task declares none.
+        frames: an observation (frames, ...) is the newest so many frames, oldest first; 0 where nothing is known.
     """
 
     observation_shape: tuple[int, ...]
@@ -140,6 +141,7 @@ class Spaces:
     action_high: tuple[float, ...] = ()
     symmetry: Symmetry | None = None
     limits: tuple[float | None, ...] | None = None
+    frames: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The spaces as plain JSON types."""
@@ -156,11 +158,12 @@ class Spaces:
             "action_high": list(self.action_high),
             "symmetry": symmetry,
             "limits": None if self.limits is None else list(self.limits),
+            "frames": self.frames,
         }
 
     @classmethod
     def from_json(cls, spaces: Mapping[str, Any]) -> Spaces:
-        """The inverse of `to_json`; what runs wrote before there were limits is read too."""
+        """The inverse of `to_json`; what runs wrote before there were limits and frames is read too."""
         limits = spaces.get("limits")
         symmetry = spaces["symmetry"] and Symmetry(
             tuple(spaces["symmetry"]["observation_sign"]), tuple(spaces["symmetry"]["action_order"])
@@ -174,6 +177,7 @@ class Spaces:
             tuple(spaces["action_high"]),
             symmetry or None,
             None if limits is None else tuple(limits),
+            spaces.get("frames", 0),
         )
 
 

@@ -189,5 +189,5 @@ def _reference(newest: Array | int, different: Array | int, zeros: Array | int) 
 
 def _alike(left: Array, right: Array) -> Array:
     """Which rows (n, ...) are the same, entry by entry; `right` may be one row (1, ...)."""
-    same: Array = (left == right).reshape(len(left), -1).all(axis=1)
+    same: Array = (left == right).all(axis=tuple(range(1, left.ndim)))
     return same

@@ -22,6 +22,8 @@ from mlxe_async.seeds import derive_seed
 
 FACTORS = ("age", "risk", "td")
 APPRAISED_AT_ONCE = 8192
+# Rows of large observations are fewer at a time.
+APPRAISED_BYTES = 1 << 26
 _APPRAISED = {"risk": "return", "td": "td_error"}
 
 
@@ -347,8 +349,10 @@ class Memorizer:
         live = self.memory.live()
         wanted = [_APPRAISED[name] for name in self._judged]
         said = {name: np.empty(len(live)) for name in wanted}
-        for start in range(0, len(live), APPRAISED_AT_ONCE):
-            piece = live[start : start + APPRAISED_AT_ONCE]
+        row_bytes = sum(column.row_bytes for column in self.memory.shape.row_layout.columns)
+        together = max(1, min(APPRAISED_AT_ONCE, APPRAISED_BYTES // row_bytes))
+        for start in range(0, len(live), together):
+            piece = live[start : start + together]
             answer = self.algorithm.appraise(self.memory.columns(piece))
             for name in wanted:
                 numbers = np.asarray(answer[name])

@@ -10,6 +10,7 @@ from mlxe_async.ipc.lanes import format_lane, lane_bytes
 from mlxe_async.ipc.segments import BytePlan, Segment, available_memory
 from mlxe_async.ipc.weights import format_weights, weights_bytes
 from mlxe_async.ipc.words import PAGE_BYTES, WORD_STRIDE
+from mlxe_async.memory.frames import MOST as MOST_FRAMES
 from mlxe_async.memory.replay import ReplayShape
 from mlxe_async.memory.rollouts import RolloutShape
 from mlxe_async.roles.places import Places
@@ -105,6 +106,7 @@ class Blueprint:
                 columns=facts["columns"],
                 derived=facts["derived"],
                 prioritised=facts["prioritised"],
+                frames=stored_frames(facts),
             )
         self.posts = self._posts()
         self.promotes = settings.learner.promote_best > 0
@@ -243,6 +245,12 @@ class Blueprint:
             "redo": not self.free_running,
             "threads": self.learner_threads if "learner" in post.roles else 1,
         }
+
+
+def stored_frames(facts: Mapping[str, Any]) -> int:
+    """Frames of which an observation is made and which a replay memory stores one by one; 0: it stores them whole."""
+    frames = int(facts["spaces"].get("frames", 0))
+    return frames if frames <= MOST_FRAMES else 0
 
 
 def _size(shape: list[int]) -> int:

@@ -20,6 +20,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import FrameStackObservation
 
 from mlxe_async.errors import TaskError
 from mlxe_async.rows import Spaces
@@ -188,7 +189,8 @@ def read_spaces(env: gymnasium.Env[Any, Any], task: TaskSettings) -> tuple[Space
     aids = TaskAids(_declared_aids(env, task), task.aids, task.env, shape=shape, floats=dtype == "<f4", actions=actions)
     if aids.features:
         shape = (aids.own + aids.features,)
-    facts = Spaces(shape, dtype, actions, symmetry=aids.symmetry, limits=aids.limits)
+    frames = 0 if aids.features else _frames(env, shape)
+    facts = Spaces(shape, dtype, actions, symmetry=aids.symmetry, limits=aids.limits, frames=frames)
     if isinstance(space, spaces.Box):
         low, high = (np.nan_to_num(b.ravel(), posinf=_LARGEST, neginf=-_LARGEST) for b in (space.low, space.high))
         facts = dataclasses.replace(
@@ -210,6 +212,19 @@ def _observation(env_id: str, space: Any) -> tuple[tuple[int, ...], str]:
     if not space.shape or 0 in space.shape:
         raise TaskError(f"task.env: {env_id}: observation space {space} is not supported, expected at least one entry")
     return tuple(map(int, space.shape)), "|u1" if space.dtype == np.uint8 else "<f4"
+
+
+def _frames(env: gymnasium.Env[Any, Any], shape: tuple[int, ...]) -> int:
+    """Frames in one observation, if one of the wrappers stacks so many.
+
+    A wrapper around that one may still change them; who uses this looks at what really comes.
+    """
+    layer: Any = env
+    while isinstance(layer, gymnasium.Wrapper):
+        if isinstance(layer, FrameStackObservation):
+            return int(layer.stack_size) if layer.stack_size == shape[0] else 0
+        layer = layer.env
+    return 0
 
 
 def _declared_aids(env: gymnasium.Env[Any, Any], task: TaskSettings) -> Any:

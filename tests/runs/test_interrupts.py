@@ -21,7 +21,7 @@ def columns_at_the_end(run, rows):
             supervisor = run.supervisor
             memory = ReplayMemory(supervisor._blueprint.memory_shape, supervisor._segments["memory"].buffer)
             live_rows = memory.live()
-            rows.update({name: memory._ring[name][live_rows].copy() for name in (*memory._payload, "left")})
+            rows.update(memory.columns(live_rows) | {"left": memory._ring["left"][live_rows].copy()})
             rows["stream"] = live_rows // memory.shape.stream_rows
 
     run.hooks.append(hook)

@@ -20,8 +20,7 @@ def test_the_stored_log_probability_is_that_of_the_recorded_version(live, kind):
                 published[version] = flat
             if line["event"] == "run_end":
                 memory = ReplayMemory(supervisor._blueprint.memory_shape, supervisor._segments["memory"].buffer)
-                live_rows = memory.live()
-                rows.update({name: memory._ring[name][live_rows].copy() for name in memory._payload})
+                rows.update(memory.columns(memory.live()))
                 rows["spaces"] = supervisor._facts["spaces"]
 
         run.hooks.append(hook)
