@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from mlxe_async.memory.frames import FrameRing
 from mlxe_async.memory.packed import WORD
 from mlxe_async.memory.shape import PLAN_SLOTS, REFERENCE, ReplayShape, page
 from mlxe_async.rows import Array
 
 # Bytes of minibatches that are gathered in one go: few calls, and still near when they are learned from.
 GATHERED_TOGETHER = 1 << 19
+BOTH = "obs and next_obs"
 
 
 class Gatherer:
@@ -27,6 +29,7 @@ class Gatherer:
         self._shape, self._packed, self._frames = shape, shape.payload, shape.frame_ring(buffer)
         self._ring = shape.ring(buffer)
         self._words = self._packed.rows(buffer, shape.capacity, shape.offset("ring"))
+        self._plain = [name for name in self._packed.names if not name.endswith(REFERENCE)]
         self._ahead: _Ahead | None = None
         plan_bytes = page(shape.plan_layout.nbytes(shape.plan_updates))
         self.plans = [
@@ -46,10 +49,11 @@ class Gatherer:
                 return batch, ahead.everywhere
             whole = ahead.whole[k - ahead.first]
             if self._frames is not None:
-                index = slot["index"][k, :rows]
-                batch = self._with_stacks(batch, index // self._shape.stream_rows, ahead.stacks)
+                for name, places in ahead.places.items():
+                    self._frames.take(places[k - ahead.first], ahead.stacks[name])
+                batch |= ahead.stacked
                 # Afterwards: whoever replaces a row takes its stamp away first.
-                whole = self._ring["stamp"].take(index, mode="clip") == slot["stamp"][k, :rows]
+                whole = self._ring["stamp"].take(slot["index"][k, :rows], mode="clip") == slot["stamp"][k, :rows]
         else:
             batch, whole = self._gather(slot["index"][k, :rows], slot["stamp"][k, :rows], window)
             batch["weight"] = slot["weight"][k, :rows]
@@ -65,35 +69,42 @@ class Gatherer:
     def columns(self, index: Array) -> dict[str, Array]:
         """Copies of the columns, derived ones included, of some rows of the ring (n, ...)."""
         columns = self._packed.views(self._words.take(index, axis=0))
-        return columns if self._frames is None else self._with_stacks(columns, index // self._shape.stream_rows, {})
+        if self._frames is None:
+            return columns
+        found, stacks = self._places(self._frames, columns, index), {}
+        for name, places in found.items():
+            stacks[name] = np.empty((*places.shape, self._frames.frame_bytes), np.uint8)
+            self._frames.take(places, stacks[name])
+        return {name: columns[name] for name in self._plain} | self._as_columns(stacks)
 
-    def _with_stacks(self, columns: dict[str, Array], stream: Array, reused: dict[str, Array]) -> dict[str, Array]:
-        """Stacks of frames (..., k, ...) instead of the references (...) to them, in arrays that may be reused.
+    def _places(self, frames: FrameRing, columns: Mapping[str, Array], index: Array) -> dict[str, Array]:
+        """Where the frames (..., k) of some rows' stacks lie, by column.
 
-        The observation after a step has one frame that the one before has not: both are views of one array.
+        The observation after a step has one frame that the one before has not: `BOTH` are gathered together.
         """
-        frames, shape = self._frames, self._shape
-        assert frames is not None  # noqa: S101 - nobody asks otherwise
-        references = {name: columns.pop(name + REFERENCE) for name in shape.stacked}
-        obs, after = references["obs"], references["next_obs"]
+        stream = index // self._shape.stream_rows
+        references = {name: columns[name + REFERENCE] for name in self._shape.stacked}
+        found, obs, after = {}, references["obs"], references["next_obs"]
         if frames.is_step(obs, after):
             del references["obs"], references["next_obs"]
-            places = np.concatenate((frames.places(stream, obs), frames.places(stream, after)[..., -1:]), axis=-1)
-            both = self._taken("both", places, reused)
-            columns["obs"], columns["next_obs"] = both[..., :-1, :], both[..., 1:, :]
+            newest = frames.places(stream, after)[..., -1:]
+            found[BOTH] = np.concatenate((frames.places(stream, obs), newest), axis=-1)
         for name, reference in references.items():
-            columns[name] = self._taken(name, frames.places(stream, reference), reused)
-        for name in shape.stacked:
-            columns[name] = shape.as_observations(columns[name])
-        return columns
+            if name == "next_obs" or (reference != after).any():  # what is the same everywhere is gathered once
+                found[name] = frames.places(stream, reference)
+        return found
 
-    def _taken(self, name: str, places: Array, reused: dict[str, Array]) -> Array:
-        assert self._frames is not None  # noqa: S101 - see above
-        out = reused.get(name)
-        if out is None or out.shape[:-1] != places.shape:
-            out = reused[name] = np.full((*places.shape, self._frames.frame_bytes), 0, np.uint8)
-        self._frames.take(places, out)
-        return out
+    def _as_columns(self, stacks: dict[str, Array]) -> dict[str, Array]:
+        """Stacks as bytes (..., k, frame_bytes) as observations, without a copy: those of `BOTH` overlap.
+
+        A column that was not gathered has the observations after the step.
+        """
+        columns = {name: stack for name, stack in stacks.items() if name != BOTH}
+        if BOTH in stacks:
+            columns["obs"], columns["next_obs"] = stacks[BOTH][..., :-1, :], stacks[BOTH][..., 1:, :]
+        columns = {name: columns.get(name, columns["next_obs"]) for name in self._shape.stacked}
+        dtype, frame = self._shape.frame
+        return {name: stack.view(dtype).reshape((*stack.shape[:-1], *frame)) for name, stack in columns.items()}
 
     def _gather(self, index: Array, stamp: Array, window: int) -> tuple[dict[str, Array], Array]:
         """Columns of rows or windows in fresh arrays, and which of them (M,) are still there."""
@@ -131,7 +142,17 @@ class Gatherer:
             ahead.whole[: ahead.count] = whole
             ahead.is_whole = [True] * ahead.count if whole.all() else whole.all(axis=1).tolist()
             ahead.weights[: ahead.count] = slot["weight"][some, :rows]
+            if self._frames is not None:
+                self._find_stacks(self._frames, ahead, index)
         return ahead
+
+    def _find_stacks(self, frames: FrameRing, ahead: _Ahead, index: Array) -> None:
+        """Find all frames of the minibatches that are ahead; they are copied one minibatch after the other."""
+        ahead.places = self._places(frames, self._packed.views(ahead.words[: ahead.count]), index)
+        for name, places in ahead.places.items():
+            if name not in ahead.stacks:
+                ahead.stacks[name] = np.full((*places.shape[1:], frames.frame_bytes), 0, np.uint8)
+        ahead.stacked = self._as_columns({name: ahead.stacks[name] for name in ahead.places})
 
 
 class _Ahead:
@@ -142,11 +163,14 @@ class _Ahead:
         self.weights = np.full((together, rows), 0, np.float32)
         self.whole = np.full((together, rows), False)
         self.batches = [
-            {**shape.payload.views(words), "weight": weights}
+            {name: column for name, column in shape.payload.views(words).items() if not name.endswith(REFERENCE)}
+            | {"weight": weights}
             for words, weights in zip(self.words, self.weights, strict=True)
         ]
         self.is_whole = [False] * together
         self.everywhere = np.arange(rows)
         self.everywhere.flags.writeable = False
+        self.places: dict[str, Array] = {}
         self.stacks: dict[str, Array] = {}
+        self.stacked: dict[str, Array] = {}
         self.plan, self.first, self.count = -1, 0, 0

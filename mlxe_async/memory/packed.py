@@ -26,6 +26,11 @@ class PackedRows:
             offset += column.row_bytes
         self.words = max(1, -(-offset // WORD))
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns."""
+        return [column.name for column, _ in self._columns]
+
     def nbytes(self, rows: int) -> int:
         """Bytes of `rows` rows."""
         return WORD * self.words * rows

@@ -59,7 +59,7 @@ class ReplayShape:
         if shape[:1] != (self.frames,) or self.frames > MOST:
             raise ValueError(f"stacks of {self.frames} frames: expected observations ({self.frames}, ...), got {shape}")
 
-    @property
+    @cached_property
     def _observation(self) -> Column:
         return next(column for column in self.row_layout.columns if column.name == "obs")
 
@@ -86,10 +86,10 @@ class ReplayShape:
         """
         return self.stream_rows + self.stream_rows // 8 + 2 * self.frames
 
-    def as_observations(self, stacks: Array) -> Array:
-        """Stacks of frames as bytes (..., k, bytes of a frame) as observations, (..., *shape), without a copy."""
-        one = self._observation
-        return stacks.view(one.dtype).reshape((*stacks.shape[:-1], *one.shape[1:]))
+    @property
+    def frame(self) -> tuple[str, tuple[int, ...]]:
+        """Dtype and shape of one frame."""
+        return self._observation.dtype, self._observation.shape[1:]
 
     def frame_ring(self, buffer: Any) -> FrameRing | None:
         """The frames, on the segment's bytes; None where observations are no stacks."""

@@ -66,7 +66,7 @@ def sampling(prioritised: bool) -> Callable[[np.ndarray], None]:
             if prioritised:
                 memory.settle(state["plan"])
             state["plan"], state["next"] = memory.draw(0, UPDATES, BATCH, **how), 0
-        _, positions = memory.gather(state["plan"], state["next"])
+        _, positions = memory.gather(state["plan"], state["next"], reuse=True)
         if prioritised:
             memory.note_priorities(state["plan"], state["next"], positions, priorities[positions])
         state["next"] += 1

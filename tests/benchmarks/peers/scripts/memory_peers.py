@@ -63,17 +63,17 @@ def cpprb_memory(prioritised: bool) -> Callable[[np.ndarray], None]:
     return once
 
 
-def rate(once: Callable[[np.ndarray], None], seconds: float) -> dict[str, float]:
+def rate(once: Callable[[np.ndarray], None], seconds: float, batch: int = BATCH) -> dict[str, float]:
     """Rows per second, and CPU microseconds per row, of so many seconds; every fourth of them first, not counted."""
     rng = np.random.default_rng(1)
-    priorities = [rng.random(BATCH) + 0.01 for _ in range(64)]
+    priorities = [rng.random(batch) + 0.01 for _ in range(64)]
 
     def run(limit: float) -> tuple[int, float, float]:
         began, cpu, done = time.perf_counter(), time.process_time(), 0
         while time.perf_counter() - began < limit:
             for priority in priorities:
                 once(priority)
-            done += len(priorities) * BATCH
+            done += len(priorities) * batch
         return done, time.perf_counter() - began, time.process_time() - cpu
 
     run(seconds / 4)
