@@ -39,16 +39,16 @@ from pathlib import Path
 
 import numpy as np
 
-HERE = Path(__file__).parent
-SCRIPTS = HERE / "peers" / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-sys.path.insert(0, str(HERE.parents[1]))
+sys.path.insert(0, str(Path(__file__).parent / "peers" / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from memory_frames import SIDE, STACK, own_memory
 
 from mlxe_async.memory.replay import ReplayMemory, ReplayShape
 from mlxe_async.rows import Column, RowLayout, Spaces, standard_columns
 
+HERE = Path(__file__).parent
+SCRIPTS = HERE / "peers" / "scripts"
 BATCH, PLAN = 256, 64
 PRIORITIES = np.random.default_rng(3).random((64, BATCH)) + 0.01
 FRAMES, FRAME_BATCHES = 20_000, (32, 256)

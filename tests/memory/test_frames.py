@@ -98,18 +98,19 @@ def assert_alike(row, other):
         assert row[name].tobytes() == other[name].tobytes(), name
 
 
-@given(
-    lengths=st.lists(st.integers(1, 19), min_size=1, max_size=6),
-    padding=st.sampled_from(["reset", "zero", "own"]),
-    envs=st.integers(1, 2),
-    lie=st.sampled_from([0.0, 0.0, 0.2]),
-    colours=st.sampled_from([1, 2, 256]),
-    ends=st.sampled_from(["terminated", "truncated", "cut"]),
-    sizes=st.tuples(st.integers(1, 17), st.integers(1, 9), st.integers(1, 6)),
-    ahead=st.integers(0, 4),
-    seed=st.integers(0, 2**32),
-)
-@settings(max_examples=25, deadline=None)
+RUNS = {
+    "lengths": st.lists(st.integers(1, 19), min_size=1, max_size=6),
+    "padding": st.sampled_from(["reset", "zero", "own"]),
+    "envs": st.integers(1, 2),
+    "lie": st.sampled_from([0.0, 0.0, 0.2]),
+    "colours": st.sampled_from([1, 2, 256]),
+    "ends": st.sampled_from(["terminated", "truncated", "cut"]),
+    "sizes": st.tuples(st.integers(1, 17), st.integers(1, 9), st.integers(1, 6)),
+    "ahead": st.integers(0, 4),
+    "seed": st.integers(0, 2**32),
+}
+
+
 def check_rows(lengths, padding, envs, lie, colours, ends, sizes, ahead, seed):
     rng, derive = np.random.default_rng(seed), deriving(ahead)
     stream_rows, keep_rows, chunk_rows = sizes
@@ -147,13 +148,13 @@ def check_rows(lengths, padding, envs, lie, colours, ends, sizes, ahead, seed):
 
 def test_rows_are_those_of_a_memory_of_whole_stacks_whatever_the_wrapper_does(monkeypatch):
     monkeypatch.setattr(sum_tree, "TOP", 3)
-    check_rows()
+    settings(max_examples=25, deadline=None)(given(**RUNS)(check_rows))()
 
 
 @pytest.mark.slow
 def test_the_same_with_very_many_runs(monkeypatch):
     monkeypatch.setattr(sum_tree, "TOP", 3)
-    settings(max_examples=3000, deadline=None)(check_rows)()
+    settings(max_examples=300, deadline=None)(given(**RUNS)(check_rows))()
 
 
 @pytest.mark.parametrize(("dtype", "frame"), [("|u1", (3, 3)), ("<f4", (2, 4)), ("<f4", ())])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from test_replay import block, derive, episode, make
 
 from mlxe_async.memory import gathering, sum_tree
-from mlxe_async.memory.drawing import draw_evenly, draw_shares
+from mlxe_async.memory.drawing import draw_evenly, draw_shares, spread
 from mlxe_async.memory.sum_tree import SumTree
 
 
@@ -28,8 +28,9 @@ def low_top(monkeypatch):
 WEIGHTS = st.lists(st.sampled_from([0.0, 0.0, 1e-9, 0.1, 1.0, 3.0, 1e6]), min_size=1, max_size=70)
 
 
-@given(weights=WEIGHTS, changes=st.lists(st.tuples(st.integers(0, 69), st.sampled_from([0.0, 1e-3, 2.0, 5e5]))))
-@settings(max_examples=60)
+TREES = {"weights": WEIGHTS, "changes": st.lists(st.tuples(st.integers(0, 69), st.sampled_from([0.0, 1e-3, 2.0, 5e5])))}
+
+
 def check_changes(weights, changes):
     tree, plain = tree_of(weights), np.array(weights)
     for start in range(0, len(changes), 3):  # several at once, the same row twice too
@@ -45,6 +46,13 @@ def check_changes(weights, changes):
     points = np.concatenate((np.arange(200) / 200, [0.0, np.nextafter(1, 0)], np.cumsum(plain)[:-1] / plain.sum()))
     points = np.clip(points, 0, np.nextafter(1, 0))
     index, weight = tree.draw(points.copy())
+    for number in (1, 7, 60, 500):  # more points begin at a larger level
+        offsets = np.random.default_rng(number).choice([0.0, 0.5, np.nextafter(1, 0)], number)
+        spread, its_weight = tree.draw_spread(offsets)
+        assert (plain[spread] > 0).all()
+        assert (its_weight == plain[spread]).all()
+        index, weight = np.append(index, spread), np.append(weight, its_weight)
+        points = np.append(points, (np.arange(number) + offsets) / number)
     assert (plain[index] > 0).all()
     assert (weight == plain[index]).all()
     slow = np.searchsorted(np.cumsum(plain), points * plain.sum(), side="right")
@@ -55,22 +63,25 @@ def check_changes(weights, changes):
 
 
 def test_a_tree_that_was_changed_is_the_one_built_from_the_same_weights_and_finds_what_a_plain_search_finds(low_top):
-    check_changes()
+    settings(max_examples=60)(given(**TREES)(check_changes))()
 
 
 @pytest.mark.slow
 def test_the_same_with_very_many_trees(low_top):
-    settings(max_examples=5000)(check_changes)()
+    settings(max_examples=5000)(given(**TREES)(check_changes))()
 
 
 @pytest.mark.parametrize("capacity", [1, 4095, 4096, 4097, 10_007])
 def test_rows_are_found_as_often_as_their_weights_say_whatever_the_capacity(capacity):
     weights = np.random.default_rng(capacity).choice([0.0, 1.0, 7.0], capacity, p=[0.3, 0.5, 0.2])
     weights[0] = 2.0
-    index, _ = tree_of(weights).draw((np.arange(200_000) + 0.5) / 200_000)
-    counts = np.bincount(index, minlength=capacity)
     # Points at equal distances find every row as often as its share says, give or take one.
-    assert np.abs(counts - 200_000 * weights / weights.sum()).max() < 1.0001
+    for found in (
+        tree_of(weights).draw((np.arange(200_000) + 0.5) / 200_000),
+        tree_of(weights).draw_spread(np.full(200_000, 0.5)),
+    ):
+        counts = np.bincount(found[0], minlength=capacity)
+        assert np.abs(counts - 200_000 * weights / weights.sum()).max() < 1.0001
 
 
 @given(count=st.integers(1, 40), rows=st.integers(1, 40), seed=st.integers(0, 2**32))
@@ -84,6 +95,23 @@ def test_even_draws_and_draws_by_shares_never_repeat_a_row_inside_a_minibatch(co
         assert all(len(set(some)) == rows for some in drawn.tolist())
         assert drawn.min() >= 0
         assert drawn.max() < count
+
+
+@pytest.mark.parametrize("updates", [1, 2, 6, 7, 64])
+def test_points_are_dealt_to_minibatches_one_of_each_part_and_each_to_one(updates):
+    rng, rows = np.random.default_rng(updates), 5
+    counts, neighbours = np.zeros((updates, updates), int), 0
+    for _ in range(400):
+        dealt = spread(rng, updates, rows)
+        assert sorted(dealt.ravel().tolist()) == list(range(updates * rows))
+        assert (dealt // updates == np.arange(rows)).all()
+        place = dealt % updates
+        np.add.at(counts, (np.arange(updates)[:, None], place), 1)
+        neighbours += int((np.abs(np.diff(place, axis=0)) == 1).all(axis=1).sum())
+    expected = 400 * rows / updates
+    assert np.abs(counts - expected).max() < 6 * np.sqrt(expected)
+    # No two minibatches are given neighbours everywhere, where there are enough of them to differ.
+    assert updates < 7 or neighbours < 400 * updates * 0.02
 
 
 def test_even_draws_are_even():
