@@ -293,18 +293,8 @@ class TorchNetwork:
 
     def __call__(self, observation: torch.Tensor, *heads: str) -> tuple[torch.Tensor, ...]:
         """The named heads' outputs (M, outputs) for flattened observations (M, O); the trunk is evaluated once."""
-        x = observation * self._scale
         chains = self._chains if self._noise is None else self._layers(self._noise)
-        for weight, bias in chains["common"]:
-            x = self._activate(bias.addmm(x, weight))
-        outputs = []
-        for head in heads:
-            y = x
-            *hidden, (last_weight, last_bias) = chains[head]
-            for weight, bias in hidden:
-                y = self._activate(bias.addmm(y, weight))
-            outputs.append(last_bias.addmm(y, last_weight))
-        return tuple(outputs)
+        return torch_outputs(self.network, chains, observation * self._scale, heads)
 
     def tensors(self, rows: Mapping[str, NDArray[Any]]) -> dict[str, torch.Tensor]:
         """Columns as float32 tensors, `action` as int64, on this network's device."""
@@ -313,12 +303,32 @@ class TorchNetwork:
         kinds = {name: torch.int64 if name == "action" else torch.float32 for name in rows}
         return {n: torch.as_tensor(column, dtype=kinds[n], device=self.flat.device) for n, column in rows.items()}
 
-    def _activate(self, x: torch.Tensor) -> torch.Tensor:
-        if self.network.layer_norm:
-            centred = x - x.mean(-1, keepdim=True)
-            x = centred / (centred.square().mean(-1, keepdim=True) + LAYER_NORM_EPSILON).sqrt()
-        # The CPU wheel's tanh takes five times as long as its sigmoid; tanh(x) = 2 sigmoid(2x) - 1.
-        return (x * 2).sigmoid() * 2 - 1 if self.network.activation == "tanh" else x.relu()
+
+def torch_outputs(
+    network: Network,
+    chains: Mapping[str, Sequence[tuple[torch.Tensor, torch.Tensor]]],
+    x: torch.Tensor,
+    heads: Sequence[str],
+) -> tuple[torch.Tensor, ...]:
+    """The named heads' outputs (M, outputs) for scaled observations (M, O), by the layers of each chain."""
+    for weight, bias in chains["common"]:
+        x = _activated(network, bias.addmm(x, weight))
+    outputs = []
+    for head in heads:
+        y = x
+        *hidden, (last_weight, last_bias) = chains[head]
+        for weight, bias in hidden:
+            y = _activated(network, bias.addmm(y, weight))
+        outputs.append(last_bias.addmm(y, last_weight))
+    return tuple(outputs)
+
+
+def _activated(network: Network, x: torch.Tensor) -> torch.Tensor:
+    if network.layer_norm:
+        centred = x - x.mean(-1, keepdim=True)
+        x = centred / (centred.square().mean(-1, keepdim=True) + LAYER_NORM_EPSILON).sqrt()
+    # The CPU wheel's tanh takes five times as long as its sigmoid; tanh(x) = 2 sigmoid(2x) - 1.
+    return (x * 2).sigmoid() * 2 - 1 if network.activation == "tanh" else x.relu()
 
 
 class NumpyGradients:

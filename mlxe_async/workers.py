@@ -259,6 +259,8 @@ class Workshop:
             max_policy_lag=self._max_policy_lag(),
             last_good=last_good,
             promotion=self._promotion(),
+            compile=self.settings["learner"]["compile"],
+            notify=lambda message: self.channel.send({"notice": message}),
             keep_batch=self._keep_batch,
         )
 
@@ -389,6 +391,18 @@ class _Refused(Exception):
         self.problems = problems
 
 
+def _check_compile(wanted: Any, device: str, algorithm_class: Any) -> None:
+    """Refuse what is asked for in vain; what `"auto"` cannot do the learner tells in the log."""
+    from mlxe_async.differentiation import cpp_compiler
+
+    if wanted is True and device == "cpu" and cpp_compiler() is None:
+        message = 'got true, but no C++ compiler was found; install g++ or set CXX, or try "auto"'
+        raise _Refused([(("learner", "compile"), message)])
+    if wanted is True and not getattr(algorithm_class, "compiles", False):
+        message = f'got true, but {algorithm_class.__name__} has no update that can be compiled; try "auto" or false'
+        raise _Refused([(("learner", "compile"), message)])
+
+
 def _probe(settings: Mapping[str, Any]) -> dict[str, Any]:
     from mlxe_async.algorithms import load_algorithm
     from mlxe_async.roles.memorizer import check_priorities
@@ -416,6 +430,7 @@ def _probe(settings: Mapping[str, Any]) -> dict[str, Any]:
 
         if not torch.cuda.is_available():
             raise _Refused([(("learner", "device"), f'got "{device}", but torch finds no usable GPU here; try "cpu"')])
+    _check_compile(settings["learner"]["compile"], device, algorithm_class)
     task = probe_task(settings["task"])
     spaces = Spaces.from_json(task["spaces"])
     try:

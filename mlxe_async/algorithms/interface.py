@@ -204,6 +204,24 @@ class Resumable(Protocol):
         ...
 
 
+class Compilable(Protocol):
+    """What `[learner] compile` asks of an algorithm beside the verbs of all; of an object with `learns=True`."""
+
+    compiles: ClassVar[bool]
+    """True."""
+
+    def compile(self) -> float:
+        """Do what `update` does by compiled code from now on; called before the first update, once in a process.
+
+        Returns:
+            seconds that took.
+
+        Raises:
+            errors.CompileFailed: it cannot; all goes on as before.
+        """
+        ...
+
+
 class Distributed(Protocol):
     """The two halves of `update` where gradients travel: workers differentiate, the server applies."""
 

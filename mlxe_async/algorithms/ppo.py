@@ -6,7 +6,8 @@ truncated and cut episodes go on with the value of their true last observation; 
 observations travels with the weights under one version.
 
 What do I change to make ...
-  another loss                `policy_loss`, `value_loss` or `entropy`: pure functions, added up in `_loss`.
+  another loss                `policy_loss`, `value_loss` or `entropy`: pure functions, added up in `_loss`. What you
+                              write is what is differentiated: `maths.clipped_surrogate` is left where it differs.
   a clipped value loss        `value_loss`; the value before the update is `target - advantage` in `_prepare`.
   an adaptive KL penalty      add `coefficient * correction.approximate_kl(...)` to `total` in `_loss`.
   other advantages (V-trace)  the one line with `generalised_advantage` in `_prepare`.
@@ -25,15 +26,17 @@ from pydantic import BaseModel, Field
 from mlxe_async.algorithms.acting import SoftmaxActor, shown
 from mlxe_async.algorithms.fields import ActorCriticFields
 from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Priorities, Rows, flat_observations
-from mlxe_async.convolutions import PictureGradients
-from mlxe_async.maths import annealing, correction, gradients, normaliser, returns, rollouts
-from mlxe_async.networks import Floats, NumpyGradients
+from mlxe_async.differentiation import Differentiator, Measured, Quick
+from mlxe_async.maths import annealing, clipped_surrogate, correction, gradients, normaliser, returns, rollouts
+from mlxe_async.networks import Floats
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array, Column, Spaces
 
 if TYPE_CHECKING:
     import torch
 
+Tensors = dict[str, "torch.Tensor"]
+HEADS = ("policy", "value")
 METRICS = ("policy_loss", "value_loss", "entropy", "approximate_kl", "clipped_share")
 
 
@@ -88,7 +91,7 @@ class PPO(SoftmaxActor):
     Settings: ClassVar[type[BaseModel]] = PPOSettings
     memory: ClassVar[Literal["replay", "rollouts"]] = "rollouts"
     kept = ("_learned",)
-    off_policy = "corrects"
+    off_policy, compiles = "corrects", True
     extra_columns: tuple[Column, ...] = ()
     derived_columns: tuple[Column, ...] = ()
     window, priorities = 1, Priorities()
@@ -102,7 +105,7 @@ class PPO(SoftmaxActor):
     ) -> None:
         self.settings, self.batch_rows = settings, settings.minibatch
         super().__init__(settings, spaces)
-        # A small last layer: the first policy is nearly uniform, whatever the observations.
+        # A small last layer: the first policy is nearly uniform.
         self.load(initial := self.initial([seed, 0], {"policy": 0.01}))
         if learns:
             import torch
@@ -110,6 +113,10 @@ class PPO(SoftmaxActor):
             torch.set_num_threads(threads)
             self._torch, self._device = torch, device
             self._rng = np.random.default_rng([seed, 1])
+            known: Any = {"threads": threads, "device": device, "by_hand": clipped_surrogate.by_hand(settings)}
+            known["examples"] = clipped_surrogate.examples(64, self.network.inputs, self.network.heads["policy"][-1])
+            self._differentiate = Differentiator(self.network, self._loss, HEADS, **known)
+            self.compile = self._differentiate.compile  # called where [learner] compile asks for it
             self.set_weights(initial)
 
     # -- memorizing: rollouts are taken as they are --
@@ -128,28 +135,23 @@ class PPO(SoftmaxActor):
         """Several epochs of minibatches over rollouts (T, B, ...); a single one makes advantages as it goes."""
         s = self.settings
         rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
-        if (quick := self._gradients) and s.epochs == 1:
-            measured = [self._step_at_once(part, rate, quick) for part in self._columns(batch)]
+        if self._quick and s.epochs == 1:
+            measured = [self._step_at_once(part, rate, self._quick) for part in self._columns(batch)]
         else:
             measured = self._steps(self._prepare(batch), rate)
         if self._moments:  # only now: until here learner and behaviour saw observations in the same way
             seen = flat_observations(batch["obs"], self.spaces)[batch["valid"].astype(bool)]
             self._moments = normaliser.merge(self._moments, seen)
-        means = self._torch.stack(measured).mean(0).tolist()
-        return dict(zip(METRICS, means, strict=True)) | {"minibatches": len(measured), "learning_rate": rate}, None
+        means = zip(METRICS, clipped_surrogate.means(measured, s.clip), strict=True)
+        return {**dict(means), "minibatches": len(measured), "learning_rate": rate}, None
 
-    def _steps(self, rows: dict[str, torch.Tensor], rate: float) -> list[torch.Tensor]:
+    def _steps(self, rows: Tensors, rate: float) -> list[Measured]:
         """A step for each minibatch of each epoch; what was measured at each."""
         s, measured = self.settings, []
-        for chosen in self._minibatches(len(rows["action"])):
-            some = {name: column[chosen] for name, column in rows.items()}
-            logits, value = self._learned(some["obs"], "policy", "value")
-            loss, numbers = self._loss(logits, value, some)
-            measured.append(numbers)
-            if s.max_kl and numbers[METRICS.index("approximate_kl")] > s.max_kl:
+        for some in self._minibatches(rows):
+            measured.append(found := self._differentiate(some))
+            if s.max_kl and correction.approximate_kl(*map(self._tensor, found[-2:])) > s.max_kl:
                 break
-            self._learned.gradient.zero_()
-            self._torch.autograd.backward(loss)
             gradients.shorten(self._learned.gradient, s.max_gradient_norm)
             self._optimiser.step(rate)
         return measured
@@ -157,11 +159,11 @@ class PPO(SoftmaxActor):
     def _columns(self, batch: Rows) -> Iterator[Rows]:
         """Where there is one epoch, minibatches are the whole sequences (T, ...) of some of the environments."""
         _, columns = batch["valid"].shape
-        parts = min(columns, self._parts(int(batch["valid"].sum())))
+        parts = min(columns, max(1, round(int(batch["valid"].sum()) / self.settings.minibatch)))
         for part in np.array_split(np.arange(columns), parts):
             yield {name: column[:, part[0] : part[-1] + 1] for name, column in batch.items()}
 
-    def _step_at_once(self, batch: Rows, rate: float, quick: NumpyGradients | PictureGradients) -> torch.Tensor:
+    def _step_at_once(self, batch: Rows, rate: float, quick: Quick) -> Measured:
         """One step on all rows, by one evaluation of the network: its values make the advantages, its loss the step."""
         s, torch, valid = self.settings, self._torch, batch["valid"].astype(bool)
         ends, ended = rollouts.ends(batch), batch["terminated"].astype(bool)
@@ -178,25 +180,26 @@ class PPO(SoftmaxActor):
         columns = {"advantage": advantage, "target": advantage + value, "log_prob": batch["log_prob"]}
         rows = {name: self._tensor(column[valid]) for name, column in columns.items()}
         rows["action"] = torch.as_tensor(batch["action"][valid], dtype=torch.int64)
-        leaves = {head: torch.from_numpy(out[: valid.size]).requires_grad_() for head, out in outputs.items()}
-        mask = torch.from_numpy(valid.reshape(-1))
-        logits, critic = (leaf if valid.all() else leaf[mask] for leaf in (leaves["policy"], leaves["value"]))
-        loss, numbers = self._loss(logits, critic, rows)
-        torch.autograd.backward(loss)
+        mask, backward = valid.reshape(-1), {head: np.zeros_like(out[: valid.size]) for head, out in outputs.items()}
+        found, measured = self._differentiate.by_outputs([outputs[h][: valid.size][mask] for h in HEADS], rows)
+        for head, gradient in zip(HEADS, found, strict=True):
+            backward[head][mask] = gradient
         self._learned.gradient.zero_()
-        quick.backward({head: np.asarray(leaf.grad) for head, leaf in leaves.items()})
+        quick.backward(backward)
         gradients.shorten(self._learned.gradient, s.max_gradient_norm)
         self._optimiser.step(rate)
-        return numbers
+        return measured
 
-    def _parts(self, rows: int) -> int:
-        return max(1, round(rows / self.settings.minibatch))
-
-    def _minibatches(self, rows: int) -> Iterator[Array]:
+    def _minibatches(self, rows: Tensors) -> Iterator[Tensors]:
+        """All rows in a new order for each epoch, gathered once; minibatches are views on consecutive pieces."""
+        count = len(rows["action"])
+        sizes = [len(part) for part in np.array_split(range(count), max(1, round(count / self.settings.minibatch)))]
         for _ in range(self.settings.epochs):
-            yield from np.array_split(self._rng.permutation(rows), self._parts(rows))
+            order = self._torch.as_tensor(self._rng.permutation(count), device=self._device)
+            for piece in zip(*(self._torch.split(column[order], sizes) for column in rows.values()), strict=True):
+                yield dict(zip(rows, piece, strict=True))
 
-    def _prepare(self, batch: Rows) -> dict[str, torch.Tensor]:
+    def _prepare(self, batch: Rows) -> Tensors:
         """The valid rows (N, ...) of rollouts (T, B, ...), with `advantage` and the critic's `target`."""
         s, valid = self.settings, batch["valid"].astype(bool)
         obs, next_obs = self._learned.tensors({n: self._seen(batch[n]) for n in ("obs", "next_obs")}).values()
@@ -221,19 +224,15 @@ class PPO(SoftmaxActor):
     def _tensor(self, column: Array) -> torch.Tensor:
         return self._torch.as_tensor(column, dtype=self._torch.float32, device=self._device)
 
-    def _loss(
-        self, logits: torch.Tensor, value: torch.Tensor, rows: dict[str, torch.Tensor]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The total loss of a minibatch by the network's outputs (M, ...), and the numbers that METRICS names."""
+    def _loss(self, logits: torch.Tensor, value: torch.Tensor, rows: Tensors) -> tuple[torch.Tensor, Measured]:
+        """The total loss of a minibatch by the network's outputs (M, ...), and what `means` needs of it."""
         s, behaviour = self.settings, rows["log_prob"]
         log_probs = logits.log_softmax(-1)
-        log_prob = log_probs.gather(-1, rows["action"][:, None])[:, 0]
+        log_prob = log_probs.gather(-1, rows["action"].unsqueeze(-1)).squeeze(-1)
         actor = policy_loss(log_prob, behaviour, normalised_advantage(rows["advantage"]), s.clip)
-        critic, chance = value_loss(value[:, 0], rows["target"]), entropy(log_probs)
+        critic, chance = value_loss(value.squeeze(-1), rows["target"]), entropy(log_probs)
         total = actor + s.value_coefficient * critic - s.entropy * chance
-        clipped = ((log_prob - behaviour).exp() - 1).abs().gt(s.clip).float().mean()
-        kl = correction.approximate_kl(log_prob, behaviour)
-        return total, self._torch.stack((actor, critic, chance, kl, clipped)).detach()
+        return total, (actor.detach(), critic.detach(), chance.detach(), log_prob.detach(), behaviour)
 
     def weights(self) -> Floats:
         """The network's weights, then the normalisation they were learned with."""
@@ -244,5 +243,6 @@ class PPO(SoftmaxActor):
         """Learn on from these weights and this normalisation; the optimiser's memory starts empty."""
         weights, self._moments = self._split(flat)
         self._learned = self._learnable(weights, self._device)
-        self._gradients = self._quick_gradients(self._learned)
+        self._quick = self._quick_gradients(self._learned)
+        self._differentiate.attach(self._learned, self._quick)
         self._optimiser = FlatOptimiser("adam", self._learned.flat, self._learned.gradient, eps=1e-5)

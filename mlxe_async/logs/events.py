@@ -234,6 +234,13 @@ class Weights(Event):
 
 
 @dataclass(frozen=True)
+class Compiled(Event):
+    """The learner's updates were compiled; from here on they run so."""
+
+    seconds: Annotated[float, "Seconds that took, before anything was learned."]
+
+
+@dataclass(frozen=True)
 class BestPromoted(Event):
     """Training had not become better for a while: the learner went back to the best version so far."""
 

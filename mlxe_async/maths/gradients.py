@@ -14,6 +14,9 @@ def shorten(gradient: torch.Tensor, longest: float) -> torch.Tensor:
     With `longest` 0 it is left as it is. The direction never changes.
     """
     norm: torch.Tensor = gradient.norm()
-    if longest:
+    if longest and gradient.device.type == "cpu":
+        if (length := norm.item()) > longest:
+            gradient.mul_(longest / length)
+    elif longest:  # a GPU is not waited for
         gradient.mul_((longest / norm.clamp(min=1e-12)).clamp(max=1))
     return norm

@@ -7,17 +7,18 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from mlxe_async.algorithms.interface import Clock
-from mlxe_async.errors import NonFiniteWeights, NumericError, UpdateFailed
+from mlxe_async.errors import CompileFailed, NonFiniteWeights, NumericError, UpdateFailed
 from mlxe_async.roles.promotion import Promotion
 from mlxe_async.roles.states import take_up
 from mlxe_async.rows import Array
 
 ROLL_BACKS_FORGIVEN = 3
+COMPILE_LIMIT_S = 600.0  # a compiler that takes longer counts as hanging
 
 
 class WeightsOut(Protocol):
@@ -57,6 +58,8 @@ class Learner:
         max_policy_lag: nothing generated more than this many versions ago is learned from; None: no bound.
         last_good: weights (P,) of the newest version, to go on from after a restart; None when nothing is published.
         promotion: says when to go back to the best version so far; None: never.
+        compile: have the algorithm compile its updates before the first; `"auto"`: or go on without.
+        notify: sends a notice up: what came of that.
         keep_batch: writes the batch that made the weights non-finite once too often somewhere, and says where.
     """
 
@@ -71,6 +74,8 @@ class Learner:
         max_policy_lag: int | None = None,
         last_good: Array | None = None,
         promotion: Promotion | None = None,
+        compile: bool | Literal["auto"] = False,  # noqa: A002 - the setting's name
+        notify: Callable[[dict[str, Any]], None] = lambda _notice: None,
         keep_batch: Callable[[Mapping[str, Array]], str | None] = lambda _batch: None,
     ) -> None:
         self.algorithm = algorithm
@@ -84,11 +89,20 @@ class Learner:
         self._norm: float | None = None
         self._batch: Mapping[str, Array] = {}
         self._keep_batch = keep_batch
+        self._compile, self._notify = compile, notify
         if last_good is not None:
             algorithm.set_weights(last_good)
 
     def publish(self) -> dict[str, Any]:
-        """Publish the present weights. Returns `version`, `norm`, `start_ns`, `seconds`."""
+        """Publish the present weights, the first time after compiling what `learn` will do.
+
+        Returns:
+            `version`, `norm`, `start_ns`, `seconds`.
+
+        Raises:
+            CompileFailed: it was asked for and cannot be.
+        """
+        self._warm_up()
         start_ns = time.monotonic_ns()
         vector = self.algorithm.weights()
         version = self._weights.publish(vector)
@@ -99,6 +113,26 @@ class Learner:
             "start_ns": start_ns,
             "seconds": (time.monotonic_ns() - start_ns) / 1e9,
         }
+
+    def _warm_up(self) -> None:
+        """Compile, once, before anybody waits for an update; a restarted learner does it before its first."""
+        wanted, self._compile = self._compile, False
+        if not wanted:
+            return
+        self._page.enter(COMPILE_LIMIT_S)
+        try:
+            seconds = getattr(self.algorithm, "compile", self._cannot)()
+        except CompileFailed as error:
+            if wanted != "auto":
+                raise CompileFailed(f'learner.compile: {error}; or set it to "auto" or false') from error
+            self._notify({"kind": "compiled", "seconds": None, "detail": str(error)})
+        else:
+            self._notify({"kind": "compiled", "seconds": seconds, "detail": ""})
+        finally:
+            self._page.leave()
+
+    def _cannot(self) -> float:
+        raise CompileFailed(f"{type(self.algorithm).__name__} has no update that can be compiled")
 
     def state(self) -> dict[str, Array]:
         """All that the next update depends on, by name; the algorithm's part begins with `algorithm.`."""
@@ -145,7 +179,9 @@ class Learner:
 
         Raises:
             NumericError: losses or weights became non-finite again and again.
+            CompileFailed: updates were to be compiled and cannot be.
         """
+        self._warm_up()
         start_ns = time.monotonic_ns()
         clock = Clock(env_steps=env_steps, episodes=episodes, updates=updates, version=self._weights.version)
         set_back = self._perhaps_go_back(progress)

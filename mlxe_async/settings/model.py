@@ -265,6 +265,12 @@ class Learner(Table):
     threads: int = Field(
         default=0, ge=0, le=1024, description="Threads of one update; 0 takes the cores that are left."
     )
+    compile: bool | Literal["auto"] = Field(
+        default=False,
+        description="true: updates by code that torch's compiler makes at the start, which takes a C++ compiler (g++) "
+        'and 10 to 60 s, less the next time; the run ends if it cannot. "auto": the same, but the run goes on without '
+        "it and says so. Worth it for long runs; ppo can.",
+    )
     promote_best: int = Field(
         default=0,
         ge=0,

@@ -58,5 +58,7 @@ class Listener(ProcessListener):
                 self._crashes.faulted(index, fault)
             case {"notice": {"kind": "note", "executor": int(index), "about": str(kind), "detail": str(sentence)}}:
                 self._story.noted(index, kind, sentence)
+            case {"notice": {"kind": "compiled", "seconds": float() | None as seconds, "detail": str(sentence)}}:
+                self._story.compiled(seconds, sentence)
             case _:
                 raise ProtocolError(f"{process.name} sent a notice that is not known: {str(message)[:200]}")

@@ -133,6 +133,13 @@ class Story:
             "learner",
         )
 
+    def compiled(self, seconds: float | None, detail: str) -> None:
+        """The learner compiled its updates, or goes on without."""
+        if seconds is None:
+            self.warn(f"learner.compile: {detail}; updates go on without", "learner")
+        else:
+            self._emit(events.Compiled(seconds=seconds), "learner")
+
     def evaluated(self, verdict: dict[str, Any], streak: int) -> None:
         """A version was tested to the end."""
         self.busy["evaluator"] += verdict["seconds"]

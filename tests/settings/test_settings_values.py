@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -31,7 +32,7 @@ def fits(annotation, sample) -> bool:
     for kind, accepted in kinds.items():
         if is_plain(annotation, kind) or getattr(annotation, "__origin__", None) is kind:
             return type(sample) in accepted
-    return isinstance(sample, str)  # a choice
+    return isinstance(sample, str) or (type(sample) is bool and bool in get_args(annotation))  # a choice
 
 
 @pytest.mark.parametrize(("table", "key", "annotation"), KEYS, ids=lambda value: value if type(value) is str else "")
