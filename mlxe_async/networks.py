@@ -301,7 +301,21 @@ class TorchNetwork:
         import torch
 
         kinds = {name: torch.int64 if name == "action" else torch.float32 for name in rows}
-        return {n: torch.as_tensor(column, dtype=kinds[n], device=self.flat.device) for n, column in rows.items()}
+        return {name: moved(column, kinds[name], self.flat.device) for name, column in rows.items()}
+
+
+def moved(column: NDArray[Any], dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
+    """A column as a tensor on a device; on the CPU one that may share its memory.
+
+    Towards a GPU by page-locked memory, which torch keeps for the next time, and without waiting: what is computed
+    there later, on the same stream, finds it arrived, and one column travels while the next is made ready.
+    """
+    import torch
+
+    device, here = torch.device(device), torch.as_tensor(column, dtype=dtype)
+    if device.type != "cuda":
+        return here.to(device)
+    return here.pin_memory().to(device, non_blocking=True)
 
 
 def torch_outputs(

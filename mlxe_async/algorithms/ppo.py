@@ -28,7 +28,7 @@ from mlxe_async.algorithms.fields import ActorCriticFields
 from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Priorities, Rows, flat_observations
 from mlxe_async.differentiation import Differentiator, Measured, Quick
 from mlxe_async.maths import annealing, clipped_surrogate, correction, gradients, normaliser, returns, rollouts
-from mlxe_async.networks import Floats
+from mlxe_async.networks import Floats, moved
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array, Column, Spaces
 
@@ -209,7 +209,7 @@ class PPO(SoftmaxActor):
         advantage = returns.generalised_advantage(*arrays, s.discount, s.gae_lambda)
         rows = {"advantage": advantage, "target": advantage + value, "log_prob": batch["log_prob"]}
         tensors = {name: self._tensor(column[valid]) for name, column in rows.items()}
-        action = self._torch.as_tensor(batch["action"][valid], dtype=self._torch.int64, device=self._device)
+        action = moved(batch["action"][valid], self._torch.int64, self._device)
         return tensors | {"obs": obs[self._torch.as_tensor(valid, device=self._device)], "action": action}
 
     def _seen(self, obs: Array) -> Array:
@@ -222,7 +222,7 @@ class PPO(SoftmaxActor):
         return np.asarray(value.reshape(obs.shape[:-1]).numpy(force=True), np.float64)
 
     def _tensor(self, column: Array) -> torch.Tensor:
-        return self._torch.as_tensor(column, dtype=self._torch.float32, device=self._device)
+        return moved(column, self._torch.float32, self._device)
 
     def _loss(self, logits: torch.Tensor, value: torch.Tensor, rows: Tensors) -> tuple[torch.Tensor, Measured]:
         """The total loss of a minibatch by the network's outputs (M, ...), and what `means` needs of it."""

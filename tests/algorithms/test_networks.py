@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from mlxe_async.networks import Network, NumpyGradients, NumpyNetwork, TorchNetwork, flatten, parameter_count, unflatten
+from mlxe_async.networks import (
+    Network,
+    NumpyGradients,
+    NumpyNetwork,
+    TorchNetwork,
+    flatten,
+    moved,
+    parameter_count,
+    unflatten,
+)
 
 SHAPES = [
     Network(4, (), {"policy": (64, 64, 2), "value": (64, 64, 1)}, input_scale=(0.5, 0.5, 5.0, 0.5)),
@@ -131,3 +140,18 @@ def test_gradients_by_blocks_of_numpy_are_those_of_autograd(activation, common, 
         assert np.allclose(mine["policy"], outputs[0].detach(), atol=1e-5)
         assert np.allclose(mine["value"], outputs[1].detach(), atol=1e-5)
         assert np.allclose(found.gradient, expected.gradient, rtol=1e-4, atol=1e-4)
+
+
+def test_columns_travel_to_a_gpu_by_page_locked_memory_and_nobody_waits(monkeypatch):
+    journey = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda column: journey.append("pinned") or column)
+    to = torch.Tensor.to
+    monkeypatch.setattr(torch.Tensor, "to", lambda column, *where, **how: journey.append((where, how)) or to(column))
+    column = np.arange(3)
+    assert moved(column, torch.float32, "cuda:1").tolist() == [0, 1, 2]
+    assert journey == ["pinned", ((torch.device("cuda:1"),), {"non_blocking": True})]
+    journey.clear()
+    here = moved(column, torch.int64, "cpu")
+    assert "pinned" not in journey
+    column[0] = 7
+    assert here.tolist() == [7, 1, 2]  # the very memory

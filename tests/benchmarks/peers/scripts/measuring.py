@@ -6,13 +6,17 @@ Needs numpy and gymnasium alone, because it runs in the environment of each peer
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import gymnasium
 
 TICKS = os.sysconf("SC_CLK_TCK")
 ENV = "CartPole-v1"
@@ -28,6 +32,23 @@ def arguments(rows: list[str], configurations: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--list", action="store_true", help="print the names of the configurations of the row")
     return parser.parse_args()
+
+
+def asked(configurations: Mapping[str, Any]) -> tuple[argparse.Namespace, str]:
+    """The command line of a script that knows the row one-pass alone: what was given, and the configuration's name.
+
+    Where only a list was asked for it is printed, and the script ends.
+    """
+    given = arguments(["one-pass"], ["", *configurations])
+    if given.list:
+        sys.stdout.write("\n".join(configurations) + "\n")
+        raise SystemExit
+    return given, given.config or next(iter(configurations))
+
+
+def ordinary_environment() -> gymnasium.Env[Any, Any]:
+    """`gymnasium.make` without its checks of the caller, as ours is made."""
+    return gymnasium.make(dataclasses.replace(gymnasium.spec(ENV), order_enforce=False, disable_env_checker=True))
 
 
 def tree_cpu_seconds(pid: int | None = None) -> float:

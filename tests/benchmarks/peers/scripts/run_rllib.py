@@ -29,11 +29,7 @@ CONFIGURATIONS = {
 
 
 def main() -> None:
-    given = measuring.arguments(["one-pass"], ["", *CONFIGURATIONS])
-    if given.list:
-        print("\n".join(CONFIGURATIONS))
-        return
-    name = given.config or next(iter(CONFIGURATIONS))
+    given, name = measuring.asked(CONFIGURATIONS)
     kind, runners, count, batch = CONFIGURATIONS[name]
     training: dict[str, Any] = {"train_batch_size_per_learner": batch, "lr": 1e-3}
     if kind is PPOConfig:

@@ -12,7 +12,6 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import tempfile
 from typing import Any
 
-import gymnasium
 import measuring
 from sample_factory.algo.utils.misc import LEARNER_ENV_STEPS
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
@@ -24,6 +23,7 @@ BATCHED = {"batched_sampling": True, "worker_num_splits": 1}
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "async-2x64-batched": {"num_workers": 2, "num_envs_per_worker": 64, **BATCHED},
     "async-2x64": {"num_workers": 2, "num_envs_per_worker": 64},
+    "async-2x128-batched": {"num_workers": 2, "num_envs_per_worker": 128, **BATCHED},
     "async-1x128-batched": {"num_workers": 1, "num_envs_per_worker": 128, **BATCHED},
     "serial-1x128-batched": {
         "num_workers": 1,
@@ -46,7 +46,7 @@ SHARED = {
 
 def make(full_env_name: str, cfg: Any = None, env_config: Any = None, render_mode: str | None = None) -> Any:
     """An ordinary environment; module-level, because the workers import it."""
-    return gymnasium.make(full_env_name, render_mode=render_mode)
+    return measuring.ordinary_environment()
 
 
 def command_line(chosen: dict[str, Any], folder: str) -> list[str]:
@@ -61,11 +61,7 @@ def command_line(chosen: dict[str, Any], folder: str) -> list[str]:
 
 
 def main() -> None:
-    given = measuring.arguments(["one-pass"], ["", *CONFIGURATIONS])
-    if given.list:
-        print("\n".join(CONFIGURATIONS))
-        return
-    name = given.config or next(iter(CONFIGURATIONS))
+    given, name = measuring.asked(CONFIGURATIONS)
     register_env(measuring.ENV, make)
     stopwatch = measuring.Stopwatch(given.seconds, given.warm_up)
     with tempfile.TemporaryDirectory() as folder:

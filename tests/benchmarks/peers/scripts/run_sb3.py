@@ -27,7 +27,10 @@ ONE_PASS = {
     "ppo-256x32-t2": (PPO, 256, 32, 2),
     "ppo-128x32-t1": (PPO, 128, 32, 1),
     "ppo-64x128-t1": (PPO, 64, 128, 1),
+    "ppo-512x64-t1": (PPO, 512, 64, 1),
+    "ppo-1024x32-t1": (PPO, 1024, 32, 1),
     "a2c-256x32-t1": (A2C, 256, 32, 1),
+    "a2c-1024x16-t1-dummy": (A2C, 1024, 16, 1),
     "a2c-512x16-t2": (A2C, 512, 16, 2),
 }
 NATIVE = {
@@ -152,7 +155,7 @@ def mean_return(model: BaseAlgorithm, episodes: int) -> float:
 
 def ordinary(count: int) -> VecEnv:
     """So many environments of `gymnasium.make`, one after the other in this process: SB3's own fastest for CartPole."""
-    return DummyVecEnv([lambda: gymnasium.make(measuring.ENV)] * count)
+    return DummyVecEnv([measuring.ordinary_environment] * count)
 
 
 def one_pass(name: str, native: bool, seed: int) -> tuple[BaseAlgorithm, str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import gymnasium
 import measuring
 import numpy as np
@@ -22,21 +20,18 @@ CONFIGURATIONS = {
     "dummy-128x32-t1": (DummyVectorEnv, 128, 32, 1),
     "dummy-256x32-t2": (DummyVectorEnv, 256, 32, 2),
     "dummy-64x64-t1": (DummyVectorEnv, 64, 64, 1),
+    "dummy-512x32-t1": (DummyVectorEnv, 512, 32, 1),
     "shmem-8x256-t1": (ShmemVectorEnv, 8, 256, 1),
 }
 
 
 def main() -> None:
-    given = measuring.arguments(["one-pass"], ["", *CONFIGURATIONS])
-    if given.list:
-        print("\n".join(CONFIGURATIONS))
-        return
-    name = given.config or next(iter(CONFIGURATIONS))
+    given, name = measuring.asked(CONFIGURATIONS)
     kind, count, steps, threads = CONFIGURATIONS[name]
     torch.set_num_threads(threads)
     torch.manual_seed(given.seed)
     np.random.seed(given.seed)  # tianshou draws from numpy's global generator
-    envs = kind([partial(gymnasium.make, measuring.ENV)] * count)
+    envs = kind([measuring.ordinary_environment] * count)
     envs.seed(given.seed)
     state_shape = (4,)
     actor = DiscreteActor(

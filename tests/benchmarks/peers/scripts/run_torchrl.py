@@ -24,6 +24,7 @@ from torchrl.objectives.value import GAE
 CONFIGURATIONS = {
     "sync-128x32-t1": (0, 128, 32, 1),
     "sync-256x32-t2": (0, 256, 32, 2),
+    "sync-512x32-t1": (0, 512, 32, 1),
     "multi-2x64x32-t1": (2, 64, 32, 1),
     "multi-2x256x32-t1": (2, 256, 32, 1),
 }
@@ -32,7 +33,7 @@ CONFIGURATIONS = {
 def environment(count: int) -> EnvBase:
     """gymnasium's SyncVectorEnv of ordinary environments, which resets in the step that ended an episode."""
     vector = gymnasium.vector.SyncVectorEnv(
-        [partial(gymnasium.make, measuring.ENV)] * count, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
+        [measuring.ordinary_environment] * count, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
     )
     return GymWrapper(vector, categorical_action_encoding=True)
 
@@ -53,11 +54,7 @@ def networks() -> tuple[Any, Any]:
 
 
 def main() -> None:
-    given = measuring.arguments(["one-pass"], ["", *CONFIGURATIONS])
-    if given.list:
-        print("\n".join(CONFIGURATIONS))
-        return
-    name = given.config or next(iter(CONFIGURATIONS))
+    given, name = measuring.asked(CONFIGURATIONS)
     processes, count, steps, threads = CONFIGURATIONS[name]
     torch.set_num_threads(threads)
     torch.manual_seed(given.seed)
