@@ -21,9 +21,9 @@ from sample_factory.train import make_runner
 BATCHED = {"batched_sampling": True, "worker_num_splits": 1}
 # name -> what differs from SHARED
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "async-2x128-batched": {"num_workers": 2, "num_envs_per_worker": 128, **BATCHED},
     "async-2x64-batched": {"num_workers": 2, "num_envs_per_worker": 64, **BATCHED},
     "async-2x64": {"num_workers": 2, "num_envs_per_worker": 64},
-    "async-2x128-batched": {"num_workers": 2, "num_envs_per_worker": 128, **BATCHED},
     "async-1x128-batched": {"num_workers": 1, "num_envs_per_worker": 128, **BATCHED},
     "serial-1x128-batched": {
         "num_workers": 1,

@@ -23,13 +23,13 @@ ZOO_STEPS = 100_000
 ZOO = {"n_steps": 32, "batch_size": 256, "n_epochs": 20, "gae_lambda": 0.8, "gamma": 0.98, "ent_coef": 0.0}
 # name -> (algorithm, environments, steps of each in a rollout, torch threads)
 ONE_PASS = {
+    "a2c-256x32-t1": (A2C, 256, 32, 1),
     "ppo-256x32-t1": (PPO, 256, 32, 1),
     "ppo-256x32-t2": (PPO, 256, 32, 2),
     "ppo-128x32-t1": (PPO, 128, 32, 1),
     "ppo-64x128-t1": (PPO, 64, 128, 1),
     "ppo-512x64-t1": (PPO, 512, 64, 1),
     "ppo-1024x32-t1": (PPO, 1024, 32, 1),
-    "a2c-256x32-t1": (A2C, 256, 32, 1),
     "a2c-1024x16-t1-dummy": (A2C, 1024, 16, 1),
     "a2c-512x16-t2": (A2C, 512, 16, 2),
 }

@@ -20,7 +20,6 @@ CONFIGURATIONS = {
     "dummy-128x32-t1": (DummyVectorEnv, 128, 32, 1),
     "dummy-256x32-t2": (DummyVectorEnv, 256, 32, 2),
     "dummy-64x64-t1": (DummyVectorEnv, 64, 64, 1),
-    "dummy-512x32-t1": (DummyVectorEnv, 512, 32, 1),
     "shmem-8x256-t1": (ShmemVectorEnv, 8, 256, 1),
 }
 
