@@ -172,8 +172,8 @@ class Differentiator:
         try:
             gradient, _ = made(self._learned.flat, rows)
         except Exception as error:
-            said = str(error).strip().splitlines() or [""]
-            raise CompileFailed(f"torch's compiler failed: {type(error).__name__}: {said[0][:300]}") from error
+            said = " ".join(str(error).split())[:300]
+            raise CompileFailed(f"torch's compiler failed: {type(error).__name__}: {said}") from error
         self._through_autograd(rows)
         expected = self._learned.gradient
         if not (gradient - expected).norm() <= NEAR * expected.norm() + 1e-9:

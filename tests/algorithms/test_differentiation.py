@@ -123,6 +123,7 @@ def test_a_compiler_that_is_missing_or_fails_is_told_of(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when its compiler is imported
 @pytest.mark.skipif(differentiation.cpp_compiler() is None, reason="no C++ compiler")
 def test_the_compiler_makes_a_function_for_minibatches_of_any_size(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))

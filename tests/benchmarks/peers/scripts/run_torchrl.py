@@ -22,9 +22,9 @@ from torchrl.objectives.value import GAE
 
 # name -> (collector processes, environments of each, steps of each in a batch, torch threads)
 CONFIGURATIONS = {
+    "sync-512x32-t1": (0, 512, 32, 1),
     "sync-128x32-t1": (0, 128, 32, 1),
     "sync-256x32-t2": (0, 256, 32, 2),
-    "sync-512x32-t1": (0, 512, 32, 1),
     "multi-2x64x32-t1": (2, 64, 32, 1),
     "multi-2x256x32-t1": (2, 256, 32, 1),
 }
