@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxe_async.networks import STRIDES, Floats, Network, TorchNetwork, unflatten
+from mlxe_async.networks import STRIDES, Floats, Network, TorchNetwork, moved, unflatten
 
 if TYPE_CHECKING:
     import torch
@@ -115,7 +115,7 @@ class PictureNetwork(TorchNetwork):
 
         pictures = [name for name, column in rows.items() if column.dtype == np.uint8 and column.ndim > 1]
         known = super().tensors({name: column for name, column in rows.items() if name not in pictures})
-        return known | {name: torch.as_tensor(rows[name], device=self.flat.device) for name in pictures}
+        return known | {name: moved(rows[name], torch.uint8, self.flat.device) for name in pictures}
 
 
 class PictureGradients:

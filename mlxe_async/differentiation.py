@@ -155,7 +155,7 @@ class Differentiator:
             seconds that took.
 
         Raises:
-            CompileFailed: the network is noisy or one of pictures, there is no compiler, it failed, or gave another gradient.
+            CompileFailed: the network is noisy or one of pictures, there is no compiler, or what it made is wrong.
         """
         import torch
 
