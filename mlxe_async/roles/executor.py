@@ -120,7 +120,7 @@ class Executor:
             wait=wait,
         )
         self._clock = ActingClock()
-        self._history = History(self._envs, places.finished)
+        self._history = History(self._envs, places.finished, MOST_PROVEN if plan.sync == "episode" else None)
         # Environments that are one object begin together and then reset themselves, see `tasks.native`.
         self._as_one, self._begun = bool(getattr(task, "resets_itself", False)), False
 
@@ -165,8 +165,7 @@ class Executor:
         episodes: dict[str, list[Any]] = {name: [] for name in EPISODE}
         rows = taken = 0
         cut = False
-        may_outlast = self.plan.sync == "rollout" or unfinished == "keep" or bool(self._running.any())
-        recording = self.plan.records and may_outlast and not self._as_one
+        recording = self.plan.records and not self._as_one
         while True:
             if not self._as_one:
                 for env in np.flatnonzero(~self._running):
@@ -213,7 +212,8 @@ class Executor:
         """What the next rollout depends on, by name: where each environment stands, and how it came there.
 
         For each environment: its episode's number, seed, steps and return, whether that is under way, how many
-        episodes were finished when it began; and of those under way the actions so far and the last observation.
+        episodes were finished when it began, the last observation, and all actions of the episode. Of an environment
+        whose episode ended by itself seed, steps, observation and actions are of that last episode.
         """
         running = self._running
         known = {
@@ -225,16 +225,21 @@ class Executor:
             "finished": self._history.finished.copy(),
             "obs": self._obs.copy(),
         }
-        for env in np.flatnonzero(running & (not self._as_one)):
-            known[f"actions.{env}"] = self._history.actions_of(int(env))
+        for env in () if self._as_one else range(self._envs):
+            actions = self._history.actions_of(env)
+            if running[env] or (len(actions) and len(actions) == self._step[env]):
+                known[f"actions.{env}"] = actions
         return known
 
     def restore(self, state: Mapping[str, Array]) -> dict[str, Any]:
         """Go on from there: episodes under way are begun again alike, and their actions taken again.
 
+        Where no episode is under way the last one is lived again, only to see whether that leads to where it did: an
+        environment that keeps something from one episode to the next cannot be brought back by a seed.
+
         Returns:
             `begun_anew`: the environments that did not come to the same observation by that, or whose actions were not
-            all known; their episodes are passed over.
+            all known; their episodes are passed over. `unlike`: those whose last episode did not end alike.
         """
         if state["obs"].shape != self._obs.shape or state["episode"].shape != self._episode.shape:
             raise MlxeError(f"executor {self.plan.index}: expected a state of {self._envs} environments like these")
@@ -242,17 +247,21 @@ class Executor:
             mine[...] = state[name]
         self._episode_seed[:] = state["seed"]
         self._running[:] = self._begun = False
-        begun_anew = []
-        for env in np.flatnonzero(state["running"]).tolist():
-            if not self._as_one and f"actions.{env}" in state and self._relive(env, state):
-                self._running[env] = True
-            else:
+        begun_anew, unlike = [], []
+        for env, running in enumerate(state["running"].tolist()):
+            known = not self._as_one and f"actions.{env}" in state
+            if known and self._relive(env, state, over=not running):
+                self._running[env] = running
+            elif running:
                 self._episode[env] += 1
                 begun_anew.append(env)
-        return {"begun_anew": begun_anew}
+            elif known:
+                unlike.append(env)
+        self._told_out_of_bounds = self.task.out_of_bounds
+        return {"begun_anew": begun_anew, "unlike": unlike}
 
-    def _relive(self, env: int, state: Mapping[str, Array]) -> bool:
-        """Begin an episode again and take its actions; whether it is now where it was."""
+    def _relive(self, env: int, state: Mapping[str, Array], *, over: bool) -> bool:
+        """Begin an episode again and take its actions; whether it is now where it was, or over just then."""
         actions, finished = state[f"actions.{env}"], int(state["finished"][env])
         if len(actions) != int(state["step"][env]):
             return False
@@ -261,11 +270,12 @@ class Executor:
             obs = self.task.reset(env, int(self._episode_seed[env]), finished)
             self._history.begin(env, finished)
             everyone = np.zeros((self._envs, *actions.shape[1:]), actions.dtype)
-            for action in actions:
+            for place, action in enumerate(actions, 1):
                 everyone[env] = action
                 self._page.enter(self.plan.reset_timeout_s)
                 step = self.task.step(everyone, [env])
-                if not step.ok[env] or step.terminated[env] or step.truncated[env]:
+                ends = bool(step.terminated[env] or step.truncated[env])
+                if not step.ok[env] or ends != (over and place == len(actions)):
                     return False
                 obs = step.next_obs[env]
         except EnvironmentFault:
@@ -363,6 +373,8 @@ class Executor:
                 episodes[name] += (values if values is over else values[over]).tolist()
             self._episode[over] += 1
             self._running[over] = False
+            for env in over.tolist() if recording else ():
+                self._history.end(env)
         if self._as_one:
             self._step[step.began], self._return[step.began], self._running[step.began] = 0, 0.0, True
         for fault in step.faults:

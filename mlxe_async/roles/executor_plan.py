@@ -22,7 +22,7 @@ class ExecutorPlan:
         fault_window_s: see `fault_limit`.
         nonfinite: what a NaN or an infinity from an environment leads to: `"abort_episode"` as any other fault;
             `"reset_env"`: the environment is not made anew, only reset; `"stop"`: it is not forgiven at all.
-        records: remember the actions of episodes that may outlast a rollout, so that `state` can tell them.
+        records: remember the actions of each environment's present or last episode, so that `state` can tell them.
         tells_memory: say after each rollout how much memory the process has.
     """
 

@@ -12,6 +12,7 @@ from mlxe_async.schedules import POLL_S, schedule_of
 from mlxe_async.settings import Settings
 from mlxe_async.supervisor.budget import Bell, Budget
 from mlxe_async.supervisor.keeping import FINAL_LIMIT_S, Keeper
+from mlxe_async.supervisor.opening import Resumption
 from mlxe_async.supervisor.replaying import Replay
 from mlxe_async.supervisor.resuming import ResumePoint
 from mlxe_async.supervisor.staff import Staff
@@ -32,6 +33,7 @@ class MainLoop:
         bell: rung whenever something changed.
         keeper: makes whole checkpoints.
         point: what the run goes on from, None for a new one.
+        resumption: told that the roles have taken that up; None for a new one.
         replay: the recording to be followed instead of the schedule, if any.
         digest: of the published weights.
     """
@@ -46,11 +48,13 @@ class MainLoop:
         *,
         keeper: Keeper,
         point: ResumePoint | None,
+        resumption: Resumption | None,
         replay: Replay | None,
         digest: Callable[[], str | None],
     ) -> None:
         self._settings, self._staff, self._story, self._budget, self._bell = settings, staff, story, budget, bell
         self._keeper, self._point, self._replay, self._digest = keeper, point, replay, digest
+        self._resumption = resumption
         self._is_whole = False
         self.is_saved = False
         "The last checkpoint is whole and on disk."
@@ -89,6 +93,8 @@ class MainLoop:
         staff, point = self._staff, self._point
         if point is not None:
             await point.restore_roles(staff.homes, self._story, free_running=staff.crew.free_running)
+            if self._resumption is not None:
+                self._resumption.tell(exact=point.exact)
             self._is_whole = True
             if not staff.crew.free_running and not staff.crew.excused:
                 # The last test may have been cut short; if it was not, nothing is due.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mlxe_async.logs import events
@@ -31,24 +32,37 @@ def tell_start(
     )
 
 
-def tell_resume(story: Story, point: ResumePoint, counters: Counters, gap_ns: int | None) -> None:
-    """The run goes on from `point`, with these counters; its clocks stood still for `gap_ns`, None if unknown."""
-    state = point.state
-    story.emit(
-        events.RunResume(
+class Resumption:
+    """The word that a run goes on, said once all roles have told whether they go on where they were.
+
+    Args:
+        story: tells the log.
+        point: what the run goes on from.
+        counters: of the run, as they were there.
+        gap_ns: for so long its clocks stood still; None if unknown.
+    """
+
+    def __init__(self, story: Story, point: ResumePoint, counters: Counters, gap_ns: int | None) -> None:
+        self._story, self._is_told = story, False
+        self._event = events.RunResume(
             checkpoint=int(point.whole.number if point.whole else 0),
             version=point.version,
             env_steps=counters.env_steps,
             episodes=counters.episodes,
             updates=counters.updates,
-            seconds=state["budget"]["seconds"],
+            seconds=point.state["budget"]["seconds"],
             previous_run_died=not point.log.has_last_word,
             changed=point.told,
-            exact=point.exact,
-            void_from=state.get("log", {}).get("next_seq"),
+            void_from=point.state.get("log", {}).get("next_seq"),
             void_to=point.log.next_seq - 1,
             gap_ns=gap_ns,
         )
-    )
-    for change in point.told:
-        story.warn(f"the run goes on with another {change}")
+
+    def tell(self, *, exact: bool) -> None:
+        """Tell it, the first time."""
+        if self._is_told:
+            return
+        self._is_told = True
+        self._story.emit(replace(self._event, exact=exact))
+        for change in self._event.changed:
+            self._story.warn(f"the run goes on with another {change}")

@@ -265,6 +265,17 @@ class ResumePoint:
                     "executor",
                     index,
                 )
+            if said.get("unlike"):
+                self.exact = False
+                index = int(name.removeprefix("executor-"))
+                envs = ", ".join(map(str, said["unlike"]))
+                story.warn(
+                    f"executor {index}: the last episode of environment {envs}, lived again by its seed and actions, "
+                    "did not end at the same observation: it keeps something from one episode to the next, or draws "
+                    "from what no seed governs, so the run does not go on exactly",
+                    "executor",
+                    index,
+                )
         if self.former_rows:
             story.warn("the memory has another shape than the saved one: it begins empty")
 

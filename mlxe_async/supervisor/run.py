@@ -40,7 +40,7 @@ from mlxe_async.supervisor.housekeeping import Housekeeping
 from mlxe_async.supervisor.keeping import Keeper
 from mlxe_async.supervisor.listening import Listener
 from mlxe_async.supervisor.main_loop import MainLoop
-from mlxe_async.supervisor.opening import tell_resume, tell_start
+from mlxe_async.supervisor.opening import Resumption, tell_start
 from mlxe_async.supervisor.probing import probed
 from mlxe_async.supervisor.recording import RECORDING, NoRecorder, Recorder, Recording
 from mlxe_async.supervisor.replaying import Replay, facts_of
@@ -83,6 +83,7 @@ class Supervisor:
         self._recorder: Recorder = NoRecorder()
         self._resume = resume
         self._point: ResumePoint | None = None
+        self._resumption: Resumption | None = None
         self._began = time.monotonic()
         self._dumps = 0
         self._loop: asyncio.AbstractEventLoop
@@ -322,7 +323,7 @@ class Supervisor:
         self._budget.restore(state["budget"])
         self._saver.restore(state["saver"], point.own_arrays().get("best"))
         point.folder.point_latest()
-        tell_resume(self._story, point, self._counters, gap_ns)
+        self._resumption = Resumption(self._story, point, self._counters, gap_ns)
 
     def _make_staff(self, blueprint: Blueprint) -> None:
         assert self._folder is not None  # noqa: S101 - it was just opened
@@ -415,6 +416,7 @@ class Supervisor:
             self._bell,
             keeper=self._keeper,
             point=self._point,
+            resumption=self._resumption,
             replay=self._replay,
             digest=lambda: digest_of(self._published()),
         )
@@ -484,6 +486,8 @@ class Supervisor:
         assert self._folder is not None  # noqa: S101 - the caller has looked
         reason, exit_code = verdict(self._budget.reason, failure, lambda: self._is_there)
         digest = digest_of(flat)
+        if self._resumption is not None:
+            self._resumption.tell(exact=False)  # it ended before all was taken up
         busy = not hasattr(self, "_staff") or self._staff.learner.busy
         end_recording(self._recorder, digest, self._story, busy=busy)
         result = Result(

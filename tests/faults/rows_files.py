@@ -429,7 +429,7 @@ def _(case):
 
 @row("K7", "resume exactly", "2N steps = N, kill, resume, N, bit for bit", ci=1)
 def _(case):
-    """CartPole, `is`, one executor: SIGKILL after a whole checkpoint, then --resume."""
+    """`is`, one executor: SIGKILL after a checkpoint, then --resume; CartPole, and Chaos, which counts its episodes."""
     tables = {
         "run": {"name": "fault", "seed": case.seed},
         "task": {"env": "CartPole-v1"},
@@ -452,3 +452,13 @@ def _(case):
         case.saw(f"from step {told['env_steps']} of 4000")
     hashes = [run.all("run_end")[-1]["weights_hash"] for run in (plain, again)]
     case.want(hashes[0] == hashes[1], f"the weights are the same, bit for bit ({hashes})")
+    # What an environment keeps from one episode to the next no seed brings back: exactness must not be claimed.
+    killed = case.start_raw({**tables, "task": {"env": "mlxe_async.testing:Chaos-v0"}})
+    killed.told("checkpoint")
+    killed.signal(signal.SIGKILL)
+    case.want(killed.ended() == 137, f"it was killed before its end ({killed.ended()})")
+    again = case.resumed(killed)
+    case.want(again.ended() == 0, f"exit code 0 ({again.ended()}: {again.error()[-300:]})")
+    told = [line["exact"] for line in again.all("run_resume")]
+    why = [line["message"] for line in again.all("warning") if "keeps something" in line["message"]]
+    case.want(told == [False] and why, f"an environment that counts its episodes is not told exact ({told}, {why})")

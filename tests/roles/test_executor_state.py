@@ -48,7 +48,7 @@ def test_another_one_goes_on_in_the_middle_of_an_episode():
     assert state["step"].tolist() == [10, 10]
     assert len(state["actions.0"]) == 10
     second, second_lane = recording()
-    assert second.restore(state) == {"begun_anew": []}
+    assert second.restore(state) == {"begun_anew": [], "unlike": []}
     before = len(first_lane.blocks)
     reports = [executor.generate(rollout=2, finished_episodes=4) for executor in (first, second)]
     assert [block[0] for block in first_lane.blocks[before:]] == [block[0] for block in second_lane.blocks]
@@ -60,15 +60,45 @@ def test_another_one_goes_on_in_the_middle_of_an_episode():
     assert first.state().keys() == second.state().keys()
 
 
-def test_actions_are_forgotten_with_their_episode_and_not_kept_where_none_outlasts_a_rollout():
+def test_actions_are_those_of_the_present_or_last_episode_only_and_none_where_nothing_is_recorded():
     executor, _ = recording([5])
-    executor.generate(rollout=0)
-    assert executor.state()["running"].tolist() == [False]
-    assert "actions.0" not in executor.state()
-    whole, *_ = make(Summing([10]))
-    whole.plan = dataclasses.replace(whole.plan, records=True)
-    whole.generate(rollout=0)
-    assert whole._history._now == []
+    for rollout in range(2):
+        executor.generate(rollout=rollout)
+        assert executor.state()["running"].tolist() == [False]
+        assert len(executor.state()["actions.0"]) == 5
+    assert executor._history._now == []
+    plain, *_ = make(Summing([10]))
+    plain.generate(rollout=0)
+    assert "actions.0" not in plain.state()
+
+
+class Remembering(Summing):
+    """What an episode leads to depends on how many came before it in this process."""
+
+    def reset(self, index, seed, finished_episodes=0):
+        self.episodes = getattr(self, "episodes", -1) + 1
+        return super().reset(index, seed + self.episodes, finished_episodes)
+
+
+@pytest.mark.parametrize("sync", ["episode", "rollout"])
+@pytest.mark.parametrize(("kind", "unlike"), [(Summing, []), (Remembering, [0])])
+def test_an_ended_episode_is_lived_again_to_see_whether_a_seed_brings_its_environment_back(sync, kind, unlike):
+    def one():
+        executor, lane, *_ = make(kind([5]), sync=sync)
+        executor.plan = dataclasses.replace(executor.plan, records=True)
+        return executor, lane
+
+    (first, first_lane), (second, second_lane) = one(), one()
+    for rollout in range(3):
+        first.generate(rollout=rollout)
+    state = {name: array.copy() for name, array in first.state().items()}
+    assert second.restore(state) == {"begun_anew": [], "unlike": unlike}
+    if not unlike:
+        assert all((second.state()[name] == state[name]).all() for name in state)
+        before = len(first_lane.blocks)
+        for executor in (first, second):
+            executor.generate(rollout=3)
+        assert [block[0] for block in first_lane.blocks[before:]] == [block[0] for block in second_lane.blocks]
 
 
 @pytest.mark.parametrize("spoil", ["obs", "actions.0"])
@@ -78,7 +108,7 @@ def test_where_the_last_observation_differs_or_actions_are_missing_the_episode_i
     state = {name: array.copy() for name, array in first.state().items()}
     state[spoil] = state[spoil] + 1 if spoil == "obs" else state[spoil][:-1]
     second, _ = recording([13])
-    assert second.restore(state) == {"begun_anew": [0]}
+    assert second.restore(state) == {"begun_anew": [0], "unlike": []}
     assert second.state()["running"].tolist() == [False]
     assert second.state()["episode"].tolist() == [state["episode"][0] + 1]
 

@@ -173,6 +173,7 @@ def test_an_environment_that_no_seed_repeats_is_told_and_begun_anew(tmp_path):
     result, run = run_here(chosen, resume=path)
     assert result.reason == "env_steps"
     assert any("begun anew" in line["message"] for line in run.all("warning"))
+    assert run.all("run_resume")[0]["exact"] is False
     assert run.all("ledger")[-1]["lost"] == 0
 
 
