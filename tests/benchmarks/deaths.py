@@ -1,14 +1,15 @@
-"""How fast a killed process is missed and works again, in a live `oa` run: `python tests/benchmarks/deaths.py [kills]`.
+"""How fast a killed process is missed and works again: `python tests/benchmarks/deaths.py [kills] [--executors 2]`.
 
-Times count from the SIGKILL: until its death is in the log (seen, reaped and told), until its successor shook hands,
-and until its first finished phase is in the log. The last lines time the end of the whole run by SIGINT's way.
+In a live `oa` run of CartPole. Times count from the SIGKILL: until its death is in the log (seen, reaped and told),
+until its successor shook hands, and until its first finished phase is in the log. The last lines time the end of the
+whole run by SIGINT's way.
 """
 
+import argparse
 import asyncio
 import os
 import signal
 import statistics
-import sys
 import tempfile
 import time
 
@@ -20,11 +21,11 @@ from mlxe_async.supervisor import Supervisor
 PHASE = {"mlxe-exe-0": ("executor", 0), "mlxe-mem": ("memorizer", None), "mlxe-lrn": ("learner", None)}
 
 
-async def main(kills, folder):
+async def main(kills, executors, folder):
     settings = load_settings(
         {
             "task": {"env": "CartPole-v1"},
-            "schedule": {"kind": "oa", "memorizer": "own", "executors": 2},
+            "schedule": {"kind": "oa", "memorizer": "own", "executors": executors},
             "supervision": {"restart_limit": 1000},
             "algorithm": {"min_updates": 4},
         }
@@ -42,7 +43,7 @@ async def main(kills, folder):
                 if all(line.get(key) == value for key, value in wanted.items()):
                     return line
             news.clear()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await news.wait()
 
     await saw(0, event="weights")
@@ -72,5 +73,9 @@ async def main(kills, folder):
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kills", nargs="?", type=int, default=30)
+    parser.add_argument("--executors", type=int, default=2)
+    asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as there, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 30, there))
+        runner.run(main(asked.kills, asked.executors, there))

@@ -52,13 +52,13 @@ def test_the_same_weights_come_out_again(live, kind):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("kind", KINDS)
-def test_ten_of_ten_come_out_again(live, kind):
-    for seed in range(10):
-        first = recorded(live, **KINDS[kind], run={"name": "test", "seed": seed, "record": True})
-        again = replayed(first.run_dir)
-        assert again.weights_hash == first.weights_hash
-        assert again.replayed.startswith("all ")
+def test_ten_of_ten_come_out_again(live, kind, seed):
+    first = recorded(live, **KINDS[kind], run={"name": "test", "seed": seed, "record": True})
+    again = replayed(first.run_dir)
+    assert again.weights_hash == first.weights_hash
+    assert again.replayed.startswith("all ")
 
 
 def test_another_environment_is_told_apart_at_the_first_rollout(live):
