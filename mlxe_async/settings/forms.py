@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from mlxe_async.files import PLAIN_NAME
 
 LARGEST = 2**63 - 1
+LONGEST = 512  # letters of a name; what is to be imported by a longer one cannot be
 
 _DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 _ENTRY = re.compile(rf"(?P<module>{_DOTTED}):{_DOTTED}", re.ASCII)
@@ -33,6 +34,9 @@ def _matching(pattern: re.Pattern[str], wanted: str) -> AfterValidator:
         match = pattern.fullmatch(text)
         if not match:
             raise PydanticCustomError("expected", "{wanted}", {"wanted": wanted})
+        if len(text) > LONGEST:
+            reason = f"{wanted}, of at most {LONGEST} letters"
+            raise PydanticCustomError("expected", "{wanted}", {"wanted": reason})
         module = (match.groupdict().get("module") or "").partition(".")[0]
         if module in sys.stdlib_module_names or module == "builtins":
             reason = (

@@ -12,6 +12,7 @@ from mlxe_async.errors import ProcessDied, ResourceError, RunFailed, SettingsErr
 from mlxe_async.ipc.nursery import Nursery
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.restarts import RestartPolicy
+from mlxe_async.ipc.segments import BytePlan, available_memory
 from mlxe_async.schedules.soundness import Facts, verdicts
 from mlxe_async.settings import Settings
 from mlxe_async.settings.problems import Problem
@@ -33,6 +34,7 @@ PRELOADED = [
 # Slow to import and not needed by the probe, which therefore need not wait for it.
 PRELOADED_MEANWHILE = ["torch", "torch.optim"]
 PROBE_LIMIT_S = 120.0
+LEAST_ROW_BYTES = 40  # what all columns of a row but its observations and the algorithm's own take together
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,9 @@ async def probed(nursery: Nursery, settings: Settings, processes: list[Process])
     Raises:
         SettingsError: `[algorithm]` is not acceptable, or cannot learn under this schedule.
         TaskError: the environment is not.
-        ResourceError: a package is broken.
+        ResourceError: a package is broken, or memory.capacity_rows is more than any row could fit in.
     """
+    _refuse_what_no_row_fits(settings)
     await nursery.start(PRELOADED, list(settings.run.python_path))
     spec = {"settings": settings.model_dump(mode="json")}
     limits = RestartPolicy(limit=0, start_timeout_s=PROBE_LIMIT_S, call_limit_s=PROBE_LIMIT_S)
@@ -85,6 +88,13 @@ async def probed(nursery: Nursery, settings: Settings, processes: list[Process])
     processes.remove(process)
     for module, failure in nursery.failures.items():
         raise ResourceError(f"the package {module} cannot be used: {failure['kind']}: {failure['message']}")
+
+
+def _refuse_what_no_row_fits(settings: Settings) -> None:
+    """The whole plan needs the probe's word; what is too much for the smallest rows needs nobody's."""
+    least, rows = BytePlan(), settings.capacity_rows
+    least.add(f"at least, for memory.capacity_rows = {rows}", rows * LEAST_ROW_BYTES)
+    least.check(available_memory())
 
 
 def _judged(settings: Settings, facts: dict[str, Any]) -> Probed:

@@ -91,7 +91,9 @@ def test_a_folder_is_taken_literally_or_refused(folder):
     assert any("run.dir" in line for line in problems_of(minimal(run={"dir": folder})))
 
 
-@pytest.mark.parametrize("env", ["os:system", "builtins:eval", "a b", "subprocess:Popen-v0", "x:y:z-v0;", "", "a\nb"])
+@pytest.mark.parametrize(
+    "env", ["os:system", "builtins:eval", "a b", "subprocess:Popen-v0", "x:y:z-v0;", "", "a\nb", "x" * 600 + ":Y-v0"]
+)
 def test_an_environment_is_an_id_and_no_code(env):
     assert any("task.env" in line for line in problems_of({"task": {"env": env}}))
 
