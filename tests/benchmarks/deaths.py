@@ -35,12 +35,13 @@ async def main(kills, executors, folder):
     supervisor.subscribe(lambda line: (lines.append(line), news.set()))
     running = asyncio.create_task(supervisor.run())
 
-    async def saw(after_ns, **wanted):
+    async def saw(after_ns, least_rows=0, **wanted):
         while True:
             for line in reversed(lines):  # the newest first: it is looked for after each line
                 if line["mono_ns"] <= after_ns:
                     break
-                if all(line.get(key) == value for key, value in wanted.items()):
+                fits = all(line.get(key) == value for key, value in wanted.items())
+                if fits and line.get("rows", 0) >= least_rows:
                     return line
             news.clear()
             async with asyncio.timeout(120):
@@ -58,6 +59,8 @@ async def main(kills, executors, folder):
             told = await saw(now, event="proc_exit", process=process)
             ready = await saw(now, event="proc_start", process=process)
             works = await saw(ready["mono_ns"], event="phase", role=role, idx=idx)
+            # Deaths without any progress in between are met with growing patience, which is not what is measured.
+            await saw(ready["mono_ns"], least_rows=1, event="phase", role=role, idx=idx)
             rows.append([(line["mono_ns"] - now) / 1e6 for line in (told, ready, works)])
         cells = []
         for column in zip(*rows, strict=True):
