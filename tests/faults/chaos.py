@@ -40,13 +40,17 @@ REST_S = 60.0  # from the last fault to the run's own stop
 
 
 class Thrift:
-    """Rows per CPU second of one executor: of each life from its first delivered rollout to the last look."""
+    """Rows per CPU second of one executor: of each life from its first delivered rollout to its last one.
+
+    Between two deliveries nothing is noted: a life that is cut off would else be charged with half a rollout that it was
+    not given the time to deliver.
+    """
 
     def __init__(self, run, index=0):
         self._run, self._index, self._process = run, index, f"mlxe-exe-{index}"
         self._read = self._rows = 0
         self._pid = None
-        self.lives = []  # (CPU seconds, rows) at the first and at the last look
+        self.lives = []  # (CPU seconds, rows) just after the first and after the last delivery
 
     def look(self):
         lines = self._run.lines()
@@ -59,7 +63,7 @@ class Thrift:
                 self._rows += line["rows"]
                 delivered = True
         self._read = len(lines)
-        if not self.lives or not (delivered or self.lives[-1]):
+        if not delivered or not self.lives:
             return
         try:
             spent = int(Path(f"/proc/{self._pid}/schedstat").read_text().split()[0]) / 1e9
@@ -68,7 +72,7 @@ class Thrift:
         self.lives[-1] = [*self.lives[-1][:1], (spent, self._rows)]
 
     def spent(self):
-        """(CPU seconds, rows) of each life that was looked at twice."""
+        """(CPU seconds, rows) of each life with two looks after deliveries."""
         return [(last[0] - first[0], last[1] - first[1]) for first, last in (x for x in self.lives if len(x) == 2)]
 
     def rows_per_second(self):
