@@ -42,8 +42,8 @@ REST_S = 60.0  # from the last fault to the run's own stop
 class Thrift:
     """Rows per CPU second of one executor: of each life from its first delivered rollout to its last one.
 
-    Between two deliveries nothing is noted: a life that is cut off would else be charged with half a rollout that it was
-    not given the time to deliver.
+    Between two deliveries nothing is noted: a life that is cut off would else be charged with half a rollout that it
+    had no time to deliver.
     """
 
     def __init__(self, run, index=0):
