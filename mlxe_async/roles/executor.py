@@ -18,7 +18,7 @@ from mlxe_async.algorithms.interface import ActingClock
 from mlxe_async.errors import EnvironmentFault, MlxeError, NumericError
 from mlxe_async.roles.executor_plan import ExecutorPlan
 from mlxe_async.roles.fault_budget import FaultBudget, TooManyFaults
-from mlxe_async.roles.history import History
+from mlxe_async.roles.history import MOST_PROVEN, History
 from mlxe_async.roles.places import Places
 from mlxe_async.roles.row_writer import Lane, RowWriter
 from mlxe_async.rows import Array, RowLayout
