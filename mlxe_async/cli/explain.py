@@ -37,6 +37,10 @@ def settings_explained() -> Iterator[str]:
             left_out = "" if "kind" in variant["required"] else ", also when left out"
             yield from _told(f"kind = {toml_value(kind['const'])}{left_out}", kind["description"])
             yield from _keys(own, variant, schema)
+        for key, about in variants[0]["properties"].items():
+            if (inner := _inner(about, schema)) is not None:
+                yield f"[{table}.{key}]  {about.get('description', inner['description'])}"
+                yield from _keys(inner["properties"], inner, schema)
         if table == "algorithm":
             names = algorithm_names()
             more = "Each has keys of its own, and may have other defaults for keys of other tables"
@@ -82,8 +86,16 @@ def _common(variants: list[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: about for key, about in first.items() if all(other.get(key) == about for other in others)}
 
 
+def _inner(about: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The table that a key holds, None if it holds a value."""
+    node = _found(about, schema) if "$ref" in about else {}
+    return node if "properties" in node else None
+
+
 def _keys(keys: Mapping[str, Any], table: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[str]:
     for key, about in keys.items():
+        if _inner(about, schema) is not None:
+            continue
         kind = expected(about, schema)
         if key in table.get("required", []):
             head = f"{key}  (must be given: {kind})"

@@ -71,7 +71,11 @@ sys.exit(f"imported {{heavy}}" if heavy else 0)
     schema = settings_schema()
     for model in (schema, *schema["$defs"].values()):
         for key, about in model["properties"].items():
-            heads = [i for i, line in enumerate(lines) if line.startswith((f"  {key} = ", f"  {key}  (", f"[{key}]  "))]
+            heads = [
+                i
+                for i, line in enumerate(lines)
+                if line.startswith((f"  {key} = ", f"  {key}  (", f"[{key}]  ", f"[task.{key}]  "))
+            ]
             sentence = " ".join(about["description"].split())
             assert any(sentence in " ".join(" ".join(lines[i : i + 6]).split()) for i in heads), key
     assert "  executors = 2  (a whole number from 1 to 1024)" in lines

@@ -190,7 +190,7 @@ def test_a_run_cancelled_at_any_moment_leaves_nothing_behind(run, crash):
         task = asyncio.ensure_future(_await(run_))
         await asyncio.wait([task])
         assert task.cancelled() == run_.reached or isinstance(task.exception(), MlxeError), task
-        assert leaks.processes() == {}
+        assert leaks.processes_after(1.0) == {}  # what is killed is seen for as long as the kernel takes to end it
         return run_.reached
 
     async def main():

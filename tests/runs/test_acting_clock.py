@@ -9,7 +9,7 @@ import pytest
 from mlxe_async.memory.replay import ReplayMemory
 
 
-@pytest.mark.parametrize("kind", ["is", "oa"])
+@pytest.mark.parametrize("kind", [pytest.param("is", marks=pytest.mark.slow), "oa"])
 def test_the_clock_of_an_executor_survives_its_death(live, kind):
     clocks = {}
 

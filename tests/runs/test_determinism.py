@@ -37,7 +37,7 @@ def test_another_seed_gives_other_weights(live):
     assert live(stop=short)[0].weights_hash != live(stop=short, run={"seed": 4})[0].weights_hash
 
 
-@pytest.mark.parametrize("executors", [1, 2])
+@pytest.mark.parametrize("executors", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_synchronous_schedule_equals_the_serial_one_bit_for_bit(live, executors):
     parallel, parallel_run = live(schedule={"kind": "is", "executors": executors}, evaluation=EVALUATED, stop=SHORT)
     serial, serial_run = live(schedule={"kind": "serial", "executors": executors}, evaluation=EVALUATED, stop=SHORT)

@@ -47,7 +47,7 @@ def test_one_run_after_the_other_in_one_process(tmp_path, loop, times):
     assert len({result.run_dir for result in results}) == times
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", ["uvloop", pytest.param("asyncio", marks=pytest.mark.slow)])
 def test_two_at_once_do_not_disturb_each_other(tmp_path, loop):
     async def main():
         async with asyncio.TaskGroup() as group:

@@ -26,7 +26,7 @@ def worked_out(run, patience):
     return expected
 
 
-@pytest.mark.parametrize("kind", ["is", "serial"])
+@pytest.mark.parametrize("kind", ["is", pytest.param("serial", marks=pytest.mark.slow)])
 def test_the_learner_goes_back_exactly_when_the_episodes_say_so(live, kind):
     _, run = live(schedule={"kind": kind, "executors": 2}, **PROMOTING)
     told = [

@@ -3,6 +3,8 @@
 import pytest
 from command import Command
 
+from mlxe_async.cli import main
+
 GOOD = """\
 [stop]
 env_steps = 200
@@ -30,14 +32,25 @@ name = "a3c"
         ('run.dir="/proc/nothing"', 4, "no run folder can be made"),
     ],
 )
-def test_a_run_that_cannot_work_is_refused(tmp_path, override, code, said):
-    command = Command(tmp_path, GOOD, "--set", override)
+def test_a_run_that_cannot_work_is_refused(tmp_path, capsys, override, code, said):
+    file = tmp_path / "settings.toml"
+    file.write_text(GOOD)
+    runs = tmp_path / "runs"
+    assert main([str(file), "--set", f'run.dir="{runs}"', "--set", override]) == code
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+    assert not list(runs.glob("*/log.jsonl"))
+
+
+def test_the_command_says_so_by_its_exit_code(tmp_path):
+    command = Command(tmp_path, GOOD, "--set", 'task.env="CartPol-v1"')
     try:
         exit_code, _, error = command.wait()
     finally:
         command.close()
-    assert exit_code == code, error
-    assert said in error
+    assert exit_code == 2, error
+    assert "did you mean CartPole-v1" in error
     assert "Traceback" not in error
     assert not command.lines()
 

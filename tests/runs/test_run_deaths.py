@@ -56,7 +56,7 @@ def test_a_learner_that_is_killed_says_that_its_optimiser_starts_fresh_and_keeps
     balanced(run)
 
 
-@pytest.mark.parametrize("kind", ["serial", "is", "oa"])
+@pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("serial", "is")), "oa"])
 def test_a_nursery_that_is_killed_takes_all_with_it_and_all_come_back(live, kind):
     async def kill(run):
         await run.saw("weights", times=2)
