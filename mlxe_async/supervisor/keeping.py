@@ -153,9 +153,8 @@ class Keeper:
         facts["evaluator"], passed = self._evaluator.state()
         arrays |= {f"passed.{version}": flat for version, flat in passed.items()}
         kept = {int(version) for version in passed} | {crew.counters.version}
-        facts["publications"] = {
-            str(version): about for version, about in self._learner.publications.items() if version in kept
-        }
+        known = {str(version): crew.publications.get(version) for version in sorted(kept)}
+        facts["publications"] = {version: about for version, about in known.items() if about is not None}
         facts["saver"], best = self._saver.state()
         arrays |= best
         return facts, arrays

@@ -223,7 +223,6 @@ class ResumePoint:
             memorizer.restore(state["memorizer"], ingested)
         passed = {n.removeprefix("passed."): array for n, array in arrays.items() if n.startswith("passed.")}
         evaluator.restore(state["evaluator"], passed)
-        learner.publications.update({int(version): about for version, about in state["publications"].items()})
         learner.is_published = self.first_version == self.version
         return sum(int(arrays[f"executor-{index}.begun"].sum()) for index in gone)
 

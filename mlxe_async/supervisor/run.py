@@ -432,7 +432,7 @@ class Supervisor:
             )
 
     def _on_solved(self, version: int, flat: Array) -> None:
-        at = self._staff.learner.publications.get(version)
+        at = self._staff.crew.publications.get(version)
         if at is None:
             return
         self._solved_at = {"version": version, **at}

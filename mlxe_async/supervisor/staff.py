@@ -129,6 +129,9 @@ class Staff:
         """
         state, crew = point.state, self.crew
         crew.returns.update({int(version): returns for version, returns in state["returns"].items()})
+        for version, about in state["publications"].items():
+            crew.publications.note(int(version), about)
+            crew.publications.hold(int(version))
         if crew.alike:
             crew.excused.update(state["delivered"])
         self._started_before = point.restore_handles(

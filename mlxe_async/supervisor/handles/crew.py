@@ -9,6 +9,7 @@ import numpy as np
 
 from mlxe_async.supervisor.budget import Bell, Budget, Counters
 from mlxe_async.supervisor.crashes import Crashes
+from mlxe_async.supervisor.publications import Publications
 from mlxe_async.supervisor.recording import NoRecorder, Recorder
 from mlxe_async.supervisor.story import Story
 
@@ -36,6 +37,8 @@ class Crew:
     alike: bool
     recorder: Recorder = field(default_factory=NoRecorder)
     crashes: Crashes | None = None
+    publications: Publications = field(default_factory=Publications)
+    """How far the run was when each version was published."""
     returns: dict[int, list[float]] = field(default_factory=dict)
     """Returns of the episodes finished lately, by the version they were played under."""
     delivered: set[int] = field(default_factory=set)

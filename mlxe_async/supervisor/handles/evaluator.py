@@ -141,6 +141,7 @@ class EvaluatorHandle:
         self._tested.publish(flat)
         self._before[version] = (self._last_episode, self._last_version, self._last_steps)
         self._under_test[version] = flat
+        self._crew.publications.hold(version)
         self._last_episode, self._last_version = self._crew.counters.episodes, version
         self._last_steps = self._crew.counters.env_steps
         return version

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,6 @@ from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.recording import Ended, Learned, Published
 
 UPDATE_FAILURES_ALIKE = 3
-_PUBLICATIONS_KEPT = 4096
 
 
 class LearnerHandle:
@@ -38,7 +36,6 @@ class LearnerHandle:
         cpu_seconds: Callable[[], float],
     ) -> None:
         self.process = process
-        self.publications: OrderedDict[int, dict[str, Any]] = OrderedDict()
         self._crew, self._memorizer = crew, memorizer
         self._started, self._cpu_seconds = started, cpu_seconds
         self._failures, self._failure = 0, ""
@@ -124,7 +121,7 @@ class LearnerHandle:
         crew.counters.episodes_started = self._started()
         self.process.note_progress()
         crew.story.published(version, start_ns, seconds, norm)
-        self.publications[version] = {
+        about = {
             "episodes_started": crew.counters.episodes_started,
             "env_steps": crew.counters.env_steps,
             "updates": crew.counters.updates,
@@ -132,6 +129,5 @@ class LearnerHandle:
             "cpu_seconds": self._cpu_seconds(),
             "published_ns": start_ns + round(seconds * 1e9),
         }
-        while len(self.publications) > _PUBLICATIONS_KEPT:
-            self.publications.popitem(last=False)
+        crew.publications.note(version, about)
         crew.bell.ring()
