@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,7 @@ class Column:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row's entry."""
-        return int(np.dtype(self.dtype).itemsize * int(np.prod(self.shape, dtype=np.int64)))
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True)

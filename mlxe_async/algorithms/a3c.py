@@ -6,7 +6,7 @@ replayed rows are weighted by pi/mu of the stored behaviour, truncation bootstra
 
 What do I change to make ...
   another loss                `policy_loss`, `value_loss` or `entropy`: pure functions, added up in `_differentiate`.
-  another return              `derive`: each row's target as partial + coefficient * V(cut_obs). No code: returns.
+  another return              `derive_many`: each row's target as partial + coefficient * V(cut_obs). No code: returns.
   another correction          `_targets`; V-trace and clipped weights are settings: correction = "vtrace".
   another exploration         `exploration.mixture`: a distribution. No code: behaviour, epsilon and its clock, noisy.
   another scale of values     a case in `critics.Critic`, and its loss in `value_loss`. No code: value_scale.
@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import BaseModel, Field, model_validator
 
 from mlxe_async.algorithms.acting import SoftmaxActor, shown
-from mlxe_async.algorithms.bootstrapping import ReturnFields, partial_return
+from mlxe_async.algorithms.bootstrapping import DerivesTogether, ReturnFields, ends_of, partial_return, stored
 from mlxe_async.algorithms.critics import Critic, CriticFields, Scale
 from mlxe_async.algorithms.exploration import ExplorationFields
 from mlxe_async.algorithms.fields import ActorCriticFields, PriorityFields, StepFields
@@ -89,7 +89,7 @@ def entropy(log_probs: torch.Tensor) -> torch.Tensor:
     return -(log_probs.exp() * log_probs).sum(-1)
 
 
-class A3C(SoftmaxActor):
+class A3C(DerivesTogether, SoftmaxActor):
     """Acts by a softmax over the actor's outputs and learns by `batch` rows at a time from replay."""
 
     Settings: ClassVar[type[BaseModel]] = A3CSettings
@@ -123,15 +123,14 @@ class A3C(SoftmaxActor):
             self._rng = np.random.default_rng([seed, 1])
             self.set_weights(initial)
 
-    def derive(self, segment: Rows) -> Rows:
+    def derive_many(self, segments: Rows, lengths: Array) -> Rows:
         """Each row's target as partial + coefficient * V(cut_obs), so that it can be replayed alone."""
         if not self.derived_columns:
             return {}
-        s, ended, reward = self.settings, bool(segment["terminated"][-1]), self._scaled(segment["reward"])
-        seen = flat_observations(segment["obs"], self.spaces)
-        split = partial_return(s, reward, ended, bool(segment["truncated"][-1]), seen, self.spaces.limits)
-        known = {"partial": split.partial.astype(np.float32), "coefficient": split.coefficient.astype(np.float32)}
-        return known | {"cut_obs": segment["next_obs"][split.cut]}
+        reward, ends = self._scaled(segments["reward"]), ends_of(segments, lengths)
+        seen = flat_observations(segments["obs"], self.spaces)
+        split = partial_return(self.settings, reward, lengths, ends, seen, self.spaces.limits)
+        return stored(split, segments["next_obs"])
 
     def _scaled(self, reward: Array) -> Array:
         s = self.settings

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
+from mlxe_async.algorithms.interface import Rows
 from mlxe_async.maths import returns
 from mlxe_async.rows import Array
 
@@ -27,32 +28,61 @@ class ReturnFields(BaseModel):
     faithful_truncation: bool = Field(False, description="true: truncation ends the world, to reproduce MLxE's error.")
 
 
+class DerivesTogether:
+    """`interface.Algorithm.derive` by way of `interface.DerivesMany.derive_many`."""
+
+    def derive_many(self, segments: Rows, lengths: Array) -> Rows:
+        """The derived columns (N, ...) of closed segments (S,), one after the other."""
+        raise NotImplementedError
+
+    def derive(self, segment: Rows) -> Rows:
+        """The derived columns (L, ...) of a closed segment."""
+        return self.derive_many(segment, np.array([len(segment["reward"])]))
+
+
+def ends_of(segments: Rows, lengths: Array) -> tuple[Array, Array]:
+    """Whether segments of these lengths (S,), one after the other, end with a terminated and a truncated row (S,)."""
+    last = np.cumsum(lengths) - 1
+    return segments["terminated"][last].astype(bool), segments["truncated"][last].astype(bool)
+
+
+def stored(split: returns.PartialReturn, next_obs: Array) -> Rows:
+    """The columns `partial`, `coefficient` (N,) and `cut_obs` (N, ...) of returns of rows with these `next_obs`."""
+    known = {"partial": split.partial.astype(np.float32), "coefficient": split.coefficient.astype(np.float32)}
+    return known | {"cut_obs": next_obs.take(split.cut, axis=0)}
+
+
 def partial_return(
     fields: ReturnFields,
     reward: Array,
-    terminated: bool,
-    truncated: bool,
+    lengths: Array,
+    ends: tuple[Array, Array],
     obs: Array,
     limits: Sequence[float | None] | None,
 ) -> returns.PartialReturn:
-    """Targets partial + coefficient * V(next_obs[cut]) of a segment (L,).
+    """Targets partial + coefficient * V(next_obs[cut]) of segments (S,) of N rows together, one after the other.
 
     Args:
         fields: how to count.
-        reward: rewards (L,).
-        terminated: whether the world ended with the last row.
-        truncated: whether the episode was cut there.
-        obs: observations (L, O), flattened.
+        reward: rewards (N,).
+        lengths: rows of each segment (S,).
+        ends: whether the world ended with the last row, and whether the episode was cut there, each (S,).
+        obs: observations (N, O), flattened.
         limits: what the task declares as failure, for `returns = "state"`.
     """
+    terminated, truncated = ends
     if fields.returns == "steps_to_end":
-        split = returns.steps_to_end(reward, terminated)
+        split = returns.in_turn(
+            lambda some, k: returns.steps_to_end(reward[some], bool(terminated[k])), reward, lengths
+        )
     elif fields.returns == "state":
         discount = returns.state_discount(obs, limits or (), fields.discount_low, fields.discount)
-        split = returns.by_state(reward, terminated, discount)
+        split = returns.in_turn(
+            lambda some, k: returns.by_state(reward[some], bool(terminated[k]), discount[some]), reward, lengths
+        )
     else:
-        split = returns.n_step(reward, terminated, fields.discount, fields.n_step)
-    if truncated and fields.faithful_truncation:
-        reaches_end = split.cut == len(reward) - 1
-        split = split._replace(coefficient=np.where(reaches_end, 0.0, split.coefficient))
+        split = returns.n_step_many(reward, lengths, terminated, fields.discount, fields.n_step)
+    if fields.faithful_truncation and truncated.any():
+        reaches_end = split.cut == np.repeat(np.cumsum(lengths) - 1, lengths)
+        split = split._replace(coefficient=np.where(reaches_end & truncated.repeat(lengths), 0.0, split.coefficient))
     return split

@@ -9,7 +9,7 @@ fits them evenly whether failure is near or far. The stored log-probability is t
 
 What do I change to make ...
   DQN as published            no code: double = false, n_step = 1, layer_norm = false.
-  another loss or target      `q_loss`, `td_target`, pure functions; what they need of later rows is made in `derive`.
+  another loss or target      `q_loss`, `td_target`, pure functions; what they need of later rows: `derive_many`.
   prioritised replay          `priorities = Priorities("td", ...)`, and `update` returns |error| + 0.01 per row.
   softmax exploration         no code: behaviour = "softmax", temperature. Others: a case in `exploration.mixture`.
   a slow moving target        no code: target_every = 1, target_rate = 0.005.
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
+from mlxe_async.algorithms.bootstrapping import DerivesTogether, ends_of, stored
 from mlxe_async.algorithms.exploration import mixture
 from mlxe_async.algorithms.fields import ValueNetworkFields
 from mlxe_async.algorithms.interface import STAYS, ActingClock, Clock, Metrics, Priorities, Rows, flat_observations
@@ -97,7 +98,7 @@ def td_target(
     return partial + coefficient * next_q.gather(-1, best)[:, 0]
 
 
-class DQN(Resumes):
+class DQN(DerivesTogether, Resumes):
     """Acts by its values, mostly greedily, and learns them by `batch` rows at a time."""
 
     Settings: ClassVar[type[BaseModel]] = DQNSettings
@@ -178,15 +179,14 @@ class DQN(Resumes):
 
     # -- memorizing: numpy alone --
 
-    def derive(self, segment: Rows) -> Rows:
+    def derive_many(self, segments: Rows, lengths: Array) -> Rows:
         """Each row's target as partial + coefficient * Q'(cut_obs), so that it can be replayed alone."""
-        s, ended = self.settings, bool(segment["terminated"][-1])
-        reward = segment["reward"] * s.return_scale
+        s, (ended, _) = self.settings, ends_of(segments, lengths)
+        reward = segments["reward"] * s.return_scale
         if s.value_scale == "survival":  # the sum of (1 - discount) discount^i over T steps is 1 - discount^T
             reward = np.full(reward.shape, 1 - s.discount)
-        split = returns.n_step(reward, ended, s.discount, s.n_step)
-        known = {"partial": split.partial.astype(np.float32), "coefficient": split.coefficient.astype(np.float32)}
-        return known | {"cut_obs": segment["next_obs"][split.cut]}
+        split = returns.n_step_many(reward, lengths, ended, s.discount, s.n_step)
+        return stored(split, segments["next_obs"])
 
     def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:
         """`min_updates` per new segment, or one per `train_every` new rows, remainders kept; from `start_rows` on."""

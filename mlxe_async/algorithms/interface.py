@@ -204,6 +204,19 @@ class Resumable(Protocol):
         ...
 
 
+class DerivesMany(Protocol):
+    """What makes taking rows in cheap, beside the verbs of all: many environments close many segments at a time."""
+
+    def derive_many(self, segments: Rows, lengths: Array) -> Rows:
+        """What `derive` returns, of several segments at once: the same numbers, to the last bit.
+
+        Args:
+            segments: the rows (N, ...) of closed segments, one segment after the other.
+            lengths: rows of each segment (S,), with sum N.
+        """
+        ...
+
+
 class Compilable(Protocol):
     """What `[learner] compile` asks of an algorithm beside the verbs of all; of an object with `learns=True`."""
 

@@ -205,6 +205,7 @@ class PhaseEvent(Event):
     lag_max: Annotated[int | None, "Largest policy lag."] = None
     dropped_rows: Annotated[int, "Rows left out because they were too old."] = 0
     waits: Annotated[dict[str, float], "Seconds spent waiting, by what was waited for."] = field(default_factory=dict)
+    ingest_seconds: Annotated[float, "Seconds in which rows were taken in before it (memorize)."] = 0.0
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ this form a row can be learned from alone, with a value that is always the newes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Doubles = NDArray[np.float64]
+_FEW = 32
 
 
 class PartialReturn(NamedTuple):
@@ -46,6 +47,65 @@ def n_step(reward: NDArray[np.floating], terminated: bool, discount: float, n: i
     return PartialReturn(partial, coefficient, cut)
 
 
+def n_step_many(
+    reward: NDArray[np.floating],
+    lengths: NDArray[np.integer],
+    terminated: NDArray[np.bool_],
+    discount: float,
+    n: int,
+) -> PartialReturn:
+    """`n_step` of several segments, one after the other: the same numbers, to the last bit.
+
+    Args:
+        reward: rewards (N,) of all segments.
+        lengths: rows of each segment (S,), at least 1, with sum N.
+        terminated: whether the world ended with the last row of each (S,).
+        discount: factor per step, 0 to 1.
+        n: largest number of rewards summed, at least 1.
+
+    Returns:
+        As `n_step`, all (N,); `cut` counts the rows of all segments.
+    """
+    if len(lengths) < min(n, int(lengths.max(initial=0))) > _FEW:  # the sums are longer than there are segments
+        return in_turn(lambda piece, k: n_step(reward[piece], bool(terminated[k]), discount, n), reward, lengths)
+    _length(reward)
+    if n < 1:
+        raise ValueError(f"n_step: n must be at least 1, got {n}")
+    rows, end = np.arange(len(reward)), np.repeat(np.cumsum(lengths), lengths)
+    count = np.minimum(n, end - rows)
+    horizon = int(count.max())
+    powers = discount ** np.arange(horizon + 1)
+    # In the order in which one sum after the other would be made.
+    partial = np.zeros(len(reward))
+    known = np.asarray(reward, np.float64)
+    for i in range(horizon):
+        some = slice(None) if not i else rows[count > i]
+        partial[some] += known[i:][some] * powers[i]
+    cut = rows + count - 1
+    coefficient = np.where(np.repeat(terminated, lengths) & (cut == end - 1), 0.0, powers[count])
+    return PartialReturn(partial, coefficient, cut)
+
+
+def in_turn(
+    returns: Callable[[slice, int], PartialReturn], reward: NDArray[np.floating], lengths: NDArray[np.integer]
+) -> PartialReturn:
+    """Returns (N,) of several segments, made one after the other.
+
+    Args:
+        returns: of the rows of a segment, and which one it is.
+        reward: rewards (N,) of all segments.
+        lengths: rows of each segment (S,), with sum N.
+    """
+    split = PartialReturn(np.empty(len(reward)), np.empty(len(reward)), np.empty(len(reward), np.int64))
+    start = 0
+    for k, length in enumerate(lengths.tolist()):
+        piece = slice(start, start + length)
+        split.partial[piece], split.coefficient[piece], split.cut[piece] = returns(piece, k)
+        split.cut[piece] += start
+        start += length
+    return split
+
+
 def steps_to_end_discount(steps_left: NDArray[np.integer]) -> Doubles:
     """MLxE's discount for a row with `steps_left` >= 1 rows after it: clip(0.7983 + 0.0379 ln k, 0.5, 0.99).
 
@@ -67,8 +127,9 @@ def steps_to_end(reward: NDArray[np.floating], terminated: bool) -> PartialRetur
     discount[:-1] = steps_to_end_discount(np.arange(length - 1, 0, -1))
     partial = np.zeros(length)
     following = 0.0
-    for t in reversed(range(length)):
-        following = reward[t] + discount[t] * following
+    steps = zip(reward.tolist(), discount.tolist(), strict=True)  # Python's own numbers are cheaper one by one
+    for t, (gained, factor) in reversed(list(enumerate(steps))):
+        following = gained + factor * following
         partial[t] = following
     return PartialReturn(partial, np.zeros(length), np.full(length, length - 1))
 
@@ -116,9 +177,10 @@ def by_state(reward: NDArray[np.floating], terminated: bool, discount: NDArray[n
         raise ValueError(f"by_state: expected a discount for each row {reward.shape}, got {discount.shape}")
     partial, coefficient = np.zeros(length), np.zeros(length)
     following, remaining = 0.0, 0.0 if terminated else 1.0
-    for t in reversed(range(length)):
-        following = reward[t] + (discount[t] * following if t + 1 < length else 0.0)
-        remaining = discount[t] * remaining
+    steps = zip(reward.tolist(), discount.tolist(), strict=True)  # Python's own numbers are cheaper one by one
+    for t, (gained, factor) in reversed(list(enumerate(steps))):
+        following = gained + (factor * following if t + 1 < length else 0.0)
+        remaining = factor * remaining
         partial[t], coefficient[t] = following, remaining
     return PartialReturn(partial, coefficient, np.full(length, length - 1))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxe_async.rows import Array, RowLayout
+from mlxe_async.rows import Array, Column, RowLayout
 
 WORD = 8
 
@@ -20,10 +20,12 @@ class PackedRows:
 
     def __init__(self, layout: RowLayout) -> None:
         ordered = sorted(layout.columns, key=lambda column: -np.dtype(column.dtype).itemsize)
-        self._columns, offset = [], 0
+        self._columns: list[tuple[Column, slice]] = []
+        offset = 0
         for column in ordered:
-            self._columns.append((column, offset))
-            offset += column.row_bytes
+            end = offset + column.row_bytes
+            self._columns.append((column, slice(offset, end)))
+            offset = end
         self.words = max(1, -(-offset // WORD))
 
     @property
@@ -43,8 +45,6 @@ class PackedRows:
         """Columns by name, (..., *shape), as views on rows of words (..., words)."""
         base = rows.view(np.uint8)
         return {
-            column.name: base[..., offset : offset + column.row_bytes]
-            .view(column.dtype)
-            .reshape((*rows.shape[:-1], *column.shape))
-            for column, offset in self._columns
+            column.name: base[..., where].view(column.dtype).reshape((*rows.shape[:-1], *column.shape))
+            for column, where in self._columns
         }

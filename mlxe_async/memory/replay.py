@@ -21,7 +21,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,15 +30,22 @@ from mlxe_async.memory.drawing import draw_evenly, draw_shares, spread
 from mlxe_async.memory.frames import FrameRing, oldest_frame
 from mlxe_async.memory.gathering import Gatherer
 from mlxe_async.memory.shape import LANE_WORDS, PLAN_SLOTS, REFERENCE, STREAM_WORDS, WHOLE_WORDS, ReplayShape
+from mlxe_async.memory.stretches import Counters, Stretches, arrived, by_environment, compact, inside
 from mlxe_async.memory.sum_tree import SumTree
 from mlxe_async.rows import Array
 
-__all__ = ["Derive", "Ingested", "ReplayMemory", "ReplayShape"]
+__all__ = ["Derive", "DeriveMany", "Ingested", "ReplayMemory", "ReplayShape"]
 
 Derive = Callable[[dict[str, Array]], dict[str, Array]]
+"""Derived columns (L, ...) of the rows of a closed stretch."""
+DeriveMany = Callable[[dict[str, Array], Array], dict[str, Array]]
+"""Derived columns (N, ...) of several closed stretches, one after the other, and the rows of each (S,)."""
 
 _SEGMENTS, _PLANS, _PHASES, _PHASE_SEGMENTS, _PHASE_ROWS, _OWED, _LARGEST = range(1, len(WHOLE_WORDS))
 _AT_ONCE = 1 << 16
+_BYTES_AT_ONCE = 1 << 24
+# Rows of more words are put into the ring column by column: putting them together first would be one copy more.
+_PACKED_WORDS = 128
 
 
 @dataclass
@@ -48,6 +55,24 @@ class Ingested:
     rows: int = 0
     segments: int = 0
     dropped: int = 0
+
+
+class _Deriving(NamedTuple):
+    """How derived columns are made."""
+
+    derive: Derive
+    many: DeriveMany | None
+
+    def __call__(self, segments: dict[str, Array], lengths: Array) -> dict[str, Array]:
+        """Derived columns (N, ...) of stretches of these lengths (S,)."""
+        if self.many is not None:
+            return self.many(segments, lengths)
+        if len(lengths) == 1:
+            return self.derive(segments)
+        ends = np.cumsum(lengths).tolist()
+        pieces = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        answers = [self.derive({name: column[piece] for name, column in segments.items()}) for piece in pieces]
+        return {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
 
 
 class ReplayMemory:
@@ -72,6 +97,9 @@ class ReplayMemory:
         self._exponent: float | None = None
         self.mended = 0
         "Priorities that were no priorities and were replaced, by this keeper."
+        self._ring_rows = shape.payload.rows(buffer, shape.capacity, shape.offset("ring"))
+        # Frames are laid out one stretch after the other: each depends on what became of the one before.
+        self._together = 0 if shape.frames else max(1, min(_AT_ONCE, _BYTES_AT_ONCE // self._ring_rows.strides[0]))
         self._plain = tuple(c["name"] for c in shape.columns + shape.derived if c["name"] not in shape.stacked)
         self.reload()
 
@@ -114,7 +142,15 @@ class ReplayMemory:
         return 1
 
     def ingest(
-        self, lane: int, sequence: int, epoch: int, rows: Mapping[str, Array], derive: Derive, *, drop_open: bool
+        self,
+        lane: int,
+        sequence: int,
+        epoch: int,
+        rows: Mapping[str, Array],
+        derive: Derive,
+        *,
+        drop_open: bool,
+        derive_many: DeriveMany | None = None,
     ) -> Ingested:
         """Take in one block: rows (n, ...) of one lane in time order.
 
@@ -125,31 +161,29 @@ class ReplayMemory:
             rows: the block's columns.
             derive: computes the derived columns from the rows of a closed stretch.
             drop_open: at a new epoch, forget the open stretch (it will be generated again) instead of closing it.
+            derive_many: does what `derive` does, the same to the last bit, for several stretches at once.
         """
         done = Ingested()
         if sequence != self.position(lane):
             return done
-        streams = range(lane * self.shape.envs, (lane + 1) * self.shape.envs)
+        deriving = _Deriving(derive, derive_many)
         if epoch != int(self._epoch[lane]):
-            for stream in streams:
-                if drop_open:
-                    done.dropped += int(self._staged[stream] - self._opened[stream])
-                    self._opened[stream] = self._staged[stream]
-                else:
-                    done.segments += self._close(stream, derive)
+            if drop_open:
+                streams = slice(lane * self.shape.envs, (lane + 1) * self.shape.envs)
+                done.dropped += int((self._staged[streams] - self._opened[streams]).sum())
+                self._opened[streams] = self._staged[streams]
+            else:
+                done.segments += self._close_lane(lane, deriving)
             self._epoch[lane] = epoch
         done.rows = len(rows["env"])
-        for env, stream in enumerate(streams):
-            mine = np.flatnonzero(rows["env"] == env) if self.shape.envs > 1 else np.arange(done.rows)
-            done.segments += self._stage(stream, rows, mine, derive)
+        if done.rows:
+            done.segments += self._complete(self._stage(lane, rows), deriving)
         self._advance(lane, sequence, done)
         return done
 
-    def set_aside(self, lane: int, sequence: int, derive: Derive) -> None:
+    def set_aside(self, lane: int, sequence: int, derive: Derive, *, derive_many: DeriveMany | None = None) -> None:
         """Record that a block failed its checks and is passed over; the open stretches of its lane end before it."""
-        done = Ingested()
-        for stream in range(lane * self.shape.envs, (lane + 1) * self.shape.envs):
-            done.segments += self._close(stream, derive)
+        done = Ingested(segments=self._close_lane(lane, _Deriving(derive, derive_many)))
         self._corrupt[lane] += 1
         self._advance(lane, sequence, done)
 
@@ -160,66 +194,114 @@ class ReplayMemory:
         self._whole[_SEGMENTS] += done.segments
         self._committed.store(self._state)
 
-    def _stage(self, stream: int, rows: Mapping[str, Array], mine: Array, derive: Derive) -> int:
-        """Append the rows `mine` of a block to a stream's staging area, closing stretches on the way."""
-        if len(mine) == 0:
-            return 0
-        episode, step = rows["episode"][mine].astype(np.int64), rows["step"][mine].astype(np.int64)
-        before_episode = np.concatenate(([self._last_episode[stream]], episode[:-1]))
-        before_step = np.concatenate(([self._last_step[stream]], step[:-1]))
-        follows = (episode == before_episode) & (step == before_step + 1)
-        ends = (rows["terminated"][mine] | rows["truncated"][mine] | rows["cut"][mine]).astype(bool)
-        # A stretch is closed after a row that ends it, and before a row that does not follow on.
-        borders = np.flatnonzero(ends) + 1
-        gaps = np.flatnonzero(~follows)
-        closed, start = 0, 0
-        for border in np.unique(np.concatenate((borders, gaps, [len(mine)]))):
-            if border > start:
-                piece = mine[start:border]
-                where = (
-                    stream * self._staging_rows + (self._staged[stream] + np.arange(len(piece))) % self._staging_rows
-                )
-                for name, column in self._staging.items():
-                    column[where] = rows[name][piece]
-                self._staged[stream] += len(piece)
-            if border < len(mine) or ends[-1]:
-                closed += self._close(stream, derive)
-            start = int(border)
-        self._last_episode[stream], self._last_step[stream] = episode[-1], step[-1]
-        return closed
+    def _stage(self, lane: int, rows: Mapping[str, Array]) -> Stretches:
+        """Append the rows (n, ...) of a block, n > 0, to their streams' staging areas; tells what they close."""
+        envs, order = self.shape.envs, None
+        if envs == 1:
+            stream = np.full(len(rows["env"]), lane)
+        else:
+            order = by_environment(rows["env"], envs)
+            if not len(order):
+                return Stretches(order, order, order)
+            stream = lane * envs + rows["env"][order].astype(np.int64)
+        ends = (rows["terminated"] | rows["truncated"] | rows["cut"]).astype(bool)
+        episode, step = rows["episode"].astype(np.int64), rows["step"].astype(np.int64)
+        if order is not None:
+            ends, episode, step = ends[order], episode[order], step[order]
+        counters = Counters(self._staged, self._opened, self._last_episode, self._last_step)
+        new = arrived(stream, order, episode, step, ends, counters)
+        # Of all stretches the last rows are still there, `keep_rows` of them: so wide is the staging area.
+        where = stream * self._staging_rows + new.number % self._staging_rows
+        there = compact(where) if envs == 1 else where
+        for name, column in self._staging.items():
+            column[there] = rows[name] if order is None else rows[name].take(order, axis=0)
+        self._staged[new.streams] = new.number[new.last] + 1
+        self._last_episode[new.streams], self._last_step[new.streams] = episode[new.last], step[new.last]
+        self._opened[new.stretches.stream] = new.stretches.end
+        return new.stretches
 
-    def _close(self, stream: int, derive: Derive) -> int:
-        """Complete the open stretch and move its last rows into the ring. Returns 1, or 0 when nothing was open."""
-        length = int(self._staged[stream] - self._opened[stream])
-        self._opened[stream] = self._staged[stream]
-        if length == 0:
-            return 0
-        kept = min(length, self.shape.keep_rows, self.shape.stream_rows)
-        first, head = int(self._staged[stream]) - kept, int(self._head[stream])
-        where = stream * self._staging_rows + np.arange(first, first + kept) % self._staging_rows
-        segment = {name: column[where] for name, column in self._staging.items()}
-        segment.update(derive(segment))
-        ring, size = self._ring, self.shape.stream_rows
-        to = stream * size + (head + np.arange(kept)) % size
+    def _close_lane(self, lane: int, deriving: _Deriving) -> int:
+        """Close what is open in all streams of a lane. Returns how many stretches that were."""
+        streams = np.arange(lane * self.shape.envs, (lane + 1) * self.shape.envs)
+        length = self._staged[streams] - self._opened[streams]
+        streams, length = streams[length > 0], length[length > 0]
+        self._opened[streams] = self._staged[streams]
+        return self._complete(Stretches(streams, self._staged[streams], length), deriving)
+
+    def _complete(self, closed: Stretches, deriving: _Deriving) -> int:
+        """Complete closed stretches and move their last rows into the ring. Returns how many these are."""
+        kept = np.minimum(closed.length, min(self.shape.keep_rows, self.shape.stream_rows))
+        until, start = np.cumsum(kept), 0
+        while start < len(kept):
+            most = self._together + (int(until[start - 1]) if start else 0)
+            stop = max(start + 1, int(until.searchsorted(most, side="right")))
+            some = slice(start, stop)
+            self._keep(closed.stream[some], closed.end[some] - kept[some], kept[some], deriving)
+            start = stop
+        return len(kept)
+
+    def _keep(self, stream: Array, first: Array, kept: Array, deriving: _Deriving) -> None:
+        """Complete stretches (S,), `kept` rows each from row `first` of their streams on, and put them in."""
+        which, ahead = inside(kept)
+        size, wide, count = self.shape.stream_rows, self._staging_rows, len(which)
+        segments = self._gathered(stream * wide, first % wide, which, ahead)
+        segments |= deriving(segments, kept)
+        head = self._heads(stream, kept)
+        to = (head % size)[which] + ahead
+        to -= np.where(to >= size, size, 0)
+        to += (stream * size)[which]
+        ring = self._ring
         ring["stamp"][to] = 0
-        columns, lost = {name: segment[name] for name in self._plain}, 0
+        columns, lost = {name: segments[name] for name in self._plain}, 0
         if self._frames is not None:
-            stacks = {name: segment[name] for name in self.shape.stacked}
-            references, lost = self._store_frames(self._frames, stream, first, stacks)
+            stacks = {name: segments[name] for name in self.shape.stacked}
+            references, lost = self._store_frames(self._frames, int(stream[0]), int(first[0]), stacks)
             columns |= references
-        for name, column in columns.items():
-            ring[name][to] = column
-        ring["left"][to] = np.arange(kept, 0, -1)
-        ring["born"][to] = int(self._whole[_PHASES]) + 1
-        ring["priority"][to] = self._largest
-        stamps = int(self._whole[0]) + 1 + np.arange(kept)
+        left, stamps = kept[which] - ahead, int(self._whole[0]) + 1 + np.arange(count)
+        self._head[stream] = head + kept
+        self._whole[0] += count
+        if len(kept) > 1:
+            is_kept = head[which] + ahead >= (self._head[stream] - size)[which]
+            if not is_kept.all():  # more came of a stream than its part of the ring holds
+                to, left, stamps = to[is_kept], left[is_kept], stamps[is_kept]
+                columns = {name: column[is_kept] for name, column in columns.items()}
+        there = compact(to) if len(kept) == 1 else to
+        self._write(there, columns)
+        ring["left"][there] = left
+        ring["born"][there] = int(self._whole[_PHASES]) + 1
+        ring["priority"][there] = self._largest
         stamps[:lost] = ring["priority"][to[:lost]] = 0
         if self._tree is not None:
-            self._tree.set(to, self._weights_of(ring["priority"][to]))
-        ring["stamp"][to] = stamps
-        self._whole[0] += kept
-        self._head[stream] += kept
-        return 1
+            self._tree.set(to, self._weights_of(ring["priority"][there]))
+        ring["stamp"][there] = stamps
+
+    def _gathered(self, base: Array, first: Array, which: Array, ahead: Array) -> dict[str, Array]:
+        """Copies of the staged rows (N, ...) that come `ahead` of the first of stretches (S,), which may turn round."""
+        where = first[which] + ahead
+        where -= np.where(where >= self._staging_rows, self._staging_rows, 0)
+        where += base[which]
+        there = compact(where) if len(first) == 1 else where
+        if isinstance(there, slice):
+            return {name: column[there].copy() for name, column in self._staging.items()}
+        return {name: column.take(there, axis=0) for name, column in self._staging.items()}
+
+    def _heads(self, stream: Array, kept: Array) -> Array:
+        """How many rows were in the streams (S,), ascending, before each of the stretches with `kept` rows (S,)."""
+        if len(stream) == 1:
+            return np.asarray(self._head[stream])
+        before = np.cumsum(kept) - kept
+        return np.asarray(self._head[stream] + before - before[stream.searchsorted(stream)])
+
+    def _write(self, to: Array | slice, columns: Mapping[str, Array]) -> None:
+        """Put columns (N, ...) of all names into these rows (N,) of the ring, which have no stamp now."""
+        if isinstance(to, slice) or self._ring_rows.shape[1] > _PACKED_WORDS:
+            for name, column in columns.items():
+                self._ring[name][to] = column
+            return
+        packed = np.zeros((len(to), self._ring_rows.shape[1]), np.uint64)
+        for name, view in self.shape.payload.views(packed).items():
+            view[...] = columns[name]
+        self._ring_rows[to] = packed
 
     def _store_frames(
         self, frames: FrameRing, stream: int, first: int, stacks: Mapping[str, Array]

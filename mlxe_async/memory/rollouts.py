@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.memory.committed import Committed, part_views
-from mlxe_async.memory.replay import Derive, Ingested
+from mlxe_async.memory.replay import Derive, DeriveMany, Ingested
 from mlxe_async.rows import Array, RowLayout
 
 _SLOT_WORDS = ("status", "rows", "order", "lane")
@@ -135,6 +135,7 @@ class RolloutMemory:
         derive: Derive,  # noqa: ARG002 - the same verb as the replay memory's; rollouts derive nothing on the way in
         *,
         drop_open: bool,  # noqa: ARG002 - half a rollout is of no use to anybody and is always dropped
+        derive_many: DeriveMany | None = None,  # noqa: ARG002 - as `derive`
     ) -> Ingested:
         """Take in one block of a rollout: rows (n, ...) in time order; `last` marks the rollout's final row.
 
@@ -166,7 +167,14 @@ class RolloutMemory:
         self._advance(lane, sequence, done)
         return done
 
-    def set_aside(self, lane: int, sequence: int, derive: Derive) -> None:  # noqa: ARG002 - same verb as replay's
+    def set_aside(
+        self,
+        lane: int,
+        sequence: int,
+        derive: Derive,  # noqa: ARG002 - same verb as replay's
+        *,
+        derive_many: DeriveMany | None = None,  # noqa: ARG002 - same verb as replay's
+    ) -> None:
         """Record that a block failed its checks and is passed over, and with it the rollout it belonged to."""
         done = Ingested(dropped=self._abandon(lane))
         self._lane["corrupt"][lane] += 1

@@ -8,7 +8,7 @@ are drawn by the probabilities that come of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -103,6 +103,16 @@ def check_priorities(algorithm: Any) -> None:
         raise ValueError(f"priorities: {' and '.join(judged)} need an algorithm with the verb appraise")
 
 
+def derives_many(algorithm: Any) -> Callable[[Any, Array], Any] | None:
+    """The verb `derive_many` of an algorithm; None where it has none, or where what overrides `derive` does not."""
+    for members in (getattr(algorithm, "__dict__", {}), *map(vars, type(algorithm).__mro__)):
+        if "derive_many" in members:
+            return algorithm.derive_many  # type: ignore[no-any-return]
+        if "derive" in members:
+            return None
+    return None
+
+
 class Memorizer:
     """Keeps a memory for one learner.
 
@@ -135,8 +145,10 @@ class Memorizer:
         self._weights, self._version = weights, 0
         self._flat = np.zeros(sum(int(np.prod(shape)) for _, shape in algorithm.parameters), dtype=np.float32)
         self._share: tuple[tuple[int, int], Array] | None = None
+        self._between_s = 0.0
         self.plan = plan
         self.algorithm = algorithm
+        self._derive_many = derives_many(algorithm)
         self.memory = memory
         self._lanes = lanes
         self._block = bytearray(layout.nbytes(plan.chunk_rows))
@@ -157,6 +169,7 @@ class Memorizer:
             the blocks that failed their checks: `{"lane", "sequence", "detail"}` each.
         """
         total: dict[str, Any] = {"rows": 0, "segments": 0, "dropped": 0, "corrupt": []}
+        began_s = time.monotonic()
         for index, lane in enumerate(self._lanes):
             # What is committed while we read waits for the next call: one busy executor must not keep us here.
             for _ in range(lane.backlog()):
@@ -166,7 +179,7 @@ class Memorizer:
                 try:
                     block = lane.read(self._block)
                 except CorruptRecord as error:
-                    self.memory.set_aside(index, sequence, self.algorithm.derive)
+                    self.memory.set_aside(index, sequence, self.algorithm.derive, derive_many=self._derive_many)
                     lane.release(lane.skip())
                     total["corrupt"].append({"lane": index, "sequence": sequence, "detail": str(error)})
                     continue
@@ -174,12 +187,19 @@ class Memorizer:
                     break
                 rows = {name: column[: block.count] for name, column in self._rows.items()}
                 done = self.memory.ingest(
-                    index, block.sequence, block.epoch, rows, self.algorithm.derive, drop_open=self.plan.redo
+                    index,
+                    block.sequence,
+                    block.epoch,
+                    rows,
+                    self.algorithm.derive,
+                    drop_open=self.plan.redo,
+                    derive_many=self._derive_many,
                 )
                 lane.release(block.sequence)
                 total["rows"] += done.rows
                 total["segments"] += done.segments
                 total["dropped"] += done.dropped
+        self._between_s += time.monotonic() - began_s
         total["positions"] = [self.memory.position(index) for index in range(len(self._lanes))]
         return total
 
@@ -255,12 +275,15 @@ class Memorizer:
 
         Returns:
             The plan's address for `Learner.learn`, with `ingested` (as from `ingest`), `owed`, `held`, `start_ns`,
-            `seconds`. Its `updates` is 0 when nothing is to be learned now.
+            `seconds`, and `ingest_seconds`, which `ingest` alone took since the plan before. Its `updates` is 0 when
+            nothing is to be learned now.
         """
         start_ns = time.monotonic_ns()
+        between_s = self._between_s
         late = self.memory.settle(settle) if settle and settle.get("updates") else 0
         ingested = self.ingest(upto=upto)
         plan = self._draw_rollouts() if self.memory.kind == "rollouts" else self._draw_batches(most_updates)
+        self._between_s = 0.0
         return {
             **plan,
             "ingested": ingested,
@@ -269,6 +292,7 @@ class Memorizer:
             "late_priorities": late,
             "mended_priorities": getattr(self.memory, "mended", 0),
             "start_ns": start_ns,
+            "ingest_seconds": between_s,
             "seconds": (time.monotonic_ns() - start_ns) / 1e9,
         }
 

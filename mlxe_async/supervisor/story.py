@@ -80,7 +80,7 @@ class Story:
 
     def memorized(self, plan: dict[str, Any], rows: int) -> None:
         """The memorizer drew a plan; it has taken in `rows` rows since the last one."""
-        self.busy["memorizer"] += plan["seconds"]
+        self.busy["memorizer"] += plan["seconds"] + plan["ingest_seconds"]
         self._emit(
             events.PhaseEvent(
                 phase="memorize",
@@ -88,6 +88,7 @@ class Story:
                 seconds=plan["seconds"],
                 version=self._counters.version,
                 rows=rows,
+                ingest_seconds=plan["ingest_seconds"],
             ),
             "memorizer",
         )

@@ -17,6 +17,9 @@ limit        copying as many rows of as many bytes from random places of an arra
              for each twice, 16,384 rows at a time, the places known beforehand: what the machine's memory allows.
 share        uniform, as a share of that limit: if it rises with the size, what grows is the machine's own cost of
              reaching memory beyond its caches.
+taken in     blocks of 2048 rows become rows of the memory, by DQN's `derive_many`, as a memorizer does it: from one
+             environment, and from 256 side by side, whose episodes last 20 or 500 steps, or 32, as where a rollout's
+             end cuts them. In microseconds of CPU time per row.
 frames       samples of four 84 x 84 frames before and after a step (28 KB each), each frame stored once; the limit is
              copying five frames in a row from random places.
 
@@ -44,12 +47,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from memory_frames import SIDE, STACK, own_memory
 
+from mlxe_async.algorithms.dqn import DQN
 from mlxe_async.memory.replay import ReplayMemory, ReplayShape
 from mlxe_async.rows import Column, RowLayout, Spaces, standard_columns
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "peers" / "scripts"
-BATCH, PLAN = 256, 64
+BATCH, PLAN, BLOCK = 256, 64, 2048
 PRIORITIES = np.random.default_rng(3).random((64, BATCH)) + 0.01
 FRAMES, FRAME_BATCHES = 20_000, (32, 256)
 PEERS = ("mlxe_async", "tianshou", "cpprb")
@@ -83,6 +87,42 @@ def prioritised(memory: ReplayMemory, updates: int, *, gathers: bool = True) -> 
             memory.gather(plan, k, reuse=True)
         memory.note_priorities(plan, k, everywhere, PRIORITIES[k % len(PRIORITIES)])
     memory.settle(plan)
+
+
+def taking_in(envs: int, length: int) -> Callable[[], None]:
+    """Take in one block after the other, of so many environments and episodes of so many steps."""
+    spaces, rng = Spaces((4,), actions=2), np.random.default_rng(4)
+    algorithm = DQN(DQN.Settings(), spaces, seed=0, learns=False)
+    layout, derived = RowLayout(standard_columns(spaces)), RowLayout(algorithm.derived_columns)
+    capacity = max(BLOCK * 64 // envs, 1)
+    shape = ReplayShape(
+        1,
+        envs,
+        capacity,
+        min(capacity, 500),
+        BLOCK,
+        BATCH,
+        PLAN,
+        layout.to_json(),
+        derived.to_json(),
+        prioritised=False,
+    )
+    memory, steps, first = ReplayMemory(shape, np.zeros(shape.nbytes, np.uint8)), BLOCK // envs, np.arange(envs) * 7
+    kept = {name: np.ones_like(column) for name, column in layout.empty(BLOCK).items()}
+    kept["env"][:] = np.tile(np.arange(envs), steps)
+    for name in ("obs", "next_obs", "reward"):
+        kept[name][:] = rng.random(kept[name].shape)
+    number = [0]
+
+    def take_in() -> None:
+        # Environments begin at different steps, so that their episodes end one by one.
+        clock = (first + (number[0] * steps + np.arange(steps))[:, None]).ravel()
+        kept["episode"][:], kept["step"][:] = clock // length, clock % length
+        kept["terminated"][:], kept["truncated"][:], kept["cut"][:] = kept["step"] == length - 1, 0, 0
+        memory.ingest(0, number[0], 1, kept, algorithm.derive, drop_open=True, derive_many=algorithm.derive_many)
+        number[0] += 1
+
+    return take_in
 
 
 def limit(memory: ReplayMemory) -> Callable[[], None]:
@@ -165,6 +205,15 @@ def tell_sizes(asked: argparse.Namespace) -> None:
     print(f"{'ns per row beside the limit':34s}" + " ".join(f"{beyond[size]:14.0f}" for size in sizes), flush=True)
 
 
+def tell_ingest(asked: argparse.Namespace) -> None:
+    print("\ntaken in, microseconds of CPU time per row, median (best)")
+    cases = {(envs, length): taking_in(envs, length) for envs in (1, 256) for length in (20, 500, 32)[: 2 + (envs > 1)]}
+    seen = rounds_of(dict(enumerate(cases.values())), BLOCK, asked.rounds)
+    for (envs, length), rates in zip(cases, seen, strict=True):
+        cells = f"{1 / statistics.median(rates):6.2f} ({1 / max(rates):5.2f})"
+        print(f"{f'{envs} environments, episodes of {length}':34s}{cells}", flush=True)
+
+
 def tell_frames(asked: argparse.Namespace) -> None:
     print(f"\n{FRAMES:,} frames of {SIDE} x {SIDE}, stacks of {STACK} before and after a step, thousands of samples/s")
     for batch in FRAME_BATCHES:
@@ -209,6 +258,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement of a peer")
     asked = parser.parse_args()
     print(f"numpy {np.__version__}, batch {BATCH}; million rows/s of CPU time, median (best) of {asked.rounds}")
+    tell_ingest(asked)
     tell_sizes(asked)
     tell_frames(asked)
     if asked.peers:

@@ -82,7 +82,9 @@ def at_work(lines: list[dict[str, Any]]) -> tuple[float, dict[str, float], dict[
             continue
         who = line["phase"] if line["idx"] is None else f"executor-{line['idx']}"
         lane = line["waits"].get("lane", 0.0)
-        share[who] = share.get(who, 0.0) + (line["seconds"] - lane) * 1e9 / (until - since)
+        share[who] = share.get(who, 0.0) + (line["seconds"] + line.get("ingest_seconds", 0.0) - lane) * 1e9 / (
+            until - since
+        )
         if line["phase"] == "generate":
             waited[who] = waited.get(who, 0.0) + lane * 1e9 / (until - since)
             rows += line["rows"]

@@ -177,3 +177,16 @@ def test_advantages_of_different_shapes_are_refused():
     one, two = np.zeros((4, 1)), np.zeros((4, 2))
     with pytest.raises(ValueError, match="shapes differ"):
         returns.generalised_advantage(one, two, one, one > 0, one > 0, 0.9, 0.8)
+
+
+@pytest.mark.parametrize("n", [1, 3, 40, 1000])
+@pytest.mark.parametrize("lengths", [[1], [5], [60, 2], [1, 4, 2, 9, 3] * 20])
+def test_n_step_of_many_segments_is_that_of_each(n, lengths):
+    rng, lengths = np.random.default_rng(n), np.array(lengths)
+    reward, terminated = rng.normal(size=lengths.sum()).astype(np.float32), rng.random(len(lengths)) < 0.5
+    split = returns.n_step_many(reward, lengths, terminated, 0.9, n)
+    for k, (end, length) in enumerate(zip(np.cumsum(lengths), lengths, strict=True)):
+        own = returns.n_step(reward[end - length : end], terminated[k], 0.9, n)
+        np.testing.assert_allclose(split.partial[end - length : end], own.partial, rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(split.coefficient[end - length : end], own.coefficient)
+        np.testing.assert_array_equal(split.cut[end - length : end], own.cut + end - length)

@@ -278,3 +278,37 @@ def test_a_keeper_killed_anywhere_is_followed_by_one_that_ends_with_the_same_mem
             number += 1
     assert values(memory) == values(undisturbed)
     assert memory.ledger() == undisturbed.ledger()
+
+
+def test_many_environments_and_episodes_in_one_block_are_stored_as_one_after_the_other():
+    rng, envs = np.random.default_rng(5), 7
+    together, _ = make(envs=envs, stream_rows=9, keep_rows=5, chunk_rows=100)
+    alone, _ = make(envs=envs, stream_rows=9, keep_rows=5, chunk_rows=100)
+    where = [(0, 0)] * envs
+    for number in range(12):
+        rows = []
+        for env in rng.integers(0, envs, 100).tolist():
+            episode, step = where[env]
+            end = str(rng.choice(["", "", "", "", "terminated", "truncated", "cut"]))
+            rows.append((env, episode, step, end))
+            # Now and then a row is missing.
+            where[env] = (episode + 1, 0) if end else (episode, step + 1 + int(rng.random() < 0.05))
+        together.ingest(0, number, 1, block(rows), derive, drop_open=False)
+        in_turn = sorted(rows, key=lambda row: row[0])  # environment after environment
+        for k, row in enumerate(in_turn):
+            alone.ingest(0, number * 100 + k, 1, block([row]), derive, drop_open=False)
+    assert together.segments == alone.segments > 100
+    for name, column in together._ring.items():
+        assert column.tobytes() == alone._ring[name].tobytes(), name
+
+
+def test_deriving_many_stretches_at_once_stores_what_deriving_each_does():
+    def derive_many(segments, lengths):
+        return {"to_end": np.concatenate([np.arange(n, 0, -1) for n in lengths])}
+
+    memories = [make(envs=2, stream_rows=30, keep_rows=20, chunk_rows=30)[0] for _ in range(2)]
+    rows = [*episode(0, 4), *episode(1, 3), *episode(0, 5, env=1), *episode(2, 3)[:2]]
+    for memory, many in zip(memories, (None, derive_many), strict=True):
+        memory.ingest(0, 0, 1, block(rows), derive, drop_open=False, derive_many=many)
+        memory.set_aside(0, 1, derive, derive_many=many)
+        assert memory._ring["to_end"][memory.live()].tolist() == [4, 3, 2, 1, 3, 2, 1, 2, 1, 5, 4, 3, 2, 1]
