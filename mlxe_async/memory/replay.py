@@ -43,7 +43,7 @@ DeriveMany = Callable[[dict[str, Array], Array], dict[str, Array]]
 
 _SEGMENTS, _PLANS, _PHASES, _PHASE_SEGMENTS, _PHASE_ROWS, _OWED, _LARGEST = range(1, len(WHOLE_WORDS))
 _AT_ONCE = 1 << 16
-_BYTES_AT_ONCE = 1 << 24
+_BYTES_AT_ONCE = 1 << 20  # of rows that are completed together: they stay in the caches
 # Rows of more words are put into the ring column by column: putting them together first would be one copy more.
 _PACKED_WORDS = 128
 
