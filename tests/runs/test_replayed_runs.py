@@ -73,7 +73,9 @@ def test_what_followed_a_death_is_not_replayed_and_said_so(live):
     async def kill(run):
         await run.saw("weights", times=4)
         os.kill(run.pid("mlxe-exe-1"), signal.SIGKILL)
-        await run.enough("proc_exit", times=1)
+        death = await run.saw("proc_exit", process="mlxe-exe-1")
+        await run.saw("phase", times=2, after=death["seq"], phase="generate", idx=1)
+        run.supervisor.request_stop("enough")
 
     first = live(kill, **{**RECORDED, "schedule": OA, "stop": {"env_steps": 100_000}})[0]
     assert Recorded.read(first.run_dir).end.why == "executor 1 died"
