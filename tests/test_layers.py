@@ -1,6 +1,8 @@
 """The layers of the house: every import points downwards."""
 
 import ast
+import importlib
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -126,3 +128,17 @@ def test_roles_know_no_loops_and_no_pipes():
 
 def test_every_part_of_the_package_has_its_place_in_the_table():
     assert {part_of(path) for path in FILES} <= set(TABLE)
+
+
+SCRIPTS = sorted(path for place in ("benchmarks", "faults") for path in (Path(__file__).parent / place).rglob("*.py"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_what_scripts_take_from_the_package_is_there(script):
+    """They run by themselves and rarely: a name that has moved would be noticed late."""
+    taken = [node for node in ast.walk(ast.parse(script.read_text())) if isinstance(node, ast.ImportFrom)]
+    for node in taken:
+        if node.module and node.module.split(".")[0] == "mlxe_async":
+            module = importlib.import_module(node.module)
+            for name in (alias.name for alias in node.names):
+                assert hasattr(module, name) or importlib.util.find_spec(f"{node.module}.{name}"), name

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
-from mlxe_async.algorithms.interface import Rows
+from mlxe_async.algorithms.interface import DerivesMany, Rows
 from mlxe_async.maths import returns
 from mlxe_async.rows import Array
 
@@ -29,13 +29,9 @@ class ReturnFields(BaseModel):
 
 
 class DerivesTogether:
-    """`interface.Algorithm.derive` by way of `interface.DerivesMany.derive_many`."""
+    """`interface.Algorithm.derive` by way of `interface.DerivesMany.derive_many`, which is the algorithm's own."""
 
-    def derive_many(self, segments: Rows, lengths: Array) -> Rows:
-        """The derived columns (N, ...) of closed segments (S,), one after the other."""
-        raise NotImplementedError
-
-    def derive(self, segment: Rows) -> Rows:
+    def derive(self: DerivesMany, segment: Rows) -> Rows:
         """The derived columns (L, ...) of a closed segment."""
         return self.derive_many(segment, np.array([len(segment["reward"])]))
 

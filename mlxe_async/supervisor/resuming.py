@@ -36,6 +36,14 @@ from mlxe_async.supervisor.keeping import OWN, SUFFIX
 from mlxe_async.supervisor.story import Story
 
 TAIL_BYTES = 2**20
+_NOT_EXACT = {
+    "begun_anew": "environment {} did not come to the same observation by the same seed and actions; its episode is "
+    "begun anew, and the run does not go on exactly",
+    "unlike": "the last episode of environment {}, lived again by its seed and actions, did not end at the same "
+    "observation: it keeps something from one episode to the next, or draws from what no seed governs, so the run does "
+    "not go on exactly",
+}
+"What an executor may tell of environments it could not bring back, and the sentence about them."
 
 
 @dataclass(frozen=True)
@@ -254,27 +262,12 @@ class ResumePoint:
                         "restore(), so its optimiser starts fresh",
                         "learner",
                     )
-            if said.get("begun_anew"):
-                self.exact = False
-                index = int(name.removeprefix("executor-"))
-                envs = ", ".join(map(str, said["begun_anew"]))
-                story.warn(
-                    f"executor {index}: environment {envs} did not come to the same observation by the same seed and "
-                    "actions; its episode is begun anew, and the run does not go on exactly",
-                    "executor",
-                    index,
-                )
-            if said.get("unlike"):
-                self.exact = False
-                index = int(name.removeprefix("executor-"))
-                envs = ", ".join(map(str, said["unlike"]))
-                story.warn(
-                    f"executor {index}: the last episode of environment {envs}, lived again by its seed and actions, "
-                    "did not end at the same observation: it keeps something from one episode to the next, or draws "
-                    "from what no seed governs, so the run does not go on exactly",
-                    "executor",
-                    index,
-                )
+            for fault, sentence in _NOT_EXACT.items():
+                if said.get(fault):
+                    self.exact = False
+                    index = int(name.removeprefix("executor-"))
+                    envs = ", ".join(map(str, said[fault]))
+                    story.warn(f"executor {index}: {sentence.format(envs)}", "executor", index)
         if self.former_rows:
             story.warn("the memory has another shape than the saved one: it begins empty")
 

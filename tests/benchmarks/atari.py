@@ -21,7 +21,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from rate import ROOT, best, run
+from rate import ROOT, best, differentiate, run
 
 from mlxe_async.convolutions import PictureActor, PictureNetwork
 from mlxe_async.networks import Network, Precision
@@ -71,13 +71,7 @@ def network_costs(settings: Any, precision: Precision, rows: int) -> dict[str, f
         return 5 * count
 
     def differentiating() -> int:
-        logits, value = learning(pictures, "policy", "value")
-        log_probs = logits.log_softmax(-1)
-        chosen = log_probs.gather(-1, action[:, None])[:, 0]
-        chance = -(log_probs.exp() * log_probs).sum(-1)
-        loss = (0.5 * (value[:, 0] - advantage).square() - chosen * advantage - 0.01 * chance).mean()
-        learning.gradient.zero_()
-        torch.autograd.backward(loss)
+        differentiate(learning, pictures, action, advantage)
         return rows
 
     return {"choose": best(choosing), "learn": best(differentiating)}

@@ -15,16 +15,13 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"  # before numpy starts its pools
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rate import ROOT, bare_costs, measured, sampled
+from rate import ONE_PASS, ROOT, bare_costs, measured, watched
 
 from mlxe_async.settings import load_settings
 
@@ -35,7 +32,7 @@ FAMILIES = {
     "ppo": f"epochs = 1\nminibatch = 2048\n{COMMON}",
     "dqn": 'train_every = 2048\nbatch = 2048\nmirror = false\nlayers = [64, 64]\nactivation = "tanh"\n',
 }
-OFF = ("--no-progress", "--set", "evaluation.enabled=false", "--set", "stop.solved=false")
+WHILE = {name: value for name, value in ONE_PASS.items() if name != "algorithm.epochs"} | {"stop.env_steps": 10**12}
 
 
 def settings_file(family: str, folder: str) -> Path:
@@ -55,18 +52,7 @@ def run(family: str, seconds: float) -> tuple[dict[str, Any], list[dict[str, Any
     """One run of the command: what its samples and its log say, and its settings."""
     with tempfile.TemporaryDirectory() as folder:
         file = settings_file(family, folder)
-        more = {"run.dir": f'"{folder}"', "stop.seconds": seconds, "stop.env_steps": 10**12, "checkpoint.interval_s": 0}
-        sets = [word for key, value in more.items() for word in ("--set", f"{key}={value}")]
-        with (Path(folder) / "said").open("w+") as said:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "mlxe_async", str(file), *OFF, *sets], stdout=said, stderr=said
-            )
-            samples = sampled(process, Path(folder) / "latest" / "log.jsonl", seconds)
-            if process.returncode:
-                said.seek(0)
-                raise SystemExit(f"{family}: ended with {process.returncode}:\n{said.read()[-4000:]}")
-        with (Path(folder) / "latest" / "log.jsonl").open() as log:
-            lines = [json.loads(line) for line in log]
+        lines, samples = watched(str(file), folder, seconds, {**WHILE, "stop.seconds": seconds})
         return measured(lines, samples), lines, load_settings(file, {})
 
 

@@ -22,7 +22,6 @@ import asyncio
 import json
 import math
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,10 +32,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-from rate import ONE_PASS, ROOT, measured, sampled
+from rate import ONE_PASS, ROOT, measured, watched
 
 from mlxe_async.ipc import frames, lanes, weights
-from mlxe_async.ipc.process import WATCH_S
+from mlxe_async.ipc.watch import WATCH_S
 from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.logs.journal import Journal
 from mlxe_async.roles.places import Places
@@ -80,17 +79,8 @@ def run(file: str, seconds: float, **overrides: Any) -> Seen:
     said = {**ONE_PASS, "stop.seconds": seconds, "stop.env_steps": 10**12, "run.name": '"protection"', **overrides}
     del said["algorithm.epochs"]
     with tempfile.TemporaryDirectory() as place:
-        command = [sys.executable, "-m", "mlxe_async", file, "--no-progress", "--set", f'run.dir="{place}"']
-        for key, value in said.items():
-            command += ["--set", f"{key}={value}"]
-        with (Path(place) / "said").open("w+") as said_file:
-            process = subprocess.Popen(command, stdout=said_file, stderr=said_file)
-            samples = sampled(process, Path(place) / "latest" / "log.jsonl", seconds)
-            if process.returncode:
-                said_file.seek(0)
-                raise SystemExit(f"{' '.join(command)}\nended with {process.returncode}:\n{said_file.read()[-4000:]}")
+        lines, samples = watched(file, place, seconds, said)
         folder = Path(place) / "latest"
-        lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
         settings, facts = (
             load_settings(folder / "settings.toml"),
             json.loads((folder / "run.json").read_text())["facts"],

@@ -51,21 +51,33 @@ def run(file: str, seconds: float, **overrides: Any) -> dict[str, Any]:
     """One run of the command, and what its log says of it."""
     said = {**ONE_PASS, "stop.seconds": seconds, "stop.env_steps": 10**12, "run.name": '"rate"', **overrides}
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "mlxe_async", file, "--no-progress", "--set", f'run.dir="{folder}"']
-        for key, value in said.items():
-            command += ["--set", f"{key}={value}"]
-        with (Path(folder) / "said").open("w+") as said_file:
-            process = subprocess.Popen(command, stdout=said_file, stderr=said_file)
-            samples = sampled(process, Path(folder) / "latest" / "log.jsonl", seconds)
-            if process.returncode:
-                said_file.seek(0)
-                raise SystemExit(f"{' '.join(command)}\nended with {process.returncode}:\n{said_file.read()[-4000:]}")
-        with (Path(folder) / "latest" / "log.jsonl").open() as log:
-            lines = [json.loads(line) for line in log]
-    return measured(lines, samples)
+        return measured(*watched(file, folder, seconds, said))
 
 
 Sample = tuple[float, float, dict[str, float]]
+
+
+def watched(file: str, folder: str, seconds: float, said: dict[str, Any]) -> tuple[list[dict[str, Any]], list[Sample]]:
+    """The command with FILE and what is `said` besides, its run below `folder`: the lines of its log, and samples.
+
+    The run is to stop by itself after `seconds`; it is ended with whoever waits for it.
+    """
+    command = [sys.executable, "-m", "mlxe_async", file, "--no-progress"]
+    for key, value in {"run.dir": f'"{folder}"', **said}.items():
+        command += ["--set", f"{key}={value}"]
+    log = Path(folder) / "latest" / "log.jsonl"
+    with (Path(folder) / "said").open("w+") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+        try:
+            samples = sampled(process, log, seconds)
+        finally:
+            process.kill()  # where it has ended that does nothing
+            process.wait()
+        if process.returncode:
+            output.seek(0)
+            raise SystemExit(f"{' '.join(command)}\nended with {process.returncode}:\n{output.read()[-4000:]}")
+    with log.open() as lines:
+        return [json.loads(line) for line in lines], samples
 
 
 def sampled(process: subprocess.Popen[bytes], log: Path, seconds: float) -> list[Sample]:
@@ -75,7 +87,6 @@ def sampled(process: subprocess.Popen[bytes], log: Path, seconds: float) -> list
     deadline = time.monotonic() + seconds + 120
     while process.poll() is None:
         if time.monotonic() > deadline:
-            process.kill()
             raise SystemExit(f"the run was to stop after {seconds:g} s, and still ran two minutes later")
         time.sleep(0.25)
         if len(pids) == 1 and log.exists():
@@ -139,6 +150,19 @@ def best(work: Callable[[], int], repeats: int = 5) -> float:
     return 1e6 * min(found)
 
 
+def differentiate(learning: Any, rows: Any, action: Any, advantage: Any) -> None:
+    """The gradient of one actor-critic loss by a `TorchNetwork`'s weights: the least that learning from rows costs."""
+    import torch
+
+    logits, value = learning(rows, "policy", "value")
+    log_probs = logits.log_softmax(-1)
+    chosen = log_probs.gather(-1, action[:, None])[:, 0]
+    chance = -(log_probs.exp() * log_probs).sum(-1)
+    loss = (0.5 * (value[:, 0] - advantage).square() - chosen * advantage - 0.01 * chance).mean()
+    learning.gradient.zero_()
+    torch.autograd.backward(loss)
+
+
 def bare_costs(settings: Any, *, native: bool, batch: int) -> dict[str, float]:
     """CPU microseconds per row of stepping, choosing and differentiating, each by the fewest calls that do it."""
     import torch
@@ -182,13 +206,7 @@ def bare_costs(settings: Any, *, native: bool, batch: int) -> dict[str, float]:
 
     def differentiating() -> int:
         for _ in range(5):
-            logits, value = learning(rows, "policy", "value")
-            log_probs = logits.log_softmax(-1)
-            chosen = log_probs.gather(-1, action[:, None])[:, 0]
-            chance = -(log_probs.exp() * log_probs).sum(-1)
-            loss = (0.5 * (value[:, 0] - advantage).square() - chosen * advantage - 0.01 * chance).mean()
-            learning.gradient.zero_()
-            torch.autograd.backward(loss)
+            differentiate(learning, rows, action, advantage)
         return 5 * batch
 
     return {"step": best(stepping), "choose": best(choosing), "learn": best(differentiating)}
