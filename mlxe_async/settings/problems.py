@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
+import functools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -98,12 +99,17 @@ def describe(error: ValidationError, model: type[BaseModel], prefix: Path = ()) 
         model: the model that was validated; its fields are what could have been meant.
         prefix: where the model's table stands in the file, such as `("algorithm",)`.
     """
-    schema = model.model_json_schema()
+    schema = _schema(model)
     found: dict[Problem, None] = {}
     for item in error.errors(include_url=False):
         for problem in _problems_of(item, schema, prefix):
             found.setdefault(problem)
     return list(found)
+
+
+@functools.lru_cache(maxsize=16)
+def _schema(model: type[BaseModel]) -> Mapping[str, Any]:
+    return model.model_json_schema()  # takes 50 ms for the whole tree
 
 
 @dataclass

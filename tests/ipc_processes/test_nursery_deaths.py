@@ -19,6 +19,8 @@ def test_all_children_come_back_through_one_new_nursery(run_both):
             old = [process.pid for process in processes]
             died = made.nursery.died
             calls = [asyncio.create_task(process.call("sleep")) for process in processes]
+            for process in processes:
+                await process.page.looked(1)
             os.kill(made.nursery.pid, signal.SIGKILL)
             for call in calls:
                 with pytest.raises(ProcessDied, match="killed with the nursery it was forked from"):

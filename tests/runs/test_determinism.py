@@ -32,6 +32,7 @@ def test_one_seed_gives_the_same_weights_and_the_same_story_twice(live):
     assert first_run.all("evaluation")
 
 
+@pytest.mark.slow
 def test_another_seed_gives_other_weights(live):
     short = {"env_steps": 300}
     assert live(stop=short)[0].weights_hash != live(stop=short, run={"seed": 4})[0].weights_hash
@@ -63,6 +64,7 @@ def test_native_vectors_tell_the_same_story_too_and_no_step_that_only_resets_is_
     assert {line["episode_return"] - line["length"] for line in run.all("episode_end")} == {0.0}
 
 
+@pytest.mark.slow
 def test_it_does_not_matter_which_executor_finishes_first(live):
     hashes, first = set(), []
     for slow in ("SlowFirst", "SlowSecond"):
@@ -76,6 +78,7 @@ def test_it_does_not_matter_which_executor_finishes_first(live):
     assert len(hashes) == 1
 
 
+@pytest.mark.slow
 def test_a_memorizer_of_its_own_changes_nothing(live):
     assert (
         live(schedule={"memorizer": "own"}, stop=SHORT)[0].weights_hash

@@ -28,7 +28,7 @@ def resident_mib():
         return int(statm.read().split()[1]) * 4096 / 2**20
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", [pytest.param("asyncio", marks=pytest.mark.slow), "uvloop"])
 @TIMES
 def test_one_run_after_the_other_in_one_process(tmp_path, loop, times):
     async def main():
@@ -123,6 +123,7 @@ def test_a_run_can_begin_with_the_weights_of_another(tmp_path):
     assert begun == ended
 
 
+@pytest.mark.slow
 def test_weights_of_another_network_are_refused_by_name(tmp_path):
     async def main():
         first = await Supervisor(settings(**TINY), run_dir=tmp_path).run()

@@ -64,7 +64,7 @@ def one_story(path, told):
     assert sum(line["event"] == "run_end" for line in lines) == 1
 
 
-QUICK_KINDS = ("a3c", "ppo")
+QUICK_KINDS = ("ppo",)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,7 @@ def test_a_run_that_was_asked_to_stop_goes_on_from_there(tmp_path):
     assert result.weights_hash == expected.weights_hash
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_goes_on_with_another_stop(tmp_path):
     expected, _ = run_here(settings(stop={"env_steps": 1200}), tmp_path)
     half, _ = run_here(settings(stop={"env_steps": 500}), tmp_path)
@@ -177,24 +178,30 @@ def test_an_environment_that_no_seed_repeats_is_told_and_begun_anew(tmp_path):
     assert run.all("ledger")[-1]["lost"] == 0
 
 
+@pytest.fixture(scope="module")
+def finished_once(tmp_path_factory):
+    result, _ = run_here(settings(stop={"env_steps": 400}, **SAVING), tmp_path_factory.mktemp("finished"))
+    return result.run_dir
+
+
 @pytest.fixture
-def finished(tmp_path):
-    result, _ = run_here(settings(stop={"env_steps": 400}, **SAVING), tmp_path)
-    return result
+def finished(finished_once, tmp_path):
+    """The folder of a finished run, for this test alone."""
+    return shutil.copytree(finished_once, tmp_path / finished_once.name)
 
 
 def test_what_must_stay_is_refused_by_name_and_the_folder_is_untouched(finished):
-    log = (finished.run_dir / "log.jsonl").read_bytes()
+    log = (finished / "log.jsonl").read_bytes()
     with pytest.raises(SettingsError) as caught:
-        run_here(settings({"algorithm.policy": [8, 8], "run.seed": 99}), resume=finished.run_dir)
+        run_here(settings({"algorithm.policy": [8, 8], "run.seed": 99}), resume=finished)
     assert {line.split(": ")[1] for line in caught.value.problems} == {"algorithm.policy", "run.seed"}
-    assert (finished.run_dir / "log.jsonl").read_bytes() == log
-    RunFolder.reopen(finished.run_dir).close()
+    assert (finished / "log.jsonl").read_bytes() == log
+    RunFolder.reopen(finished).close()
 
 
 def test_what_may_be_different_is_told(finished):
     chosen = settings({"algorithm.learning_rate": 0.01, "schedule.executors": 3}, stop={"env_steps": 800})
-    result, run = run_here(chosen, resume=finished.run_dir)
+    result, run = run_here(chosen, resume=finished)
     (told,) = run.all("run_resume")
     assert sorted(line.split(":")[0] for line in told["changed"]) == ["algorithm.learning_rate", "schedule.executors"]
     assert told["exact"] is False
@@ -205,34 +212,35 @@ def test_what_may_be_different_is_told(finished):
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_none_is_a_failure(finished):
-    numbers = sorted((int(path.name) for path in (finished.run_dir / "checkpoints").iterdir()), reverse=True)
+    numbers = sorted((int(path.name) for path in (finished / "checkpoints").iterdir()), reverse=True)
     assert len(numbers) >= 2
-    os.truncate(finished.run_dir / "checkpoints" / str(numbers[0]) / "memorizer.safetensors", 1000)
+    os.truncate(finished / "checkpoints" / str(numbers[0]) / "memorizer.safetensors", 1000)
     chosen = settings(stop={"env_steps": 400})
-    _, run = run_here(chosen, resume=finished.run_dir)
+    _, run = run_here(chosen, resume=finished)
     (rejected,) = run.all("checkpoint_rejected")
     assert rejected["number"] == numbers[0]
     assert "memorizer.safetensors is 1000 bytes" in rejected["cause"]
     assert run.all("run_resume")[0]["checkpoint"] == numbers[1]
     # The number of the bad one is not used again.
     assert min(whole_numbers(run)) > numbers[0]
-    for path in (finished.run_dir / "checkpoints").iterdir():
+    for path in (finished / "checkpoints").iterdir():
         os.truncate(path / "learner.safetensors", 10)
     with pytest.raises(RunFailed, match="no whole checkpoint"):
-        run_here(chosen, resume=finished.run_dir)
+        run_here(chosen, resume=finished)
 
 
 def test_two_do_not_go_on_with_one_run(finished):
-    with RunFolder.reopen(finished.run_dir), pytest.raises(RunFolderBusy):
-        run_here(settings(), resume=finished.run_dir)
+    with RunFolder.reopen(finished), pytest.raises(RunFolderBusy):
+        run_here(settings(), resume=finished)
 
 
 def test_a_folder_that_others_may_write_to_is_refused(finished):
-    finished.run_dir.chmod(0o777)
+    finished.chmod(0o777)
     with pytest.raises(Exception, match="others than the user"):
-        run_here(settings(), resume=finished.run_dir)
+        run_here(settings(), resume=finished)
 
 
+@pytest.mark.slow
 def test_an_algorithm_without_a_state_goes_on_from_its_weights_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setitem(live_runs.QUICK, "algorithm", {"name": "fake_rollouts:Fake"})
     tables = {"stop": {"env_steps": 300}, "schedule": {"sync": "rollout", "rollout_steps": 32}, **SAVING}

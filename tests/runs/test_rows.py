@@ -8,7 +8,9 @@ from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.rows import Spaces
 
 
-@pytest.mark.parametrize("kind", ["serial", "istb", "is", "ia", "oa"])
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("serial", "istb", "ia")), "is", "oa"]
+)
 def test_the_stored_log_probability_is_that_of_the_recorded_version(live, kind):
     published, rows = {}, {}
 
@@ -42,7 +44,9 @@ def test_the_stored_log_probability_is_that_of_the_recorded_version(live, kind):
     assert checked > 0.9 * len(rows["version"]) > 500
 
 
-@pytest.mark.parametrize("kind", [pytest.param("serial", marks=pytest.mark.slow), "istb", "is", "ia"])
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("serial", "istb", "ia")), "is"]
+)
 def test_where_all_wait_every_rollout_is_generated_by_the_newest_version(live, kind):
     _, run = live(schedule={"kind": kind, "executors": 2})
     newest, checked = 0, 0

@@ -23,7 +23,7 @@ def balanced(run):
         assert lane["committed_blocks"] == lane["position"] + lane["backlog_blocks"]
 
 
-@pytest.mark.parametrize("process", ["mlxe-exe-0", "mlxe-lrn", "mlxe-mem"])
+@pytest.mark.parametrize("process", ["mlxe-exe-0", pytest.param("mlxe-lrn", marks=pytest.mark.slow), "mlxe-mem"])
 def test_a_process_that_is_killed_comes_back_and_the_run_goes_on(live, process):
     async def kill(run):
         await run.saw("weights", times=3)
@@ -74,14 +74,19 @@ def test_an_executor_that_is_stopped_is_found_hanging_and_replaced(live):
     async def stop(run):
         await run.saw("weights", times=2)
         os.kill(run.pid("mlxe-exe-1"), signal.SIGSTOP)
-        await run.saw("proc_start", times=2, process="mlxe-exe-1")
+        again = await run.saw("proc_start", times=2, process="mlxe-exe-1")
+        await run.saw("phase", phase="generate", idx=1, after=again["seq"])
+        run.supervisor.request_stop("enough")
 
-    result, run = live(stop, schedule={**OA, "step_timeout_s": 0.5, "reset_timeout_s": 1.0}, stop={"env_steps": 30_000})
-    assert result.reason == "env_steps"
+    result, run = live(stop, schedule={**OA, "step_timeout_s": 0.5, "reset_timeout_s": 1.0}, stop={"env_steps": 10**6})
+    assert result.reason == "enough"
     balanced(run)
 
 
-@pytest.mark.parametrize("event", ["run_start", "proc_start", "weights", "episode_end"])
+LATER = [pytest.param(event, marks=pytest.mark.slow) for event in ("proc_start", "episode_end")]
+
+
+@pytest.mark.parametrize("event", ["run_start", "weights", *LATER])
 def test_a_run_that_is_cancelled_leaves_nothing(live, event):
     async def cancel(run):
         await run.saw(event)

@@ -22,6 +22,7 @@ def test_threads_change_nothing_in_what_is_learned(live, executors):
     assert {line["process"] for line in threads_run.all("proc_start")} == {"mlxe-istb", "mlxe-eval"}
 
 
+@pytest.mark.slow
 def test_rollouts_of_steps_are_the_same_too(live):
     tables = {"schedule": {"envs_per_executor": 3, "rollout_steps": 20}, "stop": {"env_steps": 1200}}
     threads, _ = live(**{**tables, "schedule": {**tables["schedule"], "kind": "istb"}})
@@ -80,7 +81,7 @@ def test_one_thread_that_hangs_is_found_although_the_others_wait_in_order(live):
     balanced(run)
 
 
-@pytest.mark.parametrize("kind", ["is", "istb"])
+@pytest.mark.parametrize("kind", [pytest.param("is", marks=pytest.mark.slow), "istb"])
 def test_an_executor_that_is_given_up_leaves_the_others_at_work(live, kind):
     result, run = live(
         schedule={"kind": kind},
