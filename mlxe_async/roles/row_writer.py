@@ -12,6 +12,8 @@ from mlxe_async.rows import Array, RowLayout
 
 ASK_FOR_ROOM_S = 0.5
 TELL_S = 0.5
+LEAST_PAUSE_S = 0.001
+MOST_PAUSE_S = 0.1
 
 
 class Lane(Protocol):
@@ -160,15 +162,16 @@ class RowWriter:
 
     def _reserve(self) -> dict[str, Array]:
         """Views on the next block; waits, a bounded time at a time, while the lane is full."""
-        pause, began = 0.001, time.monotonic()
+        began = now = time.monotonic()
         asked = 0.0
         while self._lane.reserve() is None:
             # Many short rollouts fill a lane too; where they wait for each other, nobody else would empty it.
-            if time.monotonic() - asked > ASK_FOR_ROOM_S:
+            if now - asked > ASK_FOR_ROOM_S:
                 self._committed()
-                asked = time.monotonic()
-            self._wait(pause)
-            pause = min(2 * pause, 0.02)
-        self.waited_s += time.monotonic() - began
+                asked = now
+            # A quarter longer than needed at most, and hardly any processor time where nobody empties it for seconds.
+            self._wait(min(max(0.25 * (now - began), LEAST_PAUSE_S), MOST_PAUSE_S))
+            now = time.monotonic()
+        self.waited_s += now - began
         self._rows, self._filled = self._slots[self._lane.slot], 0
         return self._rows
