@@ -5,7 +5,8 @@ rows as are generated. For each process: the share of the time between the first
 work by its own account, and of CPU; executors besides waited for room in their lane, all others for something to do.
 Of the rest of an executor's time, `step`, `choose` and `rows` are what stepping and choosing cost when measured bare
 right after the run, in microseconds of CPU per row, and what remains. The limit is all cores doing nothing but step,
-choose and differentiate; what bounds a run is whoever was at work most, or the cores where all of them are taken.
+choose and differentiate, each row as often as it was learned from; what bounds a run is whoever was at work most, or
+the cores where all of them are taken.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ def tell(family: str, seconds: float) -> None:
     bare = SimpleNamespace(schedule=settings.schedule, task=settings.task, algorithm=SimpleNamespace(table=layers))
     costs = bare_costs(bare, native=True, batch=2048)
     rate, share, waited = at_work(lines)
-    limit = (os.cpu_count() or 1) * 1e6 / sum(costs.values())
+    per_row = costs["step"] + costs["choose"] + costs["learn"] * found["rate"] / rate
+    limit = (os.cpu_count() or 1) * 1e6 / per_row
     print(f"{family}: {rate:,.0f} rows/s generated, {found['rate']:,.0f} learned; limit {limit:,.0f}"
           f" ({100 * rate / limit:.0f} %); bound by {bound_of(share, found['cpu'])};"
           f" other programs took {100 * found['others']:.0f} % of the machine")  # fmt: skip
@@ -114,9 +116,9 @@ def tell(family: str, seconds: float) -> None:
     print("  waited, lane, %  " + ", ".join(f"{who} {100 * value:.0f}" for who, value in sorted(waited.items())))
     print("  CPU, % of a core " + ", ".join(f"{who} {100 * value:.1f}" for who, value in sorted(found["cpu"].items())))
     print("  nobody learns, ms " + ", ".join(f"{name} {gap:.2f}" for name, gap in between_plans(lines).items()))
-    per_row = {who: 1e6 * value / rate for who, value in sorted(found["cpu"].items())}
-    print("  CPU, us/row      " + ", ".join(f"{who} {value:.3f}" for who, value in per_row.items()))
-    playing = sum(value for who, value in per_row.items() if who.startswith("mlxe-exe"))
+    spent = {who: 1e6 * value / rate for who, value in sorted(found["cpu"].items())}
+    print("  CPU, us/row      " + ", ".join(f"{who} {value:.3f}" for who, value in spent.items()))
+    playing = sum(value for who, value in spent.items() if who.startswith("mlxe-exe"))
     rest = playing - costs["step"] - costs["choose"]
     print(f"  an executor's    step {costs['step']:.2f}, choose {costs['choose']:.2f}, rows {rest:.2f} us/row;"
           f" bare differentiating {costs['learn']:.2f} us/row", flush=True)  # fmt: skip
