@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -163,15 +166,17 @@ def test_the_fifth_feature_is_shown_to_networks_that_need_it():
     assert policy.batches[0] == (1, 20, 5)
 
 
-def test_advance_returns_when_the_time_is_over_and_shows_signs_of_life():
+def test_advance_returns_when_the_time_is_over_and_shows_signs_of_life(monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr("mlxe_async.roles.evaluator.time", SimpleNamespace(monotonic=lambda: next(clock)))
     evaluator = Evaluator(Linear(), CARTPOLE, {})
     evaluator.add(0, Linear.BALANCED)
     ticks = []
     assert evaluator.advance(0.0, lambda: ticks.append(1)) == []
     assert len(ticks) == 1
     assert evaluator.in_flight == 1
-    evaluator.advance(0.02, lambda: ticks.append(1))
-    assert len(ticks) > 2
+    assert evaluator.advance(3.0, lambda: ticks.append(1)) == []
+    assert len(ticks) == 1 + 3
 
 
 def test_advance_without_a_time_decides_everything():
