@@ -1,8 +1,29 @@
 """`python -m mlxe_async`: see `cli`."""
 
+import contextlib
+import os
+import signal
 import sys
+from types import FrameType
 
-from mlxe_async.cli import main
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    """End by a signal as long as no command minds it: while its modules are imported, say."""
+    with contextlib.suppress(OSError):  # nobody may be there to read it
+        os.write(2, f"stopped by {signal.Signals(number).name}\n".encode())
+    os._exit(128 + number)
+
+
+def _command() -> int:
+    before = signal.getsignal(signal.SIGINT)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _stop)
+    from mlxe_async.cli import main
+
+    signal.signal(signal.SIGINT, before)
+    return main(sys.argv[1:])
+
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(_command())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import select
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -437,6 +438,13 @@ def _probe(settings: Mapping[str, Any]) -> dict[str, Any]:
         algorithm = algorithm_class(algorithm_settings, spaces, seed=0, learns=False)
     except ValueError as error:
         raise _Refused([(("algorithm",), str(error))]) from error
+    except Exception as error:
+        from mlxe_async.tasks.hostile import words_of
+
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raised = f"{words_of(error)} ({place.filename}:{place.lineno})"
+        message = f'"{name}" cannot be made for this task, its constructor raised {raised}'
+        raise _Refused([(("algorithm", "name"), message)]) from error
     try:
         check_priorities(algorithm)
     except ValueError as error:

@@ -163,8 +163,8 @@ class A3C(DerivesTogether, SoftmaxActor):
         self._follow(clock)
         if s.noisy:
             self._learned.resample(self._rng)
-        logits, value = (outputs.squeeze(-1) for outputs in self._learned(rows["obs"], "policy", "value"))
-        log_probs = logits.log_softmax(-1)
+        logits, values = self._learned(rows["obs"], "policy", "value")
+        log_probs, value = logits.log_softmax(-1), values.squeeze(-1)
         log_prob = log_probs.gather(-1, rows["action"][:, None])[:, 0]
         ratio = correction.ratio(log_prob, rows["log_prob"])
         target, advantage = self._targets(rows, ratio, self._critic.value(value.detach()))

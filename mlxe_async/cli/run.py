@@ -142,10 +142,11 @@ class _Signals:
         for number in STOPPING:
             if signal.getsignal(number) is signal.SIG_IGN and number == signal.SIGHUP:
                 continue  # started under nohup
+            self._before[number] = signal.getsignal(number)
             self._loop.add_signal_handler(number, self._handle, number)
             self._installed.append(number)
         # Not the loop's: these are asked for when it is stuck, too.
-        self._before = {number: signal.signal(number, self._dump) for number in DUMPING}
+        self._before |= {number: signal.signal(number, self._dump) for number in DUMPING}
 
     def remove(self) -> None:
         for number in self._installed:

@@ -76,7 +76,6 @@ def _live(birth: Birth, nursery_pid: int) -> int:
     if os.getppid() != nursery_pid:
         return EXIT_CONTROL_LOST
     linux.reset_signals()
-    os.register_at_fork(after_in_child=linux.default_stop_signals)
     linux.set_process_name(birth.name)
     _redirect(birth.output)
     linux.close_all_except(birth.fds.values())
@@ -87,6 +86,7 @@ def _live(birth: Birth, nursery_pid: int) -> int:
     os.environ["MLXE_ROLE"] = birth.tag
     gc.enable()
     channel = ChildChannel(socket.socket(fileno=birth.fds["channel"]), birth.epoch)
+    os.register_at_fork(after_in_child=lambda: _be_nobody(channel))
     fds = {name: fd for name, fd in birth.fds.items() if name not in ("channel", "stack")}
     try:
         find_entry(birth.entry)(birth.spec, channel, fds)
@@ -97,6 +97,13 @@ def _live(birth: Birth, nursery_pid: int) -> int:
         channel.send({"failed": describe(error)})
         return EXIT_FAILED
     return 0
+
+
+def _be_nobody(channel: ChildChannel) -> None:
+    """A child that an environment forked is not this role, even where it comes back from the environment's code."""
+    linux.default_stop_signals()
+    faulthandler.disable()  # the stack that would be written is told as ours
+    channel.close()
 
 
 def _redirect(output: str | None) -> None:

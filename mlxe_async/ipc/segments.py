@@ -74,6 +74,8 @@ class Segment:
     def attach(cls, name: str, fd: int, size: int | None = None) -> Self:
         """Map memory another process made. The segment takes the descriptor over and closes it in `close`.
 
+        What is forked from this process has no such memory: touching it there ends that copy by SIGSEGV.
+
         Args:
             name: what people call it.
             fd: descriptor of the memory, inherited or received.
@@ -86,7 +88,10 @@ class Segment:
             found = os.fstat(fd).st_size
             if found <= 0 or (size is not None and found != size):
                 raise ProtocolError(f"segment {name}: expected {size or 'some'} bytes, found {found}")
-            return cls(name, fd, found)
+            segment = cls(name, fd, found)
+            # An environment may fork, and its copy of us come back to our code and go on: not with our memory.
+            segment._map.madvise(mmap.MADV_DONTFORK)
+            return segment
         except (OSError, ValueError) as error:
             raise ProtocolError(f"segment {name}: descriptor {fd} cannot be mapped: {error}") from error
 

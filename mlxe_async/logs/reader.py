@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mlxe_async.errors import ResourceError
+from mlxe_async.logs.safe import visible
 from mlxe_async.run_folder import LOG, find_run, is_held
 
 LONGEST_LINE = 8 * 2**20
@@ -53,15 +55,18 @@ async def follow(run: str | os.PathLike[str], *, void: bool = False) -> AsyncIte
         void: as for `read_log`; what a resumption to come will make void has been told by then.
 
     Raises:
-        ResourceError: there is no such run.
+        ResourceError: there is no such run, or what is there is no run and nobody's who writes one.
     """
-    path, ended = log_of(run), False
+    path, ended, told = log_of(run), False, False
     is_void = _never if void else _void_lines(path)
     with _Tail(path) as tail, _Changes(path.parent) as changes:
         while True:
             # Asked before reading: what a run wrote before it died is still told.
             alive = is_held(path.parent)
             lines = tail.read()
+            told = told or bool(lines)
+            if not told and alive is None and Path(run).suffix != ".jsonl":
+                raise ResourceError(f"{visible(str(run), 200)} is no run: expected a run folder, or a log with events")
             for line in lines:
                 if is_void(line):
                     continue

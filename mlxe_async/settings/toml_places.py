@@ -9,6 +9,7 @@ text it returns what it has, and the parser, which comes next, says what is wron
 from __future__ import annotations
 
 import re
+import string
 import tomllib
 from collections.abc import Iterator
 
@@ -167,7 +168,8 @@ class _Scanner:
             self._token.kind in ("newline", "end") or (self._token.kind == "mark" and self._token.text in ",]}")
         ):
             token = self._advance()
-            if token.kind == "bare" and sum(map(str.isdigit, token.text)) > MAXIMUM_DIGITS:
+            digits = string.hexdigits if token.text.startswith("0x") else string.digits
+            if token.kind == "bare" and sum(token.text.count(digit) for digit in digits) > MAXIMUM_DIGITS:
                 raise TooMuch(token.line, f"a number of {len(token.text)} digits, expected at most {MAXIMUM_DIGITS}")
 
     def _list(self, path: Path, depth: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ PRELOADED = [
 ]
 # Slow to import and not needed by the probe, which therefore need not wait for it.
 PRELOADED_MEANWHILE = ["torch", "torch.optim"]
-PROBE_LIMIT_S = 120.0
+PROBE_START_S = 60.0  # imports, and a network of the algorithm's
 LEAST_ROW_BYTES = 40  # what all columns of a row but its observations and the algorithm's own take together
 
 
@@ -69,18 +69,17 @@ async def probed(nursery: Nursery, settings: Settings, processes: list[Process])
     _refuse_what_no_row_fits(settings)
     await nursery.start(PRELOADED, list(settings.run.python_path))
     spec = {"settings": settings.model_dump(mode="json")}
-    limits = RestartPolicy(limit=0, start_timeout_s=PROBE_LIMIT_S, call_limit_s=PROBE_LIMIT_S)
+    limit_s = PROBE_START_S + 2.0 * settings.schedule.reset_timeout_s  # to make the environment, and to reset it
+    limits = RestartPolicy(limit=0, start_timeout_s=limit_s, call_limit_s=limit_s)
     process = Process(lambda: nursery, "mlxe-probe", PROBE, lambda _epoch: spec, policy=limits)
     processes.append(process)
     async with asyncio.TaskGroup() as group:
-        try:
+        with _blaming_the_task(settings, process):
             await process.start()
-            watcher = group.create_task(process.run())
-            importing = group.create_task(nursery.preload(PRELOADED_MEANWHILE))
-            async with asyncio.timeout(PROBE_LIMIT_S):
-                found = _judged(settings, await process.call("probe"))
-        except (ProcessDied, RunFailed, TimeoutError) as error:
-            raise TaskError(f'the probe of task.env = "{settings.task.env}" failed: {error}') from error
+        watcher = group.create_task(_watch(settings, process))
+        importing = group.create_task(nursery.preload(PRELOADED_MEANWHILE))
+        with _blaming_the_task(settings, process):
+            found = _judged(settings, await process.call("probe"))
         yield found
         await importing
         await process.stop(0.2)
@@ -88,6 +87,23 @@ async def probed(nursery: Nursery, settings: Settings, processes: list[Process])
     processes.remove(process)
     for module, failure in nursery.failures.items():
         raise ResourceError(f"the package {module} cannot be used: {failure['kind']}: {failure['message']}")
+
+
+async def _watch(settings: Settings, process: Process) -> None:
+    with _blaming_the_task(settings, process):
+        await process.run()
+
+
+@contextlib.contextmanager
+def _blaming_the_task(settings: Settings, process: Process) -> Iterator[None]:
+    """Nothing but the task, or an algorithm of the user's own, gives the probe a reason to die or to hang."""
+    try:
+        yield
+    except (ProcessDied, RunFailed) as error:
+        if not process.death:  # it was never begun
+            raise
+        place = settings.places.of(("task", "env"))
+        raise TaskError(f'{place}: the probe of task.env = "{settings.task.env}" failed: {process.death}') from error
 
 
 def _refuse_what_no_row_fits(settings: Settings) -> None:

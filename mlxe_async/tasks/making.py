@@ -177,8 +177,8 @@ def read_spaces(env: gymnasium.Env[Any, Any], task: TaskSettings) -> tuple[Space
     Raises:
         TaskError: a space that no algorithm here can use, by name, or a switch whose part the task does not declare.
     """
-    shape, dtype = _observation(task.env, env.observation_space)
-    space = env.action_space
+    shape, dtype = _observation(task.env, _declared_space(env, task.env, "observation_space"))
+    space = _declared_space(env, task.env, "action_space")
     discrete = isinstance(space, spaces.Discrete)
     box = isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f" and bool(space.shape)
     if not discrete and not box:
@@ -202,6 +202,14 @@ def read_spaces(env: gymnasium.Env[Any, Any], task: TaskSettings) -> tuple[Space
 def is_plain_cartpole(env: gymnasium.Env[Any, Any], task: TaskSettings) -> bool:
     """Whether this is gymnasium's own CartPole: no subclass with other physics, no arguments, no wrappers."""
     return type(env.unwrapped) is CartPoleEnv and not task.wrappers and not task.kwargs
+
+
+def _declared_space(env: gymnasium.Env[Any, Any], env_id: str, name: str) -> Any:
+    """A space, which is an attribute that the environment may have forgotten, or a property that is foreign code."""
+    try:
+        return getattr(env, name)
+    except BaseException as error:
+        raise TaskError(f"task.env: {env_id}: asking for its {name} {_ended(error)}") from error
 
 
 def _observation(env_id: str, space: Any) -> tuple[tuple[int, ...], str]:

@@ -162,6 +162,15 @@ def test_an_update_returns_no_priorities_and_all_metrics_are_finite_numbers():
     assert all(type(value) is float and np.isfinite(value) for value in metrics.values())
 
 
+def test_a_task_with_a_single_action_has_nothing_to_choose_and_is_learned_from_all_the_same():
+    algorithm = learner(spaces=Spaces((4,), actions=1))
+    rows = segment()
+    single = {"action": np.zeros(len(rows["action"]), np.int64), "log_prob": np.zeros(len(rows["action"]), np.float32)}
+    rows = rows | single
+    metrics, _ = algorithm.update(rows | algorithm.derive(rows), Clock())
+    assert np.isfinite(list(metrics.values())).all()
+
+
 def test_the_published_average_follows_the_learned_weights_slowly():
     algorithm = learner(average=0.25)
     before = algorithm.weights()

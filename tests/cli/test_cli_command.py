@@ -1,6 +1,8 @@
 """The command tells mistakes without a traceback, by its exit code and its last line."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -213,3 +215,17 @@ def test_mistakes_in_settings_are_told_although_a_run_is_to_go_on(tmp_path, monk
     overrides = [] if source else ["--set", "run.dir=3"]
     assert main([*source, "--resume", "nothing", *overrides]) == 2
     assert ("schedule.executor" if source else "run.dir") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_modules_are_imported_ends_the_command_in_its_own_words(tmp_path, number):
+    (tmp_path / "difflib.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(
+        [sys.executable, "-m", "mlxe_async", "a.toml"], env=os.environ | {"PYTHONPATH": path}, **pipes
+    ) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+        assert process.stderr.read().decode() == f"stopped by {number.name}\n"

@@ -7,6 +7,7 @@ import sys
 import pytest
 from cli_tools import command
 
+from mlxe_async.cli import main
 from mlxe_async.logs.events import EpisodeEnd, RunEnd, Weights
 from mlxe_async.logs.journal import Journal
 from mlxe_async.run_folder import RunFolder
@@ -53,6 +54,13 @@ def test_no_such_run_is_told_in_one_line(tmp_path):
     done = command("follow", "nothing", folder=tmp_path)
     assert done.returncode == 4
     assert done.stderr == 'there is no run "nothing", neither as a path nor in runs\n'
+
+
+def test_what_is_no_run_is_not_waited_for(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("no events\n")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        assert main(["follow", str(path)]) == 4
+        assert capsys.readouterr().err == f"{path} is no run: expected a run folder, or a log with events\n"
 
 
 def test_a_reader_that_has_enough_is_no_error(tmp_path, run):

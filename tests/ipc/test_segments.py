@@ -33,6 +33,22 @@ def test_two_processes_see_the_same_bytes():
         assert bytes(segment.buffer[:5]) == b"hello"
 
 
+def test_what_is_forked_from_a_process_that_attached_it_has_it_not():
+    with Segment.create("shared", 4096) as segment:
+        code = (
+            "import os, signal\n"
+            "from mlxe_async.ipc.segments import Segment\n"
+            f"buffer = Segment.attach('shared', {segment.fd}, 4096).buffer\n"
+            "if (pid := os.fork()) == 0:\n"
+            "    buffer[0] = 1\n"
+            "    os._exit(0)\n"
+            "assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGSEGV\n"
+            "buffer[1] = 2"
+        )
+        subprocess.run([sys.executable, "-c", code], pass_fds=[segment.fd], check=True, timeout=60)
+        assert bytes(segment.buffer[:2]) == b"\0\2"
+
+
 def test_nobody_can_change_the_size():
     with Segment.create("sealed", 4096) as segment:
         for size in (0, 8192):

@@ -54,5 +54,18 @@ class BadDies(Bad):
         os._exit(7)
 
 
-for bad in (BadRaises, BadWrongShape, BadNotANumber, BadExits, BadDies):
+class BadForks(Bad):
+    def fault(self, answer):
+        """A child that comes back from here, as a second executor, and one that asks to exit."""
+        for way in ("return", "exit"):
+            if (pid := os.fork()) == 0:
+                if way == "exit":
+                    raise SystemExit(0)
+                return answer
+            os.waitpid(pid, 0)
+        self._steps += 1
+        return answer
+
+
+for bad in (BadRaises, BadWrongShape, BadNotANumber, BadExits, BadDies, BadForks):
     gymnasium.register(f"{bad.__name__}-v0", entry_point=bad)

@@ -59,3 +59,17 @@ def test_an_environment_that_ends_its_process_is_restarted_with_the_process(live
     deaths = run.all("proc_exit", expected=False)
     assert deaths
     assert all("exited with code 7" in line["sentence"] for line in deaths)
+
+
+@pytest.mark.slow
+def test_a_child_that_an_environment_forks_cannot_go_on_as_the_executor(live):
+    result, run = live(
+        task={"env": "bad_tasks:BadForks-v0", "max_episode_steps": 50},
+        supervision={"env_fault_limit": 1000},
+    )
+    assert result.reason == "env_steps"
+    assert not run.all("env_error")
+    assert not run.all("corrupt_record")
+    assert not run.all("proc_exit", expected=False)
+    ledger = run.all("ledger")[-1]
+    assert (ledger["lost"], ledger["torn"], ledger["ingested"]) == (0, 0, result.steps)

@@ -63,3 +63,35 @@ def test_a_mistake_in_the_algorithms_own_keys_is_told_with_file_and_line(tmp_pat
         command.close()
     assert exit_code == 2
     assert "settings.toml:9: algorithm.discount: got 2.0, expected" in error
+
+
+@pytest.mark.slow
+def test_an_environment_that_ends_the_probe_is_refused_as_a_mistake_of_the_task(tmp_path):
+    (tmp_path / "fatal_task.py").write_text(
+        "import os\n\nimport gymnasium\n\n\nclass Fatal(gymnasium.Env):\n    def __init__(self):\n        os._exit(0)\n"
+    )
+    override = f'[run]\npython_path = ["{tmp_path}"]\n'
+    command = Command(tmp_path, GOOD.replace("CartPole-v1", "fatal_task:Fatal") + override)
+    try:
+        exit_code, _, error = command.wait()
+    finally:
+        command.close()
+    assert exit_code == 2, error
+    assert 'settings.toml:4: the probe of task.env = "fatal_task:Fatal" failed: mlxe-probe' in error.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_an_algorithm_whose_constructor_raises_is_refused_with_the_line_in_its_file(tmp_path):
+    (tmp_path / "odd_algorithm.py").write_text(
+        "from mlxe_async.algorithms.a3c import A3C\n\n\nclass Odd(A3C):\n"
+        "    def __init__(self, *args, **kwargs):\n        self.nothing.there\n"
+    )
+    override = f'[run]\npython_path = ["{tmp_path}"]\n'
+    command = Command(tmp_path, GOOD.replace('"a3c"', '"odd_algorithm:Odd"') + override)
+    try:
+        exit_code, _, error = command.wait()
+    finally:
+        command.close()
+    assert exit_code == 2, error
+    assert "its constructor raised AttributeError" in error
+    assert "odd_algorithm.py:6" in error

@@ -43,6 +43,7 @@ def test_what_windows_writes_is_read(tmp_path, text):
 HOSTILE = {
     "an integer of 4,000 digits": "a = " + "9" * 4000,
     "an integer of 5,000 digits": "a = " + "9" * 5000,
+    "a hexadecimal integer of 5,000 digits": "a = 0x" + "f" * 5000,
     "5,000 nested lists": "a = " + "[" * 5000 + "]" * 5000,
     "5,000 nested tables": "a = " + "{b = " * 5000 + "1" + "}" * 5000,
     "5,000 lists that never end": "a = " + "[" * 5000,

@@ -245,6 +245,19 @@ SPACES: dict[str, Any] = {
 }
 
 
+class Spaceless(Steady):
+    """Cannot tell one of its spaces."""
+
+    def __init__(self, forgets: str) -> None:
+        super().__init__()
+        self.forgets = forgets
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.endswith("_space") and name == self.forgets:
+            raise LookupError(f"no {name} here")
+        return super().__getattribute__(name)
+
+
 class Double(gymnasium.Wrapper):
     """Doubles the reward."""
 

@@ -134,6 +134,13 @@ def test_an_action_space_nobody_can_use_is_refused_by_name(space):
     assert space.strip("()") in text
 
 
+@pytest.mark.parametrize("forgets", ["observation_space", "action_space"])
+def test_a_space_that_is_not_declared_is_a_sentence(forgets):
+    text = refusal({"env": "odd_environments:Spaceless", "kwargs": {"forgets": forgets}})
+    assert "odd_environments:Spaceless" in text
+    assert f"raised LookupError: no {forgets} here" in text
+
+
 @pytest.mark.parametrize("way", ["four values", "reward none", "broadcastable", "value error", "exit"])
 def test_an_environment_that_never_manages_a_first_step_is_refused_with_the_reason(way):
     text = refusal({"env": "odd_environments:Odd", "kwargs": {"way": way}})
