@@ -375,11 +375,17 @@ class Probe:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = settings
+        self._made: list[Any] = []
+
+    def close(self) -> None:
+        """Close what was tried out. The answer is known by now: an environment may take its time, or hang."""
+        for vector in self._made:
+            vector.close()
 
     def probe(self) -> dict[str, Any]:
         """The facts; or `{"task_error"}`, one sentence; or `{"problems"}`, each with `path` and `message`."""
         try:
-            return _probe(self._settings)
+            return _probe(self._settings, self._made)
         except TaskError as error:
             return {"task_error": str(error)}
         except _Refused as error:
@@ -404,7 +410,7 @@ def _check_compile(wanted: Any, device: str, algorithm_class: Any) -> None:
         raise _Refused([(("learner", "compile"), message)])
 
 
-def _probe(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _probe(settings: Mapping[str, Any], made: list[Any]) -> dict[str, Any]:
     from mlxe_async.algorithms import load_algorithm
     from mlxe_async.roles.memorizer import check_priorities
     from mlxe_async.settings import algorithm_problems
@@ -432,7 +438,7 @@ def _probe(settings: Mapping[str, Any]) -> dict[str, Any]:
         if not torch.cuda.is_available():
             raise _Refused([(("learner", "device"), f'got "{device}", but torch finds no usable GPU here; try "cpu"')])
     _check_compile(settings["learner"]["compile"], device, algorithm_class)
-    task = probe_task(settings["task"])
+    task = probe_task(settings["task"], made)
     spaces = Spaces.from_json(task["spaces"])
     try:
         algorithm = algorithm_class(algorithm_settings, spaces, seed=0, learns=False)

@@ -12,9 +12,10 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from mlxe_async.cli.console import Console, open_missing_streams, silence_broken_pipes
-from mlxe_async.errors import MlxeError, SettingsError, UnsupportedPlatform
+from mlxe_async.errors import MlxeError, ResourceError, SettingsError, UnsupportedPlatform
 from mlxe_async.logs.safe import visible
 
 # Each names a module with `run(arguments: Sequence[str]) -> int`, imported when asked for, and a line of help.
@@ -127,6 +128,11 @@ def _command(arguments: list[str]) -> int:
         return 0
     if not sys.platform.startswith("linux"):
         raise UnsupportedPlatform(f"mlxe_async runs on Linux, and this is {sys.platform}")
+    try:
+        Path.cwd()
+    except OSError as error:
+        message = f"the working folder is gone or cannot be read ({error.strerror}); change to another one"
+        raise ResourceError(message) from error
     run: Callable[[Sequence[str]], int]
     if first in COMMANDS:
         run = importlib.import_module(COMMANDS[first][0]).run

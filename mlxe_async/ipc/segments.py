@@ -91,9 +91,9 @@ class Segment:
             segment = cls(name, fd, found)
             # An environment may fork, and its copy of us come back to our code and go on: not with our memory.
             segment._map.madvise(mmap.MADV_DONTFORK)
-            return segment
         except (OSError, ValueError) as error:
             raise ProtocolError(f"segment {name}: descriptor {fd} cannot be mapped: {error}") from error
+        return segment
 
     def array(self, offset: int, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """A numpy view of `shape` and `dtype` on the bytes from `offset`.

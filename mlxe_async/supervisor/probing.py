@@ -33,6 +33,7 @@ PRELOADED = [
 ]
 # Slow to import and not needed by the probe, which therefore need not wait for it.
 PRELOADED_MEANWHILE = ["torch", "torch.optim"]
+CLOSE_S = 1.0  # for the environment that was tried out to close
 PROBE_START_S = 60.0  # imports, and a network of the algorithm's
 LEAST_ROW_BYTES = 40  # what all columns of a row but its observations and the algorithm's own take together
 
@@ -82,7 +83,7 @@ async def probed(nursery: Nursery, settings: Settings, processes: list[Process])
             found = _judged(settings, await process.call("probe"))
         yield found
         await importing
-        await process.stop(0.2)
+        await process.stop(CLOSE_S)
         await watcher
     processes.remove(process)
     for module, failure in nursery.failures.items():

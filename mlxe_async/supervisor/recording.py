@@ -309,6 +309,8 @@ class Recorded:
             steps += [_KINDS[kind - 1].unpack(payload) for kind, payload in frames[1:]]
         except (ValueError, IndexError, TypeError, struct.error) as error:
             raise SettingsError([f"{path}: damaged after step {len(steps)}: {error}"]) from error
+        if _is_damaged(data, used):  # not cut off, as by the death of who wrote it
+            raise SettingsError([f"{path}: damaged after step {len(steps)}, at byte {used:,} of {len(data):,}"])
         return cls(facts, steps, used == len(data))
 
     @property
@@ -334,6 +336,14 @@ class Recorded:
                     written[rollout.executor] = written.get(rollout.executor, 0) + rollout.blocks
                 most = max([most, *(count - taken.get(index, 0) for index, count in written.items())])
         return most
+
+
+def _is_damaged(data: bytes, at: int) -> bool:
+    """Whether the frame that begins here, which is not whole, is there to its end nevertheless."""
+    if at + _HEAD.size > len(data):
+        return False
+    length = _HEAD.unpack_from(data, at)[1]
+    return bool(length > _LONGEST or at + _HEAD.size + length + _SUM.size <= len(data))
 
 
 def _frames(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -14,16 +14,20 @@ from mlxe_async.rows import Array, Spaces
 from mlxe_async.tasks.native import NativeTask, training_task
 from mlxe_async.tasks.vector import VectorTask
 
+Closable = VectorTask | NativeTask
+
 ATTEMPTS = 3
 TIMED_STEPS = 64
 TIMED_SECONDS = 0.05
 
 
-def probe(task: Mapping[str, Any]) -> dict[str, Any]:
+def probe(task: Mapping[str, Any], close_later: list[Closable] | None = None) -> dict[str, Any]:
     """Make the environment of a `[task]` table, reset it, step it at least once, and say what it is like.
 
     Args:
         task: the table, as `VectorTask` takes it.
+        close_later: what was made is added here, for who must not wait for environments to close; left out, it is
+            closed.
 
     Returns:
         Plain JSON facts: `env`; `spaces` (`Spaces.to_json`); `max_episode_steps`, the limit in force or null, and
@@ -41,14 +45,18 @@ def probe(task: Mapping[str, Any]) -> dict[str, Any]:
     except EnvironmentFault as fault:
         raise TaskError(_sentence(fault)) from fault
     made = time.perf_counter()
+    closing: list[Closable] = [vector]
     try:
         if task.get("vectorize", "single") != "single":
-            _check_native(task)
+            _check_native(task, closing)
         _try_out(vector)
         tried = time.perf_counter()
         step_seconds = _time_steps(vector)
     finally:
-        vector.close()
+        if close_later is None:
+            _close_all(closing)
+        else:
+            close_later += closing
     spec = vector.spec
     return {
         "env": spec.id,
@@ -65,18 +73,22 @@ def probe(task: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check_native(task: Mapping[str, Any]) -> None:
+def _close_all(made: list[Closable]) -> None:
+    """Close what was made for a probe."""
+    for vector in made:
+        vector.close()
+
+
+def _check_native(task: Mapping[str, Any], closing: list[Closable]) -> None:
     """Make the vector that executors will step, begin its episodes and step it once."""
     try:
         vector = training_task(task, 2)
-        try:
-            if isinstance(vector, NativeTask):
-                vector.begin(seed=0)
-                actions = _random_action(vector.spaces, np.random.default_rng(0)).repeat(2, axis=0)
-                for fault in vector.step(actions).faults:
-                    raise fault
-        finally:
-            vector.close()
+        closing.append(vector)
+        if isinstance(vector, NativeTask):
+            vector.begin(seed=0)
+            actions = _random_action(vector.spaces, np.random.default_rng(0)).repeat(2, axis=0)
+            for fault in vector.step(actions).faults:
+                raise fault
     except EnvironmentFault as fault:
         raise TaskError(_sentence(fault)) from fault
 

@@ -229,3 +229,12 @@ def test_a_signal_while_modules_are_imported_ends_the_command_in_its_own_words(t
         process.send_signal(number)
         assert process.wait(30) == 128 + number
         assert process.stderr.read().decode() == f"stopped by {number.name}\n"
+
+
+def test_a_working_folder_that_is_gone_is_a_sentence(tmp_path, capsys):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    assert main([str(tmp_path / "good.toml")]) == 4
+    assert "the working folder is gone" in capsys.readouterr().err

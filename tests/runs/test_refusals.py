@@ -95,3 +95,18 @@ def test_an_algorithm_whose_constructor_raises_is_refused_with_the_line_in_its_f
     assert exit_code == 2, error
     assert "its constructor raised AttributeError" in error
     assert "odd_algorithm.py:6" in error
+
+
+@pytest.mark.slow
+def test_an_environment_that_never_closes_is_not_refused(tmp_path):
+    (tmp_path / "open_task.py").write_text(
+        "import threading\n\nfrom gymnasium.envs.classic_control import CartPoleEnv\n\n\n"
+        "class Open(CartPoleEnv):\n    def close(self):\n        threading.Event().wait()\n"
+    )
+    settings = GOOD.replace("CartPole-v1", "open_task:Open") + f'[run]\npython_path = ["{tmp_path}"]\n'
+    command = Command(tmp_path, settings, "--check")
+    try:
+        exit_code, _, error = command.wait()
+    finally:
+        command.close()
+    assert exit_code == 0, error

@@ -91,6 +91,15 @@ def test_every_flipped_bit_is_seen(tmp_path):
         assert not recorded.is_whole
 
 
+def test_damage_in_the_middle_is_not_mistaken_for_a_recording_that_was_cut_off(tmp_path):
+    path = written(tmp_path, [Ingested((1, 2))] * 3)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(SettingsError, match=rf"damaged after step \d, at byte \d+ of {len(data)}"):
+        Recorded.read(tmp_path)
+
+
 def test_without_a_recording_it_is_said_how_to_get_one(tmp_path):
     with pytest.raises(SettingsError, match=r"run\.record = true"):
         Recorded.read(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import gymnasium
@@ -256,6 +257,13 @@ class Spaceless(Steady):
         if name.endswith("_space") and name == self.forgets:
             raise LookupError(f"no {name} here")
         return super().__getattribute__(name)
+
+
+class NeverCloses(Steady):
+    """Does not come back from `close`."""
+
+    def close(self) -> None:
+        threading.Event().wait()
 
 
 class Double(gymnasium.Wrapper):

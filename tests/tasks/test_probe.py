@@ -134,6 +134,13 @@ def test_an_action_space_nobody_can_use_is_refused_by_name(space):
     assert space.strip("()") in text
 
 
+def test_who_must_not_wait_for_environments_to_close_is_given_them():
+    made = []
+    task = {"env": "odd_environments:NeverCloses"}
+    assert probe(task, made)["spaces"]["actions"] == 3
+    assert [vector.count for vector in made] == [1]
+
+
 @pytest.mark.parametrize("forgets", ["observation_space", "action_space"])
 def test_a_space_that_is_not_declared_is_a_sentence(forgets):
     text = refusal({"env": "odd_environments:Spaceless", "kwargs": {"forgets": forgets}})
