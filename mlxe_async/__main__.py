@@ -6,6 +6,8 @@ import signal
 import sys
 from types import FrameType
 
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 def _stop(number: int, _frame: FrameType | None) -> None:
     """End by a signal as long as no command minds it: while its modules are imported, say."""
@@ -16,13 +18,16 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 
 def _command() -> int:
     before = signal.getsignal(signal.SIGINT)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _STOPPING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _stop)
     from mlxe_async.cli import main
 
     signal.signal(signal.SIGINT, before)
-    return main(sys.argv[1:])
+    code = main(sys.argv[1:])
+    for number in _STOPPING:  # all is said and done, while the interpreter takes its time to end
+        signal.signal(number, signal.SIG_IGN)
+    return code
 
 
 if __name__ == "__main__":

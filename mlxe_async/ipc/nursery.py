@@ -29,7 +29,9 @@ from mlxe_async.ipc.loop_channel import SupervisorChannel
 
 _THREAD_POOLS = ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "BLIS")
 ONE_THREAD = {f"{pool}_NUM_THREADS": "1" for pool in _THREAD_POOLS}
-ANSWER_LIMIT_S = 120.0
+IMPORT_LIMIT_S = 120.0  # to answer while modules are imported, and otherwise:
+ANSWER_LIMIT_S = 10.0
+GRACE_S = 0.5  # to read what came while we ourselves stood still
 STOP_LIMIT_S = 2.0
 REAP_AFTER_S = 1.0
 
@@ -119,6 +121,7 @@ class _Life:
     began: float = field(default_factory=time.monotonic)
     has_forked: bool = False
     waiting: dict[int, asyncio.Future[_Answer]] = field(default_factory=dict)
+    importing: set[int] = field(default_factory=set)
     reaping: dict[int, Forked] = field(default_factory=dict)
     channel: SupervisorChannel = field(init=False)
 
@@ -333,7 +336,10 @@ class Nursery:
             raise ProcessDied("the nursery is not running")
         future = self._send(life, request, fds)
         try:
-            await asyncio.wait([future], timeout=ANSWER_LIMIT_S)
+            limit_s = IMPORT_LIMIT_S if life.importing else ANSWER_LIMIT_S
+            for seconds in (limit_s, GRACE_S):
+                if not future.done():
+                    await asyncio.wait([future], timeout=seconds)
         except asyncio.CancelledError:
             # What was asked for may come to life all the same; then it must not be forgotten.
             if not future.done():
@@ -343,12 +349,14 @@ class Nursery:
             raise
         if not future.done():
             self._silenced(life)
-            raise ProcessDied(f"the nursery has not answered for {ANSWER_LIMIT_S:g} s")
+            raise ProcessDied(f"the nursery has not answered for {limit_s:g} s")
         return future.result()
 
     def _send(self, life: _Life, request: Message, fds: Sequence[int] = ()) -> asyncio.Future[_Answer]:
         self._next_id += 1
         life.has_forked |= request["do"] == "fork"
+        if request["do"] == "preload":
+            life.importing.add(self._next_id)
         life.channel.send({"id": self._next_id, **request}, fds)
         future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         life.waiting[self._next_id] = future
@@ -356,6 +364,7 @@ class Nursery:
 
     def _answered(self, life: _Life, message: Message, fds: list[int]) -> None:
         future = life.waiting.pop(message.get("id", -1), None)
+        life.importing.discard(message.get("id", -1))
         error = message.get("error")
         result = message.get("result", {})
         if "code" in result and result["pid"] in life.reaping:

@@ -81,6 +81,21 @@ def test_a_nursery_that_does_not_answer_is_replaced(run, monkeypatch):
     run(main)
 
 
+def test_a_nursery_is_given_longer_while_it_imports(run, monkeypatch):
+    monkeypatch.setattr(nursery_module, "ANSWER_LIMIT_S", 0.0)
+    monkeypatch.setattr(nursery_module, "GRACE_S", 0.0)
+
+    async def main():
+        async with house() as made:
+            importing = asyncio.create_task(made.nursery.preload(["slow_to_import"]))
+            await asyncio.sleep(0)
+            process = await made.process()
+            assert (made.nursery.generation, await importing) == (1, {})
+            assert process.alive
+
+    run(main)
+
+
 def test_a_nursery_that_dies_too_often_fails_the_run(run):
     async def main():
         async with house() as made:
