@@ -348,6 +348,7 @@ class Nursery:
                 self._discard(life, *future.result())
             raise
         if not future.done():
+            future.cancel()  # nobody is left to hear how it died
             self._silenced(life)
             raise ProcessDied(f"the nursery has not answered for {limit_s:g} s")
         return future.result()

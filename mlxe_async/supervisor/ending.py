@@ -15,13 +15,16 @@ from mlxe_async.supervisor.story import Story
 SIGNAL_EXITS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 
-def verdict(asked: str | None, failure: BaseException | None, is_there: Callable[[], bool]) -> tuple[str, int]:
+def verdict(
+    asked: str | None, failure: BaseException | None, is_there: Callable[[], bool], requested: str | None = None
+) -> tuple[str, int]:
     """Reason and exit code.
 
     Args:
         asked: why the budget ran out, if it did.
         failure: what was raised, if anything.
         is_there: whether the run folder still is; only asked where nothing was raised.
+        requested: what a stop was last asked for by, be it that the run was ending already.
     """
     reason = asked or "finished"
     exit_code = SIGNAL_EXITS.get(reason, 0)
@@ -29,7 +32,7 @@ def verdict(asked: str | None, failure: BaseException | None, is_there: Callable
         reason = "cancelled" if isinstance(failure, asyncio.CancelledError) else f"failed: {failure}"
         exit_code = failure.exit_code if isinstance(failure, MlxeError) else 3
         if isinstance(failure, asyncio.CancelledError):  # a second signal stops at once
-            exit_code = SIGNAL_EXITS.get(asked or "", exit_code)
+            exit_code = SIGNAL_EXITS.get(requested or asked or "", exit_code)
     elif not is_there():
         reason, exit_code = f"the run folder was removed while it ran ({reason})", ResourceError.exit_code
     return reason, exit_code

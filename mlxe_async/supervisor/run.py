@@ -86,6 +86,7 @@ class Supervisor:
         self._resumption: Resumption | None = None
         self._began = time.monotonic()
         self._dumps = 0
+        self._requested: str | None = None
         self._loop: asyncio.AbstractEventLoop
         self._subscribers: list[Callable[[dict[str, Any]], None]] = []
         self._queues: list[asyncio.Queue[dict[str, Any] | None]] = []
@@ -144,6 +145,7 @@ class Supervisor:
         """Stop soon: finish what is under way, save, and return. Call it from the loop's thread."""
         if self._journal is not None and self._budget.reason is None:
             self._story.emit(events.StopRequested(reason=reason))
+        self._requested = reason
         self._budget.finish(reason, at_once=True)
 
     def progress(self) -> dict[str, Any]:
@@ -484,7 +486,7 @@ class Supervisor:
 
     def _end(self, flat: tuple[int, Array] | None, failure: BaseException | None) -> Result:
         assert self._folder is not None  # noqa: S101 - the caller has looked
-        reason, exit_code = verdict(self._budget.reason, failure, lambda: self._is_there)
+        reason, exit_code = verdict(self._budget.reason, failure, lambda: self._is_there, self._requested)
         digest = digest_of(flat)
         if self._resumption is not None:
             self._resumption.tell(exact=False)  # it ended before all was taken up
