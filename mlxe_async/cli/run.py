@@ -87,6 +87,7 @@ async def finish_run(supervisor: Supervisor, *, shows_progress: bool) -> int:
     from mlxe_async.cli.telling import told
     from mlxe_async.cli.view.display import Display
     from mlxe_async.ipc import linux
+    from mlxe_async.logs import events
 
     linux.receive_signals()
     console = Console(sys.stderr)
@@ -95,7 +96,8 @@ async def finish_run(supervisor: Supervisor, *, shows_progress: bool) -> int:
         supervisor.subscribe(display.feed)
         display.start()
     else:
-        supervisor.subscribe(lambda event: console.line(told(event)) if event.get("loud") else None)
+        # Not with all lines: those of thousands of episodes a second cost more to hand over than to write.
+        supervisor.subscribe(lambda line: console.line(told(line)) if line["loud"] else None, [events.Warning.name])
     signals = _Signals(supervisor, console)
     signals.install()
     try:

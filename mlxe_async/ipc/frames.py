@@ -55,7 +55,16 @@ class Decoder:
         Raises:
             ProtocolError: the bytes are not a frame; the text shows their first bytes in hexadecimal.
         """
+        whole = not self._pending and len(data) >= HEADER.size
         self._pending += data
+        if whole:
+            # One frame and nothing else, as nearly always. What is wrong with any other is told below.
+            payload = data[HEADER.size :]
+            expected = (MAGIC, LAYOUT_VERSION, len(payload), zlib.crc32(payload))
+            if len(payload) <= MAX_PAYLOAD and HEADER.unpack_from(data) == expected:
+                message = self._parse(payload)
+                self._pending.clear()
+                return [message]
         messages = []
         while len(self._pending) >= HEADER.size:
             magic, version, length, crc = HEADER.unpack_from(self._pending)

@@ -144,15 +144,16 @@ class SupervisorChannel:
             for message in messages:
                 if self.closed:
                     break
-                self._on_message(message, self._announced(message))
+                self._on_message(message, self._announced(message) if self._takes_fds else [])
         except ProtocolError as error:
             self._fail("broken", f"broke the protocol: {error}")
             return False
-        self._watch_frame()
+        if self._decoder.partial or self._frame_timer is not None:
+            self._watch_frame()
         return True
 
     def _announced(self, message: Message) -> list[int]:
-        count = message.get("fds", 0) if self._takes_fds else 0
+        count = message.get("fds", 0)
         if not isinstance(count, int) or not 0 <= count <= len(self._fds):
             raise ProtocolError(f"a message announces {count!r} descriptors, {len(self._fds)} came")
         return [self._fds.popleft() for _ in range(count)]

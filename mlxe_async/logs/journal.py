@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class Journal:
         self._retry_at = 0.0
         self._warn_at = 0.0
         self._check_at = time.monotonic() + ROTATION_CHECK_S
-        self._subscribers: list[Subscriber] = []
+        self._subscribers: list[tuple[Subscriber, Collection[str] | None]] = []
         self._lock = threading.RLock()  # checkpoints are saved, and told, by another thread
         # Its own configuration: a program that embeds a run keeps its own structlog.
         self._log = structlog.wrap_logger(
@@ -143,7 +143,7 @@ class Journal:
             if not self._sink.written:
                 return False
             self._seq += count
-            if self._subscribers:
+            if any(wanted is None or kind.name in wanted for _, wanted in self._subscribers):
                 for row in zip(*columns.values(), strict=True):
                     known = {**head, **dict(zip(columns, row, strict=True))}
                     self._line = {name: known[name] for name in order}
@@ -163,10 +163,16 @@ class Journal:
         """Number of the line that comes next."""
         return self._seq
 
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Have `subscriber` called with every line as a dict, in order; returns what ends it."""
-        self._subscribers.append(subscriber)
-        return lambda: self._subscribers.remove(subscriber) if subscriber in self._subscribers else None
+    def subscribe(self, subscriber: Subscriber, events: Collection[str] | None = None) -> Callable[[], None]:
+        """Have `subscriber` called with every line as a dict, in order; returns what ends it.
+
+        Args:
+            subscriber: called from whichever thread tells the line.
+            events: names of those that it is called for; None: all. Lines that nobody asks for are never made as dicts.
+        """
+        entry = (subscriber, events)
+        self._subscribers.append(entry)
+        return lambda: self._subscribers.remove(entry) if entry in self._subscribers else None
 
     def close(self) -> None:
         """Close the file, if it is ours. Lines emitted afterwards are dropped and counted."""
@@ -179,23 +185,27 @@ class Journal:
         self.close()
 
     def _write(self, event: Event, role: str, idx: int | None) -> bool:
-        values = {name: getattr(event, name) for name in _names_of(type(event))}
-        self._log.msg(event.name, role=role, idx=idx, **values)
+        self._log.msg(event, role=role, idx=idx)
         return self._sink.written
 
     def _stamp(self, _logger: Any, _method: str, values: Any) -> dict[str, Any]:
-        head = self._head() | {key: values.pop(key) for key in ("run", "event", "role", "idx")}
+        event = values["event"]
+        about = {"run": values["run"], "event": event.name, "role": values["role"], "idx": values["idx"]}
+        line = {**self._head(), **about, **vars(event)}
         self._seq += 1
-        self._line = clean({**head, **values})
+        self._line = clean(line)
         return self._line
 
     def _tell(self) -> None:
         line = self._line
-        for subscriber in tuple(self._subscribers):
+        for entry in tuple(self._subscribers):
+            subscriber, wanted = entry
+            if wanted is not None and line["event"] not in wanted:
+                continue
             try:
                 subscriber(line)
             except Exception:  # noqa: BLE001 - whoever listens to the log must not be able to stop the run
-                self._subscribers.remove(subscriber)
+                self._subscribers.remove(entry)
 
 
 def open_log(path: str | os.PathLike[str]) -> int:
@@ -263,6 +273,8 @@ def _to_the_second(seconds: int) -> str:
     return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat().removesuffix("+00:00")
 
 
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
 # Made once: `json.dumps` makes its own anew for every call with options.
 _TO_JSON = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(", ", ": "))
 
@@ -273,26 +285,37 @@ def _text(line: Any, **_: Any) -> str:
 
 def clean(values: Mapping[str, Any]) -> dict[str, Any]:
     """The same in plain JSON types: numpy and torch numbers become numbers, NaN and infinities null, secrets go."""
-    if all(map(_is_plain, values.values())) and not any(map(is_secret, values)):
+    if _are_plain(values) and not _any_secret(tuple(values)):
         return dict(values)  # nearly every line: the end of an episode, a phase, a version
     return {str(key): _plain(value, 1) for key, value in redact(values).items()}
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether a value may be written as it is, told by a few comparisons."""
-    kind = type(value)
-    if kind is int:
-        return bool(-(2**63) <= value < 2**63)
-    if kind is float:
-        return math.isfinite(value)
-    if value is None or kind is bool or (kind is str and len(value) <= LONGEST_TEXT):
-        return True
-    # Losses and waits: a few names with a number each.
-    return kind is dict and all(type(key) is str and not is_secret(key) for key in value) and _are_numbers(value)
+@functools.lru_cache(maxsize=256)  # there are as many as kinds of events, and of tables in them
+def _any_secret(names: tuple[str, ...]) -> bool:
+    return any(map(is_secret, names))
 
 
-def _are_numbers(table: dict[str, Any]) -> bool:
-    return all(type(value) is not dict and _is_plain(value) for value in table.values())
+def _are_plain(values: Mapping[str, Any], *, nested: bool = False) -> bool:
+    """Whether all values may be written as they are, told by a few comparisons each, without a call for each."""
+    for value in values.values():
+        kind = type(value)
+        if kind is int:
+            if not _LEAST <= value <= _MOST:
+                return False
+        elif kind is float:
+            if not math.isfinite(value):
+                return False
+        elif kind is str:
+            if len(value) > LONGEST_TEXT:
+                return False
+        elif kind is dict:
+            # Losses and waits: a few names with a number each.
+            names = tuple(value)
+            if nested or set(map(type, names)) - {str} or _any_secret(names) or not _are_plain(value, nested=True):
+                return False
+        elif value is not None and kind is not bool:
+            return False
+    return True
 
 
 def _plain(value: Any, depth: int) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 _TO_JSON = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(", ", ": "))
 _NUMBERS = {int, float, bool}
+_BOOLS = {False: "false", True: "true"}
 
 
 def many_lines(
@@ -23,17 +25,30 @@ def many_lines(
     Raises:
         ValueError: a column holds what is no finite number of 64 bits, or columns are not of one length.
     """
-    texts = [_texts(columns[name]) for name in order if name in columns]
+    plain = [_plain(columns[name]) for name in order if name in columns]
+    columns_told = iter(plain)
     fields = []
     for name in order:
-        value = "%s" if name in columns else _text(same[name]).replace("%", "%%")
+        value = next(columns_told)[0] if name in columns else _text(same[name]).replace("%", "%%")
         fields.append(f'"{name}": {value}')
     line = "{" + ", ".join(fields) + "}\n"
-    return [line % row for row in zip(*texts, strict=True)]
+    return [line % row for row in zip(*(column for _, column in plain), strict=True)]
 
 
 def _text(value: Any) -> str:
     return repr(value) if type(value) is int else _TO_JSON.encode(value)
+
+
+def _plain(column: Sequence[int | float]) -> tuple[str, Sequence[Any]]:
+    """How each value of a column is formatted, and what: numbers as they are, without a text of their own first."""
+    kinds = set(map(type, column))
+    if kinds == {int} and min(column) >= -(2**63) and max(column) < 2**63:
+        return "%d", column
+    if kinds == {float} and all(map(math.isfinite, column)):
+        return "%r", column
+    if kinds == {bool}:
+        return "%s", [_BOOLS[value] for value in column]
+    return "%s", _texts(column)
 
 
 def _texts(column: Sequence[int | float]) -> list[str]:

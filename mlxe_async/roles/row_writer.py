@@ -50,7 +50,8 @@ class RowWriter:
         envs: number of environments B.
         extra: names of the columns that the behaviour policy gives besides `action` and `log_prob`.
         committed: called when blocks were committed in the middle of a rollout, and half the lane waits for its
-            reader or the last call was half a second ago; and when room is needed.
+            reader, who has taken some since the last call, or the last call was half a second ago; and when room is
+            needed.
         wait: waits a bounded number of seconds.
 
     Attributes:
@@ -75,6 +76,7 @@ class RowWriter:
         # Making numpy views costs more than a step, so they are made once for each slot of the lane.
         self._slots = [layout.views(payload, chunk_rows) for payload in lane.payloads]
         self._told_s = 0.0
+        self._committed_blocks, self._taken_when_told = 0, -1
         self.begin()
 
     def begin(self) -> None:
@@ -147,6 +149,7 @@ class RowWriter:
         self._rows["last"][self._filled - 1] = last
         self._lane.commit(self._filled)
         self.blocks += 1
+        self._committed_blocks += 1
         self._rows, self._filled = None, 0
 
     def renew(self) -> None:
@@ -154,10 +157,12 @@ class RowWriter:
         self._lane.renew()
 
     def _tell_committed(self) -> None:
-        # Word of every block would cost the supervisor more than all the rest of a rollout.
-        now = time.monotonic()
-        if now - self._told_s >= TELL_S or self._lane.free_slots() <= len(self._slots) // 2:
-            self._told_s = now
+        # Word of every block would cost the supervisor more than all the rest of a rollout; so would a word that the
+        # reader, who has taken nothing since the last one, is about to follow anyway.
+        now, free = time.monotonic(), self._lane.free_slots()
+        taken = self._committed_blocks + free  # grows with what the reader takes, and by nothing else
+        if now - self._told_s >= TELL_S or (free <= len(self._slots) // 2 and taken != self._taken_when_told):
+            self._told_s, self._taken_when_told = now, taken
             self._committed()
 
     def _reserve(self) -> dict[str, Array]:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 AFTER_SOLVED = "steps_after_solved"
+LIMITS = ("env_steps", "episodes", "episode_steps", "updates", "seconds")
 
 
 @dataclass
@@ -95,6 +96,10 @@ class Budget:
     is_boundary_due: Callable[[], bool] = lambda: False
     _solved_at_step: int | None = None
 
+    def __post_init__(self) -> None:
+        # Looked at several times for each rollout.
+        self._limits: dict[str, float] = {name: self.stop[name] for name in LIMITS if self.stop.get(name) is not None}
+
     @property
     def seconds(self) -> float:
         """Seconds since the first rollout could begin."""
@@ -112,10 +117,9 @@ class Budget:
 
     def limits(self) -> dict[str, float]:
         """The numeric stop conditions that are set; the steps after the solution count once there is one."""
-        names = ["env_steps", "episodes", "episode_steps", "updates", "seconds"]
-        if self._solved_at_step is not None:
-            names.append(AFTER_SOLVED)
-        return {name: self.stop[name] for name in names if self.stop.get(name) is not None}
+        if self._solved_at_step is None or self.stop.get(AFTER_SOLVED) is None:
+            return self._limits
+        return {**self._limits, AFTER_SOLVED: self.stop[AFTER_SOLVED]}
 
     def spent(self, name: str) -> float:
         """How much of a stop condition is used up."""

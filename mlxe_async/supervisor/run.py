@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ class Supervisor:
         self._dumps = 0
         self._requested: str | None = None
         self._loop: asyncio.AbstractEventLoop
-        self._subscribers: list[Callable[[dict[str, Any]], None]] = []
+        self._subscribers: list[tuple[Callable[[dict[str, Any]], None], Collection[str] | None]] = []
         self._queues: list[asyncio.Queue[dict[str, Any] | None]] = []
         self._nursery = Nursery(
             on_exited=self._nursery_exited,
@@ -120,11 +120,16 @@ class Supervisor:
 
     # -- for whoever embeds a run -----------------------------------------------------------------------------------
 
-    def subscribe(self, callback: Callable[[dict[str, Any]], None]) -> None:
-        """Have `callback` called with every line of the log, as a dict, from the loop's thread."""
-        self._subscribers.append(callback)
+    def subscribe(self, callback: Callable[[dict[str, Any]], None], events: Collection[str] | None = None) -> None:
+        """Have `callback` called with every line of the log, as a dict, from the loop's thread.
+
+        Args:
+            callback: called with each line; one that raises is not called again.
+            events: names of the events that it is called for, which costs the run less; None: all.
+        """
+        self._subscribers.append((callback, events))
         if self._journal is not None:
-            self._journal.subscribe(callback)
+            self._journal.subscribe(callback, events)
 
     def events(self) -> AsyncIterator[dict[str, Any]]:
         """Every line of the log from now on, as it is written: `async for event in supervisor.events()`.
@@ -285,8 +290,8 @@ class Supervisor:
             self._journal = Journal(folder.log_path, folder.name, first_seq=point.log.next_seq if point else 0)
         except OSError as error:
             raise ResourceError(f"{folder.log_path} cannot be written: {error.strerror}") from error
-        for subscriber in self._subscribers:
-            self._journal.subscribe(subscriber)
+        for subscriber, wanted in self._subscribers:
+            self._journal.subscribe(subscriber, wanted)
         self._story = Story(self._journal, self._counters, self._budget)
         self._saver = Saver(settings, self._facts, folder, self._story, self._counters)
         for number, cause in point.rejected if point else ():

@@ -38,13 +38,15 @@ class FakeSupervisor:
     log: Path | None = None
     stopped: list = field(default_factory=list)
     subscribers: list = field(default_factory=list)
+    wanted: list = field(default_factory=list)
     cancelled: bool = False
 
     def __post_init__(self):
         self.asked = asyncio.Event()
 
-    def subscribe(self, callback):
+    def subscribe(self, callback, events=None):
         self.subscribers.append(callback)
+        self.wanted.append(events)
 
     def request_stop(self, reason="requested"):
         self.stopped.append(reason)
@@ -54,8 +56,8 @@ class FakeSupervisor:
         if isinstance(self.ends, BaseException):
             raise self.ends
         with Journal(self.log or "/dev/null", "a-run") as journal:
-            for subscriber in self.subscribers:
-                journal.subscribe(subscriber)
+            for subscriber, events in zip(self.subscribers, self.wanted, strict=True):
+                journal.subscribe(subscriber, events)
             journal.emit(PhaseEvent("generate", 1, 0.5, 1, rows=1234), "executor", 0)
             journal.emit(EpisodeEnd(0, 0, 200.0, 200, True, 1, 5, 1234), "executor", 0)
             journal.emit(Weights(1, 6, 1234, 5), "learner")

@@ -48,6 +48,7 @@ def test_progress_can_be_switched_off(capfd, monkeypatch, arguments):
     main(["good.toml", *arguments])
     assert len(capfd.readouterr().err.splitlines()) == 1
     (alarm,) = made[0].subscribers
+    assert made[0].wanted == [["warning"]]
     alarm({"event": "warning", "role": "supervisor", "message": "the run folder is gone", "loud": True})
     assert "the run folder is gone" in capfd.readouterr().err
 

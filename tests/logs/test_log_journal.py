@@ -238,6 +238,21 @@ def test_many_lines_at_once_are_the_same_lines(tmp_path, monkeypatch, odd):
     assert [list(line) for line in heard["together"]] == [list(line) for line in heard["one by one"]]
 
 
+def test_a_subscriber_may_ask_for_some_events_only(path):
+    phases, all_lines = [], []
+    with Journal(path, "r") as journal:
+        leave = journal.subscribe(phases.append, ["phase"])
+        journal.emit_all(EpisodeEnd, SAME, ENDED, "executor", 0)  # nobody asks for these
+        journal.subscribe(all_lines.append)
+        journal.emit_all(EpisodeEnd, SAME, ENDED, "executor", 0)
+        journal.emit(phase())
+        leave()
+        journal.emit(phase())
+    assert [line["event"] for line in phases] == ["phase"]
+    assert all_lines == lines_of(path)[3:]
+    assert [line["event"] for line in all_lines] == [*3 * ["episode_end"], "phase", "phase"]
+
+
 def test_many_lines_on_a_full_disk_are_counted_one_by_one(path, monkeypatch):
     monkeypatch.setattr(journal_module, "RETRY_S", 0.0)
     real, room = os.write, [0]

@@ -37,7 +37,7 @@ class FakeLane:
         return len(self.blocks) - self.position
 
     def free_slots(self):
-        return len(self.payloads) - len(self.blocks)
+        return len(self.payloads) - self.backlog()
 
     def read(self, into):
         data, count, epoch = self.blocks[self.position]

@@ -6,6 +6,7 @@ import pytest
 from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakePage, FakeTask, FakeWeights
 
 from mlxe_async.errors import MlxeError
+from mlxe_async.roles import row_writer
 from mlxe_async.roles.executor import Executor
 from mlxe_async.roles.executor_plan import ExecutorPlan
 from mlxe_async.roles.fault_budget import STEPS_PER_FAULT, TooManyFaults
@@ -62,11 +63,36 @@ def test_a_rollout_is_one_episode_whatever_the_size_of_a_block():
     assert report["episodes"]["return"][0] == 10.0
 
 
-@pytest.mark.parametrize(("slots", "told"), [(64, 1), (4, 2)])
-def test_the_reader_is_woken_now_and_then_and_when_half_the_lane_waits_for_it(slots, told):
-    executor, lane, said, _ = make(FakeTask([10]), lane=FakeLane(CHUNK, slots))
+class _ReadLane(FakeLane):
+    """A reader has taken so many of the blocks that are committed."""
+
+    def __init__(self, slots, taken):
+        super().__init__(CHUNK, slots)
+        self.taken = taken
+
+    def commit(self, count):
+        sequence = super().commit(count)
+        self.position = self.taken(len(self.blocks))
+        return sequence
+
+
+@pytest.mark.parametrize(
+    ("slots", "taken", "told"),
+    [
+        (64, lambda _blocks: 0, 1),  # now and then
+        (6, lambda _blocks: 0, 1),  # half the lane waits, but the reader was told and has not come yet
+        (6, lambda blocks: max(0, blocks - 3), 3),  # it comes, and half the lane waits again and again
+        (6, lambda blocks: int(blocks > 3), 2),  # it came once
+        (6, lambda blocks: blocks, 1),  # it needs no word
+    ],
+)
+def test_the_reader_is_woken_now_and_then_and_when_half_the_lane_waits_and_it_was_not_told(
+    monkeypatch, slots, taken, told
+):
+    monkeypatch.setattr(row_writer, "TELL_S", 60.0)
+    executor, lane, said, _ = make(FakeTask([22]), lane=_ReadLane(slots, taken))
     executor.generate(rollout=0)
-    assert len(lane.blocks) == 3
+    assert len(lane.blocks) == 6
     assert said == [{"kind": "commit"}] * told
 
 

@@ -52,7 +52,8 @@ class Crew:
         Only the schedules look at the budget itself: where they wait for each other, a round that was begun is finished
         by all.
         """
-        await self.bell.wait_until(lambda: condition() or self.ending)
+        if not (condition() or self.ending):
+            await self.bell.wait_until(lambda: condition() or self.ending)
         return not self.ending
 
     @property

@@ -103,12 +103,14 @@ class MemorizerHandle:
                 if self._crew.ending:
                     return {"updates": 0}  # and `busy` for good: what it did is not known
         self.busy = False
-        positions = tuple(plan["ingested"]["positions"])
+        # Not for the learner, and as long as there are executors: the plan travels twice more.
+        ingested = plan.pop("ingested")
+        positions = tuple(ingested["positions"])
         settled = self._used is not None
         self._crew.recorder.note(Memorized(self._updates_per_plan, settled, plan["updates"], positions))
         self._used = None
         self.owed, self.held = plan["owed"], plan["held"]
-        self._take_note(plan["ingested"])
+        self._take_note(ingested)
         if plan["mended_priorities"] > self._mended:
             self._crew.story.warn(
                 "priorities were found that are negative or no numbers; their rows are drawn as new ones are",
