@@ -9,7 +9,6 @@ from typing import Any
 
 _TO_JSON = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(", ", ": "))
 _NUMBERS = {int, float, bool}
-_BOOLS = {False: "false", True: "true"}
 
 
 def many_lines(
@@ -47,7 +46,7 @@ def _plain(column: Sequence[int | float]) -> tuple[str, Sequence[Any]]:
     if kinds == {float} and all(map(math.isfinite, column)):
         return "%r", column
     if kinds == {bool}:
-        return "%s", [_BOOLS[value] for value in column]
+        return "%s", ["true" if value else "false" for value in column]
     return "%s", _texts(column)
 
 
