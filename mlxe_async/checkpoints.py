@@ -168,7 +168,9 @@ def load(
         except (_Unfit, OSError) as error:
             rejected.append(_reject(number, error, on_rejected))
     causes = f"; not fit: {'; '.join(rejected)}" if rejected else ""
-    raise RunFailed(f"no checkpoint of kind {which!r} can be loaded from {folder}{causes}")
+    wanted = f"with number {which}" if isinstance(which, int) else f'for "{which}"'
+    there = ", ".join(str(body["number"]) for body in candidates) or "none"
+    raise RunFailed(f"no checkpoint {wanted} can be loaded from {folder}; there: {there}{causes}")
 
 
 def load_whole(folder: Path, on_rejected: Rejected = lambda _number, _cause: None) -> Whole:

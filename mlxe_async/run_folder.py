@@ -23,7 +23,7 @@ from mlxe_async.files import PLAIN_NAME, STAGED, make_folder, read_bounded, repl
 from mlxe_async.logs.safe import redact, visible
 
 LOG, LOCK, SETTINGS, RUN, STATUS = "log.jsonl", "lock", "settings.toml", "run.json", "status.json"
-LATEST = "latest"
+LATEST, RECORDING = "latest", "recording.bin"
 
 _LOCK_TRIES, _LOCK_PAUSE_S = 20, 0.01
 _MOST_IN_ONE_SECOND = 1000

@@ -410,6 +410,13 @@ def _check_compile(wanted: Any, device: str, algorithm_class: Any) -> None:
         raise _Refused([(("learner", "compile"), message)])
 
 
+def _about_algorithm(sentence: str) -> tuple[tuple[str, ...], str]:
+    """The key that a sentence begins with, such as `algorithm.name: ...`, else the table; and the rest."""
+    key, colon, rest = sentence.partition(": ")
+    table, dot, field = key.partition(".")
+    return (("algorithm", field), rest) if colon and dot and table == "algorithm" else (("algorithm",), sentence)
+
+
 def _probe(settings: Mapping[str, Any], made: list[Any]) -> dict[str, Any]:
     from mlxe_async.algorithms import load_algorithm
     from mlxe_async.roles.memorizer import check_priorities
@@ -443,7 +450,7 @@ def _probe(settings: Mapping[str, Any], made: list[Any]) -> dict[str, Any]:
     try:
         algorithm = algorithm_class(algorithm_settings, spaces, seed=0, learns=False)
     except ValueError as error:
-        raise _Refused([(("algorithm",), str(error))]) from error
+        raise _Refused([_about_algorithm(str(error))]) from error
     except Exception as error:
         from mlxe_async.tasks.hostile import words_of
 
@@ -454,7 +461,7 @@ def _probe(settings: Mapping[str, Any], made: list[Any]) -> dict[str, Any]:
     try:
         check_priorities(algorithm)
     except ValueError as error:
-        raise _Refused([(("algorithm",), str(error))]) from error
+        raise _Refused([_about_algorithm(str(error))]) from error
     capacity = settings["memory"]["capacity_rows"]
     if algorithm.memory == "replay" and "batch" in table and capacity is not None and algorithm.batch_rows > capacity:
         message = f"got {algorithm.batch_rows}, expected at most memory.capacity_rows = {capacity}"

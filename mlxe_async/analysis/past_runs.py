@@ -18,10 +18,10 @@ from typing import Any
 
 from mlxe_async.errors import RunFailed, RunFolderBusy
 from mlxe_async.files import STAGED, read_bounded
-from mlxe_async.run_folder import LATEST, LOCK, LOG, RUN, SETTINGS, STATUS, is_held
+from mlxe_async.run_folder import LATEST, LOCK, LOG, RECORDING, RUN, SETTINGS, STATUS, is_held
 
 NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)-[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
-CONTENTS = (LOCK, LOG, SETTINGS, RUN, STATUS, "checkpoints", "crash")
+CONTENTS = (LOCK, LOG, SETTINGS, RUN, STATUS, RECORDING, "checkpoints", "crash")
 LONGEST_FILE = 2**20
 LAST_BYTES = 2**16
 

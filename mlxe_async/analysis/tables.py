@@ -179,7 +179,7 @@ def pair_table(groups: Groups, varied: Mapping[str, str] | None = None) -> Table
                     _percent(found.improvement),
                 )
             )
-    head = ("pair", "in", "both solved", "ratio of medians", "mean ratio", "p", "first needs less")
+    head = ("pair", "in", "neither failed", "ratio of medians", "mean ratio", "p", "first needs less")
     note = (
         "Ratios below 1 favour the first; 95 % bootstrap intervals, both runs of a seed drawn together. Ratio of "
         "medians: failures are infinite; inf where only the first failed with half of the seeds, 0 where only the "

@@ -25,8 +25,9 @@ def run(arguments: Sequence[str]) -> int:
     how = "passed" if verdict.passed else f"failed at step {verdict.failed_at}" if verdict.failed_at else "failed"
     harder = " from adverse starts" if asked.starts == "adverse" else ""
     harder += " with sampled actions" if asked.sampled else ""
+    until = " until then" if verdict.failed_at else ""  # there the other episodes stop too
     sys.stdout.write(
         f"version {verdict.version} {how}{harder}: {verdict.episodes} episodes, {verdict.steps:,} steps, "
-        f"return min {verdict.return_min:,.1f} mean {verdict.return_mean:,.1f}, {verdict.seconds:.1f} s\n"
+        f"return min {verdict.return_min:,.1f} mean {verdict.return_mean:,.1f}{until}, {verdict.seconds:.1f} s\n"
     )
     return 0

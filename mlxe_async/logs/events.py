@@ -260,9 +260,9 @@ class Evaluation(Event):
     episodes: Annotated[int, "Test episodes begun."]
     steps: Annotated[int, "Environment steps of the test; they count nowhere else."]
     seconds: Annotated[float, "How long the test took."]
-    return_min: Annotated[float | None, "Smallest return."] = None
-    return_mean: Annotated[float | None, "Mean return."] = None
-    failed_at: Annotated[int | None, "Step at which the first episode failed."] = None
+    return_min: Annotated[float | None, "Smallest return; after failed_at all episodes stop, and count so far."] = None
+    return_mean: Annotated[float | None, "Mean return; likewise."] = None
+    failed_at: Annotated[int | None, "Step at which the first episode failed, which ends the test."] = None
     streak: Annotated[int, "Versions in a row that passed, this one included."] = 0
 
 

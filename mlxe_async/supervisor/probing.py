@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from mlxe_async.schedules.soundness import Facts, verdicts
 from mlxe_async.settings import Settings
 from mlxe_async.settings.problems import Problem
 
+_NAMED_KEY = re.compile(r"(?P<key>task(\.\w+)+): ")
 PROBE = "mlxe_async.workers:serve_probe"
 PRELOADED = [
     "numpy",
@@ -116,7 +118,9 @@ def _refuse_what_no_row_fits(settings: Settings) -> None:
 
 def _judged(settings: Settings, facts: dict[str, Any]) -> Probed:
     if "task_error" in facts:
-        raise TaskError(f"{settings.places.of(('task', 'env'))}: {facts['task_error']}")
+        named = _NAMED_KEY.match(facts["task_error"])
+        place = settings.places.of(tuple(named["key"].split(".")) if named else ("task", "env"))
+        raise TaskError(f"{place}: {facts['task_error']}")
     if "problems" in facts:
         problems = [Problem(tuple(p["path"]), p["message"]) for p in facts["problems"]]
         raise SettingsError([settings.places.line(problem) for problem in problems])

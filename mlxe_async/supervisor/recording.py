@@ -21,9 +21,9 @@ from typing import Any, ClassVar, Protocol
 from zlib import crc32
 
 from mlxe_async.errors import ResourceError, SettingsError
+from mlxe_async.run_folder import RECORDING
 
 MAGIC = b"MLXEREC1"
-RECORDING = "recording.bin"
 MOST_BYTES = 1 << 32
 AT_ONCE_BYTES = 1 << 14
 _HEAD, _SUM = struct.Struct("<BI"), struct.Struct("<I")

@@ -25,7 +25,7 @@ from mlxe_async.logs.events import Event
 from mlxe_async.logs.journal import Journal
 from mlxe_async.logs.safe import redact
 from mlxe_async.rows import Array
-from mlxe_async.run_folder import RunFolder
+from mlxe_async.run_folder import RECORDING, RunFolder
 from mlxe_async.settings import Settings, dump_settings
 from mlxe_async.supervisor.accounts import memory_of, progress_of
 from mlxe_async.supervisor.blueprint import Blueprint
@@ -42,7 +42,7 @@ from mlxe_async.supervisor.listening import Listener
 from mlxe_async.supervisor.main_loop import MainLoop
 from mlxe_async.supervisor.opening import Resumption, tell_start
 from mlxe_async.supervisor.probing import probed
-from mlxe_async.supervisor.recording import RECORDING, NoRecorder, Recorder, Recording
+from mlxe_async.supervisor.recording import NoRecorder, Recorder, Recording
 from mlxe_async.supervisor.replaying import Replay, facts_of
 from mlxe_async.supervisor.results import CheckReport, Result
 from mlxe_async.supervisor.resuming import ResumePoint

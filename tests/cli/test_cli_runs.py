@@ -13,7 +13,7 @@ from mlxe_async.cli import main
 from mlxe_async.errors import RunFailed, RunFolderBusy
 from mlxe_async.logs.events import RunEnd
 from mlxe_async.logs.journal import Journal
-from mlxe_async.run_folder import LOCK, RunFolder
+from mlxe_async.run_folder import LOCK, RECORDING, RunFolder
 
 DAY_S = 86_400
 SETTINGS = '[task]\nenv = "CartPole-v1"\n[schedule]\nkind = "oa"\n[algorithm]\nname = "a3c"\n'
@@ -38,6 +38,7 @@ def living(base, name):
         folder.write_status({"episodes": 3, "env_steps": 30, "seconds": 3.0})
         (folder.crash_path / "mlxe-lrn.output").write_text("out")
         (folder.checkpoints_path / "1").mkdir(parents=True)
+        (folder.path / RECORDING).touch()  # where run.record = true
         folder.path.rename(base / name)
         folder.path = base / name
         yield folder, journal

@@ -89,11 +89,11 @@ def test_the_last_is_the_one_with_the_newest_weights_though_older_ones_were_save
 
 
 def test_a_missing_kind_is_told(tmp_path):
-    with pytest.raises(RunFailed, match="no checkpoint of kind 'last'"):
+    with pytest.raises(RunFailed, match='no checkpoint for "last"'):
         checkpoints.load(tmp_path / "none")
     save(tmp_path, 1)
-    for kind in ("solved", "best"):
-        with pytest.raises(RunFailed, match=f"no checkpoint of kind '{kind}'"):
+    for kind, wanted in (("solved", 'for "solved"'), ("best", 'for "best"'), (99, "with number 99")):
+        with pytest.raises(RunFailed, match=f"no checkpoint {wanted} can be loaded from .*; there: 1$"):
             checkpoints.load(tmp_path, kind)
 
 

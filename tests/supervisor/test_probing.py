@@ -1,12 +1,14 @@
 """What needs nobody's word is refused before the first process is started."""
 
 import asyncio
+import json
 
 import pytest
 
-from mlxe_async.errors import ResourceError
+from mlxe_async.errors import ResourceError, SettingsError, TaskError
 from mlxe_async.settings import load_settings
-from mlxe_async.supervisor.probing import probed
+from mlxe_async.supervisor.probing import _judged, probed
+from mlxe_async.workers import Probe
 
 
 class NeverStarted:
@@ -23,3 +25,19 @@ def test_more_rows_than_even_the_smallest_could_fit_are_refused_at_once():
 
     with pytest.raises(ResourceError, match=r"at least, for memory.capacity_rows = 1000000000000 +38,146,972.66 MiB"):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "refused", "said"),
+    [
+        ("task.wrappers", ["mlxe_async:No"], TaskError, "--set task.wrappers: task.wrappers: module mlxe_async has no"),
+        ("algorithm.name", "dqn", SettingsError, "--set algorithm.name: algorithm.name: dqn needs a task"),
+    ],
+)
+def test_what_the_probe_refuses_is_told_at_the_key_it_is_about(tmp_path, key, value, refused, said):
+    (file := tmp_path / "a.toml").write_text('[task]\nenv = "Pendulum-v1"\n[algorithm]\nname = "ppo"\n')
+    settings = load_settings(file, [f"{key}={json.dumps(value)}"])
+    facts = Probe(settings.model_dump(mode="json")).probe()
+    with pytest.raises(refused) as raised:
+        _judged(settings, facts)
+    assert str(raised.value).startswith(said)

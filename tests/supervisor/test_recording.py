@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxe_async.errors import ResourceError, SettingsError
+from mlxe_async.run_folder import RECORDING
 from mlxe_async.supervisor.recording import (
-    RECORDING,
     Ended,
     Ingested,
     Learned,
