@@ -109,7 +109,9 @@ class Task(Table):
         le=10**9,
         description="Training episodes are truncated here; left out, the id's own limit holds.",
     )
-    wrappers: tuple[Entry, ...] = listed(max_length=16, description="Your gymnasium wrappers, innermost first; the time limit lies outside them.")
+    wrappers: tuple[Entry, ...] = listed(
+        max_length=16, description="Your gymnasium wrappers, innermost first; the time limit lies outside them."
+    )
     adverse_starts: bool = Field(
         default=False,
         description="Some episodes start in hard places: on CartPole close to failure, fewer later on, elsewhere as "
