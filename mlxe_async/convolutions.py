@@ -2,8 +2,9 @@
 
 The convolutions are those of Mnih et al. 2015: 32 of 8 x 8 every 4 pixels, 64 of 4 x 4 every 2, 64 of 3 x 3. Pictures
 arrive as they are stored, flattened bytes, and become numbers on the device they are computed on; the 1/255 that brings
-them to [0, 1] is multiplied into the first layer, which is smaller. Channels are the last axis in memory, weights
-included. With `precision = "bfloat16"` layers are computed in bfloat16 from weights that are kept, added to and
+them to [0, 1] is multiplied into the first layer, which is smaller. The first convolution is computed as one of 2 x 2
+over tiles of 4 x 4 pixels, whose 16 pixels are channels: the same sums, but processors are made for many channels, not
+for four. Channels are the last axis in memory, weights included. With `precision = "bfloat16"` layers are computed in bfloat16 from weights that are kept, added to and
 published in float32; what the heads say is float32.
 """
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 PIXEL_SCALE = 1 / 255
+TILE = STRIDES[0]
 Layers = dict[str, list[tuple[Any, Any]]]
 
 
@@ -31,9 +33,32 @@ def _prepared(network: Network, chains: Layers) -> Layers:
     dtype = torch.bfloat16 if network.precision == "bfloat16" else torch.float32
     result = {chain: [(w.to(dtype), b.to(dtype)) for w, b in layers] for chain, layers in chains.items()}
     first, bias = chains["body"][0]
-    result["body"][0] = ((first * PIXEL_SCALE).to(dtype), bias.to(dtype))
+    result["body"][0] = (_tiled_weights(first * PIXEL_SCALE).to(dtype), bias.to(dtype))
     result["body"] = [(weight.permute(0, 3, 1, 2), bias) for weight, bias in result["body"]]
     return result
+
+
+def _tiled(pictures: torch.Tensor) -> torch.Tensor:
+    """Pictures (M, C, H, W) as tiles of TILE x TILE pixels: (M, h, w, channels), channels (C, TILE, TILE); a copy."""
+    import torch
+
+    count, channels, height, width = pictures.shape
+    high, wide = height // TILE, width // TILE
+    if pictures.dtype == torch.uint8 and width % TILE == 0 and pictures.is_contiguous():
+        # The pixels of a tile that lie side by side travel as one word.
+        words = pictures.view(torch.int32)[:, :, : high * TILE].view(count, channels, high, TILE, wide)
+        tiles = words.permute(0, 2, 4, 1, 3).contiguous().view(torch.uint8)
+    else:
+        within = pictures[:, :, : high * TILE, : wide * TILE]
+        tiles = within.reshape(count, channels, high, TILE, wide, TILE).permute(0, 2, 4, 1, 3, 5)
+    return tiles.reshape(count, high, wide, channels * TILE * TILE)
+
+
+def _tiled_weights(weight: torch.Tensor) -> torch.Tensor:
+    """A first convolution's weights (out, height, width, in) for tiles: (out, h, w, channels)."""
+    out, height, width, channels = weight.shape
+    tiles = weight.view(out, height // TILE, TILE, width // TILE, TILE, channels).permute(0, 1, 3, 5, 2, 4)
+    return tiles.reshape(out, height // TILE, width // TILE, channels * TILE * TILE)
 
 
 def _evaluated(network: Network, chains: Layers, observation: torch.Tensor, heads: tuple[str, ...]) -> list[Any]:
@@ -42,9 +67,8 @@ def _evaluated(network: Network, chains: Layers, observation: torch.Tensor, head
     from torch.nn.functional import conv2d
 
     activate = torch.tanh_ if network.activation == "tanh" else torch.relu_
-    x = observation.view(len(observation), *network.image).to(chains["body"][0][0].dtype)
-    x = x.contiguous(memory_format=torch.channels_last)
-    for (weight, bias), stride in zip(chains["body"], STRIDES, strict=True):
+    x = _tiled(observation.view(len(observation), *network.image)).to(chains["body"][0][0].dtype).permute(0, 3, 1, 2)
+    for (weight, bias), stride in zip(chains["body"], (1, *STRIDES[1:]), strict=True):
         x = activate(conv2d(x, weight, bias, stride))
     x = x.permute(0, 2, 3, 1).reshape(len(x), -1)
     for weight, bias in chains["common"]:

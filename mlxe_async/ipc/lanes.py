@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from mlxe_async.errors import CorruptRecord, ProtocolError
+from mlxe_async.ipc.checksums import checksum_of
 from mlxe_async.ipc.segments import STAMP_BYTES, Segment, read_stamp, write_stamp
 from mlxe_async.ipc.words import MASK, Words, fence
 
@@ -466,8 +467,8 @@ def mark(sequence: int) -> int:
 
 
 def checksum(sequence: int, epoch: int, cut: int, count: int, payload: memoryview[int]) -> int:
-    """CRC-32 of a record. The sequence number is in it, so that old bytes under a new mark do not pass."""
-    return crc32(payload, crc32(_SUMMED.pack(sequence, epoch, cut, count, len(payload))))
+    """Checksum of a record. The sequence number is in it, so that old bytes under a new mark do not pass."""
+    return checksum_of(payload, crc32(_SUMMED.pack(sequence, epoch, cut, count, len(payload))))
 
 
 def _stride(payload_bytes: int) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxe_async.errors import NonFiniteWeights, ProtocolError
+from mlxe_async.ipc.checksums import checksum_of
 from mlxe_async.ipc.segments import STAMP_BYTES, Segment, read_stamp, write_stamp
 from mlxe_async.ipc.words import WORD_STRIDE, Words, fence
 
@@ -188,8 +189,8 @@ def all_finite(vector: NDArray[np.float32]) -> bool:
 
 
 def checksum(version: int, vector: NDArray[Any]) -> int:
-    """CRC-32 over version, size and bytes of a vector (P,)."""
-    return crc32(vector.data, crc32(_SUMMED.pack(version, vector.nbytes)))
+    """Checksum over version, size and bytes of a vector (P,)."""
+    return checksum_of(vector.data.cast("B"), crc32(_SUMMED.pack(version, vector.nbytes)))
 
 
 def _header_bytes() -> int:

@@ -18,6 +18,7 @@ from mlxe_async.roles.states import take_up
 from mlxe_async.rows import Array
 
 ROLL_BACKS_FORGIVEN = 3
+NORM_AT_ONCE = 1 << 16
 COMPILE_LIMIT_S = 600.0  # a compiler that takes longer counts as hanging
 
 
@@ -295,8 +296,9 @@ class Learner:
 
 
 def _norm(vector: Array) -> float:
-    """In double precision: the squares of finite weights may overflow in single."""
-    return math.sqrt(float(np.dot(wide := vector.astype(np.float64), wide)))
+    """In double precision: the squares of finite weights may overflow in single. A piece at a time, for the caches."""
+    pieces = (vector[start : start + NORM_AT_ONCE] for start in range(0, len(vector), NORM_AT_ONCE))
+    return math.sqrt(sum(float(np.dot(wide := piece.astype(np.float64), wide)) for piece in pieces))
 
 
 class _Tally:

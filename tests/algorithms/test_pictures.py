@@ -24,13 +24,24 @@ def pictures(*lead):
 def by_the_book(net, flat, seen):
     """The network as the paper has it: pixels / 255, channels first, one layer after the other."""
     arrays = unflatten(torch.from_numpy(flat), net.parameters)
-    x = torch.from_numpy(seen).view(-1, *SHAPE).float() / 255
+    x = torch.from_numpy(seen).view(-1, *net.image).float() / 255
     for index, stride in enumerate((4, 2, 1)):
         weight = arrays[f"body.{index}.weight"].permute(0, 3, 1, 2)
         x = torch.nn.functional.conv2d(x, weight, arrays[f"body.{index}.bias"], stride).relu()
     x = x.permute(0, 2, 3, 1).flatten(1)
     x = (x @ arrays["common.0.weight"] + arrays["common.0.bias"]).relu()
     return {head: (x @ arrays[f"{head}.0.weight"] + arrays[f"{head}.0.bias"]).numpy() for head in HEADS}
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_pictures_of_any_size_and_type_are_convolved_as_in_the_paper(dtype):
+    shape = (3, 39, 45)  # pixels at the edges belong to no tile
+    net = Network(int(np.prod(shape)), (16,), HEADS, "relu", body="nature", image=shape)
+    seen = np.random.default_rng(0).integers(0, 256, (5, net.inputs)).astype(dtype)
+    flat = net.initial(1)
+    expected, actor = by_the_book(net, flat, seen), PictureActor(net, flat)
+    for head in HEADS:
+        np.testing.assert_allclose(actor(head, seen), expected[head], atol=1e-5, rtol=1e-4)
 
 
 def test_actor_learner_and_blocks_of_rows_compute_the_network_of_the_paper(monkeypatch):
