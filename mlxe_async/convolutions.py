@@ -4,8 +4,8 @@ The convolutions are those of Mnih et al. 2015: 32 of 8 x 8 every 4 pixels, 64 o
 arrive as they are stored, flattened bytes, and become numbers on the device they are computed on; the 1/255 that brings
 them to [0, 1] is multiplied into the first layer, which is smaller. The first convolution is computed as one of 2 x 2
 over tiles of 4 x 4 pixels, whose 16 pixels are channels: the same sums, but processors are made for many channels, not
-for four. Channels are the last axis in memory, weights included. With `precision = "bfloat16"` layers are computed in bfloat16 from weights that are kept, added to and
-published in float32; what the heads say is float32.
+for four. Channels are the last axis in memory, weights included. With `precision = "bfloat16"` layers are computed in
+bfloat16 from weights that are kept, added to and published in float32; what the heads say is float32.
 """
 
 from __future__ import annotations
