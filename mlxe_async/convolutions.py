@@ -10,6 +10,7 @@ bfloat16 from weights that are kept, added to and published in float32; what the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -43,15 +44,25 @@ def _tiled(pictures: torch.Tensor) -> torch.Tensor:
     import torch
 
     count, channels, height, width = pictures.shape
-    high, wide = height // TILE, width // TILE
-    if pictures.dtype == torch.uint8 and width % TILE == 0 and pictures.is_contiguous():
-        # The pixels of a tile that lie side by side travel as one word.
-        words = pictures.view(torch.int32)[:, :, : high * TILE].view(count, channels, high, TILE, wide)
-        tiles = words.permute(0, 2, 4, 1, 3).contiguous().view(torch.uint8)
+    high, wide, deep = height // TILE, width // TILE, channels * TILE * TILE
+    if pictures.dtype == torch.uint8 and pictures.device.type == "cpu" and width % TILE == 0:
+        words = pictures.reshape(count, -1).numpy().view(np.int32)
+        tiles = torch.from_numpy(words.take(_word_order(channels, height, width), axis=1)).view(torch.uint8)
     else:
         within = pictures[:, :, : high * TILE, : wide * TILE]
         tiles = within.reshape(count, channels, high, TILE, wide, TILE).permute(0, 2, 4, 1, 3, 5)
-    return tiles.reshape(count, high, wide, channels * TILE * TILE)
+    return tiles.reshape(count, high, wide, deep)
+
+
+@functools.cache
+def _word_order(channels: int, height: int, width: int) -> NDArray[np.intp]:
+    """Where the words of a picture's tiles lie: the bytes of a tile that lie side by side travel as one.
+
+    Numpy gathers them in half the time that torch's or its own copy of permuted axes takes.
+    """
+    high, wide = height // TILE, width // TILE
+    words = np.arange(channels * height * wide).reshape(channels, height, wide)[:, : high * TILE]
+    return words.reshape(channels, high, TILE, wide).transpose(1, 3, 0, 2).ravel()
 
 
 def _tiled_weights(weight: torch.Tensor) -> torch.Tensor:
