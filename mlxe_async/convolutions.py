@@ -163,7 +163,7 @@ class PictureGradients:
         learned: the network; its weights are read and its `gradient` is added to, both in place.
     """
 
-    BLOCK = 128
+    BLOCK = 256
 
     def __init__(self, learned: PictureNetwork) -> None:
         self.network, self._learned = learned.network, learned
