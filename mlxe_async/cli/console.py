@@ -10,7 +10,7 @@ import contextlib
 import os
 import select
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from mlxe_async.ipc import linux
@@ -32,6 +32,8 @@ class Console:
     def __init__(self, stream: TextIO) -> None:
         self.dropped = 0
         self.written = 0  # bytes
+        self.on_gone: Callable[[], None] = lambda: None
+        "Called when something was to be written and the reader had gone."
         try:
             self._descriptor = stream.fileno()
             self.is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -105,6 +107,9 @@ class Console:
             part, data = data[:WHOLE], data[WHOLE:]
             try:
                 written = os.write(self._descriptor, part) if self._writable(patience_s) else 0
+            except BrokenPipeError:
+                written = 0
+                self.on_gone()
             except OSError:
                 written = 0
             self.written += written

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import math
 import signal
 import sys
@@ -91,6 +92,8 @@ async def finish_run(supervisor: Supervisor, *, shows_progress: bool) -> int:
 
     linux.receive_signals()
     console = Console(sys.stderr)
+    if supervisor.settings.supervision.on_stdout_closed == "stop":
+        console.on_gone = functools.partial(supervisor.request_stop, "output_closed")
     display = Display(console)
     if shows_progress:
         supervisor.subscribe(display.feed)

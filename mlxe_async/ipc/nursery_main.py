@@ -67,7 +67,7 @@ class NurseryMain:
         """Serve requests until the supervisor is gone."""
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGUSR1, lambda *_: self._end_if_orphaned())
+        signal.signal(signal.SIGCONT, lambda *_: self._end_if_orphaned())
         with selectors.DefaultSelector() as selector:
             selector.register(self._channel, selectors.EVENT_READ)
             selector.register(self._wake_read, selectors.EVENT_READ)
@@ -100,12 +100,13 @@ class NurseryMain:
         os._exit(code)
 
     def _guard(self) -> None:
-        linux.die_with_parent(signal.SIGUSR1 if self._children else signal.SIGKILL)
+        linux.die_with_parent(signal.SIGCONT if self._children else signal.SIGKILL)
         self._end_if_orphaned()
 
     def _end_if_orphaned(self) -> None:
-        # The signal also comes when only the thread that started us ends; then the parent's pid stays.
-        if os.getppid() != self._supervisor_pid:
+        # The signal also comes when only the thread that started us ends; then the parent's pid stays. It is one that
+        # also wakes a process that was stopped; a child that gets it just after the fork is not the one meant.
+        if os.getpid() == self._pid and os.getppid() != self._supervisor_pid:
             self.shut_down()
 
     def _answer_all(self) -> None:
@@ -165,7 +166,7 @@ class NurseryMain:
                 tag=f"{self._tag}:{message['name']}:{message['epoch']}",
             )
             # From here on our own end must be orderly: there is somebody to take along.
-            linux.die_with_parent(signal.SIGUSR1)
+            linux.die_with_parent(signal.SIGCONT)
             pid = os.fork()
             if pid == 0:
                 birth.live(request, self._pid)

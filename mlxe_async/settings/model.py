@@ -331,6 +331,16 @@ class Supervision(Table):
         default=5, ge=0, le=10**6, description="Faults of one environment in the window below; 50 good steps undo one."
     )
     env_fault_window_s: Seconds = Field(default=60.0, description="Longer counts older faults too.")
+    on_checkpoint_failure: Literal["continue", "stop"] = Field(
+        default="continue",
+        description="What becomes of a run that cannot save, as on a full disk: it goes on and tries again, or ends "
+        "with exit code 4 after three failures in a row. Where the last weights cannot be saved, it is 4 anyway.",
+    )
+    on_stdout_closed: Literal["continue", "stop"] = Field(
+        default="continue",
+        description='What becomes of a run whose lines nobody reads any more, as in "run | head": it goes on, or stops '
+        "and saves as after its last step.",
+    )
 
 
 class Evaluation(Table):

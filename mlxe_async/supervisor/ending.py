@@ -16,7 +16,11 @@ SIGNAL_EXITS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 
 def verdict(
-    asked: str | None, failure: BaseException | None, is_there: Callable[[], bool], requested: str | None = None
+    asked: str | None,
+    failure: BaseException | None,
+    is_there: Callable[[], bool],
+    requested: str | None = None,
+    unsaved: str | None = None,
 ) -> tuple[str, int]:
     """Reason and exit code.
 
@@ -25,6 +29,7 @@ def verdict(
         failure: what was raised, if anything.
         is_there: whether the run folder still is; only asked where nothing was raised.
         requested: what a stop was last asked for by, be it that the run was ending already.
+        unsaved: why the last weights could not be saved, if they could not.
     """
     reason = asked or "finished"
     exit_code = SIGNAL_EXITS.get(reason, 0)
@@ -35,6 +40,8 @@ def verdict(
             exit_code = SIGNAL_EXITS.get(requested or asked or "", exit_code)
     elif not is_there():
         reason, exit_code = f"the run folder was removed while it ran ({reason})", ResourceError.exit_code
+    elif unsaved and exit_code == 0:
+        reason, exit_code = f"{reason}, but the last weights could not be saved: {unsaved}", ResourceError.exit_code
     return reason, exit_code
 
 

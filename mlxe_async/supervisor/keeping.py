@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.array_files import Written, write_arrays
-from mlxe_async.errors import MlxeError
+from mlxe_async.errors import MlxeError, ResourceError
 from mlxe_async.ipc.process import Process
 from mlxe_async.rows import Array
 from mlxe_async.settings import Settings
@@ -36,6 +36,7 @@ from mlxe_async.supervisor.waiting import first_of
 OWN = "supervisor"
 SUFFIX = ".safetensors"
 FINAL_LIMIT_S = 60.0
+FAILURES = 3
 
 
 class Keeper:
@@ -74,6 +75,7 @@ class Keeper:
         self._executors, self._memorizer = executors, memorizer
         self._learner, self._evaluator = learner, evaluator
         self._homes, self._published, self._more, self._disk = homes, published, more, disk
+        self._failures = 0
         self.note_saved()
 
     def note_saved(self) -> None:
@@ -107,16 +109,29 @@ class Keeper:
         return not under_way and not crew.delivered
 
     async def save(self) -> bool:
-        """Save everything now. A failure is told, and the run goes on; returns whether it is on disk."""
+        """Save everything now; returns whether it is on disk.
+
+        A failure is told, and the run goes on.
+
+        Raises:
+            ResourceError: it has failed several times in a row, and the settings say that the run is to stop then.
+        """
         self.note_saved()
         weights = self._published()
         if weights is None:
             return False
+        saved = await self._save(*weights)
+        self._failures = 0 if saved else self._failures + 1
+        if self._failures >= FAILURES and self._settings.supervision.on_checkpoint_failure == "stop":
+            raise ResourceError(f"{self._failures} checkpoints in a row could not be saved: {self._saver.unsaved}")
+        return saved
+
+    async def _save(self, version: int, flat: Array) -> bool:
         facts, arrays = self._snapshot()
         number, began = self._saver.next_number(), time.monotonic()
         try:
             files = await self._write(self._saver.stage(number), facts, arrays)
-            finish = functools.partial(self._saver.save_whole, number, *weights, facts, files, began)
+            finish = functools.partial(self._saver.save_whole, number, version, flat, facts, files, began)
             return bool(await self._on_disk(finish))
         except BaseException as error:
             cause = first_of(error)

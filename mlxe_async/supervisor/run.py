@@ -491,7 +491,8 @@ class Supervisor:
 
     def _end(self, flat: tuple[int, Array] | None, failure: BaseException | None) -> Result:
         assert self._folder is not None  # noqa: S101 - the caller has looked
-        reason, exit_code = verdict(self._budget.reason, failure, lambda: self._is_there, self._requested)
+        unsaved = self._saver.unsaved if hasattr(self, "_saver") else None
+        reason, exit_code = verdict(self._budget.reason, failure, lambda: self._is_there, self._requested, unsaved)
         digest = digest_of(flat)
         if self._resumption is not None:
             self._resumption.tell(exact=False)  # it ended before all was taken up

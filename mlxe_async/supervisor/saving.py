@@ -84,6 +84,8 @@ class Saver:
         self._number = 0
         self._best: _Best | None = None
         self._best_saved = 0
+        self.unsaved: str | None = None
+        "Why nothing could be saved the last time; None if it was."
         # The regular ones are written by a thread, so that a slow disk does not stop the loop.
         self._one_at_a_time = threading.Lock()
 
@@ -126,7 +128,7 @@ class Saver:
     def failed(self, number: int, error: BaseException) -> None:
         """Tell that a whole checkpoint could not be saved, and leave nothing of it."""
         self.drop_staged(number)
-        self._story.emit(events.CheckpointRejected(number=number, cause=str(error)))
+        self._failed(number, error)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """What is known of the best version tested so far, to be kept."""
@@ -155,6 +157,10 @@ class Saver:
             elif best is not None and best.version != self._best_saved:
                 self._write_best(best, state["solved_at"])
             return self._write(version, flat, about, number, files, began)
+
+    def _failed(self, number: int, error: BaseException) -> None:
+        self.unsaved = str(error)
+        self._story.emit(events.CheckpointRejected(number=number, cause=self.unsaved))
 
     def _check_folder(self) -> None:
         # Else it would be made again, without the log and all else.
@@ -199,8 +205,9 @@ class Saver:
             else:
                 size = self._folder.save_whole(number, tensors, facts, keep, files)
         except (OSError, MlxeError) as error:
-            self._story.emit(events.CheckpointRejected(number=number, cause=str(error)))
+            self._failed(number, error)
             return False
+        self.unsaved = None
         self._story.emit(
             events.Checkpoint(
                 number=number,

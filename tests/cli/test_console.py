@@ -116,3 +116,16 @@ def test_a_pipe_that_is_full_costs_lines_and_no_time():
         console.line("kept")
         assert os.read(reading, 100) == b"kept\n"
     os.close(reading)
+
+
+def test_whoever_asked_hears_that_the_reader_of_a_pipe_has_gone():
+    read, write = os.pipe()
+    with os.fdopen(write, "w") as stream:
+        console, heard = Console(stream), []
+        console.on_gone = lambda: heard.append("gone")
+        console.line("one")
+        assert heard == []
+        os.close(read)
+        console.line("two")
+        assert heard == ["gone"]
+        assert console.dropped == 1

@@ -52,7 +52,7 @@ def test_the_nursery_outlives_the_thread_that_started_it_as_long_as_the_supervis
     async def main():
         async with house() as made:
             process = await made.process()
-            os.kill(made.nursery.pid, signal.SIGUSR1)
+            os.kill(made.nursery.pid, signal.SIGCONT)
             assert await process.call("echo", a=1) == {"a": 1}
             with pytest.raises(ProcessDied):
                 await process.call("end", how="SIGKILL")

@@ -51,6 +51,14 @@ def test_a_stopped_child_dies_with_its_supervisor():
     assert all(leaks.gone(pid, 5) for pid in pids)
 
 
+def test_a_stopped_nursery_wakes_up_to_end_with_its_supervisor_and_takes_all_along():
+    run, pids = supervisor()
+    os.kill(pids[0], signal.SIGSTOP)
+    end(run, signal.SIGKILL)
+    assert [pid for pid in pids if not leaks.gone(pid, 5)] == []
+    assert leaks.processes_after(5) == {}
+
+
 def test_the_children_die_even_when_nursery_and_supervisor_are_killed_together():
     run, (nursery, *pids) = supervisor()
     children = [pids[0], pids[4]]

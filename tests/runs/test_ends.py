@@ -105,3 +105,11 @@ def test_the_exit_code_of_a_finished_run_is_0_and_the_last_line_says_how_it_ende
     exit_code, out, error = run.wait()
     assert (exit_code, out) == (0, "")
     assert error.splitlines()[-1].startswith("finished (env_steps) after ")
+
+
+def test_a_run_whose_lines_nobody_reads_stops_where_the_settings_say_so(command):
+    run = command(OA, "--set", 'supervision.on_stdout_closed="stop"', "--set", "stop.env_steps=1_000_000")
+    run.saw("weights")
+    run.process.stderr.close()
+    assert run.process.wait(60) == 0
+    assert run.lines()[-1]["reason"] == "output_closed"

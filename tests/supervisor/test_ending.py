@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from mlxe_async.errors import RunFailed
 from mlxe_async.supervisor.ending import verdict
 
 
@@ -13,3 +14,12 @@ from mlxe_async.supervisor.ending import verdict
 )
 def test_a_run_that_was_cancelled_by_a_second_signal_tells_the_first(asked, requested, code):
     assert verdict(asked, asyncio.CancelledError(), lambda: True, requested) == ("cancelled", code)
+
+
+@pytest.mark.parametrize(
+    ("asked", "failure", "code"), [("env_steps", None, 4), ("SIGTERM", None, 143), ("env_steps", RunFailed("x"), 3)]
+)
+def test_a_run_whose_last_weights_are_not_on_disk_is_not_fine(asked, failure, code):
+    reason, exit_code = verdict(asked, failure, lambda: True, unsaved="the disk is full")
+    assert exit_code == code
+    assert ("the disk is full" in reason) == (code == 4)

@@ -98,7 +98,9 @@ def test_the_best_counts_as_saved_only_when_it_is_on_disk(made, monkeypatch):
         patch.setattr(RunFolder, "save_checkpoint", lambda *_: (_ for _ in ()).throw(OSError("full")))
         save(saver, 2)
     assert [event.name for event in told] == ["checkpoint_rejected", "checkpoint_rejected"]
+    assert saver.unsaved == "full"
     save(saver, 3)
+    assert saver.unsaved is None
     assert kept(path) == [1, 10.0, 3]
 
 
