@@ -19,6 +19,7 @@ from mlxe_async.logs.safe import visible
 
 KEPT = 10
 DAY_S = 86_400.0
+MOST_DAYS = 1_000_000
 LIST = "runs list [--dir DIR] [--json]"
 PRUNE = "runs prune [--keep N] [--older-than DAYS] [--solved-too] [--dir DIR] [--yes]"
 HELP = f"""\
@@ -74,8 +75,10 @@ def _prune(arguments: Sequence[str]) -> None:
     asked = parser.parse_args(arguments)
     keep = (KEPT if asked.older_than is None else 0) if asked.keep is None else asked.keep
     days = 0.0 if asked.older_than is None else asked.older_than
-    if keep < 0 or not 0 <= days < 1e6:
-        raise SettingsError(["runs prune: got a number below 0, expected N and DAYS of at least 0"])
+    if keep < 0 or not 0 <= days < MOST_DAYS:
+        raise SettingsError(
+            [f"runs prune: got N = {keep} and DAYS = {days:g}, expected at least 0, and DAYS below {MOST_DAYS:,}"]
+        )
     before = time.time() - days * DAY_S
     runs = past_runs(asked.dir)
     failures, removed, freed = [], 0, 0
