@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,14 +26,12 @@ class Publications:
 
     Args:
         newest: so many of the newest versions are known.
-        held: and so many of those that `hold` was called for, however old.
     """
 
-    def __init__(self, newest: int = 4096, held: int = 256) -> None:
+    def __init__(self, newest: int = 4096) -> None:
         self._rows = np.zeros(newest, _FIELDS)
         self._rows["version"] = -1
-        self._held: OrderedDict[int, dict[str, Any]] = OrderedDict()
-        self._most_held = held
+        self._held: dict[int, dict[str, Any]] = {}
 
     def note(self, version: int, about: Mapping[str, Any]) -> None:
         """A version was published when the run was so far."""
@@ -45,8 +42,10 @@ class Publications:
         about = self.get(version)
         if about is not None:
             self._held[version] = about
-        while len(self._held) > self._most_held:
-            self._held.popitem(last=False)
+
+    def release(self, still: Collection[int]) -> None:
+        """The verdicts on all versions that were held are there, but for those that are `still` needed."""
+        self._held = {version: about for version, about in self._held.items() if version in still}
 
     def get(self, version: int) -> dict[str, Any] | None:
         """What was noted of it, None if that is not known any more."""

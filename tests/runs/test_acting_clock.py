@@ -9,7 +9,8 @@ import pytest
 from mlxe_async.memory.replay import ReplayMemory
 
 
-@pytest.mark.parametrize("kind", [pytest.param("is", marks=pytest.mark.slow), "oa"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["is", "oa"])
 def test_the_clock_of_an_executor_survives_its_death(live, kind):
     clocks = {}
 

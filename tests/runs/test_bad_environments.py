@@ -12,7 +12,12 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+RARER = ("wrong_shape", "exits")
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=pytest.mark.slow) if fault in RARER else fault for fault in FAULTS]
+)
 def test_a_fault_now_and_then_is_told_and_survived(live, fault):
     result, run = live(
         task={"env": f"bad_tasks:Bad{fault.title().replace('_', '')}-v0", "max_episode_steps": 50},

@@ -62,6 +62,7 @@ def test_two_at_once_do_not_disturb_each_other(tmp_path, loop):
     assert first.run_dir != second.run_dir
 
 
+@pytest.mark.slow
 @TIMES
 def test_in_a_thread_that_is_not_the_main_one(tmp_path, times):
     for _ in range(times):

@@ -98,7 +98,8 @@ def test_rollouts_of_steps_differ_in_number_and_are_all_learned_from_once(live, 
 
 
 @pytest.mark.parametrize(
-    ("process", "unfinished"), [("mlxe-exe-0", "keep"), ("mlxe-exe-1", "drop"), ("mlxe-lrn", "keep")]
+    ("process", "unfinished"),
+    [("mlxe-exe-0", "keep"), pytest.param("mlxe-exe-1", "drop", marks=pytest.mark.slow), ("mlxe-lrn", "keep")],
 )
 def test_what_is_killed_comes_back_and_the_round_is_finished(live, process, unfinished):
     async def kill(run):
@@ -118,6 +119,7 @@ def test_what_is_killed_comes_back_and_the_round_is_finished(live, process, unfi
     counted(result, run)
 
 
+@pytest.mark.slow
 def test_a_nursery_that_is_killed_takes_all_with_it_and_all_come_back(live):
     async def kill(run):
         await run.saw("weights", times=3)
@@ -131,7 +133,7 @@ def test_a_nursery_that_is_killed_takes_all_with_it_and_all_come_back(live):
     balanced(run)
 
 
-@pytest.mark.parametrize("unfinished", ["keep", "drop"])
+@pytest.mark.parametrize("unfinished", ["keep", pytest.param("drop", marks=pytest.mark.slow)])
 def test_a_lane_that_short_rollouts_have_filled_is_emptied_before_the_round_ends(live, unfinished):
     result, run = live(
         schedule={"kind": "ia", "unfinished": unfinished},

@@ -4,6 +4,7 @@ import os
 import signal
 
 import numpy as np
+import pytest
 from live_runs import settings
 
 from mlxe_async.memory.replay import ReplayMemory
@@ -22,6 +23,7 @@ JUDGED = {
 }
 
 
+@pytest.mark.slow
 def test_one_seed_gives_the_same_weights_wherever_the_memorizer_lives(live):
     own, _ = live(schedule={"memorizer": "own"}, **JUDGED)
     beside, _ = live(schedule={"memorizer": "learner"}, **JUDGED)

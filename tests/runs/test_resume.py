@@ -125,6 +125,7 @@ def test_supervisors_killed_at_many_moments_cost_nothing_but_time(tmp_path, monk
         killed_and_gone_on_with(tmp_path / str(chance), chosen, expected, chance)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_asked_to_stop_goes_on_from_there(tmp_path):
     chosen = settings(**STOP, **SAVING)
     expected, _ = run_here(chosen, tmp_path)

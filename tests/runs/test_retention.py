@@ -32,7 +32,8 @@ class Bandit(gymnasium.Env):
 """
 
 
-@pytest.mark.parametrize("kind", [pytest.param("is", marks=pytest.mark.slow), "oa"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["is", "oa"])
 def test_the_run_goes_on_for_so_many_steps_and_its_versions_are_tested_all_the_while(live, kind):
     result, run = live(**SOLVING, schedule={"kind": kind, "executors": 2})
     assert (result.reason, result.solved, result.exit_code) == ("solved", True, 0)

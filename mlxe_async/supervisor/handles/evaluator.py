@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -123,7 +123,7 @@ class EvaluatorHandle:
                     return
                 if seconds is not None:
                     # The tests under way went down with their process; later versions are tested instead.
-                    self._under_test = {version: self._under_test[version] for version in self._keep}
+                    self._forget_but(self._keep)
                     self._before.clear()
                     self._in_flight = 0
                     return
@@ -158,4 +158,8 @@ class EvaluatorHandle:
             self._solved(first, self._under_test[first])
         # Weights of versions that may still turn out to be the first of the passing ones are kept.
         keep = self._keep
-        self._under_test = {v: flat for v, flat in self._under_test.items() if v in keep or v > verdict["version"]}
+        self._forget_but({version for version in self._under_test if version in keep or version > verdict["version"]})
+
+    def _forget_but(self, needed: Collection[int]) -> None:
+        self._under_test = {version: flat for version, flat in self._under_test.items() if version in needed}
+        self._crew.publications.release(needed)
