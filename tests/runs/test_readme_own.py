@@ -45,8 +45,8 @@ def run(command, folder):
 def test_an_environment_a_wrapper_and_a_loss_of_ones_own_learn_under_both_schedules(folder, kind):
     blocks = section("Your own environment, wrapper and loss")
     runs = []
-    for kind, text in blocks:
-        if kind in ("python", "toml"):
+    for language, text in blocks:
+        if language in ("python", "toml"):
             (folder / text.splitlines()[0].removeprefix("# ")).write_text(text)
         else:
             runs += [line for line in text.splitlines() if line.startswith("python")]
