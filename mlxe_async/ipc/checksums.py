@@ -1,8 +1,10 @@
 """Checksums of shared bytes.
 
-Up to some size CRC-32. Larger bytes are added up first, sixteen strips of a stretch into one, and the CRC is that of
-the sums: a changed word changes its sum whatever it was, and half of something older does so but once in 2^64 times, in
-a third of the time that a CRC of every byte takes.
+Up to some size CRC-32. Larger bytes are added up first, as words, sixteen strips of a stretch into one, and the CRC is
+that of the sums, in a third of the time that a CRC of every byte takes. One changed word always changes a sum, and half
+of something older nearly always does; then the CRC misses it once in 2^32 times. What it cannot see are changes that
+cancel each other in a sum, such as two strips of a stretch in each other's place: neither death in the middle of a
+write nor a flipped bit makes such.
 """
 
 from __future__ import annotations

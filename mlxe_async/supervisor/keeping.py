@@ -36,7 +36,7 @@ from mlxe_async.supervisor.waiting import first_of
 OWN = "supervisor"
 SUFFIX = ".safetensors"
 FINAL_LIMIT_S = 60.0
-FAILURES = 3
+FAILURES_IN_A_ROW = 3
 
 
 class Keeper:
@@ -122,7 +122,7 @@ class Keeper:
             return False
         saved = await self._save(*weights)
         self._failures = 0 if saved else self._failures + 1
-        if self._failures >= FAILURES and self._settings.supervision.on_checkpoint_failure == "stop":
+        if self._failures >= FAILURES_IN_A_ROW and self._settings.supervision.on_checkpoint_failure == "stop":
             raise ResourceError(f"{self._failures} checkpoints in a row could not be saved: {self._saver.unsaved}")
         return saved
 

@@ -225,16 +225,19 @@ def test_a_signal_while_modules_are_imported_ends_the_command_in_its_own_words(t
     with subprocess.Popen(
         [sys.executable, "-m", "mlxe_async", "a.toml"], env=os.environ | {"PYTHONPATH": path}, **pipes
     ) as process:
-        assert process.stdout.readline() == b"ready\n"
-        process.send_signal(number)
-        assert process.wait(30) == 128 + number
-        assert process.stderr.read().decode() == f"stopped by {number.name}\n"
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            process.send_signal(number)
+            assert process.wait(30) == 128 + number
+            assert process.stderr.read().decode() == f"stopped by {number.name}\n"
+        finally:
+            process.kill()  # where it has ended that does nothing
 
 
-def test_a_working_folder_that_is_gone_is_a_sentence(tmp_path, capsys):
+def test_a_working_folder_that_is_gone_is_a_sentence(tmp_path, monkeypatch, capsys):
     gone = tmp_path / "gone"
     gone.mkdir()
-    os.chdir(gone)
+    monkeypatch.chdir(gone)
     gone.rmdir()
     assert main([str(tmp_path / "good.toml")]) == 4
     assert "the working folder is gone" in capsys.readouterr().err

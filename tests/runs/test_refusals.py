@@ -17,6 +17,21 @@ name = "a3c"
 """
 
 
+@pytest.fixture
+def ended(tmp_path):
+    """`ended(toml, *arguments)`: the command run to its end; exit code, stderr, lines of its log."""
+
+    def run(toml, *arguments):
+        command = Command(tmp_path, toml, *arguments)
+        try:
+            exit_code, _, error = command.wait()
+            return exit_code, error, command.lines()
+        finally:
+            command.close()
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("override", "code", "said"),
     [
@@ -43,70 +58,50 @@ def test_a_run_that_cannot_work_is_refused(tmp_path, capsys, override, code, sai
     assert not list(runs.glob("*/log.jsonl"))
 
 
-def test_the_command_says_so_by_its_exit_code(tmp_path):
-    command = Command(tmp_path, GOOD, "--set", 'task.env="CartPol-v1"')
-    try:
-        exit_code, _, error = command.wait()
-    finally:
-        command.close()
+def test_the_command_says_so_by_its_exit_code(ended):
+    exit_code, error, lines = ended(GOOD, "--set", 'task.env="CartPol-v1"')
     assert exit_code == 2, error
     assert "did you mean CartPole-v1" in error
     assert "Traceback" not in error
-    assert not command.lines()
+    assert not lines
 
 
-def test_a_mistake_in_the_algorithms_own_keys_is_told_with_file_and_line(tmp_path):
-    command = Command(tmp_path, GOOD + "discount = 2.0\n")
-    try:
-        exit_code, _, error = command.wait()
-    finally:
-        command.close()
+def test_a_mistake_in_the_algorithms_own_keys_is_told_with_file_and_line(ended):
+    exit_code, error, _ = ended(GOOD + "discount = 2.0\n")
     assert exit_code == 2
     assert "settings.toml:9: algorithm.discount: got 2.0, expected" in error
 
 
 @pytest.mark.slow
-def test_an_environment_that_ends_the_probe_is_refused_as_a_mistake_of_the_task(tmp_path):
+def test_an_environment_that_ends_the_probe_is_refused_as_a_mistake_of_the_task(tmp_path, ended):
     (tmp_path / "fatal_task.py").write_text(
         "import os\n\nimport gymnasium\n\n\nclass Fatal(gymnasium.Env):\n    def __init__(self):\n        os._exit(0)\n"
     )
     override = f'[run]\npython_path = ["{tmp_path}"]\n'
-    command = Command(tmp_path, GOOD.replace("CartPole-v1", "fatal_task:Fatal") + override)
-    try:
-        exit_code, _, error = command.wait()
-    finally:
-        command.close()
+    exit_code, error, _ = ended(GOOD.replace("CartPole-v1", "fatal_task:Fatal") + override)
     assert exit_code == 2, error
     assert 'settings.toml:4: the probe of task.env = "fatal_task:Fatal" failed: mlxe-probe' in error.splitlines()[-1]
 
 
 @pytest.mark.slow
-def test_an_algorithm_whose_constructor_raises_is_refused_with_the_line_in_its_file(tmp_path):
+def test_an_algorithm_whose_constructor_raises_is_refused_with_the_line_in_its_file(tmp_path, ended):
     (tmp_path / "odd_algorithm.py").write_text(
         "from mlxe_async.algorithms.a3c import A3C\n\n\nclass Odd(A3C):\n"
         "    def __init__(self, *args, **kwargs):\n        self.nothing.there\n"
     )
     override = f'[run]\npython_path = ["{tmp_path}"]\n'
-    command = Command(tmp_path, GOOD.replace('"a3c"', '"odd_algorithm:Odd"') + override)
-    try:
-        exit_code, _, error = command.wait()
-    finally:
-        command.close()
+    exit_code, error, _ = ended(GOOD.replace('"a3c"', '"odd_algorithm:Odd"') + override)
     assert exit_code == 2, error
     assert "its constructor raised AttributeError" in error
     assert "odd_algorithm.py:6" in error
 
 
 @pytest.mark.slow
-def test_an_environment_that_never_closes_is_not_refused(tmp_path):
+def test_an_environment_that_never_closes_is_not_refused(tmp_path, ended):
     (tmp_path / "open_task.py").write_text(
         "import threading\n\nfrom gymnasium.envs.classic_control import CartPoleEnv\n\n\n"
         "class Open(CartPoleEnv):\n    def close(self):\n        threading.Event().wait()\n"
     )
     settings = GOOD.replace("CartPole-v1", "open_task:Open") + f'[run]\npython_path = ["{tmp_path}"]\n'
-    command = Command(tmp_path, settings, "--check")
-    try:
-        exit_code, _, error = command.wait()
-    finally:
-        command.close()
+    exit_code, error, _ = ended(settings, "--check")
     assert exit_code == 0, error
