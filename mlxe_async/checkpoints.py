@@ -122,7 +122,8 @@ def save(
     }
     if files is not None:
         body["files"] = {name: [written.nbytes, written.sha256] for name, written in files.items()}
-    manifest = json.dumps({"format": FORMAT, "sha256": _digest(body), "body": body}, indent=1).encode()
+    # Without indentation: json indents by functions that refer to each other, garbage that waits for a full collection.
+    manifest = json.dumps({"format": FORMAT, "sha256": _digest(body), "body": body}).encode()
     try:
         if files is None:
             stage(folder, number)
