@@ -24,8 +24,9 @@ from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.serve import serve
 from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
 from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, Words
-from mlxe_async.memory.replay import ReplayMemory, ReplayShape
+from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
+from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.rows import Array, RowLayout, Spaces, standard_columns
 from mlxe_async.schedules.soundness import DEFAULT_MAX_POLICY_LAG
 from mlxe_async.seeds import derive_seed

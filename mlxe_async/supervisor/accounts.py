@@ -9,8 +9,9 @@ import numpy as np
 
 from mlxe_async.ipc.lanes import lane_state
 from mlxe_async.ipc.segments import Segment
-from mlxe_async.memory.replay import ReplayMemory, ReplayShape
+from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.rollouts import RolloutMemory
+from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.supervisor.blueprint import Blueprint
 from mlxe_async.supervisor.budget import Budget, Counters
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle

@@ -11,8 +11,8 @@ from mlxe_async.ipc.segments import BytePlan, Segment, available_memory
 from mlxe_async.ipc.weights import format_weights, weights_bytes
 from mlxe_async.ipc.words import PAGE_BYTES, WORD_STRIDE
 from mlxe_async.memory.frames import MOST as MOST_FRAMES
-from mlxe_async.memory.replay import ReplayShape
 from mlxe_async.memory.rollouts import RolloutShape
+from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.roles.places import Places
 from mlxe_async.roles.promotion import REMARKS
 from mlxe_async.rows import RowLayout

@@ -21,8 +21,9 @@ from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.weights import WeightsWriter
 from mlxe_async.logs.journal import open_log
 from mlxe_async.logs.safe import REDACTED
-from mlxe_async.memory.replay import ReplayMemory, ReplayShape
+from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.rollouts import RolloutMemory
+from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.rows import Array
 from mlxe_async.run_folder import RunFolder
 from mlxe_async.settings import Settings, as_tables, load_settings

@@ -20,7 +20,7 @@ from mlxe_async.testing.counting import Place, decode, reward_of
 
 if TYPE_CHECKING:
     from mlxe_async.ipc.segments import Segment
-    from mlxe_async.memory.replay import ReplayShape
+    from mlxe_async.memory.shape import ReplayShape
 
 MOST_PROBLEMS = 20
 
@@ -88,7 +88,7 @@ def rows_of(run: str | os.PathLike[str]) -> dict[int, dict[str, Array]]:
         ResourceError: there is no such run, it is over, or has no replay memory.
     """
     # Here, because an environment that lives beside this module must not wait for it.
-    from mlxe_async.memory.replay import ReplayShape
+    from mlxe_async.memory.shape import ReplayShape
     from mlxe_async.settings import load_settings
     from mlxe_async.supervisor.blueprint import Blueprint
 

@@ -48,7 +48,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from memory_frames import SIDE, STACK, own_memory
 
 from mlxe_async.algorithms.dqn import DQN
-from mlxe_async.memory.replay import ReplayMemory, ReplayShape
+from mlxe_async.memory.replay import ReplayMemory
+from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.rows import Column, RowLayout, Spaces, standard_columns
 
 HERE = Path(__file__).parent
@@ -67,7 +68,7 @@ def filled(capacity: int, updates: int) -> ReplayMemory:
     buffer = np.zeros(shape.nbytes, np.uint8)
     buffer[shape.offset("staging") :] = 1  # touched before anything is timed
     memory = ReplayMemory(shape, buffer)
-    memory._head[:] = capacity
+    memory._books.head[:] = capacity
     memory._ring["stamp"][:] = np.arange(1, capacity + 1)
     memory._ring["left"][:] = 1
     memory._ring["priority"][:] = np.random.default_rng(1).random(capacity) + 0.01

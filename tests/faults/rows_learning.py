@@ -424,7 +424,8 @@ class Prioritised(A3C):
 def _(case):
     """NaN, infinity and -1 in the priorities of all rows, from outside, while an algorithm draws by them."""
     from mlxe_async.checkpoints import load_whole
-    from mlxe_async.memory.replay import ReplayMemory, ReplayShape
+    from mlxe_async.memory.replay import ReplayMemory
+    from mlxe_async.memory.shape import ReplayShape
 
     folder = case.folder / "modules"
     folder.mkdir()

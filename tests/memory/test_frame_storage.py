@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxe_async.memory import sum_tree
-from mlxe_async.memory.replay import ReplayMemory, ReplayShape
+from mlxe_async.memory.replay import ReplayMemory
+from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.rows import Column, RowLayout
 
 DEPTH, BATCH = 3, 6
@@ -134,7 +135,7 @@ def check_rows(lengths, padding, envs, lie, colours, ends, sizes, ahead, seed):
         if len(framed):
             plan = framed.draw(seed, 2, BATCH, exponent=0.5)
             for k in range(2):
-                stamps = framed._plans[plan["slot"]]["stamp"][k, : plan["rows"]].tolist()
+                stamps = framed._gatherer.plans[plan["slot"]]["stamp"][k, : plan["rows"]].tolist()
                 assert set(stamps) <= ours.keys()
                 for reuse in (False, True):
                     batch, positions = framed.gather(plan, k, reuse=reuse)
@@ -189,9 +190,9 @@ def test_each_frame_is_stored_once_also_across_stretches():
     rows = played(rng, [40], ends="cut")
     rows["cut"][7::8] = 1  # rollouts of 8
     filled(framed, rows, deriving(2))
-    assert framed._frame_head.tolist() == [41]
+    assert framed._books.frame_head.tolist() == [41]
     filled(framed, played(rng, [3], padding="zero"), deriving(2))
-    assert framed._frame_head.tolist() == [45]
+    assert framed._books.frame_head.tolist() == [45]
     assert framed.shape.nbytes < 64 * 3 * 3 * 4 + 40_000
 
 
@@ -200,10 +201,10 @@ def test_a_row_whose_frames_were_overwritten_after_the_draw_is_left_out():
     rng = np.random.default_rng(2)
     filled(framed, played(rng, [8, 8]), deriving(0))
     plan = framed.draw(0, 1, BATCH)
-    stamps = framed._plans[plan["slot"]]["stamp"][0].copy()
+    stamps = framed._gatherer.plans[plan["slot"]]["stamp"][0].copy()
     # Stacks that have nothing to do with each other take the room of many frames, but of few rows.
     filled(framed, played(rng, [4], lie=1.0), deriving(0))
-    assert framed._head.tolist() == [20]
+    assert framed._books.head.tolist() == [20]
     left = set(by_stamp(framed))
     assert len(left) < 16
     for reuse in (True, False):
@@ -240,7 +241,7 @@ def test_a_keeper_killed_anywhere_is_followed_by_one_that_ends_with_the_same_fra
         return deriving(1)(segment)
 
     def guarded(memory):
-        store, write = memory._committed.store, memory._frames.write
+        store, write = memory._books.committed.store, memory._ingester.ring.frames.write
 
         def storing(state):
             killed_perhaps()
@@ -251,7 +252,7 @@ def test_a_keeper_killed_anywhere_is_followed_by_one_that_ends_with_the_same_fra
             write(stream, layout)
             killed_perhaps()
 
-        memory._committed.store, memory._frames.write = storing, writing
+        memory._books.committed.store, memory._ingester.ring.frames.write = storing, writing
         return memory
 
     memory, every = guarded(memory), blocks(rows, 5)
@@ -264,7 +265,7 @@ def test_a_keeper_killed_anywhere_is_followed_by_one_that_ends_with_the_same_fra
     assert ours.keys() == theirs.keys()
     for stamp, row in ours.items():
         assert_alike(row, theirs[stamp])
-    assert memory._frame_head.tolist() == undisturbed._frame_head.tolist()
+    assert memory._books.frame_head.tolist() == undisturbed._books.frame_head.tolist()
 
 
 def test_a_successor_goes_on_where_the_bytes_say():

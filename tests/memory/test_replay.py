@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxe_async.memory.replay import ReplayMemory, ReplayShape
+from mlxe_async.memory.replay import ReplayMemory
+from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.rows import Column, RowLayout
 
 COLUMNS = RowLayout(
@@ -258,7 +259,7 @@ def test_a_keeper_killed_anywhere_is_followed_by_one_that_ends_with_the_same_mem
             raise Killed
         return derive(segment)
 
-    store = memory._committed.store
+    store = memory._books.committed.store
 
     def killing_store(state):
         writes[0] += 1
@@ -266,7 +267,7 @@ def test_a_keeper_killed_anywhere_is_followed_by_one_that_ends_with_the_same_mem
             raise Killed
         store(state)
 
-    memory._committed.store = killing_store
+    memory._books.committed.store = killing_store
     number = 0
     while number < len(blocks):
         try:

@@ -142,7 +142,7 @@ def test_priorities_stay_with_their_rows_while_others_come_and_go(lengths, strea
         stamps = memory._ring["stamp"][memory.live()]
         expected = {int(stamp): expected.get(int(stamp), settled) for stamp in stamps}
         if plan and plan["updates"]:  # late for what was overwritten meanwhile
-            drawn = memory._plans[plan["slot"]]["stamp"][0, : plan["rows"]].tolist()
+            drawn = memory._gatherer.plans[plan["slot"]]["stamp"][0, : plan["rows"]].tolist()
             memory.note_priorities(plan, 0, np.arange(plan["rows"]), np.array(given_priorities[: plan["rows"]]))
             valid = [(s, p) for s, p in zip(drawn, given_priorities, strict=False) if 0 <= p < np.inf]
             assert memory.settle(plan) == sum(s not in expected for s, _ in valid)
@@ -153,7 +153,7 @@ def test_priorities_stay_with_their_rows_while_others_come_and_go(lengths, strea
         assert memory._ring["priority"][memory.live()].tolist() == [expected[int(s)] for s in stamps]
         plan = memory.draw(5, 1, 8, exponent=0.5, beta=1.0)
         if plan["updates"]:
-            drawn = memory._plans[plan["slot"]]["stamp"][0, : plan["rows"]].tolist()
+            drawn = memory._gatherer.plans[plan["slot"]]["stamp"][0, : plan["rows"]].tolist()
             shares = np.array([expected[s] ** 0.5 for s in drawn])
             assert (shares > 0).all()
             assert memory.gather(plan, 0)[0]["weight"] == pytest.approx(shares.min() / shares, rel=1e-5)

@@ -4,8 +4,9 @@ import pytest
 from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakeTask, FakeWeights
 from test_executor import CHUNK, make
 
-from mlxe_async.memory.replay import ReplayMemory, ReplayShape
+from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
+from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.roles.memorizer import Memorizer, MemorizerPlan
 
 

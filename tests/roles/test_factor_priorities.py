@@ -19,7 +19,8 @@ from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.errors import MlxeError
 from mlxe_async.maths import priorities
 from mlxe_async.memory.drawing import pick
-from mlxe_async.memory.replay import ReplayMemory, ReplayShape
+from mlxe_async.memory.replay import ReplayMemory
+from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.roles.memorizer import Memorizer, MemorizerPlan
 
 RETURNS = np.array([-10.0, 0.0, 10.0, 30.0])
@@ -280,7 +281,7 @@ def test_a_memorizer_killed_anywhere_leaves_rows_of_the_right_age_and_no_phase_c
     commits = [0]
 
     def watch():
-        store = bench.memory._committed.store
+        store = bench.memory._books.committed.store
 
         def killing(state):
             commits[0] += 1
@@ -290,7 +291,7 @@ def test_a_memorizer_killed_anywhere_leaves_rows_of_the_right_age_and_no_phase_c
             if commits[0] == kill:
                 raise Killed
 
-        bench.memory._committed.store = killing
+        bench.memory._books.committed.store = killing
 
     watch()
     died = 0

@@ -6,7 +6,8 @@ from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakePage, FakeTask, Fake
 from test_executor import CHUNK, make
 
 from mlxe_async.errors import NumericError
-from mlxe_async.memory.replay import ReplayMemory, ReplayShape
+from mlxe_async.memory.replay import ReplayMemory
+from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.roles.learner import Learner
 from mlxe_async.roles.memorizer import Memorizer, MemorizerPlan
 

@@ -31,7 +31,8 @@ def stacks(frames: np.ndarray) -> np.ndarray:
 
 def own_memory(rows: int, batch: int) -> Callable[[np.ndarray], None]:
     """One sample of this package's memory; every 16th call draws the plan of the next 16."""
-    from mlxe_async.memory.replay import ReplayMemory, ReplayShape
+    from mlxe_async.memory.replay import ReplayMemory
+    from mlxe_async.memory.shape import ReplayShape
     from mlxe_async.rows import RowLayout, Spaces, standard_columns
 
     updates, block = 16, 100

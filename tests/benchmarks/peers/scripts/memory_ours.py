@@ -14,7 +14,8 @@ import numpy as np
 from memory_peers import BATCH, ROWS, rate, rows
 
 import mlxe_async
-from mlxe_async.memory.replay import ReplayMemory, ReplayShape
+from mlxe_async.memory.replay import ReplayMemory
+from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.rows import Column, RowLayout
 
 CHUNK, UPDATES, EPISODE = 1000, 64, 100

@@ -1,0 +1,97 @@
+"""The counters of a replay memory by their names, and which rows of the ring are there by what these say.
+
+All counters lie in one vector that changes at once or not at all (see `committed`). Whoever takes part in a step of the
+memory changes them here; the step counts from `store` on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.memory.committed import Committed
+from mlxe_async.memory.shape import LANE_WORDS, STREAM_WORDS, WHOLE_WORDS, ReplayShape
+from mlxe_async.rows import Array
+
+STAMPS, SEGMENTS, PLANS, PHASES, PHASE_SEGMENTS, PHASE_ROWS, OWED, LARGEST = range(len(WHOLE_WORDS))
+"""Places of the counters that the memory has once."""
+
+
+class Bookkeeping:
+    """A private copy of the counters, as they were last committed and as they changed since.
+
+    Args:
+        shape: the memory's sizes.
+        buffer: the shared bytes.
+
+    Raises:
+        CorruptRecord: neither copy in the shared bytes passes its checksum.
+    """
+
+    def __init__(self, shape: ReplayShape, buffer: Any) -> None:
+        self._shape = shape
+        self.committed = Committed(buffer, 0, shape.state_words)
+        self.load()
+
+    def load(self) -> None:
+        """Take up the counters as they were last committed.
+
+        Raises:
+            CorruptRecord: neither copy passes its checksum.
+        """
+        shape, self._state = self._shape, self.committed.load()
+        whole, lanes = len(WHOLE_WORDS), len(LANE_WORDS) * shape.lanes
+        self.whole = self._state[:whole]
+        by_lane = self._state[whole : whole + lanes].reshape(len(LANE_WORDS), shape.lanes)
+        by_stream = self._state[whole + lanes :].reshape(-1, shape.streams)
+        self.position, self.epoch, self.rows, self.dropped, self.corrupt = by_lane
+        self.staged, self.opened, self.head, self.last_episode, self.last_step = by_stream[: len(STREAM_WORDS)]
+        if shape.frames:
+            self.tail_word, self.frame_head, self.framed, self.stack = by_stream[len(STREAM_WORDS) :]
+
+    def store(self) -> None:
+        """Commit all counters as they are now."""
+        self.committed.store(self._state)
+
+    @property
+    def tail(self) -> Array:
+        """Rows (streams,) that gave way to newer ones."""
+        return np.asarray(self.tail_word if self._shape.frames else np.maximum(self.head - self._shape.stream_rows, 0))
+
+    @property
+    def held(self) -> Array:
+        """Rows (streams,) that can be drawn."""
+        return np.asarray(self.head - self.tail)
+
+    @property
+    def live_rows(self) -> int:
+        """Rows that can be drawn, of all streams."""
+        return int(self.held.sum())
+
+    def places(self, positions: Array) -> Array:
+        """Where in the ring the rows are that come at these positions (n,) among all that can be drawn."""
+        tail, held, size = self.tail, self.held, self._shape.stream_rows
+        if (held[:-1] == size).all() and (held[-1] == size or not tail[-1]):
+            return positions
+        ends = np.cumsum(held)
+        stream = ends.searchsorted(positions, side="right")
+        turned = np.where(held == size, 0, tail)
+        return np.asarray(stream * size + (positions - (ends - held)[stream] + turned[stream]) % size)
+
+    def live(self) -> Array:
+        """Where in the ring all rows are that can be drawn."""
+        return self.places(np.arange(self.live_rows))
+
+    def ledger(self) -> list[dict[str, int]]:
+        """Per lane, as committed: blocks and rows taken in, rows that were dropped, blocks set aside.
+
+        Raises:
+            CorruptRecord: neither copy passes its checksum.
+        """
+        state = self.committed.load()
+        lanes = state[len(WHOLE_WORDS) :][: len(LANE_WORDS) * self._shape.lanes].reshape(len(LANE_WORDS), -1)
+        return [
+            {"position": int(p) % 2**64, "rows": int(r), "dropped": int(d), "corrupt": int(c)}
+            for p, _, r, d, c in lanes.T
+        ]

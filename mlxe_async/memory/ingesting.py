@@ -1,0 +1,101 @@
+"""Taking in a block of rows: one transaction, from a lane to the ring.
+
+Rows wait in the stream's staging area (`staging`) until their stretch is closed. Only then are they completed with what
+the algorithm derives from a whole stretch (`deriving`) and put into the ring (`ring`). All data is written to places
+computed from the counters before, and these are committed last, so a keeper that was killed half-way is followed by one
+that does the same step again and gets the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlxe_async.memory.bookkeeping import SEGMENTS, Bookkeeping
+from mlxe_async.memory.deriving import Deriving
+from mlxe_async.memory.ring import RingWriter
+from mlxe_async.memory.shape import ReplayShape
+from mlxe_async.memory.staging import Staging
+from mlxe_async.memory.stretches import Stretches, inside
+from mlxe_async.rows import Array
+
+_AT_ONCE = 1 << 16
+_BYTES_AT_ONCE = 1 << 20  # of rows that are completed together: they stay in the caches
+
+
+@dataclass
+class Ingested:
+    """What taking in a block of rows did."""
+
+    rows: int = 0
+    segments: int = 0
+    dropped: int = 0
+
+
+class Ingester:
+    """The keeper's way in.
+
+    Args:
+        shape: the memory's sizes.
+        books: the memory's counters, committed here after each block.
+        staging: where rows wait.
+        ring: where completed rows go.
+    """
+
+    def __init__(self, shape: ReplayShape, books: Bookkeeping, staging: Staging, ring: RingWriter) -> None:
+        self._books, self._staging, self.ring = books, staging, ring
+        self._most_kept = min(shape.keep_rows, shape.stream_rows)
+        # Frames are laid out one stretch after the other: each depends on what became of the one before.
+        self._together = 0 if shape.frames else max(1, min(_AT_ONCE, _BYTES_AT_ONCE // ring.row_bytes))
+
+    def ingest(
+        self, lane: int, sequence: int, epoch: int, rows: Mapping[str, Array], deriving: Deriving, *, drop_open: bool
+    ) -> Ingested:
+        """Take in one block; see `ReplayMemory.ingest`."""
+        done, books = Ingested(), self._books
+        if epoch != int(books.epoch[lane]):
+            if drop_open:
+                done.dropped += self._staging.forget(lane)
+            else:
+                done.segments += self._complete(self._staging.close(lane), deriving)
+            books.epoch[lane] = epoch
+        done.rows = len(rows["env"])
+        if done.rows:
+            done.segments += self._complete(self._staging.append(lane, rows), deriving)
+        self._advance(lane, sequence, done)
+        return done
+
+    def set_aside(self, lane: int, sequence: int, deriving: Deriving) -> None:
+        """Pass over a block that failed its checks; see `ReplayMemory.set_aside`."""
+        done = Ingested(segments=self._complete(self._staging.close(lane), deriving))
+        self._books.corrupt[lane] += 1
+        self._advance(lane, sequence, done)
+
+    def _advance(self, lane: int, sequence: int, done: Ingested) -> None:
+        books = self._books
+        books.position[lane] = np.uint64((sequence + 1) % 2**64).astype(np.int64)
+        books.rows[lane] += done.rows
+        books.dropped[lane] += done.dropped
+        books.whole[SEGMENTS] += done.segments
+        books.store()
+
+    def _complete(self, closed: Stretches, deriving: Deriving) -> int:
+        """Complete closed stretches and move their last rows into the ring. Returns how many these are."""
+        kept = np.minimum(closed.length, self._most_kept)
+        until, start = np.cumsum(kept), 0
+        while start < len(kept):
+            most = self._together + (int(until[start - 1]) if start else 0)
+            stop = max(start + 1, int(until.searchsorted(most, side="right")))
+            some = slice(start, stop)
+            self._keep(closed.stream[some], closed.end[some] - kept[some], kept[some], deriving)
+            start = stop
+        return len(kept)
+
+    def _keep(self, stream: Array, first: Array, kept: Array, deriving: Deriving) -> None:
+        """Complete stretches (S,), `kept` rows each from row `first` of their streams on, and put them in."""
+        which, ahead = inside(kept)
+        segments = self._staging.copied(stream, first, which, ahead)
+        segments |= deriving(segments, kept)
+        self.ring.write(stream, first, kept, which, ahead, segments)
