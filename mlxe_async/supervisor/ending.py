@@ -8,9 +8,14 @@ import traceback
 from collections.abc import Callable
 
 from mlxe_async.errors import MlxeError, ResourceError
+from mlxe_async.logs import events
 from mlxe_async.rows import Array
+from mlxe_async.supervisor.measures import Measures
+from mlxe_async.supervisor.opening import Opened
 from mlxe_async.supervisor.recording import Ended, Recorder, Recording
+from mlxe_async.supervisor.results import Result
 from mlxe_async.supervisor.story import Story
+from mlxe_async.supervisor.team import Team
 
 SIGNAL_EXITS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
@@ -68,3 +73,66 @@ def trace_of(failure: BaseException | None) -> str:
 def digest_of(flat: tuple[int, Array] | None) -> str | None:
     """SHA-256 of flat weights."""
     return hashlib.sha256(flat[1].tobytes()).hexdigest() if flat else None
+
+
+def tell_end(
+    opened: Opened,
+    measures: Measures,
+    team: Team | None,
+    flat: tuple[int, Array] | None,
+    failure: BaseException | None,
+    *,
+    requested: str | None,
+    replayed: str | None,
+) -> Result:
+    """Find the verdict, and say the last words: in the recording, the log and the status.
+
+    Args:
+        opened: the run's log, folder and checkpoints.
+        measures: the run's counters, budget and clocks.
+        team: who took part; None where it did not come to that.
+        flat: version and weights (P,) of the newest publication, None where there is none.
+        failure: what was raised, if anything.
+        requested: what a stop was last asked for by, if it was.
+        replayed: of a replay, how far it came.
+    """
+    counters, story = measures.counters, opened.story
+
+    def is_there() -> bool:
+        return team is None or team.housekeeping.check_folder()
+
+    reason, exit_code = verdict(measures.budget.reason, failure, is_there, requested, opened.saver.unsaved)
+    digest = digest_of(flat)
+    if opened.resumption is not None:
+        opened.resumption.tell(exact=False)  # it ended before all was taken up
+    end_recording(opened.recorder, digest, story, busy=team is None or team.staff.learner.busy)
+    result = Result(
+        reason=reason,
+        solved=opened.solved.at is not None,
+        steps=counters.env_steps,
+        episodes=counters.episodes,
+        updates=counters.updates,
+        seconds=measures.seconds,
+        run_dir=opened.folder.path,
+        exit_code=exit_code,
+        weights_hash=digest,
+        solved_at=opened.solved.at,
+        replayed=replayed,
+    )
+    story.emit(
+        events.RunEnd(
+            reason=reason,
+            solved=result.solved,
+            episodes=result.episodes,
+            env_steps=result.steps,
+            updates=result.updates,
+            seconds=result.seconds,
+            cpu_seconds=measures.cpu.total(),
+            weights_hash=digest,
+            exit_code=exit_code,
+            trace=trace_of(failure),
+        )
+    )
+    if team is not None:
+        team.housekeeping.write_status(reason)
+    return result

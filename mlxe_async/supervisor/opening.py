@@ -1,15 +1,108 @@
-"""The first words of a run in its log: what it is, and what it goes on from."""
+"""Opening a run: its log begins, its folder says what it is, and what it goes on from is taken up."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from mlxe_async.errors import ResourceError, RunFailed
 from mlxe_async.logs import events
-from mlxe_async.settings import Settings, as_tables
+from mlxe_async.logs.journal import Journal
+from mlxe_async.run_folder import RECORDING, RunFolder
+from mlxe_async.settings import Settings, as_tables, dump_settings
 from mlxe_async.supervisor.budget import Counters
+from mlxe_async.supervisor.host import host, versions
+from mlxe_async.supervisor.measures import Measures
+from mlxe_async.supervisor.recording import NoRecorder, Recorder, Recording
+from mlxe_async.supervisor.replaying import facts_of
 from mlxe_async.supervisor.resuming import ResumePoint
+from mlxe_async.supervisor.saving import Saver
+from mlxe_async.supervisor.solving import Solved
 from mlxe_async.supervisor.story import Story
+from mlxe_async.supervisor.subscribers import Subscribers
+
+
+class Opened:
+    """What a run writes to, from here to its end.
+
+    Args:
+        folder: the run's folder.
+        settings: the run's settings with the algorithm's defaults, which only the probe knows.
+        facts: what the probe reported.
+        measures: the run's counters, budget and clocks.
+        subscribers: who hears the log too.
+        point: what the run goes on from, None for a new one.
+
+    Raises:
+        ResourceError: the log cannot be written.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        settings: Settings,
+        facts: Mapping[str, Any],
+        measures: Measures,
+        subscribers: Subscribers,
+        point: ResumePoint | None,
+    ) -> None:
+        self.folder, self._settings, self._facts = folder, settings, facts
+        self._measures, self._point = measures, point
+        try:
+            self.journal = Journal(folder.log_path, folder.name, first_seq=point.log.next_seq if point else 0)
+        except OSError as error:
+            raise ResourceError(f"{folder.log_path} cannot be written: {error.strerror}") from error
+        subscribers.attach(self.journal)
+        self.story = Story(self.journal, measures.counters, measures.budget)
+        self.saver = Saver(settings, facts, folder, self.story, measures.counters)
+        self.solved = Solved(self.story, self.saver, measures.budget)
+        self.recorder: Recorder = NoRecorder()
+        self.resumption: Resumption | None = None
+
+    def begin(self, cores: int) -> None:
+        """Say what the run is, in its folder and as the first words of its log, and take up what it goes on from.
+
+        Args:
+            cores: so many the run may use.
+
+        Raises:
+            RunFailed: there is no checkpoint to go on from.
+            ResourceError: the folder cannot be written to.
+        """
+        settings, folder, point = self._settings, self.folder, self._point
+        for number, cause in point.rejected if point else ():
+            self.story.emit(events.CheckpointRejected(number=number, cause=cause))
+        if point is not None and point.whole is None:
+            raise RunFailed(point.cause)
+        folder.write_settings(dump_settings(settings, hide_secrets=True))
+        about, machine = versions(), host(cores)
+        seed, facts = settings.run.seed, self._facts
+        folder.write_run_json({"name": folder.name, "seed": seed, "versions": about, "host": machine, "facts": facts})
+        tell_start(self.story, settings, about, machine, resumed=point is not None)
+        if point is not None:
+            self._take_up(point)
+        if settings.run.record:
+            self._record()
+
+    def _take_up(self, point: ResumePoint) -> None:
+        """Go on counting where the run was interrupted."""
+        state = point.state
+        gap_ns = self._measures.go_on(state, point.first_version)
+        self.solved.at = state["solved_at"]
+        self.saver.restore(state["saver"], point.own_arrays().get("best"))
+        point.folder.point_latest()
+        self.resumption = Resumption(self.story, point, self._measures.counters, gap_ns)
+
+    def _record(self) -> None:
+        if self._point is None:
+            self.recorder = Recording(self.folder.path / RECORDING, facts_of(self._settings))
+        else:
+            self.story.warn("run.record: what a run does after it was resumed is not recorded")
+
+    def end(self) -> None:
+        """The log ends."""
+        self.journal.close()
 
 
 def tell_start(

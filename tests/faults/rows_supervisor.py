@@ -193,7 +193,9 @@ def _(case):
 async def broken(self):
     await asyncio.sleep(1.0)
     raise ZeroDivisionError("a mistake of ours")
-module.Housekeeping.{name} = broken
+from mlxe_async.supervisor.housekeeping import Housekeeping
+
+Housekeeping.{name} = broken
 """
     run = case.driver(PATCHED.format(patch=patch), ENDLESS)
     got = run.ended(60)

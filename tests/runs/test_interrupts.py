@@ -29,7 +29,7 @@ def columns_at_the_end(run, rows):
 
 def counted(result, run):
     """The counters against the log, exactly."""
-    counters = run.supervisor._counters
+    counters = run.supervisor._measures.counters
     assert sum(line["rows"] for line in run.all("phase", phase="generate")) == result.steps
     assert len(run.all("episode_end")) == result.episodes == counters.episodes
     assert len(run.all("phase", phase="generate")) == counters.rollouts
@@ -61,7 +61,7 @@ def test_episodes_under_way_are_kept_or_dropped(live, unfinished):
         episodes.setdefault((int(rows["stream"][k]), int(rows["episode"][k])), []).append(k)
     spanning = [k for k in episodes.values() if len(np.unique(rows["version"][k])) > 1]
     if unfinished == "keep":
-        assert run.supervisor._counters.episodes_aborted == 0
+        assert run.supervisor._measures.counters.episodes_aborted == 0
         assert spanning
         assert rows["cut"].sum() > 0
         for mine in spanning:
@@ -72,7 +72,7 @@ def test_episodes_under_way_are_kept_or_dropped(live, unfinished):
             assert (rows["left"][mine][changes] == 1).all()
             assert np.array_equal(rows["obs"][mine][1:], rows["next_obs"][mine][:-1])
     else:
-        assert run.supervisor._counters.episodes_aborted > 0
+        assert run.supervisor._measures.counters.episodes_aborted > 0
         assert not spanning
         assert rows["cut"].sum() == 0
         assert sum(lane["dropped"] for lane in ledger["lanes"]) > 0

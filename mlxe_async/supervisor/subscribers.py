@@ -1,0 +1,47 @@
+"""Who hears a run's log besides the file: callbacks and streams of an embedding program, be there a log yet or not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import Any
+
+from mlxe_async.logs.journal import Journal
+
+
+class Subscribers:
+    """The subscribers of one run, from before it has a log until its end."""
+
+    def __init__(self) -> None:
+        self._callbacks: list[tuple[Callable[[dict[str, Any]], None], Collection[str] | None]] = []
+        self._queues: list[asyncio.Queue[dict[str, Any] | None]] = []
+        self._journal: Journal | None = None
+
+    def add(self, callback: Callable[[dict[str, Any]], None], events: Collection[str] | None) -> None:
+        """Have `callback` called with each line, or with those of some events only."""
+        self._callbacks.append((callback, events))
+        if self._journal is not None:
+            self._journal.subscribe(callback, events)
+
+    def stream(self) -> AsyncIterator[dict[str, Any]]:
+        """Each line from now on; ends with `end`."""
+        queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self.add(queue.put_nowait, None)
+        self._queues.append(queue)
+
+        async def lines() -> AsyncIterator[dict[str, Any]]:
+            while (line := await queue.get()) is not None:
+                yield line
+
+        return lines()
+
+    def attach(self, journal: Journal) -> None:
+        """From now on lines come from this log."""
+        self._journal = journal
+        for callback, events in self._callbacks:
+            journal.subscribe(callback, events)
+
+    def end(self) -> None:
+        """No line comes any more."""
+        for queue in self._queues:
+            queue.put_nowait(None)
