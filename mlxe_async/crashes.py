@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from mlxe_async.errors import ResourceError, SettingsError
+from mlxe_async.errors import NotFound, ResourceError, SettingsError
 from mlxe_async.files import read_bounded, write_new
 from mlxe_async.logs.safe import visible
 
@@ -119,14 +119,17 @@ def read_report(path: str | Path) -> CrashReport:
     """Read a report back.
 
     Raises:
-        ResourceError: there is no such file.
+        NotFound: there is no such file.
+        ResourceError: it must not be read.
         SettingsError: it is no crash report.
     """
     shown = visible(str(path), 200)
     try:
         text = read_bounded(Path(path), 2 * MOST_BYTES).decode(errors="replace")
     except (OSError, ValueError) as error:
-        raise ResourceError(f"{shown} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        kind = ResourceError if isinstance(error, PermissionError) else NotFound
+        why = getattr(error, "strerror", None) or error
+        raise kind(f"{shown} cannot be read ({why}), expected a crash report: RUN/crash/*.txt") from error
     values: dict[str, Any] = {}
     sections: dict[str, list[str]] = {_TRACE: [], _STACK: []}
     section: list[str] | None = None

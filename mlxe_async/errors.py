@@ -25,6 +25,12 @@ class TaskError(MlxeError):
     exit_code = 2
 
 
+class NotFound(MlxeError):
+    """What a command or a call names is not there, or is something else than it takes: a run, a study, a report."""
+
+    exit_code = 2
+
+
 class UnsupportedPlatform(MlxeError):
     """The host lacks something that cannot be done without, such as Linux itself."""
 

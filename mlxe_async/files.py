@@ -15,6 +15,22 @@ STAGED = ".staged-"
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder, or a link to one; False also for what cannot be the path of anything."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # too long a name, a null character
+        return False
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a regular file, or a link to one; False also for what cannot be the path of anything."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def make_folder(path: Path, *, exclusive: bool = False) -> None:
     """Make a folder with mode 0700 whatever the umask; parents too. An existing one is left as it is.
 
@@ -108,7 +124,12 @@ def open_plain(path: Path) -> io.BufferedReader:
     Raises:
         OSError: it cannot be opened.
     """
-    return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        return os.fdopen(descriptor, "rb")
+    except OSError:  # it is a folder
+        os.close(descriptor)
+        raise
 
 
 def read_bounded(path: Path, limit: int) -> bytes:

@@ -264,7 +264,7 @@ def load_policy(
             becomes a warning of Python's.
 
     Raises:
-        ResourceError: there is no such run.
+        NotFound: there is no such run.
         RunFailed: it has no fit checkpoint of that kind, or was made by an algorithm with other settings.
     """
     folder = find_run(run)

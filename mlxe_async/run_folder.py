@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mlxe_async.errors import ResourceError, RunFolderBusy, SettingsError
-from mlxe_async.files import PLAIN_NAME, STAGED, make_folder, read_bounded, replace_file
+from mlxe_async.errors import NotFound, ResourceError, RunFolderBusy, SettingsError
+from mlxe_async.files import PLAIN_NAME, STAGED, is_folder, make_folder, read_bounded, replace_file
 from mlxe_async.logs.safe import redact, visible
 
 LOG, LOCK, SETTINGS, RUN, STATUS = "log.jsonl", "lock", "settings.toml", "run.json", "status.json"
-LATEST, RECORDING = "latest", "recording.bin"
+LATEST, RECORDING, CHECKPOINTS = "latest", "recording.bin", "checkpoints"
 
 _LOCK_TRIES, _LOCK_PAUSE_S = 20, 0.01
 _MOST_IN_ONE_SECOND = 1000
@@ -67,12 +67,13 @@ class RunFolder:
 
         Raises:
             RunFolderBusy: another process holds it.
+            NotFound: it is no folder.
             ResourceError: it cannot be used.
         """
         whole = Path(path).resolve()
         try:
             if not whole.is_dir():
-                raise ResourceError(f"{visible(str(path))} is no run folder")
+                raise NotFound(f"{visible(str(path))} is no run folder")
             lock = _locked(whole)
         except OSError as error:
             raise ResourceError(f"the run folder {visible(str(path))} cannot be used: {error.strerror}") from error
@@ -100,7 +101,7 @@ class RunFolder:
     @property
     def checkpoints_path(self) -> Path:
         """Where the checkpoints are, one folder each."""
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     @property
     def crash_path(self) -> Path:
@@ -169,25 +170,28 @@ def load_checkpoint(run: str | os.PathLike[str], which: str | int = "last") -> t
 
     Raises:
         RunFailed: there is none of the kind, or none is fit.
-        ResourceError: there is no such run.
+        NotFound: there is no such run.
     """
     from mlxe_async import checkpoints
 
-    return checkpoints.load(find_run(run) / "checkpoints", which)
+    return checkpoints.load(find_run(run) / CHECKPOINTS, which)
 
 
 def find_run(run: str | os.PathLike[str], base: str | os.PathLike[str] = "runs") -> Path:
     """The folder meant by a path, by the name of a folder in `base`, or by `latest`.
 
     Raises:
-        ResourceError: there is none.
+        NotFound: there is none, or what is there is no run folder.
     """
     text = os.fspath(run)
-    if "\0" not in text:
-        for path in (Path(text), Path(base) / text if re.fullmatch(r"[\w.-]+", text) else Path(text)):
-            if path.is_dir() and text not in ("", "..", "."):
-                return path.resolve()
-    raise ResourceError(f'there is no run "{visible(text, 200)}", neither as a path nor in {visible(os.fspath(base))}')
+    shown, where = visible(text, 200), visible(os.fspath(base), 200)
+    for path in (Path(text), Path(base) / text if re.fullmatch(r"[\w.-]+", text) else Path(text)):
+        if text in ("", "..", ".") or not is_folder(path):
+            continue
+        if not any(os.path.lexists(path / name) for name in (LOCK, LOG, SETTINGS, CHECKPOINTS)):
+            raise NotFound(f'{shown} is no run: expected a folder that a run has made; "runs list" names those in runs')
+        return path.resolve()
+    raise NotFound(f'there is no run "{shown}", neither as a path nor in {where}; "runs list" names them')
 
 
 def is_held(path: Path) -> bool | None:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlxe_async.errors import RunFailed, RunFolderBusy
+from mlxe_async.errors import NotFound, ResourceError, RunFailed, RunFolderBusy
 from mlxe_async.files import STAGED, read_bounded
+from mlxe_async.logs.safe import visible
 from mlxe_async.run_folder import LATEST, LOCK, LOG, RECORDING, RUN, SETTINGS, STATUS, is_held
 
 NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)-[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
@@ -64,8 +65,20 @@ class PastRun:
 
 
 def past_runs(base: Path) -> list[PastRun]:
-    """All run folders directly inside `base`, the newest first. Links, and whatever is no run folder, are left out."""
-    names = sorted(base.iterdir(), reverse=True) if base.is_dir() else []
+    """All run folders directly inside `base`, the newest first. Links, and whatever is no run folder, are left out.
+
+    Raises:
+        NotFound: there is something else in the place of `base`.
+        ResourceError: it must not be read.
+    """
+    try:
+        names = sorted(base.iterdir(), reverse=True)
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        kind = ResourceError if isinstance(error, PermissionError) else NotFound
+        why = getattr(error, "strerror", None) or error
+        raise kind(f"{visible(str(base), 200)} cannot be read ({why}), expected a folder of runs") from error
     return [look_at(path) for path in names if is_run_folder(path)]
 
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.analysis.outcomes import Outcome, of_format_1
-from mlxe_async.errors import ResourceError, RunFailed, RunFolderBusy, SettingsError
-from mlxe_async.files import make_folder, read_bounded, replace_file
+from mlxe_async.errors import NotFound, ResourceError, RunFailed, RunFolderBusy, SettingsError
+from mlxe_async.files import is_file, make_folder, read_bounded, replace_file
 
 STUDY, OUTCOMES, RUNS, BASELINES = "study.json", "outcomes", "runs", "baselines.json"
 FORMAT = 2
@@ -183,18 +183,19 @@ class StudyFolder:
 
 def is_study(path: Path) -> bool:
     """Whether a folder is that of a study."""
-    return (path / STUDY).is_file()
+    return is_file(path / STUDY)
 
 
 def read_plan(path: Path) -> Plan:
     """What a study was asked for.
 
     Raises:
-        RunFailed: it is no study, or its file is damaged.
+        NotFound: it is no study.
+        RunFailed: its file is damaged.
     """
-    record = _record(path / STUDY)
+    record = _record(path / STUDY) if is_study(path) else None
     if record is None:
-        raise RunFailed(f"{path}: expected the folder of a study, it has no {STUDY}")
+        raise NotFound(f"{path}: expected the folder of a study, it has no {STUDY}")
     try:
         arms = tuple(
             Arm(_text(arm["name"]), _text(arm["file"]), tuple(map(_text, arm["overrides"])), _text(arm["key"]))
@@ -296,7 +297,7 @@ def program_key() -> str:
 def _record(path: Path) -> dict[str, Any] | None:
     try:
         record = json.loads(read_bounded(path, _LONGEST))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from error

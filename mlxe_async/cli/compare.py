@@ -25,7 +25,7 @@ from mlxe_async.analysis.tables import Table, all_tables, mixtures, run_table
 from mlxe_async.cli.arguments import Parser
 from mlxe_async.cli.console import Console
 from mlxe_async.cli.studying import Interrupted, Runner, interruptible, pass_adverse_starts
-from mlxe_async.errors import SettingsError
+from mlxe_async.errors import RunFailed, SettingsError
 from mlxe_async.files import PLAIN_NAME, read_bounded
 from mlxe_async.logs.safe import visible
 from mlxe_async.run_folder import find_run
@@ -50,6 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(arguments)
     console = Console(sys.stderr)
     folder, plan, settings = _plan(asked)
+    others = _others(plan)
     with StudyFolder(folder) as kept:
         if not plan.rerun:
             kept.check_unchanged(plan)
@@ -66,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
                 f"this goes on with them: python -m mlxe_async compare --resume {folder}"
             )
             return stopped.exit_code
-        outcomes = _outcomes(kept, plan)
+        outcomes = [*_outcomes(kept, plan), *others]
         if not outcomes:
             raise SettingsError([f"compare: got no run at all in {folder}, expected settings files or run folders"])
         for mixture in mixtures(study.group(outcomes)):
@@ -287,15 +288,24 @@ def _how(one: Outcome) -> str:
 
 
 def _outcomes(kept: StudyFolder, plan: Plan) -> list[Outcome]:
-    """Everything that is to be reported."""
+    """All that was run of the plan."""
     found: list[Outcome] = []
     for arm in plan.arms:
         ours = [stored[0] for seed in plan.seeds if (stored := kept.finished(arm, seed))]
         # One file under one key: a program that has learned new keys meanwhile makes no other settings of it.
         digest = next((one.digest for one in ours if one.digest), "")
         found += [dataclasses.replace(one, digest=digest) for one in ours]
+    return found
+
+
+def _others(plan: Plan) -> list[Outcome]:
+    """What became of the runs and studies that were named, before anything is run beside them."""
+    found: list[Outcome] = []
     for path in map(Path, plan.others):
-        found += study.stored_outcomes(path) if study.is_study(path) else [outcome(path)]
+        try:
+            found += study.stored_outcomes(path) if study.is_study(path) else [outcome(path)]
+        except RunFailed as error:
+            raise SettingsError([f"compare: {visible(str(error), 500)}"]) from error
     return found
 
 

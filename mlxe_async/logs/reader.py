@@ -17,7 +17,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mlxe_async.errors import ResourceError
+from mlxe_async.errors import NotFound, ResourceError
+from mlxe_async.files import is_file, is_folder
 from mlxe_async.logs.safe import visible
 from mlxe_async.run_folder import LOG, find_run, is_held
 
@@ -38,7 +39,7 @@ def read_log(run: str | os.PathLike[str], *, void: bool = False) -> Iterator[dic
         void: whether events that a resumption of the run made void are told too; see `run_resume`.
 
     Raises:
-        ResourceError: there is no such run.
+        NotFound: there is no such run.
     """
     path = log_of(run)
     is_void = _never if void else _void_lines(path)
@@ -55,7 +56,7 @@ async def follow(run: str | os.PathLike[str], *, void: bool = False) -> AsyncIte
         void: as for `read_log`; what a resumption to come will make void has been told by then.
 
     Raises:
-        ResourceError: there is no such run, or what is there is no run and nobody's who writes one.
+        NotFound: there is no such run, or what is there is no run and nobody's who writes one.
     """
     path, ended, told = log_of(run), False, False
     is_void = _never if void else _void_lines(path)
@@ -66,7 +67,7 @@ async def follow(run: str | os.PathLike[str], *, void: bool = False) -> AsyncIte
             lines = tail.read()
             told = told or bool(lines)
             if not told and alive is None and Path(run).suffix != ".jsonl":
-                raise ResourceError(f"{visible(str(run), 200)} is no run: expected a run folder, or a log with events")
+                raise NotFound(f"{visible(str(run), 200)} is no run: expected a run folder, or a log with events")
             for line in lines:
                 if is_void(line):
                     continue
@@ -82,10 +83,16 @@ def log_of(run: str | os.PathLike[str]) -> Path:
     """The log file of a run; a path to a file is taken as it is.
 
     Raises:
-        ResourceError: there is no such run.
+        NotFound: there is no such run.
     """
     path = Path(run)
-    return path.absolute() if path.is_file() or path.suffix == ".jsonl" else find_run(run) / LOG
+    if is_file(path):
+        return path.absolute()
+    if path.suffix != ".jsonl":
+        return find_run(run) / LOG
+    if not is_folder(path.parent):
+        raise NotFound(f"there is no log {visible(str(run), 200)}, nor the folder that it would be in")
+    return path.absolute()
 
 
 def _never(_line: Mapping[str, Any]) -> bool:
@@ -148,7 +155,10 @@ class _Tail:
             return b""
         if os.fstat(self._descriptor).st_size < self._position:  # cut to nothing and written anew
             self._position, self._rest = 0, b""
-        data = os.pread(self._descriptor, READ_BYTES, self._position)
+        try:
+            data = os.pread(self._descriptor, READ_BYTES, self._position)
+        except OSError as error:
+            raise ResourceError(f"the log {visible(str(self._path), 200)} cannot be read: {error.strerror}") from error
         self._position += len(data)
         if not data and self._is_replaced():
             os.close(self._descriptor)

@@ -85,7 +85,8 @@ def rows_of(run: str | os.PathLike[str]) -> dict[int, dict[str, Array]]:
         run: as for `find_run`.
 
     Raises:
-        ResourceError: there is no such run, it is over, or has no replay memory.
+        NotFound: there is no such run.
+        ResourceError: it is over, or has no replay memory.
     """
     # Here, because an environment that lives beside this module must not wait for it.
     from mlxe_async.memory.shape import ReplayShape

@@ -157,7 +157,7 @@ def test_given_runs_and_studies_stand_beside(faked, tmp_path, capsys):
 
 def test_an_unfinished_run_cannot_be_compared(faked, tmp_path, capsys):
     path = write_run(tmp_path / "runs", story("oa", 1, ended=False))
-    assert ask(str(path), "--out", "study") == 3
+    assert ask(str(path), "--out", "study") == 2
     assert "its log has no run_end" in capsys.readouterr().err
 
 

@@ -17,7 +17,7 @@ from mlxe_async.analysis.study import (
     stored_baselines,
     stored_outcomes,
 )
-from mlxe_async.errors import ResourceError, RunFailed, RunFolderBusy, SettingsError
+from mlxe_async.errors import NotFound, ResourceError, RunFailed, RunFolderBusy, SettingsError
 
 ARMS = tuple(Arm(name, f"/x/{name}.toml", ("a.b=1",), f"key-{name}") for name in ("is", "oa"))
 PLAN = Plan(ARMS, (1, 2), ("/x/run",), timeout_s=7.5, keep_runs=False, d2=True, rerun=True)
@@ -37,7 +37,7 @@ def test_settings_take_turns_within_each_seed():
 def test_what_was_asked_for_is_read_back(kept, tmp_path):
     assert read_plan(kept.path) == PLAN
     (tmp_path / "other").mkdir()
-    with pytest.raises(RunFailed, match="expected the folder of a study"):
+    with pytest.raises(NotFound, match="expected the folder of a study"):
         read_plan(tmp_path / "other")
 
 

@@ -125,11 +125,34 @@ def test_a_wrong_command_is_told_in_one_line(capfd, arguments, says):
     assert line.isprintable()
 
 
+@pytest.mark.parametrize("command", ["follow", "play", "eval", "compare", "replay", "repro", "--resume"])
+@pytest.mark.parametrize("what", ["missing", "a\nb", "a" * 5000, "folder", "binary", "empty", "/proc/self/mem", "\x00"])
+def test_what_is_no_run_is_a_mistake_in_the_command_told_in_one_line(tmp_path, capsys, command, what):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "binary").write_bytes(b"\x7fELF\x00\xff" * 99)
+    (tmp_path / "empty").touch()
+    assert main([command, what]) == (4 if (command, what) == ("follow", "/proc/self/mem") else 2)
+    captured = capsys.readouterr()
+    [line] = captured.err.splitlines()
+    assert "expected" in line or "there is no run" in line or "cannot be read" in line
+    assert len(line) < 500
+    assert captured.out == ""
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("what", ["binary", "a" * 5000])
+def test_runs_are_looked_for_only_in_a_folder(tmp_path, capsys, what):
+    (tmp_path / "binary").write_bytes(b"\x7fELF")
+    assert main(["runs", "list", "--dir", what]) == 2
+    assert "expected a folder of runs" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "error",
     [
         errors.SettingsError(["algorithm.lr: got 1, expected 2"]),
         errors.TaskError("no such environment"),
+        errors.NotFound("there is no run"),
         errors.ResourceError("memory plan:\n  lane 1\nthe plan needs more"),
         errors.RunFailed("executor 3 is lost"),
         errors.NumericError("not finite"),

@@ -52,15 +52,17 @@ def test_for_people_an_event_is_a_line(tmp_path, run):
 
 def test_no_such_run_is_told_in_one_line(tmp_path):
     done = command("follow", "nothing", folder=tmp_path)
-    assert done.returncode == 4
-    assert done.stderr == 'there is no run "nothing", neither as a path nor in runs\n'
+    assert done.returncode == 2
+    assert done.stderr == 'there is no run "nothing", neither as a path nor in runs; "runs list" names them\n'
 
 
 def test_what_is_no_run_is_not_waited_for(tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("no events\n")
     for path in (tmp_path, tmp_path / "notes.txt"):
-        assert main(["follow", str(path)]) == 4
-        assert capsys.readouterr().err == f"{path} is no run: expected a run folder, or a log with events\n"
+        assert main(["follow", str(path)]) == 2
+        assert capsys.readouterr().err.startswith(f"{path} is no run: expected ")
+    assert main(["follow", str(tmp_path / "nowhere" / "log.jsonl")]) == 2
+    assert "nor the folder that it would be in" in capsys.readouterr().err
 
 
 def test_a_reader_that_has_enough_is_no_error(tmp_path, run):

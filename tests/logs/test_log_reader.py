@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxe_async.errors import ResourceError
+from mlxe_async.errors import NotFound
 from mlxe_async.logs import reader
 from mlxe_async.logs.events import RunEnd, Weights
 from mlxe_async.logs.journal import Journal
@@ -79,7 +79,7 @@ def test_a_run_is_found_by_folder_name_latest_or_file(tmp_path, monkeypatch):
         journal.emit(Weights(1, 0, 0, 0))
         for run in (folder.path, str(folder.path), folder.name, "latest", folder.log_path):
             assert versions(read_log(run)) == [1]
-    with pytest.raises(ResourceError, match='no run "nothing"'):
+    with pytest.raises(NotFound, match='no run "nothing"'):
         list(read_log("nothing"))
 
 

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from mlxe_async.errors import ResourceError, RunFolderBusy, SettingsError
+from mlxe_async.errors import NotFound, ResourceError, RunFolderBusy, SettingsError
 from mlxe_async.run_folder import RunFolder, find_run, is_held
 
 HOLDER = """
@@ -156,10 +156,10 @@ def test_what_a_user_keeps_under_the_name_latest_stays(tmp_path):
     assert not (tmp_path / "latest").is_symlink()
 
 
-@pytest.mark.parametrize("run", ["", ".", "..", "../../etc", "a\x00b", "missing", "a\nb"])
+@pytest.mark.parametrize("run", ["", ".", "..", "/usr", "../../etc", "a\x00b", "missing", "a\nb", "a" * 5000])
 def test_what_is_no_run_is_told_in_one_line(tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ResourceError) as refused:
+    with pytest.raises(NotFound) as refused:
         find_run(run)
     assert str(refused.value).isprintable()
 

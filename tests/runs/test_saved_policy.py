@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mlxe_async import load_policy
-from mlxe_async.errors import ResourceError
+from mlxe_async.errors import NotFound
 
 SOLVING = {
     "stop": {"solved": True, "env_steps": 100_000},
@@ -56,5 +56,5 @@ def test_the_version_that_solved_the_task_is_saved_loaded_played_and_tested(solv
 
 
 def test_a_policy_that_does_not_exist_is_refused_by_name(tmp_path):
-    with pytest.raises(ResourceError, match="there is no run"):
+    with pytest.raises(NotFound, match="there is no run"):
         load_policy(tmp_path / "nothing")

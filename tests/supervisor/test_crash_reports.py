@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mlxe_async.crashes import FIRST_REPORTS, MOST_REPORTS, CrashReport, read_report
-from mlxe_async.errors import ResourceError, SettingsError
+from mlxe_async.errors import NotFound, SettingsError
 from mlxe_async.ipc.lanes import LaneWriter, begin_epoch, format_lane, lane_bytes
 from mlxe_async.ipc.segments import Segment
 from mlxe_async.roles.places import Places
@@ -49,7 +49,7 @@ def test_a_report_is_read_back_as_it_was_written_whatever_its_text_contains(tmp_
 
 def test_what_is_no_report_is_refused(tmp_path):
     path = tmp_path / "a.txt"
-    with pytest.raises(ResourceError, match="cannot be read"):
+    with pytest.raises(NotFound, match="cannot be read"):
         read_report(path)
     for text in ("", "hello: 1\n", REPORT.to_text().replace("epoch: 2", 'epoch: "2"'), REPORT.to_text()[:100]):
         path.write_text(text)
