@@ -144,6 +144,8 @@ def make(task: TaskSettings, spec: EnvSpec | None = None, *, evaluation: bool = 
         try:
             kwargs = atari.single_kwargs(task.atari, task.kwargs) if task.is_preprocessed else dict(task.kwargs)
             env = gymnasium.make(bare, max_episode_steps=-1, **kwargs)
+            if env.unwrapped.spec is not None:  # what wrappers ask for, such as TimeAwareObservation
+                env.unwrapped.spec.max_episode_steps = task.max_episode_steps or spec.max_episode_steps
             if task.is_preprocessed:
                 env = atari.preprocessed(env, task.atari, evaluation=evaluation)
         except (ImportError, gymnasium.error.DependencyNotInstalled) as error:

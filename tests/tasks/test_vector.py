@@ -203,3 +203,14 @@ def test_rewards_are_cut_for_learning_and_whole_in_tests():
         seen = np.concatenate([step.reward for step in steps])
         np.testing.assert_allclose(seen, raw if evaluation else np.clip(raw, -1, 1), rtol=1e-6)
         vector.close()
+
+
+@pytest.mark.parametrize(("limit", "most"), [(None, 500), (30, 30)])
+def test_a_wrapper_may_ask_for_the_limit_of_episodes(limit, most):
+    task = {"env": "CartPole-v1", "max_episode_steps": limit, "wrappers": ["gymnasium.wrappers:TimeAwareObservation"]}
+    vector = VectorTask(task, 1, max_episode_steps=7)
+    vector.reset(0, seed=0)
+    assert vector.step(np.array([0])).next_obs[0, 4] == 1
+    assert vector.spaces.observation_shape == (5,)
+    layer = vector._envs[0]
+    assert layer.max_timesteps == most
