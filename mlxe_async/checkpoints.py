@@ -9,6 +9,7 @@ run can go on from. These files are written and read by `array_files`.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -127,6 +128,9 @@ def save(
     try:
         if files is None:
             stage(folder, number)
+        for name, written in (files or {}).items():
+            if (staged / name).lstat().st_size != written.nbytes:
+                raise FileNotFoundError(errno.ENOENT, f"{name} was not written where it belongs")
         write_new(staged / TENSORS, data, durable=True)
         write_new(staged / MANIFEST, manifest, durable=True)
         sync_folder(staged)

@@ -14,7 +14,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,10 @@ class RunFolder:
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
         self._lock = lock
-        self._identity = _identity(path)
+        # Whatever the folder is called by now, this one is it; held open, so that its number is not given to another.
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        about = os.fstat(self._descriptor)
+        self._identity = about.st_dev, about.st_ino
 
     @classmethod
     def create(cls, base: str | os.PathLike[str], name: str) -> RunFolder:
@@ -107,6 +110,8 @@ class RunFolder:
     def crash_path(self) -> Path:
         """Where stacks and outputs of processes go; made when first asked for."""
         path = self.path / "crash"
+        if path.is_symlink():
+            path.unlink()
         make_folder(path)
         return path
 
@@ -126,7 +131,8 @@ class RunFolder:
         """Save a checkpoint durably and remove old ones; see `checkpoints.save`. Returns its size in bytes."""
         from mlxe_async import checkpoints
 
-        return checkpoints.save(self.checkpoints_path, number, tensors, redact(facts), keep)
+        with self._checkpoints() as path:
+            return checkpoints.save(path, number, tensors, redact(facts), keep)
 
     def save_whole(
         self,
@@ -139,7 +145,44 @@ class RunFolder:
         """Save a whole checkpoint of files that lie staged; see `checkpoints.save`. Returns its size in bytes."""
         from mlxe_async import checkpoints
 
-        return checkpoints.save(self.checkpoints_path, number, tensors, redact(facts), keep, files)
+        with self._checkpoints() as path:
+            return checkpoints.save(path, number, tensors, redact(facts), keep, files)
+
+    def stage_checkpoint(self, number: int) -> Path:
+        """A new, empty folder for the files of a whole checkpoint; see `checkpoints.stage`.
+
+        Raises:
+            ResourceError: it cannot be made.
+        """
+        from mlxe_async import checkpoints
+
+        with self._checkpoints() as path:
+            return self.checkpoints_path / checkpoints.stage(path, number).name
+
+    def drop_staged_checkpoint(self, number: int) -> None:
+        """Remove what was staged, wherever the run folder is by now, when nothing comes of it."""
+        from mlxe_async import checkpoints
+
+        with contextlib.suppress(ResourceError), self._checkpoints() as path:
+            checkpoints.drop_staged(path, number)
+
+    @contextlib.contextmanager
+    def _checkpoints(self) -> Iterator[Path]:
+        """The folder of checkpoints by a descriptor: no link is followed to it, and nobody can put one in its place."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(CHECKPOINTS, 0o700, dir_fd=self._descriptor)
+                os.chmod(CHECKPOINTS, 0o700, dir_fd=self._descriptor)
+            descriptor = os.open(CHECKPOINTS, flags, dir_fd=self._descriptor)
+        except OSError as error:
+            what = "a link or a file is in its place" if isinstance(error, NotADirectoryError) else error.strerror
+            where = visible(str(self.checkpoints_path))
+            raise ResourceError(f"nothing is saved in {where}, expected a folder of this run's own: {what}") from error
+        try:
+            yield Path(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
 
     def point_latest(self) -> None:
         """Let `latest` beside the folder name it, as when it was made."""
@@ -150,7 +193,8 @@ class RunFolder:
         """Give the folder free. May be called twice."""
         if self._lock >= 0:
             os.close(self._lock)
-            self._lock = -1
+            os.close(self._descriptor)
+            self._lock = self._descriptor = -1
 
     def __enter__(self) -> RunFolder:
         return self
@@ -159,6 +203,8 @@ class RunFolder:
         self.close()
 
     def _write(self, name: str, text: str, *, durable: bool) -> None:
+        if not self.is_there:
+            raise ResourceError(f"{name} cannot be written in {visible(str(self.path))}: it was removed or renamed")
         try:
             replace_file(self.path / name, text.encode(), durable=durable)
         except OSError as error:
@@ -242,7 +288,7 @@ def _remove_staged(path: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    about = path.stat()
+    about = path.lstat()
     return about.st_dev, about.st_ino
 
 

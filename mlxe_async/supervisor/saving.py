@@ -119,11 +119,11 @@ class Saver:
             ResourceError: it cannot be made.
         """
         self._check_folder()
-        return checkpoints.stage(self._folder.checkpoints_path, number)
+        return self._folder.stage_checkpoint(number)
 
     def drop_staged(self, number: int) -> None:
         """Remove what was staged, when nothing comes of it."""
-        checkpoints.drop_staged(self._folder.checkpoints_path, number)
+        self._folder.drop_staged_checkpoint(number)
 
     def failed(self, number: int, error: BaseException) -> None:
         """Tell that a whole checkpoint could not be saved, and leave nothing of it."""

@@ -10,6 +10,7 @@ import threading
 
 import pytest
 
+from mlxe_async.array_files import Written
 from mlxe_async.errors import NotFound, ResourceError, RunFolderBusy, SettingsError
 from mlxe_async.run_folder import RunFolder, find_run, is_held
 
@@ -188,3 +189,42 @@ def test_a_folder_knows_whether_it_is_still_there(tmp_path):
         assert not folder.is_there
         folder.path.mkdir()
         assert not folder.is_there
+
+
+def test_checkpoints_are_not_saved_through_a_link_that_was_put_in_their_place(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with RunFolder.create(tmp_path / "runs", "x") as folder:
+        folder.save_checkpoint(1, {}, {"version": 1})
+        folder.checkpoints_path.rename(tmp_path / "moved")
+        folder.checkpoints_path.symlink_to(elsewhere)
+        for save in (lambda: folder.save_checkpoint(2, {}, {}), lambda: folder.stage_checkpoint(2)):
+            with pytest.raises(ResourceError, match="a link or a file is in its place"):
+                save()
+        folder.drop_staged_checkpoint(2)
+        (folder.path / "crash").symlink_to(elsewhere)
+        (folder.crash_path / "report").touch()
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_what_was_staged_is_removed_wherever_the_run_folder_is_by_then(tmp_path):
+    with RunFolder.create(tmp_path / "runs", "x") as folder:
+        staged = folder.stage_checkpoint(1)
+        assert staged.parent == folder.checkpoints_path
+        (staged / "learner.safetensors").touch()
+        moved = folder.path.rename(tmp_path / "moved")
+        folder.path.symlink_to(tmp_path)
+        assert not folder.is_there
+        with pytest.raises(ResourceError, match=r"status\.json cannot be written"):
+            folder.write_status({})
+        folder.drop_staged_checkpoint(1)
+        assert list((moved / "checkpoints").iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["moved", "runs"]
+
+
+def test_a_whole_checkpoint_lacks_none_of_its_files(tmp_path):
+    with RunFolder.create(tmp_path, "x") as folder:
+        folder.stage_checkpoint(1)
+        with pytest.raises(ResourceError, match="No such file"):
+            folder.save_whole(1, {}, {}, 3, {"learner.safetensors": Written(5, "")})
+        assert list(folder.checkpoints_path.iterdir()) == []
