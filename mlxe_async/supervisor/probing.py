@@ -37,6 +37,7 @@ PRELOADED = [
 PRELOADED_MEANWHILE = ["torch", "torch.optim"]
 CLOSE_S = 1.0  # for the environment that was tried out to close
 PROBE_START_S = 60.0  # imports, and a network of the algorithm's
+KEEP_ROWS = ("a3c", "dqn")  # built-in algorithms with a replay memory; of others only the probe can tell
 LEAST_ROW_BYTES = 40  # what all columns of a row but its observations and the algorithm's own take together
 
 
@@ -111,6 +112,8 @@ def _blaming_the_task(settings: Settings, process: Process) -> Iterator[None]:
 
 def _refuse_what_no_row_fits(settings: Settings) -> None:
     """The whole plan needs the probe's word; what is too much for the smallest rows needs nobody's."""
+    if settings.algorithm.name not in KEEP_ROWS:
+        return
     least, rows = BytePlan(), settings.capacity_rows
     least.add(f"at least, for memory.capacity_rows = {rows}", rows * LEAST_ROW_BYTES)
     least.check(available_memory())
@@ -147,4 +150,11 @@ def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
     refused = [Problem(verdict.key, verdict.message, verdict.other) for verdict in found if verdict.refused]
     if refused:
         raise SettingsError([settings.places.line(problem) for problem in refused])
-    return [verdict.message for verdict in found]
+    cautions = [verdict.message for verdict in found]
+    rows = settings.memory.capacity_rows
+    # Episodes without a limit are the exception: there it says how long one may be.
+    is_used = schedule.sync == "episode" and not facts["task"]["max_episode_steps"]
+    if facts["memory_kind"] == "rollouts" and rows is not None and not is_used:
+        why = f"{settings.algorithm.name} learns from rollouts, of which there are as many as are under way"
+        cautions.append(f"memory.capacity_rows = {rows} has no effect: {why}; leave it out")
+    return cautions

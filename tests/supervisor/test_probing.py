@@ -5,9 +5,10 @@ import json
 
 import pytest
 
+from mlxe_async.algorithms import REGISTRY, load_algorithm
 from mlxe_async.errors import ResourceError, SettingsError, TaskError
 from mlxe_async.settings import load_settings
-from mlxe_async.supervisor.probing import _judged, probed
+from mlxe_async.supervisor.probing import KEEP_ROWS, _cautions, _judged, _refuse_what_no_row_fits, probed
 from mlxe_async.workers import Probe
 
 
@@ -25,6 +26,20 @@ def test_more_rows_than_even_the_smallest_could_fit_are_refused_at_once():
 
     with pytest.raises(ResourceError, match=r"at least, for memory.capacity_rows = 1000000000000 +38,146,972.66 MiB"):
         asyncio.run(main())
+
+
+def test_the_algorithms_that_keep_rows_are_known_without_importing_them():
+    assert [name for name in REGISTRY if load_algorithm(name).memory == "replay"] == list(KEEP_ROWS)
+
+
+@pytest.mark.parametrize(("sync", "limit", "told"), [("rollout", 0, 1), ("episode", 500, 1), ("episode", None, 0)])
+def test_a_capacity_that_has_no_effect_is_told_and_not_refused(sync, limit, told):
+    tables = {"algorithm": {"name": "ppo"}, "schedule": {"kind": "is", "sync": sync}}
+    settings = load_settings({"task": {"env": "CartPole-v1"}, "memory": {"capacity_rows": 10**12}, **tables})
+    _refuse_what_no_row_fits(settings)
+    kind = {"memory_kind": "rollouts", "off_policy": "corrects", "bootstraps": True}
+    cautions = _cautions(settings, {**kind, "task": {"max_episode_steps": limit}})
+    assert sum("memory.capacity_rows = 1000000000000 has no effect: ppo learns" in one for one in cautions) == told
 
 
 @pytest.mark.parametrize(
