@@ -20,7 +20,7 @@ from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.weights import WeightsWriter
 from mlxe_async.logs.journal import open_log
-from mlxe_async.logs.safe import REDACTED
+from mlxe_async.logs.safe import REDACTED, visible
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.rollouts import RolloutMemory
 from mlxe_async.memory.shape import ReplayShape
@@ -117,6 +117,23 @@ class ResumePoint:
         assert self.whole is not None  # noqa: S101 - whoever asks has seen that there is one
         state: dict[str, Any] = self.whole.facts["state"]
         return state
+
+    def refuse_another_algorithm(self, settings: Settings) -> None:
+        """Say so before the new one is asked about keys that were the old one's.
+
+        Raises:
+            SettingsError: the settings name another algorithm than the run had.
+        """
+        old, new = self.settings.algorithm.name, settings.algorithm.name
+        if old != new:
+            place, run = settings.places.of(("algorithm", "name")), visible(str(self.folder.path))
+            raise SettingsError(
+                [
+                    f'{place}: algorithm.name: got "{visible(new)}", expected "{visible(old)}": a run goes on with the '
+                    f"algorithm it began with; a new run may begin with its weights, if the networks are alike: "
+                    f'--set run.init_from="{run}"'
+                ]
+            )
 
     def judge(self, settings: Settings, facts: Mapping[str, Any]) -> None:
         """Compare settings, resolved with the algorithm's defaults, and refuse those that must stay.

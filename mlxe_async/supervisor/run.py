@@ -214,6 +214,7 @@ class Supervisor:
         if self._resume is not None:
             self._point = ResumePoint.find(self._resume)
             self._folder = self._point.folder
+            self._point.refuse_another_algorithm(self.settings)
         async with self._probed():
             self._blueprint = blueprint = Blueprint(self.settings, self._facts)
             point, first = self._point, None
