@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import resource
 import signal
 import sys
 import traceback
@@ -44,6 +45,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "schema": ("mlxe_async.cli.schema", "print the JSON schema of settings files, or of the log: schema [--events]"),
 }
+
+# Import numpy or torch, which end the process in their own words where they get no memory.
+HEAVY = ("play", "eval", "compare", "replay", "repro", "schema")
+# Importing torch was measured to take 643 MiB (torch 2.13 for CPUs, one thread); a run takes more.
+LEAST_ADDRESS_SPACE = 640 * 2**20
 
 HELP = """\
 usage: python -m mlxe_async [FILE.toml] [--resume RUN] [--set a.b=VALUE ...] [--check] [--no-progress]
@@ -134,6 +140,8 @@ def _command(arguments: list[str]) -> int:
         message = f"the working folder is gone or cannot be read ({error.strerror}); change to another one"
         raise ResourceError(message) from error
     run: Callable[[Sequence[str]], int]
+    if first in HEAVY and not {"-h", "--help"} & set(arguments):
+        require_address_space()
     if first in COMMANDS:
         run = importlib.import_module(COMMANDS[first][0]).run
         return run(arguments[1:])
@@ -144,6 +152,21 @@ def _command(arguments: list[str]) -> int:
     from mlxe_async.cli.run import run as run_file
 
     return run_file(arguments)
+
+
+def require_address_space() -> None:
+    """Refuse to go on where libraries could not even be loaded.
+
+    Raises:
+        ResourceError: the process may have too little address space (`ulimit -v`).
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESS_SPACE:
+        needed = LEAST_ADDRESS_SPACE // 2**20
+        raise ResourceError(
+            f"the limit of this process's address space is {limit // 2**20:,} MiB, expected at least {needed:,} MiB to "
+            "load its libraries, and more for a run; raise it: ulimit -v unlimited"
+        )
 
 
 def _help_on(name: str) -> str:

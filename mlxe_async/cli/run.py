@@ -54,6 +54,9 @@ def _run_folder(asked: argparse.Namespace) -> Path:
 
 def _in_loop(settings: Settings, folder: Path | None, *, check: bool, shows_progress: bool) -> int:
     # The settings are good: now it may take the time to import what a run needs.
+    from mlxe_async.cli import require_address_space
+
+    require_address_space()
     import uvloop
 
     from mlxe_async.supervisor import Supervisor

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -264,3 +265,11 @@ def test_a_working_folder_that_is_gone_is_a_sentence(tmp_path, monkeypatch, caps
     gone.rmdir()
     assert main([str(tmp_path / "good.toml")]) == 4
     assert "the working folder is gone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["good.toml"], ["compare", "good.toml"], ["play", "latest"]])
+def test_too_little_address_space_is_told_before_a_library_ends_the_process(capsys, monkeypatch, arguments):
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (100_000 * 1024, resource.RLIM_INFINITY))
+    assert main(arguments) == 4
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("the limit of this process's address space is 97 MiB, expected at least 640 MiB")
