@@ -152,7 +152,7 @@ def make(task: TaskSettings, spec: EnvSpec | None = None, *, evaluation: bool = 
             raise TaskError(f"task.env: {_missing(task.env, error)}") from error
         for entry in task.wrappers:
             env = _wrapper(entry)(env)
-    if type(space := env.unwrapped.action_space) is spaces.Discrete:
+    if type(space := getattr(env.unwrapped, "action_space", None)) is spaces.Discrete:
         space.__class__ = _QuickDiscrete
     return env
 

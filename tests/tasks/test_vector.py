@@ -214,3 +214,8 @@ def test_a_wrapper_may_ask_for_the_limit_of_episodes(limit, most):
     assert vector.spaces.observation_shape == (5,)
     layer = vector._envs[0]
     assert layer.max_timesteps == most
+
+
+def test_an_environment_without_spaces_is_refused_by_what_it_lacks():
+    with pytest.raises(TaskError, match="asking for its observation_space raised AttributeError"):
+        VectorTask({"env": "gymnasium:Env"}, 1)
