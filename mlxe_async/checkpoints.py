@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.array_files import LONGEST_HEADER, Written
-from mlxe_async.errors import ResourceError, RunFailed
+from mlxe_async.errors import NotFound, ResourceError, RunFailed
 from mlxe_async.files import PLAIN_NAME, STAGED, make_folder, open_plain, read_bounded, sync_folder, write_new
 from mlxe_async.rows import Array
 
@@ -157,7 +157,8 @@ def load(
         The tensors, and the facts with `number` added.
 
     Raises:
-        RunFailed: there is none of the kind, or none is fit.
+        NotFound: there is none of the kind.
+        RunFailed: none is fit.
     """
     rejected: list[str] = []
     candidates = []
@@ -175,7 +176,8 @@ def load(
     causes = f"; not fit: {'; '.join(rejected)}" if rejected else ""
     wanted = f"with number {which}" if isinstance(which, int) else f'for "{which}"'
     there = ", ".join(str(body["number"]) for body in candidates) or "none"
-    raise RunFailed(f"no checkpoint {wanted} can be loaded from {folder}; there: {there}{causes}")
+    told = f"no checkpoint {wanted} can be loaded from {folder}; there: {there}{causes}"
+    raise RunFailed(told) if rejected else NotFound(told)
 
 
 def load_whole(folder: Path, on_rejected: Rejected = lambda _number, _cause: None) -> Whole:

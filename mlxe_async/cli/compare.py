@@ -33,6 +33,7 @@ from mlxe_async.settings import Settings, load_settings
 
 FIVE_SEEDS = "0..4"
 LONGEST_FILE = 2**20
+MOST_BASELINES = 100_000
 USAGE = "compare FILE.toml|RUN|STUDY ... [--seeds A..B] [--set a.b=VALUE ...] [--out FOLDER] [...]"
 
 ABOUT = """\
@@ -137,8 +138,14 @@ def parse_seeds(text: str) -> list[int]:
 def _plan(asked: argparse.Namespace) -> tuple[Path, Plan, list[Settings]]:
     """The study's folder, what is to be in it, and the settings of its arms, all mistakes told before the first run."""
     timeout_s = study.LONGEST_RUN_S if asked.timeout is None else asked.timeout
-    if asked.baselines < 0 or not 0 < timeout_s < 1e9 or (asked.retention is not None and asked.retention < 1):
-        raise SettingsError(["compare: expected --baselines >= 0, --timeout > 0 and --retention >= 1"])
+    if (
+        not 0 <= asked.baselines <= MOST_BASELINES
+        or not 0 < timeout_s < 1e9
+        or (asked.retention is not None and asked.retention < 1)
+    ):
+        raise SettingsError(
+            [f"compare: expected --baselines from 0 to {MOST_BASELINES:,}, --timeout > 0 and --retention >= 1"]
+        )
     if asked.resume is not None:
         given = [name for name in ("sources", "seeds", "overrides", "vary", "out", "retention") if getattr(asked, name)]
         if given:

@@ -81,7 +81,7 @@ def test_what_is_no_report_about_an_environment_is_told_so(again, tmp_path):
     code, _, error = again("kill", env=None)
     assert (code, "about no environment" in error) == (3, True)
     assert main(["repro", str(tmp_path / "settings.toml")]) == 2
-    assert main(["repro", str(tmp_path / "nothing")]) == 4
+    assert main(["repro", str(tmp_path / "nothing")]) == 2
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mlxe_async import checkpoints, files
-from mlxe_async.errors import ResourceError, RunFailed
+from mlxe_async.errors import NotFound, ResourceError, RunFailed
 from mlxe_async.run_folder import RunFolder, load_checkpoint
 
 TENSORS = {
@@ -89,11 +89,11 @@ def test_the_last_is_the_one_with_the_newest_weights_though_older_ones_were_save
 
 
 def test_a_missing_kind_is_told(tmp_path):
-    with pytest.raises(RunFailed, match='no checkpoint for "last"'):
+    with pytest.raises(NotFound, match='no checkpoint for "last"'):
         checkpoints.load(tmp_path / "none")
     save(tmp_path, 1)
     for kind, wanted in (("solved", 'for "solved"'), ("best", 'for "best"'), (99, "with number 99")):
-        with pytest.raises(RunFailed, match=f"no checkpoint {wanted} can be loaded from .*; there: 1$"):
+        with pytest.raises(NotFound, match=f"no checkpoint {wanted} can be loaded from .*; there: 1$"):
             checkpoints.load(tmp_path, kind)
 
 
