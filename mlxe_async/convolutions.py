@@ -150,7 +150,7 @@ class PictureNetwork(TorchNetwork):
 
         pictures = [name for name, column in rows.items() if column.dtype == np.uint8 and column.ndim > 1]
         known = super().tensors({name: column for name, column in rows.items() if name not in pictures})
-        return known | {name: moved(rows[name], torch.uint8, self.flat.device) for name in pictures}
+        return known | moved({name: (rows[name], torch.uint8) for name in pictures}, self.flat.device)
 
 
 class PictureGradients:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxe_async.gpu import uploaded
+
 if TYPE_CHECKING:
     import torch
 
@@ -300,22 +302,17 @@ class TorchNetwork:
         """Columns as float32 tensors, `action` as int64, on this network's device."""
         import torch
 
-        kinds = {name: torch.int64 if name == "action" else torch.float32 for name in rows}
-        return {name: moved(column, kinds[name], self.flat.device) for name, column in rows.items()}
+        kinds = {name: (c, torch.int64 if name == "action" else torch.float32) for name, c in rows.items()}
+        return moved(kinds, self.flat.device)
 
 
-def moved(column: NDArray[Any], dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
-    """A column as a tensor on a device; on the CPU one that may share its memory.
-
-    Towards a GPU by page-locked memory, which torch keeps for the next time, and without waiting: what is computed
-    there later, on the same stream, finds it arrived, and one column travels while the next is made ready.
-    """
+def moved(columns: Mapping[str, tuple[NDArray[Any], torch.dtype]], device: torch.device) -> dict[str, torch.Tensor]:
+    """Columns as tensors of the given types on a device; on the CPU they may share their memory."""
     import torch
 
-    device, here = torch.device(device), torch.as_tensor(column, dtype=dtype)
-    if device.type != "cuda":
-        return here.to(device)
-    return here.pin_memory().to(device, non_blocking=True)
+    if device.type == "cuda":
+        return uploaded(columns, device)
+    return {name: torch.as_tensor(column, dtype=dtype).to(device) for name, (column, dtype) in columns.items()}
 
 
 def torch_outputs(

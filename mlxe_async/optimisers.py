@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from mlxe_async.gpu import Captured
+
 if TYPE_CHECKING:
     import torch
 
@@ -43,6 +45,10 @@ class FlatOptimiser:
         self.second_moment = torch.zeros_like(weights)
         self.steps = torch.zeros((), device=weights.device)
         self.learning_rate = 0.0
+        # A step that was recorded reads the rate where it is.
+        self._rate = torch.zeros((), device=weights.device)
+        written = (weights, self.first_moment, self.second_moment, self.steps)
+        self._on_device = Captured(self.step_on_device, str(weights.device), writes=written)
 
     def state(self) -> dict[str, Any]:
         """What it remembers of its steps, as arrays by name."""
@@ -63,12 +69,66 @@ class FlatOptimiser:
         ):
             tensor.copy_(torch.as_tensor(state[name]))
 
-    def step(self, learning_rate: float) -> None:
-        """One step with this learning rate."""
+    def set_rate(self, learning_rate: float) -> None:
+        """The learning rate of the steps to come."""
+        if learning_rate != self.learning_rate:
+            self.learning_rate = learning_rate
+            self._rate.fill_(learning_rate)
+
+    def step(self, learning_rate: float | None = None) -> None:
+        """One step, with this learning rate or that of `set_rate`."""
+        if learning_rate is not None:
+            self.set_rate(learning_rate)
+        if self._weights.device.type == "cpu":
+            self._step_here()
+        else:
+            self._on_device({})
+
+    def step_on_device(self, _nothing: Mapping[str, Any]) -> tuple[()]:
+        """One step by operations alone: the host reads nothing, so that it can be recorded and nobody waits."""
+        import torch
+
+        beta1, beta2 = self._betas
+        with torch.no_grad():
+            self.steps += 1
+            if self._kind == "adam":
+                self._fused_adam(self._rate)
+                return ()
+            self.first_moment.lerp_(self._gradient, 1 - beta1)
+            self.second_moment.mul_(beta2).addcmul_(self._gradient, self._gradient, value=1 - beta2)
+            steps, longest = self.steps.double(), 2 / (1 - beta2) - 1  # single precision takes 1 - beta2^t for 0
+            power = beta2**steps
+            length = longest - 2 * steps * power / (1 - power)
+            share = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
+            adaptive = (share.clamp(min=0) * (1 - power)).sqrt() / (self.second_moment.sqrt() + self._eps)
+            factor = torch.where(length > 5, adaptive, torch.ones_like(adaptive))
+            self._weights -= self._rate / (1 - beta1**steps) * factor * self.first_moment
+        return ()
+
+    def _fused_adam(self, learning_rate: Any) -> None:
+        import torch
+
+        # The very kernel of torch.optim.Adam(fused=True): what lies before it takes longer than it does.
+        torch._fused_adam_(
+            [self._weights],
+            [self._gradient],
+            [self.first_moment],
+            [self.second_moment],
+            [],
+            [self.steps],
+            lr=learning_rate,
+            beta1=self._betas[0],
+            beta2=self._betas[1],
+            weight_decay=0.0,
+            eps=self._eps,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def _step_here(self) -> None:
         import torch
         from torch.optim.radam import radam
 
-        self.learning_rate = learning_rate
         beta1, beta2 = self._betas
         moments = [self.first_moment], [self.second_moment]
         with torch.no_grad():
@@ -81,24 +141,10 @@ class FlatOptimiser:
                     foreach=False,
                     beta1=beta1,
                     beta2=beta2,
-                    lr=learning_rate,
+                    lr=self.learning_rate,
                     weight_decay=0.0,
                     eps=self._eps,
                 )
             else:
                 self.steps += 1
-                # The very kernel of torch.optim.Adam(fused=True): what lies before it takes longer than it does.
-                torch._fused_adam_(
-                    [self._weights],
-                    [self._gradient],
-                    *moments,
-                    [],
-                    [self.steps],
-                    lr=learning_rate,
-                    beta1=beta1,
-                    beta2=beta2,
-                    weight_decay=0.0,
-                    eps=self._eps,
-                    amsgrad=False,
-                    maximize=False,
-                )
+                self._fused_adam(self.learning_rate)

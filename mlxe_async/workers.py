@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.errors import MlxeError, ResourceError, SettingsError, TaskError
+from mlxe_async.gpu import PinnedMemory, refusals, use_graphs
 from mlxe_async.ipc.channel import ChildChannel, ControlLost
 from mlxe_async.ipc.lanes import LaneReader, LaneWriter
 from mlxe_async.ipc.segments import Segment
@@ -36,6 +37,8 @@ def serve_roles(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]
     """Build and serve the roles of one process until asked to stop."""
     workshop = Workshop(spec, channel, fds)
     roles = {name: workshop.build(name) for name in spec["roles"]}
+    if workshop.pinned is not None:
+        roles["pinned"] = workshop.pinned
     roles["keeper"] = StateFiles(dict(roles), workshop.page, workshop.settings["schedule"]["update_timeout_s"])
     serve(channel, roles, workshop.page, threaded=spec["threaded"])
 
@@ -132,6 +135,8 @@ class Workshop:
         self._segments = {name: Segment.attach(name, fd) for name, fd in fds.items()}
         self.page = self._page(0)
         self._shared: dict[str, Any] = {}
+        self.pinned: PinnedMemory | None = None
+        "The memory that a GPU copies rollouts out of; to be closed before the segments are."
 
     def build(self, name: str) -> Any:
         """The role called `name`, such as `"executor-3"` or `"learner"`."""
@@ -251,10 +256,13 @@ class Workshop:
             last_good = np.zeros(self.parameters, dtype=np.float32)
             if WeightsReader(self._segments["weights"]).read(last_good) is None:
                 raise MlxeError(f"learner starting: expected to read its predecessor's weights {weights.version} whole")
-        seed = derive_seed(self.settings["run"]["seed"], "learner", weights.version)
+        seed, memory = derive_seed(self.settings["run"]["seed"], "learner", weights.version), self._memory()
+        if memory.kind == "rollouts" and self.settings["learner"]["device"] != "cpu":
+            self.pinned = PinnedMemory(self._segments["memory"].buffer)
+        use_graphs(self.settings["learner"]["graphs"])
         return Learner(
             algorithm=self._algorithm(learns=True, seed=seed),
-            memory=self._memory(),
+            memory=memory,
             weights=weights,
             page=self.page,
             update_timeout_s=self.settings["schedule"]["update_timeout_s"],
@@ -263,6 +271,7 @@ class Workshop:
             promotion=self._promotion(),
             compile=self.settings["learner"]["compile"],
             notify=lambda message: self.channel.send({"notice": message}),
+            remarks=refusals,
             keep_batch=self._keep_batch,
         )
 

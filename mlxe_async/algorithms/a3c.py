@@ -5,7 +5,7 @@ Papers: Mnih et al. 2016 (actor-critic loss with entropy), Espeholt et al. 2018 
 replayed rows are weighted by pi/mu of the stored behaviour, truncation bootstraps, and the learning rate really decays.
 
 What do I change to make ...
-  another loss                `policy_loss`, `value_loss` or `entropy`: pure functions, added up in `_differentiate`.
+  another loss                `policy_loss`, `value_loss` or `entropy`: pure functions, added up in `_gradient`.
   another return              `derive_many`: each row's target as partial + coefficient * V(cut_obs). No code: returns.
   another correction          `_targets`; V-trace and clipped weights are settings: correction = "vtrace".
   another exploration         `exploration.mixture`: a distribution. No code: behaviour, epsilon and its clock, noisy.
@@ -17,6 +17,7 @@ What do I change to make ...
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -28,6 +29,7 @@ from mlxe_async.algorithms.critics import Critic, CriticFields, Scale
 from mlxe_async.algorithms.exploration import ExplorationFields
 from mlxe_async.algorithms.fields import ActorCriticFields, PriorityFields, StepFields
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, flat_observations
+from mlxe_async.gpu import Captured
 from mlxe_async.maths import correction, gradients, normaliser, symmetry, vtrace
 from mlxe_async.networks import Floats, TorchNetwork
 from mlxe_async.optimisers import FlatOptimiser
@@ -116,11 +118,7 @@ class A3C(DerivesTogether, SoftmaxActor):
         self.off_policy = "ignores" if s.correction == "none" else "corrects"
         self.load(initial := self.initial([seed, 0]))
         if learns:
-            import torch
-
-            torch.set_num_threads(threads)
-            self._torch, self._device = torch, device
-            self._rng = np.random.default_rng([seed, 1])
+            self.begin_to_learn(seed, threads, device)
             self.set_weights(initial)
 
     def derive_many(self, segments: Rows, lengths: Array) -> Rows:
@@ -159,10 +157,14 @@ class A3C(DerivesTogether, SoftmaxActor):
         return metrics, None
 
     def _differentiate(self, batch: Rows, clock: Clock) -> Metrics:
-        s, rows = self.settings, self._tensors(batch)
+        rows = self._tensors(batch)
         self._follow(clock)
-        if s.noisy:
+        if self.settings.noisy:
             self._learned.resample(self._rng)
+        return dict(zip(METRICS, self._measure(rows)[0].tolist(), strict=True))
+
+    def _gradient(self, rows: Mapping[str, Any]) -> tuple[torch.Tensor]:
+        s = self.settings
         logits, values = self._learned(rows["obs"], "policy", "value")
         log_probs, value = logits.log_softmax(-1), values.squeeze(-1)
         log_prob = log_probs.gather(-1, rows["action"][:, None])[:, 0]
@@ -170,16 +172,14 @@ class A3C(DerivesTogether, SoftmaxActor):
         target, advantage = self._targets(rows, ratio, self._critic.value(value.detach()))
         critic, chance = value_loss(value, target, s.value_scale), entropy(log_probs)
         losses = policy_loss(log_prob, advantage) + s.value_coefficient * critic - s.entropy * chance
-        weight = rows["weight"] / rows["weight"].sum()
-        loss = (losses * weight).sum()
+        loss = (losses * (weight := rows["weight"] / rows["weight"].sum())).sum()
         self._learned.gradient.zero_()
         self._torch.autograd.backward(loss)
         share = correction.effective_share(correction.clipped(ratio, s.ratio_clip))
         norm = gradients.shorten(self._learned.gradient, s.max_gradient_norm)
-        numbers = (loss, (critic * weight).sum(), (chance * weight).sum(), norm, share)
-        return dict(zip(METRICS, self._torch.stack(numbers).tolist(), strict=True))
+        return (self._torch.stack((loss, (critic * weight).sum(), (chance * weight).sum(), norm, share)),)
 
-    def _targets(self, rows: dict[str, Any], ratio: torch.Tensor, value: torch.Tensor) -> tuple[Any, Any]:
+    def _targets(self, rows: Mapping[str, Any], ratio: torch.Tensor, value: torch.Tensor) -> tuple[Any, Any]:
         """The critic's target and the actor's advantage, already weighted; all (rows,), no gradient."""
         s = self.settings
         if s.noisy:
@@ -228,9 +228,8 @@ class A3C(DerivesTogether, SoftmaxActor):
         return self._learned.tensors({n: c.reshape(-1, *c.shape[action.ndim :]) for n, c in rows.items()})
 
     def _apply(self, clock: Clock) -> None:
-        s = self.settings
-        self._optimiser.step(s.rate(clock.episodes))
-        self._average.lerp_(self._learned.flat, s.average or 1.0)
+        self._optimiser.step(self.settings.rate(clock.episodes))
+        self._average.lerp_(self._learned.flat, self.settings.average or 1.0)
 
     def weights(self) -> Floats:
         """The running average, or what the optimiser works on; then what observations are normalised by."""
@@ -245,4 +244,6 @@ class A3C(DerivesTogether, SoftmaxActor):
             self._target = self._learnable(weights, self._device)
         self._followed = -1  # no version is: the first update follows
         self._average = self._learned.flat.clone()
+        how: Any = {"writes": (self._learned.gradient,), "wanted": not self.settings.noisy}
+        self._measure = Captured(self._gradient, self._device, **how)
         self._optimiser = FlatOptimiser(self.settings.optimiser, self._learned.flat, self._learned.gradient, eps=1e-7)

@@ -13,12 +13,12 @@ What do I change to make ...
   prioritised replay          `priorities = Priorities("td", ...)`, and `update` returns |error| + 0.01 per row.
   softmax exploration         no code: behaviour = "softmax", temperature. Others: a case in `exploration.mixture`.
   a slow moving target        no code: target_every = 1, target_rate = 0.005.
-  a dueling network           heads {"value": 1, "advantage": A} and their sum, in `update` and `_actor`.
+  a dueling network           heads {"value": 1, "advantage": A} and their sum, in `_gradient` and `_actor`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -29,6 +29,7 @@ from mlxe_async.algorithms.exploration import mixture
 from mlxe_async.algorithms.fields import ValueNetworkFields
 from mlxe_async.algorithms.interface import STAYS, ActingClock, Clock, Metrics, Priorities, Rows, flat_observations
 from mlxe_async.algorithms.states import Resumes
+from mlxe_async.gpu import Captured
 from mlxe_async.maths import annealing, categorical, gradients, returns, symmetry
 from mlxe_async.networks import Floats, Network, NumpyNetwork, TorchNetwork
 from mlxe_async.optimisers import FlatOptimiser
@@ -129,15 +130,10 @@ class DQN(DerivesTogether, Resumes):
         self.parameters = (*self.network.parameters, ("exploration.epsilon", (1,)))
         cut = Column("cut_obs", spaces.observation_dtype, spaces.observation_shape)
         self.derived_columns = (Column("partial", "<f4"), Column("coefficient", "<f4"), cut)
-        self.batch_rows = s.batch
-        self._seen = self._unused = 0
+        self.batch_rows, self._seen, self._unused = s.batch, 0, 0
         self.load(initial := np.append(self.network.initial([seed, 0]), np.float32(s.epsilon_first)))
         if learns:
-            import torch
-
-            torch.set_num_threads(threads)
-            self._torch, self._device = torch, device
-            self._rng = np.random.default_rng([seed, 1])
+            self.begin_to_learn(seed, threads, device)
             self.set_weights(initial)
 
     # -- acting: numpy alone --
@@ -201,9 +197,19 @@ class DQN(DerivesTogether, Resumes):
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Floats | None]:
         """One step towards the targets; every `target_every` updates the target network becomes the learned one."""
         s, rows = self.settings, self._tensors(batch)
+        if clock.updates % s.target_every == 0:
+            self._target.flat.lerp_(self._learned.flat, s.target_rate)
+        numbers = self._measure(rows)[0]
+        rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
+        self._optimiser.step(rate)
+        self._average.lerp_(self._learned.flat, s.average or 1.0)
+        self._epsilon = annealing.linear(s.epsilon_first, s.epsilon_last, s.epsilon_steps, clock.env_steps)
+        known = {"epsilon": self._epsilon, "learning_rate": rate}
+        return dict(zip(METRICS, numbers.tolist(), strict=True)) | known, None
+
+    def _gradient(self, rows: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor]:
+        s = self.settings
         with self._torch.no_grad():
-            if clock.updates % s.target_every == 0:
-                self._target.flat.lerp_(self._learned.flat, s.target_rate)
             (next_q,) = self._target(rows["cut_obs"], "q")
             choosing_q = self._learned(rows["cut_obs"], "q")[0] if s.double else next_q
             target = td_target(rows["partial"], rows["coefficient"], self._value(next_q), choosing_q)
@@ -213,13 +219,8 @@ class DQN(DerivesTogether, Resumes):
         self._learned.gradient.zero_()
         self._torch.autograd.backward(loss)
         norm = gradients.shorten(self._learned.gradient, s.max_gradient_norm)
-        rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
-        self._optimiser.step(rate)
-        self._average.lerp_(self._learned.flat, s.average or 1.0)
-        self._epsilon = annealing.linear(s.epsilon_first, s.epsilon_last, s.epsilon_steps, clock.env_steps)
         value = self._value(q)
-        numbers = self._torch.stack((loss, value.mean(), (target - value).abs().mean(), norm)).tolist()
-        return dict(zip(METRICS, numbers, strict=True)) | {"epsilon": self._epsilon, "learning_rate": rate}, None
+        return (self._torch.stack((loss, value.mean(), (target - value).abs().mean(), norm)),)
 
     def _value(self, q: torch.Tensor) -> torch.Tensor:
         return q.sigmoid() if self.settings.value_scale == "survival" else q
@@ -243,5 +244,6 @@ class DQN(DerivesTogether, Resumes):
         """Learn on from these weights, the target network's too; the optimiser's memory starts empty."""
         self._learned, self._target = (TorchNetwork(self.network, flat[:-1], self._device) for _ in range(2))
         self._average = self._learned.flat.clone()
+        self._measure = Captured(self._gradient, self._device, writes=(self._learned.gradient,))
         self._optimiser = FlatOptimiser("adam", self._learned.flat, self._learned.gradient, eps=1e-8)
         self._epsilon = float(flat[-1])

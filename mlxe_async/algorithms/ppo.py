@@ -17,7 +17,7 @@ What do I change to make ...
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -27,8 +27,9 @@ from mlxe_async.algorithms.acting import SoftmaxActor, shown
 from mlxe_async.algorithms.fields import ActorCriticFields
 from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Priorities, Rows, flat_observations
 from mlxe_async.differentiation import Differentiator, Measured, Quick
+from mlxe_async.gpu import Captured
 from mlxe_async.maths import annealing, clipped_surrogate, correction, gradients, normaliser, returns, rollouts
-from mlxe_async.networks import Floats, moved
+from mlxe_async.networks import Floats
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array, Column, Spaces
 
@@ -108,11 +109,7 @@ class PPO(SoftmaxActor):
         # A small last layer: the first policy is nearly uniform.
         self.load(initial := self.initial([seed, 0], {"policy": 0.01}))
         if learns:
-            import torch
-
-            torch.set_num_threads(threads)
-            self._torch, self._device = torch, device
-            self._rng = np.random.default_rng([seed, 1])
+            self.begin_to_learn(seed, threads, device)
             known: Any = {"threads": threads, "device": device, "by_hand": clipped_surrogate.by_hand(settings)}
             known["examples"] = clipped_surrogate.examples(64, self.network.inputs, self.network.heads["policy"][-1])
             self._differentiate = Differentiator(self.network, self._loss, HEADS, **known)
@@ -136,7 +133,8 @@ class PPO(SoftmaxActor):
         s = self.settings
         rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
         if self._quick and s.epochs == 1:
-            measured = [self._step_at_once(part, rate, self._quick) for part in self._columns(batch)]
+            parts = rollouts.columns(batch, s.minibatch)
+            measured = [self._step_at_once(part, rate, self._quick) for part in parts]
         else:
             measured = self._steps(self._prepare(batch), rate)
         if self._moments:  # only now: until here learner and behaviour saw observations in the same way
@@ -149,37 +147,30 @@ class PPO(SoftmaxActor):
         """A step for each minibatch of each epoch; what was measured at each."""
         s, measured = self.settings, []
         for some in self._minibatches(rows):
-            measured.append(found := self._differentiate(some))
-            if s.max_kl and correction.approximate_kl(*map(self._tensor, found[-2:])) > s.max_kl:
+            measured.append(found := self._measure(some))
+            if s.max_kl and correction.approximate_kl(*map(self._torch.as_tensor, found[-2:])) > s.max_kl:
                 break
-            gradients.shorten(self._learned.gradient, s.max_gradient_norm)
             self._optimiser.step(rate)
         return measured
 
-    def _columns(self, batch: Rows) -> Iterator[Rows]:
-        """Where there is one epoch, minibatches are the whole sequences (T, ...) of some of the environments."""
-        _, columns = batch["valid"].shape
-        parts = min(columns, max(1, round(int(batch["valid"].sum()) / self.settings.minibatch)))
-        for part in np.array_split(np.arange(columns), parts):
-            yield {name: column[:, part[0] : part[-1] + 1] for name, column in batch.items()}
+    def _gradient(self, rows: Mapping[str, torch.Tensor]) -> Measured:
+        """That of a minibatch, shortened, and what its loss measured."""
+        measured = self._differentiate(rows)
+        gradients.shorten(self._learned.gradient, self.settings.max_gradient_norm)
+        return measured
 
     def _step_at_once(self, batch: Rows, rate: float, quick: Quick) -> Measured:
         """One step on all rows, by one evaluation of the network: its values make the advantages, its loss the step."""
-        s, torch, valid = self.settings, self._torch, batch["valid"].astype(bool)
-        ends, ended = rollouts.ends(batch), batch["terminated"].astype(bool)
-        # Where the next row is the next step its value is there; elsewhere the network is shown what would have come.
-        missing = ends & ~ended & valid
+        s, valid = self.settings, batch["valid"].astype(bool)
+        ends, ended, missing = rollouts.unknown(batch)
         seen = self._seen(batch["obs"]).reshape(-1, self.network.inputs)
         outputs = quick.forward(seen, self._seen(batch["next_obs"][missing]))
         value = outputs["value"][: valid.size, 0].reshape(valid.shape)
-        next_value = np.zeros_like(value)
-        next_value[:-1] = value[1:]
-        next_value[missing] = outputs["value"][valid.size :, 0]
+        next_value = rollouts.following(value, outputs["value"][valid.size :, 0], missing)
         arrays = (batch["reward"], value, next_value, ended, ends)
         advantage = returns.generalised_advantage(*arrays, s.discount, s.gae_lambda)
         columns = {"advantage": advantage, "target": advantage + value, "log_prob": batch["log_prob"]}
-        rows = {name: self._tensor(column[valid]) for name, column in columns.items()}
-        rows["action"] = torch.as_tensor(batch["action"][valid], dtype=torch.int64)
+        rows = self._learned.tensors({n: c[valid] for n, c in (columns | {"action": batch["action"]}).items()})
         mask, backward = valid.reshape(-1), {head: np.zeros_like(out[: valid.size]) for head, out in outputs.items()}
         found, measured = self._differentiate.by_outputs([outputs[h][: valid.size][mask] for h in HEADS], rows)
         for head, gradient in zip(HEADS, found, strict=True):
@@ -195,22 +186,25 @@ class PPO(SoftmaxActor):
         count = len(rows["action"])
         sizes = [len(part) for part in np.array_split(range(count), max(1, round(count / self.settings.minibatch)))]
         for _ in range(self.settings.epochs):
-            order = self._torch.as_tensor(self._rng.permutation(count), device=self._device)
+            order = self._learned.tensors({"action": self._rng.permutation(count)})["action"]
             for piece in zip(*(self._torch.split(column[order], sizes) for column in rows.values()), strict=True):
                 yield dict(zip(rows, piece, strict=True))
 
     def _prepare(self, batch: Rows) -> Tensors:
         """The valid rows (N, ...) of rollouts (T, B, ...), with `advantage` and the critic's `target`."""
         s, valid = self.settings, batch["valid"].astype(bool)
-        obs, next_obs = self._learned.tensors({n: self._seen(batch[n]) for n in ("obs", "next_obs")}).values()
-        value, next_value = (self._values(seen) for seen in (obs, next_obs))
-        ended, ends = batch["terminated"].astype(bool), rollouts.ends(batch)
+        ends, ended, missing = rollouts.unknown(batch)
+        known = self._device != "cpu"  # a GPU is spared what it has seen; the CPU keeps to the sums it always made
+        after = batch["next_obs"][missing] if known else batch["next_obs"]
+        obs, later = self._learned.tensors({"obs": self._seen(batch["obs"]), "next_obs": self._seen(after)}).values()
+        value, next_value = (self._values(seen) for seen in (obs, later))
+        next_value = rollouts.following(value, next_value, missing) if known else next_value
         arrays = (batch["reward"], value, next_value, ended, ends)
         advantage = returns.generalised_advantage(*arrays, s.discount, s.gae_lambda)
-        rows = {"advantage": advantage, "target": advantage + value, "log_prob": batch["log_prob"]}
-        tensors = {name: self._tensor(column[valid]) for name, column in rows.items()}
-        action = moved(batch["action"][valid], self._torch.int64, self._device)
-        return tensors | {"obs": obs[self._torch.as_tensor(valid, device=self._device)], "action": action}
+        rows = {"advantage": advantage, "target": advantage + value}
+        rows |= {name: batch[name] for name in ("log_prob", "action")}
+        tensors = self._learned.tensors({name: column[valid] for name, column in rows.items()})
+        return tensors | {"obs": obs.flatten(0, 1) if valid.all() else obs[self._torch.as_tensor(valid)]}
 
     def _seen(self, obs: Array) -> Array:
         return shown(flat_observations(obs, self.spaces), self._moments)
@@ -220,9 +214,6 @@ class PPO(SoftmaxActor):
         with self._torch.no_grad():
             (value,) = self._learned(obs.reshape(-1, self.network.inputs), "value")
         return np.asarray(value.reshape(obs.shape[:-1]).numpy(force=True), np.float64)
-
-    def _tensor(self, column: Array) -> torch.Tensor:
-        return moved(column, self._torch.float32, self._device)
 
     def _loss(self, logits: torch.Tensor, value: torch.Tensor, rows: Tensors) -> tuple[torch.Tensor, Measured]:
         """The total loss of a minibatch by the network's outputs (M, ...), and what `means` needs of it."""
@@ -245,4 +236,5 @@ class PPO(SoftmaxActor):
         self._learned = self._learnable(weights, self._device)
         self._quick = self._quick_gradients(self._learned)
         self._differentiate.attach(self._learned, self._quick)
+        self._measure = Captured(self._gradient, self._device, writes=(self._learned.gradient,))
         self._optimiser = FlatOptimiser("adam", self._learned.flat, self._learned.gradient, eps=1e-5)

@@ -22,6 +22,14 @@ class Resumes:
     kept: ClassVar[tuple[str, ...]] = ()
     counted: ClassVar[tuple[str, ...]] = ()
 
+    def begin_to_learn(self, seed: int, threads: int, device: str) -> None:
+        """Make what every learning object has."""
+        import torch
+
+        torch.set_num_threads(threads)
+        self._torch, self._device = torch, device
+        self._rng = np.random.default_rng([seed, 1])
+
     def state(self) -> Rows:
         """All that the next update depends on; of an object that does not learn, only its counts."""
         parts: dict[str, Any] = vars(self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,3 +23,27 @@ def ends(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     result[:-1] |= ~follows
     result[-1] = True
     return result
+
+
+def unknown(
+    rows: Mapping[str, NDArray[Any]],
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+    """`ends`, which of them are terminated, and after which rows a value counts that no next row has; all (T, B)."""
+    stop, ended = ends(rows), rows["terminated"].astype(bool)
+    return stop, ended, stop & ~ended & rows["valid"].astype(bool)
+
+
+def following(value: NDArray[Any], after: NDArray[Any], missing: NDArray[np.bool_]) -> NDArray[Any]:
+    """The value of what follows each row (T, B): that of the next row, and where that is `missing`, `after` (N,)."""
+    result = np.zeros_like(value)
+    result[:-1] = value[1:]
+    result[missing] = after
+    return result
+
+
+def columns(batch: Mapping[str, NDArray[Any]], rows: int) -> Iterator[dict[str, NDArray[Any]]]:
+    """Pieces of rollouts (T, B, ...) of about so many valid rows: whole sequences (T, ...) of some environments."""
+    _, count = batch["valid"].shape
+    parts = min(count, max(1, round(int(batch["valid"].sum()) / rows)))
+    for part in np.array_split(np.arange(count), parts):
+        yield {name: column[:, part[0] : part[-1] + 1] for name, column in batch.items()}

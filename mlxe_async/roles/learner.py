@@ -61,6 +61,7 @@ class Learner:
         promotion: says when to go back to the best version so far; None: never.
         compile: have the algorithm compile its updates before the first; `"auto"`: or go on without.
         notify: sends a notice up: what came of that.
+        remarks: what else is to be told since it was last asked, asked with each publication.
         keep_batch: writes the batch that made the weights non-finite once too often somewhere, and says where.
     """
 
@@ -77,6 +78,7 @@ class Learner:
         promotion: Promotion | None = None,
         compile: bool | Literal["auto"] = False,  # noqa: A002 - the setting's name
         notify: Callable[[dict[str, Any]], None] = lambda _notice: None,
+        remarks: Callable[[], list[str]] = list,
         keep_batch: Callable[[Mapping[str, Array]], str | None] = lambda _batch: None,
     ) -> None:
         self.algorithm = algorithm
@@ -90,7 +92,7 @@ class Learner:
         self._norm: float | None = None
         self._batch: Mapping[str, Array] = {}
         self._keep_batch = keep_batch
-        self._compile, self._notify = compile, notify
+        self._compile, self._notify, self._remarks = compile, notify, remarks
         if last_good is not None:
             algorithm.set_weights(last_good)
 
@@ -108,6 +110,8 @@ class Learner:
         vector = self.algorithm.weights()
         version = self._weights.publish(vector)
         self._last_good, self._norm = vector, _norm(vector)
+        for sentence in self._remarks():
+            self._notify({"kind": "remark", "detail": sentence})
         return {
             "version": version,
             "norm": self._norm,

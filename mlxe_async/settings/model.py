@@ -273,6 +273,12 @@ class Learner(Table):
         'and 10 to 60 s, less the next time; the run ends if it cannot. "auto": the same, but the run goes on without '
         "it and says so. Worth it for long runs; ppo can.",
     )
+    graphs: bool = Field(
+        default=False,
+        description="true: on a GPU, gradient and step are recorded as CUDA graphs, each launched as one operation "
+        "instead of a hundred; what cannot be recorded, or comes to something else, is done as without and told in "
+        "the log. Without effect on the CPU.",
+    )
     promote_best: int = Field(
         default=0,
         ge=0,

@@ -60,5 +60,7 @@ class Listener(ProcessListener):
                 self._story.noted(index, kind, sentence)
             case {"notice": {"kind": "compiled", "seconds": float() | None as seconds, "detail": str(sentence)}}:
                 self._story.compiled(seconds, sentence)
+            case {"notice": {"kind": "remark", "detail": str(sentence)}}:
+                self._story.warn(f"learner.device: {sentence}", "learner")
             case _:
                 raise ProtocolError(f"{process.name} sent a notice that is not known: {str(message)[:200]}")

@@ -67,7 +67,7 @@ def prepared(algorithm, rows):
 
 
 def values(algorithm, obs):
-    flat = algorithm._tensor(algorithm._seen(obs)).reshape(-1, 4)
+    flat = torch.as_tensor(algorithm._seen(obs), dtype=torch.float32).reshape(-1, 4)
     return algorithm._learned(flat, "value")[0].detach().numpy().reshape(obs.shape[:-1])
 
 

@@ -1,7 +1,8 @@
 """Milliseconds of an update on the CPU and on a GPU: `python tests/benchmarks/gpu.py [--updates N] [--only NAME]`.
 
 Each algorithm with the settings of its file in `settings/`, made as the learner makes it, is given the same made-up
-batch again and again; medians are told. Before and after each measurement everything on the device is waited for.
+batch again and again; medians are told: on one thread of the CPU, and on the GPU with each operation launched by itself
+and by recorded steps, both out of page-locked memory where learners do so. The device is waited for each time.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 
 from mlxe_async.algorithms import Clock, load_algorithm
+from mlxe_async.gpu import PinnedMemory, use_graphs
 from mlxe_async.rows import Spaces
 from mlxe_async.settings import load_settings
 
@@ -31,9 +33,9 @@ CASES = {
     "dqn": ("dqn-cartpole.toml", CARTPOLE, {}),
     "ppo": ("ppo-cartpole.toml", CARTPOLE, {}),
     "ppo, fast.toml": ("fast.toml", CARTPOLE, {}),
+    "ppo, pong.toml, 1 epoch": ("pong.toml", PONG, {"epochs": 1}),
     "ppo, pong.toml": ("pong.toml", PONG, {}),
     "ppo, pong.toml, bfloat16": ("pong.toml", PONG, {"precision": "bfloat16"}),
-    "ppo, pong.toml, 4 epochs": ("pong.toml", PONG, {"epochs": 4}),
 }
 
 
@@ -65,10 +67,10 @@ def made(case: str, device: str, extra: dict[str, Any] | None = None) -> tuple[A
     return algorithm, rows | algorithm.derive(rows) | {"weight": np.ones(algorithm.batch_rows, np.float32)}
 
 
-def seconds(work: Callable[[], Any], device: str, repeats: int) -> list[float]:
-    """Wall seconds of each of so many calls, after some that are not counted."""
+def seconds(work: Callable[[], Any], device: str, repeats: int, *, first: int = 10) -> list[float]:
+    """Wall seconds of each of so many calls, after the `first` ones, which are not counted."""
     found = []
-    for number in range(-5, repeats):
+    for number in range(-first, repeats):
         began = time.perf_counter()
         work()
         if device != "cpu":
@@ -78,40 +80,57 @@ def seconds(work: Callable[[], Any], device: str, repeats: int) -> list[float]:
     return found
 
 
+def registered(batch: dict[str, Any]) -> dict[str, Any]:
+    """The same batch in page-locked memory, as that of a learner's rollouts is."""
+    for name in ("obs", "next_obs"):
+        batch[name] = np.ascontiguousarray(batch[name])
+        KEPT.append(PinnedMemory(memoryview(batch[name]).cast("B")))
+    return batch
+
+
+KEPT: list[Any] = []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--updates", type=int, default=200, help="of each algorithm, fewer of pictures")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--profile", action="store_true", help="torch's table of what the GPU was asked to do")
     given = parser.parse_args()
-    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    print(f"torch {torch.__version__}, {torch.cuda.get_device_name() if len(devices) > 1 else 'no GPU'}")
-    print(f"{'':28} {'rows':>6} {'device':>6} {'ms':>8} {'ms, 90 %':>9} {'weights ms':>11}")
+    ways = ["cpu", *(["cuda", "cuda, graphs"] if torch.cuda.is_available() else [])]
+    print(f"torch {torch.__version__}, {torch.cuda.get_device_name() if len(ways) > 1 else 'no GPU'}")
+    print(f"{'':28} {'rows':>6} {'way':>12} {'ms':>8} {'ms, 90 %':>9} {'weights ms':>11}")
     for case in CASES:
         if given.only not in case:
             continue
-        for device in devices:
+        for way in ways:
+            device, pictures = way.partition(",")[0], "pong" in case
+            use_graphs(way == "cuda, graphs")
             algorithm, batch = made(case, device)
-            repeats = max(5, given.updates // 20) if "pong" in case else given.updates
-            repeats = 3 if "pong" in case and device == "cpu" else repeats
+            if device != "cpu" and algorithm.memory == "rollouts":
+                batch = registered(batch)
+            repeats, first = given.updates, 10
+            if pictures:
+                repeats, first = (3, 1) if device == "cpu" else (max(5, given.updates // 10), 5)
             clock, rows = iter(range(10**9)), batch["action"].size
 
             def update(algorithm: Any = algorithm, batch: Any = batch, clock: Any = clock) -> None:
                 algorithm.update(batch, Clock(updates=next(clock), episodes=1, env_steps=1000, version=1))
 
-            found = seconds(update, device, repeats)
+            found = seconds(update, device, repeats, first=first)
             fetched = statistics.median(seconds(algorithm.weights, device, 20))
             print(
-                f"{case:28} {rows:6} {device:>6} {1e3 * statistics.median(found):8.2f}"
+                f"{case:28} {rows:6} {way:>12} {1e3 * statistics.median(found):8.2f}"
                 f" {1e3 * sorted(found)[int(0.9 * len(found))]:9.2f} {1e3 * fetched:11.3f}",
                 flush=True,
             )
             if given.profile and device != "cpu":
                 with torch.profiler.profile() as profile:
                     update()
-                print(
-                    profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=12, max_name_column_width=50)
-                )
+                averages = profile.key_averages()
+                print(averages.table(sort_by="self_cpu_time_total", row_limit=12, max_name_column_width=50))
+    for memory in KEPT:
+        memory.close()
 
 
 if __name__ == "__main__":

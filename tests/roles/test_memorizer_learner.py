@@ -101,6 +101,18 @@ def test_rows_older_than_the_bound_are_not_learned_from_and_counted():
     assert (done["updates"], done["dropped_rows"], weights.version) == (0, 8, 5)
 
 
+def test_weights_are_fetched_once_for_each_publication_however_many_updates_it_has():
+    algorithm, fetched, told = FakeAlgorithm(updates_due=8), [], []
+    weights_of, said = algorithm.weights, iter([["the driver will not"], [], []])
+    algorithm.weights = lambda: fetched.append(1) or weights_of()
+    memorizer = memorizer_of([filled_lane(episodes=2)], algorithm=algorithm)
+    learner, weights = learner_of(memorizer, algorithm, notify=told.append, remarks=lambda: next(said))
+    learner.publish()
+    done = [learner.learn(memorizer.memorize(most_updates=8), **COUNTS)["updates"] for _ in range(2)]
+    assert (done, weights.version, len(fetched)) == ([8, 8], 3, 3)
+    assert told == [{"kind": "remark", "detail": "the driver will not"}]
+
+
 def test_an_empty_plan_publishes_nothing():
     algorithm = FakeAlgorithm()
     memorizer = memorizer_of([FakeLane(CHUNK)], algorithm=algorithm)
