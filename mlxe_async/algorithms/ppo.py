@@ -187,7 +187,7 @@ class PPO(SoftmaxActor):
         sizes = [len(part) for part in np.array_split(range(count), max(1, round(count / self.settings.minibatch)))]
         for _ in range(self.settings.epochs):
             order = self._learned.tensors({"action": self._rng.permutation(count)})["action"]
-            for piece in zip(*(self._torch.split(column[order], sizes) for column in rows.values()), strict=True):
+            for piece in zip(*[self._torch.split(column[order], sizes) for column in rows.values()], strict=True):
                 yield dict(zip(rows, piece, strict=True))
 
     def _prepare(self, batch: Rows) -> Tensors:

@@ -31,7 +31,7 @@ def many_lines(
         value = next(columns_told)[0] if name in columns else _text(same[name]).replace("%", "%%")
         fields.append(f'"{name}": {value}')
     line = "{" + ", ".join(fields) + "}\n"
-    return [line % row for row in zip(*(column for _, column in plain), strict=True)]
+    return [line % row for row in zip(*[column for _, column in plain], strict=True)]
 
 
 def _text(value: Any) -> str:
