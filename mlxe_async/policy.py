@@ -16,7 +16,7 @@ import numpy as np
 
 from mlxe_async import checkpoints
 from mlxe_async.algorithms import ActingClock, Algorithm, load_algorithm
-from mlxe_async.errors import EnvironmentFault, ResourceError, RunFailed, TaskError
+from mlxe_async.errors import EnvironmentFault, NotFound, ResourceError, RunFailed, TaskError
 from mlxe_async.ipc.segments import available_memory
 from mlxe_async.roles.evaluator import Evaluator, Sampled, Starts, Verdict
 from mlxe_async.rows import Array, Spaces
@@ -282,7 +282,7 @@ def _loaded(folder: Path, which: str | int, tell: Callable[[str], None]) -> tupl
     found = None
     if which == "auto":
         # A failure is told below, unless the run simply did not solve its task.
-        with contextlib.suppress(RunFailed):
+        with contextlib.suppress(NotFound, RunFailed):
             found = checkpoints.load(folder, "solved", unfit.__setitem__)
     found = found or checkpoints.load(folder, "last" if which == "auto" else which, unfit.__setitem__)
     if unfit:

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from mlxe_async import load_policy
+from mlxe_async import checkpoints, load_policy, policy
 from mlxe_async.errors import NotFound
 
 SOLVING = {
@@ -40,21 +40,32 @@ def test_the_version_that_solved_the_task_is_saved_loaded_played_and_tested(solv
     assert told["version"] in passed
     assert passed.index(told["version"]) + 1 < len(passed)
 
-    policy = load_policy(result.run_dir)
-    assert policy.version == told["version"]
-    one = policy.act(np.array([0.0, 0.0, 0.1, 0.0]))
-    several = policy.act(np.array([[0.0, 0.0, 0.1, 0.0], [0.0, 0.0, -0.1, 0.0]]))
+    loaded = load_policy(result.run_dir)
+    assert loaded.version == told["version"]
+    one = loaded.act(np.array([0.0, 0.0, 0.1, 0.0]))
+    several = loaded.act(np.array([[0.0, 0.0, 0.1, 0.0], [0.0, 0.0, -0.1, 0.0]]))
     assert one == 1
     assert several.tolist() == [1, 0]
-    assert policy.test().passed
+    assert loaded.test().passed
     with pytest.raises(ValueError, match=r"expected observations of shape \(5,\), got \(3,\)"):
-        policy.act(np.zeros(3))
+        loaded.act(np.zeros(3))
 
     out = command("play", str(result.run_dir), "--episodes", "2", "--max-steps", "200")
     assert out.count("return 200.0 in 200 steps, truncated") == 2
-    assert f"version {policy.version} passed: 4 episodes, 1,200 steps" in command("eval", str(result.run_dir))
+    assert f"version {loaded.version} passed: 4 episodes, 1,200 steps" in command("eval", str(result.run_dir))
 
 
 def test_a_policy_that_does_not_exist_is_refused_by_name(tmp_path):
     with pytest.raises(NotFound, match="there is no run"):
         load_policy(tmp_path / "nothing")
+
+
+def test_where_nothing_solved_the_task_the_last_version_is_taken(tmp_path):
+    for number in (1, 2):
+        checkpoints.save(tmp_path, number, {"w": np.full(2, number, np.float32)}, {"version": number}, keep=3)
+    told = []
+    assert policy._loaded(tmp_path, "auto", told.append)[1]["number"] == 2
+    (tmp_path / "2" / "tensors.safetensors").write_bytes(b"")
+    assert policy._loaded(tmp_path, "auto", told.append)[1]["number"] == 1
+    assert len(told) == 1
+    assert "checkpoint 2 is damaged" in told[0]
