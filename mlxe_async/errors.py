@@ -26,7 +26,7 @@ class TaskError(MlxeError):
 
 
 class NotFound(MlxeError):
-    """What a command or a call names is not there, or is something else than it takes: a run, a study, a report."""
+    """What a command or a call names is not there, or is something else than it takes: a run, checkpoint or report."""
 
     exit_code = 2
 

@@ -6,7 +6,7 @@ step of the optimiser is a hundred small kernels. `Captured` has them recorded a
 of that memory: `PinnedMemory` makes it so for the shared memory in which rollouts lie.
 
 Nothing is recorded unless `[learner] graphs` asks for it. On the CPU all of this is plain calls. What the driver
-refuses is done without, and `refusal` says why.
+refuses is done without, and `refusals` says why.
 """
 
 from __future__ import annotations

@@ -264,8 +264,8 @@ def load_policy(
             becomes a warning of Python's.
 
     Raises:
-        NotFound: there is no such run.
-        RunFailed: it has no fit checkpoint of that kind, or was made by an algorithm with other settings.
+        NotFound: there is no such run, or no checkpoint of that kind.
+        RunFailed: no checkpoint of that kind is fit, or it was made by an algorithm with other settings.
     """
     folder = find_run(run)
     settings = load_settings(Path(folder) / "settings.toml")

@@ -215,8 +215,8 @@ def load_checkpoint(run: str | os.PathLike[str], which: str | int = "last") -> t
     """The tensors and facts of a run's checkpoint, verified; see `checkpoints.load`. Needs no lock.
 
     Raises:
-        RunFailed: there is none of the kind, or none is fit.
-        NotFound: there is no such run.
+        RunFailed: none is fit.
+        NotFound: there is no such run, or no checkpoint of the kind.
     """
     from mlxe_async import checkpoints
 
