@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxe_async.networks import STRIDES, Floats, Network, TorchNetwork, moved, unflatten
+from mlxe_async.networks import Floats, Network, TorchNetwork, unflatten
+from mlxe_async.networks.learning import moved
+from mlxe_async.networks.shape import STRIDES
 
 if TYPE_CHECKING:
     import torch

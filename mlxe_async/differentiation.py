@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxe_async.errors import CompileFailed
-from mlxe_async.networks import Floats, Network, NumpyGradients, TorchNetwork, torch_outputs
+from mlxe_async.networks import Floats, Network, NumpyGradients, TorchNetwork
+from mlxe_async.networks.learning import torch_outputs
 
 if TYPE_CHECKING:
     import torch

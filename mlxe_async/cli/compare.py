@@ -205,8 +205,11 @@ def _variants(arm: Arm, path: Path) -> Iterator[Arm]:
     """The arm once more for each line of a file of variations, under the name that the line gives it."""
     try:
         table = tomllib.loads(read_bounded(path, LONGEST_FILE).decode())
-    except (OSError, ValueError, RecursionError) as error:
-        raise SettingsError([f"--vary: {path} cannot be read: {error}"]) from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise SettingsError([f"--vary: {path} cannot be read ({reason}), expected a TOML file of variants"]) from error
+    except (ValueError, RecursionError) as error:
+        raise SettingsError([f'--vary: {path}: {error}, expected TOML lines NAME = ["a.b=VALUE", ...]']) from error
     problems = []
     for name, sets in table.items():
         if not PLAIN_NAME.fullmatch(name) or not isinstance(sets, list) or not all(type(one) is str for one in sets):

@@ -10,10 +10,10 @@ from mlxe_async.networks import (
     NumpyNetwork,
     TorchNetwork,
     flatten,
-    moved,
     parameter_count,
     unflatten,
 )
+from mlxe_async.networks.learning import moved
 
 SHAPES = [
     Network(4, (), {"policy": (64, 64, 2), "value": (64, 64, 1)}, input_scale=(0.5, 0.5, 5.0, 0.5)),

@@ -231,6 +231,20 @@ def test_names_of_variations_differ_and_are_names(faked, capsys, name, said):
     assert faked.runs == []
 
 
+def test_a_file_of_variations_that_cannot_be_read_is_told_in_words(faked, capsys):
+    for given, said in (
+        ("none.toml", "--vary: none.toml cannot be read (No such file or directory), expected a TOML file of variants"),
+        (".", "--vary: . cannot be read (Is a directory), expected"),
+    ):
+        assert ask("is.toml", "--vary", given, "--out", "study") == 2
+        assert said in capsys.readouterr().err
+    Path("vary.toml").write_text("a [\n")
+    assert ask("is.toml", "--vary", "vary.toml", "--out", "study") == 2
+    assert "--vary: vary.toml: " in (said := capsys.readouterr().err)
+    assert "at line 1" in said
+    assert faked.runs == []
+
+
 def test_a_damaged_file_of_a_study_is_an_error_in_a_line(faked, capsys):
     assert ask("is.toml", "--seeds", "1", "--out", "study") == 0
     Path("study/baselines.json").write_text("{")

@@ -1,8 +1,10 @@
 """How fast a killed process is missed and works again: `python tests/benchmarks/deaths.py [kills] [--executors 2]`.
 
 In a live `oa` run of CartPole. Times count from the SIGKILL: until its death is in the log (seen, reaped and told),
-until its successor shook hands, and until its first finished phase is in the log. The last lines time the end of the
-whole run by SIGINT's way.
+until its successor shook hands, until that began its first phase, and until the phase is finished and in the log. A
+phase of an executor is an episode: how long it takes says who shares the cores and how far executors may run ahead of
+the learner; `mean phase ms` is what the executors that nobody killed take from one end to the next meanwhile. The last
+lines time the end of the whole run by SIGINT's way.
 """
 
 import argparse
@@ -48,8 +50,10 @@ async def main(kills, executors, folder):
                 await news.wait()
 
     await saw(0, event="weights")
-    print(f"{'process':<12} {'kills':>5}  {'death told ms':>20}  {'shook hands ms':>20}  {'works again ms':>20}")
-    print(f"{'':<12} {'':>5}  {'median      p95':>20}  {'median      p95':>20}  {'median      p95':>20}")
+    heads = ("death told ms", "shook hands ms", "began a phase ms", "finished it ms")
+    print(f"{'process':<12} {'kills':>5}  " + "  ".join(f"{head:>20}" for head in heads))
+    print(f"{'':<12} {'':>5}  " + "  ".join(f"{'median      p95':>20}" for _ in heads))
+    first_ns = time.monotonic_ns()
     for process, (role, idx) in PHASE.items():
         rows = []
         for _ in range(kills):
@@ -61,12 +65,18 @@ async def main(kills, executors, folder):
             works = await saw(ready["mono_ns"], event="phase", role=role, idx=idx)
             # Deaths without any progress in between are met with growing patience, which is not what is measured.
             await saw(ready["mono_ns"], least_rows=1, event="phase", role=role, idx=idx)
-            rows.append([(line["mono_ns"] - now) / 1e6 for line in (told, ready, works)])
+            moments = (told["mono_ns"], ready["mono_ns"], works["start_ns"], works["mono_ns"])
+            rows.append([(moment - now) / 1e6 for moment in moments])
         cells = []
         for column in zip(*rows, strict=True):
             ordered = sorted(column)
             cells.append(f"{statistics.median(ordered):10.1f} {ordered[int(0.95 * (len(ordered) - 1))]:9.1f}")
         print(f"{process:<12} {kills:5d}  " + "  ".join(cells))
+    seen = [line for line in lines if line["mono_ns"] > first_ns and line["event"] == "phase"]
+    others = [line for line in seen if line["role"] == "executor" and line["idx"]]
+    if others:
+        mean = (time.monotonic_ns() - first_ns) * (executors - 1) / len(others) / 1e6
+        print(f"mean phase ms of the executors that nobody killed: {mean:.1f}")
     began = time.monotonic()
     supervisor.request_stop("SIGINT")
     result = await running

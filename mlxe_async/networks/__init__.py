@@ -1,0 +1,31 @@
+"""Small fully connected networks whose weights are one flat vector, evaluated by numpy (acting) or torch (learning).
+
+A network is a common trunk followed by named heads, for instance `{"policy": (64, 64, 2), "value": (64, 64, 1)}`. Its
+weights live in one float32 vector: publishing them is one copy, an optimiser step works on one tensor, and executors
+evaluate them with numpy alone, which for a handful of observations is several times faster than torch.
+
+A noisy network (Fortunato et al. 2018) explores by its weights: each is mu + sigma * epsilon, sigma learned as mu is,
+and epsilon drawn now and then. It is the plain network on weights that are put together first, so that everything else,
+the non-linearities included, is the same; without epsilon it is the network of the mu, by which policies are tested.
+"""
+
+from mlxe_async.networks.acting import NumpyNetwork
+from mlxe_async.networks.flat import Floats, Parameters, flatten, parameter_count, unflatten
+from mlxe_async.networks.gradients import NumpyGradients
+from mlxe_async.networks.learning import TorchNetwork
+from mlxe_async.networks.shape import Activation, Body, Network, Precision
+
+__all__ = [
+    "Activation",
+    "Body",
+    "Floats",
+    "Network",
+    "NumpyGradients",
+    "NumpyNetwork",
+    "Parameters",
+    "Precision",
+    "TorchNetwork",
+    "flatten",
+    "parameter_count",
+    "unflatten",
+]

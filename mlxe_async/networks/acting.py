@@ -1,0 +1,54 @@
+"""A network evaluated by numpy, for acting: no gradients, and no torch in the process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxe_async.networks.flat import Floats, unflatten
+from mlxe_async.networks.shape import LAYER_NORM_EPSILON, Network
+
+
+class NumpyNetwork:
+    """Evaluates a network with numpy; no gradients.
+
+    Args:
+        network: the shape.
+        flat: weights (P,), or a stack (V, P) of V versions evaluated side by side on observations (V, B, O).
+        noise: what a noisy network acts under, from `Network.noise`; None: the mu alone.
+    """
+
+    def __init__(self, network: Network, flat: Floats, noise: Mapping[str, Floats] | None = None) -> None:
+        self.network = network
+        self._scale = np.asarray(network.input_scale, np.float32)
+        self._scaled = bool((self._scale != 1).any())
+        # A private copy: the next version may arrive in the caller's buffer while this one still acts.
+        arrays = unflatten(np.array(flat, np.float32), network.parameters)
+        arrays = dict(network.perturbed(arrays, noise))
+        if flat.ndim == 2:
+            arrays = {name: array[:, None] if "bias" in name else array for name, array in arrays.items()}
+        self._chains = {chain: network.layers(arrays, chain) for chain in ("common", *network.heads)}
+
+    def __call__(self, head: str, observation: NDArray[Any]) -> Floats:
+        """One head's output (..., B, outputs) for flattened observations (..., B, O)."""
+        x: Any = observation * self._scale if self._scaled else observation
+        x = x.astype(np.float32, copy=False)
+        for weight, bias in self._chains["common"]:
+            x = self._activate(x @ weight + bias)
+        layers = self._chains[head]
+        for weight, bias in layers[:-1]:
+            x = self._activate(x @ weight + bias)
+        weight, bias = layers[-1]
+        output: Floats = x @ weight + bias
+        return output
+
+    def _activate(self, x: Floats) -> Floats:
+        if self.network.layer_norm:
+            centred = x - x.mean(-1, keepdims=True)
+            x = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + np.float32(LAYER_NORM_EPSILON))
+        if self.network.activation == "tanh":
+            return np.tanh(x, out=x)
+        return np.maximum(x, 0, out=x)

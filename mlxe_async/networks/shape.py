@@ -1,0 +1,174 @@
+"""What a network looks like, how its weights begin, and the noise of a noisy one; nothing is evaluated here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxe_async.networks.flat import Floats, Parameters, flatten
+
+Activation = Literal["tanh", "relu"]
+Body = Literal["none", "nature"]
+Precision = Literal["float32", "bfloat16"]
+FILTERS, WIDTHS, STRIDES = (32, 64, 64), (8, 4, 3), (4, 2, 1)  # of the body "nature", Mnih et al. 2015
+LAYER_NORM_EPSILON = 1e-5
+SIGMA = 0.5  # of a noisy network at the start, times the root of a layer's inputs
+
+
+@dataclass(frozen=True)
+class Network:
+    """The shape of a network: a common trunk, then heads side by side.
+
+    Args:
+        inputs: length O of a flattened observation.
+        common: sizes of the layers that all heads share; may be empty.
+        heads: per head the sizes of its own layers; the last size is the head's linear output.
+        activation: what follows every layer but a head's last.
+        input_scale: factor for every input, one for all or one each. It travels with the network's shape.
+        layer_norm: normalise each layer's activity (no learned factors) before the activation.
+        noisy: every weight and bias has a second number, the sigma of its noise; they follow after all the others.
+        body: what observations go through before the trunk: `"none"`, or the convolutions `"nature"` (see
+            `convolutions`), which take pictures (C, H, W).
+        image: shape of an observation (C, H, W), for a body.
+        precision: of what layers are computed in; weights are float32. Networks without a body know float32 alone.
+
+    Raises:
+        ValueError: `input_scale` or `image` does not fit.
+    """
+
+    inputs: int
+    common: tuple[int, ...]
+    heads: Mapping[str, tuple[int, ...]]
+    activation: Activation = "tanh"
+    input_scale: tuple[float, ...] = (1.0,)
+    layer_norm: bool = False
+    noisy: bool = False
+    body: Body = "none"
+    image: tuple[int, ...] = ()
+    precision: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        if self.body != "none" and (len(self.image) != 3 or min(self._sides(self.image)[-1]) < 1):
+            raise ValueError(f'body = "{self.body}": needs pictures (channels, 36, 36) or larger, got {self.image}')
+        if len(self.input_scale) not in (1, self.inputs):
+            raise ValueError(f"input_scale: expected 1 or {self.inputs} factors, got {len(self.input_scale)}")
+
+    @property
+    def parameters(self) -> Parameters:
+        """Names and shapes in the order of the flat vector: per layer its weights (in, out), then its bias (out,).
+
+        The weights of a convolution are (out, height, width, in).
+        """
+        return self.means + tuple((f"{name}.sigma", shape) for name, shape in self.means if self.noisy)
+
+    @property
+    def means(self) -> Parameters:
+        """The same without the sigmas of a noisy network."""
+        result: list[tuple[str, tuple[int, ...]]] = []
+        inputs = self.inputs
+        if self.body != "none":
+            channels = (self.image[0], *FILTERS)
+            for index, (fan_in, fan_out, width) in enumerate(zip(channels, FILTERS, WIDTHS, strict=False)):
+                result.append((f"body.{index}.weight", (fan_out, width, width, fan_in)))
+                result.append((f"body.{index}.bias", (fan_out,)))
+            inputs = FILTERS[-1] * int(np.prod(self._sides(self.image)[-1]))
+        chains = [("common", inputs, self.common)]
+        trunk = self.common[-1] if self.common else inputs
+        chains += [(head, trunk, sizes) for head, sizes in self.heads.items()]
+        for chain, width, sizes in chains:
+            for index, (fan_in, fan_out) in enumerate(zip((width, *sizes), sizes, strict=False)):
+                result.append((f"{chain}.{index}.weight", (fan_in, fan_out)))
+                result.append((f"{chain}.{index}.bias", (fan_out,)))
+        return tuple(result)
+
+    @staticmethod
+    def _sides(image: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Height and width after each convolution."""
+        height, width, sides = *image[1:], []
+        for size, stride in zip(WIDTHS, STRIDES, strict=True):
+            height, width = (height - size) // stride + 1, (width - size) // stride + 1
+            sides.append((height, width))
+        return sides
+
+    @property
+    def chains(self) -> tuple[str, ...]:
+        """Names of all chains of layers, as `layers` knows them."""
+        return (*(("body",) if self.body != "none" else ()), "common", *self.heads)
+
+    def _orthogonal(self, seed: int | Sequence[int], gains: Mapping[str, float]) -> Floats:
+        """Saxe et al. 2014, with a gain of sqrt 2 before an activation and 1, or that of `gains`, behind the last."""
+        rng = np.random.default_rng(seed)
+        last = {f"{head}.{len(sizes) - 1}.weight": head for head, sizes in self.heads.items()}
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, shape in self.means:
+            if name.endswith("bias"):
+                arrays[name] = np.zeros(shape)
+                continue
+            rows, columns = (shape[0], int(np.prod(shape[1:])))
+            tall = rng.standard_normal((max(rows, columns), min(rows, columns)), np.float32)
+            q, r = np.linalg.qr(tall)
+            q *= np.sign(np.diag(r))
+            gain = gains.get(last[name], 1.0) if name in last else np.sqrt(2.0)
+            arrays[name] = gain * (q if rows >= columns else q.T).reshape(shape)
+        return flatten(arrays, self.parameters)
+
+    def initial(self, seed: int | Sequence[int], gains: Mapping[str, float] | None = None) -> Floats:
+        """Fresh weights (P,): Glorot-uniform, biases zero; `gains` shrinks or stretches the last layer of a head.
+
+        With a body they are orthogonal, as usual for pictures.
+
+        A noisy network's are uniform within +-1/sqrt(inputs of the layer), all sigmas 0.5/sqrt(inputs of the layer).
+        """
+        if self.body != "none":
+            return self._orthogonal(seed, gains or {})
+        rng = np.random.default_rng(seed)
+        last = {f"{head}.{len(sizes) - 1}.weight": head for head, sizes in self.heads.items()}
+        arrays: dict[str, NDArray[Any]] = {}
+        fan_in = 1
+        for name, shape in self.means:
+            gain = (gains or {}).get(last.get(name, ""), 1.0)
+            fan_in = shape[0] if name.endswith("weight") else fan_in  # a bias follows the weights of its layer
+            if self.noisy:
+                arrays[name] = rng.uniform(-1, 1, shape) * gain / np.sqrt(fan_in)
+                arrays[f"{name}.sigma"] = np.full(shape, SIGMA / np.sqrt(fan_in))
+            elif name.endswith("bias"):
+                arrays[name] = np.zeros(shape)
+            else:
+                limit = np.sqrt(6.0 / sum(shape)) * gain
+                arrays[name] = rng.uniform(-limit, limit, shape)
+        return flatten(arrays, self.parameters)
+
+    def noise(self, rng: np.random.Generator) -> dict[str, Floats]:
+        """Factorised noise for every weight and bias, name -> epsilon; Fortunato et al. 2018, eq. 10 and 11.
+
+        With f(x) = sign(x) sqrt|x| of normal numbers, one per input and one per output of a layer, a weight's epsilon
+        is f(input's) f(output's) and a bias's is f(output's).
+        """
+        result: dict[str, Floats] = {}
+        for name, shape in self.means:
+            if name.endswith("weight"):
+                inputs, outputs = (_signed_root(rng.standard_normal(size, np.float32)) for size in shape)
+                result[name] = inputs[:, None] * outputs
+            else:
+                result[name] = outputs
+        return result
+
+    def perturbed(self, arrays: Mapping[str, Any], noise: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """What the layers are made of: mu + sigma * epsilon by name; without noise the mu. Takes numpy and torch."""
+        if noise is None:
+            return arrays
+        return {name: arrays[name] + arrays[f"{name}.sigma"] * noise[name] for name, _ in self.means}
+
+    def layers(self, arrays: Mapping[str, Any], chain: str) -> list[tuple[Any, Any]]:
+        """The (weights, bias) pairs of the body, the trunk (`"common"`) or one head, in order."""
+        sizes = FILTERS if chain == "body" else self.common if chain == "common" else self.heads[chain]
+        return [(arrays[f"{chain}.{index}.weight"], arrays[f"{chain}.{index}.bias"]) for index in range(len(sizes))]
+
+
+def _signed_root(x: Floats) -> Floats:
+    result: Floats = np.sign(x) * np.sqrt(np.abs(x))
+    return result

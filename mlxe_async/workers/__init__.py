@@ -1,0 +1,31 @@
+"""What runs inside the forked processes: build the roles a specification names, then serve their verbs.
+
+One process may hold one role or several: `serial` holds all of them, the learner's process often holds the memorizer.
+The entry points are named as data (`"mlxe_async.workers:serve_roles"`), so that the layer that forks knows neither
+torch nor reinforcement learning.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlxe_async.ipc.channel import ChildChannel
+from mlxe_async.ipc.serve import serve
+from mlxe_async.workers.probe import Probe
+from mlxe_async.workers.state_files import StateFiles
+from mlxe_async.workers.workshop import Workshop
+
+
+def serve_roles(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]) -> None:
+    """Build and serve the roles of one process until asked to stop."""
+    workshop = Workshop(spec, channel, fds)
+    roles = {name: workshop.build(name) for name in spec["roles"]}
+    if workshop.pinned is not None:
+        roles["pinned"] = workshop.pinned
+    roles["keeper"] = StateFiles(dict(roles), workshop.page, workshop.settings["schedule"]["update_timeout_s"])
+    serve(channel, roles, workshop.page, threaded=spec["threaded"])
+
+
+def serve_probe(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]) -> None:  # noqa: ARG001 - an entry
+    """Serve the one verb of the probe."""
+    serve(channel, {"probe": Probe(spec["settings"])})

@@ -1,0 +1,60 @@
+"""The evaluator as the supervisor asks it: versions come through shared memory, verdicts go back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.errors import MlxeError
+from mlxe_async.ipc.weights import WeightsReader
+from mlxe_async.ipc.words import ProgressPage
+
+
+class Examiner:
+    """The evaluator's verb: take a version out of shared memory, go on with the tests, tell what is decided.
+
+    Args:
+        evaluator: does the testing.
+        weights: where the supervisor leaves the versions to be tested.
+        parameters: number of weights P.
+        page: progress words.
+    """
+
+    def __init__(self, evaluator: Any, weights: WeightsReader, parameters: int, page: ProgressPage) -> None:
+        self._evaluator, self._weights, self._page = evaluator, weights, page
+        self._parameters = parameters
+
+    def evaluate(
+        self, *, add: int | None = None, seconds: float | None = None, limit_s: float = 60.0
+    ) -> dict[str, Any]:
+        """Advance all tests under way.
+
+        Args:
+            add: first begin to test the weights that lie ready, known as this version.
+            seconds: come back after about this time; None: when all is decided.
+            limit_s: a stretch without progress that counts as hanging.
+
+        Returns:
+            `verdicts` as decided now, in the order the versions were added, and `in_flight`.
+        """
+        if add is not None:
+            flat = np.empty(self._parameters, dtype=np.float32)
+            if self._weights.read(flat) is None:
+                raise MlxeError(f"evaluator: expected to read the weights of version {add} whole")
+            self._evaluator.add(add, flat)
+
+        def tick() -> None:
+            self._page.leave()
+            self._page.enter(limit_s)
+
+        self._page.enter(limit_s)
+        verdicts = self._evaluator.advance(seconds, tick)
+        self._page.leave()
+        return {"verdicts": [asdict(verdict) for verdict in verdicts], "in_flight": self._evaluator.in_flight}
+
+    def forget(self) -> dict[str, Any]:
+        """Drop all tests under way."""
+        self._evaluator.clear()
+        return {}

@@ -1,0 +1,131 @@
+"""What can be known of task and algorithm only by making them once, before anything is started."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from mlxe_async.errors import SettingsError, TaskError
+from mlxe_async.rows import RowLayout, Spaces, standard_columns
+
+
+class Probe:
+    """Builds environment and network once and reports spaces and sizes, or what is wrong with the settings.
+
+    Args:
+        settings: all settings in plain JSON types.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self._made: list[Any] = []
+
+    def close(self) -> None:
+        """Close what was tried out. The answer is known by now: an environment may take its time, or hang."""
+        for vector in self._made:
+            vector.close()
+
+    def probe(self) -> dict[str, Any]:
+        """The facts; or `{"task_error"}`, one sentence; or `{"problems"}`, each with `path` and `message`."""
+        try:
+            return _probe(self._settings, self._made)
+        except TaskError as error:
+            return {"task_error": str(error)}
+        except _Refused as error:
+            return {"problems": [{"path": list(path), "message": message} for path, message in error.problems]}
+
+
+class _Refused(Exception):
+    def __init__(self, problems: list[tuple[tuple[str, ...], str]]) -> None:
+        super().__init__("refused")
+        self.problems = problems
+
+
+def _check_compile(wanted: Any, device: str, algorithm_class: Any) -> None:
+    """Refuse what is asked for in vain; what `"auto"` cannot do the learner tells in the log."""
+    from mlxe_async.differentiation import cpp_compiler
+
+    if wanted is True and device == "cpu" and cpp_compiler() is None:
+        message = 'got true, but no C++ compiler was found; install g++ or set CXX, or try "auto"'
+        raise _Refused([(("learner", "compile"), message)])
+    if wanted is True and not getattr(algorithm_class, "compiles", False):
+        message = f'got true, but {algorithm_class.__name__} has no update that can be compiled; try "auto" or false'
+        raise _Refused([(("learner", "compile"), message)])
+
+
+def _about_algorithm(sentence: str) -> tuple[tuple[str, ...], str]:
+    """The key that a sentence begins with, such as `algorithm.name: ...`, else the table; and the rest."""
+    key, colon, rest = sentence.partition(": ")
+    table, dot, field = key.partition(".")
+    return (("algorithm", field), rest) if colon and dot and table == "algorithm" else (("algorithm",), sentence)
+
+
+def _probe(settings: Mapping[str, Any], made: list[Any]) -> dict[str, Any]:
+    from mlxe_async.algorithms import load_algorithm
+    from mlxe_async.roles.memorizer import check_priorities
+    from mlxe_async.settings import algorithm_problems
+    from mlxe_async.settings.resuming import forbidden_fields
+    from mlxe_async.tasks.probe import probe as probe_task
+
+    name = settings["algorithm"]["name"]
+    try:
+        algorithm_class = load_algorithm(name)
+    except SettingsError as error:
+        raise _Refused(
+            [(("algorithm", "name"), line.removeprefix("algorithm.name: ")) for line in error.problems]
+        ) from error
+    table = dict(settings["algorithm"])
+    if "name" not in algorithm_class.Settings.model_fields:
+        del table["name"]
+    problems = algorithm_problems(algorithm_class.Settings, table)
+    if problems:
+        raise _Refused([(tuple(map(str, problem.path)), problem.message) for problem in problems])
+    algorithm_settings = algorithm_class.Settings.model_validate(table)
+    device = settings["learner"]["device"]
+    if device.startswith("cuda"):
+        import torch
+
+        if not torch.cuda.is_available():
+            raise _Refused([(("learner", "device"), f'got "{device}", but torch finds no usable GPU here; try "cpu"')])
+    _check_compile(settings["learner"]["compile"], device, algorithm_class)
+    task = probe_task(settings["task"], made)
+    spaces = Spaces.from_json(task["spaces"])
+    try:
+        algorithm = algorithm_class(algorithm_settings, spaces, seed=0, learns=False)
+    except ValueError as error:
+        raise _Refused([_about_algorithm(str(error))]) from error
+    except Exception as error:
+        from mlxe_async.tasks.hostile import words_of
+
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raised = f"{words_of(error)} ({place.filename}:{place.lineno})"
+        message = f'"{name}" cannot be made for this task, its constructor raised {raised}'
+        raise _Refused([(("algorithm", "name"), message)]) from error
+    try:
+        check_priorities(algorithm)
+    except ValueError as error:
+        raise _Refused([_about_algorithm(str(error))]) from error
+    capacity = settings["memory"]["capacity_rows"]
+    if algorithm.memory == "replay" and "batch" in table and capacity is not None and algorithm.batch_rows > capacity:
+        message = f"got {algorithm.batch_rows}, expected at most memory.capacity_rows = {capacity}"
+        raise _Refused([(("algorithm", "batch"), message)])
+    columns = RowLayout(standard_columns(spaces)).with_columns(algorithm.extra_columns)
+    own = algorithm_settings.model_dump(mode="json")
+    own.pop("name", None)
+    return {
+        "task": task,
+        "spaces": spaces.to_json(),
+        "algorithm": own,
+        "defaults": getattr(algorithm_class, "defaults", {}),
+        "stays": forbidden_fields(algorithm_class.Settings.model_fields),
+        "memory_kind": algorithm.memory,
+        "off_policy": getattr(algorithm, "off_policy", None),
+        "bootstraps": getattr(algorithm, "bootstraps", True),
+        "columns": columns.to_json(),
+        "derived": RowLayout(tuple(algorithm.derived_columns)).to_json(),
+        "window": algorithm.window,
+        "batch_rows": algorithm.batch_rows,
+        "prioritised": algorithm.memory == "replay" and algorithm.priorities.kind == "td",
+        "parameters": [[name, list(shape)] for name, shape in algorithm.parameters],
+    }

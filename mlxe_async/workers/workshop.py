@@ -1,0 +1,233 @@
+"""Builds the roles of a process on the shared memory that its specification names."""
+
+from __future__ import annotations
+
+import random
+import select
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.errors import MlxeError
+from mlxe_async.gpu import PinnedMemory, refusals, use_graphs
+from mlxe_async.ipc.channel import ChildChannel, ControlLost
+from mlxe_async.ipc.lanes import LaneReader, LaneWriter
+from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
+from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, Words
+from mlxe_async.memory.replay import ReplayMemory
+from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
+from mlxe_async.memory.shape import ReplayShape
+from mlxe_async.rows import Array, RowLayout, Spaces
+from mlxe_async.schedules.soundness import DEFAULT_MAX_POLICY_LAG
+from mlxe_async.seeds import derive_seed
+from mlxe_async.workers.examiner import Examiner
+
+
+class Workshop:
+    """Maps the shared memory that a specification names and builds roles on it.
+
+    Args:
+        spec: settings and facts, as `supervisor.blueprint` writes them.
+        channel: the pipe to the supervisor.
+        fds: descriptors of the segments, by name.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], channel: ChildChannel, fds: Mapping[str, int]) -> None:
+        self.spec = spec
+        self.channel = channel
+        self.settings: Mapping[str, Any] = spec["settings"]
+        self.spaces = Spaces.from_json(spec["spaces"])
+        self.layout = RowLayout.from_json(spec["columns"])
+        self.parameters = int(spec["parameters"])
+        self._segments = {name: Segment.attach(name, fd) for name, fd in fds.items()}
+        self.page = self._page(0)
+        self._shared: dict[str, Any] = {}
+        self.pinned: PinnedMemory | None = None
+        "The memory that a GPU copies rollouts out of; to be closed before the segments are."
+
+    def build(self, name: str) -> Any:
+        """The role called `name`, such as `"executor-3"` or `"learner"`."""
+        role, _, index = name.partition("-")
+        if role == "executor":
+            return self._executor(int(index))
+        builders = {"memorizer": self._memorizer, "learner": self._learner, "evaluator": self._evaluator}
+        return builders[role]()
+
+    def _page(self, number: int) -> ProgressPage:
+        """The process's own progress page, number 0, or that of one of its threads."""
+        return ProgressPage(self._segments["control"].buffer, (self.spec["page"] + number) * PAGE_BYTES)
+
+    def _algorithm(self, *, learns: bool, seed: int) -> Any:
+        from mlxe_async.algorithms import load_algorithm
+
+        algorithm = load_algorithm(self.settings["algorithm"]["name"])
+        known = algorithm.Settings.model_fields
+        fields = {key: value for key, value in self.settings["algorithm"].items() if key != "name" or key in known}
+        return algorithm(
+            algorithm.Settings.model_validate(fields),
+            self.spaces,
+            seed=seed,
+            learns=learns,
+            threads=self.spec["threads"],
+            device=self.settings["learner"]["device"],
+        )
+
+    def _memory(self) -> Any:
+        if "memory" not in self._shared:
+            buffer = self._segments["memory"].buffer
+            shape = self.spec["memory_shape"]
+            if self.spec["memory_kind"] == "rollouts":
+                self._shared["memory"] = RolloutMemory(RolloutShape(**shape), buffer)
+            else:
+                self._shared["memory"] = ReplayMemory(ReplayShape(**shape), buffer)
+        return self._shared["memory"]
+
+    def _executor(self, index: int) -> Any:
+        from mlxe_async.roles.executor import Executor
+        from mlxe_async.roles.executor_plan import ExecutorPlan
+        from mlxe_async.roles.places import Places
+        from mlxe_async.tasks.native import training_task
+
+        schedule, supervision = self.settings["schedule"], self.settings["supervision"]
+        plan = ExecutorPlan(
+            index=index,
+            seed=self.settings["run"]["seed"],
+            life=0 if self.spec["redo"] else self.spec["epoch"],
+            sync=schedule["sync"],
+            rollout_steps=schedule["rollout_steps"],
+            chunk_rows=self.spec["chunk_rows"],
+            step_timeout_s=schedule["step_timeout_s"],
+            reset_timeout_s=schedule["reset_timeout_s"],
+            fault_limit=supervision["env_fault_limit"],
+            fault_window_s=supervision["env_fault_window_s"],
+            nonfinite=supervision["nonfinite"],
+            records=self.spec["redo"],
+            tells_memory=supervision["max_executor_rss_mb"] is not None,
+        )
+        name, threads = f"executor-{index}", self.spec["threaded"]
+        page = self._page(1 + threads.index(name)) if name in threads else self.page
+        offset, names = self.spec["asked_offset"], [f"executor-{i}" for i in range(self.spec["executors"])]
+        asked = Words(self._segments["control"].buffer, offset, names)
+        # Forked from one process, all would share the state of the global generators some environments use. Executors
+        # that live in one process do share it: such environments repeat themselves exactly only under `is`.
+        seed = derive_seed(self.settings["run"]["seed"], "executor.globals", index, plan.life)
+        random.seed(seed)
+        np.random.seed(seed)
+        envs, action = schedule["envs_per_executor"], self.layout.columns[1]
+        begin = self.spec["places_offset"] + index * self.spec["places_bytes"]
+        places = Places(envs, action.dtype, action.shape, self._segments["control"].buffer, begin)
+        places.clear()
+        page.enter(schedule["reset_timeout_s"])
+        task = training_task(self.settings["task"], envs, cursor=places.cursor)
+        page.leave()
+        return Executor(
+            plan,
+            task=task,
+            algorithm=self._algorithm(learns=False, seed=0),
+            layout=self.layout,
+            lane=LaneWriter(self._segments[f"lane-{index}"], self.layout.schema_hash),
+            weights=WeightsReader(self._segments["weights"]),
+            page=page,
+            notify=lambda message: self.channel.send({"notice": message}),
+            wait=_waiter(self.channel, page),
+            episodes=self.spec["episodes"].get(str(index)),
+            asked=lambda: asked.get(name),
+            places=places,
+        )
+
+    def _memorizer(self) -> Any:
+        from mlxe_async.roles.memorizer import Memorizer, MemorizerPlan
+
+        memory = self._memory()
+        if memory.kind == "rollouts":
+            memory.return_taken()
+        plan = MemorizerPlan(
+            seed=self.settings["run"]["seed"],
+            chunk_rows=self.spec["chunk_rows"],
+            redo=self.spec["redo"],
+            rollouts_per_update=self.spec["rollouts_per_update"],
+            plan_updates=self.spec["plan_updates"],
+        )
+        hash_ = self.layout.schema_hash
+        lanes = [LaneReader(self._segments[f"lane-{i}"], hash_) for i in range(self.spec["executors"])]
+        algorithm = self._shared.get("algorithm") or self._algorithm(learns=False, seed=0)
+        weights = WeightsReader(self._segments["weights"])
+        return Memorizer(plan, algorithm=algorithm, memory=memory, layout=self.layout, lanes=lanes, weights=weights)
+
+    def _learner(self) -> Any:
+        from mlxe_async.roles.learner import Learner
+
+        weights = WeightsWriter(self._segments["weights"])
+        last_good: Array | None = None
+        if weights.version:
+            last_good = np.zeros(self.parameters, dtype=np.float32)
+            if WeightsReader(self._segments["weights"]).read(last_good) is None:
+                raise MlxeError(f"learner starting: expected to read its predecessor's weights {weights.version} whole")
+        seed, memory = derive_seed(self.settings["run"]["seed"], "learner", weights.version), self._memory()
+        if memory.kind == "rollouts" and self.settings["learner"]["device"] != "cpu":
+            self.pinned = PinnedMemory(self._segments["memory"].buffer)
+        use_graphs(self.settings["learner"]["graphs"])
+        return Learner(
+            algorithm=self._algorithm(learns=True, seed=seed),
+            memory=memory,
+            weights=weights,
+            page=self.page,
+            update_timeout_s=self.settings["schedule"]["update_timeout_s"],
+            max_policy_lag=self._max_policy_lag(),
+            last_good=last_good,
+            promotion=self._promotion(),
+            compile=self.settings["learner"]["compile"],
+            notify=lambda message: self.channel.send({"notice": message}),
+            remarks=refusals,
+            keep_batch=self._keep_batch,
+        )
+
+    def _keep_batch(self, batch: Mapping[str, Array]) -> str | None:
+        from mlxe_async.array_files import write_arrays
+
+        if self.spec.get("crash") is None:
+            return None
+        path = Path(self.spec["crash"]) / f"batch.{self.spec['epoch']}.safetensors"
+        try:
+            write_arrays(path, {name: np.asarray(column) for name, column in batch.items()})
+        except (OSError, ValueError):
+            return None  # a full disk must not hide what is wrong with the numbers
+        return str(path)
+
+    def _promotion(self) -> Any:
+        from mlxe_async.roles.promotion import REMARKS, Promotion
+
+        patience = self.settings["learner"]["promote_best"]
+        if not patience:
+            return None
+        segment, kept = self._segments["best"], np.zeros(self.parameters + REMARKS, dtype=np.float32)
+        found = WeightsReader(segment).read(kept)
+        return Promotion(patience, WeightsWriter(segment), kept if found else None)
+
+    def _max_policy_lag(self) -> int | None:
+        bound: int | None = self.settings["schedule"].get("max_policy_lag")
+        if bound is None and self.spec["memory_kind"] == "rollouts":
+            return DEFAULT_MAX_POLICY_LAG
+        return bound
+
+    def _evaluator(self) -> Any:
+        from mlxe_async.roles.evaluator import Evaluator
+
+        evaluator = Evaluator(self._algorithm(learns=False, seed=0), self.settings["task"], self.settings["evaluation"])
+        return Examiner(evaluator, WeightsReader(self._segments["tested"]), self.parameters, self.page)
+
+
+def _waiter(channel: ChildChannel, page: ProgressPage) -> Callable[[float], None]:
+    """A bounded wait that ends early, with ControlLost, when the supervisor is gone. Waiting is no hanging."""
+    poll = select.poll()
+    poll.register(channel.fileno(), 0)
+
+    def wait(seconds: float) -> None:
+        if poll.poll(seconds * 1000):
+            raise ControlLost("the supervisor is gone")
+        page.leave()
+
+    return wait
