@@ -21,6 +21,8 @@ def _command() -> int:
     for number in _STOPPING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _stop)
+    # The arrays of this process are small. And where OpenBLAS is refused a thread, it sends the process SIGINT.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from mlxe_async.cli import main
 
     signal.signal(signal.SIGINT, before)

@@ -87,6 +87,12 @@ class ProcessDied(MlxeError):
     """A child process ended without being asked to; the message says how."""
 
 
+class ForkRefused(ProcessDied):
+    """The kernel would not make another process; the message names the limit, if one is known."""
+
+    exit_code = 4
+
+
 class EnvironmentFault(MlxeError):
     """An environment raised or broke its contract.
 

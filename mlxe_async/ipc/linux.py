@@ -10,6 +10,7 @@ import contextlib
 import errno
 import functools
 import os
+import resource
 import signal
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +21,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PIDFD_SIGNAL_PROCESS_GROUP = 4
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LACKING = (errno.EAGAIN, errno.ENOMEM)
+"What the kernel says to a fork when it makes no more processes."
 
 
 def set_process_name(name: str) -> None:
@@ -223,6 +226,17 @@ def kill_tagged(tag: str) -> int:
             finally:
                 os.close(pidfd)
     return count
+
+
+def refusal(error: Exception) -> str:
+    """Why the kernel would not make a process or a thread, in a sentence with what can be done."""
+    reason = getattr(error, "strerror", None) or error
+    if getattr(error, "errno", None) == errno.ENOMEM:
+        return f"{reason}; free some memory, or raise its limit"
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if limit != resource.RLIM_INFINITY:
+        return f"{reason}; this user may have {limit} processes and threads (ulimit -u): end some, or raise the limit"
+    return f"{reason}; end some processes, or raise the limit of the control group (pids.max)"
 
 
 def scheduling(pid: int) -> tuple[int, int] | None:

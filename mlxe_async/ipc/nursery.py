@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mlxe_async.errors import ProcessDied, ResourceError, RunFailed
+from mlxe_async.errors import ForkRefused, ProcessDied, ResourceError, RunFailed
 from mlxe_async.ipc import linux
 from mlxe_async.ipc.channel import MAX_FDS
 from mlxe_async.ipc.frames import Message
 from mlxe_async.ipc.loop_channel import SupervisorChannel
+from mlxe_async.ipc.oom import OomKills
 
 _THREAD_POOLS = ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "BLIS")
 ONE_THREAD = {f"{pool}_NUM_THREADS": "1" for pool in _THREAD_POOLS}
@@ -49,6 +50,7 @@ class ExitStatus:
         with_nursery: it was taken along by the death of the nursery.
         stack: what faulthandler wrote while it died; often empty.
         pid: its process id; 0 when that is told elsewhere.
+        for_memory: the kernel has just killed somebody because memory ran out, and this process was killed.
     """
 
     code: int | None
@@ -56,6 +58,7 @@ class ExitStatus:
     with_nursery: bool = False
     stack: str = ""
     pid: int = 0
+    for_memory: bool = False
 
     @property
     def signal_name(self) -> str | None:
@@ -73,7 +76,8 @@ class ExitStatus:
         if self.with_nursery:
             return "killed with the nursery it was forked from"
         if self.signal is not None:
-            return f"killed by signal {self.signal} ({self.signal_name})"
+            why = ", by the kernel for lack of memory" if self.for_memory else ""
+            return f"killed by signal {self.signal} ({self.signal_name}){why}"
         if self.code is None:
             return "ended in an unknown way"
         return f"exited with code {self.code}"
@@ -152,6 +156,7 @@ class Nursery:
         self._paths: list[str] = []
         self._env: dict[str, str] = {}
         self._forked: set[Forked] = set()
+        self._oom_kills = OomKills()
         self._next_id = 0
         self._deaths: list[float] = []
         self._stopped = False
@@ -185,7 +190,8 @@ class Nursery:
             env: environment variables on top of ours and of the pinned thread counts.
 
         Raises:
-            RunFailed: the process cannot be started at all.
+            ResourceError: the kernel makes no more processes.
+            RunFailed: the process cannot be started for another reason.
         """
         self._modules = list(preload)
         self._paths = _absolute(python_path)
@@ -217,6 +223,7 @@ class Nursery:
 
         Raises:
             ProcessDied: the nursery died before it answered, or refused.
+            ForkRefused: the kernel makes no more processes at present.
             RunFailed: the nursery has died too often.
             ResourceError: more descriptors than can be handed over.
         """
@@ -309,7 +316,10 @@ class Nursery:
         except OSError as error:
             ours.close()
             os.close(errors)
-            raise RunFailed(f"the nursery cannot be started: {error}") from error
+            sentence = "the nursery cannot be started"
+            if error.errno in linux.LACKING:
+                raise ResourceError(f"{sentence}: {linux.refusal(error)}") from error
+            raise RunFailed(f"{sentence}: {error}") from error
         finally:
             theirs.close()
         loop = asyncio.get_running_loop()
@@ -369,9 +379,11 @@ class Nursery:
         error = message.get("error")
         result = message.get("result", {})
         if "code" in result and result["pid"] in life.reaping:
-            life.reaping.pop(result["pid"]).status = _status(result["code"])
+            life.reaping.pop(result["pid"]).status = self._status(result["code"])
         if future is None or future.cancelled():
             self._discard(life, result, fds)
+        elif error is not None and error["exit_code"] == ResourceError.exit_code:
+            future.set_exception(ForkRefused(error["message"]))
         elif error is not None:
             future.set_exception(ProcessDied(f"the nursery refused: {error['kind']}: {error['message']}"))
         else:
@@ -383,6 +395,11 @@ class Nursery:
             linux.signal_group(pidfd, result["pid"], signal.SIGKILL)
             os.close(pidfd)
             life.channel.send({"id": 0, "do": "reap", "pid": result["pid"]})
+
+    def _status(self, code: int) -> ExitStatus:
+        if code >= 0:
+            return ExitStatus(code, None)
+        return ExitStatus(None, -code, for_memory=code == -signal.SIGKILL and self._oom_kills.one_just_now())
 
     def _silenced(self, life: _Life) -> None:
         linux.signal_process(life.pidfd, signal.SIGKILL)
@@ -403,7 +420,7 @@ class Nursery:
                 asyncio.get_running_loop().call_later(REAP_AFTER_S, linux.reap_session, life.process.pid)
         if not self._stopped:
             self._deaths.append(time.monotonic())
-        status = _status(code)
+        status = self._status(code)
         errors = os.pread(life.errors, 1 << 16, 0).decode(errors="replace").strip()
         sentence = f"the nursery (pid {life.process.pid}) {status.sentence}"
         if errors:
@@ -421,10 +438,6 @@ class Nursery:
 
 def _absolute(paths: Sequence[str]) -> list[str]:
     return [str(Path(path).absolute()) for path in paths]
-
-
-def _status(code: int) -> ExitStatus:
-    return ExitStatus(None, -code) if code < 0 else ExitStatus(code, None)
 
 
 def _popen(arguments: list[str], fd: int, errors: int, env: dict[str, str]) -> subprocess.Popen[bytes]:

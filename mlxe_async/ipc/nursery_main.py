@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlxe_async.errors import ProtocolError
+from mlxe_async.errors import ProtocolError, ResourceError
 from mlxe_async.ipc import birth, linux
 from mlxe_async.ipc.channel import ChildChannel, ControlLost
 from mlxe_async.ipc.frames import Message
@@ -167,7 +167,10 @@ class NurseryMain:
             )
             # From here on our own end must be orderly: there is somebody to take along.
             linux.die_with_parent(signal.SIGCONT)
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError as error:  # whichever it is, the host lacks something
+                raise ResourceError(f"{request.name} cannot be forked: {linux.refusal(error)}") from error
             if pid == 0:
                 birth.live(request, self._pid)
         finally:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mlxe_async.errors import ProcessDied, ProtocolError, RunFailed
+from mlxe_async.errors import ProcessDied, ProtocolError, ResourceError, RunFailed
 from mlxe_async.ipc.birth import cut
 from mlxe_async.ipc.frames import Message
 from mlxe_async.ipc.life import Life, ProgressPage
@@ -125,6 +125,7 @@ class Process:
 
         Raises:
             RunFailed: the budget is used up, or the nursery's.
+            ResourceError: so it is, and at last because the host lacks something.
             RemoteError: the child reported a mistake of the user (exit code 2), which no retry mends.
         """
         with self._watching():
@@ -137,6 +138,7 @@ class Process:
 
         Raises:
             RunFailed: it died too often, or its nursery did.
+            ResourceError: so it did, and at last because the host lacks something.
             RemoteError: as for `start`.
         """
         with self._watching():
@@ -235,7 +237,7 @@ class Process:
                 child = await self._spawn()
             except ProcessDied as error:
                 self._child = None
-                await self._spend(str(error))
+                await self._spend(str(error), error.exit_code)
                 continue
             await child.settled.wait()
             if child.ready:
@@ -306,19 +308,21 @@ class Process:
     async def _wait_before_restart(self, child: Life) -> None:
         # What died with the nursery is not to blame; the nursery has a budget of its own.
         if child.planned is None and (child.status is None or not child.status.with_nursery):
-            await self._spend(child.sentence)
+            lacks = child.status is not None and child.status.for_memory
+            failed = child.failed.exit_code if child.failed else RunFailed.exit_code
+            await self._spend(child.sentence, ResourceError.exit_code if lacks else failed)
         elif not self._stop_asked.is_set():
             self._listener_told(self._listener.restarting, 0.0, self._budget.attempt)
 
-    async def _spend(self, sentence: str) -> None:
+    async def _spend(self, sentence: str, exit_code: int) -> None:
         if self._stop_asked.is_set():
             return
         delay_s = self._budget.died(time.monotonic())
         if delay_s is None:
-            policy = self._policy
-            raise RunFailed(
-                f"{self.name} died {self._budget.attempt} times in {policy.window_s:g} s; at last: {sentence}"
-            )
+            often = f"{self._budget.attempt} times in {self._policy.window_s:g} s"
+            if exit_code == ResourceError.exit_code:
+                raise ResourceError(f"{sentence} (tried {often})" if self._budget.attempt > 1 else sentence)
+            raise RunFailed(f"{self.name} died {often}; at last: {sentence}")
         self._listener_told(self._listener.restarting, delay_s, self._budget.attempt)
         await _within(self._stop_asked, delay_s)
 

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
-from mlxe_async.errors import ProtocolError
+from mlxe_async.errors import ProtocolError, ResourceError
 from mlxe_async.ipc import birth, linux
 from mlxe_async.ipc.channel import ChildChannel, ControlLost
 from mlxe_async.ipc.frames import Message
@@ -90,7 +90,10 @@ class _Thread:
         self.requests: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._channel, self._roles = channel, roles
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise ResourceError(f"{name} cannot have a thread of its own: {linux.refusal(error)}") from error
 
     def end(self) -> None:
         """Wait until what is under way is done; the supervisor, who asked us to stop, bounds the time."""

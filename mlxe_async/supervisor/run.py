@@ -13,8 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mlxe_async.errors import MlxeError, UnsupportedPlatform
+from mlxe_async.errors import MlxeError, ResourceError, UnsupportedPlatform
 from mlxe_async.files import write_new
+from mlxe_async.ipc.linux import refusal
 from mlxe_async.ipc.nursery import Nursery
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.segments import Segment, available_memory
@@ -211,6 +212,10 @@ class Supervisor:
     async def _start(self) -> None:
         began = time.monotonic()
         reserve_descriptors(self.settings)
+        try:
+            self._disk.submit(int)  # it has its thread from now on
+        except RuntimeError as error:
+            raise ResourceError(f"the supervisor cannot start its thread for files: {refusal(error)}") from error
         if self._resume is not None:
             self._point = ResumePoint.find(self._resume)
             self._folder = self._point.folder

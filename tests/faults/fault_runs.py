@@ -117,9 +117,48 @@ def _has(program):
     return lambda: shutil.which(program) is not None
 
 
+def _control_groups():
+    """Where groups with a limit on memory may be made, and the name of the limit, by version of the interface."""
+    root = Path("/sys/fs/cgroup")
+    return ((root, "memory.max"), (root / "memory", "memory.limit_in_bytes"))
+
+
+@contextlib.contextmanager
+def memory_group(nbytes):
+    """The folder of a control group whose processes may use so much memory; it is removed when they are gone."""
+    made = None
+    for root, limit in _control_groups():
+        group = root / f"mlxe-fault-{os.getpid()}"
+        with contextlib.suppress(OSError):
+            group.mkdir()
+            if (group / limit).exists():
+                (group / limit).write_text(str(nbytes))
+                made = group
+                break
+            group.rmdir()
+    if made is None:
+        raise NotRun("a memory control group that may be written to")
+    try:
+        yield made
+    finally:
+        deadline = time.monotonic() + 10.0
+        while (made / "cgroup.procs").read_text() and time.monotonic() < deadline:
+            pause(0.05)
+        made.rmdir()
+
+
+def _can_limit_memory():
+    try:
+        with memory_group(1 << 30):
+            return True
+    except NotRun:
+        return False
+
+
 NEEDS = {
     "root": lambda: os.geteuid() == 0,
     "mount namespaces": lambda: shutil.which("unshare") is not None and _can_mount(),
+    "memory control group": _can_limit_memory,
     "strace": _has("strace"),
     "ss": _has("ss"),
     "setpriv": _has("setpriv"),

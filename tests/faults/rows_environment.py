@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import leaks
-from fault_runs import PYTHON, ROOT, between, kill, memory_kb, out_of_reach, pause, row
+from fault_runs import PYTHON, ROOT, between, kill, memory_group, memory_kb, pause, row
 
 MANY_FAULTS = {"supervision": {"env_fault_limit": 100_000}}
 MANY_DEATHS = {"supervision": {"restart_limit": 10_000, "backoff_s": 0.02}}
@@ -535,10 +535,29 @@ def _(case):
     wants_errors(case, run, 3)
 
 
-out_of_reach(
-    "E28.2", "killed by the kernel for memory", "cause from memory.events; the run goes on at n-1 and recovers",
-    "a memory control group that may be written to",
-)  # fmt: skip
+@row(
+    "E28.2",
+    "killed by the kernel for memory",
+    "cause from memory.events; the run goes on at n-1 and recovers",
+    needs=("memory control group",),
+    ci=1,
+)
+def _(case):
+    """Executor 0 takes 40 MB with every other step, and the run is in a control group of 1 GiB."""
+    with memory_group(1 << 30) as group:
+        enter = ["sh", "-c", f'echo $$ > "{group}/cgroup.procs" && exec "$@"', "sh"]
+        kwargs = {"fault": "leak", "step": 50, "every": 2, "times": 100, "lives": 1, "amount": 40}
+        run = case.start(kwargs, {"stop": {"env_steps": 10_000_000}}, prefix=enter)
+        died = run.told("proc_exit", expected=False)
+        case.want(died, "somebody was killed")
+        for line in run.all("proc_exit", expected=False):
+            case.want(line["process"].startswith("mlxe-exe"), f"an executor goes first ({line['process']})")
+            case.want("by the kernel for lack of memory" in line["sentence"], f"the cause is told ({line['sentence']})")
+        case.want(run.reached(run.steps() + 600), f"the run went on ({run.steps()} steps)")
+        case.want(run.living("mlxe-exe-0") != line["pid"], "it works again")
+        case.proves(run)
+        case.stops(run)
+        case.saw(line["sentence"])
 
 
 @row(

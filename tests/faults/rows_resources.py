@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import itertools
 import json
 import os
 import signal
@@ -12,7 +14,7 @@ import time
 from pathlib import Path
 
 import leaks
-from fault_runs import SLOW_START_S, loadable, out_of_reach, pause, row
+from fault_runs import PYTHON, ROOT, SLOW_START_S, cpu_seconds, loadable, out_of_reach, pause, row
 
 ENDLESS = {"stop": {"env_steps": 10_000_000}}
 
@@ -117,12 +119,30 @@ def _(case):
     refused(case, run, 4, "descriptors")
 
 
-out_of_reach(
+@row(
     "R6",
     "no more processes may be started",
     "degrade or exit 4; nothing half started",
-    "a user of its own with a limit on processes",
+    needs=("root", "setpriv"),
+    ci=2,
 )
+def _(case):
+    """As a user without other processes, who may have N processes and threads in all: 1 to 10, each in turn."""
+    most = case.amount((2, 5)[case.seed % 2], 1 + case.seed % 10)
+    rights = "+dac_override,+dac_read_search"  # to read this interpreter and to write this folder
+    user = ["setpriv", "--reuid=54321", "--clear-groups", f"--inh-caps={rights}", f"--ambient-caps={rights}"]
+    run = case.start({}, {}, prefix=["prlimit", f"--nproc={most}:{most}", *user])
+    got = run.ended()
+    error = run.error()
+    if got == 0:
+        case.saw(f"{most} suffice")
+        case.checks(run, 0)
+        return
+    case.saw(f"{most} do not suffice")
+    case.want(got == 4, f"exit code 4 ({got})")
+    case.want(f"may have {most} processes" in error and "ulimit -u" in error, f"the limit is named ({error[-300:]})")
+    case.want("Traceback" not in error, "no traceback")
+    case.nothing_left(run)
 
 
 def on_small_disk(case, size, kwargs, tables, *, then=""):
@@ -325,13 +345,91 @@ def _(case):
     case.want('"run_end"' in log.read_text(), "its end is told")
 
 
-out_of_reach("R16", "the wall clock jumps", "no false kill; nothing is overwritten; order by number", "libfaketime")
-out_of_reach(
-    "R17",
-    "no processor time: 200 busy processes on one core",
-    "at most one false restart an hour",
-    "a machine of its own",
-)
+# Found by Python as each process of a run starts; its wall clock jumps when the file is there.
+CLOCK = """
+import datetime, os, time
+FILE, OFFSET = os.environ["JUMP_FILE"], float(os.environ["JUMP_S"])
+real, real_ns = time.time, time.time_ns
+time.time = lambda: max(0.0, real() + OFFSET * os.path.exists(FILE))
+time.time_ns = lambda: max(0, real_ns() + int(OFFSET) * 10**9 * os.path.exists(FILE))
+class Clock(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls.fromtimestamp(time.time(), tz)
+datetime.datetime = Clock
+"""
+JUMPS_S = (3600, -3600, 20 * 365 * 86400, -(10**12), -1)
+
+
+@row("R16", "the wall clock jumps", "no false kill; nothing is overwritten; order by number", ci=2)
+def _(case):
+    """Python's clock, an hour forth or back, by 20 years, to 1970 or by a second, in a run and for the next one."""
+    jump_s = JUMPS_S[case.seed % len(JUMPS_S)]
+    (shim := case.folder / "shim").mkdir()
+    (shim / "sitecustomize.py").write_text(CLOCK)
+    path = os.pathsep.join(filter(None, [str(shim), ROOT, os.environ.get("PYTHONPATH", "")]))
+    clock = {"PYTHONPATH": path, "JUMP_FILE": str(shim / "jump"), "JUMP_S": str(jump_s), "TZ": "Europe/Berlin"}
+    often = {**ENDLESS, "checkpoint": {"interval_s": 0.3}}
+    run = case.start({}, often, env=clock)
+    case.want(run.reached(200), "the run began")
+    saved = len(run.all("checkpoint"))
+    (shim / "jump").touch()
+    case.want(run.reached(run.steps() + 600), f"the run went on ({run.steps()} steps)")
+    case.want(run.told("checkpoint", saved + 2), "checkpoints are saved as before")
+    first = (run.runs / "latest").resolve()
+    case.stops(run)
+    lines = run.lines()
+    case.want(not run.all("hang") and not run.all("proc_exit", expected=False), "nobody was killed for it")
+    clocks = [line["mono_ns"] for line in lines]
+    case.want(clocks == sorted(clocks), "the order of the lines is that of the monotonic clock")
+    walls = [dt.datetime.fromisoformat(line["ts"]).timestamp() for line in lines]
+    seen_s = max(abs(b - a) for a, b in itertools.pairwise(walls))
+    case.want(abs(jump_s) == 1 or seen_s > 3500, f"the jump is seen in the lines' times ({seen_s:.0f} s)")
+    names = [line["number"] for line in run.all("checkpoint")]
+    case.want(names == sorted(set(names)), "checkpoints are named by a counter")
+    case.want(loadable(run), "the newest can be loaded")
+    before = (first / "log.jsonl").read_bytes()
+    again = case.start({}, {}, env=clock, runs=run.runs)
+    case.checks(again, 0)
+    case.want((run.runs / "latest").resolve() != first, "the next run has a folder of its own")
+    case.want((first / "log.jsonl").read_bytes() == before, "the first one's log is untouched")
+    case.saw(f"by {jump_s:,} s, seen as {seen_s:,.0f}")
+
+
+BUSY = "import os\nos.nice(19)\nfor _ in range(7):\n  os.fork()\nwhile True:\n  pass\n"  # 2^7 processes
+
+
+@row("R17", "no processor time: 200 busy processes on one core", "at most one false restart an hour", ci=1)
+def _(case):
+    """256 endless loops and all of the run's processes at nice 19 on one core, for 40 s (hour: ten minutes)."""
+    run = case.start({}, ENDLESS)
+    case.want(run.reached(200), "the run began")
+    core = {min(os.sched_getaffinity(0))}
+    family = [run.pid, *{line["pid"] for line in run.all("proc_start")}]
+    for pid in family:
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - numbers, no paths
+            os.sched_setaffinity(int(thread), core)
+            os.setpriority(os.PRIO_PROCESS, int(thread), 19)
+    busy = [
+        subprocess.Popen([PYTHON, "-c", BUSY], start_new_session=True, preexec_fn=lambda: os.sched_setaffinity(0, core))
+        for _ in range(2)
+    ]
+    began, steps, cpu = time.monotonic(), run.steps(), sum(map(cpu_seconds, family))
+    try:
+        pause(case.amount(40, 600))
+    finally:
+        for each in busy:
+            os.killpg(each.pid, signal.SIGKILL)
+            each.wait()
+    starved_s = time.monotonic() - began
+    made = run.steps() - steps
+    share = (sum(map(cpu_seconds, family)) - cpu) / starved_s
+    case.want(share < 0.2, f"they had next to no processor time ({share:.1%} of a core)")
+    case.want(run.reached(run.steps() + 600), f"the run went on ({run.steps()} steps)")
+    case.stops(run, seconds=10.0)
+    false = [line["sentence"] for line in run.all("proc_exit", expected=False)]
+    case.want(not false, f"nobody was killed for it ({false[:2]})")
+    case.saw(f"{len(family)} processes had {share:.1%} of a core for {starved_s:.0f} s; {made} steps")
 
 
 @row("R18", "locale C, paths that are no UTF-8, with a line break; names of 255 bytes", "works, or exit 2")

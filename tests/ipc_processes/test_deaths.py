@@ -8,7 +8,7 @@ import leaks
 import pytest
 from conftest import house
 
-from mlxe_async.errors import ProcessDied, RunFailed
+from mlxe_async.errors import ProcessDied, ResourceError, RunFailed
 from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.ipc.restarts import RestartPolicy
 
@@ -275,5 +275,22 @@ def test_without_a_watcher_calls_fail_at_once_instead_of_waiting_for_a_restart(r
             os.kill(watched.pid, signal.SIGKILL)
             with pytest.raises(ProcessDied, match="died in 'sleep'"):
                 await busy
+
+    run(main)
+
+
+def test_what_the_kernel_kills_for_memory_is_told_so_and_at_last_the_host_lacks_it(run, monkeypatch):
+    async def main():
+        async with house() as made:
+            monkeypatch.setattr(made.nursery._oom_kills, "one_just_now", lambda: True)
+            process = await made.process(policy=RestartPolicy(limit=1, **QUICK))
+            os.kill(process.pid, signal.SIGKILL)
+            sentence, status, _expected = await process.heard.saw("exited")
+            assert status.for_memory
+            assert sentence.endswith("killed by signal 9 (SIGKILL), by the kernel for lack of memory")
+            await process.heard.saw("started", 2)
+            os.kill(process.pid, signal.SIGKILL)
+            with pytest.raises(ResourceError, match=r"for lack of memory \(tried 2 times in 60 s\)"):
+                await process.watcher
 
     run(main)

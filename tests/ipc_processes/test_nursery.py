@@ -10,9 +10,10 @@ import leaks
 import pytest
 from conftest import HERE, house
 
-from mlxe_async.errors import ProcessDied, ResourceError, RunFailed
+from mlxe_async.errors import ForkRefused, ProcessDied, ResourceError, RunFailed
 from mlxe_async.ipc import nursery_main
 from mlxe_async.ipc.nursery import ExitStatus, Nursery
+from mlxe_async.ipc.restarts import RestartPolicy
 
 
 async def died(forked):
@@ -47,6 +48,29 @@ def test_a_child_is_a_process_of_its_own_with_nothing_it_was_not_given(run):
             assert facts["fds"] == sorted([null, null, null, stack, page, page, "socket"])
             assert "asyncio" not in facts["modules"]
             assert "torch" not in facts["modules"]
+
+    run(main)
+
+
+def test_a_fork_that_the_kernel_refuses_names_the_limit_and_is_tried_again(run):
+    async def main():
+        async with house(["refuses_forks"], env={"REFUSED_FORKS": "3"}) as made:
+            with pytest.raises(ForkRefused, match=r"^mlxe-x cannot be forked: Resource temporarily .*raise the limit"):
+                await fork(made.nursery)
+            process = await made.process()
+            assert len(process.heard.all("restarting")) == 2
+            assert (await process.call("facts"))["spec"] == {"epoch": 3}
+
+    run(main)
+
+
+def test_a_host_that_keeps_refusing_forks_is_no_failure_of_the_run(run):
+    async def main():
+        async with house(["refuses_forks"], env={"REFUSED_FORKS": "9"}) as made:
+            process = await made.process(started=False, watched=False, policy=RestartPolicy(limit=2, backoff_s=0.01))
+            with pytest.raises(ResourceError, match=r"mlxe-exe-0 cannot be forked: .* \(tried 3 times in 60 s\)"):
+                await process.start()
+            assert process.heard.all("exited") == []
 
     run(main)
 
