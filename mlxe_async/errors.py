@@ -38,7 +38,7 @@ class UnsupportedPlatform(MlxeError):
 
 
 class ResourceError(MlxeError):
-    """Memory, descriptors, disk or permissions do not suffice for the plan."""
+    """Memory, descriptors, processes, disk or permissions do not suffice."""
 
     exit_code = 4
 

@@ -73,7 +73,7 @@ exit codes:
   0     finished, by whichever stop condition
   2     mistake in the settings, the task or the command; nothing was started
   3     the run failed
-  4     not enough memory, disk, descriptors or permissions
+  4     not enough memory, disk, descriptors, processes or permissions
   5     numeric failure
   75    another run holds the run folder
   129, 130, 143   stopped by SIGHUP, SIGINT (Ctrl-C), SIGTERM, with everything saved
