@@ -17,7 +17,7 @@ from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 
 HERE = str(Path(__file__).parent)
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
