@@ -118,5 +118,5 @@ class EnvironmentFault(MlxeError):
 
     @property
     def nonfinite(self) -> bool:
-        """Whether the fault is a NaN or an infinity."""
-        return "finite number" in self.detail
+        """Whether the fault is a NaN or an infinity; what an exception of the environment's own says does not count."""
+        return not self.trace and "finite number" in self.detail

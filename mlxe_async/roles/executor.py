@@ -403,7 +403,18 @@ class Executor:
             self._notify({"kind": "note", "executor": self.plan.index, "about": kind, "detail": sentence})
 
     def _forgive(self, fault: EnvironmentFault, seed: int, episode: int) -> None:
-        """Report a fault and make the environment anew, within the budget."""
+        """Report a fault and make the environment anew, within the budget; that it cannot be made is one fault more."""
+        again: EnvironmentFault | None = fault
+        while again is not None:
+            faults = self._spend(again, seed, episode)
+            if again.nonfinite and self.plan.nonfinite == "reset_env":
+                return
+            again = self._made_anew(again.env_index)
+            # The first failures are met at once, repeated ones with growing patience.
+            self._wait(min(5.0, 0.05 * 2.0 ** (faults - 1)))
+
+    def _spend(self, fault: EnvironmentFault, seed: int, episode: int) -> int:
+        """Report a fault. Returns how many count now, which is within the budget."""
         faults = self._faults.failed(fault.env_index)
         self._notify(
             {
@@ -426,12 +437,15 @@ class Executor:
                 f"executor {self.plan.index}: expected at most {self.plan.fault_limit} environment faults in "
                 f"{self.plan.fault_window_s:g} s, got {faults}; the last: {fault.detail}"
             )
-        if fault.nonfinite and self.plan.nonfinite == "reset_env":
-            return
+        return faults
+
+    def _made_anew(self, env: int) -> EnvironmentFault | None:
+        """Make an environment anew; None, or why it could not be made."""
         self._page.enter(self.plan.reset_timeout_s)
         try:
-            self.task.rebuild(fault.env_index)
+            self.task.rebuild(env)
+        except EnvironmentFault as fault:
+            return fault
         finally:
             self._page.leave()
-        # The first failures are met at once, repeated ones with growing patience.
-        self._wait(min(5.0, 0.05 * 2.0 ** (faults - 1)))
+        return None

@@ -60,6 +60,22 @@ def seconds_to_come_back(run, index=0):
     return found
 
 
+CANNOT_BE_MADE = """
+import gymnasium
+from mlxe_async.testing import chaos
+from mlxe_async.testing.whereabouts import whereabouts
+
+class CannotBeMade(chaos.ChaosEnv):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        here = whereabouts()
+        if here.role == "executor" and here.index == 0 and chaos.LIFE.makes in (2, 3):
+            raise RuntimeError("the port is taken")
+
+gymnasium.register("CannotBeMade-v0", CannotBeMade)
+"""
+
+
 @row(
     "E1",
     "step raises once",
@@ -76,6 +92,25 @@ def _(case):
         after = [p for p in run.all("phase", phase="generate", idx=0) if p["seq"] > error["seq"]]
         if case.want(after, "the executor plays on"):
             case.within(between(error, after[0]), 1.0, "plays on")
+    aborted = run.status().get("episodes_aborted")
+    case.want(aborted == 1, f"episodes_aborted 1 (is {aborted})")
+
+
+@row(
+    "E1.2",
+    "step raises once, and then the constructor does",
+    "tried again, told and counted; no process restarted",
+    ci=1,
+)
+def _(case):
+    """ValueError at the 100th step of executor 0, whose environment can then only be made at the third attempt."""
+    (modules := case.folder / "modules").mkdir()
+    (modules / "cannot_be_made.py").write_text(CANNOT_BE_MADE)
+    tables = {"run": {"python_path": [str(modules)]}, "task": {"env": "cannot_be_made:CannotBeMade-v0"}}
+    run = case.survives({"fault": "raise", "step": 100}, tables, until=told(3))
+    errors = wants_errors(case, run, 3)
+    case.want([e["phase"] for e in errors] == ["step", "make", "make"], "each is told as what it is")
+    case.want(all("the port is taken" in e["trace"] for e in errors[1:]), "with its traceback")
     aborted = run.status().get("episodes_aborted")
     case.want(aborted == 1, f"episodes_aborted 1 (is {aborted})")
 

@@ -107,7 +107,7 @@ class FakeTask:
         self.count, self.lengths = len(lengths), lengths
         self.faults, self.truncated = set(faults), truncated
         self.episode, self.steps = [-1] * self.count, [0] * self.count
-        self.seeds, self.rebuilt = [], []
+        self.seeds, self.rebuilt, self.unmade = [], [], 0
 
     def reset(self, index, seed, finished_episodes=0):
         self.episode[index] += 1
@@ -145,6 +145,8 @@ class FakeTask:
 
     def rebuild(self, index):
         self.rebuilt.append(index)
+        if len(self.rebuilt) <= self.unmade:
+            raise EnvironmentFault("the port is taken", phase="make", env_index=index, trace="a trace")
 
     def close(self):
         pass

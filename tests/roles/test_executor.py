@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakePage, FakeTask, FakeWeights
 
-from mlxe_async.errors import MlxeError
+from mlxe_async.errors import EnvironmentFault, MlxeError
 from mlxe_async.roles import row_writer
 from mlxe_async.roles.executor import Executor
 from mlxe_async.roles.executor_plan import ExecutorPlan
@@ -184,6 +184,24 @@ def test_a_fault_is_told_its_row_is_not_kept_and_the_others_go_on():
     assert report["begun"] == [1, 1]
 
 
+@pytest.mark.parametrize(("unmade", "limit"), [(2, 3), (3, 3)])
+def test_an_environment_that_cannot_be_made_anew_is_tried_again_within_the_budget(unmade, limit):
+    task = FakeTask([4], faults=[(0, 0, 2)])
+    task.unmade = unmade
+    executor, lane, said, waits = make(task, fault_limit=limit)
+    if unmade >= limit:
+        with pytest.raises(TooManyFaults, match="the port is taken"):
+            executor.generate(rollout=0)
+    else:
+        assert executor.generate(rollout=0)["rows"] == 5
+        assert lane.rows(CHUNK)["episode"].tolist() == [0, 1, 1, 1, 1]
+    told = [message for message in said if message["kind"] == "env_error"]
+    assert [message["phase"] for message in told] == ["step"] + ["make"] * unmade
+    assert [message["faults"] for message in told] == list(range(1, unmade + 2))
+    assert waits == sorted(set(waits))
+    assert executor._page.calls[-1] == "left"
+
+
 def test_too_many_faults_end_the_executor():
     task = FakeTask([9], faults=[(0, episode, 1) for episode in range(20)])
     executor, _, _, _ = make(task, fault_limit=3)
@@ -296,3 +314,9 @@ def test_where_it_stands_is_known_before_the_environment_is_called():
         ("reset", 1, 1, True, False),
         ("step", [1, 1], True),
     ]
+
+
+def test_an_exception_of_an_environment_that_speaks_of_finite_numbers_is_no_nan():
+    about = {"phase": "step", "env_index": 0}
+    assert EnvironmentFault("reward: expected a finite number, got nan", **about).nonfinite
+    assert not EnvironmentFault("raised ValueError: expected finite numbers", **about, trace="Traceback").nonfinite
