@@ -91,7 +91,7 @@ class Life:
         self.status: ExitStatus | None = None
         self.sentence = ""
         self._doing: str | None = None
-        self._waiting: dict[int, tuple[str, asyncio.Future[Any]]] = {}
+        self._waiting: dict[int, tuple[str, asyncio.Future[Any], Callable[[Any], None]]] = {}
         self._last_id = 0
         self._judge = HangJudge(WATCH_S)
         self._pulse: tuple[int, ...] = ()
@@ -105,7 +105,7 @@ class Life:
 
     # -- what is asked of it -----------------------------------------------------------------------------------------
 
-    async def ask(self, verb: str, role: str | None, args: dict[str, Any]) -> Any:
+    async def ask(self, verb: str, role: str | None, args: dict[str, Any], check: Callable[[Any], None]) -> Any:
         """Ask for one verb and wait for what it returns; see `Process.call`."""
         self._last_id += 1
         number = self._last_id
@@ -114,7 +114,7 @@ class Life:
             request["limit_s"] = self._policy.call_limit_s
         self._channel.send(request)
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._waiting[number] = (verb, future)
+        self._waiting[number] = (verb, future, check)
         try:
             return await future
         finally:
@@ -141,7 +141,7 @@ class Life:
                 self._noticed(message)
             case {"id": int(number), "result": result}:
                 self._settle(number, result, None)
-            case {"id": int(number), "error": dict(error)}:
+            case {"id": int(number), "error": {"kind": str(), "message": str(), "trace": str()} as error}:
                 self._settle(number, None, remote_error(error))
             case {"hello": {"pid": self.forked.pid, "epoch": self.epoch, "facts": dict(facts)}} if not self.ready:
                 self.ready = True
@@ -158,11 +158,12 @@ class Life:
     def _settle(self, number: int, result: Any, error: RemoteError | None) -> None:
         if not 0 < number <= self._last_id:
             raise ProtocolError(f"an answer to request {number}, which was never sent")
-        verb, future = self._waiting.get(number, ("", None))
         # Nobody waits for an answer whose caller was cancelled.
-        if future is None or future.done():
+        if number not in self._waiting or self._waiting[number][1].done():
             return
+        verb, future, check = self._waiting[number]
         if error is None:
+            check(result)
             future.set_result(result)
             return
         if error.fatal:
@@ -240,7 +241,7 @@ class Life:
 
     def disappoint(self) -> None:
         """Tell everybody who waits for an answer that none will come."""
-        for verb, future in self._waiting.values():
+        for verb, future, _ in self._waiting.values():
             if not future.done():
                 future.set_exception(
                     ProcessDied(self.sentence or f"{self.name} (pid {self.forked.pid}) died in {verb!r}")
@@ -266,4 +267,4 @@ class Life:
         return text
 
     def _owed(self) -> str | None:
-        return next((verb for verb, future in self._waiting.values() if not future.done()), None)
+        return next((verb for verb, future, _ in self._waiting.values() if not future.done()), None)

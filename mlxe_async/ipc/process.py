@@ -156,12 +156,15 @@ class Process:
                 await self._wait_before_restart(child)
                 await self._bring_up()
 
-    async def call(self, verb: str, *, role: str | None = None, **args: Any) -> Any:
+    async def call(
+        self, verb: str, *, role: str | None = None, check: Callable[[Any], None] = lambda _answer: None, **args: Any
+    ) -> Any:
         """Ask for one verb and wait for what it returns; waits for a restart that is under way.
 
         Args:
             verb: method of the role.
             role: which role; None when the process has only one.
+            check: shown what it returns; a ProtocolError raised here ends the child, as any other bad message does.
             args: plain JSON.
 
         Raises:
@@ -169,7 +172,7 @@ class Process:
             RemoteError: the verb raised.
             ProtocolError: the arguments are not plain JSON or too large.
         """
-        return await (await self._ready_life()).ask(verb, role, args)
+        return await (await self._ready_life()).ask(verb, role, args, check)
 
     def note_progress(self) -> None:
         """Forget earlier deaths: a row was committed or a version published since."""

@@ -95,7 +95,7 @@ class Crashes:
         place = self._blueprint.places(self._segments["control"], executor)
         env, step = fault.get("env"), fault.get("step", 0)
         about: dict[str, Any] = {}
-        if env is not None:
+        if env is not None and 0 <= env < len(place.action):
             known = Place(env, fault["phase"], fault["episode"], fault["seed"], step, 0, place.action[env].copy())
             about = self._about(executor, known) | {"finished_episodes": int(place.finished[env])}
         self._write(

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from mlxe_async.errors import ProtocolError
+from mlxe_async.ipc.answers import Kind, require
 from mlxe_async.ipc.listener import ProcessListener
 from mlxe_async.ipc.nursery import ExitStatus
 from mlxe_async.ipc.process import Process
 from mlxe_async.supervisor.crashes import Crashes
 from mlxe_async.supervisor.story import Story
+
+FAULT: Kind = {
+    "env": int, "phase": str, "detail": str, "episode": (int, None), "step": int, "seed": (int, None), "faults": int,
+    "trace": str,
+}  # fmt: skip
 
 
 class Listener(ProcessListener):
@@ -20,10 +27,13 @@ class Listener(ProcessListener):
         story: tells the log.
         drain: set when blocks were committed in the middle of a rollout.
         crashes: writes reports.
+        roles: what each process holds, by the process's name.
     """
 
-    def __init__(self, story: Story, drain: asyncio.Event, crashes: Crashes) -> None:
-        self._story, self._drain, self._crashes = story, drain, crashes
+    def __init__(
+        self, story: Story, drain: asyncio.Event, crashes: Crashes, roles: Mapping[str, Collection[str]]
+    ) -> None:
+        self._story, self._drain, self._crashes, self._roles = story, drain, crashes, roles
 
     def started(self, process: Process, pid: int, seconds: float) -> None:
         """The hand-shake is done."""
@@ -53,10 +63,13 @@ class Listener(ProcessListener):
             case {"notice": {"kind": "commit"}}:
                 process.note_progress()
                 self._drain.set()
-            case {"notice": {"kind": "env_error", "executor": int(index)} as fault}:
+            case {"notice": {"kind": "env_error", "executor": int(index)} as fault} if self._holds(process, index):
+                require(fault, FAULT, f"{process.name} sent an env_error")
                 self._story.env_error(index, fault)
                 self._crashes.faulted(index, fault)
-            case {"notice": {"kind": "note", "executor": int(index), "about": str(kind), "detail": str(sentence)}}:
+            case {"notice": {"kind": "note", "executor": int(index), "about": str(kind), "detail": str(sentence)}} if (
+                self._holds(process, index)
+            ):
                 self._story.noted(index, kind, sentence)
             case {"notice": {"kind": "compiled", "seconds": float() | None as seconds, "detail": str(sentence)}}:
                 self._story.compiled(seconds, sentence)
@@ -64,3 +77,7 @@ class Listener(ProcessListener):
                 self._story.warn(f"learner.device: {sentence}", "learner")
             case _:
                 raise ProtocolError(f"{process.name} sent a notice that is not known: {str(message)[:200]}")
+
+    def _holds(self, process: Process, index: int) -> bool:
+        """Whether a process may speak for an executor."""
+        return f"executor-{index}" in self._roles.get(process.name, ())

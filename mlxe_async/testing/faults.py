@@ -31,6 +31,8 @@ from typing import Any, NoReturn
 import numpy as np
 from gymnasium import spaces
 
+from mlxe_async.ipc.frames import encode
+
 MEGABYTE = 1 << 20
 # The supervisor's end reads it as a message of which only the first bytes have come.
 _HALF_A_FRAME = struct.pack("<4sIII", b"MLXF", 1, 1000, 0) + b'{"ev'
@@ -387,21 +389,66 @@ def _attacks_the_pipe(_env: Any, answer: Any) -> Any:
     return answer
 
 
-def _says_half_a_frame(env: Any, answer: Any) -> Any:
-    """Begins a message to the supervisor, and does not end it: dies, or sleeps if there is a time to sleep."""
+def _say(words: bytes) -> None:
+    """Say something to the supervisor, through every socket there is."""
     said = 0
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - see above
         # The listing's own descriptor is gone, and some socket may take no words; but one has to.
         with contextlib.suppress(OSError):
             if "socket:" in os.readlink(f"/proc/self/fd/{name}"):  # noqa: PTH115 - see above
-                said += os.write(int(name), _HALF_A_FRAME) == len(_HALF_A_FRAME)
+                said += os.write(int(name), words) == len(words)
     if not said:
-        raise RuntimeError("half a frame: expected a socket of the process to say it through, found none")
+        raise RuntimeError("expected a socket of the process to speak to the supervisor through, found none")
+
+
+def _says_half_a_frame(env: Any, answer: Any) -> Any:
+    """Begins a message to the supervisor, and does not end it: dies, or sleeps if there is a time to sleep."""
+    _say(_HALF_A_FRAME)
     if env.seconds >= 1e9:
         os._exit(9)
     time.sleep(env.seconds)
     return answer
 
+
+def _says(*messages: dict[str, Any]) -> Callable[[Any, Any], Any]:
+    """Whole frames that are no messages of an executor."""
+
+    def fault(_env: Any, answer: Any) -> Any:
+        _say(b"".join(map(encode, messages)))
+        return answer
+
+    return fault
+
+
+def _answers(result: Any) -> Callable[[Any, Any], Any]:
+    """Answers in the executor's place: one of these numbers is that of the request that is under way."""
+    return _says(*({"id": number, "result": result} for number in range(1, 50)))
+
+
+_NOTICE: dict[str, Any] = {
+    "kind": "env_error", "executor": 0, "env": 0, "phase": "step", "detail": "hot", "episode": 0, "step": 1, "seed": 1,
+    "faults": 1, "trace": "",
+}  # fmt: skip
+_ROLLOUT: dict[str, Any] = {
+    "rows": 3, "blocks": 1, "out_of_bounds": 0, "rss_mb": None, "version": 1, "cut": False, "start_ns": 0,
+    "seconds": 0.1, "lane_wait_s": 0.0, "begun": [0], "running": [False],
+    "episodes": {"env": [], "episode": [], "steps": [], "return": [], "terminated": [], "seed": []},
+}  # fmt: skip
+
+FALSE_WORDS: dict[str, Callable[[Any, Any], Any]] = {
+    "says nonsense": _says({"notice": {"kind": "nonsense"}}),
+    "says half an error": _says({"notice": {"kind": "env_error", "executor": 0}}),
+    "says an odd error": _says({"notice": _NOTICE | {"env": "0", "trace": None}}),
+    "says another's error": _says({"notice": _NOTICE | {"executor": 99}}),
+    "says hello again": _says({"hello": {"pid": 1, "epoch": 1, "facts": {}}}),
+    "answers nothing": _answers(None),
+    "answers without fields": _answers({}),
+    "answers in text": _answers(_ROLLOUT | {"rows": "3"}),
+    "answers for two": _answers(_ROLLOUT | {"begun": [0, 0]}),
+    "answers with half episodes": _answers(_ROLLOUT | {"episodes": _ROLLOUT["episodes"] | {"return": [1.0]}}),
+    "answers an odd failure": _says(*({"id": number, "error": {"kind": 3}} for number in range(1, 50))),
+}
+"""What an executor never says: each ends it, and nobody else."""
 
 PROCESS: dict[str, Callable[[Any, Any], Any]] = {
     "print": _prints,
@@ -421,6 +468,7 @@ PROCESS: dict[str, Callable[[Any, Any], Any]] = {
     "limit": _limited,
     "attack the pipe": _attacks_the_pipe,
     "half a frame": _says_half_a_frame,
+    **FALSE_WORDS,
 }
 
 FAULTS: dict[str, Callable[[Any, Any], Any]] = {**RAISED, **DEADLY, **HANGING, **ANSWERS, **ODD, **PROCESS}

@@ -27,6 +27,7 @@ from fault_runs import (
 
 from mlxe_async.ipc.lanes import lane_state
 from mlxe_async.ipc.segments import STAMP_BYTES, Segment
+from mlxe_async.testing.faults import FALSE_WORDS
 
 ENDLESS = {"stop": {"env_steps": 10_000_000}}
 MANY_DEATHS = {"supervision": {"restart_limit": 10_000, "backoff_s": 0.02}}
@@ -591,6 +592,26 @@ def _(case):
 def _(case):
     """The environment writes 256 bytes of garbage into its process's channel."""
     survives_a_pipe(case, {"fault": "attack the pipe"}, "deadbeef")
+
+
+@row(
+    "P4.2",
+    "whole messages of no known kind, without fields, with fields of another type, answers in another's place",
+    "the peer is killed and replaced, told in words; the supervisor unharmed",
+    ci=1,
+)
+def _(case):
+    """The environment says eleven such things, one in each life."""
+    run = case.start({"step": 60, "fault": list(FALSE_WORDS)}, {**ENDLESS, **MANY_DEATHS})
+    lives = len(FALSE_WORDS)
+    case.want(run.told("proc_start", lives + 1, process="mlxe-exe-0"), f"replaced each time ({run.error()[-300:]})")
+    deaths = run.all("proc_exit", process="mlxe-exe-0", expected=False)
+    mute = [line["sentence"] for line in deaths if "broke the protocol" not in line["sentence"]]
+    case.want(len(deaths) == lives and not mute, f"each is told in words ({len(deaths)}, {mute[:2]})")
+    case.want(not run.all("proc_exit", process="mlxe-exe-1", expected=False), "nobody else is ended for it")
+    case.want(run.reached(run.steps() + 200), "it goes on")
+    case.proves(run)
+    case.stops(run)
 
 
 @row("P5", "messages of a former life, twice, out of order", "dropped", ci=1)

@@ -44,7 +44,7 @@ class FakeProcess:
         (self._episode,) = self.handle.next_episodes
         self._running = False
 
-    async def call(self, verb, *, role, rollout, version, finished_episodes, attempt, unfinished, steps=0):
+    async def call(self, verb, *, role, rollout, version, finished_episodes, attempt, unfinished, check, steps=0):
         assert verb == "generate"
         self.calls.append((rollout, version, attempt))
         if self.gives_up_after is not None and len(self.calls) > self.gives_up_after:

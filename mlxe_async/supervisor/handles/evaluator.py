@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from mlxe_async.errors import ProcessDied
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
 from mlxe_async.rows import Array
+from mlxe_async.supervisor.handles.answers import is_evaluated
 from mlxe_async.supervisor.handles.crew import Crew
 from mlxe_async.supervisor.judge import SolvedJudge
 
@@ -116,7 +118,13 @@ class EvaluatorHandle:
         add = self._take_up() if self._is_due else None
         while True:
             try:
-                done = await process.call("evaluate", role="evaluator", add=add, seconds=seconds)
+                done = await process.call(
+                    "evaluate",
+                    role="evaluator",
+                    check=partial(is_evaluated, under_test=self._before),
+                    add=add,
+                    seconds=seconds,
+                )
                 break
             except ProcessDied:
                 if self._crew.ending:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.logs import events
 from mlxe_async.roles.places import Place
 from mlxe_async.rows import Array
+from mlxe_async.supervisor.handles import answers
 from mlxe_async.supervisor.handles.crew import Crew
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.recording import Ended, Rollout
@@ -203,6 +205,7 @@ class ExecutorHandle:
                 report: dict[str, Any] = await self.process.call(
                     "generate",
                     role=f"executor-{self.index}",
+                    check=partial(answers.is_rollout, envs=self.envs),
                     rollout=self._rollouts,
                     version=version,
                     finished_episodes=finished,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from mlxe_async.errors import NumericError, ProcessDied, RunFailed
+from mlxe_async.ipc.answers import require
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.remote_error import RemoteError
+from mlxe_async.supervisor.handles.answers import LEARNED, PUBLISHED
 from mlxe_async.supervisor.handles.crew import Crew
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.recording import Ended, Learned, Published
@@ -50,7 +53,9 @@ class LearnerHandle:
             return self._crew.counters.version
         while True:
             try:
-                done = await self.process.call("publish", role="learner")
+                done = await self.process.call(
+                    "publish", role="learner", check=partial(require, kind=PUBLISHED, what="published")
+                )
             except ProcessDied:
                 if self._crew.ending:
                     return self._crew.counters.version
@@ -73,7 +78,9 @@ class LearnerHandle:
             "progress": self._crew.training_result(counters.version),
         }
         try:
-            done = await self.process.call("learn", role="learner", plan=plan, **moment)
+            done = await self.process.call(
+                "learn", role="learner", check=partial(require, kind=LEARNED, what="learned"), plan=plan, **moment
+            )
         except ProcessDied:
             self._crew.recorder.note(Ended("", "the learner died"))
             return self._give_up(plan)

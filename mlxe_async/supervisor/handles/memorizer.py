@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from mlxe_async.errors import ProcessDied
+from mlxe_async.ipc.answers import require
 from mlxe_async.ipc.process import Process
+from mlxe_async.supervisor.handles.answers import INGESTED, PLAN
 from mlxe_async.supervisor.handles.crew import Crew
 from mlxe_async.supervisor.recording import Ended, Ingested, Memorized
 
@@ -94,7 +97,11 @@ class MemorizerHandle:
             self._unseen = 0
             try:
                 plan: dict[str, Any] = await self.process.call(
-                    "memorize", role="memorizer", most_updates=self._updates_per_plan, settle=self._used
+                    "memorize",
+                    role="memorizer",
+                    check=partial(require, kind=PLAN, what="plan"),
+                    most_updates=self._updates_per_plan,
+                    settle=self._used,
                 )
                 break
             except ProcessDied:
@@ -133,7 +140,9 @@ class MemorizerHandle:
     async def ingest(self) -> None:
         """Only take in, to give the lanes their room back in the middle of long rollouts."""
         try:
-            ingested = await self.process.call("ingest", role="memorizer")
+            ingested = await self.process.call(
+                "ingest", role="memorizer", check=partial(require, kind=INGESTED, what="ingested")
+            )
             self._crew.recorder.note(Ingested(tuple(ingested["positions"])))
             self._take_note(ingested)
         except ProcessDied:

@@ -1,0 +1,71 @@
+"""What the verbs of the roles must answer. A process that answers anything else is ended, and started again.
+
+What environments do in their process is not known: whatever can write to its channel could answer in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+from mlxe_async.errors import ProtocolError
+from mlxe_async.ipc.answers import Kind, require
+
+NUMBER: Kind = (float, None)
+WHOLE: Kind = (int, None)
+
+EPISODES: dict[str, Kind] = {
+    "env": [int], "episode": [int], "steps": [int], "return": [float], "terminated": [bool], "seed": [int],
+}  # fmt: skip
+ROLLOUT: Kind = {
+    "rows": int, "blocks": int, "out_of_bounds": int, "rss_mb": NUMBER, "version": int, "episodes": dict(EPISODES),
+    "begun": [int], "running": [bool], "start_ns": int, "seconds": float, "lane_wait_s": float,
+}  # fmt: skip
+INGESTED: Kind = {
+    "rows": int, "positions": [int], "corrupt": [{"lane": int, "sequence": int, "detail": str}],
+}  # fmt: skip
+PLAN: Kind = {
+    "updates": int, "rows": int, "ingested": INGESTED, "owed": int, "held": int, "mended_priorities": int,
+    "start_ns": int, "seconds": float, "ingest_seconds": float,
+}  # fmt: skip
+PUBLISHED: Kind = {"version": int, "norm": NUMBER, "start_ns": int, "seconds": float}
+LEARNED: Kind = {
+    "version": int, "norm": NUMBER, "updates": int, "rows": int, "lag_min": WHOLE, "lag_mean": NUMBER,
+    "lag_max": WHOLE, "late_rows": int, "dropped_rows": int, "metrics": dict, "rolled_back": bool,
+    "set_back": ({"best_version": int, "result": float, "iterations": int}, None),
+    "start_ns": int, "seconds": float, "publish_seconds": float,
+}  # fmt: skip
+VERDICT: Kind = {
+    "version": int, "passed": bool, "episodes": int, "steps": int, "return_min": float, "return_mean": float,
+    "seconds": float, "failed_at": WHOLE, "fault": str,
+}  # fmt: skip
+EVALUATED: Kind = {"in_flight": int, "verdicts": [VERDICT]}
+
+
+def is_rollout(answer: Any, envs: int) -> None:
+    """Refuse what `roles.executor.Executor.generate` cannot have answered, of so many environments.
+
+    Raises:
+        ProtocolError: so it is.
+    """
+    require(answer, ROLLOUT, "rollout")
+    counts = {len(answer["begun"]), len(answer["running"])}
+    if counts != {envs}:
+        raise ProtocolError(f"rollout: expected begun and running of {envs} environments, got {sorted(counts)}")
+    lengths = {name: len(answer["episodes"][name]) for name in EPISODES}
+    if len(set(lengths.values())) != 1:
+        raise ProtocolError(f"rollout: episodes: expected lists of one length, got {lengths}")
+    if min(answer["rows"], answer["blocks"], answer["out_of_bounds"], *answer["begun"]) < 0:
+        raise ProtocolError("rollout: expected counts from 0, got a negative one")
+
+
+def is_evaluated(answer: Any, under_test: Container[int]) -> None:
+    """Refuse verdicts that `roles.evaluator.Evaluator` cannot have come to, of these versions.
+
+    Raises:
+        ProtocolError: so it is.
+    """
+    require(answer, EVALUATED, "evaluation")
+    for verdict in answer["verdicts"]:
+        if verdict["version"] not in under_test:
+            raise ProtocolError(f"evaluation: a verdict on version {verdict['version']}, which is not under test")
