@@ -472,6 +472,9 @@ def _(case):
     case.want(run.reached(case.amount(3000, 12_000)), "it comes so far")
     case.proves(run, whole=False)
     case.stops(run)
+    last = run.all("ledger")[-1]
+    rows = last["kept"] + last["overwritten"]
+    case.want(rows == last["ingested"], f"kept + overwritten = ingested ({rows} of {last['ingested']})")
     case.saw(f"wrapped {run.steps() // 60} times")
 
 
