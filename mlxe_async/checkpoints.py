@@ -158,10 +158,11 @@ def load(
 
     Raises:
         NotFound: there is none of the kind.
-        RunFailed: none is fit.
+        RunFailed: none is fit, or others than the user of this process may put some there.
     """
     rejected: list[str] = []
     candidates = []
+    _check_folder(folder)
     for number in numbers(folder):
         try:
             candidates.append(_read_manifest(folder / str(number)))
@@ -188,25 +189,22 @@ def load_whole(folder: Path, on_rejected: Rejected = lambda _number, _cause: Non
         on_rejected: told the number and the cause of each that was not fit.
 
     Raises:
-        RunFailed: there is none, or none is fit; the message names those that are not.
+        RunFailed: there is none, or none is fit; the message names those that are not. Or others than the user of
+            this process may put some there.
     """
     rejected: list[str] = []
-    try:
-        if folder.exists():
-            _check_owner(folder)
-        for number in numbers(folder):
-            path = folder / str(number)
-            try:
-                body = _read_manifest(path)
-                if "files" not in body:
-                    continue
-                _check_files(path, body["files"])
-                tensors = _read_tensors(path, body)
-                return Whole(number, path, tensors, {**body["facts"], "number": number}, tuple(body["files"]))
-            except (_Unfit, OSError) as error:
-                rejected.append(_reject(number, error, on_rejected))
-    except _Unfit as error:
-        raise RunFailed(f"nothing is loaded from {folder}: {error}") from None
+    _check_folder(folder)
+    for number in numbers(folder):
+        path = folder / str(number)
+        try:
+            body = _read_manifest(path)
+            if "files" not in body:
+                continue
+            _check_files(path, body["files"])
+            tensors = _read_tensors(path, body)
+            return Whole(number, path, tensors, {**body["facts"], "number": number}, tuple(body["files"]))
+        except (_Unfit, OSError) as error:
+            rejected.append(_reject(number, error, on_rejected))
     causes = f"; not fit: {'; '.join(rejected)}" if rejected else ""
     raise RunFailed(f"there is no whole checkpoint in {folder} to go on from{causes}")
 
@@ -337,6 +335,19 @@ def _read_tensors(folder: Path, body: Mapping[str, Any]) -> dict[str, Array]:
     if {name: [array.dtype.str, list(array.shape)] for name, array in tensors.items()} != body["tensors"]:
         raise _Unfit("its tensors have other names, types or shapes than its manifest says")
     return tensors
+
+
+def _check_folder(folder: Path) -> None:
+    """See that nobody else may put a checkpoint among the others.
+
+    Raises:
+        RunFailed: somebody may.
+    """
+    try:
+        if folder.exists():
+            _check_owner(folder)
+    except _Unfit as error:
+        raise RunFailed(f"nothing is loaded from {folder}: {error}") from None
 
 
 def _check_owner(folder: Path) -> None:

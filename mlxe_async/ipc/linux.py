@@ -21,8 +21,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PIDFD_SIGNAL_PROCESS_GROUP = 4
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LACKING = (errno.EAGAIN, errno.ENOMEM)
-"What the kernel says to a fork when it makes no more processes."
+LACKING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+"What the kernel says when it makes no more processes, or opens nothing more for this one."
 
 
 def set_process_name(name: str) -> None:
@@ -229,10 +229,16 @@ def kill_tagged(tag: str) -> int:
 
 
 def refusal(error: Exception) -> str:
-    """Why the kernel would not make a process or a thread, in a sentence with what can be done."""
+    """Why the kernel would not make a process or a thread, or what belongs to one, and what can be done."""
     reason = getattr(error, "strerror", None) or error
-    if getattr(error, "errno", None) == errno.ENOMEM:
+    number = getattr(error, "errno", None)
+    if number == errno.ENOMEM:
         return f"{reason}; free some memory, or raise its limit"
+    if number == errno.EMFILE:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return f"{reason}; this process may have {most} descriptors (ulimit -n): close some, or raise the limit"
+    if number == errno.ENFILE:
+        return f"{reason}; close some files, or raise the limit of the host (fs.file-max)"
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if limit != resource.RLIM_INFINITY:
         return f"{reason}; this user may have {limit} processes and threads (ulimit -u): end some, or raise the limit"

@@ -9,6 +9,7 @@ first one who needs it again starts a fresh one, and all others wait for the sam
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
@@ -308,22 +309,25 @@ class Nursery:
     def _exec(self) -> None:
         self.generation += 1
         tag = secrets.token_hex(8)
-        ours, theirs = socket.socketpair()
-        errors = os.memfd_create("mlxe-nursery-errors", os.MFD_CLOEXEC)
-        arguments = [str(theirs.fileno()), str(os.getpid()), tag, *self._paths]
-        try:
-            process = _popen(arguments, theirs.fileno(), errors, {**ONE_THREAD, **self._env, "MLXE_NURSERY": tag})
-        except OSError as error:
-            ours.close()
-            os.close(errors)
-            sentence = "the nursery cannot be started"
-            if error.errno in linux.LACKING:
-                raise ResourceError(f"{sentence}: {linux.refusal(error)}") from error
-            raise RunFailed(f"{sentence}: {error}") from error
-        finally:
-            theirs.close()
+        sentence = "the nursery cannot be started"
+        with contextlib.ExitStack() as made:
+            try:
+                ours, theirs = socket.socketpair()
+                made.callback(ours.close)
+                with theirs:  # whose place the pidfd takes, so that what was started can be watched
+                    errors = os.memfd_create("mlxe-nursery-errors", os.MFD_CLOEXEC)
+                    made.callback(os.close, errors)
+                    arguments = [str(theirs.fileno()), str(os.getpid()), tag, *self._paths]
+                    env = {**ONE_THREAD, **self._env, "MLXE_NURSERY": tag}
+                    process = _popen(arguments, theirs.fileno(), errors, env)
+                pidfd = os.pidfd_open(process.pid)
+            except OSError as error:
+                if error.errno in linux.LACKING:
+                    raise ResourceError(f"{sentence}: {linux.refusal(error)}") from error
+                raise RunFailed(f"{sentence}: {error}") from error
+            made.pop_all()
         loop = asyncio.get_running_loop()
-        life = _Life(self.generation, process, os.pidfd_open(process.pid), tag, errors, loop.create_future())
+        life = _Life(self.generation, process, pidfd, tag, errors, loop.create_future())
         life.channel = SupervisorChannel(
             ours,
             lambda message, fds: self._answered(life, message, fds),

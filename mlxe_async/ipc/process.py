@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mlxe_async.errors import ProcessDied, ProtocolError, ResourceError, RunFailed
+from mlxe_async.errors import ForkRefused, ProcessDied, ProtocolError, ResourceError, RunFailed
+from mlxe_async.ipc import linux
 from mlxe_async.ipc.birth import cut
 from mlxe_async.ipc.frames import Message
 from mlxe_async.ipc.life import Life, ProgressPage
@@ -256,8 +257,7 @@ class Process:
         if self._page is not None:
             self._page.clear()
         began = time.monotonic()
-        ours, theirs = socket.socketpair()
-        stack_fd = os.memfd_create(f"{self.name}-stack", os.MFD_CLOEXEC)
+        ours, theirs, stack_fd = self._ends()
         try:
             forked = await self._nursery().fork(
                 self.name,
@@ -293,6 +293,25 @@ class Process:
             # Stopped while the fork was under way: whoever stopped could not know of this life.
             self._abandon(child)
         return child
+
+    def _ends(self) -> tuple[socket.socket, socket.socket, int]:
+        """Both ends of a channel and a file for stacks, and the certainty that the pidfd will find room, too.
+
+        Raises:
+            ForkRefused: this process may not open so many more.
+        """
+        with contextlib.ExitStack() as made:
+            try:
+                ours, theirs = socket.socketpair()
+                made.callback(ours.close)
+                made.callback(theirs.close)
+                stack_fd = os.memfd_create(f"{self.name}-stack", os.MFD_CLOEXEC)
+                made.callback(os.close, stack_fd)
+                os.close(os.dup(stack_fd))  # what has no room when it arrives is lost, and the nursery's answer with it
+            except OSError as error:
+                raise ForkRefused(f"{self.name} cannot be started: {linux.refusal(error)}") from error
+            made.pop_all()
+        return ours, theirs, stack_fd
 
     async def _ready_life(self) -> Life:
         while True:

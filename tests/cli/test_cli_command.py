@@ -204,6 +204,14 @@ def test_the_schema_of_the_log_holds_every_event(capsys):
     assert {"run_start", "phase", "run_end"} <= set(schema["$defs"])
 
 
+def test_files_in_the_working_folder_are_not_taken_for_modules(tmp_path):
+    for name in ("asyncio", "json", "numpy", "pydantic", "signal", "tomllib", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(9)\n")
+    arguments = [sys.executable, "-m", "mlxe_async", "schema"]
+    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_reader_that_has_enough_is_no_error(tmp_path):
     arguments = [sys.executable, "-m", "mlxe_async", "schema", "--events"]
     with subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -1,7 +1,9 @@
 """The nursery: what a forked child looks like, and what the nursery keeps and gives back."""
 
 import asyncio
+import contextlib
 import os
+import resource
 import signal
 import socket
 import sys
@@ -71,6 +73,49 @@ def test_a_host_that_keeps_refusing_forks_is_no_failure_of_the_run(run):
             with pytest.raises(ResourceError, match=r"mlxe-exe-0 cannot be forked: .* \(tried 3 times in 60 s\)"):
                 await process.start()
             assert process.heard.all("exited") == []
+
+    run(main)
+
+
+@contextlib.contextmanager
+def room_for(count):
+    """This process can open no more than `count` further files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    filler = [os.dup(0)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (filler[0] + 64, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                filler.append(os.dup(0))
+        for _ in range(count):
+            os.close(filler.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in filler:
+            os.close(fd)
+
+
+def test_without_room_for_descriptors_nothing_is_half_started_and_the_limit_is_named(run):
+    refused = r"{} cannot be started: Too many open files; this process may have \d+ descriptors \(ulimit -n\)"
+
+    async def main():
+        async with house() as made:
+            first = await made.process(name="mlxe-exe-1")
+            for count in range(4):
+                process = await made.process(started=False, watched=False, policy=RestartPolicy(limit=0))
+                with room_for(count), pytest.raises(ResourceError, match=refused.format("mlxe-exe-0")):
+                    await process.start()
+            process = await made.process(started=False, watched=False, policy=RestartPolicy(limit=0))
+            with room_for(4):
+                await process.start()
+            assert first.alive
+            assert made.nursery.generation == 1
+        for count in range(6):
+            nursery = Nursery()
+            with room_for(count), pytest.raises(ResourceError, match=refused.format("the nursery")):
+                await nursery.start()
+            await nursery.stop()
 
     run(main)
 

@@ -208,9 +208,12 @@ def test_what_others_forged_is_refused_and_never_run(tmp_path, monkeypatch, name
 
 def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
     save(tmp_path, 1)
-    (tmp_path / "1").chmod(0o777)
-    with pytest.raises(RunFailed, match="only its owner"):
-        checkpoints.load(tmp_path)
+    for path in (tmp_path / "1", tmp_path):
+        path.chmod(0o777)
+        with pytest.raises(RunFailed, match="only its owner"):
+            checkpoints.load(tmp_path)
+        path.chmod(0o700)
+    assert checkpoints.load(tmp_path)[1]["number"] == 1
 
 
 def test_links_are_not_followed(tmp_path):
