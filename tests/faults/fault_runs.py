@@ -203,7 +203,17 @@ class FaultRun(Command):
     """The command, with what a test may want to do to the process that it becomes."""
 
     def __init__(
-        self, folder, tables, *arguments, env=None, prefix=(), program=None, wants_own_group=True, runs=None, **popen
+        self,
+        folder,
+        tables,
+        *arguments,
+        env=None,
+        prefix=(),
+        program=None,
+        safe_path=True,
+        wants_own_group=True,
+        runs=None,
+        **popen,
     ):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -224,7 +234,7 @@ class FaultRun(Command):
         self._read, self._lines = 0, []
         self.began = time.monotonic()
         self.process = subprocess.Popen(
-            [*prefix, PYTHON, "-P", *program, *arguments],
+            [*prefix, PYTHON, *(["-P"] if safe_path else []), *program, *arguments],
             env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(self.temporary), **(env or {})},
             start_new_session=wants_own_group,
             cwd=folder,
