@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
+import pickle
 import random
 import signal
 import struct
 import subprocess
 import time
+import zipfile
+from pathlib import Path
 
 from fault_runs import PYTHON, ROOT, SLOW_START_S, row
+from settings_keys import known_keys
 
+from mlxe_async import checkpoints
 from mlxe_async.errors import MlxeError
 from mlxe_async.run_folder import load_checkpoint
 
@@ -58,7 +65,7 @@ def _(case):
 
 @row("C2", "unknown keys and tables", 'exit 2 with "did you mean"', ci=1)
 def _(case):
-    """A letter left out, added and changed, in one key of each table."""
+    """One letter wrong in a key of six tables, by the command; then every typo of every key, through the loader."""
     for table, key in (
         ("run", "seed"),
         ("stop", "episodes"),
@@ -67,17 +74,14 @@ def _(case):
         ("memory", "chunk_rows"),
         ("supervision", "restart_limit"),
     ):
-        for wrong in (key[:-1], key + "x", "x" + key[1:]):
-            refused(case, {table: {wrong: 1}}, "did you mean")
-    refused(case, {"scheduel": {"executors": 2}}, "did you mean")
-
-
-WRONG_TYPES = [True, 1.5, "text", [1], {"a": 1}]
+        refused(case, {table: {key[:-1]: 1}}, f'did you mean "{key}"')
+    refused(case, {"scheduel": {"executors": 2}}, 'did you mean "schedule"')
+    in_the_loader(case, "typos", at_least=10_000)
 
 
 @row("C3", "values of another type", "exit 2 with key, got and expected; all mistakes in one go", ci=1)
 def _(case):
-    """Five wrong types at once, then one by one through the loader for every whole-number key."""
+    """Four wrong types at once, by the command; then every key by a value of each other type, through the loader."""
     many = {
         "schedule": {"executors": True},
         "run": {"seed": 1.5},
@@ -89,74 +93,36 @@ def _(case):
         all(word in run.error() for word in ("run.seed", "memory.chunk_rows", "stop.episodes")),
         f"all of them are told ({run.error()[-400:]})",
     )
-    judged = in_the_loader(case, types=True)
-    case.saw(f"{judged} wrong values refused")
+    in_the_loader(case, "types", at_least=500)
 
 
 @row("C4", "values out of range, NaN, infinities", "exit 2 with the range", ci=1)
 def _(case):
-    """Every numeric key by ten bad values, through the loader; three through the command."""
+    """Every numeric key by what lies outside its range, through the loader; three by the command."""
     for tables in (
         {"schedule": {"executors": 0}},
         {"schedule": {"executors": 2**63}},
         {"algorithm": {"discount": 1.1}},
     ):
         refused(case, tables, "expected", seconds=SLOW_START_S if "algorithm" in tables else 1.0)
-    judged = in_the_loader(case, types=False)
-    case.saw(f"{judged} bad values refused")
+    in_the_loader(case, "ranges", at_least=500)
 
 
-def in_the_loader(case, *, types):
-    """Hold every numeric key of the schema's tables against bad values; how many were refused as they should be."""
-    script = f"""
-import json, math, sys
-from mlxe_async.errors import SettingsError
-from mlxe_async.settings import load_settings, settings_schema
-schema = settings_schema()
-defs = schema.get("$defs", {{}})
-def resolve(node):
-    while "$ref" in node: node = defs[node["$ref"].rsplit("/", 1)[1]]
-    return node
-judged, wrong = 0, []
-bad = [True, 1.5, "text", [1], {{"a": 1}}] if {types} else [-1, 2**63, 10**30, math.nan, math.inf, -math.inf, -(2**31)]
-for table, node in schema["properties"].items():
-    for choice in [resolve(node), *map(resolve, node.get("oneOf", node.get("anyOf", [])))]:
-        for key, kind in choice.get("properties", {{}}).items():
-            kinds = [kind, *kind.get("anyOf", [])]
-            numeric = [k["type"] for k in kinds if k.get("type") in ("integer", "number")]
-            if not numeric: continue
-            for value in bad:
-                if {types} and isinstance(value, float) and "number" in numeric: continue
-                if {not types} and value in (-1, -(2**31), 2**63, 10**30) and "number" in numeric: continue
-                tables = {{"task": {{"env": "CartPole-v1"}}}}
-                tables.setdefault(table, {{}})[key] = value
-                if "kind" in choice.get("properties", {{}}):
-                    const = choice["properties"]["kind"].get("const")
-                    if const: tables[table]["kind"] = const
-                judged += 1
-                try:
-                    load_settings(tables)
-                    wrong.append((table, key, repr(value)))
-                except SettingsError:
-                    pass
-                except Exception as error:
-                    wrong.append((table, key, repr(value), repr(error)))
-print(json.dumps([judged, wrong[:5]]))
-"""
+def in_the_loader(case, mistakes, *, at_least):
+    """Hold every key against such mistakes, in a process of its own."""
     done = subprocess.run(
-        [PYTHON, "-P", "-c", script],
+        [PYTHON, "-P", str(Path(__file__).with_name("bad_values.py")), mistakes],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "PYTHONPATH": ROOT},
-        timeout=120,
+        timeout=300,
     )
-    if not case.want(done.returncode == 0, f"the loader can be asked ({done.stderr[-300:]})"):
-        return 0
-    judged, wrong = json.loads(done.stdout)
-    case.want(not wrong, f"every one is refused ({wrong})")
-    case.want(judged >= 50, f"there are many ({judged})")
-    return judged
+    if case.want(done.returncode == 0, f"the loader can be asked ({done.stderr[-300:]})"):
+        judged, wrong = json.loads(done.stdout)
+        case.want(not wrong, f"every one is refused in these words ({len(wrong)} are not: {wrong[:5]})")
+        case.want(judged >= at_least, f"there are many ({judged})")
+        case.saw(f"{judged} {mistakes} refused")
 
 
 @row("C5", "files made to exhaust", "exit 2 within 1 s and 100 MB", ci=1)
@@ -252,50 +218,134 @@ def loaded(folder):
         return str(error)
 
 
+SPOILT = ("cut off", "a bit flipped", "empty", "from the one before", "swapped with its neighbour")
+
+
+def spoil(newest, before, way, chance, names=("manifest.json", "tensors.safetensors")):
+    """Spoil a file of one checkpoint in this way; what to call to mend it, and the file's name."""
+    name = chance.choice(names)
+    other = chance.choice([another for another in names if another != name])
+    good = {name: (newest / name).read_bytes(), other: (newest / other).read_bytes()}
+    at, bit = chance.randrange(len(good[name])), 1 << chance.randrange(8)
+    spoilt = {
+        "cut off": good[name][:at],
+        "a bit flipped": good[name][:at] + bytes([good[name][at] ^ bit]) + good[name][at + 1 :],
+        "empty": b"",
+        "from the one before": (before / name).read_bytes(),
+        "swapped with its neighbour": good[other],
+    }[way]
+    (newest / name).write_bytes(spoilt if spoilt != good[name] else spoilt + b"x")
+    if way == "swapped with its neighbour":
+        (newest / other).write_bytes(good[name])
+    return (lambda: [(newest / name).write_bytes(data) for name, data in good.items()]), name
+
+
 @row("K1", "checkpoints cut off, with flipped bits, empty, swapped", "detected; the newest fit one is taken", ci=1)
 def _(case):
-    """The newest of three is spoilt in many ways, each in a copy, and loaded."""
+    """The newest is spoilt in many ways and loaded; in each way once, the command is asked to resume from it."""
     folder = with_checkpoints(case)
+    stopped = case.runs[-1]
     chance = random.Random(case.seed)  # noqa: S311 - chooses bits
-    versions = {
-        path.name: json.loads((path / "manifest.json").read_text())["body"]["facts"]["version"]
-        for path in newest_first(folder)
-    }
     newest, before = newest_first(folder)[:2]
-    expected = versions[before.name]
     ways = case.amount(60, 1000)
     for number in range(ways):
-        file = newest / chance.choice(["manifest.json", "tensors.safetensors"])
-        good = file.read_bytes()
-        if number % 3 == 0:
-            spoilt = good[: chance.randrange(len(good))]
-        elif number % 3 == 1:
-            at = chance.randrange(len(good))
-            spoilt = good[:at] + bytes([good[at] ^ (1 << chance.randrange(8))]) + good[at + 1 :]
-        else:
-            spoilt = (before / file.name).read_bytes() if number % 2 else b""
-        file.write_bytes(spoilt)
+        way = SPOILT[number % 2] if number % 10 else SPOILT[2 + number // 10 % 3]
+        mend, name = spoil(newest, before, way, chance)
         got = loaded(folder)
-        case.want(got == expected or spoilt == good, f"way {number} ({file.name}): version {expected} ({got})")
-        file.write_bytes(good)
-    case.want(loaded(folder) == versions[newest.name], "unspoilt, the newest is taken")
-    case.saw(f"{ways} spoilt checkpoints detected")
+        case.want(got == loaded_version(before), f"{way} ({name}): version {loaded_version(before)} ({got})")
+        mend()
+    case.want(loaded(folder) == loaded_version(newest), "unspoilt, the newest is taken")
+    for way in SPOILT:
+        newest, before = newest_first(folder)[:2]
+        names = sorted(path.name for path in newest.iterdir() if (before / path.name).exists())
+        _, name = spoil(newest, before, way, chance, names)
+        told = len(stopped.all("checkpoint_rejected"))
+        again = case.resumed(stopped, "--set", f"stop.env_steps={stopped.steps() + 1000}")
+        case.want(again.ended() == 0, f"{way} ({name}): resumed ({again.ended()}: {again.error()[-300:]})")
+        rejected = [line for line in stopped.all("checkpoint_rejected")[told:] if line["number"] == int(newest.name)]
+        case.want(rejected and rejected[0]["cause"], f"{way} ({name}): checkpoint_rejected says why ({rejected})")
+    case.nothing_left(stopped)
+    case.saw(f"{ways} spoilt checkpoints detected, {len(SPOILT)} runs resumed from the one before")
 
 
 @row("K2", "no checkpoint is fit", "exit 3, they are named; never a silent fresh start", ci=1)
 def _(case):
-    """All are emptied; then eval."""
+    """All are emptied; then eval and --resume."""
     folder = with_checkpoints(case)
+    stopped = case.runs[-1]
     for path in newest_first(folder):
         (path / "tensors.safetensors").write_bytes(b"")
-    run = case.start_raw(None, program=["-m", "mlxe_async", "eval", str(folder)])
-    got = run.ended()
-    case.want(got == 3, f"exit 3 ({got}: {run.error()[-300:]})")
-    case.want("Traceback" not in run.error() and newest_first(folder)[0].name in run.error(), "they are named")
+    names, steps = [path.name for path in newest_first(folder)], stopped.steps()
+    for run in (case.start_raw(None, program=["-m", "mlxe_async", "eval", str(folder)]), case.resumed(stopped)):
+        got = run.ended()
+        case.want(got == 3, f"exit 3 ({got}: {run.error()[-300:]})")
+        case.want("Traceback" not in run.error(), f"no traceback ({run.error()[-300:]})")
+        case.want(all(f"{name} (" in run.error() for name in names), f"all are named ({names}: {run.error()[-400:]})")
+    case.want(stopped.steps() == steps, "no step was taken afresh")
+    case.nothing_left(stopped)
 
 
-def bomb(marker):
-    return b"cposix\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR."
+class Bomb:
+    """Whoever unpickles it makes the marker."""
+
+    def __init__(self, marker):
+        self.marker = str(marker)
+
+    def __reduce__(self):
+        return os.mkdir, (self.marker,)
+
+
+def crafted_tensors(marker):
+    """What may stand in the place of tensors, by name."""
+
+    def headed(header, length=None, data=bytes(4)):
+        text = header if isinstance(header, bytes) else json.dumps(header).encode()
+        return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+    def one(dtype="F32", shape=(1,), offsets=(0, 4), **more):
+        return headed({"a": {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets), **more}})
+
+    zipped = io.BytesIO()
+    with zipfile.ZipFile(zipped, "w") as archive:  # as torch.save writes it
+        archive.writestr("archive/data.pkl", pickle.dumps(Bomb(marker)))
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    text = json.dumps(entry).encode()
+    return {
+        **{f"pickle {protocol}": pickle.dumps(Bomb(marker), protocol) for protocol in range(6)},
+        "zip with a pickle": zipped.getvalue(),
+        "2^60 entries": one(shape=(2**60,)),
+        "2^32 by 2^32": one(shape=(2**32, 2**32)),
+        "2^64 entries": one(shape=(2**64,)),
+        "a shape below zero": one(shape=(-1,)),
+        "a shape of fractions": one(shape=(1.5,)),
+        "a thousand dimensions": one(shape=(1,) * 1000),
+        "an unknown type": one(dtype="PICKLE"),
+        "more than there is": one(offsets=(0, 2**40)),
+        "backwards": one(offsets=(4, 0)),
+        "below zero": one(offsets=(-4, 0)),
+        "fewer bytes than entries": one(shape=(2,)),
+        "overlapping": headed({"a": entry, "b": entry}),
+        "a hole": headed({"a": {**entry, "data_offsets": [4, 8]}}, data=bytes(8)),
+        "bytes of nobody": headed({"a": entry}, data=bytes(64)),
+        "the same name twice": headed(b'{"a":' + text + b',"a":' + text + b"}"),
+        "a list": headed([entry]),
+        "no JSON": headed(b"\x80\x04" * 20),
+        "no UTF-8": headed(b'{"\xff\xfe": 1}'),
+        "50,000 levels": headed(b'{"a":' * 50_000),
+        "a header of 100 MB": struct.pack("<Q", 10**8) + b" " * 100,
+        "a header that is all": headed({"a": entry}, length=2**20),
+        "a header of 2^63": struct.pack("<Q", 2**63) + bytes(8),
+        "a header of -1": struct.pack("<q", -1) + bytes(8),
+        "half a length": bytes(3),
+    }
+
+
+def peak_mb():
+    """The highest memory of this process since it was last asked."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak
 
 
 @row(
@@ -305,43 +355,35 @@ def bomb(marker):
     ci=1,
 )
 def _(case):
-    """Each in the newest checkpoint, its manifest made to fit by size and hash where that can be."""
-    import hashlib
-
+    """Thirty crafted files in the newest checkpoint, with its manifest as it was and made to fit by size and hash."""
     folder = with_checkpoints(case)
     marker = case.folder / "it-ran"
-    newest = newest_first(folder)[0]
+    newest, before = newest_first(folder)[:2]
     file, manifest = newest / "tensors.safetensors", newest / "manifest.json"
-    expected = {path.name: loaded_version(path) for path in newest_first(folder)}[newest_first(folder)[1].name]
-    head = lambda header: struct.pack("<Q", len(header)) + header  # noqa: E731
-    huge = json.dumps({"a": {"dtype": "F32", "shape": [2**60], "data_offsets": [0, 4]}}).encode()
-    overlapping = json.dumps(
-        {
-            "a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
-            "b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
-        }
-    ).encode()
-    crafted = {
-        "pickle": bomb(marker),
-        "2^60": head(huge) + bytes(4),
-        "overlapping": head(overlapping) + bytes(4),
-        "header": struct.pack("<Q", 10**8) + b" " * 100,
-        "negative": struct.pack("<q", -1) + bytes(8),
-    }
-    good = manifest.read_text()
+    good, crafted = manifest.read_text(), crafted_tensors(marker)
+    case.want(loaded(folder) == loaded_version(newest), "untouched, it is taken")
+    peak_mb()
+    held = peak_mb()
     for name, data in crafted.items():
         file.write_bytes(data)
         for fits in (False, True):
-            body = json.loads(good)
+            whole = json.loads(good)
             if fits:
-                body["body"]["bytes"], body["body"]["sha256"] = len(data), hashlib.sha256(data).hexdigest()
-                body["sha256"] = hashlib.sha256(json.dumps(body["body"], sort_keys=True).encode()).hexdigest()
-            manifest.write_text(json.dumps(body))
-            began = time.monotonic()
-            got = loaded(folder)
-            case.want(got == expected, f"{name}: refused, the one before is taken ({got})")
+                body = whole["body"]
+                body["bytes"], body["sha256"] = len(data), hashlib.sha256(data).hexdigest()
+                text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+                whole["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+            manifest.write_text(json.dumps(whole))
+            rejected, began = [], time.monotonic()
+            facts = checkpoints.load(folder / "checkpoints", on_rejected=lambda *why: rejected.append(why))[1]  # noqa: B023 - called at once
             case.within(time.monotonic() - began, 1.0, f"{name}: refused")
+            case.want(facts["version"] == loaded_version(before), f"{name}: the one before is taken ({facts})")
+            (why,) = [why for number, why in rejected if number == int(newest.name)]
+            by_sums = why.startswith("its tensors are ") or why.endswith("their checksum")
+            case.want(by_sums is not fits, f"{name}: refused for itself where its sums fit ({fits}: {why})")
+    case.want(peak_mb() <= held + 50, "at most 50 MB more were held")
     case.want(not marker.exists(), "nothing ran")
+    case.saw(f"{len(crafted)} files, each with sums that fit and with sums that do not")
 
 
 def loaded_version(path):
@@ -372,10 +414,9 @@ def stopped_run(case, tables=None, steps=400):
 @row("K5", "resume with changed settings", "cosmetic, allowed, forbidden: a table; the difference is printed", ci=1)
 def _(case):
     """Every key has its class; then cosmetic and allowed changes, and forbidden ones."""
-    from mlxe_async.settings import settings_schema
     from mlxe_async.settings.resuming import CLASSES
 
-    named = schema_keys(settings_schema())
+    named = {(key.table, key.name) for key in known_keys()}
     case.want(named - {("algorithm", "name")} <= set(CLASSES), f"every key has a class ({named - set(CLASSES)})")
     run = stopped_run(case)
     forbidden = ("run.seed=77", "schedule.envs_per_executor=2", 'schedule.sync="rollout"')
@@ -395,23 +436,6 @@ def _(case):
         case.want(not any("status_interval" in line for line in told["changed"]), "what is cosmetic is not")
     case.want(again.all("run_resume"), "allowed: it goes on")
     case.saw(f"{len(CLASSES)} keys have a class")
-
-
-def schema_keys(schema):
-    """(table, key) of everything that a settings file may say, but for the free tables."""
-    defs = schema.get("$defs", {})
-
-    def resolved(node):
-        while "$ref" in node:
-            node = defs[node["$ref"].rsplit("/", 1)[1]]
-        return node
-
-    found = set()
-    for table, node in schema["properties"].items():
-        for choice in [resolved(node), *map(resolved, node.get("oneOf", node.get("anyOf", [])))]:
-            if table != "algorithm":
-                found |= {(table, key) for key in choice.get("properties", {})}
-    return found
 
 
 @row("K6", "resume twice at once, or while the first lives", "as R1", ci=1)

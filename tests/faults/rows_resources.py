@@ -7,6 +7,7 @@ import datetime as dt
 import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -217,20 +218,29 @@ def _(case):
         refused(case, case.start({}, {"run": {"dir": place}}), 4, "run folder")
 
 
-@row("R10", "the run folder is removed while it runs", "told loudly; no crash; exit 4 at the end", ci=1)
+@row("R10", "the run folder is removed or renamed while it runs", "told loudly; no crash; exit 4 at the end", ci=1)
 def _(case):
-    """The whole folder, with checkpoints every 0.3 s."""
-    run = case.start({}, {"stop": {"env_steps": 4000}, "checkpoint": {"interval_s": 0.3}})
-    run.reached(100)
-    folder = (run.runs / "latest").resolve()
-    case.want(folder.exists(), "there was one")
-    subprocess.run(["rm", "-rf", str(folder)], check=False)  # noqa: S607 - found by PATH
-    got = run.ended()
-    case.want(got == 4, f"exit code 4 ({got})")
-    case.want("Traceback" not in run.error(), f"no traceback ({run.error()[-300:]})")
-    case.want("cannot be" in run.error(), "the loss is told on stderr")
-    left = leaks.processes_after(3.0)
-    case.want(not left, f"no process is left ({left})")
+    """The whole folder of one run, and that of another renamed, with checkpoints every 0.3 s."""
+    for way in ("removed", "renamed"):
+        run = case.start({}, {"stop": {"env_steps": 4000}, "checkpoint": {"interval_s": 0.3}})
+        run.reached(100)
+        folder = (run.runs / "latest").resolve()
+        case.want(folder.exists(), "there was one")
+        if way == "removed":
+            while folder.exists():  # it goes on writing there meanwhile
+                shutil.rmtree(folder, ignore_errors=True)
+        else:
+            folder.rename(folder.with_name("elsewhere"))
+        got = run.ended()
+        case.want(got == 4, f"{way}: exit code 4 ({got})")
+        case.want("Traceback" not in run.error(), f"{way}: no traceback ({run.error()[-300:]})")
+        case.want("cannot be" in run.error(), f"{way}: the loss is told on stderr")
+        if way == "renamed":
+            told = [json.loads(line)["event"] for line in (folder.with_name("elsewhere") / "log.jsonl").open()]
+            case.want("checkpoint_rejected" in told, "renamed: so it is in the log, which is written on")
+            case.want(told[-1] == "run_end", f"renamed: to the end ({told[-3:]})")
+        left = leaks.processes_after(3.0)
+        case.want(not left, f"{way}: no process is left ({left})")
 
 
 @row(
@@ -241,27 +251,22 @@ def _(case):
     ci=1,
 )
 def _(case):
-    """The sixth fsync of each thread fails: that of a checkpoint."""
-    trace = [
-        "strace",
-        "-f",
-        "-qq",
-        "-o",
-        "/dev/null",
-        "--seccomp-bpf",
-        "-e",
-        "trace=fsync",
-        "-e",
-        "inject=fsync:error=EIO:when=6",
-    ]
-    run = case.start({}, {"checkpoint": {"interval_s": 0.3}}, prefix=trace)
-    got = run.ended()
-    case.want(got in (0, 4), f"exit 0, or 4 with a sentence ({got}: {run.error()[-300:]})")
-    case.want("Traceback" not in run.error(), "no traceback")
-    if got == 0:
-        case.want(run.all("checkpoint_rejected"), "the failure is told")
-        case.want(run.all("checkpoint"), "checkpoints are saved")
-        case.want(loadable(run), "the newest can be loaded")
+    """The n-th fsync of each thread fails, for n up to 10: those of run folder, settings and checkpoints."""
+    for number in case.amount((1, 6), range(1, 11)):
+        fails = ["-e", "trace=fsync", "-e", f"inject=fsync:error=EIO:when={number}"]
+        trace = ["strace", "-f", "-qq", "-o", "/dev/null", "--seccomp-bpf", *fails]
+        run = case.start({}, {"checkpoint": {"interval_s": 0.3}}, prefix=trace)
+        got, error = run.ended(), run.error()
+        case.want(got in (0, 4), f"{number}: exit 0, or 4 with a sentence ({got}: {error[-300:]})")
+        case.want("Traceback" not in error, f"{number}: no traceback ({error[-300:]})")
+        if got == 4:
+            case.want("Input/output error" in error.splitlines()[-1], f"{number}: the cause is told ({error[-300:]})")
+        else:
+            told = run.all("checkpoint_rejected") or "Input/output error" in error
+            case.want(told, f"{number}: the failure is told ({error[-300:]})")
+            case.want(run.all("checkpoint") and loadable(run), f"{number}: checkpoints are saved and can be loaded")
+        case.saw(f"{number}: exit {got}")
+        case.nothing_left(run)
 
 
 @row(

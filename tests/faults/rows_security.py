@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 import leaks
-from fault_runs import ROOT, out_of_reach, pause, row
+from fault_runs import ROOT, kill, out_of_reach, pause, row
 from rows_files import refused
 from rows_learning import segment_of
 
@@ -102,16 +102,16 @@ def _(case):
 
 @row("T5", "links planted where we write", "never followed; folders 0700, files 0600 whatever the umask", ci=1)
 def _(case):
-    """A link at runs/latest to a folder of somebody else, links at the log and the status of a living run; umask 0."""
+    """Links at runs/latest, at log, status and crash of a living run, and where its next checkpoints go; umask 0."""
     target = case.folder / "target"
     target.mkdir()
     (target / "log.jsonl").write_text("mine\n")
     runs = case.folder / "planted"
     runs.mkdir()
     (runs / "latest").symlink_to(target)
-    run = case.start({}, ENDLESS, runs=runs, prefix=["sh", "-c", 'umask 0; exec "$@"', "sh"])
-    case.want(run.reached(100), "it runs")
-    case.want((target / "log.jsonl").read_text() == "mine\n", "what the link led to is untouched")
+    umask = ["sh", "-c", 'umask 0; exec "$@"', "sh"]
+    run = case.start({}, {**ENDLESS, "checkpoint": {"interval_s": 1.0}}, runs=runs, prefix=umask)
+    case.want(run.reached(100) and run.told("checkpoint"), "it runs")
     folder = (runs / "latest").resolve()
     victim = case.folder / "victim"
     victim.write_text("mine")
@@ -120,8 +120,23 @@ def _(case):
         (folder / name).symlink_to(victim)
     (folder / "log.jsonl").rename(folder / "old")
     (folder / "log.jsonl").symlink_to(victim)
+    (folder / "status.json").unlink()
+    (folder / "status.json").symlink_to(victim)
+    saved = max(int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
+    planted = [folder / "checkpoints" / f".staged-{number}" for number in range(saved + 1, saved + 4)]
+    for link in planted:
+        link.symlink_to(target)
+    crash = folder / "crash"
+    if crash.exists():
+        crash.rename(folder / "old-crash")
+    crash.symlink_to(target)
+    kill(run.living("mlxe-exe-0"))
     pause(6.5)
-    case.want(victim.read_text() == "mine", "links planted beside status and log are not followed")
+    case.want(victim.read_text() == "mine", "links planted at log and status are not followed")
+    found = {path.name: path.read_text() for path in target.iterdir()}
+    case.want(found == {"log.jsonl": "mine\n"}, f"nor those at latest, crash and checkpoints ({list(found)})")
+    newest = max(int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
+    case.want(newest > saved, f"checkpoints are saved all the same ({saved}, {newest})")
     loose = [str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_symlink() and p.stat().st_mode & 0o077]
     case.want(not loose, f"nothing is readable for others ({loose})")
     run.signal(signal.SIGTERM)

@@ -20,10 +20,15 @@ from pathlib import Path
 
 import pytest
 
-from mlxe_async.algorithms.a3c import A3CSettings
-from mlxe_async.settings import settings_schema
+TESTS = Path(__file__).parents[1]
+if str(TESTS) not in sys.path:
+    sys.path.insert(0, str(TESTS))
 
-ROOT = str(Path(__file__).parents[2])
+from settings_keys import kinds_of, known_keys  # noqa: E402 - found by the line above
+
+from mlxe_async.algorithms.a3c import A3CSettings  # noqa: E402 - see above
+
+ROOT = str(TESTS.parent)
 FILES = 500
 MOST_MB = 100
 # CPU: two processes work side by side to judge an algorithm, for at most 3 s.
@@ -65,27 +70,6 @@ def text_of(tables):
     )
 
 
-def keys():
-    """(table, key, its schema, what else must be said for it to be known) of all keys but those of an algorithm."""
-    schema = settings_schema()
-    defs = schema.get("$defs", {})
-
-    def resolved(node):
-        while "$ref" in node:
-            node = defs[node["$ref"].rsplit("/", 1)[1]]
-        return node
-
-    found = {}
-    for table, node in schema["properties"].items():
-        choices = [resolved(node), *map(resolved, node.get("oneOf", node.get("anyOf", [])))]
-        for choice in choices if table != "algorithm" else ():
-            properties = choice.get("properties", {})
-            kind = properties.get("kind", {}).get("const")
-            for key, about in properties.items():
-                found.setdefault((table, key), (about, {"kind": kind} if kind and key != "kind" else {}))
-    return [(table, key, about, more) for (table, key), (about, more) in found.items()]
-
-
 def mistyped(word, chance):
     """A letter left out, doubled, exchanged or swapped with its neighbour."""
     at = chance.randrange(len(word))
@@ -101,7 +85,7 @@ def mistyped(word, chance):
 
 def files(chance):
     """(kind, bytes of the file) without end in each kind's own order."""
-    known = keys()
+    known = known_keys()
     names = {(table, key) for table, key, _, _ in known}
     tables = {table for table, _ in names} | {"algorithm"}
     own = list(A3CSettings.model_fields)
@@ -118,9 +102,6 @@ def files(chance):
             if wrong and (table, wrong) not in names:
                 yield text_of({table: {**more, wrong: 1}})
 
-    def types(about):
-        return {kind.get("type") for kind in (about, *about.get("anyOf", []))} - {None, "null"}
-
     def wrong_types():
         bad = {
             "integer": [True, 1.5, "text", [1], {"a": 1}, Raw("1979-05-27"), Raw("nan")],
@@ -132,7 +113,7 @@ def files(chance):
         }
         while True:
             table, key, about, more = chance.choice(known)
-            kinds = types(about)
+            kinds = kinds_of(about)
             if len(kinds) == 1 and key != "kind":
                 yield text_of({table: {**more, key: chance.choice(bad[kinds.pop()])}})
 
@@ -141,9 +122,9 @@ def files(chance):
         floats = [Raw(word) for word in ("nan", "inf", "-inf", "-1e301", "1e308")]
         while True:
             table, key, about, more = chance.choice(known)
-            if "integer" in types(about):
+            if "integer" in kinds_of(about):
                 yield text_of({table: {**more, key: chance.choice(numbers)}})
-            elif "number" in types(about):
+            elif "number" in kinds_of(about):
                 yield text_of({table: {**more, key: chance.choice(floats)}})
 
     def algorithm():
