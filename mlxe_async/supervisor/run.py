@@ -310,11 +310,21 @@ class Supervisor:
 
     # -- shut down ----------------------------------------------------------------------------------------------------
 
+    def _last_weights(self) -> tuple[int, Array] | None:
+        """Version and weights (P,) to end with, if there are any; where they are damaged the run still has its end."""
+        if self._opened is None or not self._segments:
+            return None
+        try:
+            return self._published()
+        except MlxeError as error:
+            self._opened.story.warn(f"the last weights cannot be saved: {error}")
+            return None
+
     async def _shut_down(self, failure: BaseException | None) -> Result | None:
         self._disk.shutdown()
         self._measures.look_at_cpu()
         opened, team = self._opened, self._team
-        flat = self._published() if self._segments and opened is not None else None
+        flat = self._last_weights()
         if opened is not None and flat is not None and not (self._main and self._main.is_saved):
             opened.saver.save(*flat, solved_at=opened.solved.at)
         async with asyncio.TaskGroup() as group:

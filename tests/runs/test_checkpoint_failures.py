@@ -2,7 +2,8 @@
 
 import pytest
 
-from mlxe_async.errors import ResourceError
+from mlxe_async.errors import ProtocolError, ResourceError
+from mlxe_async.ipc.segments import STAMP_BYTES
 
 SAVING = {"checkpoint": {"interval_s": 0.0, "interval_steps": 100, "keep": 2}}
 
@@ -36,3 +37,19 @@ def test_one_that_goes_on_ends_with_another_exit_code_when_its_last_weights_are_
 
     result, _ = live(spoil, stop={"env_steps": 10**6}, **SAVING)
     assert (result.exit_code, result.reason.split(":")[0]) == (4, "enough, but the last weights could not be saved")
+
+
+def test_one_whose_weights_in_memory_are_damaged_still_tells_its_end(live):
+    async def spoil(run):
+        await run.saw("weights", times=2)
+        buffer = run.supervisor._segments["weights"].buffer
+        buffer[:STAMP_BYTES] = buffer[-STAMP_BYTES:] = bytes(STAMP_BYTES)
+        await run.saw("run_end")
+        runs.append(run)
+
+    runs = []
+    with pytest.raises(ProtocolError, match="segment weights: expected a header"):
+        live(spoil, stop={"env_steps": 10**6}, **SAVING)
+    (end,) = runs[0].all("run_end")
+    assert (end["exit_code"], end["weights_hash"]) == (3, None)
+    assert any(line["message"].startswith("the last weights cannot be saved: ") for line in runs[0].all("warning"))
