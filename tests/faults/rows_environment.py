@@ -609,6 +609,7 @@ def _(case):
         {"fault": "poison", "where": "reset", "step": 1, "every": 1, "times": 0, "lives": 0, "amount": 11},
         MANY_DEATHS,
         steps=800,
+        until=lambda run: run.all("poison" if case.kind == "is" else "crash_report"),
     )
     killers = [line["seed"] for line in run.all("crash_report")]
     case.want(killers and all(seed is not None and seed % 11 == 0 for seed in killers), f"reports name it ({killers})")
