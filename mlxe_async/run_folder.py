@@ -58,11 +58,11 @@ class RunFolder:
             make_folder(root)
             _sweep(root)
             path = _make_unique(root, f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}-{name}")
-            lock = _locked(path)
-            _point_latest(root, path)
+            with _locked(path) as lock:
+                _point_latest(root, path)
+                return cls(path, lock)
         except OSError as error:
             raise ResourceError(f"no run folder can be made in {visible(str(root))}: {error.strerror}") from error
-        return cls(path, lock)
 
     @classmethod
     def reopen(cls, path: str | os.PathLike[str]) -> RunFolder:
@@ -77,11 +77,11 @@ class RunFolder:
         try:
             if not whole.is_dir():
                 raise NotFound(f"{visible(str(path))} is no run folder")
-            lock = _locked(whole)
+            with _locked(whole) as lock:
+                _remove_staged(whole)
+                return cls(whole, lock)
         except OSError as error:
             raise ResourceError(f"the run folder {visible(str(path))} cannot be used: {error.strerror}") from error
-        _remove_staged(whole)
-        return cls(whole, lock)
 
     @property
     def is_there(self) -> bool:
@@ -303,22 +303,29 @@ def _make_unique(root: Path, name: str) -> Path:
     raise FileExistsError(17, f"{_MOST_IN_ONE_SECOND} runs of this name were started in this second")
 
 
-def _locked(path: Path) -> int:
-    """A descriptor that holds the lock; children do not inherit it."""
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """A descriptor that holds the lock, closed only if the block raises; children do not inherit it."""
     descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    os.fchmod(descriptor, 0o600)
-    for attempt in range(_LOCK_TRIES):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if attempt < _LOCK_TRIES - 1:  # someone may only be looking whether the run is alive
-                time.sleep(_LOCK_PAUSE_S)
-            continue
+    try:
+        os.fchmod(descriptor, 0o600)
+        _take(descriptor, path)
         os.ftruncate(descriptor, 0)
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": dt.datetime.now(dt.UTC).isoformat()}
         os.pwrite(descriptor, json.dumps(holder).encode(), 0)
-        return descriptor
-    os.close(descriptor)
+        yield descriptor
+    except BaseException:  # a descriptor that nobody knows would hold the lock for as long as we live
+        os.close(descriptor)
+        raise
+
+
+def _take(descriptor: int, path: Path) -> None:
+    for attempt in range(_LOCK_TRIES):
+        if attempt:  # someone may only be looking whether the run is alive
+            time.sleep(_LOCK_PAUSE_S)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
     raise RunFolderBusy(f"{visible(str(path))} is held by another run{_holder(path)}")
 
 

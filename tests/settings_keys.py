@@ -11,7 +11,7 @@ class Key(NamedTuple):
     """One key.
 
     Args:
-        table: the table it stands in.
+        table: the table it stands in, as its head in the file says: `task`, `task.atari`.
         name: the key itself.
         about: its JSON schema.
         beside: what else that table must say for the key to be known, such as the kind of schedule.
@@ -34,14 +34,22 @@ def known_keys() -> list[Key]:
         return node
 
     found: dict[tuple[str, str], Key] = {}
-    for table, node in schema["properties"].items():
+
+    def enter(table, node):
         choices = [resolved(node), *map(resolved, node.get("oneOf", node.get("anyOf", [])))]
-        for choice in choices if table != "algorithm" else ():
+        for choice in choices:
             properties = choice.get("properties", {})
             kind = properties.get("kind", {}).get("const")
             for name, about in properties.items():
-                beside = {"kind": kind} if kind and name != "kind" else {}
-                found.setdefault((table, name), Key(table, name, about, beside))
+                if "properties" in resolved(about):
+                    enter(f"{table}.{name}", about)
+                else:
+                    beside = {"kind": kind} if kind and name != "kind" else {}
+                    found.setdefault((table, name), Key(table, name, about, beside))
+
+    for table, node in schema["properties"].items():
+        if table != "algorithm":
+            enter(table, node)
     return list(found.values())
 
 

@@ -26,9 +26,10 @@ from mlxe_async.errors import NotFound, ResourceError, RunFailed, RunFolderBusy,
 from mlxe_async.files import is_file, make_folder, read_bounded, replace_file
 
 STUDY, OUTCOMES, RUNS, BASELINES = "study.json", "outcomes", "runs", "baselines.json"
+ALL_OUTCOMES = "outcomes.jsonl"
 FORMAT = 2
 LONGEST_RUN_S = 3600.0
-_LONGEST = 8 * 2**20
+_LONGEST, _LONGEST_REPORT = 8 * 2**20, 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,11 @@ def is_study(path: Path) -> bool:
     return is_file(path / STUDY)
 
 
+def has_outcomes(path: Path) -> bool:
+    """Whether a folder is that of a study, or what is kept of one: at least its table of all outcomes."""
+    return is_study(path) or is_file(path / ALL_OUTCOMES)
+
+
 def read_plan(path: Path) -> Plan:
     """What a study was asked for.
 
@@ -215,11 +221,13 @@ def read_plan(path: Path) -> Plan:
 
 
 def stored_outcomes(path: Path) -> list[Outcome]:
-    """Every outcome in a study's folder, by name and seed.
+    """Every outcome in a study's folder, by name and seed; where only its report is left, those it reported.
 
     Raises:
         RunFailed: a file is damaged.
     """
+    if not is_study(path):
+        return _reported_outcomes(path / ALL_OUTCOMES)
     records = {file: _record(file) for file in sorted((path / OUTCOMES).glob("[!.]*.json"))}
     found = [_outcome(file, record) for file, record in records.items() if record is not None]
     return sorted(found, key=lambda one: (one.name, one.seed))
@@ -304,6 +312,14 @@ def _record(path: Path) -> dict[str, Any] | None:
     if not isinstance(record, Mapping):
         raise _damaged(path, "expected an object")
     return dict(record)
+
+
+def _reported_outcomes(file: Path) -> list[Outcome]:
+    try:
+        lines = read_bounded(file, _LONGEST_REPORT).splitlines()
+        return [Outcome.from_json(json.loads(line)) for line in lines]
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise RunFailed(f"{file} cannot be read: {error}") from error
 
 
 def _outcome(path: Path, record: Mapping[str, Any]) -> Outcome:

@@ -240,7 +240,7 @@ def _check_arms(arms: Sequence[Arm], path: Path) -> None:
 def _other(source: str) -> Path:
     """The folder of a study or of a run."""
     path = Path(source)
-    return path.absolute() if study.is_study(path) else find_run(source)
+    return path.absolute() if study.has_outcomes(path) else find_run(source)
 
 
 def _key(file: str, overrides: Sequence[str], settings: Settings) -> str:
@@ -313,7 +313,7 @@ def _others(plan: Plan) -> list[Outcome]:
     found: list[Outcome] = []
     for path in map(Path, plan.others):
         try:
-            found += study.stored_outcomes(path) if study.is_study(path) else [outcome(path)]
+            found += study.stored_outcomes(path) if study.has_outcomes(path) else [outcome(path)]
         except RunFailed as error:
             raise SettingsError([f"compare: {visible(str(error), 500)}"]) from error
     return found
@@ -358,7 +358,7 @@ def _report(
     with_pictures: bool,
 ) -> list[Table]:
     groups = study.group(outcomes)
-    kept.write("outcomes.jsonl", "".join(f"{json.dumps(one.to_json())}\n" for one in outcomes))
+    kept.write(study.ALL_OUTCOMES, "".join(f"{json.dumps(one.to_json())}\n" for one in outcomes))
     tables = all_tables(groups, baselines, varied)
     about = _about(outcomes)
     kept.write("table.md", f"# {kept.path.name}\n\n{about}\n\n" + "\n".join(table.markdown for table in tables))

@@ -24,14 +24,20 @@ class OomKills:
             if (count := _count(file)) is not None:
                 self._file, self._seen = file, count
                 break
-        self._grew_at = float("-inf")
+        self._grew_at, self._unclaimed = float("-inf"), 0
 
     def one_just_now(self) -> bool:
-        """Whether the count has grown since it was last asked for, or less than a second before."""
-        count = None if self._file is None else _count(self._file)
+        """Whether the count has grown by more than the deaths that it explained, a second before at most."""
+        count, now = None if self._file is None else _count(self._file), time.monotonic()
+        if now - self._grew_at >= FRESH_S:
+            self._unclaimed = 0
         if count is not None and count > self._seen:
-            self._seen, self._grew_at = count, time.monotonic()
-        return time.monotonic() - self._grew_at < FRESH_S
+            self._unclaimed += count - self._seen
+            self._seen, self._grew_at = count, now
+        if self._unclaimed:
+            self._unclaimed -= 1
+            return True
+        return False
 
 
 def _places() -> Iterator[Path]:

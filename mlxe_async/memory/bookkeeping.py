@@ -24,14 +24,15 @@ class Bookkeeping:
     Args:
         shape: the memory's sizes.
         buffer: the shared bytes.
+        formatted: whether `format_memory` was called when they were made; if so, zeros are damage.
 
     Raises:
         CorruptRecord: neither copy in the shared bytes passes its checksum.
     """
 
-    def __init__(self, shape: ReplayShape, buffer: Any) -> None:
+    def __init__(self, shape: ReplayShape, buffer: Any, *, formatted: bool = False) -> None:
         self._shape = shape
-        self.committed = Committed(buffer, 0, shape.state_words)
+        self.committed = Committed(buffer, 0, shape.state_words, formatted=formatted)
         self.load()
 
     def load(self) -> None:

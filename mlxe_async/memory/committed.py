@@ -24,9 +24,11 @@ class Committed:
         buffer: writable bytes, at least `offset + Committed.nbytes(words)`.
         offset: where the copies start.
         words: number of values.
+        formatted: whether values were stored when the bytes were made; if so, zeros are damage, not a beginning.
     """
 
-    def __init__(self, buffer: Any, offset: int, words: int) -> None:
+    def __init__(self, buffer: Any, offset: int, words: int, *, formatted: bool = False) -> None:
+        self._formatted = formatted
         self._copies = np.frombuffer(buffer, dtype="<i8", count=2 * (words + 2), offset=offset).reshape(2, words + 2)
 
     @staticmethod
@@ -38,13 +40,13 @@ class Committed:
         """A private copy of the newest complete values (words,); zeros when nothing was ever stored.
 
         Raises:
-            CorruptRecord: something was stored, but neither copy passes its checksum.
+            CorruptRecord: something was stored, or should have been, but neither copy passes its checksum.
         """
         copies = [copy.copy() for copy in self._copies]
         whole = [copy for copy in copies if copy[-1] == _checksum(copy)]
         if whole:
             return max(whole, key=lambda copy: int(copy[0]))[1:-1].copy()
-        if any(copy.any() for copy in copies):
+        if self._formatted or any(copy.any() for copy in copies):
             raise CorruptRecord("memory bookkeeping: expected one of two copies to pass its checksum, both fail")
         return np.zeros(self._copies.shape[1] - 2, dtype=np.int64)
 
@@ -55,6 +57,11 @@ class Committed:
         older[0] = max(first, second) + 1
         older[1:-1] = values
         older[-1] = _checksum(older)
+
+
+def format_memory(buffer: Any, words: int) -> None:
+    """Make the bytes of a new memory one that is empty and says so: then zeros are never taken for a beginning."""
+    Committed(buffer, 0, words).store(np.zeros(words, dtype=np.int64))
 
 
 def _checksum(copy: Array) -> int:

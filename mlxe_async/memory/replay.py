@@ -39,6 +39,7 @@ class ReplayMemory:
     Args:
         shape: the sizes.
         buffer: the shared bytes, `shape.nbytes` of them, zero when new.
+        formatted: whether `format_memory` was called when they were new; if so, zeros are damage.
 
     Raises:
         CorruptRecord: the counters in the shared bytes are damaged.
@@ -46,10 +47,10 @@ class ReplayMemory:
 
     kind = "replay"
 
-    def __init__(self, shape: ReplayShape, buffer: Any) -> None:
+    def __init__(self, shape: ReplayShape, buffer: Any, *, formatted: bool = False) -> None:
         self.shape, self._buffer = shape, buffer
         self._ring = ring = shape.ring(buffer)
-        self._books = books = Bookkeeping(shape, buffer)
+        self._books = books = Bookkeeping(shape, buffer, formatted=formatted)
         self._priorities = Priorities(shape, buffer, ring["priority"], books)
         staging = Staging(shape, buffer, books)
         self._ingester = Ingester(

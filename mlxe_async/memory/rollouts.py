@@ -79,13 +79,14 @@ class RolloutMemory:
     Args:
         shape: the sizes.
         buffer: the shared bytes, `shape.nbytes` of them, zero when new.
+        formatted: whether `format_memory` was called when they were new; if so, zeros are damage.
     """
 
     kind = "rollouts"
 
-    def __init__(self, shape: RolloutShape, buffer: Any) -> None:
+    def __init__(self, shape: RolloutShape, buffer: Any, *, formatted: bool = False) -> None:
         self.shape, self._buffer = shape, buffer
-        self._committed = Committed(buffer, 0, shape.state_words)
+        self._committed = Committed(buffer, 0, shape.state_words, formatted=formatted)
         self._rows = shape.row_layout.views(buffer, shape.slots * shape.slot_rows, shape.parts()[0][1])
         self.reload()
 

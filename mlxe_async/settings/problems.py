@@ -81,8 +81,24 @@ def closest(key: str, known: Iterable[str]) -> str | None:
     initials = {"".join(word[0] for word in name.split("_") if word): name for name in names if "_" in name}
     if key.lower() in initials:  # "lr" is meant for learning_rate
         return names[initials[key.lower()]]
-    found = difflib.get_close_matches(key[:64].lower().replace("-", "_"), names, n=1, cutoff=0.5)
-    return names[found[0]] if found else None
+    typed = key[:64].lower().replace("-", "_")
+    found = difflib.get_close_matches(typed, names, n=3, cutoff=0.5)
+    # What shares the most letters does not always take the fewest mistakes: epsilon_mnx and epsilon_min.
+    return names[min(found, key=lambda name: _mistakes(typed, name))] if found else None
+
+
+def _mistakes(typed: str, meant: str) -> int:
+    """The least number of letters left out, put in, exchanged or swapped with a neighbour (Damerau 1964)."""
+    rows = [list(range(len(meant) + 1))]
+    for i, letter in enumerate(typed, 1):
+        row = [i]
+        for j, wanted in enumerate(meant, 1):
+            best = min(rows[-1][j] + 1, row[j - 1] + 1, rows[-1][j - 1] + (letter != wanted))
+            if i > 1 and j > 1 and letter == meant[j - 2] and typed[i - 2] == wanted:
+                best = min(best, rows[-2][j - 2] + 1)
+            row.append(best)
+        rows.append(row)
+    return rows[-1][-1]
 
 
 def did_you_mean(key: str, known: Iterable[str]) -> str:

@@ -41,7 +41,9 @@ def progress_of(
 def memory_of(blueprint: Blueprint, segments: Mapping[str, Segment]) -> ReplayMemory | RolloutMemory:
     """An onlooker's view on the memory."""
     shape, buffer = blueprint.memory_shape, segments["memory"].buffer
-    return ReplayMemory(shape, buffer) if isinstance(shape, ReplayShape) else RolloutMemory(shape, buffer)
+    if isinstance(shape, ReplayShape):
+        return ReplayMemory(shape, buffer, formatted=True)
+    return RolloutMemory(shape, buffer, formatted=True)
 
 
 def tell_ledger(

@@ -10,6 +10,7 @@ from mlxe_async.ipc.lanes import format_lane, lane_bytes
 from mlxe_async.ipc.segments import BytePlan, Segment, available_memory
 from mlxe_async.ipc.weights import format_weights, weights_bytes
 from mlxe_async.ipc.words import PAGE_BYTES, WORD_STRIDE
+from mlxe_async.memory.committed import format_memory
 from mlxe_async.memory.frames import MOST as MOST_FRAMES
 from mlxe_async.memory.rollouts import RolloutShape
 from mlxe_async.memory.shape import ReplayShape
@@ -216,6 +217,7 @@ class Blueprint:
         format_weights(segments["tested"], self.parameters)
         if self.promotes:
             format_weights(segments["best"], self.parameters + REMARKS)
+        format_memory(segments["memory"].buffer, self.memory_shape.state_words)
         payload = self.layout.nbytes(self.chunk_rows)
         for i in range(self.executors):
             format_lane(segments[f"lane-{i}"], self.settings.memory.lane_slots, payload, self.layout.schema_hash)

@@ -80,9 +80,9 @@ class Workshop:
             buffer = self._segments["memory"].buffer
             shape = self.spec["memory_shape"]
             if self.spec["memory_kind"] == "rollouts":
-                self._shared["memory"] = RolloutMemory(RolloutShape(**shape), buffer)
+                self._shared["memory"] = RolloutMemory(RolloutShape(**shape), buffer, formatted=True)
             else:
-                self._shared["memory"] = ReplayMemory(ReplayShape(**shape), buffer)
+                self._shared["memory"] = ReplayMemory(ReplayShape(**shape), buffer, formatted=True)
         return self._shared["memory"]
 
     def _executor(self, index: int) -> Any:

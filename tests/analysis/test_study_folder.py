@@ -12,6 +12,8 @@ from mlxe_async.analysis.study import (
     Plan,
     StudyFolder,
     group,
+    has_outcomes,
+    is_study,
     key_of,
     read_plan,
     stored_baselines,
@@ -88,6 +90,22 @@ def test_what_was_only_staged_does_not_count(kept):
     (kept.path / "outcomes" / ".staged-is-1.json").write_text('{"name"')
     assert kept.finished(ARMS[0], 1) is None
     assert stored_outcomes(kept.path) == []
+
+
+def test_where_only_the_report_is_left_its_outcomes_are_read(tmp_path):
+    known = [failure("is", 1, "x", 1.0), failure("oa", 2, "y", 2.0)]
+    report = tmp_path / "outcomes.jsonl"
+    assert not has_outcomes(tmp_path)
+    report.write_text("".join(f"{json.dumps(one.to_json())}\n" for one in known))
+    assert has_outcomes(tmp_path)
+    assert not is_study(tmp_path)
+    assert [one.to_json() for one in stored_outcomes(tmp_path)] == [
+        json.loads(json.dumps(one.to_json())) for one in known
+    ]
+    for bad in ("[]", "{", '{"name": 3}', "3"):
+        report.write_text(bad)
+        with pytest.raises(RunFailed, match=r"outcomes\.jsonl cannot be read"):
+            stored_outcomes(tmp_path)
 
 
 def test_changed_settings_are_refused_by_name(kept):

@@ -49,17 +49,18 @@ def typos(word):
     return sorted(made - {word, ""})
 
 
-def is_meant(said, key, known):
-    """Whether the guess is the key, or one that differs from it in two letters, as epsilon_min from epsilon_max."""
-    guess = said.partition('did you mean "')[2].partition('"')[0]
-    alike = [name for name in known if len(name) == len(key) and sum(map(str.__ne__, name, key)) <= 2]
-    return guess in alike
+def is_meant(said, typo):
+    """Whether the guess is a key that this is a typo of: `stick` is one of `stack` and of `sticky` alike."""
+    return typo in typos(said.partition('did you mean "')[2].partition('"')[0])
 
 
 def said_about(table, entries):
     """What the loader says about these entries of a table, or None where it takes them."""
     tables = {"task": {"env": "CartPole-v1"}}
-    tables[table] = {**tables.get(table, {}), **entries}
+    inside = tables
+    for name in table.split("."):
+        inside = inside.setdefault(name, {})
+    inside.update(entries)
     try:
         load_settings(tables)
     except SettingsError as error:
@@ -68,7 +69,7 @@ def said_about(table, entries):
 
 
 def judge_typos():
-    """(judged, wrong): every typo of every key, also of the package's algorithms, is answered by the key meant."""
+    """(judged, wrong): every typo of every key, also of an algorithm, is answered by a key at that distance."""
     judged, wrong = 0, []
     keys = known_keys()
     by_table = {}
@@ -79,7 +80,7 @@ def judge_typos():
             if typo not in by_table[key.table]:
                 judged += 1
                 said = said_about(key.table, {**key.beside, typo: 1}) or "accepted"
-                if f"{key.table}.{typo}: got" not in said or not is_meant(said, key.name, by_table[key.table]):
+                if f"{key.table}.{typo}: got" not in said or not is_meant(said, typo):
                     wrong.append((key.table, key.name, typo, said[-60:]))
     for name in REGISTRY:
         model = load_algorithm(name).Settings
@@ -88,7 +89,7 @@ def judge_typos():
                 if typo not in model.model_fields and typo != "name":
                     judged += 1
                     said = " ".join(problem.message for problem in algorithm_problems(model, {typo: 1}))
-                    if not is_meant(said, key, model.model_fields):
+                    if not is_meant(said, typo):
                         wrong.append((name, key, typo, said[-60:]))
     return judged, wrong
 

@@ -193,9 +193,9 @@ def _(case):
         kill(run.living("mlxe-lrn"), signal.SIGSTOP)
     if case.want(run.told("hang", 1, 60, process="mlxe-lrn"), "the hang is told"):
         case.within(run.all("hang")[0]["stuck_s"], 1.0, "judged after the limit")
-        death = run.all("proc_exit", process="mlxe-lrn")
         version = max(published(run), default=0)
         run.until(lambda: max(published(run), default=0) > version, 30)
+        death = run.all("proc_exit", process="mlxe-lrn")
         after = [line for line in run.all("weights") if death and line["seq"] > death[0]["seq"]]
         if case.want(after, "it publishes again"):
             case.within(between(death[0], after[0]), 5.0, "publishes again")
@@ -386,22 +386,35 @@ def read_capacity(lane):
     return struct.unpack_from("<8sQQQ", bytes(lane.buffer[:64]))[3]
 
 
+MEMORY_COUNTERS = 4096  # both copies of them and what lies between them and the rows
+
+
 @row("M4", "a segment's header is overwritten", "the mirrored copy is used; if both are bad, exit 3 and no guess", ci=4)
 def _(case):
-    """Zeros or chance bytes in the first copy, the second or both, then who reads it is killed: executor or learner."""
+    """Zeros or chance bytes in the first copy, the second or both, then who reads it is killed.
+
+    The header of a lane, of the weights, or, where both copies are spoilt, the counters that the memory begins with.
+    """
     chance = random.Random(case.seed)  # noqa: S311 - chooses bytes
-    both, name, reader = case.seed % 2 == 1, *(("lane-0", "mlxe-exe-0"), ("weights", "mlxe-lrn"))[case.seed // 2 % 2]
-    bad = bytes(STAMP_BYTES) if case.seed // 4 % 2 else chance.randbytes(STAMP_BYTES)
+    both = case.seed % 2 == 1
+    readers = [("lane-0", "mlxe-exe-0"), ("weights", "mlxe-lrn"), *([("memory", "mlxe-mem")] if both else [])]
+    name, reader = readers[case.seed // 2 % len(readers)]
+    make = (bytes, chance.randbytes)[case.seed // 4 % 2]
     run = case.start({}, {**ENDLESS, "schedule": {"kind": "oa", "memorizer": "own"}})
     run.reached(200)
+    if name == "memory":
+        kill(run.living(reader), signal.SIGSTOP)  # or it would write a good copy once more
     with segment_of(run, name) as segment:
-        second = segment.size - STAMP_BYTES
-        for place in (0, second) if both else (chance.choice([0, second]),):
-            segment.buffer[place : place + STAMP_BYTES] = bad
+        if name == "memory":
+            segment.buffer[:MEMORY_COUNTERS] = make(MEMORY_COUNTERS)
+        else:
+            second = segment.size - STAMP_BYTES
+            for place in (0, second) if both else (chance.choice([0, second]),):
+                segment.buffer[place : place + STAMP_BYTES] = make(STAMP_BYTES)
     kill(run.living(reader))
     if both:
         case.want(run.ended(30) is not None, "it ends by itself")
-        case.checks(run, 3, last="header")
+        case.checks(run, 3, last="bookkeeping" if name == "memory" else "header")
         return
     case.want(
         run.told("proc_start", 2, 20, process=reader),

@@ -31,8 +31,13 @@ def test_a_kill_is_the_kernels_if_it_has_counted_one_just_now(tmp_path, clock, t
     assert kills.one_just_now()
     clock.now_s += FRESH_S / 2
     assert kills.one_just_now(), "the second of two that were killed together"
+    assert not kills.one_just_now(), "a third was not the kernel's"
+    file.write_text(text.format(6))
+    assert kills.one_just_now()
+    file.write_text(text.format(8))
+    assert kills.one_just_now()
     clock.now_s += FRESH_S
-    assert not kills.one_just_now()
+    assert not kills.one_just_now(), "what nobody has claimed is forgotten"
 
 
 def test_where_the_kernel_counts_nothing_nothing_is_concluded(tmp_path, clock):

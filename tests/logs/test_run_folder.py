@@ -7,15 +7,18 @@ import stat
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from mlxe_async.array_files import Written
 from mlxe_async.errors import NotFound, ResourceError, RunFolderBusy, SettingsError
+from mlxe_async.files import STAGED
 from mlxe_async.run_folder import RunFolder, find_run, is_held
 
 HOLDER = """
 import sys
+from mlxe_async.files import STAGED
 from mlxe_async.run_folder import RunFolder
 with RunFolder.reopen(sys.argv[1]):
     print("held", flush=True)
@@ -70,6 +73,48 @@ def test_a_folder_that_cannot_be_made_is_a_matter_of_resources(tmp_path):
     for base in (tmp_path / "file", tmp_path / "file" / "runs", "/proc/runs"):
         with pytest.raises(ResourceError, match="no run folder can be made"):
             RunFolder.create(base, "x")
+
+
+def descriptors():
+    return sorted(entry.name for entry in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize("refused", ["fchmod", "ftruncate", "pwrite"])
+def test_what_fails_while_the_folder_is_locked_gives_the_lock_back(tmp_path, monkeypatch, refused):
+    with RunFolder.create(tmp_path, "x") as folder:
+        pass
+    before = descriptors()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as here:
+        here.setattr(os, refused, full)
+        for attempt in (lambda: RunFolder.reopen(folder.path), lambda: RunFolder.create(tmp_path, "y")):
+            with pytest.raises(ResourceError, match="No space left on device"):
+                attempt()
+    assert descriptors() == before
+    with RunFolder.reopen(folder.path):
+        pass
+
+
+def test_a_folder_that_cannot_be_swept_or_pointed_to_gives_the_lock_back(tmp_path, monkeypatch):
+    with RunFolder.create(tmp_path, "x") as folder:
+        pass
+    (folder.path / f"{STAGED}left").touch()
+
+    def fails(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as here:
+        here.setattr(Path, "unlink", fails)
+        with pytest.raises(ResourceError, match="cannot be used: Permission denied"):
+            RunFolder.reopen(folder.path)
+    with monkeypatch.context() as here:
+        here.setattr(Path, "symlink_to", fails)
+        with pytest.raises(ResourceError, match="no run folder can be made"):
+            RunFolder.create(tmp_path, "y")
+    assert not any(is_held(path) for path in tmp_path.iterdir())
 
 
 def test_another_process_is_told_who_holds_the_folder(tmp_path):

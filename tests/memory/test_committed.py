@@ -6,11 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxe_async.errors import CorruptRecord
-from mlxe_async.memory.committed import Committed
+from mlxe_async.memory.committed import Committed, format_memory
 
 
 def test_a_new_vector_is_zero():
     assert Committed(bytearray(Committed.nbytes(3)), 0, 3).load().tolist() == [0, 0, 0]
+
+
+def test_zeros_are_damage_where_a_memory_was_made_as_one():
+    buffer = bytearray(Committed.nbytes(3))
+    format_memory(buffer, 3)
+    assert Committed(buffer, 0, 3, formatted=True).load().tolist() == [0, 0, 0]
+    buffer[:] = bytes(len(buffer))
+    with pytest.raises(CorruptRecord, match="both fail"):
+        Committed(buffer, 0, 3, formatted=True).load()
 
 
 @given(changes=st.lists(st.lists(st.integers(-(2**62), 2**62), min_size=2, max_size=2), min_size=1, max_size=5))

@@ -70,6 +70,13 @@ def test_a_typing_mistake_in_a_key_is_recognised(table, key):
                 assert guess == key or (guess is not None and abs(len(guess) - len(key)) <= 2), typed
 
 
+def test_of_two_names_alike_the_one_with_fewer_mistakes_is_meant():
+    both = ["epsilon_min", "epsilon_max"]
+    for names in (both, both[::-1]):
+        for typed in ("epsilon_mai", "epsilon_mnx"):
+            assert closest(typed, names) == "epsilon_max", typed
+
+
 def test_initials_are_recognised():
     assert closest("lr", ["layers", "learning_rate", "seed"]) == "learning_rate"
 
