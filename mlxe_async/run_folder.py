@@ -23,6 +23,7 @@ from mlxe_async.files import PLAIN_NAME, STAGED, is_folder, make_folder, read_bo
 from mlxe_async.logs.safe import redact, visible
 
 LOG, LOCK, SETTINGS, RUN, STATUS = "log.jsonl", "lock", "settings.toml", "run.json", "status.json"
+EARLIER = ".1"  # after the log's name: the part before, where it became too long
 LATEST, RECORDING, CHECKPOINTS = "latest", "recording.bin", "checkpoints"
 
 _LOCK_TRIES, _LOCK_PAUSE_S = 20, 0.01

@@ -162,7 +162,8 @@ def outcome(
         for line in read_log(folder / LOG):
             reading.hear(line)
         if not reading.start:
-            raise RunFailed(f"{run}: expected a run, its log has no run_start")
+            why = ", its oldest lines were dropped, see [logs] max_mb" if reading.last_ns else ""
+            raise RunFailed(f"{run}: expected a run, its log has no run_start{why}")
         if not reading.end and not killed:
             raise RunFailed(f"{run}: expected a finished run, its log has no run_end")
         return reading.outcome(folder, started_ns, seconds_to_exit, killed)

@@ -1,7 +1,8 @@
 """Writes `log.jsonl`: one `write` per line, so that a reader never sees half of one, and never an exception.
 
 A log that cannot be written must not stop learning. On a full disk lines are dropped and counted, and the first line
-that fits again is a `log_gap`. When someone rotates the file away, a new one is begun within seconds.
+that fits again is a `log_gap`. When someone rotates the file away, a new one is begun within seconds; when it has
+become too long, it is rotated here: the part before is kept beside it as `log.jsonl.1`, and what was there goes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from mlxe_async.logs.events import COMMON, Event, LogGap
 from mlxe_async.logs.events import Warning as WarningEvent
 from mlxe_async.logs.many import many_lines
 from mlxe_async.logs.safe import is_secret, redact
+from mlxe_async.run_folder import EARLIER
 
 LONGEST_TEXT = 16 * 1024
 DEEPEST = 8
@@ -42,13 +44,19 @@ class Journal:
         target: path of the file, appended to and made with mode 0600; or an open descriptor, which stays the caller's.
         run: the run's name, bound to every line.
         first_seq: number of the first line; a resumed run goes on where it stopped.
+        most_bytes: about so many the file and its earlier part may take together, looked at every five seconds; None:
+            any number. Of no effect on a descriptor.
 
     Raises:
         OSError: the file cannot be opened. Later failures are counted instead, in `dropped`.
     """
 
-    def __init__(self, target: str | os.PathLike[str] | int, run: str, *, first_seq: int = 0) -> None:
+    def __init__(
+        self, target: str | os.PathLike[str] | int, run: str, *, first_seq: int = 0, most_bytes: int | None = None
+    ) -> None:
         self.run = run
+        self._most_bytes = most_bytes
+        self._cannot_turn_over = False
         self.dropped = 0
         self._path = None if isinstance(target, int) else Path(target)
         self._sink = _LineSink(target if isinstance(target, int) else open_log(target))
@@ -76,6 +84,7 @@ class Journal:
             if self._path is not None and now >= self._check_at:
                 self._check_at = now + ROTATION_CHECK_S
                 self._sink.follow(self._path)
+                self._turn_over(self._path)
             if self._gap and now >= self._retry_at:
                 self._retry_at = now + RETRY_S
                 if self._write(LogGap(self._gap, self._sink.cause), "supervisor", None):
@@ -149,6 +158,27 @@ class Journal:
                     self._line = {name: known[name] for name in order}
                     self._tell()
             return True
+
+    def _turn_over(self, path: Path) -> None:
+        """Begin a new file where the present one has reached half of what both may take."""
+        if self._most_bytes is None or self._sink.size() <= self._most_bytes // 2:
+            return
+        earlier = path.with_name(path.name + EARLIER)
+        drops = os.path.lexists(earlier)
+        try:
+            path.replace(earlier)
+        except OSError as error:
+            if not self._cannot_turn_over:
+                self._cannot_turn_over = True
+                self._warn(f"expected to begin a new file, {earlier.name} cannot be made: {error.strerror}")
+            return
+        self._sink.follow(path)
+        if drops:
+            self._warn(f"its oldest lines were dropped, because [logs] max_mb = {self._most_bytes / 2**20:g}")
+
+    def _warn(self, about_the_log: str) -> None:
+        self._write(WarningEvent(f"log.jsonl: {about_the_log}"), "supervisor", None)
+        self._tell()
 
     def _head(self) -> dict[str, Any]:
         seconds, nanoseconds = divmod(time.time_ns(), 10**9)
@@ -252,6 +282,13 @@ class _LineSink:
             return
         self.close(own=True)
         self._descriptor = descriptor
+
+    def size(self) -> int:
+        """Bytes of the file so far; 0 where that cannot be told."""
+        try:
+            return os.fstat(self._descriptor).st_size
+        except OSError:
+            return 0
 
     def close(self, *, own: bool) -> None:
         if own and self._descriptor >= 0:

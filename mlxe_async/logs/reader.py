@@ -1,7 +1,8 @@
 """Reads `log.jsonl` back, whole or while it is being written.
 
 Both ways survive what happens to real files: a torn last line, a line that is no JSON, a log that is rotated away or
-cut to nothing under the reader's eyes, and a run that was killed without a word.
+cut to nothing under the reader's eyes, and a run that was killed without a word. The earlier part of a log that had
+become too long is read before the rest.
 
 A run that was resumed goes on from a checkpoint, earlier than its last words: the lines in between tell what was
 undone, and most of it is told again. They are left out unless they are asked for.
@@ -20,7 +21,7 @@ from typing import Any
 from mlxe_async.errors import NotFound, ResourceError
 from mlxe_async.files import is_file, is_folder
 from mlxe_async.logs.safe import visible
-from mlxe_async.run_folder import LOG, find_run, is_held
+from mlxe_async.run_folder import EARLIER, LOG, find_run, is_held
 
 LONGEST_LINE = 8 * 2**20
 READ_BYTES = 2**18
@@ -117,16 +118,18 @@ class _Tail:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._descriptor = -1
+        self._descriptor = self._later = -1
         self._position = 0
         self._rest = b""
+        self._has_begun = False
 
     def __enter__(self) -> _Tail:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
+        for descriptor in (self._descriptor, self._later):
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def read(self) -> list[dict[str, Any]]:
         """Some more events; an empty list when there are none for now."""
@@ -155,15 +158,22 @@ class _Tail:
             return b""
         if os.fstat(self._descriptor).st_size < self._position:  # cut to nothing and written anew
             self._position, self._rest = 0, b""
+        if data := self._next_bytes():
+            return data
+        if self._later < 0 and not self._is_replaced():
+            return b""
+        if data := self._next_bytes():  # written after the first look, before the file was replaced
+            return data
+        os.close(self._descriptor)
+        self._descriptor, self._later, self._position, self._rest = self._later, -1, 0, b""
+        return self._more()
+
+    def _next_bytes(self) -> bytes:
         try:
             data = os.pread(self._descriptor, READ_BYTES, self._position)
         except OSError as error:
             raise ResourceError(f"the log {visible(str(self._path), 200)} cannot be read: {error.strerror}") from error
         self._position += len(data)
-        if not data and self._is_replaced():
-            os.close(self._descriptor)
-            self._descriptor, self._position, self._rest = -1, 0, b""
-            return self._more()
         return data
 
     def _open(self) -> bool:
@@ -171,15 +181,32 @@ class _Tail:
             self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return False
+        if not self._has_begun:
+            self._has_begun = True
+            self._begin_earlier()
         return True
+
+    def _begin_earlier(self) -> None:
+        """Have the earlier part of the log read first, if there is one."""
+        try:
+            earlier = os.open(f"{self._path}{EARLIER}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return
+        if _is_same(os.fstat(earlier), os.fstat(self._descriptor)):  # it was moved there since it was opened
+            os.close(earlier)
+        else:
+            self._descriptor, self._later = earlier, self._descriptor
 
     def _is_replaced(self) -> bool:
         try:
             there = self._path.stat()
         except OSError:
             return False
-        here = os.fstat(self._descriptor)
-        return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
+        return not _is_same(there, os.fstat(self._descriptor))
+
+
+def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
 def _event(line: bytes) -> dict[str, Any] | None:

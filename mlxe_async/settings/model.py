@@ -415,6 +415,12 @@ class Logs(Table):
     ledger_interval_s: Limit = Field(
         default=10.0, description="Seconds between two accounts of rows made, kept and lost."
     )
+    max_mb: int = Field(
+        default=4096,
+        ge=2,
+        le=2**20,
+        description="MiB for log.jsonl; from half of it on it begins anew, keeping one part.",
+    )
     progress: bool = Field(default=True, description="Show progress on the terminal.")
 
 

@@ -50,7 +50,12 @@ class Opened:
         self.folder, self._settings, self._facts = folder, settings, facts
         self._measures, self._point = measures, point
         try:
-            self.journal = Journal(folder.log_path, folder.name, first_seq=point.log.next_seq if point else 0)
+            self.journal = Journal(
+                folder.log_path,
+                folder.name,
+                first_seq=point.log.next_seq if point else 0,
+                most_bytes=settings.logs.max_mb * 2**20,
+            )
         except OSError as error:
             raise ResourceError(f"{folder.log_path} cannot be written: {error.strerror}") from error
         subscribers.attach(self.journal)

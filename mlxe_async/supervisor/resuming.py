@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from mlxe_async import checkpoints
 from mlxe_async.array_files import read_arrays, read_into
 from mlxe_async.errors import ProcessDied, ResourceError, RunFailed, SettingsError
+from mlxe_async.files import open_plain
 from mlxe_async.ipc.lanes import LaneWriter, format_lane
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.remote_error import RemoteError
@@ -25,7 +27,7 @@ from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.rollouts import RolloutMemory
 from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.rows import Array
-from mlxe_async.run_folder import RunFolder
+from mlxe_async.run_folder import EARLIER, RunFolder
 from mlxe_async.settings import Settings, as_tables, load_settings
 from mlxe_async.settings.resuming import Change, changes
 from mlxe_async.supervisor.blueprint import Blueprint
@@ -331,6 +333,12 @@ def _check_owner(path: Path) -> None:
         raise ResourceError(f"the run folder {path} can be written to by others than the user of this process")
 
 
+def _last_bytes(path: Path, size: int, most: int) -> bytes:
+    with open_plain(path) as file:
+        file.seek(max(0, size - most))
+        return file.read(most)
+
+
 def _log_end(path: Path) -> LogEnd:
     """Read the last lines of a log, and end a line that is torn."""
     try:
@@ -339,13 +347,15 @@ def _log_end(path: Path) -> LogEnd:
         raise ResourceError(f"{path} cannot be written: {error.strerror}") from error
     try:
         size = os.fstat(descriptor).st_size
-        with path.open("rb") as file:
-            file.seek(max(0, size - TAIL_BYTES))
-            data = file.read()
+        data = _last_bytes(path, size, TAIL_BYTES)
         if data and not data.endswith(b"\n"):
             os.write(descriptor, b"\n")
     finally:
         os.close(descriptor)
+    if size < TAIL_BYTES:  # a new file has been begun lately, or the log is short
+        earlier = path.with_name(path.name + EARLIER)
+        with contextlib.suppress(OSError):
+            data = _last_bytes(earlier, earlier.lstat().st_size, TAIL_BYTES) + b"\n" + data
     seq, version, last = -1, 0, ""
     for line in data.splitlines():
         try:

@@ -4,7 +4,8 @@ Runs the command as a user would, for so long, with its tests on, and looks at e
 memory of its own (RssAnon), descriptors and threads. After a warm-up of a tenth of the time (at least two minutes) it
 fits a line through each and compares the rate of updates of the first and of the last third. Exits with 1 where memory
 grows by more than 1 MiB an hour *and* by more than 2 MiB in all, where a process has more descriptors or threads at
-the end than after the warm-up, where a process is not the one it was, or where the rate drifts by more than 2 %. While
+the end than after the warm-up, where a process is not the one it was, where the log takes more than a twentieth more
+than its 8 MiB, or where the rate drifts by more than 2 %. While
 others take more than a twentieth of the machine the rate says nothing about the program: only those half minutes count
 in which they took less, and where a third of the time has fewer than five of them, the drift is not judged.
 """
@@ -29,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 EVERY_S = 10.0
 MIB = 2.0**20
 SHARED = 0.05
+LOG_MB = 8
 WINDOW_LOOKS, FEWEST_WINDOWS = 3, 5
 
 Look = tuple[float, int, int, float]
@@ -131,6 +133,7 @@ def main() -> int:
         command = [
             sys.executable, "-m", "mlxe_async", chosen.settings, "--no-progress", "--set", f'run.dir="{folder}"',
             "--set", f"stop.seconds={seconds:g}", "--set", "stop.episodes=1000000000", "--set", "stop.solved=false",
+            "--set", f"logs.max_mb={LOG_MB}",
         ]  # fmt: skip
         began = time.monotonic()
         supervisor = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -160,12 +163,14 @@ def main() -> int:
     third = len(warm) // 3
     (first, quiet_first), (last, quiet_last) = speed(warm[:third]), speed(warm[-third:])
     drift, judged = last / first - 1, min(quiet_first, quiet_last) >= FEWEST_WINDOWS
-    hours = (warm[-1][0] - warm[0][0]) / 3600
     print(
         f"updates/s {first:,.1f} in the first third ({quiet_first} quiet half minutes), {last:,.1f} in the last "
         f"({quiet_last}): {100 * drift:+.1f} %" + ("" if judged else "; not judged")
     )
-    print(f"log {warm[-1][2] / MIB:,.1f} MiB, {(warm[-1][2] - warm[0][2]) / MIB / hours:,.1f} MiB more an hour")
+    longest = max(look[2] for look in rates) / MIB
+    print(f"log: {longest:,.1f} MiB at most, of {LOG_MB} MiB that it may take")
+    if longest > 1.05 * LOG_MB:
+        wrong.append(f"the log takes {longest:,.1f} MiB, expected {LOG_MB} at most")
     others = (warm[-1][3] - warm[0][3]) / (warm[-1][0] - warm[0][0]) / (os.cpu_count() or 1)
     print(f"others used {100 * others:.0f} % of the machine; {warm[-1][1]:,} updates in all")
     if judged and abs(drift) > 0.02:

@@ -14,6 +14,7 @@ import torch
 from mlxe_async.logs import journal as journal_module
 from mlxe_async.logs.events import CheckpointRejected, EnvError, EpisodeEnd, PhaseEvent, RunStart, Warning, Weights  # noqa: A004 - the event
 from mlxe_async.logs.journal import LONGEST_TEXT, Journal
+from mlxe_async.logs.reader import read_log
 
 NAN = float("nan")
 
@@ -177,6 +178,40 @@ def test_a_log_that_was_moved_or_deleted_is_begun_again(tmp_path, path, monkeypa
         journal.emit(Weights(4, 0, 0, 0))
     assert [line["version"] for line in lines_of(tmp_path / "log.1")] == [1]
     assert [line["version"] for line in lines_of(path)] == [4]
+
+
+def test_a_log_that_becomes_too_long_is_begun_again_and_the_part_before_is_kept(path, monkeypatch):
+    monkeypatch.setattr(journal_module, "ROTATION_CHECK_S", 0.0)
+    most, told = 20_000, []
+    with Journal(path, "r", most_bytes=most) as journal:
+        journal.subscribe(told.append)
+        for version in range(400):
+            journal.emit(Weights(version, 0, 0, 0))
+            earlier = path.with_name("log.jsonl.1")
+            assert path.stat().st_size + (earlier.stat().st_size if earlier.exists() else 0) <= most + 1000
+        assert journal.dropped == 0
+    assert [line["seq"] for line in told] == list(range(len(told)))
+    both = lines_of(earlier) + lines_of(path)
+    assert both == told[-len(both) :]
+    assert list(read_log(path)) == both
+    assert stat.S_IMODE(earlier.stat().st_mode) == stat.S_IMODE(path.stat().st_mode) == 0o600
+    said = [line["message"] for line in told if line["event"] == "warning"]
+    assert len(said) > 3
+    assert all("oldest lines were dropped, because [logs] max_mb" in one for one in said)
+    assert any(line["event"] == "warning" for line in both), "who reads the log later is told too"
+
+
+def test_a_log_that_cannot_be_begun_again_goes_on(path, monkeypatch):
+    monkeypatch.setattr(journal_module, "ROTATION_CHECK_S", 0.0)
+    path.with_name("log.jsonl.1").mkdir()
+    with Journal(path, "r", most_bytes=2000) as journal:
+        for version in range(50):
+            journal.emit(Weights(version, 0, 0, 0))
+    lines = lines_of(path)
+    assert [line["version"] for line in lines if line["event"] == "weights"] == list(range(50))
+    assert [line["message"] for line in lines if line["event"] == "warning"] == [
+        "log.jsonl: expected to begin a new file, log.jsonl.1 cannot be made: Is a directory"
+    ]
 
 
 def test_a_log_whose_folder_went_away_goes_on_in_the_old_file(tmp_path, monkeypatch):

@@ -3,11 +3,13 @@
 import asyncio
 import fcntl
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from mlxe_async.errors import NotFound
+from mlxe_async.logs import journal as journal_module
 from mlxe_async.logs import reader
 from mlxe_async.logs.events import RunEnd, Weights
 from mlxe_async.logs.journal import Journal
@@ -117,6 +119,37 @@ def test_follow_survives_a_torn_line_a_cut_and_a_rotation(path):
             assert [await heard.get(), await heard.get()] == [4, "run_end"]
 
     asyncio.run(story())
+
+
+def test_no_line_is_missed_while_the_log_is_begun_again_and_again(path, monkeypatch):
+    monkeypatch.setattr(journal_module, "ROTATION_CHECK_S", 0.0)
+
+    async def story():
+        heard = asyncio.Queue()
+        async with asyncio.timeout(LIMIT_S):
+            task = asyncio.create_task(listen(path, heard))
+            with Journal(path, "r", most_bytes=4000) as log:
+                for version in range(200):
+                    log.emit(Weights(version, 0, 0, 0))
+                    told = await heard.get()
+                    assert (await heard.get() if told == "warning" else told) == version
+                log.emit(END)
+            await task
+
+    before = descriptors()
+    asyncio.run(story())
+    assert descriptors() == before
+
+
+def test_what_was_moved_while_the_reader_began_is_read_once(path):
+    with Journal(path, "r") as log:
+        log.emit(Weights(1, 0, 0, 0))
+    earlier = path.with_name("log.jsonl.1")
+    os.link(path, earlier)  # as if it was moved between the opening of the one and of the other
+    assert versions(read_log(path)) == [1]
+    earlier.unlink()
+    earlier.write_bytes(b'{"version": 0}\n')
+    assert versions(read_log(path)) == [0, 1]
 
 
 def test_follow_ends_when_the_run_died_without_a_word(tmp_path):

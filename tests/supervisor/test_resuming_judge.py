@@ -3,8 +3,12 @@
 import pytest
 
 from mlxe_async.errors import SettingsError
+from mlxe_async.logs import journal as journal_module
+from mlxe_async.logs.events import Warning, Weights  # noqa: A004 - the event
+from mlxe_async.logs.journal import Journal
 from mlxe_async.run_folder import RunFolder
 from mlxe_async.settings import load_settings
+from mlxe_async.supervisor import resuming
 from mlxe_async.supervisor.resuming import LogEnd, ResumePoint
 
 
@@ -19,3 +23,16 @@ def test_another_algorithm_is_refused_in_one_sentence(tmp_path):
         (line,) = refused.value.problems
         assert line.startswith('--set algorithm.name: algorithm.name: got "ppo", expected "a3c": ')
         assert f'--set run.init_from="{folder.path}"' in line
+
+
+def test_the_newest_version_is_known_although_the_log_was_begun_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal_module, "ROTATION_CHECK_S", 0.0)
+    path = tmp_path / "log.jsonl"
+    with Journal(path, "r", most_bytes=700) as journal:
+        journal.emit(Weights(7, 0, 0, 0))
+        journal.emit(Weights(8, 0, 0, 0))
+        journal.emit(Warning("the only line of the new file"))
+    assert b"weights" not in path.read_bytes()
+    assert resuming._log_end(path) == LogEnd(3, 8, False)
+    path.write_bytes(b"")
+    assert resuming._log_end(path) == LogEnd(2, 8, False)
