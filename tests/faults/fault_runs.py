@@ -232,6 +232,7 @@ class FaultRun(Command):
         streams = {"stdin": subprocess.DEVNULL, "stdout": self._out, "stderr": self._err, **popen}
         path = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH", "")]))
         self._read, self._lines = 0, []
+        self._by_event = {}
         self.began = time.monotonic()
         self.process = subprocess.Popen(
             [*prefix, PYTHON, *(["-P"] if safe_path else []), *program, *arguments],
@@ -257,7 +258,9 @@ class FaultRun(Command):
         self._read += len(data)
         for text in data.splitlines():
             with contextlib.suppress(ValueError):
-                self._lines.append(json.loads(text))
+                line = json.loads(text)
+                self._lines.append(line)
+                self._by_event.setdefault(line["event"], []).append(line)
         return self._lines
 
     def error(self):
@@ -282,11 +285,9 @@ class FaultRun(Command):
             os.close(pidfd)
 
     def all(self, event, **fields):
-        return [
-            line
-            for line in self.lines()
-            if line["event"] == event and all(line.get(name) == value for name, value in fields.items())
-        ]
+        self.lines()
+        told = self._by_event.get(event, [])
+        return [line for line in told if all(line.get(name) == value for name, value in fields.items())]
 
     def told(self, event, times=1, seconds=LIMIT_S, **fields):
         """Whether the log comes to tell of `event` so often."""
