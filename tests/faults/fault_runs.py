@@ -376,6 +376,7 @@ class Case:
         return ("oa", "is")[self.seed % 2]
 
     def amount(self, ci, hour, day=None):
+        """How much of it one seed takes; where chance plays, an hour and a day have twenty seeds."""
         return {"ci": ci, "hour": hour, "day": day or hour}[self.scale]
 
     def want(self, condition, sentence):

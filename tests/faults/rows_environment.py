@@ -146,7 +146,7 @@ def _(case):
 @row("E3", "reset raises now and then", "as E1, counted apart; a thousand resets are survived")
 def _(case):
     """One reset in ten of all executors raises; settings as they are by default."""
-    steps = case.amount(4000, 20_000)
+    steps = case.amount(4000, 4000, 20_000)
     run = case.survives(
         {"fault": "raise", "where": "reset", "probability": 0.1, "times": 0, "lives": 0, "executor": -1}, steps=steps
     )
@@ -210,7 +210,7 @@ def _(case):
 @row("E7", "SIGKILL of executors at random times", "all committed rows kept: none lost, twice or torn", ci=3)
 def _(case):
     """Kills executors of a running run one after the other; the memory is audited."""
-    kills = case.amount(8, 50, 500)  # of each of twenty seeds
+    kills = case.amount(8, 25, 500)
     import random
 
     chance = random.Random(case.seed)  # noqa: S311 - chooses moments
@@ -337,7 +337,7 @@ def _(case):
     """One step in a hundred of all executors, settings as they are by default."""
     run = case.survives(
         {"fault": NONFINITE, "probability": 0.01, "times": 0, "lives": 0, "executor": -1},
-        steps=case.amount(2000, 50_000),
+        steps=case.amount(2000, 4000, 50_000),
     )
     errors = run.all("env_error")
     case.want(errors, "the faults are told")
@@ -433,7 +433,7 @@ def _(case):
 def _(case):
     """The same array in every step of all executors; the memory is audited."""
     fault = {"fault": "same buffer", "step": 1, "every": 1, "times": 0, "lives": 0, "executor": -1}
-    run = case.survives(fault, steps=case.amount(2000, 100_000))
+    run = case.survives(fault, steps=case.amount(2000, 5000, 100_000))
     case.saw(f"{run.steps()} rows equal")
 
 

@@ -143,7 +143,7 @@ def _(case):
 @row("L3", "SIGKILL of the learner at random times", "versions only grow, nothing torn, executors go on")
 def _(case):
     """Kills in a row while it publishes as fast as it can."""
-    kills = case.amount(6, 300, 1000)
+    kills = case.amount(6, 25, 1000)
     chance = random.Random(case.seed)  # noqa: S311 - chooses moments
     run = case.start(
         {}, {**ENDLESS, **MANY_DEATHS, "schedule": {"kind": case.kind, "memorizer": ("own", "auto")[case.seed % 2]}}
@@ -171,7 +171,7 @@ def _(case):
 def _(case):
     """Checkpoints every 0.1 s; killed 0-50 ms after one was told; all that lies there is loaded."""
     chance = random.Random(case.seed)  # noqa: S311 - chooses moments
-    for _ in range(case.amount(2, 50, 1000)):
+    for _ in range(case.amount(2, 10, 1000)):
         run = case.start({}, {**ENDLESS, "checkpoint": {"interval_s": 0.1}})
         run.told("checkpoint", 2)
         pause(chance.random() * 0.05)
@@ -275,7 +275,7 @@ def _(case):
 @row("M1", "SIGKILL of the memorizer at random times", "no committed row lost or twice", ci=3)
 def _(case):
     """Kills in a row; the memory is audited."""
-    kills = case.amount(6, 300, 1000)
+    kills = case.amount(6, 25, 1000)
     chance = random.Random(case.seed)  # noqa: S311 - chooses moments
     run = case.start({}, {**ENDLESS, **MANY_DEATHS, "schedule": {"kind": case.kind, "memorizer": "own"}})
     run.reached(100)
@@ -350,7 +350,7 @@ def _(case):
         {**ENDLESS, "memory": {"chunk_rows": 8, "lane_slots": 64}, "schedule": {"kind": "oa", "memorizer": "own"}},
     )
     run.reached(200)
-    flips = case.amount(3, 100, 1000)
+    flips = case.amount(3, 25, 1000)
     caught, flipped = 0, []
     with segment_of(run, "lane-0") as lane:
         capacity = read_capacity(lane)
