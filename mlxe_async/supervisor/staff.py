@@ -25,6 +25,7 @@ from mlxe_async.supervisor.handles.learner import LearnerHandle
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.judge import SolvedJudge
 from mlxe_async.supervisor.resuming import ResumePoint
+from mlxe_async.supervisor.saving import published_weights
 
 ENTRY = "mlxe_async.workers:serve_roles"
 
@@ -86,6 +87,7 @@ class Staff:
             self.memorizer,
             started=self.episodes_started,
             cpu_seconds=cpu_seconds,
+            newest=functools.partial(published_weights, segments["weights"], blueprint.parameters),
         )
         names = [f"executor-{index}" for index in range(blueprint.executors)]
         asked = Words(segments["control"].buffer, blueprint.asked_offset, names)

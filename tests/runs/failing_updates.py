@@ -2,10 +2,12 @@
 
 import math
 import os
+import signal
 
 import numpy as np
 
 from mlxe_async.algorithms.a3c import A3C
+from mlxe_async.ipc.weights import WeightsWriter
 
 
 class RaisesAlways(A3C):
@@ -18,6 +20,20 @@ class RaisesInItsFirstLife(A3C):
         if clock.updates >= 8 and os.environ["MLXE_ROLE"].endswith(":1"):
             raise ValueError("the device was lost")
         return super().update(batch, clock)
+
+
+class DiesOncePublished(A3C):
+    """Its process is killed between a publication and the answer that tells of it."""
+
+    def update(self, batch, clock):
+        if clock.updates >= 8 and os.environ["MLXE_ROLE"].endswith(":1"):
+            WeightsWriter.publish = publish_and_die
+        return super().update(batch, clock)
+
+
+def publish_and_die(writer, vector, publish=WeightsWriter.publish):
+    publish(writer, vector)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class MeasuresNothing(A3C):

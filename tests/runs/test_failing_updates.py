@@ -38,6 +38,16 @@ def test_one_that_raises_once_costs_a_process_and_no_version(live, kind):
     assert len(versions) > 3
 
 
+@pytest.mark.parametrize("kind", ["is", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("ia", "oa"))])
+def test_what_was_published_before_the_learner_could_say_so_counts(live, kind):
+    result, run = live(schedule={"kind": kind}, stop={"env_steps": 600}, **with_algorithm("DiesOncePublished"))
+    assert result.reason == "env_steps"
+    assert len(run.all("proc_start", process="mlxe-lrn")) == 2
+    versions = [line["version"] for line in run.all("weights")]
+    assert versions == list(range(1, len(versions) + 1))
+    assert len(versions) > 3
+
+
 def test_a_measurement_that_is_no_number_is_logged_as_null(live):
     result, run = live(stop={"env_steps": 300}, **with_algorithm("MeasuresNothing"))
     assert result.reason == "env_steps"

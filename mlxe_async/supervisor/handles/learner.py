@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from mlxe_async.errors import NumericError, ProcessDied, RunFailed
 from mlxe_async.ipc.answers import require
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.remote_error import RemoteError
+from mlxe_async.rows import Array
 from mlxe_async.supervisor.handles.answers import LEARNED, PUBLISHED
 from mlxe_async.supervisor.handles.crew import Crew
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
@@ -27,6 +31,7 @@ class LearnerHandle:
         memorizer: told which plans are used.
         started: episodes begun so far, for the record of each publication.
         cpu_seconds: used so far by all processes but the evaluator, for the same record.
+        newest: version and weights (P,) of the newest publication, as everybody else sees them; None before the first.
     """
 
     def __init__(
@@ -37,10 +42,11 @@ class LearnerHandle:
         *,
         started: Callable[[], int],
         cpu_seconds: Callable[[], float],
+        newest: Callable[[], tuple[int, Array] | None],
     ) -> None:
         self.process = process
         self._crew, self._memorizer = crew, memorizer
-        self._started, self._cpu_seconds = started, cpu_seconds
+        self._started, self._cpu_seconds, self._newest = started, cpu_seconds, newest
         self._failures, self._failure = 0, ""
         self.busy = False
         self.is_published = False
@@ -83,6 +89,7 @@ class LearnerHandle:
             )
         except ProcessDied:
             self._crew.recorder.note(Ended("", "the learner died"))
+            self._hear_last_publication()
             return self._give_up(plan)
         except RemoteError as error:
             if error.kind == "NumericError":
@@ -104,6 +111,13 @@ class LearnerHandle:
             publish_ns = round(done["publish_seconds"] * 1e9)
             self._published(done["version"], end_ns - publish_ns, done["publish_seconds"], done["norm"])
         return counters.version
+
+    def _hear_last_publication(self) -> None:
+        """What a learner published before it died, but could not tell: executors act by it and know its number."""
+        newest = self._newest()
+        if newest is not None and newest[0] > self._crew.counters.version:
+            version, vector = newest
+            self._published(version, time.monotonic_ns(), 0.0, float(np.linalg.norm(vector.astype(np.float64))))
 
     def _give_up(self, plan: dict[str, Any]) -> int:
         """Nothing comes of a plan; returns the version that stays."""
