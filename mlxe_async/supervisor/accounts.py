@@ -32,6 +32,7 @@ def progress_of(
         "owed_updates": memorizer.owed,
         "memory_rows": memorizer.held,
         "throttled_s": round(story.throttled_s, 3),
+        "log_lines_dropped": story.lines_dropped,
         "last_evaluation": story.last_evaluation,
         "cpu_seconds": dict(cpu_seconds),
         "stop": {name: round(budget.spent(name) / limit, 6) for name, limit in budget.limits().items()},

@@ -120,6 +120,11 @@ class Story:
                 "learner: losses or updated weights were not finite; it went back to the last published ones", "learner"
             )
 
+    @property
+    def lines_dropped(self) -> int:
+        """Lines of the log that could not be written, on a full disk for example."""
+        return self._journal.dropped
+
     def published(self, version: int, start_ns: int, seconds: float, norm: float | None) -> None:
         """A version is out."""
         self._emit(events.PhaseEvent(phase="publish", start_ns=start_ns, seconds=seconds, version=version), "learner")

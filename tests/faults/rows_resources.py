@@ -7,6 +7,8 @@ import datetime as dt
 import itertools
 import json
 import os
+import re
+import resource
 import shutil
 import signal
 import socket
@@ -15,7 +17,7 @@ import time
 from pathlib import Path
 
 import leaks
-from fault_runs import PYTHON, ROOT, SLOW_START_S, cpu_seconds, loadable, out_of_reach, pause, row
+from fault_runs import PYTHON, ROOT, SLOW_START_S, cpu_seconds, kill, loadable, out_of_reach, pause, row
 
 ENDLESS = {"stop": {"env_steps": 10_000_000}}
 
@@ -112,12 +114,24 @@ def _(case):
     ci=1,
 )
 def _(case):
-    """16 executors with a soft limit of 40; then a hard limit of 24."""
+    """16 executors with a soft limit of 40; a hard limit of 24; no more descriptors while an executor dies."""
     sixteen = {"schedule": {"executors": 16, "kind": "oa"}, "memory": {"capacity_rows": 5000}}
     run = case.start({}, {**sixteen, "stop": {"env_steps": 1000}}, prefix=["prlimit", "--nofile=40:4096"])
     case.want(run.ended() == 0, f"soft limit raised: exit 0 ({run.ended()}: {run.error()[-300:]})")
     run = case.start({}, sixteen, prefix=["prlimit", "--nofile=24:24"])
     refused(case, run, 4, "descriptors")
+    run = case.start({}, ENDLESS)
+    run.reached(200)
+    allowed = resource.prlimit(run.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(run.pid, resource.RLIMIT_NOFILE, (3, allowed[1]))
+    kill(run.living("mlxe-exe-0"))
+    told = run.told("warning", 1, 20)
+    resource.prlimit(run.pid, resource.RLIMIT_NOFILE, allowed)
+    case.want(told, "that nothing can be opened is told")
+    case.want(run.told("proc_start", 2, 20, process="mlxe-exe-0"), "the executor comes back once there is room")
+    steps = run.steps()
+    case.want(run.reached(steps + 200, 30), "steps are taken")
+    case.stops(run)
 
 
 @row(
@@ -171,20 +185,30 @@ def logged(disk):
     ci=1,
 )
 def _(case):
-    """A tmpfs of 160 KiB; a file of 64 KiB on it is removed after a while."""
-    filler = 'head -c 65536 /dev/zero > "$DISK/filler" &&'
-    run, disk = on_small_disk(case, "160k", {}, {**ENDLESS, "checkpoint": {"interval_s": 0}}, then=filler)
+    """A tmpfs of 1 MiB; a file of 896 KiB on it is removed after a while."""
+    filler = 'head -c 917504 /dev/zero > "$DISK/filler" &&'
+    run, disk = on_small_disk(case, "1m", {}, {**ENDLESS, "checkpoint": {"interval_s": 0}}, then=filler)
     run.until(lambda: len(logged(disk)) > 60_000, 60)
     pause(2.0)
     with contextlib.suppress(OSError):
         (disk / "filler").unlink()
     run.until(lambda: "log_gap" in logged(disk), 20)
     case.want("log_gap" in logged(disk), "a log_gap tells how many lines are missing")
+    gaps = re.findall(r'"log_gap".*?"dropped": (\d+)', logged(disk))
+
+    def counted():
+        with contextlib.suppress(OSError, StopIteration, ValueError):
+            return json.loads(next(disk.glob("runs/2*/status.json")).read_text())["log_lines_dropped"]
+        return 0
+
+    missing = sum(map(int, gaps))
+    case.want(run.until(lambda: counted() >= missing > 0, 10), f"status.json counts them ({counted()} of {missing})")
     run.signal(signal.SIGTERM)
     got = run.ended()
     case.want(got == 143, f"it goes on until asked to stop: exit 143 ({got}: {run.error()[-300:]})")
     case.want("Traceback" not in run.error(), "no traceback")
-    case.want("cannot be written" in run.error(), "one warning on stderr")
+    said = run.error().count("cannot be written")
+    case.want(said == 1, f"one warning on stderr, as it took less than a minute ({said})")
 
 
 @row(
