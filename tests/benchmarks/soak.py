@@ -1,13 +1,14 @@
 """Does a run grow while it goes on? `python tests/benchmarks/soak.py [--minutes 120] [--settings settings/oa.toml]`.
 
-Runs the command as a user would, for so long, with its tests on, and looks at each of its processes every ten seconds:
-memory of its own (RssAnon), descriptors and threads. After a warm-up of a tenth of the time (at least two minutes) it
-fits a line through each and compares the rate of updates of the first and of the last third. Exits with 1 where memory
-grows by more than 1 MiB an hour *and* by more than 2 MiB in all, where a process has more descriptors or threads at
-the end than after the warm-up, where a process is not the one it was, where the log takes more than a twentieth more
-than its 8 MiB, or where the rate drifts by more than 2 %. While
-others take more than a twentieth of the machine the rate says nothing about the program: only those half minutes count
-in which they took less, and where a third of the time has fewer than five of them, the drift is not judged.
+Runs the command as a user would, for so long, with its tests on, but each of them short and not for every episode: how
+long a test takes says how good the policy has become, and it shares the cores with what is timed. Looks at each of the
+processes every ten seconds: memory of its own (RssAnon), descriptors and threads. After a warm-up of a tenth of the
+time (at least two minutes) it fits a line through each and compares the rate of updates of the first and of the last
+third. Exits with 1 where memory grows by more than 1 MiB an hour *and* by more than 2 MiB in all, where a process has
+more descriptors or threads at the end than after the warm-up, where a process is not the one it was, where the log
+takes more than a twentieth more than its 8 MiB, or where the rate drifts by more than 2 %. While others take more than
+a twentieth of the machine the rate says nothing about the program: only those half minutes count in which they took
+less, and where a third of the time has fewer than five of them, the drift is not judged.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,8 +35,25 @@ SHARED = 0.05
 LOG_MB = 8
 WINDOW_LOOKS, FEWEST_WINDOWS = 3, 5
 
-Look = tuple[float, int, int, float]
-"""Seconds since the start, updates, bytes of the log, CPU seconds of all others."""
+TELL_EVERY_S = 600.0
+
+
+class Look(NamedTuple):
+    """How far the run is at one moment.
+
+    Args:
+        seconds: since the start.
+        updates: so far.
+        log_bytes: both parts of the log.
+        others_s: CPU seconds of all other processes of the machine.
+        learner_s: CPU seconds of the learner.
+    """
+
+    seconds: float
+    updates: int
+    log_bytes: int
+    others_s: float
+    learner_s: float
 
 
 @dataclass
@@ -111,9 +130,26 @@ def speed(looks: list[Look]) -> tuple[float, int]:
     """Updates per second in the windows in which others let the machine alone, or else in all; how many those are."""
     windows = list(zip(looks[::WINDOW_LOOKS], looks[WINDOW_LOOKS::WINDOW_LOOKS], strict=False))
     cores = os.cpu_count() or 1
-    quiet = [(a, b) for a, b in windows if (b[3] - a[3]) / (b[0] - a[0]) / cores <= SHARED]
+    quiet = [(a, b) for a, b in windows if (b.others_s - a.others_s) / (b.seconds - a.seconds) / cores <= SHARED]
     taken = quiet or [(looks[0], looks[-1])]
-    return sum(b[1] - a[1] for a, b in taken) / sum(b[0] - a[0] for a, b in taken), len(quiet)
+    return sum(b.updates - a.updates for a, b in taken) / sum(b.seconds - a.seconds for a, b in taken), len(quiet)
+
+
+def cost_ms(looks: list[Look]) -> float:
+    """CPU milliseconds of the learner for an update."""
+    return 1e3 * (looks[-1].learner_s - looks[0].learner_s) / max(1, looks[-1].updates - looks[0].updates)
+
+
+def tell(looks: list[Look]) -> None:
+    """A line on how the last minutes went, so that nobody has to wait for the end."""
+    since, now = looks[0], looks[-1]
+    others = (now.others_s - since.others_s) / (now.seconds - since.seconds) / (os.cpu_count() or 1)
+    rate = (now.updates - since.updates) / (now.seconds - since.seconds)
+    print(
+        f"minute {now.seconds / 60:.0f}: {rate:,.1f} updates/s, {cost_ms(looks):.3f} CPU ms of the learner for each; "
+        f"others {100 * others:.0f} % of the machine",
+        flush=True,
+    )
 
 
 def main() -> int:
@@ -129,11 +165,13 @@ def main() -> int:
     warm_up_s = max(120.0, seconds / 10)
     watched: dict[int, Watched] = {}
     rates: list[Look] = []
+    told = 0
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable, "-m", "mlxe_async", chosen.settings, "--no-progress", "--set", f'run.dir="{folder}"',
             "--set", f"stop.seconds={seconds:g}", "--set", "stop.episodes=1000000000", "--set", "stop.solved=false",
-            "--set", f"logs.max_mb={LOG_MB}",
+            "--set", f"logs.max_mb={LOG_MB}", "--set", "evaluation.max_episode_steps=1000",
+            "--set", "evaluation.interval_steps=2000",
         ]  # fmt: skip
         began = time.monotonic()
         supervisor = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -149,8 +187,12 @@ def main() -> int:
                     look(run, watched, now, supervisor.pid)
                     status = json.loads((run / "status.json").read_text())
                     size = sum(file.stat().st_size for file in run.glob("log*"))
-                    others = busy_s() - sum(status["cpu_seconds"].values())
-                    rates.append((now, status["updates"], size, others))
+                    cpu_s = status["cpu_seconds"]
+                    others_s = busy_s() - sum(cpu_s.values())
+                    rates.append(Look(now, status["updates"], size, others_s, cpu_s.get("mlxe-lrn", 0.0)))
+                    if rates[-1].seconds - rates[told].seconds >= TELL_EVERY_S:
+                        tell(rates[told:])
+                        told = len(rates) - 1
                 if now > seconds + 120:
                     raise SystemExit(f"soak: expected the run to stop after {seconds:g} s, it still runs")
         finally:
@@ -159,7 +201,7 @@ def main() -> int:
             said = supervisor.communicate()[1]
         print(said.strip().splitlines()[-1])
         wrong = judge(watched, warm_up_s)
-    warm = [each for each in rates if each[0] >= warm_up_s]
+    warm = [each for each in rates if each.seconds >= warm_up_s]
     third = len(warm) // 3
     (first, quiet_first), (last, quiet_last) = speed(warm[:third]), speed(warm[-third:])
     drift, judged = last / first - 1, min(quiet_first, quiet_last) >= FEWEST_WINDOWS
@@ -167,12 +209,13 @@ def main() -> int:
         f"updates/s {first:,.1f} in the first third ({quiet_first} quiet half minutes), {last:,.1f} in the last "
         f"({quiet_last}): {100 * drift:+.1f} %" + ("" if judged else "; not judged")
     )
-    longest = max(look[2] for look in rates) / MIB
+    print(f"CPU ms of the learner for an update: {cost_ms(warm[:third]):.3f}, {cost_ms(warm[-third:]):.3f}")
+    longest = max(look.log_bytes for look in rates) / MIB
     print(f"log: {longest:,.1f} MiB at most, of {LOG_MB} MiB that it may take")
     if longest > 1.05 * LOG_MB:
         wrong.append(f"the log takes {longest:,.1f} MiB, expected {LOG_MB} at most")
-    others = (warm[-1][3] - warm[0][3]) / (warm[-1][0] - warm[0][0]) / (os.cpu_count() or 1)
-    print(f"others used {100 * others:.0f} % of the machine; {warm[-1][1]:,} updates in all")
+    others = (warm[-1].others_s - warm[0].others_s) / (warm[-1].seconds - warm[0].seconds) / (os.cpu_count() or 1)
+    print(f"others used {100 * others:.0f} % of the machine; {warm[-1].updates:,} updates in all")
     if judged and abs(drift) > 0.02:
         wrong.append(f"the rate of updates drifts by {100 * drift:+.1f} %")
     if supervisor.returncode != 0:
