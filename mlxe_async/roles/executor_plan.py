@@ -18,7 +18,7 @@ class ExecutorPlan:
         chunk_rows: most rows in one block of the lane.
         step_timeout_s: limit of one step of all environments, in seconds.
         reset_timeout_s: limit of one reset, and of the first step after it.
-        fault_limit: faults of one environment forgiven within `fault_window_s`; 50 good steps make up for one.
+        fault_limit: faults of one environment forgiven within `fault_window_s`; 10 good steps make up for one.
         fault_window_s: see `fault_limit`.
         nonfinite: what a NaN or an infinity from an environment leads to: `"abort_episode"` as any other fault;
             `"reset_env"`: the environment is not made anew, only reset; `"stop"`: it is not forgiven at all.

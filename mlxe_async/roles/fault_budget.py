@@ -10,7 +10,7 @@ import numpy as np
 from mlxe_async.errors import MlxeError
 from mlxe_async.rows import Array
 
-STEPS_PER_FAULT = 50  # so many good steps of an environment make up for one fault of it
+STEPS_PER_FAULT = 10  # so many good steps of an environment make up for one fault: a hundredth is lived with for good
 
 
 class TooManyFaults(MlxeError):
@@ -37,8 +37,7 @@ class FaultBudget:
     def failed(self, env: int) -> int:
         """Environment `env` failed. Returns how many of its faults count now."""
         now, faults = time.monotonic(), self._faults[env]
-        made_up_for = int(self._good_steps[env]) // STEPS_PER_FAULT
-        self._good_steps[env] = 0
+        made_up_for, self._good_steps[env] = divmod(int(self._good_steps[env]), STEPS_PER_FAULT)
         while faults and (made_up_for > 0 or now - faults[0] > self._window_s):
             faults.popleft()
             made_up_for -= 1

@@ -334,7 +334,7 @@ class Supervision(Table):
         "higher lets a leaking environment go on for longer.",
     )
     env_fault_limit: int = Field(
-        default=5, ge=0, le=10**6, description="Faults of one environment in the window below; 50 good steps undo one."
+        default=5, ge=0, le=10**6, description="Faults of one environment in the window below; 10 good steps undo one."
     )
     env_fault_window_s: Seconds = Field(default=60.0, description="Longer counts older faults too.")
     on_checkpoint_failure: Literal["continue", "stop"] = Field(

@@ -127,7 +127,7 @@ def play_ours(case):
         {
             "fault": [fault.name for fault in FAULTS],
             "step": 2 * FAULT_AT,
-            # Every second step of the process is one of environment 1; 50 good ones make up for a fault.
+            # Every second step of the process is one of environment 1; 10 good ones make up for a fault.
             "every": 110,
             "times": len(WRONG),
             "lives": len(DEADLY) + 1,

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakePage, FakeTask, FakeWeights
 
@@ -9,7 +10,7 @@ from mlxe_async.errors import EnvironmentFault, MlxeError
 from mlxe_async.roles import row_writer
 from mlxe_async.roles.executor import Executor
 from mlxe_async.roles.executor_plan import ExecutorPlan
-from mlxe_async.roles.fault_budget import STEPS_PER_FAULT, TooManyFaults
+from mlxe_async.roles.fault_budget import STEPS_PER_FAULT, FaultBudget, TooManyFaults
 from mlxe_async.roles.places import Places
 
 CHUNK = 4
@@ -236,7 +237,7 @@ def test_a_restarted_executor_goes_on_counting_its_episodes():
     ("lengths", "at_step", "limit", "survives"),
     [
         ([10_000], STEPS_PER_FAULT + 1, 2, True),
-        ([10_000], STEPS_PER_FAULT - 1, 2, False),
+        ([10_000], STEPS_PER_FAULT // 2, 2, False),
         ([10_000, 10_000], 1, 6, False),
     ],
 )
@@ -250,6 +251,15 @@ def test_good_steps_make_up_for_faults_of_the_same_environment(lengths, at_step,
         return
     executor.generate(rollout=0)
     assert [message["faults"] for message in said if message["kind"] == "env_error"] == [1] * 8
+
+
+def test_one_bad_step_in_a_hundred_is_forgiven_for_a_million_steps():
+    budget, rng = FaultBudget(1, 1e9), np.random.default_rng(0)
+    worst = 0
+    for good_steps in rng.geometric(0.01, 10_000) - 1:
+        budget.stepped(np.array([good_steps]))
+        worst = max(worst, budget.failed(0))
+    assert worst <= 5, "the default of supervision.env_fault_limit"
 
 
 @pytest.mark.parametrize(
