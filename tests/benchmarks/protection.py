@@ -243,7 +243,7 @@ def ledger_cost(settings: Settings, facts: dict[str, Any], folder: Path) -> floa
     try:
         counters = Counters()
         with Journal(folder / "log.jsonl", "protection") as journal:
-            story = Story(journal, counters, Budget(settings.stop, counters, Bell()))
+            story = Story(journal, counters, Budget(settings.stop.model_dump(), counters, Bell()))
             memorizer = cast("Any", SimpleNamespace(held=7))
             return microseconds(lambda: tell_ledger(blueprint, segments, memorizer, story, former=0))
     finally:
