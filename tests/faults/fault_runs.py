@@ -530,6 +530,26 @@ def loadable(run):
         return False
 
 
+def newest_first(folder):
+    """The checkpoints of a run folder."""
+    return sorted(
+        (path for path in (folder / "checkpoints").iterdir() if path.name.isdigit()), key=lambda path: -int(path.name)
+    )
+
+
+def loaded(folder):
+    """The version of the weights in the newest fit checkpoint of a run folder, or what the error says."""
+    try:
+        return load_checkpoint(folder)[1]["version"]
+    except MlxeError as error:
+        return str(error)
+
+
+def loaded_version(path):
+    """The version of the weights that the manifest of one checkpoint names."""
+    return json.loads((path / "manifest.json").read_text())["body"]["facts"]["version"]
+
+
 def between(first, second):
     """Seconds between two lines of a log."""
     return (second["mono_ns"] - first["mono_ns"]) / 1e9

@@ -15,12 +15,10 @@ import time
 import zipfile
 from pathlib import Path
 
-from fault_runs import PYTHON, ROOT, SLOW_START_S, row
+from fault_runs import PYTHON, ROOT, SLOW_START_S, loaded, loaded_version, newest_first, row
 from settings_keys import known_keys
 
 from mlxe_async import checkpoints
-from mlxe_async.errors import MlxeError
-from mlxe_async.run_folder import load_checkpoint
 
 GOOD = '[task]\nenv = "CartPole-v1"\n'
 
@@ -205,19 +203,6 @@ def with_checkpoints(case, count=3):
     return (run.runs / "latest").resolve()
 
 
-def newest_first(folder):
-    return sorted(
-        (path for path in (folder / "checkpoints").iterdir() if path.name.isdigit()), key=lambda path: -int(path.name)
-    )
-
-
-def loaded(folder):
-    try:
-        return load_checkpoint(folder)[1]["version"]
-    except MlxeError as error:
-        return str(error)
-
-
 SPOILT = ("cut off", "a bit flipped", "empty", "from the one before", "swapped with its neighbour")
 
 
@@ -386,10 +371,6 @@ def _(case):
     case.saw(f"{len(crafted)} files, each with sums that fit and with sums that do not")
 
 
-def loaded_version(path):
-    return json.loads((path / "manifest.json").read_text())["body"]["facts"]["version"]
-
-
 @row("K4", "a checkpoint of another format version", "refused with both versions named", ci=1)
 def _(case):
     """Format 2 in all of them; then eval."""
@@ -419,13 +400,19 @@ def _(case):
     named = {tuple(f"{key.table}.{key.name}".split(".")[:2]) for key in known_keys()}
     case.want(named - {("algorithm", "name")} <= set(CLASSES), f"every key has a class ({named - set(CLASSES)})")
     run = stopped_run(case)
-    forbidden = ("run.seed=77", "schedule.envs_per_executor=2", 'schedule.sync="rollout"')
-    refused = case.resumed(run, *(word for change in forbidden for word in ("--set", change)))
-    case.want(refused.ended() == 2, f"forbidden: exit 2 ({refused.ended()}: {refused.error()[-300:]})")
-    for change in forbidden[:2]:
-        case.want(change.partition("=")[0] in refused.error(), f"{change} is named ({refused.error()[-600:]})")
-    case.want("-> 77" in refused.error(), "old and new are printed")
-    case.want("Traceback" not in refused.error(), "no traceback")
+    forbidden = {
+        "run.seed": ("77", "-> 77"),
+        "schedule.envs_per_executor": ("2", "-> 2"),
+        "task.kwargs": ("{seed = 9}", "9"),
+        "algorithm.common": ("[9]", "-> [9]"),
+        "algorithm.name": ('"ppo"', 'got "ppo", expected "a3c"'),
+    }
+    for key, (value, words) in forbidden.items():
+        refused = case.resumed(run, "--set", f"{key}={value}", "--set", 'schedule.sync="rollout"')
+        got = refused.ended()
+        case.want(got == 2, f"{key}: forbidden, exit 2 ({got}: {refused.error()[-300:]})")
+        case.want(key in refused.error() and words in refused.error(), f"old and new ({refused.error()[-600:]})")
+        case.want("Traceback" not in refused.error(), f"{key}: no traceback")
     steps = run.steps()
     fine = ("logs.status_interval_s=0.5", "schedule.executors=3", f"stop.env_steps={steps + 500}")
     again = case.resumed(run, *(word for change in fine for word in ("--set", change)))

@@ -17,7 +17,20 @@ import time
 from pathlib import Path
 
 import leaks
-from fault_runs import PYTHON, ROOT, SLOW_START_S, cpu_seconds, kill, loadable, out_of_reach, pause, row
+from fault_runs import (
+    PYTHON,
+    ROOT,
+    SLOW_START_S,
+    cpu_seconds,
+    kill,
+    loadable,
+    loaded,
+    loaded_version,
+    newest_first,
+    out_of_reach,
+    pause,
+    row,
+)
 
 ENDLESS = {"stop": {"env_steps": 10_000_000}}
 
@@ -177,6 +190,13 @@ def logged(disk):
     return ""
 
 
+def steps_told(disk):
+    """How many steps the status of the run on such a disk tells of."""
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        return json.loads(next(disk.glob("runs/2*/status.json")).read_text())["env_steps"]
+    return 0
+
+
 @row(
     "R7",
     "the disk of the log is full",
@@ -227,7 +247,18 @@ def _(case):
     case.want("checkpoint_rejected" in logged(disk), "it is told that one could not be saved")
     gone = run.until(lambda: not list(disk.glob("runs/2*/checkpoints/.staged-*")), 5)
     case.want(gone, "nothing half done is left")
-    case.want(list(disk.glob("runs/2*/checkpoints/[0-9]*")), "older ones are kept")
+    reached = steps_told(disk)
+    case.want(run.until(lambda: steps_told(disk) > reached + 500, 30), f"training goes on after {reached} steps")
+    run.signal(signal.SIGSTOP)  # so that none is written or removed while they are copied
+    copied = case.folder / "copied"
+    shutil.copytree(next(disk.glob("runs/2*/checkpoints")), copied / "checkpoints")
+    run.signal(signal.SIGCONT)
+    older = newest_first(copied)
+    case.want(older, "older ones are kept")
+    for path in older:
+        case.want(loaded(copied) == loaded_version(path), f"checkpoint {path.name} is whole ({loaded(copied)})")
+        shutil.rmtree(path)
+    case.saw(f"{len(older)} older checkpoints whole, {logged(disk).count('checkpoint_rejected')} rejected")
     run.signal(signal.SIGTERM)
     got = run.ended()
     case.want(got == 143, f"it goes on until asked to stop: exit 143 ({got}: {run.error()[-300:]})")

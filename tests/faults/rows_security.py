@@ -197,7 +197,7 @@ CANARY = "canary-7c1d2e"
 
 @row("T9", "secrets in environment variables and settings", "written nowhere", ci=1)
 def _(case):
-    """A canary as a variable and under token-like names in kwargs; every file written is searched."""
+    """A canary as a variable and in kwargs, an exception and a death; every file written is searched."""
     module = case.folder / "modules"
     module.mkdir()
     (module / "takes_secrets.py").write_text(
@@ -205,16 +205,17 @@ def _(case):
         "def make(api_token='', password='', **kwargs):\n    return ChaosEnv(**kwargs)\n"
         "gymnasium.register('Secret-v0', entry_point=make)\n"
     )
-    kwargs = {"api_token": CANARY, "password": CANARY, "fault": "raise", "step": 50}
-    run = case.start(
-        kwargs,
-        {"task": {"env": "takes_secrets:Secret-v0"}, "run": {"python_path": [str(module)]}},
-        env={"MY_SECRET_TOKEN": CANARY},
-    )
-    case.checks(run, 0)
-    wrote = [p for p in [*run.runs.rglob("*"), run.folder / "stdout", run.folder / "stderr"] if p.is_file()]
-    told = [p.name for p in wrote if CANARY.encode() in p.read_bytes()]
-    case.want(not told, f"the secret is in no file ({told})")
+    secrets = {"api_token": CANARY, "password": CANARY}
+    task = {"task": {"env": "takes_secrets:Secret-v0"}, "run": {"python_path": [str(module)]}}
+    for fault, event in (("raise", "env_error"), ("segfault", "crash_report")):
+        run = case.start({**secrets, "fault": fault, "step": 50, "times": 1}, task, env={"MY_SECRET_TOKEN": CANARY})
+        case.checks(run, 0)
+        case.want(run.all(event), f"{event} tells of it")
+        wrote = [p for p in [*run.runs.rglob("*"), run.folder / "stdout", run.folder / "stderr"] if p.is_file()]
+        told = [p.name for p in wrote if CANARY.encode() in p.read_bytes()]
+        case.want(not told, f"{event}: the secret is in no file ({told})")
+        marked = [p.name for p in wrote if b"<redacted>" in p.read_bytes()]
+        case.want("settings.toml" in marked, f"{event}: what was left out is marked so ({marked})")
 
 
 @row(
