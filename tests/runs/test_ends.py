@@ -31,7 +31,9 @@ def command(tmp_path):
     started = []
 
     def start(toml=OA, *arguments):
-        started.append(Command(tmp_path, toml, *arguments))
+        folder = tmp_path / str(len(started))  # `latest` must never be the run of another
+        folder.mkdir()
+        started.append(Command(folder, toml, *arguments))
         return started[-1]
 
     yield start
@@ -70,9 +72,10 @@ def memory_of(pids):
 
 
 def killed_at_a_random_moment(command, seed):
+    """Whether it held shared memory when it was killed."""
     chance = random.Random(seed)  # noqa: S311 - chooses moments, guards no secret
     run = command()
-    if chance.random() < 0.5:
+    if chance.random() < 0.75:
         run.saw(chance.choice(["run_start", "proc_start", "weights"]))
     pause = time.monotonic() + chance.random() * 0.5
     while time.monotonic() < pause and run.process.poll() is None:
@@ -87,6 +90,7 @@ def killed_at_a_random_moment(command, seed):
     while held := memory & memory_of(entry.name for entry in Path("/proc").glob("[0-9]*")):
         assert time.monotonic() < deadline, f"seed {seed}: {held}"
         os.sched_yield()
+    return bool(memory)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -97,8 +101,8 @@ def test_after_the_supervisor_is_killed_nothing_is_left_within_a_second(command,
 @pytest.mark.slow
 @pytest.mark.parametrize("hundred", [1, 2, 3])
 def test_after_the_supervisor_is_killed_nothing_is_left_three_hundred_times(command, hundred):
-    for seed in range(100 * hundred, 100 * hundred + 100):
-        killed_at_a_random_moment(command, seed)
+    held = [killed_at_a_random_moment(command, seed) for seed in range(100 * hundred, 100 * hundred + 100)]
+    assert sum(held) >= 50  # the others were killed while they were being started
 
 
 def test_the_exit_code_of_a_finished_run_is_0_and_the_last_line_says_how_it_ended(command):
