@@ -550,6 +550,13 @@ def loaded_version(path):
     return json.loads((path / "manifest.json").read_text())["body"]["facts"]["version"]
 
 
+def state_of(pid):
+    """The letter of a process's state: `T` while it is stopped."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
 def between(first, second):
     """Seconds between two lines of a log."""
     return (second["mono_ns"] - first["mono_ns"]) / 1e9

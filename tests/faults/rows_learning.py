@@ -23,6 +23,7 @@ from fault_runs import (
     out_of_reach,
     pause,
     row,
+    state_of,
 )
 
 from mlxe_async.ipc.lanes import lane_state
@@ -339,12 +340,24 @@ def segment_of(run, name):
 SLOT_HEADER = 64
 
 
-def backlog(run, lane):
-    """Stop the memorizer and wait until committed blocks lie in the lane; its process id."""
-    pid = run.living("mlxe-mem")
-    kill(pid, signal.SIGSTOP)
-    run.until(lambda: lane_state(lane).backlog >= 2, 20)
-    return pid
+def unread_block(run, lane):
+    """Stop the memorizer at a moment after which a block is committed, so that it cannot have read it yet.
+
+    Where the lane's executor is itself held back just then, none comes: then another moment is tried.
+
+    Returns:
+        The memorizer's process id and the block's sequence number, which is None where no moment did.
+    """
+    for _ in range(20):
+        pid = run.living("mlxe-mem")
+        kill(pid, signal.SIGSTOP)
+        run.until(lambda pid=pid: state_of(pid) == "T", 20)
+        before = lane_state(lane).commit
+        if run.until(lambda before=before: lane_state(lane).commit > before, 1.0):
+            return pid, before
+        kill(pid, signal.SIGCONT)
+        run.reached(run.steps() + 20, 20)
+    return pid, None
 
 
 @row(
@@ -368,17 +381,15 @@ def _(case):
         capacity = read_capacity(lane)
         stride = (lane.size - lanes._HEAD - lanes.STAMP_BYTES) // capacity
         for number in range(flips):
-            pid = backlog(run, lane)
-            state = lane_state(lane)
-            if not case.want(state.backlog >= 1, f"flip {number}: a block waits to be read"):
-                kill(pid, signal.SIGCONT)
+            pid, block = unread_block(run, lane)
+            if not case.want(block is not None, f"flip {number}: a block waits to be read"):
                 break
-            slot = lanes._HEAD + (state.tail % capacity) * stride
+            slot = lanes._HEAD + (block % capacity) * stride
             # Six words of the slot's header and what of the payload counts; what lies behind is nobody's.
             counted = lane.buffer[slot : slot + SLOT_HEADER].cast("Q")[lanes.LENGTH]
             at = chance.randrange(48 + counted)
             lane.buffer[slot + (at if at < 48 else SLOT_HEADER + at - 48)] ^= 1 << chance.randrange(8)
-            flipped.append(state.tail)
+            flipped.append(block)
             kill(pid, signal.SIGCONT)
             caught += run.told("corrupt_record", number + 1, 20)
             run.reached(run.steps() + 40, 20)
