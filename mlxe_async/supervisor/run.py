@@ -39,7 +39,7 @@ from mlxe_async.supervisor.resuming import ResumePoint
 from mlxe_async.supervisor.saving import published_weights, weights_to_begin_with
 from mlxe_async.supervisor.subscribers import Subscribers
 from mlxe_async.supervisor.team import Team
-from mlxe_async.supervisor.waiting import first_of, to_the_end
+from mlxe_async.supervisor.waiting import first_of, let_go, to_the_end
 from mlxe_async.supervisor.watching import stacks
 
 STOP_GRACE_S = 1.0
@@ -164,6 +164,7 @@ class Supervisor:
         result: Result | None = await to_the_end(self._shut_down(failure))
         self._subscribers.end()
         if failure is not None:
+            let_go(failure)
             raise failure
         assert result is not None  # noqa: S101 - without a failure there is a folder and so a result
         return result

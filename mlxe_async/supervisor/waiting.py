@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import Any
 
@@ -39,3 +40,23 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(inner)
     else:
         yield error
+
+
+def let_go(error: BaseException) -> None:
+    """Clear the frames that a cancellation or an error of ours went through, and those of what led to it.
+
+    Whoever keeps the error keeps its traceback, and with it all that was local on the way: shared memory among it. The
+    lines stay to be printed. Other errors came from a caller's code, whose frames are not ours to clear.
+    """
+    known: set[int] = set()
+    to_do: list[BaseException | None] = [error]
+    while to_do:
+        one = to_do.pop()
+        if one is None or id(one) in known:
+            continue
+        known.add(id(one))
+        to_do += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            to_do += one.exceptions
+        if isinstance(one, asyncio.CancelledError | MlxeError | BaseExceptionGroup):
+            traceback.clear_frames(one.__traceback__)

@@ -366,12 +366,15 @@ def unread_block(run, lane):
     "caught, never served; event corrupt_record with lane, sequence and header",
 )
 def _(case):
-    """Anywhere in a block that is not read yet, through /proc/PID/fd, while the memorizer is stopped."""
+    """Anywhere in a block that is not read yet, through /proc/PID/fd, while the memorizer is stopped.
+
+    The lane's executor takes 3 ms for a step, so that it is at work most of the time, and not held back.
+    """
     from mlxe_async.ipc import lanes
 
     chance = random.Random(case.seed)  # noqa: S311 - chooses bits
     run = case.start(
-        {"length": 40},
+        {"length": 40, "fault": "sleep", "seconds": 0.003, "step": 1, "every": 1, "times": 0},
         {**ENDLESS, "memory": {"chunk_rows": 8, "lane_slots": 64}, "schedule": {"kind": "oa", "memorizer": "own"}},
     )
     run.reached(200)

@@ -1,9 +1,11 @@
 """A run inside somebody's program: any loop, any thread, several at once, cancelled at any moment, nothing left."""
 
 import asyncio
+import contextlib
 import gc
 import random
 import threading
+from pathlib import Path
 
 import leaks
 import pytest
@@ -105,6 +107,35 @@ def test_cancelled_at_any_moment_it_leaves_nothing(tmp_path, seed, count):
     for number in range(count):
         with leaks.nothing_left(), pytest.raises(TimeoutError):
             run_on("uvloop" if number % 2 else "asyncio", main(chance.random() * 4))
+
+
+def held_memory():
+    """Shared memory of ours that this process has a descriptor of."""
+    gc.collect()
+    held = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            held.append(str(entry.readlink()))
+    return sorted(name for name in held if "memfd:mlxe-" in name)
+
+
+@pytest.mark.parametrize("kind", ["is", "oa"])
+def test_an_error_that_is_kept_keeps_no_shared_memory(tmp_path, kind):
+    async def main():
+        began = asyncio.Event()
+        chosen = settings(schedule={"kind": kind}, stop={"env_steps": 10**6})
+        supervisor = Supervisor(chosen, run_dir=tmp_path)
+        supervisor.subscribe(lambda line: began.set() if line["event"] == "episode_end" else None)
+        task = asyncio.create_task(supervisor.run())
+        await began.wait()
+        assert held_memory() != []
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            return held_memory()
+
+    assert run_on("uvloop", main()) == []
 
 
 def test_a_run_can_begin_with_the_weights_of_another(tmp_path):
