@@ -8,7 +8,9 @@ third. Exits with 1 where memory grows by more than 1 MiB an hour *and* by more 
 more descriptors or threads at the end than after the warm-up, where a process is not the one it was, where the log
 takes more than a twentieth more than its 8 MiB, or where the rate drifts by more than 2 %. While others take more than
 a twentieth of the machine the rate says nothing about the program: only those half minutes count in which they took
-less, and where a third of the time has fewer than five of them, the drift is not judged.
+less, and where a third of the time has fewer than five of them, the drift is not judged. A virtual machine's cores are
+not equally fast all along: at each look a fixed piece of work is timed too (CPU time), and the rate that is judged is
+that of updates in the time that one such piece takes; the plain rates are printed beside it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import json
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -47,6 +50,7 @@ class Look(NamedTuple):
         log_bytes: both parts of the log.
         others_s: CPU seconds of all other processes of the machine.
         learner_s: CPU seconds of the learner.
+        piece_s: CPU seconds of a fixed piece of work.
     """
 
     seconds: float
@@ -54,6 +58,7 @@ class Look(NamedTuple):
     log_bytes: int
     others_s: float
     learner_s: float
+    piece_s: float
 
 
 @dataclass
@@ -69,8 +74,8 @@ class Watched:
 
 
 def look(run: Path, watched: dict[int, Watched], now: float, supervisor: int) -> None:
-    """Note what each living process of the run has."""
-    pids = {supervisor: "mlxe-sup"}
+    """Note what each living process of the run has; who was once seen is known, as the log's early lines go."""
+    pids = {supervisor: "mlxe-sup", **{pid: known.name for pid, known in watched.items()}}
     for line in (run / "log.jsonl").read_text().splitlines():
         if '"event":"proc_start"' in line.replace(": ", ":"):
             told = json.loads(line)
@@ -126,13 +131,38 @@ def judge(watched: dict[int, Watched], warm_up_s: float) -> list[str]:
     return wrong
 
 
-def speed(looks: list[Look]) -> tuple[float, int]:
-    """Updates per second in the windows in which others let the machine alone, or else in all; how many those are."""
+def piece_s() -> float:
+    """CPU seconds that a fixed piece of work takes now: loops of the interpreter, and numbers through the caches."""
+    numbers, total = np.linspace(-1.0, 1.0, 65_536, dtype=np.float32), 0
+    began = time.thread_time()
+    for _ in range(20):
+        np.tanh(numbers)
+        total += sum(range(20_000))
+    return time.thread_time() - began
+
+
+class Speed(NamedTuple):
+    """How fast it went in a part of the run: in the quiet windows, or else in all.
+
+    Args:
+        rate: updates per second.
+        piece_s: CPU seconds of the fixed piece of work, the median.
+        quiet: how many windows were quiet.
+    """
+
+    rate: float
+    piece_s: float
+    quiet: int
+
+
+def speed(looks: list[Look]) -> Speed:
+    """How fast it went."""
     windows = list(zip(looks[::WINDOW_LOOKS], looks[WINDOW_LOOKS::WINDOW_LOOKS], strict=False))
     cores = os.cpu_count() or 1
     quiet = [(a, b) for a, b in windows if (b.others_s - a.others_s) / (b.seconds - a.seconds) / cores <= SHARED]
     taken = quiet or [(looks[0], looks[-1])]
-    return sum(b.updates - a.updates for a, b in taken) / sum(b.seconds - a.seconds for a, b in taken), len(quiet)
+    rate = sum(b.updates - a.updates for a, b in taken) / sum(b.seconds - a.seconds for a, b in taken)
+    return Speed(rate, statistics.median(look.piece_s for window in taken for look in window), len(quiet))
 
 
 def cost_ms(looks: list[Look]) -> float:
@@ -140,14 +170,15 @@ def cost_ms(looks: list[Look]) -> float:
     return 1e3 * (looks[-1].learner_s - looks[0].learner_s) / max(1, looks[-1].updates - looks[0].updates)
 
 
-def tell(looks: list[Look]) -> None:
+def tell(looks: list[Look], watched: dict[int, Watched]) -> None:
     """A line on how the last minutes went, so that nobody has to wait for the end."""
+    memory = ", ".join(f"{known.name} {known.anonymous[-1] / MIB:.2f}" for known in watched.values())
     since, now = looks[0], looks[-1]
     others = (now.others_s - since.others_s) / (now.seconds - since.seconds) / (os.cpu_count() or 1)
     rate = (now.updates - since.updates) / (now.seconds - since.seconds)
     print(
         f"minute {now.seconds / 60:.0f}: {rate:,.1f} updates/s, {cost_ms(looks):.3f} CPU ms of the learner for each; "
-        f"others {100 * others:.0f} % of the machine",
+        f"others {100 * others:.0f} % of the machine; MiB: {memory}",
         flush=True,
     )
 
@@ -189,9 +220,9 @@ def main() -> int:
                     size = sum(file.stat().st_size for file in run.glob("log*"))
                     cpu_s = status["cpu_seconds"]
                     others_s = busy_s() - sum(cpu_s.values())
-                    rates.append(Look(now, status["updates"], size, others_s, cpu_s.get("mlxe-lrn", 0.0)))
+                    rates.append(Look(now, status["updates"], size, others_s, cpu_s.get("mlxe-lrn", 0.0), piece_s()))
                     if rates[-1].seconds - rates[told].seconds >= TELL_EVERY_S:
-                        tell(rates[told:])
+                        tell(rates[told:], watched)
                         told = len(rates) - 1
                 if now > seconds + 120:
                     raise SystemExit(f"soak: expected the run to stop after {seconds:g} s, it still runs")
@@ -203,11 +234,14 @@ def main() -> int:
         wrong = judge(watched, warm_up_s)
     warm = [each for each in rates if each.seconds >= warm_up_s]
     third = len(warm) // 3
-    (first, quiet_first), (last, quiet_last) = speed(warm[:third]), speed(warm[-third:])
-    drift, judged = last / first - 1, min(quiet_first, quiet_last) >= FEWEST_WINDOWS
+    first, last = speed(warm[:third]), speed(warm[-third:])
+    drift = last.rate * last.piece_s / (first.rate * first.piece_s) - 1
+    judged = min(first.quiet, last.quiet) >= FEWEST_WINDOWS
     print(
-        f"updates/s {first:,.1f} in the first third ({quiet_first} quiet half minutes), {last:,.1f} in the last "
-        f"({quiet_last}): {100 * drift:+.1f} %" + ("" if judged else "; not judged")
+        f"updates/s {first.rate:,.1f} in the first third ({first.quiet} quiet half minutes), {last.rate:,.1f} in the "
+        f"last ({last.quiet}): {100 * (last.rate / first.rate - 1):+.1f} %; a fixed piece of work took "
+        f"{1e3 * first.piece_s:.2f} and {1e3 * last.piece_s:.2f} ms; updates per piece of work: {100 * drift:+.1f} %"
+        + ("" if judged else "; not judged")
     )
     print(f"CPU ms of the learner for an update: {cost_ms(warm[:third]):.3f}, {cost_ms(warm[-third:]):.3f}")
     longest = max(look.log_bytes for look in rates) / MIB

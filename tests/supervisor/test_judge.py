@@ -20,5 +20,22 @@ def test_a_failure_ends_the_row():
     lengths = []
     for number, mark in enumerate("++-+"):
         judge.feed(number, passed=mark == "+")
-        lengths.append(len(judge.streak))
+        lengths.append(judge.length)
     assert lengths == [1, 2, 0, 1]
+
+
+def test_a_row_of_any_length_takes_no_more_memory_and_is_gone_on_with():
+    judge = SolvedJudge(3)
+    for version in range(1000):
+        judge.feed(version, passed=True)
+    assert (judge.streak, judge.length) == ([0, 1, 2], 1000)
+    again = SolvedJudge(3)
+    again.go_on(judge.streak, judge.length)
+    assert again.feed(1000, passed=True) == 0
+    assert (again.streak, again.length) == ([0, 1, 2], 1001)
+
+
+def test_a_row_that_was_saved_whole_is_gone_on_with():
+    judge = SolvedJudge(2)
+    judge.go_on([5, 7, 8])
+    assert (judge.streak, judge.length) == ([5, 7], 3)

@@ -72,7 +72,8 @@ class EvaluatorHandle:
             "last_version": last_version,
             "last_steps": last_steps,
             "is_solved": self._is_solved,
-            "streak": self._judge.streak,
+            "streak": list(self._judge.streak),
+            "streak_length": self._judge.length,
         }
         return facts, {str(version): self._under_test[version] for version in self._keep}
 
@@ -81,7 +82,7 @@ class EvaluatorHandle:
         self.tests, self._is_solved = facts["tests"], facts["is_solved"]
         self._last_episode, self._last_version = facts["last_episode"], facts["last_version"]
         self._last_steps = facts.get("last_steps", 0)
-        self._judge.go_on(facts["streak"])
+        self._judge.go_on(facts["streak"], facts.get("streak_length"))
         self._under_test = {int(version): flat for version, flat in arrays.items()}
 
     @property
@@ -158,7 +159,7 @@ class EvaluatorHandle:
         self.tests += 1
         self._before.pop(verdict["version"], None)
         first = self._judge.feed(verdict["version"], passed=verdict["passed"])
-        self._crew.story.evaluated(verdict, len(self._judge.streak))
+        self._crew.story.evaluated(verdict, self._judge.length)
         if not verdict["fault"] and verdict["version"] in self._under_test:
             self._judged(verdict["version"], self._under_test[verdict["version"]], verdict["return_mean"])
         if first is not None and not self._is_solved:
