@@ -76,6 +76,7 @@ class Keeper:
         self._learner, self._evaluator = learner, evaluator
         self._homes, self._published, self._more, self._disk = homes, published, more, disk
         self._failures = 0
+        self._boundary_steps, self._stretch = crew.counters.env_steps, 0
         self.note_saved()
 
     def note_saved(self) -> None:
@@ -84,6 +85,8 @@ class Keeper:
 
     async def at_boundary(self) -> None:
         """Save if it is time to."""
+        steps = self._crew.counters.env_steps
+        self._boundary_steps, self._stretch = steps, steps - self._boundary_steps
         if self.is_due():
             await self.save()
 
@@ -92,7 +95,8 @@ class Keeper:
         table, steps = self._settings.checkpoint, self._crew.counters.env_steps - self._saved_steps
         waited = time.monotonic() - self._saved_at
         by_time = table.interval_s and waited >= table.interval_s and steps > 0
-        by_steps = table.interval_steps and steps >= table.interval_steps
+        # Before a stretch as long as the last one would lead past the interval: no more than that is to be lost.
+        by_steps = table.interval_steps and steps > 0 and steps + max(1, self._stretch) > table.interval_steps
         return bool(by_time or by_steps)
 
     @property
