@@ -86,7 +86,8 @@ class Keeper:
     async def at_boundary(self) -> None:
         """Save if it is time to."""
         steps = self._crew.counters.env_steps
-        self._boundary_steps, self._stretch = steps, steps - self._boundary_steps
+        if steps > self._boundary_steps:
+            self._boundary_steps, self._stretch = steps, steps - self._boundary_steps
         if self.is_due():
             await self.save()
 
