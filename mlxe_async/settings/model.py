@@ -398,7 +398,7 @@ class Checkpoint(Table):
         default=0,
         ge=0,
         le=10**15,
-        description="Most environment steps between two checkpoints, besides, 0 for none; more lose more in a crash.",
+        description="Environment steps between two checkpoints, besides, 0 for none; more lose more in a crash.",
     )
     keep: int = Field(
         default=3,

@@ -9,8 +9,8 @@ more descriptors or threads at the end than after the warm-up, where a process i
 takes more than a twentieth more than its 8 MiB, or where the rate drifts by more than 2 %. While others take more than
 a twentieth of the machine the rate says nothing about the program: only those half minutes count in which they took
 less, and where a third of the time has fewer than five of them, the drift is not judged. A virtual machine's cores are
-not equally fast all along: at each look a fixed piece of work is timed too (CPU time), and the rate that is judged is
-that of updates in the time that one such piece takes; the plain rates are printed beside it.
+not equally fast all along: at each look a fixed piece of work is timed too (CPU time), and what the drift is in updates
+per such piece is printed beside the drift that is judged.
 """
 
 from __future__ import annotations
@@ -235,12 +235,13 @@ def main() -> int:
     warm = [each for each in rates if each.seconds >= warm_up_s]
     third = len(warm) // 3
     first, last = speed(warm[:third]), speed(warm[-third:])
-    drift = last.rate * last.piece_s / (first.rate * first.piece_s) - 1
+    drift = last.rate / first.rate - 1
+    per_piece = (1 + drift) * last.piece_s / first.piece_s - 1
     judged = min(first.quiet, last.quiet) >= FEWEST_WINDOWS
     print(
         f"updates/s {first.rate:,.1f} in the first third ({first.quiet} quiet half minutes), {last.rate:,.1f} in the "
-        f"last ({last.quiet}): {100 * (last.rate / first.rate - 1):+.1f} %; a fixed piece of work took "
-        f"{1e3 * first.piece_s:.2f} and {1e3 * last.piece_s:.2f} ms; updates per piece of work: {100 * drift:+.1f} %"
+        f"last ({last.quiet}): {100 * drift:+.1f} %; a fixed piece of work took "
+        f"{1e3 * first.piece_s:.2f} and {1e3 * last.piece_s:.2f} ms; updates per piece of work: {100 * per_piece:+.1f} %"
         + ("" if judged else "; not judged")
     )
     print(f"CPU ms of the learner for an update: {cost_ms(warm[:third]):.3f}, {cost_ms(warm[-third:]):.3f}")
