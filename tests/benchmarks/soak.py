@@ -241,7 +241,7 @@ def main() -> int:
     print(
         f"updates/s {first.rate:,.1f} in the first third ({first.quiet} quiet half minutes), {last.rate:,.1f} in the "
         f"last ({last.quiet}): {100 * drift:+.1f} %; a fixed piece of work took "
-        f"{1e3 * first.piece_s:.2f} and {1e3 * last.piece_s:.2f} ms; updates per piece of work: {100 * per_piece:+.1f} %"
+        f"{1e3 * first.piece_s:.2f} and {1e3 * last.piece_s:.2f} ms; updates per piece: {100 * per_piece:+.1f} %"
         + ("" if judged else "; not judged")
     )
     print(f"CPU ms of the learner for an update: {cost_ms(warm[:third]):.3f}, {cost_ms(warm[-third:]):.3f}")
