@@ -20,7 +20,7 @@ from mlxe_async.ipc.frames import Message
 from mlxe_async.ipc.loop_channel import Ended, SupervisorChannel
 from mlxe_async.ipc.nursery import ExitStatus, Forked
 from mlxe_async.ipc.remote_error import RemoteError, remote_error
-from mlxe_async.ipc.restarts import HangJudge, RestartPolicy
+from mlxe_async.ipc.restarts import HangJudge, RestartPolicy, is_late
 from mlxe_async.ipc.watch import WATCH_S, Watch
 
 STACK_S = 0.5
@@ -97,8 +97,9 @@ class Life:
         self._pulse: tuple[int, ...] = ()
         self._moved_ns = 0
         self._channel = SupervisorChannel(sock, self._heard, self._unheard)
-        late = f"has not shaken hands for {policy.start_timeout_s:g} s"
-        self._start_timer = self._loop.call_later(policy.start_timeout_s, self._too_late, late)
+        self._start_timer = self._loop.call_later(policy.start_timeout_s, self._late)
+        self._start_seen = linux.scheduling(forked.pid)
+        self._start_given_s = 0.0
         self._timers: list[asyncio.TimerHandle] = []
         self._watch = watch
         watch.add(self._look)
@@ -210,9 +211,18 @@ class Life:
             return silent_s if silent_s > 0 else None
         return overdue_s
 
-    def _too_late(self, sentence: str) -> None:
-        self.misdeed = sentence
-        self._abort()
+    def _late(self) -> None:
+        # Its hand-shake may be waiting in the socket when it was this loop that stood still.
+        self._channel.drain()
+        if self.settled.is_set():
+            return
+        self._start_given_s += self._policy.start_timeout_s
+        before, self._start_seen = self._start_seen, linux.scheduling(self.forked.pid)
+        if is_late(before, self._start_seen, self._policy.start_timeout_s):
+            self.misdeed = f"has not shaken hands for {self._start_given_s:g} s"
+            self._abort()
+        else:
+            self._start_timer = self._loop.call_later(self._policy.start_timeout_s, self._late)
 
     def _abort(self) -> None:
         """Have it write its stacks and end it, whether or not it can still do the first."""

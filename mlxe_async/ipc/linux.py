@@ -14,6 +14,7 @@ import resource
 import signal
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -245,13 +246,31 @@ def refusal(error: Exception) -> str:
     return f"{reason}; end some processes, or raise the limit of the control group (pids.max)"
 
 
-def scheduling(pid: int) -> tuple[int, int] | None:
-    """Nanoseconds that the threads of `pid` have spent running, and waiting for a core; None when it is gone."""
+class Scheduling(NamedTuple):
+    """How the kernel treated a process so far, all of its threads together.
+
+    Args:
+        run_ns: nanoseconds on a core.
+        wait_ns: nanoseconds of waiting for one; the kernel adds a wait when it is over.
+        ready: whether a thread runs or waits for a core at this moment.
+    """
+
+    run_ns: int
+    wait_ns: int
+    ready: bool
+
+
+def scheduling(pid: int) -> Scheduling | None:
+    """How the threads of `pid` have been treated; None when it is gone."""
     found = []
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             # A thread may end while we look.
             with contextlib.suppress(OSError, ValueError):
                 run_ns, wait_ns, _ = (thread / "schedstat").read_text().split()
-                found.append((int(run_ns), int(wait_ns)))
-    return (sum(run_ns for run_ns, _ in found), sum(wait_ns for _, wait_ns in found)) if found else None
+                state = (thread / "stat").read_text().rpartition(") ")[2]
+                found.append(Scheduling(int(run_ns), int(wait_ns), state.startswith("R")))
+    if not found:
+        return None
+    ready = any(one.ready for one in found)
+    return Scheduling(sum(one.run_ns for one in found), sum(one.wait_ns for one in found), ready)

@@ -28,6 +28,7 @@ from mlxe_async.ipc.channel import MAX_FDS
 from mlxe_async.ipc.frames import Message
 from mlxe_async.ipc.loop_channel import SupervisorChannel
 from mlxe_async.ipc.oom import OomKills
+from mlxe_async.ipc.restarts import is_late
 
 _THREAD_POOLS = ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "BLIS")
 ONE_THREAD = {f"{pool}_NUM_THREADS": "1" for pool in _THREAD_POOLS}
@@ -350,10 +351,7 @@ class Nursery:
             raise ProcessDied("the nursery is not running")
         future = self._send(life, request, fds)
         try:
-            limit_s = IMPORT_LIMIT_S if life.importing else ANSWER_LIMIT_S
-            for seconds in (limit_s, GRACE_S):
-                if not future.done():
-                    await asyncio.wait([future], timeout=seconds)
+            waited_s = await self._wait(life, future)
         except asyncio.CancelledError:
             # What was asked for may come to life all the same; then it must not be forgotten.
             if not future.done():
@@ -364,8 +362,21 @@ class Nursery:
         if not future.done():
             future.cancel()  # nobody is left to hear how it died
             self._silenced(life)
-            raise ProcessDied(f"the nursery has not answered for {limit_s:g} s")
+            raise ProcessDied(f"the nursery has not answered for {waited_s:g} s")
         return future.result()
+
+    async def _wait(self, life: _Life, future: asyncio.Future[_Answer]) -> float:
+        """Wait for an answer for as long as the nursery may take, longer while it gets no core; returns the seconds."""
+        given_s = 0.0
+        while True:
+            limit_s = IMPORT_LIMIT_S if life.importing else ANSWER_LIMIT_S
+            before = linux.scheduling(life.process.pid)
+            for seconds in (limit_s, GRACE_S):
+                if not future.done():
+                    await asyncio.wait([future], timeout=seconds)
+            given_s += limit_s
+            if future.done() or is_late(before, linux.scheduling(life.process.pid), limit_s + GRACE_S):
+                return given_s
 
     def _send(self, life: _Life, request: Message, fds: Sequence[int] = ()) -> asyncio.Future[_Answer]:
         self._next_id += 1

@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from mlxe_async.ipc.linux import Scheduling
+
 STARVED_SHARE = 0.2
 FORGIVEN_LIMIT_S = 60.0
+FORGIVEN_RUN_S = 2.0
 FAIR_S = 1.0
 
 
@@ -69,13 +72,44 @@ class RestartBudget:
         self._deaths.clear()
 
 
+def starved(before: Scheduling, now: Scheduling, passed_s: float) -> bool:
+    """Whether a process got less than a fifth of the time in which it wanted a core.
+
+    The kernel counts a wait when it is over: who is ready now has waited for all of the time in which it did not run.
+
+    Args:
+        before: how it had been treated at the look before.
+        now: how it has been treated.
+        passed_s: between the two.
+    """
+    run_ns, wait_ns = now.run_ns - before.run_ns, now.wait_ns - before.wait_ns
+    if now.ready:
+        wait_ns = max(wait_ns, round(passed_s * 1e9) - run_ns)
+    return wait_ns > 0 and run_ns < STARVED_SHARE * (run_ns + wait_ns)
+
+
+def is_late(before: Scheduling | None, now: Scheduling | None, passed_s: float) -> bool:
+    """Whether `passed_s` were enough for what takes no core for long, such as the answer of a process that starts.
+
+    They were not where it was starved and has not even had a fifth of them on a core.
+
+    Args:
+        before: how it had been treated when it was asked; None: it was gone.
+        now: how it has been treated; None: it is gone.
+        passed_s: what it was given.
+    """
+    if before is None or now is None or now.run_ns - before.run_ns >= STARVED_SHARE * passed_s * 1e9:
+        return True
+    return not starved(before, now, passed_s)
+
+
 class HangJudge:
     """Decides from the progress page whether a worker hangs, without punishing it for what others did.
 
     Two things make time pass that the worker could not use. The judge itself may have stood still (a stopped or
     blocked supervisor; usually the whole machine was asleep): that gap is forgiven once. And the machine may be so
-    full that the worker got less than a fifth of the time in which it wanted a core: then it is not judged, for up to
-    a minute, until it has had a fair second.
+    full that the worker got less than a fifth of the time in which it wanted a core: then it is not judged until it has
+    had a fair second, nor for ever: a minute of that and two seconds on a core in this call are enough.
 
     Args:
         interval_s: how often `judge` is meant to be called.
@@ -84,18 +118,19 @@ class HangJudge:
     def __init__(self, interval_s: float) -> None:
         self._longest_s = interval_s + 0.5
         self._last_ns: int | None = None
-        self._scheduling: tuple[int, int] | None = None
+        self._run_ns = 0
+        self._scheduling: Scheduling | None = None
         self._gap_s = 0.0
         self._starved_s = 0.0
         self._fair_s = 0.0
 
-    def judge(self, now_ns: int, overdue_s: float | None, scheduling: tuple[int, int] | None) -> float | None:
+    def judge(self, now_ns: int, overdue_s: float | None, scheduling: Scheduling | None) -> float | None:
         """Seconds by which the worker is really over its limit, None while it is not.
 
         Args:
             now_ns: `time.monotonic_ns()`.
             overdue_s: what the page says, None when no call is overdue.
-            scheduling: nanoseconds the worker has spent running and waiting for a core; only needed when overdue.
+            scheduling: how the kernel has treated the worker so far; only needed when overdue.
         """
         passed_s = 0.0 if self._last_ns is None else (now_ns - self._last_ns) / 1e9
         self._last_ns = now_ns
@@ -112,13 +147,15 @@ class HangJudge:
         if scheduling is not None:
             if before is None:
                 # One more look is needed to know how it is treated.
+                self._run_ns = scheduling.run_ns
                 return None
-            run, wait = scheduling[0] - before[0], scheduling[1] - before[1]
-            if wait > 0 and run < STARVED_SHARE * (run + wait):
+            if starved(before, scheduling, passed_s):
                 self._starved_s += passed_s
             else:
                 self._fair_s += passed_s
-            if 0 < self._starved_s < FORGIVEN_LIMIT_S and self._fair_s < FAIR_S:
+            run_s = (scheduling.run_ns - self._run_ns) / 1e9
+            enough = self._starved_s >= FORGIVEN_LIMIT_S and run_s >= FORGIVEN_RUN_S
+            if self._starved_s > 0 and self._fair_s < FAIR_S and not enough:
                 return None
         stuck_s = overdue_s - self._gap_s
         return stuck_s if stuck_s > 0 else None

@@ -6,11 +6,17 @@ successor shook hands, until that began its first phase, and until the phase is 
 phase of an executor is an episode: how long it takes says who shares the cores and how far executors may run ahead of
 the learner; `mean phase ms` is what the executors that nobody killed take from one end to the next meanwhile. The last
 lines time the end of the whole run by SIGINT's way.
+
+Before all that, in the same sitting, as many bare processes as the run will have import torch and spin, and are killed
+one after another: who dies needs a core for it, and this is what the machine takes for it when all want its cores.
 """
 
 import argparse
 import asyncio
+import contextlib
+import multiprocessing
 import os
+import select
 import signal
 import statistics
 import tempfile
@@ -23,6 +29,42 @@ from mlxe_async.settings import load_settings
 from mlxe_async.supervisor import Supervisor
 
 PHASE = {"mlxe-exe-0": ("executor", 0), "mlxe-mem": ("memorizer", None), "mlxe-lrn": ("learner", None)}
+
+
+def spin():
+    while True:
+        pass
+
+
+def end(process):
+    """Milliseconds from its SIGKILL until its pidfd says that it is dead."""
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        began = time.monotonic()
+        process.kill()
+        select.select([pidfd], [], [])
+        return (time.monotonic() - began) * 1e3
+    finally:
+        os.close(pidfd)
+        process.join()
+        process.close()
+
+
+def bare(kills, processes):
+    """Milliseconds of each of so many deaths among so many spinning processes, killed at random moments."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", "torch"])
+    rng, taken = np.random.default_rng(0), []
+    with contextlib.ExitStack() as crowd:
+        crowded = []
+        crowd.callback(lambda: [end(process) for process in crowded])
+        for count in range(processes + kills):
+            crowded.append(context.Process(target=spin))
+            crowded[-1].start()
+            if count >= processes:
+                time.sleep(rng.uniform(0.05, 0.15))
+                taken.append(end(crowded.pop(0)))
+    return taken
 
 
 async def main(kills, executors, folder):
@@ -107,5 +149,9 @@ if __name__ == "__main__":
     parser.add_argument("kills", nargs="?", type=int, default=30)
     parser.add_argument("--executors", type=int, default=2)
     asked = parser.parse_args()
+    processes = asked.executors + 3
+    taken = bare(asked.kills, processes)
+    cells = (statistics.median(taken), *np.percentile(taken, (95, 99), method="higher"))
+    print(f"{processes} bare processes spin; death seen ms, median, p95, p99: " + " ".join(f"{ms:.1f}" for ms in cells))
     with tempfile.TemporaryDirectory() as there, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main(asked.kills, asked.executors, there))

@@ -470,8 +470,8 @@ def _(case):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - numbers, no paths
             os.sched_setaffinity(int(thread), core)
             os.setpriority(os.PRIO_PROCESS, int(thread), 19)
-        with contextlib.suppress(FileNotFoundError):  # where sessions share a core, theirs gets what 4 of 260 would get
-            Path(f"/proc/{pid}/autogroup").write_text("15")
+        with contextlib.suppress(FileNotFoundError):  # where sessions share a core, theirs gets as little
+            Path(f"/proc/{pid}/autogroup").write_text("19")
     busy = [
         subprocess.Popen([PYTHON, "-c", BUSY], start_new_session=True, preexec_fn=lambda: os.sched_setaffinity(0, core))
         for _ in range(2)

@@ -226,6 +226,11 @@ def silent(spec, channel, fds):
     time.sleep(1e6)
 
 
+def stopped_at_first(spec, channel, fds):
+    os.kill(os.getpid(), signal.SIGSTOP)
+    echo(spec, channel, fds)
+
+
 def impostor(spec, channel, fds):
     channel.send({"hello": {"pid": 1, "epoch": channel.epoch, "facts": {}}})
     time.sleep(1e6)

@@ -9,6 +9,8 @@ import pytest
 from conftest import house
 
 from mlxe_async.errors import ProcessDied, ResourceError, RunFailed
+from mlxe_async.ipc import linux
+from mlxe_async.ipc.linux import Scheduling
 from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.ipc.restarts import RestartPolicy
 
@@ -189,9 +191,30 @@ def test_a_child_that_never_shakes_hands_is_ended_and_shows_where_it_was(run):
         async with house() as made:
             policy = RestartPolicy(limit=0, start_timeout_s=0.2)
             process = await made.process("silent", policy=policy, started=False)
-            with pytest.raises(RunFailed, match=r"has not shaken hands for 0\.2 s and was killed by signal 6"):
+            with pytest.raises(RunFailed, match=r"has not shaken hands for [\d.]+ s and was killed by signal 6"):
                 await process.start()
             assert "in silent" in process.heard.all("exited")[0][1].stack
+
+    run(main)
+
+
+def test_a_child_that_gets_no_core_has_longer_to_shake_hands(run, monkeypatch):
+    async def main():
+        async with house() as made:
+            looks = []
+
+            def waits_for_a_core(pid):
+                looks.extend([pid] * (pid != made.nursery.pid))
+                if len(looks) == 3:  # its start, and two times out
+                    os.kill(pid, signal.SIGCONT)
+                return Scheduling(0, 0, ready=True)
+
+            monkeypatch.setattr(linux, "scheduling", waits_for_a_core)
+            policy = RestartPolicy(limit=0, start_timeout_s=0.2)
+            process = await made.process("stopped_at_first", policy=policy)
+            monkeypatch.undo()
+            assert await process.call("echo", a=1) == {"a": 1}
+            assert process.epoch == 1
 
     run(main)
 

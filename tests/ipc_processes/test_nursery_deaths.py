@@ -9,7 +9,9 @@ import pytest
 from conftest import house
 
 from mlxe_async.errors import ProcessDied, RunFailed
+from mlxe_async.ipc import linux
 from mlxe_async.ipc import nursery as nursery_module
+from mlxe_async.ipc.linux import Scheduling
 
 
 def test_all_children_come_back_through_one_new_nursery(run_both):
@@ -77,6 +79,29 @@ def test_a_nursery_that_does_not_answer_is_replaced(run, monkeypatch):
             await process.heard.saw("started", 2)
             assert await process.call("echo", a=1) == {"a": 1}
             assert made.nursery.generation == 2
+
+    run(main)
+
+
+def test_a_nursery_that_gets_no_core_is_given_longer(run, monkeypatch):
+    looks = []
+
+    def waits_for_a_core(pid):
+        looks.append(pid)
+        if len(looks) == 4:  # before and after each of two limits
+            os.kill(pid, signal.SIGCONT)
+        return Scheduling(0, 0, ready=True)
+
+    async def main():
+        async with house() as made:
+            await made.process()  # it imports no longer
+            monkeypatch.setattr(nursery_module, "ANSWER_LIMIT_S", 0.2)
+            monkeypatch.setattr(nursery_module, "GRACE_S", 0.0)
+            monkeypatch.setattr(linux, "scheduling", waits_for_a_core)
+            os.kill(made.nursery.pid, signal.SIGSTOP)
+            process = await made.process(name="mlxe-exe-1")
+            assert (made.nursery.generation, looks[:4]) == (1, [made.nursery.pid] * 4)
+            assert await process.call("echo", a=1) == {"a": 1}
 
     run(main)
 

@@ -1,8 +1,23 @@
 """When a process is started again and when it counts as hung, decided without any process."""
 
+import os
+import subprocess
+import sys
+import time
+
 import pytest
 
-from mlxe_async.ipc.restarts import FORGIVEN_LIMIT_S, HangJudge, RestartBudget, RestartPolicy
+from mlxe_async.ipc import linux
+from mlxe_async.ipc.linux import Scheduling
+from mlxe_async.ipc.restarts import (
+    FORGIVEN_LIMIT_S,
+    FORGIVEN_RUN_S,
+    HangJudge,
+    RestartBudget,
+    RestartPolicy,
+    is_late,
+    starved,
+)
 
 TICK_S = 0.1
 
@@ -60,7 +75,7 @@ class Worker:
         self.run_s += seconds * self.shares[0]
         self.wait_s += seconds * self.shares[1]
         late = self.now_s - 1.0
-        scheduling = (int(self.run_s * 1e9), int(self.wait_s * 1e9))
+        scheduling = Scheduling(int(self.run_s * 1e9), int(self.wait_s * 1e9), sum(self.shares) > 0)
         return self.judge.judge(int(self.now_s * 1e9), late if late > 0 else None, scheduling)
 
     def judged_at(self, until_s):
@@ -87,6 +102,22 @@ def test_a_worker_that_gets_no_core_is_forgiven_but_not_for_ever():
     assert FORGIVEN_LIMIT_S < at < FORGIVEN_LIMIT_S + 2.0
 
 
+def test_a_worker_that_gets_next_to_no_core_is_forgiven_until_it_has_had_some():
+    worker = Worker(run_share=0.01, wait_share=0.99)
+    assert FORGIVEN_RUN_S / 0.01 < worker.judged_at(300.0) < FORGIVEN_RUN_S / 0.01 + 2.0
+
+
+def test_a_wait_that_is_not_over_and_so_in_no_count_is_forgiven():
+    """Of 256 that want its core, each has a turn every second or two: at most looks, nothing seems to have changed."""
+    worker = Worker()
+    worker.shares = 1e-12, 0.0
+    for turn in range(1, 100):
+        for _ in range(20):
+            assert worker.pass_time(TICK_S) is None
+        worker.run_s += 0.004
+        worker.wait_s = turn * 2.0
+
+
 def test_a_worker_that_was_short_of_time_is_judged_after_a_fair_second():
     worker = Worker(run_share=0.05, wait_share=0.95)
     assert worker.judged_at(5.0) is None
@@ -104,3 +135,60 @@ def test_a_pause_of_the_judge_itself_is_forgiven_once():
 def test_a_process_that_vanished_is_judged_by_the_page_alone():
     judge = HangJudge(TICK_S)
     assert judge.judge(10**9, 0.5, None) == 0.5
+
+
+BEGAN = Scheduling(0, 0, ready=False)
+
+
+@pytest.mark.parametrize(
+    ("run_s", "wait_s", "ready", "short"),
+    [
+        (0.0, 0.0, False, False),  # asleep, or stopped
+        (0.0, 0.0, True, True),  # it waits, and the kernel has not counted that yet
+        (0.004, 0.0, True, True),
+        (1.0, 0.0, True, False),
+        (0.5, 0.5, True, False),
+        (0.1, 0.9, False, True),
+        (0.1, 0.1, False, False),  # asleep for most of the time
+        (4.0, 3.0, True, False),  # several threads
+    ],
+)
+def test_who_is_starved(run_s, wait_s, ready, short):
+    now = Scheduling(round(run_s * 1e9), round(wait_s * 1e9), ready)
+    assert starved(BEGAN, now, 1.0) is short
+
+
+def test_late_is_who_could_have_answered():
+    assert is_late(BEGAN, Scheduling(0, 0, ready=False), 10.0), "asleep"
+    assert is_late(BEGAN, Scheduling(9 * 10**9, 0, ready=True), 10.0), "busy"
+    assert not is_late(BEGAN, Scheduling(10**9, 0, ready=True), 10.0), "waiting for a core"
+    assert is_late(BEGAN, Scheduling(2 * 10**9, 10**12, ready=True), 10.0), "had a fifth of it on a core"
+    assert is_late(None, BEGAN, 10.0), "gone"
+    assert is_late(BEGAN, None, 10.0), "gone"
+
+
+def on_core_0_forever(policy):
+    code = f"import os\nos.sched_setscheduler(0, {policy}, os.sched_param(0))\nprint(flush=True)\nwhile True: pass"
+    core = {min(os.sched_getaffinity(0))}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, core)
+    )
+    process.stdout.readline()
+    return process
+
+
+def test_the_kernel_tells_who_is_starved():
+    with on_core_0_forever(os.SCHED_IDLE) as last, on_core_0_forever(os.SCHED_OTHER) as first:
+        try:
+            pids, began, deadline = (last.pid, first.pid), time.monotonic(), time.monotonic() + 60
+            before = [linux.scheduling(pid) for pid in pids]
+            while linux.scheduling(first.pid).run_ns < before[1].run_ns + 5e8 and time.monotonic() < deadline:
+                pass
+            now, passed_s = [linux.scheduling(pid) for pid in pids], time.monotonic() - began
+            assert now[0].ready
+            assert now[1].ready
+            assert starved(before[0], now[0], passed_s)
+            assert now[1].run_ns >= before[1].run_ns + 5e8
+        finally:
+            last.kill(), first.kill()
+    assert linux.scheduling(last.pid) is None
