@@ -97,15 +97,17 @@ def main() -> None:
     parser.add_argument("file", nargs="?", default=str(ROOT / "settings" / "pong.toml"))
     parser.add_argument("seconds", nargs="?", type=float, default=60.0)
     parser.add_argument("--rounds", type=int, default=2, help="runs of each precision")
+    parser.add_argument("--precision", choices=PRECISIONS, action="append", help="only this one")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as the command takes it")
     given = parser.parse_args()
+    precisions = tuple(given.precision or PRECISIONS)
     extra = {**ONE_PASS, **dict(pair.split("=", 1) for pair in given.set)}
     settings = load_settings(Path(given.file), [f"{key}={value}" for key, value in extra.items()])
     cores, before = os.cpu_count() or 1, costs_of(settings)
-    rates: dict[str, list[float]] = {name: [] for name in PRECISIONS}
+    rates: dict[str, list[float]] = {name: [] for name in precisions}
     print(f"{'':10} {'steps/s':>8} {'CPU/row':>8} {'lag':>6} {'max':>4} {'dropped':>8} {'episode':>8} {'others':>7}")
     for _ in range(given.rounds):
-        for name in PRECISIONS:
+        for name in precisions:
             found = run(given.file, given.seconds, **{"algorithm.precision": f'"{name}"', **extra})
             rates[name].append(found["rate"])
             print(
@@ -117,8 +119,11 @@ def main() -> None:
             shares = ", ".join(f"{process} {100 * share:.0f}" for process, share in found["cpu"].items())
             each = ", ".join(f"{process} {cost:.0f}" for process, cost in found["cpu_row"].items())
             print(f"    of one core, %: {shares}\n    CPU us/row: {each}", flush=True)
+            if len(found["minutes"]) > 1:
+                minutes = " ".join(f"{rate:,.0f}" for rate in found["minutes"])
+                print(f"    steps/s of each minute: {minutes}", flush=True)
     after = costs_of(settings)
-    for name in PRECISIONS:
+    for name in precisions:
         costs = {what: min(cost, after[name][what]) for what, cost in before[name].items()}
         limit, rate = cores * 1e6 / sum(costs.values()), statistics.median(rates[name])
         bare = ", ".join(f"{what} {cost:.0f}" for what, cost in costs.items())

@@ -124,6 +124,7 @@ def measured(lines: list[dict[str, Any]], samples: list[Sample]) -> dict[str, An
     lengths = [line["length"] for line in lines if line["event"] == "episode_end"]
     return {
         "rate": rows / (ends[-1] - ends[0]),
+        "minutes": minutes_of(updates, ends),
         "generated": sum(line["rows"] for line in generated),
         "dropped": sum(line["dropped_rows"] or 0 for line in updates),
         "batch": rows / (len(updates) - 1),
@@ -138,6 +139,16 @@ def measured(lines: list[dict[str, Any]], samples: list[Sample]) -> dict[str, An
 
 
 # -- the machine's limit -----------------------------------------------------------------------------------------------
+
+
+def minutes_of(updates: list[dict[str, Any]], ends: list[float]) -> list[float]:
+    """Rows/s of each whole minute since the first update ended."""
+    rows = [0] * int((ends[-1] - ends[0]) // 60)
+    for line, end in zip(updates[1:], ends[1:], strict=True):
+        minute = int((end - ends[0]) // 60)
+        if minute < len(rows):
+            rows[minute] += line["rows"]
+    return [count / 60 for count in rows]
 
 
 def best(work: Callable[[], int], repeats: int = 5) -> float:
