@@ -91,16 +91,19 @@ def starved(before: Scheduling, now: Scheduling, passed_s: float) -> bool:
 def is_late(before: Scheduling | None, now: Scheduling | None, passed_s: float) -> bool:
     """Whether `passed_s` were enough for what takes no core for long, such as the answer of a process that starts.
 
-    They were not where it was starved and has not even had a fifth of them on a core.
+    They were not where it was starved and has not even had a fifth of them on a core. Who slept for most of them
+    was not kept from answering by a short wait.
 
     Args:
         before: how it had been treated when it was asked; None: it was gone.
         now: how it has been treated; None: it is gone.
         passed_s: what it was given.
     """
-    if before is None or now is None or now.run_ns - before.run_ns >= STARVED_SHARE * passed_s * 1e9:
+    if before is None or now is None:
         return True
-    return not starved(before, now, passed_s)
+    run_ns, wait_ns = now.run_ns - before.run_ns, now.wait_ns - before.wait_ns
+    slept = not now.ready and run_ns + wait_ns < passed_s * 1e9 / 2
+    return slept or run_ns >= STARVED_SHARE * passed_s * 1e9 or not starved(before, now, passed_s)
 
 
 class HangJudge:

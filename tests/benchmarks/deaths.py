@@ -42,11 +42,12 @@ def end(process):
     try:
         began = time.monotonic()
         process.kill()
-        select.select([pidfd], [], [])
+        if not select.select([pidfd], [], [], 60)[0]:
+            raise SystemExit(f"process {process.pid} still lives a minute after its SIGKILL")
         return (time.monotonic() - began) * 1e3
     finally:
         os.close(pidfd)
-        process.join()
+        process.join(60)
         process.close()
 
 

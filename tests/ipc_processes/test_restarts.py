@@ -163,6 +163,8 @@ def test_late_is_who_could_have_answered():
     assert is_late(BEGAN, Scheduling(9 * 10**9, 0, ready=True), 10.0), "busy"
     assert not is_late(BEGAN, Scheduling(10**9, 0, ready=True), 10.0), "waiting for a core"
     assert is_late(BEGAN, Scheduling(2 * 10**9, 10**12, ready=True), 10.0), "had a fifth of it on a core"
+    assert is_late(BEGAN, Scheduling(10**6, 10**9, ready=False), 10.0), "waited a little, then slept"
+    assert not is_late(BEGAN, Scheduling(10**6, 9 * 10**9, ready=False), 10.0), "waited, and sleeps just now"
     assert is_late(None, BEGAN, 10.0), "gone"
     assert is_late(BEGAN, None, 10.0), "gone"
 
