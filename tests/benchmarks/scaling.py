@@ -3,10 +3,13 @@
 1, 2, 4, ... executors play an environment that costs nothing, so that there are far more of them than cores, on
 purpose: what grows then is the work of whoever looks after them. For each number, one run in a program of its own.
 Counted is CPU time of the supervisor, which other programs disturb less than they disturb seconds, from the moment when
-all executors have delivered three times.
+all executors have delivered three times. Every rollout is learned from, however old it is, and followed by a
+publication: with the policy lag that PPO allows by itself most of those of many executors would be thrown away, and the
+supervisor's work for a rollout would not be the same in all lines.
 
 Columns: rollouts delivered in a second; CPU of the supervisor per 1,000 rollouts, and its ratio to that of the first
-line; the share of a core that was; memory of an executor that it shares with nobody, and its part of all its memory.
+line; the share of a core that was; rows learned from, of those the learner was given; memory of an executor that it
+shares with nobody, and its part of all its memory.
 """
 
 from __future__ import annotations
@@ -60,6 +63,7 @@ kind = "{kind}"
 executors = {executors}
 sync = "rollout"
 rollout_steps = 64
+{"max_policy_lag = 1000000" if kind == "oa" else ""}
 [algorithm]
 name = "ppo"
 epochs = 1
@@ -88,10 +92,14 @@ async def one(executors: int, kind: str, rollouts: int) -> dict[str, float]:
         pids: set[int] = set()
         told: dict[str, float] = {}
         seen: dict[int, int] = {}
+        rows = {"rows": 0, "dropped_rows": 0}
 
         def hear(line: dict[str, Any]) -> None:
             if line["event"] == "proc_start" and line["role"] == "executor":
                 pids.add(line["pid"])
+            if line.get("phase") == "learn" and "cpu" in told:
+                for name in rows:
+                    rows[name] += line[name]
             if line.get("phase") != "generate":
                 return
             seen[line["idx"]] = seen.get(line["idx"], 0) + 1
@@ -106,6 +114,7 @@ async def one(executors: int, kind: str, rollouts: int) -> dict[str, float]:
                     told.update(cpu=time.process_time() - told["cpu"], wall=time.monotonic() - told["wall"])
                     told["memory"] = mean([shared_out(pid)[0] for pid in pids])
                     told["share"] = mean([shared_out(pid)[1] for pid in pids])
+                    told["learned"] = rows["rows"] / max(1, sum(rows.values()))
                     supervisor.request_stop()
 
         supervisor.subscribe(hear)
@@ -137,7 +146,8 @@ def main() -> None:
         print(json.dumps(uvloop.run(one(given.one, given.kind, given.rollouts))))
         return
     print(
-        f"{'executors':>9} {'rollouts/s':>11} {'ms/1,000':>9} {'ratio':>6} {'of a core':>10} {'own MiB':>8} {'PSS':>6}"
+        f"{'executors':>9} {'rollouts/s':>11} {'ms/1,000':>9} {'ratio':>6} {'of a core':>10} {'learned':>8} "
+        f"{'own MiB':>8} {'PSS':>6}"
     )
     first, executors = 0.0, 1
     while executors <= given.most:
@@ -150,7 +160,8 @@ def main() -> None:
         first = first or cost
         print(
             f"{executors:9} {given.rollouts / found['wall']:11,.0f} {cost:9.0f} {cost / first:6.2f}"
-            f" {100 * found['cpu'] / found['wall']:8.1f} % {found['memory']:8.1f} {found['share']:6.1f}",
+            f" {100 * found['cpu'] / found['wall']:8.1f} % {100 * found['learned']:6.0f} % {found['memory']:8.1f}"
+            f" {found['share']:6.1f}",
             flush=True,
         )
         executors *= 2

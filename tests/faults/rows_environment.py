@@ -551,10 +551,10 @@ def _(case):
 
 @row("E27", "leaks 100 MB a minute", "max_executor_rss_mb: recycled at the end of an episode, planned, no error", ci=1)
 def _(case):
-    """20 MB every 20 steps with supervision.max_executor_rss_mb = 400."""
+    """20 MB every 20 steps with supervision.max_executor_rss_mb = 400, and no second executor that plays meanwhile."""
     run = case.start(
         {"fault": "leak", "step": 20, "every": 20, "times": 20, "lives": 1, "amount": 20},
-        {"supervision": {"max_executor_rss_mb": 400}},
+        {"supervision": {"max_executor_rss_mb": 400}, "schedule": {"executors": 1}},
     )
     case.checks(run, 0)
     again = run.all("proc_restart", process="mlxe-exe-0")
