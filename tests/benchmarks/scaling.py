@@ -1,14 +1,15 @@
 """What the supervisor costs as executors are added: `python tests/benchmarks/scaling.py [--most 64]`.
 
 1, 2, 4, ... executors play an environment that costs nothing, so that there are far more of them than cores, on
-purpose: what grows then is the work of whoever looks after them. For each number, one run in a program of its own.
+purpose: what grows then is the work of whoever looks after them. Each number has a run in a program of its own in each
+round, and is compared with the one executor of the same round.
 Counted is CPU time of the supervisor, which other programs disturb less than they disturb seconds, from the moment when
 all executors have delivered three times. Every rollout is learned from, however old it is, and followed by a
 publication: with the policy lag that PPO allows by itself most of those of many executors would be thrown away, and the
 supervisor's work for a rollout would not be the same in all lines.
 
-Columns: rollouts delivered in a second; CPU of the supervisor per 1,000 rollouts, and its ratio to that of the first
-line; the share of a core that was; rows learned from, of those the learner was given; memory of an executor that it
+Columns, medians: rollouts delivered in a second; CPU of the supervisor per 1,000 rollouts, and its ratio to that of one
+executor; the share of a core that was; rows learned from, of those the learner was given; memory of an executor that it
 shares with nobody, and its part of all its memory.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -137,6 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--most", type=int, default=64)
     parser.add_argument("--rollouts", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kind", default="oa")
     parser.add_argument("--one", type=int, help="only so many, as JSON")
     given = parser.parse_args()
@@ -145,26 +148,27 @@ def main() -> None:
 
         print(json.dumps(uvloop.run(one(given.one, given.kind, given.rollouts))))
         return
+    counts = [2**power for power in range(given.most.bit_length())]
+    found: dict[int, list[dict[str, float]]] = {executors: [] for executors in counts}
+    for _ in range(given.rounds):
+        for executors in counts:
+            command = [sys.executable, str(HERE), "--one", str(executors), "--kind", given.kind]
+            said = subprocess.run(
+                [*command, "--rollouts", str(given.rollouts)], check=True, stdout=subprocess.PIPE, timeout=2 * LIMIT_S
+            )
+            found[executors].append(json.loads(said.stdout))
     print(
         f"{'executors':>9} {'rollouts/s':>11} {'ms/1,000':>9} {'ratio':>6} {'of a core':>10} {'learned':>8} "
-        f"{'own MiB':>8} {'PSS':>6}"
+        f"{'own MiB':>8} {'PSS':>6}  medians of {given.rounds}, {given.rollouts} rollouts each"
     )
-    first, executors = 0.0, 1
-    while executors <= given.most:
-        command = [sys.executable, str(HERE), "--one", str(executors), "--kind", given.kind]
-        said = subprocess.run(
-            [*command, "--rollouts", str(given.rollouts)], check=True, stdout=subprocess.PIPE, timeout=LIMIT_S
-        )
-        found = json.loads(said.stdout)
-        cost = 1e6 * found["cpu"] / given.rollouts
-        first = first or cost
+    for executors, runs in found.items():
+        middle = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+        ratios = [run["cpu"] / first["cpu"] for run, first in zip(runs, found[1], strict=True)]
         print(
-            f"{executors:9} {given.rollouts / found['wall']:11,.0f} {cost:9.0f} {cost / first:6.2f}"
-            f" {100 * found['cpu'] / found['wall']:8.1f} % {100 * found['learned']:6.0f} % {found['memory']:8.1f}"
-            f" {found['share']:6.1f}",
-            flush=True,
+            f"{executors:9} {given.rollouts / middle['wall']:11,.0f} {1e6 * middle['cpu'] / given.rollouts:9.0f}"
+            f" {statistics.median(ratios):6.2f} {100 * middle['cpu'] / middle['wall']:8.1f} %"
+            f" {100 * middle['learned']:6.0f} % {middle['memory']:8.1f} {middle['share']:6.1f}"
         )
-        executors *= 2
 
 
 if __name__ == "__main__":

@@ -63,12 +63,12 @@ def main() -> None:
     loss_module = A2CLoss(actor_network=actor, critic_network=critic, entropy_coeff=0.01, critic_coeff=0.5)
     optimiser = torch.optim.Adam(loss_module.parameters(), lr=1e-3)
     frames = max(1, processes) * count * steps
-    shared: dict[str, Any] = {"frames_per_batch": frames, "total_frames": -1, "track_traj_ids": False}
+    shared: dict[str, Any] = {"frames_per_batch": frames, "total_frames": -1}
     collector: Any
     if processes:
         collector = MultiSyncCollector([partial(environment, count)] * processes, actor, cat_results=0, **shared)
     else:
-        collector = Collector(environment(count), actor, trust_policy=True, **shared)
+        collector = Collector(environment(count), actor, trust_policy=True, track_traj_ids=False, **shared)
     stopwatch, learned = measuring.Stopwatch(given.seconds, given.warm_up), 0
     for batch in collector:
         with torch.no_grad():
