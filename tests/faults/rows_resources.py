@@ -315,8 +315,9 @@ def _(case):
         run.until(lambda run=run: run.all("checkpoint_rejected") or "Input/output error" in run.error())
         saved = len(run.all("checkpoint"))
         run.until(lambda run=run, saved=saved: len(run.all("checkpoint")) > saved)
-        # Not the command itself, which is strace.
-        kill(run.until(lambda run=run: run.status().get("pid")), signal.SIGTERM)
+        supervisor = run.until(lambda run=run: run.status().get("pid"))
+        if run.process.poll() is None:  # strace, which lives as long as what it traces
+            kill(supervisor, signal.SIGTERM)
         got, error = run.ended(), run.error()
         case.want(got in (143, 4), f"{number}: 143 when stopped, or 4 with a sentence ({got}: {error[-300:]})")
         case.want("Traceback" not in error, f"{number}: no traceback ({error[-300:]})")
