@@ -60,6 +60,8 @@ def test_what_ends_one_thread_for_good_ends_all_and_all_callers_hear_of_it(run, 
         async with house() as made:
             process = await made.process("threads")
             waiting = asyncio.ensure_future(process.call("sleep", role="right"))
+            # Once a later request is answered, the first has reached this life, not the next.
+            await process.call("echo", role="left", a=0)
             if how == "fatal":
                 with pytest.raises(RemoteError, match="the device is lost"):
                     await process.call("fail", role="left", how="fatal")
@@ -70,8 +72,6 @@ def test_what_ends_one_thread_for_good_ends_all_and_all_callers_hear_of_it(run, 
                 assert "in hang" in stack
                 assert "in sleep" in stack
             else:
-                # Once a later request is answered, the first has reached this life, not the next.
-                await process.call("echo", role="left", a=0)
                 os.kill(process.pid, signal.SIGKILL)
             with pytest.raises(ProcessDied):
                 await waiting
