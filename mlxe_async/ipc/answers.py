@@ -26,6 +26,45 @@ def require(answer: Any, kind: Kind, what: str = "answer") -> None:
     Raises:
         ProtocolError: it is something else, or holds a whole number of 2^64 or more; the text says where.
     """
+    if not _fits(answer, kind):
+        _explain(answer, kind, what)
+
+
+def _fits(answer: Any, kind: Kind) -> bool:
+    """Whether it is of this kind: a look without texts, because it is taken at each answer."""
+    if kind is int or kind is float:
+        found = type(answer)
+        return (found is int and -LARGEST < answer < LARGEST) or (found is float and kind is float)
+    if kind is None:
+        return answer is None
+    if type(kind) is list and type(answer) is list and _all_fit(answer, kind[0]):
+        return True
+    if isinstance(kind, dict):
+        if not isinstance(answer, dict):
+            return False
+        for name, part in kind.items():
+            if name not in answer:
+                return False
+            value = answer[name]
+            if part is int or part is float:  # nearly all are: no call for each
+                found = type(value)
+                if (found is not int or not -LARGEST < value < LARGEST) and (found is not float or part is int):
+                    return False
+            elif not _fits(value, part):
+                return False
+        return True
+    if isinstance(kind, tuple):
+        for part in kind:  # noqa: SIM110 - a generator for each would cost more than the looks
+            if _fits(answer, part):
+                return True
+        return False
+    if isinstance(kind, type):
+        return isinstance(answer, kind)
+    return isinstance(answer, list) and all(_fits(entry, kind[0]) for entry in answer)
+
+
+def _explain(answer: Any, kind: Kind, what: str) -> None:
+    """Raise what tells where it is of another kind."""
     match kind:
         case dict():
             if not isinstance(answer, dict):
@@ -33,13 +72,12 @@ def require(answer: Any, kind: Kind, what: str = "answer") -> None:
             for name, part in kind.items():
                 if name not in answer:
                     raise ProtocolError(f"{what}: {name} is missing")
-                require(answer[name], part, f"{what}: {name}")
+                _explain(answer[name], part, f"{what}: {name}")
         case [one]:
             if not isinstance(answer, list):
                 raise _not(what, "a list", answer)
-            if not _all_fit(answer, one):
-                for place, entry in enumerate(answer):
-                    require(entry, one, f"{what}[{place}]")
+            for place, entry in enumerate(answer):
+                _explain(entry, one, f"{what}[{place}]")
         case tuple():
             if not any(_fits(answer, part) for part in kind):
                 raise _not(what, " or ".join(map(_name, kind)), answer)
@@ -50,24 +88,10 @@ def require(answer: Any, kind: Kind, what: str = "answer") -> None:
 
 def _all_fit(answer: list[Any], kind: Kind) -> bool:
     """A quick look at a list, which may be long and holds entries of one type, nearly always; False says nothing."""
-    if any(found is not kind for found in set(map(type, answer))):
-        return False
+    for found in set(map(type, answer)):
+        if found is not kind:
+            return False
     return kind is not int or not answer or (min(answer) > -LARGEST and max(answer) < LARGEST)
-
-
-def _fits(answer: Any, kind: Kind) -> bool:
-    if kind is None:
-        return answer is None
-    if kind is int or kind is float:
-        is_whole = type(answer) is int and -LARGEST < answer < LARGEST
-        return is_whole or (kind is float and type(answer) is float)
-    if isinstance(kind, type):
-        return isinstance(answer, kind)
-    try:
-        require(answer, kind)
-    except ProtocolError:
-        return False
-    return True
 
 
 def _name(kind: Kind) -> str:

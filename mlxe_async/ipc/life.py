@@ -138,10 +138,10 @@ class Life:
     def _heard(self, message: Message, _fds: list[int]) -> None:
         """Take one message from the child. Raises ProtocolError on anything unknown, which ends the child."""
         match message:
-            case {"notice": _}:
-                self._noticed(message)
             case {"id": int(number), "result": result}:
                 self._settle(number, result, None)
+            case {"notice": _}:
+                self._noticed(message)
             case {"id": int(number), "error": {"kind": str(), "message": str(), "trace": str()} as error}:
                 self._settle(number, None, remote_error(error))
             case {"hello": {"pid": self.forked.pid, "epoch": self.epoch, "facts": dict(facts)}} if not self.ready:

@@ -1,8 +1,12 @@
-"""Writes `log.jsonl`: one `write` per line, so that a reader never sees half of one, and never an exception.
+"""Writes `log.jsonl`: whole lines in one `write`, so that a reader never sees half of one, and never an exception.
 
 A log that cannot be written must not stop learning. On a full disk lines are dropped and counted, and the first line
 that fits again is a `log_gap`. When someone rotates the file away, a new one is begun within seconds; when it has
 become too long, it is rotated here: the part before is kept beside it as `log.jsonl.1`, and what was there goes.
+
+What a run does again and again, and no subscriber asks for, may wait for a moment, to be written together: by turns of
+the loop that have other work to do between them, each line would cost several times as much. Whatever else happens is
+written at once, and what waited before it.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import structlog
 
@@ -35,6 +39,8 @@ WARN_S = 60.0
 LINES_AT_ONCE = 256
 
 Subscriber = Callable[[dict[str, Any]], None]
+Moment = tuple[int, int]
+_E = TypeVar("_E", bound=Event)
 
 
 class Journal:
@@ -67,18 +73,79 @@ class Journal:
         self._warn_at = 0.0
         self._check_at = time.monotonic() + ROTATION_CHECK_S
         self._subscribers: list[tuple[Subscriber, Collection[str] | None]] = []
+        self._held: list[tuple[Moment, Callable[[], None]]] = []
+        self._moment: Moment | None = None  # of the line that is written now, if it has waited
+        self._later: Callable[[Callable[[], None]], object] | None = None
+        self._thread = 0
         self._lock = threading.RLock()  # checkpoints are saved, and told, by another thread
         # Its own configuration: a program that embeds a run keeps its own structlog.
         self._log = structlog.wrap_logger(
             self._sink,
-            processors=[self._stamp, structlog.processors.JSONRenderer(serializer=_text)],
-            wrapper_class=structlog.BoundLogger,
+            processors=[self._stamp, _rendered],
+            wrapper_class=_Straight,
             context_class=dict,
             run=run,
         ).bind()  # bound once, not anew for each line
 
+    def hold_routine(self, later: Callable[[Callable[[], None]], object]) -> None:
+        """From now on routine lines and ends of episodes wait for `flush`, if nobody but the file hears them.
+
+        Those alone that come from the calling thread.
+
+        Args:
+            later: has what it is given called in a moment, by this thread.
+        """
+        self._later, self._thread = later, threading.get_ident()
+
+    def flush(self) -> None:
+        """Write what waits, in its order and with the time at which it happened."""
+        with self._lock:
+            held, self._held = self._held, []
+            if not held:
+                return
+            # Line by line where lines are missing: what fits again is told of first.
+            together = self._gap == 0
+            if together:
+                self._sink.gather()
+            try:
+                for self._moment, write in held:
+                    write()
+            finally:
+                self._moment = None
+                if together and (lost := self._sink.write_gathered()):
+                    self.dropped += lost
+                    self._gap += lost
+
     def emit(self, event: Event, role: str = "supervisor", idx: int | None = None) -> None:
         """Write one event and tell the subscribers. Never raises because of the disk, the values or a subscriber."""
+        with self._lock:
+            self.flush()
+            self._moment = None  # a subscriber may emit, too, in the middle of a flush
+            self._emit(event, role, idx)
+
+    def emit_routine(self, event: functools.partial[_E], role: str = "supervisor", idx: int | None = None) -> None:
+        """Write one event; it may wait, and is made only then.
+
+        Args:
+            event: its kind, with values that do not change any more.
+            role: whom it is about.
+            idx: which one of these.
+        """
+        kind = cast("type[Event]", event.func)
+        if not self._holds(kind.name, lambda: self._emit(event(), role, idx)):
+            self.emit(event(), role, idx)
+
+    def _holds(self, name: str, write: Callable[[], None]) -> bool:
+        """Whether this waits from now on."""
+        if self._later is None or threading.get_ident() != self._thread or self._is_asked_for(name):
+            return False
+        with self._lock:
+            if not self._held:
+                self._later(self.flush)
+            self._held.append(((time.time_ns(), time.monotonic_ns()), write))
+        return True
+
+    def _emit(self, event: Event, role: str, idx: int | None) -> None:
         now = time.monotonic()
         with self._lock:
             if self._path is not None and now >= self._check_at:
@@ -112,7 +179,7 @@ class Journal:
         role: str = "supervisor",
         idx: int | None = None,
     ) -> None:
-        """Write many events of one kind: the same lines as from `emit`, made and written together.
+        """Write many events of one kind: the same lines as from `emit`, made and written together; they may wait.
 
         Args:
             kind: of the events.
@@ -121,12 +188,27 @@ class Journal:
             role: whom they are about.
             idx: which one of these.
         """
+        write = functools.partial(self._emit_all, kind, same, columns, role, idx)
+        if not self._holds(kind.name, write):
+            with self._lock:
+                self.flush()
+                self._moment = None
+                write()
+
+    def _emit_all(
+        self,
+        kind: type[Event],
+        same: Mapping[str, Any],
+        columns: Mapping[str, Sequence[Any]],
+        role: str,
+        idx: int | None,
+    ) -> None:
         count = len(next(iter(columns.values())))
         for begin in range(0, count, LINES_AT_ONCE):
             some = {name: column[begin : begin + LINES_AT_ONCE] for name, column in columns.items()}
             if not self._write_all(kind, same, some, role, idx):
                 for row in zip(*some.values(), strict=True):
-                    self.emit(kind(**same, **dict(zip(some, row, strict=True))), role, idx)
+                    self._emit(kind(**same, **dict(zip(some, row, strict=True))), role, idx)
 
     def _write_all(
         self,
@@ -152,12 +234,18 @@ class Journal:
             if not self._sink.written:
                 return False
             self._seq += count
-            if any(wanted is None or kind.name in wanted for _, wanted in self._subscribers):
+            if self._is_asked_for(kind.name):
                 for row in zip(*columns.values(), strict=True):
                     known = {**head, **dict(zip(columns, row, strict=True))}
                     self._line = {name: known[name] for name in order}
                     self._tell()
             return True
+
+    def _is_asked_for(self, name: str) -> bool:
+        for _, wanted in self._subscribers:  # noqa: SIM110 - asked at each line, and there are two at most
+            if wanted is None or name in wanted:
+                return True
+        return False
 
     def _turn_over(self, path: Path) -> None:
         """Begin a new file where the present one has reached half of what both may take."""
@@ -181,16 +269,18 @@ class Journal:
         self._tell()
 
     def _head(self) -> dict[str, Any]:
-        seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+        time_ns, mono_ns = self._moment or (time.time_ns(), time.monotonic_ns())
+        seconds, nanoseconds = divmod(time_ns, 10**9)
         return {
             "ts": f"{_to_the_second(seconds)}.{nanoseconds // 10**6:03}Z",
-            "mono_ns": time.monotonic_ns(),
+            "mono_ns": mono_ns,
             "seq": self._seq,
         }
 
     @property
     def next_seq(self) -> int:
-        """Number of the line that comes next."""
+        """Number of the line that comes next, after those that wait."""
+        self.flush()
         return self._seq
 
     def subscribe(self, subscriber: Subscriber, events: Collection[str] | None = None) -> Callable[[], None]:
@@ -200,12 +290,15 @@ class Journal:
             subscriber: called from whichever thread tells the line.
             events: names of those that it is called for; None: all. Lines that nobody asks for are never made as dicts.
         """
+        self.flush()  # what waits happened before
         entry = (subscriber, events)
         self._subscribers.append(entry)
         return lambda: self._subscribers.remove(entry) if entry in self._subscribers else None
 
     def close(self) -> None:
         """Close the file, if it is ours. Lines emitted afterwards are dropped and counted."""
+        self._later = None
+        self.flush()
         self._sink.close(own=self._path is not None)
 
     def __enter__(self) -> Journal:
@@ -220,8 +313,14 @@ class Journal:
 
     def _stamp(self, _logger: Any, _method: str, values: Any) -> dict[str, Any]:
         event = values["event"]
-        about = {"run": values["run"], "event": event.name, "role": values["role"], "idx": values["idx"]}
-        line = {**self._head(), **about, **vars(event)}
+        line = {
+            **self._head(),
+            "run": values["run"],
+            "event": event.name,
+            "role": values["role"],
+            "idx": values["idx"],
+            **vars(event),
+        }
         self._seq += 1
         self._line = clean(line)
         return self._line
@@ -245,11 +344,23 @@ def open_log(path: str | os.PathLike[str]) -> int:
     return descriptor
 
 
+class _Straight(structlog.BoundLoggerBase):
+    """structlog's processors one after the other; its own way costs as much again as all that they do."""
+
+    def msg(self, event: Event, role: str, idx: int | None) -> None:
+        """Log one event about a role."""
+        values: Any = {**self._context, "event": event, "role": role, "idx": idx}
+        for processor in self._processors:
+            values = processor(self._logger, "msg", values)
+        self._logger.msg(values)
+
+
 class _LineSink:
-    """The far end of the logger: one line, one write, or none of it."""
+    """The far end of the logger: whole lines in one write, or none of it."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._gathered: list[str] | None = None
         self.shut = False
         self.written = False
         self.cause = ""
@@ -257,6 +368,10 @@ class _LineSink:
     def msg(self, line: str) -> None:
         self.written = False
         if self.shut:
+            return
+        if self._gathered is not None:
+            self._gathered.append(line)
+            self.written = True
             return
         data = line.encode("ascii") + b"\n"
         try:
@@ -267,6 +382,17 @@ class _LineSink:
             self.written = count == len(data)
         except OSError as error:
             self.cause = os.strerror(error.errno or 0)
+
+    def gather(self) -> None:
+        """Write nothing until `write_gathered`."""
+        self._gathered = []
+
+    def write_gathered(self) -> int:
+        """Write it in one piece. Returns the number of lines if they are lost, else 0."""
+        gathered, self._gathered = "\n".join(self._gathered or ()), None
+        if gathered:
+            self.msg(gathered)
+        return gathered.count("\n") + 1 if gathered and not self.written else 0
 
     def follow(self, path: Path) -> None:
         """Go on in a new file if the old one is no longer at `path`."""
@@ -310,20 +436,20 @@ def _to_the_second(seconds: int) -> str:
     return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat().removesuffix("+00:00")
 
 
-_LEAST, _MOST = -(2**63), 2**63 - 1
+_LEAST, _MOST, _INFINITE = -(2**63), 2**63 - 1, math.inf
 
 # Made once: `json.dumps` makes its own anew for every call with options.
 _TO_JSON = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(", ", ": "))
 
 
-def _text(line: Any, **_: Any) -> str:
+def _rendered(_logger: Any, _method: str, line: Any) -> str:
     return _TO_JSON.encode(line)
 
 
-def clean(values: Mapping[str, Any]) -> dict[str, Any]:
+def clean(values: dict[str, Any]) -> dict[str, Any]:
     """The same in plain JSON types: numpy and torch numbers become numbers, NaN and infinities null, secrets go."""
     if _are_plain(values) and not _any_secret(tuple(values)):
-        return dict(values)  # nearly every line: the end of an episode, a phase, a version
+        return values  # nearly every line: the end of an episode, a phase, a version
     return {str(key): _plain(value, 1) for key, value in redact(values).items()}
 
 
@@ -340,7 +466,7 @@ def _are_plain(values: Mapping[str, Any], *, nested: bool = False) -> bool:
             if not _LEAST <= value <= _MOST:
                 return False
         elif kind is float:
-            if not math.isfinite(value):
+            if not -_INFINITE < value < _INFINITE:  # nor NaN, without a call
                 return False
         elif kind is str:
             if len(value) > LONGEST_TEXT:

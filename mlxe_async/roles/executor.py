@@ -109,6 +109,7 @@ class Executor:
         self._episode[:] = episodes or 0
         self._return = np.zeros(self._envs)
         self._told_out_of_bounds = 0
+        self._stood: tuple[Array, Array] | None = None
         self._faults = FaultBudget(self._envs, plan.fault_window_s)
         self._writer = RowWriter(
             lane,
@@ -149,9 +150,9 @@ class Executor:
         Returns:
             `rows`, `blocks` (of the lane), `out_of_bounds` (observations outside their bounds, of those looked at),
             `rss_mb` (resident memory, None if it is not asked for), `version`, `episodes` (a list for each name of
-            `EPISODE`, with an entry for each episode that ended), `begun` (number of the present or next episode of
-            each environment), `running` (whether that one is under way), `cut` (it ended early), `start_ns`, `seconds`,
-            `lane_wait_s`.
+            `EPISODE`, with an entry for each episode that ended), `moved` (environments that stand elsewhere than by
+            the last report, at first all), `begun` (number of the present or next episode of each of these), `running`
+            (whether that one is under way), `cut` (it ended early), `start_ns`, `seconds`, `lane_wait_s`.
 
         Raises:
             TooManyFaults: the environments used up their budget.
@@ -194,12 +195,24 @@ class Executor:
             "rss_mb": resident_mb() if self.plan.tells_memory else None,
             "version": self.version,
             "episodes": episodes,
-            "begun": self._episode.tolist(),
-            "running": self._running.tolist(),
+            **self._moved(),
             "cut": cut,
             "start_ns": start_ns,
             "seconds": (time.monotonic_ns() - start_ns) / 1e9,
             "lane_wait_s": self._writer.waited_s,
+        }
+
+    def _moved(self) -> dict[str, list[Any]]:
+        """Of hundreds of environments few end an episode in one rollout; only of those there is something to tell."""
+        moved = np.arange(self._envs)
+        if self._stood is not None:
+            episode, running = self._stood
+            moved = np.flatnonzero((episode != self._episode) | (running != self._running))
+        self._stood = self._episode.copy(), self._running.copy()
+        return {
+            "moved": moved.tolist(),
+            "begun": self._episode[moved].tolist(),
+            "running": self._running[moved].tolist(),
         }
 
     def close(self) -> None:

@@ -24,10 +24,13 @@ class CpuClock:
         self._before = dict(by_name)
         self._sums.clear()
 
-    def look(self, processes: Iterable[tuple[str, int]], *, at_most_every_s: float = 0.0) -> None:
-        """Note how much each living process, `(name, pid)`, has used so far, unless that was just done."""
-        if time.monotonic() - self._looked < at_most_every_s:
-            return
+    @property
+    def age_s(self) -> float:
+        """Seconds since the last look."""
+        return time.monotonic() - self._looked
+
+    def look(self, processes: Iterable[tuple[str, int]]) -> None:
+        """Note how much each living process, `(name, pid)`, has used so far."""
         self._looked = time.monotonic()
         self._sums.clear()
         for name, pid in processes:

@@ -38,11 +38,13 @@ class Measures:
         return time.monotonic() - self._began
 
     def look_at_cpu(self, *, at_most_every_s: float = 0.0) -> None:
-        """Note how much CPU time each process has used so far."""
+        """Note how much CPU time each process has used so far, unless that was just done."""
+        if self.cpu.age_s < at_most_every_s:
+            return
         living = [(process.name, process.pid) for process in self._processes if process.pid]
         if self._nursery.pid:
             living.append(("mlxe-nursery", self._nursery.pid))
-        self.cpu.look(living, at_most_every_s=at_most_every_s)
+        self.cpu.look(living)
 
     def cpu_seconds(self, without: str) -> float:
         """CPU time of all processes but those whose name begins like this, a moment ago."""

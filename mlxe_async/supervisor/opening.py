@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mlxe_async.errors import ResourceError, RunFailed
@@ -21,6 +23,8 @@ from mlxe_async.supervisor.saving import Saver
 from mlxe_async.supervisor.solving import Solved
 from mlxe_async.supervisor.story import Story
 from mlxe_async.supervisor.subscribers import Subscribers
+
+ROUTINE_WAITS_S = 0.1
 
 
 class Opened:
@@ -68,6 +72,8 @@ class Opened:
     def begin(self, cores: int) -> None:
         """Say what the run is, in its folder and as the first words of its log, and take up what it goes on from.
 
+        Called on the run's loop.
+
         Args:
             cores: so many the run may use.
 
@@ -89,6 +95,7 @@ class Opened:
             self._take_up(point)
         if settings.run.record:
             self._record()
+        self.journal.hold_routine(partial(asyncio.get_running_loop().call_later, ROUTINE_WAITS_S))
 
     def _take_up(self, point: ResumePoint) -> None:
         """Go on counting where the run was interrupted."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter, defaultdict, deque
+from functools import partial
 from typing import Any
 
 from mlxe_async.ipc.nursery import ExitStatus
@@ -43,8 +44,9 @@ class Story:
         """An executor delivered a rollout; the counters include it already."""
         self.busy[f"executor-{index}"] += report["seconds"] - report["lane_wait_s"]
         self.throttled_s += report["lane_wait_s"]
-        self._emit(
-            events.PhaseEvent(
+        self._journal.emit_routine(
+            partial(
+                events.PhaseEvent,
                 phase="generate",
                 start_ns=report["start_ns"],
                 seconds=report["seconds"],
@@ -81,8 +83,9 @@ class Story:
     def memorized(self, plan: dict[str, Any], rows: int) -> None:
         """The memorizer drew a plan; it has taken in `rows` rows since the last one."""
         self.busy["memorizer"] += plan["seconds"] + plan["ingest_seconds"]
-        self._emit(
-            events.PhaseEvent(
+        self._journal.emit_routine(
+            partial(
+                events.PhaseEvent,
                 phase="memorize",
                 start_ns=plan["start_ns"],
                 seconds=plan["seconds"],
@@ -97,8 +100,9 @@ class Story:
         """The learner used up a plan."""
         self.busy["learner"] += done["seconds"]
         self.lag = {"min": done["lag_min"], "mean": done["lag_mean"], "max": done["lag_max"]}
-        self._emit(
-            events.PhaseEvent(
+        self._journal.emit_routine(
+            partial(
+                events.PhaseEvent,
                 phase="learn",
                 start_ns=done["start_ns"],
                 seconds=done["seconds"] - done["publish_seconds"],
@@ -127,9 +131,12 @@ class Story:
 
     def published(self, version: int, start_ns: int, seconds: float, norm: float | None) -> None:
         """A version is out."""
-        self._emit(events.PhaseEvent(phase="publish", start_ns=start_ns, seconds=seconds, version=version), "learner")
-        self._emit(
-            events.Weights(
+        self._journal.emit_routine(
+            partial(events.PhaseEvent, phase="publish", start_ns=start_ns, seconds=seconds, version=version), "learner"
+        )
+        self._journal.emit_routine(
+            partial(
+                events.Weights,
                 version=version,
                 updates=self._counters.updates,
                 env_steps=self._counters.env_steps,
@@ -150,8 +157,9 @@ class Story:
         """A version was tested to the end."""
         self.busy["evaluator"] += verdict["seconds"]
         self.last_evaluation = {"version": verdict["version"], "passed": verdict["passed"], "streak": streak}
-        self._emit(
-            events.PhaseEvent(
+        self._journal.emit_routine(
+            partial(
+                events.PhaseEvent,
                 phase="evaluate",
                 start_ns=time.monotonic_ns() - round(verdict["seconds"] * 1e9),
                 seconds=verdict["seconds"],
@@ -161,8 +169,9 @@ class Story:
             ),
             "evaluator",
         )
-        self._emit(
-            events.Evaluation(
+        self._journal.emit_routine(
+            partial(
+                events.Evaluation,
                 version=verdict["version"],
                 passed=verdict["passed"],
                 episodes=verdict["episodes"],

@@ -1,6 +1,9 @@
 """Calling verbs: results, exceptions, notices, several roles in one process."""
 
 import asyncio
+import os
+import select
+import signal
 
 import pytest
 from conftest import house
@@ -178,6 +181,23 @@ def test_calls_wait_for_the_first_start_and_for_a_restart(run):
             assert not process.alive
             assert await process.call("echo", a=2) == {"a": 2}
             assert process.epoch == 2
+
+    run(main)
+
+
+def test_a_call_whose_turn_comes_after_the_death_is_answered_by_the_next_life(run):
+    async def main():
+        async with house() as made:
+            process = await made.process()
+            late = asyncio.create_task(process.call("facts"))
+            os.kill(process.pid, signal.SIGKILL)
+            # Nobody else has a turn before the death can be seen, as on a busy host.
+            with select.epoll() as poll:
+                poll.register(process.pidfd, select.EPOLLIN)
+                assert poll.poll(30)
+            facts = await late
+            assert process.epoch == 2
+            assert facts["pid"] == process.pid
 
     run(main)
 

@@ -6,6 +6,8 @@ import resource
 import signal
 import stat
 import threading
+import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -307,6 +309,121 @@ def test_many_lines_on_a_full_disk_are_counted_one_by_one(path, monkeypatch):
     assert [line["event"] for line in lines] == ["log_gap", *6 * ["episode_end"]]
     assert (lines[0]["dropped"], journal.dropped) == (3, 3)
     assert [line["seq"] for line in lines] == sorted({line["seq"] for line in lines})
+
+
+def weights(version):
+    return partial(Weights, version, 2, 3, 4)
+
+
+def held_journal(path):
+    """A journal that holds routine lines, and what it was asked to call later."""
+    journal, later = Journal(path, "r"), []
+    journal.hold_routine(later.append)
+    return journal, later
+
+
+def test_routine_lines_wait_and_are_written_together_with_the_time_at_which_they_happened(path, monkeypatch):
+    journal, later = held_journal(path)
+    writes, write = [], os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: writes.append(data) or write(fd, data))
+    began = time.monotonic_ns()
+    journal.emit_routine(weights(1), "learner")
+    journal.emit_all(EpisodeEnd, SAME, ENDED, "executor", 1)
+    journal.emit_routine(partial(PhaseEvent, "learn", start_ns=1, seconds=0.5, version=3), "learner")
+    happened = time.monotonic_ns()
+    assert writes == []
+    (flush,) = later
+    flush()
+    flush()
+    assert len(writes) == 1
+    lines = lines_of(path)
+    assert [line["event"] for line in lines] == ["weights", *3 * ["episode_end"], "phase"]
+    assert [line["seq"] for line in lines] == list(range(5))
+    assert all(began <= line["mono_ns"] <= happened for line in lines)
+    assert [line["mono_ns"] for line in lines] == sorted(line["mono_ns"] for line in lines)
+    journal.emit_routine(weights(2))
+    assert len(later) == 2
+    journal.close()
+    assert lines_of(path)[-1]["version"] == 2
+
+
+def test_whatever_else_happens_is_written_at_once_after_what_waited(path):
+    journal, _ = held_journal(path)
+    journal.emit_routine(weights(1))
+    journal.emit(Warning("odd"))
+    assert [line["event"] for line in lines_of(path)] == ["weights", "warning"]
+    journal.emit_routine(weights(2))
+    assert journal.next_seq == 3  # a checkpoint is made before the line of this number
+    assert len(lines_of(path)) == 3
+    journal.close()
+
+
+def test_lines_that_a_subscriber_asks_for_do_not_wait(path):
+    journal, _ = held_journal(path)
+    versions, everything = [], []
+    journal.emit_routine(weights(1))
+    leave = journal.subscribe(versions.append, ["weights"])
+    journal.emit_routine(weights(2))
+    assert [line["version"] for line in versions] == [2]  # the first one happened before
+    journal.emit_all(EpisodeEnd, SAME, ENDED, "executor", 1)
+    leave()
+    leave = journal.subscribe(everything.append)
+    assert len(lines_of(path)) == 5
+    journal.emit_all(EpisodeEnd, SAME, ENDED, "executor", 1)
+    assert everything == lines_of(path)[5:]
+    assert len(everything) == 3
+    leave()
+    journal.emit_routine(weights(3))
+    assert len(lines_of(path)) == 8
+    journal.close()
+
+
+def test_lines_of_another_thread_do_not_wait(path):
+    journal, later = held_journal(path)
+    journal.emit_routine(weights(1))
+    thread = threading.Thread(target=journal.emit_routine, args=[weights(2)])
+    thread.start()
+    thread.join()
+    assert [line["version"] for line in lines_of(path)] == [1, 2]
+    assert len(later) == 1
+    journal.close()
+
+
+def test_lines_that_waited_for_a_disk_that_is_full_are_counted(path, monkeypatch):
+    monkeypatch.setattr(journal_module, "RETRY_S", 0.0)
+    journal, _ = held_journal(path)
+    real, room = os.write, [0]
+
+    def write(fd, data):
+        if room[0] < 1:
+            raise OSError(28, "full")
+        return real(fd, data)
+
+    monkeypatch.setattr(os, "write", write)
+    for _ in range(2):  # together at first, then one by one
+        journal.emit_routine(weights(1))
+        journal.emit_all(EpisodeEnd, SAME, ENDED, "executor", 1)
+        journal.flush()
+    assert journal.dropped == 8
+    room[0] = 1
+    journal.emit_routine(weights(2))
+    journal.emit_routine(weights(3))
+    journal.close()
+    lines = lines_of(path)
+    assert [line["event"] for line in lines] == ["log_gap", "weights", "weights"]
+    assert lines[0]["dropped"] == 8
+    assert [line["seq"] for line in lines] == sorted({line["seq"] for line in lines})
+
+
+def test_a_line_that_cannot_be_made_takes_no_other_along(path):
+    journal, _ = held_journal(path)
+    journal.emit_routine(weights(1))
+    journal.emit_routine(partial(Weights, 2))
+    with pytest.raises(TypeError, match="missing"):
+        journal.flush()
+    journal.emit(Weights(3, 2, 3, 4))
+    journal.close()
+    assert [line["version"] for line in lines_of(path)] == [1, 3]
 
 
 def test_a_descriptor_stays_its_owners(path):

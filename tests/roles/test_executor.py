@@ -225,6 +225,20 @@ def test_steps_and_resets_are_announced_with_their_limits():
     assert executor._page.calls == [60.0, "left", 60.0, "left", 5.0, "left"]
 
 
+def test_only_environments_that_stand_elsewhere_than_before_are_told_of():
+    executor, _, _, _ = make(FakeTask([7, 3]), sync="rollout", rollout_steps=4)
+    begun, running, told = [None] * 2, [None] * 2, []
+    for rollout in range(8):
+        report = executor.generate(rollout=rollout)
+        told.append(report["moved"])
+        for env, number, is_running in zip(report["moved"], report["begun"], report["running"], strict=True):
+            begun[env], running[env] = number, is_running
+        state = executor.state()
+        assert (begun, running) == (state["episode"].tolist(), state["running"].tolist())
+    # Episodes of seven and three steps, four steps a rollout.
+    assert told == [[0, 1], [0, 1], [1], [0, 1], [1], [0, 1], [0, 1], [0, 1]]
+
+
 def test_a_restarted_executor_goes_on_counting_its_episodes():
     executor, lane, _, _ = make(FakeTask([2]), episodes=[17])
     report = executor.generate(rollout=0)

@@ -55,6 +55,10 @@ def test_another_one_goes_on_in_the_middle_of_an_episode():
     for report in reports:
         for name in ("start_ns", "seconds", "lane_wait_s", "rss_mb"):
             del report[name]
+    # The other one has told nobody yet where its second environment stands.
+    assert [report.pop("moved") for report in reports] == [[0], [0, 1]]
+    assert [report.pop("begun") for report in reports] == [[1], [1, 0]]
+    assert [report.pop("running") for report in reports] == [[True], [True, True]]
     assert reports[0] == reports[1]
     assert first.state()["step"].tolist() == second.state()["step"].tolist()
     assert first.state().keys() == second.state().keys()

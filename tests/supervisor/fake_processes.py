@@ -79,6 +79,7 @@ class FakeProcess:
             "blocks": 1,
             "version": version,
             "episodes": episodes,
+            "moved": [0],
             "begun": [self._episode],
             "running": [self._running],
             "out_of_bounds": 0,

@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_processes import crew_of, executor_of
+from fake_processes import Room, crew_of, executor_of
 
 from mlxe_async.schedules import schedule_of
+from mlxe_async.supervisor.handles.executor import ExecutorHandle
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "schedules"))
 
@@ -87,6 +88,53 @@ def test_an_episode_that_is_kept_and_then_dies_with_its_executor_is_not_begun_ag
     assert after[0] == before[0] + 2
     assert crew.counters.episodes_aborted == 1
     exact(crew, [executor])
+
+
+class Scripted:
+    """Answers with these reports."""
+
+    epoch, alive = 1, True
+
+    def __init__(self, *reports):
+        self.reports = list(reports)
+
+    async def call(self, verb, **_):
+        return self.reports.pop(0)
+
+    def note_progress(self):
+        pass
+
+
+def test_environments_that_a_report_does_not_name_stand_where_they_stood():
+    def report(moved, begun, running, finished):
+        return {
+            "rows": 5, "blocks": 1, "out_of_bounds": 0, "rss_mb": None, "version": 1, "seconds": 1.0,
+            "lane_wait_s": 0.0, "moved": moved, "begun": begun, "running": running,
+            "episodes": {"return": [1.0] * finished, "steps": [1] * finished},
+        }  # fmt: skip
+
+    async def main():
+        crew = crew_of({"env_steps": 100})
+        first = report([0, 1, 2], [2, 0, 1], [True, True, False], 3)
+        process = Scripted(
+            first, report([2], [1], [True], 0), report([], [], [], 0), report([1, 0], [1, 4], [False, True], 2)
+        )
+        handle = ExecutorHandle(0, process, crew, Room(), 3)
+        stood = []
+        while process.reports:
+            await handle.generate()
+            _, arrays = handle.state()
+            stood.append((arrays["begun"].tolist(), arrays["running"].tolist(), handle.next_episodes))
+            assert handle.episodes_started == sum(handle.next_episodes)
+        assert stood == [
+            ([2, 0, 1], [True, True, False], [3, 1, 1]),
+            ([2, 0, 1], [True, True, True], [3, 1, 2]),
+            ([2, 0, 1], [True, True, True], [3, 1, 2]),
+            ([4, 1, 1], [True, False, True], [5, 1, 2]),
+        ]
+        assert (crew.counters.episodes, crew.counters.episodes_aborted) == (5, 1)
+
+    asyncio.run(main())
 
 
 def test_a_rollout_that_is_interrupted_before_it_began_is_none():

@@ -19,7 +19,7 @@ EPISODES: dict[str, Kind] = {
 }  # fmt: skip
 ROLLOUT: Kind = {
     "rows": int, "blocks": int, "out_of_bounds": int, "rss_mb": NUMBER, "version": int, "episodes": dict(EPISODES),
-    "begun": [int], "running": [bool], "start_ns": int, "seconds": float, "lane_wait_s": float,
+    "moved": [int], "begun": [int], "running": [bool], "start_ns": int, "seconds": float, "lane_wait_s": float,
 }  # fmt: skip
 INGESTED: Kind = {
     "rows": int, "positions": [int], "corrupt": [{"lane": int, "sequence": int, "detail": str}],
@@ -49,9 +49,14 @@ def is_rollout(answer: Any, envs: int) -> None:
         ProtocolError: so it is.
     """
     require(answer, ROLLOUT, "rollout")
+    moved = answer["moved"]
+    if len(set(moved)) != len(moved) or min(moved, default=0) < 0 or max(moved, default=0) >= envs:
+        raise ProtocolError(f"rollout: expected moved of {envs} environments, each once, got {str(moved)[:100]}")
     counts = {len(answer["begun"]), len(answer["running"])}
-    if counts != {envs}:
-        raise ProtocolError(f"rollout: expected begun and running of {envs} environments, got {sorted(counts)}")
+    if counts != {len(moved)}:
+        raise ProtocolError(
+            f"rollout: expected begun and running of {len(moved)} environments, those moved, got {sorted(counts)}"
+        )
     lengths = {name: len(answer["episodes"][name]) for name in EPISODES}
     if len(set(lengths.values())) != 1:
         raise ProtocolError(f"rollout: episodes: expected lists of one length, got {lengths}")

@@ -80,6 +80,13 @@ class ExecutorHandle:
         # Asked for at each publication, by all executors.
         self._begun_in_all, self._under_way = sum(begun), sum(running)
 
+    def _move(self, moved: list[int], begun: list[int], running: list[bool]) -> None:
+        """Some environments stand elsewhere now."""
+        for env, number, is_running in zip(moved, begun, running, strict=True):
+            self._begun_in_all += number - self.begun[env]
+            self._under_way += is_running - self._running[env]
+            self.begun[env], self._running[env] = number, is_running
+
     @property
     def next_episodes(self) -> list[int]:
         """Number of the next episode of each environment for a new life: what was under way died with the old one."""
@@ -120,7 +127,7 @@ class ExecutorHandle:
         crew.delivered.add(self.index)
         # Numbers were passed over where an episode went down with a former life of the executor.
         before = self._begun_in_all
-        self._stand(report["begun"], report["running"])
+        self._move(report["moved"], report["begun"], report["running"])
         ended = self._begun_in_all - before
         finished = len(report["episodes"]["return"])
         crew.counters.episodes_aborted += ended - finished
