@@ -43,6 +43,7 @@ from mlxe_async.supervisor.waiting import first_of, let_go, to_the_end
 from mlxe_async.supervisor.watching import stacks
 
 STOP_GRACE_S = 1.0
+GRACE_AT_ONCE_S = 0.2
 
 
 class Supervisor:
@@ -328,9 +329,11 @@ class Supervisor:
         flat = self._last_weights()
         if opened is not None and flat is not None and not (self._main and self._main.is_saved):
             opened.saver.save(*flat, solved_at=opened.solved.at)
+        # Who cancels, as a second signal does, does not wait for an executor that hangs.
+        grace_s = GRACE_AT_ONCE_S if isinstance(failure, asyncio.CancelledError) else STOP_GRACE_S
         async with asyncio.TaskGroup() as group:
             for process in self._processes:
-                group.create_task(process.stop(STOP_GRACE_S))
+                group.create_task(process.stop(grace_s))
         await self._nursery.stop()
         result = None
         if opened is not None:
