@@ -90,9 +90,12 @@ class Decoder:
 
     def _parse(self, payload: bytes) -> Message:
         try:
-            message = _FROM_JSON.decode(payload.decode())
+            text = payload.decode()
+            message, end = _FROM_JSON.raw_decode(text)
         except (ValueError, RecursionError) as error:
             raise self._bad(f"not JSON: {error}") from error
+        if end != len(text):
+            raise self._bad(f"not JSON: more follows after {end} characters")
         if not isinstance(message, dict):
             raise self._bad(f"a {type(message).__name__}, expected an object")
         return message

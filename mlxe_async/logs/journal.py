@@ -19,7 +19,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -27,7 +27,7 @@ import structlog
 
 from mlxe_async.logs.events import COMMON, Event, LogGap
 from mlxe_async.logs.events import Warning as WarningEvent
-from mlxe_async.logs.many import many_lines
+from mlxe_async.logs.lines import LineMaker, many_lines
 from mlxe_async.logs.safe import is_secret, redact
 from mlxe_async.run_folder import EARLIER
 
@@ -73,7 +73,8 @@ class Journal:
         self._warn_at = 0.0
         self._check_at = time.monotonic() + ROTATION_CHECK_S
         self._subscribers: list[tuple[Subscriber, Collection[str] | None]] = []
-        self._held: list[tuple[Moment, Callable[[], None]]] = []
+        self._held: list[tuple[Moment, Callable[..., None], tuple[Any, ...]]] = []
+        self._makers: dict[tuple[type[Event], str, int | None], LineMaker] = {}
         self._moment: Moment | None = None  # of the line that is written now, if it has waited
         self._later: Callable[[Callable[[], None]], object] | None = None
         self._thread = 0
@@ -108,8 +109,8 @@ class Journal:
             if together:
                 self._sink.gather()
             try:
-                for self._moment, write in held:
-                    write()
+                for self._moment, write, arguments in held:
+                    write(*arguments)
             finally:
                 self._moment = None
                 if together and (lost := self._sink.write_gathered()):
@@ -132,17 +133,42 @@ class Journal:
             idx: which one of these.
         """
         kind = cast("type[Event]", event.func)
-        if not self._holds(kind.name, lambda: self._emit(event(), role, idx)):
+        if not self._holds(kind.name, self._write_routine, event, role, idx):
             self.emit(event(), role, idx)
 
-    def _holds(self, name: str, write: Callable[[], None]) -> bool:
+    def _write_routine(self, event: functools.partial[_E], role: str, idx: int | None) -> None:
+        """Write one event that has waited, by a template if its values are such."""
+        if not self._gap and not event.args and self._moment is not None and time.monotonic() < self._check_at:
+            kind = cast("type[Event]", event.func)
+            maker = self._makers.get((kind, role, idx))
+            if maker is None:
+                maker = self._makers[kind, role, idx] = self._maker(kind, role, idx)
+            time_ns, mono_ns = self._moment
+            line = maker.line((_timestamp(time_ns), mono_ns, self._seq), event.keywords)
+            if line is not None:
+                self._seq += 1
+                self._sink.msg(line)
+                return
+        self._emit(event(), role, idx)
+
+    def _maker(self, kind: type[Event], role: str, idx: int | None) -> LineMaker:
+        defaults: dict[str, Any] = {}
+        for item in fields(kind):
+            if item.default is not MISSING:
+                defaults[item.name] = item.default
+            elif item.default_factory is not MISSING:
+                defaults[item.name] = item.default_factory()
+        same = {"run": self.run, "event": kind.name, "role": role, "idx": idx}
+        return LineMaker(clean(same), clean(defaults), _names_of(kind))
+
+    def _holds(self, name: str, write: Callable[..., None], *arguments: Any) -> bool:
         """Whether this waits from now on."""
         if self._later is None or threading.get_ident() != self._thread or self._is_asked_for(name):
             return False
         with self._lock:
             if not self._held:
                 self._later(self.flush)
-            self._held.append(((time.time_ns(), time.monotonic_ns()), write))
+            self._held.append(((time.time_ns(), time.monotonic_ns()), write, arguments))
         return True
 
     def _emit(self, event: Event, role: str, idx: int | None) -> None:
@@ -188,12 +214,11 @@ class Journal:
             role: whom they are about.
             idx: which one of these.
         """
-        write = functools.partial(self._emit_all, kind, same, columns, role, idx)
-        if not self._holds(kind.name, write):
+        if not self._holds(kind.name, self._emit_all, kind, same, columns, role, idx):
             with self._lock:
                 self.flush()
                 self._moment = None
-                write()
+                self._emit_all(kind, same, columns, role, idx)
 
     def _emit_all(
         self,
@@ -270,12 +295,7 @@ class Journal:
 
     def _head(self) -> dict[str, Any]:
         time_ns, mono_ns = self._moment or (time.time_ns(), time.monotonic_ns())
-        seconds, nanoseconds = divmod(time_ns, 10**9)
-        return {
-            "ts": f"{_to_the_second(seconds)}.{nanoseconds // 10**6:03}Z",
-            "mono_ns": mono_ns,
-            "seq": self._seq,
-        }
+        return {"ts": _timestamp(time_ns), "mono_ns": mono_ns, "seq": self._seq}
 
     @property
     def next_seq(self) -> int:
@@ -429,6 +449,11 @@ def _names_of(kind: type[Event]) -> tuple[str, ...]:
     if kind not in _FIELDS:
         _FIELDS[kind] = tuple(item.name for item in fields(kind))
     return _FIELDS[kind]
+
+
+def _timestamp(time_ns: int) -> str:
+    seconds, nanoseconds = divmod(time_ns, 10**9)
+    return f"{_to_the_second(seconds)}.{nanoseconds // 10**6:03}Z"
 
 
 @functools.lru_cache(maxsize=4)

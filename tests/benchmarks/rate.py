@@ -232,8 +232,8 @@ def tell(name: str, found: dict[str, Any], costs: dict[str, float]) -> None:
         f" {100 * found['dropped'] / found['generated']:6.1f} % {found['episode_length']:7.0f}"
         f" {100 * found['others']:6.0f} %"
     )
-    for title, table, digits in (("of one core, %", found["cpu"], 0), ("CPU us/row", found["cpu_row"], 2)):
-        factor = 100 if digits == 0 else 1
+    for title, table, digits in (("of one core, %", found["cpu"], 1), ("CPU us/row", found["cpu_row"], 2)):
+        factor = 100 if digits == 1 else 1
         print(f"    {title:22} " + ", ".join(f"{process} {factor * x:.{digits}f}" for process, x in table.items()))
     print(f"    {'bare, CPU us/row':22} " + ", ".join(f"{what} {cost:.2f}" for what, cost in costs.items()))
 

@@ -66,6 +66,8 @@ def test_a_flipped_bit_is_never_served(message, data):
         (frame(b"[]"), "a list"),
         (frame(b"{"), "not JSON"),
         (frame(b"\xff"), "not JSON"),
+        (frame(b'{"x":1}{"y":2}'), "not JSON: more follows"),
+        (frame(b' {"x":1}'), "not JSON"),
         (frame(b'{"x":NaN}'), "not JSON"),
         (frame(b'{"x":-Infinity}'), "not JSON"),
         (frame(b'{"x":1e999}'), "not JSON"),

@@ -1,12 +1,15 @@
 """The journal writes whole lines of plain numbers, and never stands in a run's way."""
 
 import json
+import math
 import os
+import re
 import resource
 import signal
 import stat
 import threading
 import time
+from dataclasses import fields
 from functools import partial
 
 import numpy as np
@@ -14,8 +17,18 @@ import pytest
 import torch
 
 from mlxe_async.logs import journal as journal_module
-from mlxe_async.logs.events import CheckpointRejected, EnvError, EpisodeEnd, PhaseEvent, RunStart, Warning, Weights  # noqa: A004 - the event
+from mlxe_async.logs.events import (
+    COMMON,
+    CheckpointRejected,
+    EnvError,
+    EpisodeEnd,
+    PhaseEvent,
+    RunStart,
+    Warning,  # noqa: A004 - the event
+    Weights,
+)
 from mlxe_async.logs.journal import LONGEST_TEXT, Journal
+from mlxe_async.logs.lines import MOST_TEMPLATES, LineMaker
 from mlxe_async.logs.reader import read_log
 
 NAN = float("nan")
@@ -30,8 +43,8 @@ def path(tmp_path):
     return tmp_path / "log.jsonl"
 
 
-def phase(**fields):
-    return PhaseEvent("learn", start_ns=1, seconds=0.5, version=3, **fields)
+def phase(**values):
+    return PhaseEvent("learn", start_ns=1, seconds=0.5, version=3, **values)
 
 
 def test_numbers_of_numpy_and_torch_are_numbers_and_what_is_not_finite_is_null(path):
@@ -312,7 +325,7 @@ def test_many_lines_on_a_full_disk_are_counted_one_by_one(path, monkeypatch):
 
 
 def weights(version):
-    return partial(Weights, version, 2, 3, 4)
+    return partial(Weights, version=version, updates=2, env_steps=3, episodes=4, norm=None)
 
 
 def held_journal(path):
@@ -345,6 +358,49 @@ def test_routine_lines_wait_and_are_written_together_with_the_time_at_which_they
     assert len(later) == 2
     journal.close()
     assert lines_of(path)[-1]["version"] == 2
+
+
+GENERATED = {"phase": "generate", "start_ns": 1, "seconds": 0.1, "version": 3, "rows": 5, "waits": {"lane": 1e-300}}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        GENERATED,
+        {**GENERATED, "phase": "50%s \N{SNOWMAN}", "waits": {"100%d": -0.0, '"': 1.5}},
+        {**GENERATED, "waits": {"lane": NAN}},
+        {**GENERATED, "waits": {"lane": 1}},
+        {**GENERATED, "waits": {"api_key": 1.0, "password": 2.0}},
+        {**GENERATED, "waits": {3: 1.0}},
+        {**GENERATED, "waits": {}},
+        {**GENERATED, "seconds": math.inf, "start_ns": 2**80},
+        {**GENERATED, "seconds": 1e19, "start_ns": -(2**63)},
+        {**GENERATED, "seconds": True, "rows": np.int64(4)},
+        {**GENERATED, "lag_mean": None, "lag_max": 2},
+        {**GENERATED, "phase": "x" * 20_000},
+        {"version": 3, "seconds": 0.25, "start_ns": 2, "phase": "publish"},
+    ],
+)
+def test_a_line_that_waited_is_the_line_that_is_written_at_once(tmp_path, values):
+    texts = {}
+    for name in ("waited", "at once"):
+        with Journal(tmp_path / name, "50%s") as journal:
+            if name == "waited":
+                journal.hold_routine([].append)
+            for repeated in range(2):
+                journal.emit_routine(partial(PhaseEvent, **{**values, "version": repeated}), "executor", 1)
+        lines = (tmp_path / name).read_text().splitlines()
+        texts[name] = [re.sub(r'"ts": "[^"]*", "mono_ns": \d+', "", line) for line in lines]
+        assert all(set(json.loads(line)) == {*COMMON, *(f.name for f in fields(PhaseEvent))} for line in lines)
+    assert texts["waited"] == texts["at once"]
+
+
+def test_lines_of_any_number_of_shapes_keep_few_templates():
+    maker = LineMaker({"run": "r"}, {}, ["losses"])
+    for number in range(3 * MOST_TEMPLATES):
+        text = maker.line(("now", 1, 2), {"losses": {f"loss_{number}": 0.5}})
+        assert json.loads(text)["losses"] == {f"loss_{number}": 0.5}
+        assert len(maker._templates) <= MOST_TEMPLATES
 
 
 def test_whatever_else_happens_is_written_at_once_after_what_waited(path):
