@@ -3,12 +3,14 @@
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from live_runs import LiveRun, on_loop
 
 from mlxe_async.settings import load_settings
+from mlxe_async.supervisor import run as run_module
 
 SETTINGS = Path(__file__).parents[2] / "settings"
 OA = {"kind": "oa", "executors": 2, "updates_per_publish": 4}
@@ -96,6 +98,25 @@ def test_a_run_that_is_cancelled_leaves_nothing(live, event):
 
     with pytest.raises(asyncio.CancelledError):
         live(cancel, schedule=OA, stop={"env_steps": 10**6})
+
+
+def test_a_run_that_is_cancelled_does_not_wait_for_an_executor_that_hangs(live, monkeypatch):
+    """As after a second signal; an orderly stop would give it its grace."""
+    monkeypatch.setattr(run_module, "STOP_GRACE_S", 90.0)
+    began = []
+
+    async def cancel(run):
+        await run.saw("weights")
+        os.kill(run.pid("mlxe-exe-1"), signal.SIGSTOP)
+        began.append(time.monotonic())
+        for task in asyncio.all_tasks():
+            if task.get_coro().__qualname__ == "Supervisor.run":
+                task.cancel()
+
+    patient = {"step_timeout_s": 120.0, "reset_timeout_s": 120.0}
+    with pytest.raises(asyncio.CancelledError):
+        live(cancel, schedule={**OA, **patient}, stop={"env_steps": 10**6})
+    assert time.monotonic() - began[0] < 45.0
 
 
 def test_a_requested_stop_saves_the_weights(live):
