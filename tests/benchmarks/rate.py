@@ -232,10 +232,13 @@ def tell(name: str, found: dict[str, Any], costs: dict[str, float]) -> None:
         f" {100 * found['dropped'] / found['generated']:6.1f} % {found['episode_length']:7.0f}"
         f" {100 * found['others']:6.0f} %"
     )
-    for title, table, digits in (("of one core, %", found["cpu"], 1), ("CPU us/row", found["cpu_row"], 2)):
-        factor = 100 if digits == 1 else 1
-        print(f"    {title:22} " + ", ".join(f"{process} {factor * x:.{digits}f}" for process, x in table.items()))
-    print(f"    {'bare, CPU us/row':22} " + ", ".join(f"{what} {cost:.2f}" for what, cost in costs.items()))
+    shares = {process: 100 * share for process, share in found["cpu"].items()}
+    for title, table, digits in (
+        ("of one core, %", shares, 1),
+        ("CPU us/row", found["cpu_row"], 2),
+        ("bare, CPU us/row", costs, 2),
+    ):
+        print(f"    {title:22} " + ", ".join(f"{name} {value:.{digits}f}" for name, value in table.items()))
 
 
 def under(kind: str, file: str, folder: str) -> str:

@@ -63,7 +63,11 @@ def memory_of(pids):
     """Our shared memory that these processes hold, by device and inode: what other runs on this host hold is theirs."""
     held = set()
     for pid in pids:
-        for entry in Path(f"/proc/{pid}/fd").glob("*"):
+        try:
+            entries = list(Path(f"/proc/{pid}/fd").iterdir())
+        except OSError:  # it ended after its number was read
+            continue
+        for entry in entries:
             with contextlib.suppress(OSError):
                 if "memfd:mlxe-" in str(entry.readlink()):
                     status = entry.stat()
