@@ -78,9 +78,6 @@ class Blueprint:
         self.most_rollouts: int | None = getattr(schedule, "max_rollouts", None)
         self.memory_shape: ReplayShape | RolloutShape
         if facts["memory_kind"] == "rollouts":
-            longest = schedule.rollout_steps * self.envs
-            if schedule.sync == "episode":
-                longest = facts["task"]["max_episode_steps"] or capacity
             slots = ROLLOUT_SLOTS_PER_EXECUTOR
             if schedule.kind == "ia":
                 self.most_rollouts = self.most_rollouts or ROLLOUT_SLOTS_PER_EXECUTOR
@@ -91,7 +88,7 @@ class Blueprint:
                 lanes=self.executors,
                 envs=self.envs,
                 slots=slots * self.executors,
-                slot_rows=longest,
+                slot_rows=self._rollout_rows or capacity,
                 columns=facts["columns"],
             )
         else:
@@ -145,6 +142,19 @@ class Blueprint:
     @staticmethod
     def _evaluator_post(page: int) -> Post:
         return Post("mlxe-eval", ("evaluator",), ("control", "tested"), page)
+
+    @property
+    def _rollout_rows(self) -> int | None:
+        """Most rows of one rollout; None: an episode may have any number of steps."""
+        if self.settings.schedule.sync == "rollout":
+            return self.settings.schedule.rollout_steps * self.envs
+        return self.facts["task"]["max_episode_steps"] or None
+
+    @property
+    def round_rows(self) -> int | None:
+        """Most rows that are counted between two boundaries of the schedule, None where that is not known before."""
+        rows = self._rollout_rows if self.alike else None
+        return None if rows is None else rows * self.executors
 
     @property
     def asked_offset(self) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from pathlib import Path
@@ -37,6 +38,7 @@ OWN = "supervisor"
 SUFFIX = ".safetensors"
 FINAL_LIMIT_S = 60.0
 FAILURES_IN_A_ROW = 3
+STRETCHES = 8
 
 
 class Keeper:
@@ -52,6 +54,7 @@ class Keeper:
         evaluator: knows which versions passed.
         homes: name of a role -> its process.
         published: the newest version and its weights (P,), None before the first.
+        round_rows: most steps that are counted from one boundary to the next, None where that is not known.
         more: further facts to keep, as of now.
         disk: where blocking work is done.
     """
@@ -68,6 +71,7 @@ class Keeper:
         evaluator: EvaluatorHandle,
         homes: Mapping[str, Process],
         published: Callable[[], tuple[int, Array] | None],
+        round_rows: int | None,
         more: Callable[[], dict[str, Any]],
         disk: Pool,
     ) -> None:
@@ -76,7 +80,8 @@ class Keeper:
         self._learner, self._evaluator = learner, evaluator
         self._homes, self._published, self._more, self._disk = homes, published, more, disk
         self._failures = 0
-        self._boundary_steps, self._stretch = crew.counters.env_steps, 0
+        self._round_rows = round_rows
+        self._boundary_steps, self._stretches = crew.counters.env_steps, deque[int](maxlen=STRETCHES)
         self.note_saved()
 
     def note_saved(self) -> None:
@@ -87,7 +92,8 @@ class Keeper:
         """Save if it is time to."""
         steps = self._crew.counters.env_steps
         if steps > self._boundary_steps:
-            self._boundary_steps, self._stretch = steps, steps - self._boundary_steps
+            self._stretches.append(steps - self._boundary_steps)
+            self._boundary_steps = steps
         if self.is_due():
             await self.save()
 
@@ -96,9 +102,18 @@ class Keeper:
         table, steps = self._settings.checkpoint, self._crew.counters.env_steps - self._saved_steps
         waited = time.monotonic() - self._saved_at
         by_time = table.interval_s and waited >= table.interval_s and steps > 0
-        # Before a stretch as long as the last one would lead past the interval: no more than that is to be lost.
-        by_steps = table.interval_steps and steps > 0 and steps + max(1, self._stretch) > table.interval_steps
+        by_steps = table.interval_steps and steps > 0 and steps + self._next_stretch() > table.interval_steps
         return bool(by_time or by_steps)
+
+    def _next_stretch(self) -> int:
+        """Steps that may be counted until the next boundary: what would lead past the interval is saved before it.
+
+        Where a round may be longer than the interval, which then cannot be kept for certain, it is taken to be as long
+        as the longest of the last ones.
+        """
+        if self._round_rows is not None and self._round_rows <= self._settings.checkpoint.interval_steps:
+            return self._round_rows
+        return max(self._stretches, default=1)
 
     @property
     def at_rest(self) -> bool:

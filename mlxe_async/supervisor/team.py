@@ -93,6 +93,7 @@ class Team:
             evaluator=staff.evaluator,
             homes=staff.homes,
             published=published,
+            round_rows=blueprint.round_rows,
             more=self._facts_to_keep,
             disk=disk,
         )
