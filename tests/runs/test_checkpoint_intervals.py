@@ -7,7 +7,7 @@ import pytest
 INTERVAL, EXECUTORS = 100, 2
 
 
-# Rounds of 40 to 80 steps: after a short one there is no telling that the next is not the longest there may be.
+# Rounds of up to 80 steps: after a short one there is no telling that the next is not the longest there may be.
 @pytest.mark.parametrize("longest", [15, 40])
 def test_no_more_steps_than_the_interval_lie_between_two_checkpoints(live, longest):
     _, run = live(
