@@ -27,9 +27,9 @@ from rate import ONE_PASS, ROOT, bare_costs, measured, watched
 from mlxe_async.settings import load_settings
 
 COMMON = 'common = [64, 64]\npolicy = []\nvalue = []\nactivation = "tanh"\nnormalise = false\n'
-ROWS = 16_384  # of one rollout: 512 environments, 32 steps each
+ROWS = 32_768  # of one rollout: 512 environments, 64 steps each
 FAMILIES = {
-    "a3c": f'updates_per = "iteration"\nmin_updates = {ROWS // 2048}\nbatch = 2048\nmirror = false\n{COMMON}',
+    "a3c": f'updates_per = "iteration"\nmin_updates = 8\nbatch = 2048\nmirror = false\n{COMMON}',
     "ppo": f"epochs = 1\nminibatch = 2048\n{COMMON}",
     "dqn": 'train_every = 2048\nbatch = 2048\nmirror = false\nlayers = [64, 64]\nactivation = "tanh"\n',
 }

@@ -1,22 +1,28 @@
-"""Does a run grow while it goes on? `python tests/benchmarks/soak.py [--minutes 120] [--settings settings/oa.toml]`.
+"""Does a run grow while it goes on, or slow down? `python tests/benchmarks/soak.py [--minutes 120] [--settings FILE]`.
 
-Runs the command as a user would, for so long, with its tests on, but each of them short and not for every episode: how
-long a test takes says how good the policy has become, and it shares the cores with what is timed. Looks at each of the
-processes every ten seconds: memory of its own (RssAnon), descriptors and threads. After a warm-up of a tenth of the
-time (at least two minutes) it fits a line through each and compares the rate of updates of the first and of the last
-third. Exits with 1 where memory grows by more than 1 MiB an hour *and* by more than 2 MiB in all, where a process has
-more descriptors or threads at the end than after the warm-up, where a process is not the one it was, where the log
-takes more than a twentieth more than its 8 MiB, or where the rate drifts by more than 2 %. While others take more than
-a twentieth of the machine the rate says nothing about the program: only those half minutes count in which they took
-less, and where a third of the time has fewer than five of them, the drift is not judged. A virtual machine's cores are
-not equally fast all along: at each look a fixed piece of work is timed too (CPU time), and what the drift is in updates
-per such piece is printed beside the drift that is judged.
+Runs the command as a user would (`settings/oa.toml`, or FILE), for so long, with its tests on, but each of them short
+and not for every episode: how long a test takes says how good the policy has become, and it shares the cores with what
+is timed. Looks at each of the processes every ten seconds: memory of its own (RssAnon), descriptors and threads. After
+a warm-up of a tenth of the time (at least two minutes) it fits a line through each. Twice, after the warm-up and just
+before the end, the run is compared with a copy that is resumed beside it (`ageing.py`, each time for a twelfth of the
+time): the same weights, memory and work, the same machine at the same moments, but new processes.
+
+Exits with 1 where memory grows by more than 1 MiB an hour *and* by more than 2 MiB in all, where a process has more
+descriptors or threads at the end than after the warm-up, where a process is not the one it was, where the log takes
+more than a twentieth more than its 8 MiB, or where the rate beside the run begun anew drifts by more than 2 % from the
+first comparison to the second; its standard error is printed, and the drift does not count as judged where that is
+above 1 %.
+
+The rate by itself says as much about the machine as about the program, and is printed only: updates per second of the
+first and of the last third, of those half minutes in which others took less than a twentieth of the machine. A virtual
+machine's cores are not equally fast all along: at each look a fixed piece of work is timed too (CPU time).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import signal
@@ -30,14 +36,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from ageing import Compared
 
 ROOT = Path(__file__).parents[2]
+AGEING = Path(__file__).with_name("ageing.py")
 EVERY_S = 10.0
 MIB = 2.0**20
 SHARED = 0.05
 LOG_MB = 8
-WINDOW_LOOKS, FEWEST_WINDOWS = 3, 5
-
+WINDOW_LOOKS = 3
+SURE = 0.01
+"The largest standard error with which a drift of 2 % is judged."
 TELL_EVERY_S = 600.0
 
 
@@ -183,6 +192,37 @@ def tell(looks: list[Look], watched: dict[int, Watched]) -> None:
     )
 
 
+def rates_told(warm: list[Look]) -> str:
+    """The rates of the first and of the last third."""
+    third = len(warm) // 3
+    first, last = speed(warm[:third]), speed(warm[-third:])
+    drift = last.rate / first.rate - 1
+    per_piece = (1 + drift) * last.piece_s / first.piece_s - 1
+    return (
+        f"updates/s {first.rate:,.1f} in the first third ({first.quiet} quiet half minutes), {last.rate:,.1f} in the "
+        f"last ({last.quiet}): {100 * drift:+.1f} %; a fixed piece of work took "
+        f"{1e3 * first.piece_s:.2f} and {1e3 * last.piece_s:.2f} ms; updates per piece: {100 * per_piece:+.1f} %\n"
+        f"CPU ms of the learner for an update: {cost_ms(warm[:third]):.3f}, {cost_ms(warm[-third:]):.3f}"
+    )
+
+
+def slower_with_age(*said: str) -> list[str]:
+    """Print what the two comparisons with the run begun anew say; what is wrong."""
+    if len(said) != 2 or not all(said):
+        return ["expected two comparisons with the run begun anew, one of them failed (see above)"]
+    early, late = (Compared(**json.loads(each.splitlines()[-1])) for each in said)
+    drift, error = late.rate / early.rate - 1, math.hypot(early.rate_error, late.rate_error)
+    print(
+        f"rate beside the same run begun anew: {early.rate:.4f} +- {early.rate_error:.4f} early, {late.rate:.4f} +- "
+        f"{late.rate_error:.4f} late: {100 * drift:+.1f} % (standard error {100 * error:.1f}); CPU time for an "
+        f"update, new by old: {early.cost:.4f} +- {early.cost_error:.4f}, {late.cost:.4f} +- {late.cost_error:.4f}"
+    )
+    if error > SURE:
+        print(f"drift not judged: its standard error is above {100 * SURE:g} %; compare for longer")
+        return []
+    return [f"the rate drifts by {100 * drift:+.1f} % beside the same run begun anew"] if abs(drift) > 0.02 else []
+
+
 def main() -> int:
     """Run, look, print and judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -193,7 +233,9 @@ def main() -> int:
         parser.error(f"--minutes: got {chosen.minutes:g}, expected at least 10: a line is fitted after the warm-up")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the run is not left behind
     seconds = 60 * chosen.minutes
-    warm_up_s = max(120.0, seconds / 10)
+    warm_up_s, compare_s = max(120.0, seconds / 10), seconds / 12
+    to_compare = [warm_up_s, seconds - compare_s - 120]  # a copy takes its time to begin
+    comparing: list[subprocess.Popen[str]] = []
     watched: dict[int, Watched] = {}
     rates: list[Look] = []
     told = 0
@@ -224,35 +266,30 @@ def main() -> int:
                     if rates[-1].seconds - rates[told].seconds >= TELL_EVERY_S:
                         tell(rates[told:], watched)
                         told = len(rates) - 1
+                if to_compare and now >= to_compare[0]:
+                    to_compare.pop(0)
+                    ageing = [sys.executable, str(AGEING), str(run), "--seconds", f"{compare_s:g}"]
+                    comparing.append(subprocess.Popen(ageing, stdout=subprocess.PIPE, text=True))
                 if now > seconds + 120:
                     raise SystemExit(f"soak: expected the run to stop after {seconds:g} s, it still runs")
         finally:
             if supervisor.poll() is None:
                 os.kill(supervisor.pid, signal.SIGKILL)
+            for each in comparing:
+                if each.poll() is None:
+                    each.terminate()
             said = supervisor.communicate()[1]
         print(said.strip().splitlines()[-1])
         wrong = judge(watched, warm_up_s)
     warm = [each for each in rates if each.seconds >= warm_up_s]
-    third = len(warm) // 3
-    first, last = speed(warm[:third]), speed(warm[-third:])
-    drift = last.rate / first.rate - 1
-    per_piece = (1 + drift) * last.piece_s / first.piece_s - 1
-    judged = min(first.quiet, last.quiet) >= FEWEST_WINDOWS
-    print(
-        f"updates/s {first.rate:,.1f} in the first third ({first.quiet} quiet half minutes), {last.rate:,.1f} in the "
-        f"last ({last.quiet}): {100 * drift:+.1f} %; a fixed piece of work took "
-        f"{1e3 * first.piece_s:.2f} and {1e3 * last.piece_s:.2f} ms; updates per piece: {100 * per_piece:+.1f} %"
-        + ("" if judged else "; not judged")
-    )
-    print(f"CPU ms of the learner for an update: {cost_ms(warm[:third]):.3f}, {cost_ms(warm[-third:]):.3f}")
+    print(rates_told(warm))
+    wrong += slower_with_age(*(each.communicate()[0] for each in comparing))
     longest = max(look.log_bytes for look in rates) / MIB
     print(f"log: {longest:,.1f} MiB at most, of {LOG_MB} MiB that it may take")
     if longest > 1.05 * LOG_MB:
         wrong.append(f"the log takes {longest:,.1f} MiB, expected {LOG_MB} at most")
     others = (warm[-1].others_s - warm[0].others_s) / (warm[-1].seconds - warm[0].seconds) / (os.cpu_count() or 1)
     print(f"others used {100 * others:.0f} % of the machine; {warm[-1].updates:,} updates in all")
-    if judged and abs(drift) > 0.02:
-        wrong.append(f"the rate of updates drifts by {100 * drift:+.1f} %")
     if supervisor.returncode != 0:
         wrong.append(f"expected exit code 0, got {supervisor.returncode}")
     print(f"{os.cpu_count()} cores, {chosen.minutes:g} minutes: " + ("; ".join(wrong) or "nothing grows"))
