@@ -1,12 +1,12 @@
 """Where the time of full-rate runs goes, one of each family: `python tests/benchmarks/profile_runs.py [seconds]`.
 
-a3c, ppo and dqn learn CartPole as `settings/fast.toml` plays it (native environments, 2 x 512, `oa`), and learn as many
-rows as are generated. For each process: the share of the time between the first and the last update in which it was at
-work by its own account, and of CPU; executors besides waited for room in their lane, all others for something to do.
-Of the rest of an executor's time, `step`, `choose` and `rows` are what stepping and choosing cost when measured bare
-right after the run, in microseconds of CPU per row, and what remains. The limit is all cores doing nothing but step,
-choose and differentiate, each row as often as it was learned from; what bounds a run is whoever was at work most, or
-the cores where all of them are taken.
+ppo learns CartPole by `settings/fast.toml` (native environments, 2 x 512, `oa`); a3c and dqn play like that and replay:
+a3c learns from each row some eight times, dqn once. For each process: the share of the time between the first and the
+last update in which it was at work by its own account, and of CPU; executors besides waited for room in their lane, all
+others for something to do. Of the rest of an executor's time, `step`, `choose` and `rows` are what stepping and
+choosing cost when measured bare right after the run, in microseconds of CPU per row, and what remains. The limit is all
+cores doing nothing but step, choose and differentiate, each row as often as it was learned from; what bounds a run is
+whoever was at work most, or the cores where all of them are taken.
 """
 
 from __future__ import annotations
@@ -28,24 +28,26 @@ from mlxe_async.settings import load_settings
 
 COMMON = 'common = [64, 64]\npolicy = []\nvalue = []\nactivation = "tanh"\nnormalise = false\n'
 ROWS = 32_768  # of one rollout: 512 environments, 64 steps each
-FAMILIES = {
+OTHERS = {
     "a3c": f'updates_per = "iteration"\nmin_updates = 8\nbatch = 2048\nmirror = false\n{COMMON}',
-    "ppo": f"epochs = 1\nminibatch = 2048\n{COMMON}",
     "dqn": 'train_every = 2048\nbatch = 2048\nmirror = false\nlayers = [64, 64]\nactivation = "tanh"\n',
 }
 WHILE = {name: value for name, value in ONE_PASS.items() if name != "algorithm.epochs"} | {"stop.env_steps": 10**12}
 
 
 def settings_file(family: str, folder: str) -> Path:
-    """`settings/fast.toml` with another algorithm."""
-    text = (ROOT / "settings" / "fast.toml").read_text()
+    """`settings/fast.toml`, or the same with another algorithm."""
+    fast = ROOT / "settings" / "fast.toml"
+    if family not in OTHERS:
+        return fast
+    text = fast.read_text()
     before, after = text.split("[algorithm]")[0], "[learner]" + text.split("[learner]")[1]
-    if family != "ppo":  # these replay: rows may be old, and many minibatches are owed at a time
-        before = before.replace("max_policy_lag = 8", "").replace("max_owed_updates = 2", "max_owed_updates = 16")
-        before = before.replace('kind = "oa"', f'kind = "oa"\nupdates_per_publish = {ROWS // 2048}')
-        after = after.replace("[memory]", "[memory]\ncapacity_rows = 262144")
+    # These replay: rows may be old, and many minibatches are owed at a time.
+    before = before.replace("max_policy_lag = 8", "").replace("max_owed_updates = 2", "max_owed_updates = 16")
+    before = before.replace('kind = "oa"', f'kind = "oa"\nupdates_per_publish = {ROWS // 2048}')
+    after = after.replace("[memory]", "[memory]\ncapacity_rows = 262144")
     file = Path(folder) / f"{family}.toml"
-    file.write_text(f'{before}[algorithm]\nname = "{family}"\n{FAMILIES[family]}{after}')
+    file.write_text(f'{before}[algorithm]\nname = "{family}"\n{OTHERS[family]}{after}')
     return file
 
 
@@ -129,7 +131,7 @@ def main() -> None:
     parser.add_argument("seconds", nargs="?", type=float, default=40.0)
     parser.add_argument("--only", default="", help="families whose name contains this")
     given = parser.parse_args()
-    for family in FAMILIES:
+    for family in ("ppo", *OTHERS):
         if given.only in family:
             tell(family, given.seconds)
 
