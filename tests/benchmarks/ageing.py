@@ -4,9 +4,12 @@ RUN is the folder of a run at work, with checkpoints. A copy of it is resumed be
 counters, in new processes. Then all processes of both share one core, a few seconds on each core in turn, and the
 updates of both are counted. The scheduler lets them take turns every few milliseconds, so that whatever the machine
 does to one of them (other guests of its host, a slower core) it does to the other: between runs side by side on cores
-of their own ratios differ by a tenth from one ten seconds to the next. Printed are the ratio of rates, old by new, and
-that of CPU time per update, new by old, each with its standard error; 1 is as fast, less is slower with age. The last
-line is JSON. At the end the copy is killed and RUN may use all the cores it could before.
+of their own ratios differ by a tenth from one ten seconds to the next. How fast a process is depends a little on where
+its memory happens to lie, so that is done with several copies, one after the other.
+
+Printed are the ratio of rates, old by new, and that of CPU time per update, new by old; 1 is as fast, less is slower
+with age. The standard error is that of single turns or that of single copies, whichever is larger. The last line is
+JSON. At the end the copies are killed and RUN may use all the cores it could before.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from typing import NamedTuple
 TURN_S, TURNS_PER_CORE = 4.0, 4
 SETTLE_S = 0.3
 "After a change of core nothing is counted for so long."
-BEGIN_S, WARM_UP_S = 60.0, 30.0
+BEGIN_S, WARM_UP_S = 60.0, 20.0
 
 
 class Progress(NamedTuple):
@@ -55,6 +58,7 @@ class Compared(NamedTuple):
         cost: CPU time per update, the new run's by the old one's.
         cost_error: its standard error.
         turns: how many looks these are the geometric means of.
+        copies: `rate` beside each of the copies.
     """
 
     rate: float
@@ -62,6 +66,7 @@ class Compared(NamedTuple):
     cost: float
     cost_error: float
     turns: int
+    copies: list[float]
 
 
 def progress(run: Path) -> Progress:
@@ -127,14 +132,15 @@ def ratios(old: tuple[Progress, Progress], new: tuple[Progress, Progress]) -> tu
     return math.log(rate(*old) / rate(*new)), math.log(cost(*new) / cost(*old))
 
 
-def compare(run: Path, seconds: float) -> Compared:
-    """Resume a copy of the run and compare them for so many seconds.
+def looks(run: Path, pid: int, seconds: float) -> list[tuple[float, float]]:
+    """What `ratios` says of each turn of the run, whose supervisor is `pid`, beside one copy, within so many seconds.
 
     Raises:
         SystemExit: the run has ended, or its copy cannot be resumed.
     """
-    pid = json.loads((run / "status.json").read_text())["pid"]
     before = os.sched_getaffinity(pid)
+    until = time.monotonic() + seconds
+    found: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         again, said = Path(folder) / "again", Path(folder) / "said"
         copied(run, again)
@@ -148,39 +154,58 @@ def compare(run: Path, seconds: float) -> Compared:
             if new.poll() is not None:
                 raise SystemExit(f"ageing: the resumed copy ended with {new.returncode}:\n{said.read_text()[-2000:]}")
             time.sleep(WARM_UP_S)
-            looked: list[tuple[float, float]] = []
-            until = time.monotonic() + seconds
             while time.monotonic() < until:
-                core = sorted(before)[len(looked) // TURNS_PER_CORE % len(before)]
+                core = sorted(before)[len(found) // TURNS_PER_CORE % len(before)]
                 for each in (pid, new.pid):
                     confine(each, {core})
                 time.sleep(SETTLE_S)
                 since = progress(run), progress(again)
                 time.sleep(TURN_S)
                 now = progress(run), progress(again)
-                looked.append(ratios((since[0], now[0]), (since[1], now[1])))
+                found.append(ratios((since[0], now[0]), (since[1], now[1])))
         finally:
             if new.poll() is None:
                 new.kill()
             new.wait()
             confine(pid, before)
-    rates, costs = zip(*looked, strict=True)
-    root = math.sqrt(len(looked))
-    return Compared(
-        math.exp(statistics.mean(rates)), statistics.stdev(rates) / root,
-        math.exp(statistics.mean(costs)), statistics.stdev(costs) / root, len(looked),
-    )  # fmt: skip
+    return found
+
+
+def mean(copies: list[list[float]]) -> tuple[float, float]:
+    """Geometric mean of all, and its error: that of the turns, or that of the means of the copies, if it is larger."""
+    turns = [each for copy in copies for each in copy]
+    error = statistics.stdev(turns) / math.sqrt(len(turns))
+    if len(copies) > 1:
+        error = max(error, statistics.stdev(map(statistics.mean, copies)) / math.sqrt(len(copies)))
+    return math.exp(statistics.mean(turns)), error
+
+
+def compare(run: Path, seconds: float, copies: int) -> Compared:
+    """Hold a run against so many copies of it, one after the other, for so many seconds in all.
+
+    Raises:
+        SystemExit: the run has ended, a copy cannot be resumed, or the time is too short for it.
+    """
+    pid = json.loads((run / "status.json").read_text())["pid"]
+    found = [looks(run, pid, seconds / copies) for _ in range(copies)]
+    if min(map(len, found)) < 2:
+        raise SystemExit(f"ageing: {seconds:g} s are too few for {copies} copies: each needs {WARM_UP_S:g} s and more")
+    rates, costs = ([[turn[place] for turn in copy] for copy in found] for place in (0, 1))
+    of_each = [math.exp(statistics.mean(copy)) for copy in rates]
+    return Compared(*mean(rates), *mean(costs), sum(map(len, found)), of_each)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--copies", type=int, default=4)
     chosen = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the copy is not left behind
-    found = compare(chosen.run.resolve(), chosen.seconds)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a copy is not left behind
+    found = compare(chosen.run.resolve(), chosen.seconds, chosen.copies)
+    each = ", ".join(f"{rate:.3f}" for rate in found.copies)
     print(
-        f"old by new, {found.turns} turns of {TURN_S:g} s: rate {found.rate:.4f} +- {found.rate_error:.4f}, "
+        f"old by new, {found.turns} turns of {TURN_S:g} s: rate {found.rate:.4f} +- {found.rate_error:.4f} ({each}), "
         f"CPU time for an update (new by old) {found.cost:.4f} +- {found.cost_error:.4f}"
     )
     print(json.dumps(found._asdict()))

@@ -4,7 +4,7 @@ Runs the command as a user would (`settings/oa.toml`, or FILE), for so long, wit
 and not for every episode: how long a test takes says how good the policy has become, and it shares the cores with what
 is timed. Looks at each of the processes every ten seconds: memory of its own (RssAnon), descriptors and threads. After
 a warm-up of a tenth of the time (at least two minutes) it fits a line through each. Twice, after the warm-up and just
-before the end, the run is compared with a copy that is resumed beside it (`ageing.py`, each time for a twelfth of the
+before the end, the run is compared with copies that are resumed beside it (`ageing.py`, each time for a tenth of the
 time): the same weights, memory and work, the same machine at the same moments, but new processes.
 
 Exits with 1 where memory grows by more than 1 MiB an hour *and* by more than 2 MiB in all, where a process has more
@@ -233,8 +233,8 @@ def main() -> int:
         parser.error(f"--minutes: got {chosen.minutes:g}, expected at least 10: a line is fitted after the warm-up")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the run is not left behind
     seconds = 60 * chosen.minutes
-    warm_up_s, compare_s = max(120.0, seconds / 10), seconds / 12
-    to_compare = [warm_up_s, seconds - compare_s - 120]  # a copy takes its time to begin
+    warm_up_s, compare_s = max(120.0, seconds / 10), seconds / 10
+    to_compare = [warm_up_s, seconds - compare_s - 30]
     comparing: list[subprocess.Popen[str]] = []
     watched: dict[int, Watched] = {}
     rates: list[Look] = []
