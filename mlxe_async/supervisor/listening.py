@@ -12,7 +12,8 @@ from mlxe_async.ipc.listener import ProcessListener
 from mlxe_async.ipc.nursery import ExitStatus
 from mlxe_async.ipc.process import Process
 from mlxe_async.supervisor.crashes import Crashes
-from mlxe_async.supervisor.story import Story
+from mlxe_async.supervisor.recording import Ended, Recorder
+from mlxe_async.supervisor.story import Story, role_of
 
 FAULT: Kind = {
     "env": int, "phase": str, "detail": str, "episode": (int, None), "step": int, "seed": (int, None), "faults": int,
@@ -28,12 +29,19 @@ class Listener(ProcessListener):
         drain: set when blocks were committed in the middle of a rollout.
         crashes: writes reports.
         roles: what each process holds, by the process's name.
+        recorder: a recording ends with a death, also one in the middle of nothing: the next life begins elsewhere.
     """
 
     def __init__(
-        self, story: Story, drain: asyncio.Event, crashes: Crashes, roles: Mapping[str, Collection[str]]
+        self,
+        story: Story,
+        drain: asyncio.Event,
+        crashes: Crashes,
+        roles: Mapping[str, Collection[str]],
+        recorder: Recorder,
     ) -> None:
         self._story, self._drain, self._crashes, self._roles = story, drain, crashes, roles
+        self._recorder = recorder
 
     def started(self, process: Process, pid: int, seconds: float) -> None:
         """The hand-shake is done."""
@@ -44,6 +52,9 @@ class Listener(ProcessListener):
         self._story.exited(process, sentence, status, expected=expected)
         if not expected:
             self._crashes.died(process, sentence, status)
+            role, index = role_of(process.name)
+            if role != "evaluator":  # nothing in the run depends on when versions were tested
+                self._recorder.note(Ended("", f"the {role} died" if index is None else f"{role} {index} died"))
 
     def restarting(self, process: Process, delay_s: float, attempt: int) -> None:
         """It will be forked again."""

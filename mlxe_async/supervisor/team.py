@@ -76,7 +76,7 @@ class Team:
             segments,
             nursery,
             crew,
-            Listener(story, self._drain, crashes, {post.name: post.roles for post in blueprint.posts}),
+            Listener(story, self._drain, crashes, {post.name: post.roles for post in blueprint.posts}, opened.recorder),
             crash=folder.crash_path,
             judged=opened.saver.tested,
             solved=lambda version, flat: opened.solved.note(version, flat, crew.publications.get(version)),

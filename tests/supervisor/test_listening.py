@@ -7,12 +7,17 @@ import pytest
 
 from mlxe_async.errors import ProtocolError
 from mlxe_async.supervisor.listening import Listener
+from mlxe_async.supervisor.recording import Ended, NoRecorder
+
+
+def listening(story, crashes=None, roles=(), recorder=None):
+    return Listener(story, asyncio.Event(), crashes, dict(roles), recorder or NoRecorder())
 
 
 def test_a_remark_of_the_learner_is_a_warning_in_the_log_and_what_is_unknown_is_refused():
     warned = []
     story = SimpleNamespace(warn=lambda message, role: warned.append((message, role)))
-    listener, process = Listener(story, asyncio.Event(), crashes=None, roles={}), SimpleNamespace(name="mlxe-lrn")
+    listener, process = listening(story), SimpleNamespace(name="mlxe-lrn")
     listener.notice(process, {"notice": {"kind": "remark", "detail": "memory stays pageable"}})
     assert warned == [("learner.device: memory stays pageable", "learner")]
     with pytest.raises(ProtocolError, match="mlxe-lrn sent a notice that is not known"):
@@ -31,7 +36,7 @@ def test_a_fault_of_an_environment_is_told_if_it_is_whole_and_of_an_executor_of_
         env_error=lambda index, fault: told.append(index), faulted=lambda index, fault: told.append(index)
     )
     roles = {"mlxe-exe-1": ("executor-1",), "mlxe-exe-2": ("executor-2",)}
-    listener, process = Listener(tells, asyncio.Event(), tells, roles), SimpleNamespace(name="mlxe-exe-1")
+    listener, process = listening(tells, crashes=tells, roles=roles), SimpleNamespace(name="mlxe-exe-1")
     listener.notice(process, {"notice": FAULT})
     assert told == [1, 1]
     without_seed = {name: value for name, value in FAULT.items() if name != "seed"}
@@ -40,3 +45,20 @@ def test_a_fault_of_an_environment_is_told_if_it_is_whole_and_of_an_executor_of_
         with pytest.raises(ProtocolError, match="mlxe-exe-1 sent"):
             listener.notice(process, {"notice": bad})
     assert told == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "why"),
+    [
+        ("mlxe-exe-1", False, "executor 1 died"),
+        ("mlxe-lrn", False, "the learner died"),
+        ("mlxe-eval", False, None),
+        ("mlxe-exe-1", True, None),
+    ],
+)
+def test_a_death_ends_the_recording_whatever_the_process_was_doing(name, expected, why):
+    noted, story = [], SimpleNamespace(exited=lambda *_, **__: None)
+    crashes, recorder = SimpleNamespace(died=lambda *_: None), SimpleNamespace(note=noted.append)
+    process = SimpleNamespace(name=name)
+    listening(story, crashes, recorder=recorder).exited(process, "it died", SimpleNamespace(), expected)
+    assert noted == ([Ended("", why)] if why else [])

@@ -234,7 +234,6 @@ class ExecutorHandle:
                 )
                 return report  # noqa: TRY300 - an else branch would only hide where the report comes from
             except ProcessDied:
-                crew.recorder.note(Ended("", f"executor {self.index} died"))
                 self._deaths += 1
                 self._note_place()
                 # Those that the last rollout left under way are passed over by their number, and counted then.

@@ -88,7 +88,6 @@ class LearnerHandle:
                 "learn", role="learner", check=partial(require, kind=LEARNED, what="learned"), plan=plan, **moment
             )
         except ProcessDied:
-            self._crew.recorder.note(Ended("", "the learner died"))
             self._hear_last_publication()
             return self._give_up(plan)
         except RemoteError as error:

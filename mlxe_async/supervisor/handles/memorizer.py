@@ -105,7 +105,6 @@ class MemorizerHandle:
                 )
                 break
             except ProcessDied:
-                self._crew.recorder.note(Ended("", "the memorizer died"))
                 self._unseen = 1
                 if self._crew.ending:
                     return {"updates": 0}  # and `busy` for good: what it did is not known
@@ -146,7 +145,6 @@ class MemorizerHandle:
             self._crew.recorder.note(Ingested(tuple(ingested["positions"])))
             self._take_note(ingested)
         except ProcessDied:
-            self._crew.recorder.note(Ended("", "the memorizer died"))
             # Nothing is lost: what was committed stays in the lanes, and the next call takes it in.
             self._unseen += 1
 
