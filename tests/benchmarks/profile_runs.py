@@ -1,7 +1,7 @@
 """Where the time of full-rate runs goes, one of each family: `python tests/benchmarks/profile_runs.py [seconds]`.
 
 ppo learns CartPole by `settings/fast.toml` (native environments, 2 x 512, `oa`); a3c and dqn play like that and replay:
-a3c learns from each row some eight times, dqn once. For each process: the share of the time between the first and the
+a3c learns from each row some three times, dqn once. For each process: the share of the time between the first and the
 last update in which it was at work by its own account, and of CPU; executors besides waited for room in their lane, all
 others for something to do. Of the rest of an executor's time, `step`, `choose` and `rows` are what stepping and
 choosing cost when measured bare right after the run, in microseconds of CPU per row, and what remains. The limit is all
