@@ -10,8 +10,7 @@ time): the same weights, memory and work, the same machine at the same moments, 
 Exits with 1 where memory grows by more than 1 MiB an hour *and* by more than 2 MiB in all, where a process has more
 descriptors or threads at the end than after the warm-up, where a process is not the one it was, where the log takes
 more than a twentieth more than its 8 MiB, or where the rate beside the run begun anew drifts by more than 2 % from the
-first comparison to the second; its standard error is printed, and the drift does not count as judged where that is
-above 1 %.
+first comparison to the second, or is not known, its standard error being above 1 %.
 
 The rate by itself says as much about the machine as about the program, and is printed only: updates per second of the
 first and of the last third, of those half minutes in which others took less than a twentieth of the machine. A virtual
@@ -218,8 +217,7 @@ def slower_with_age(*said: str) -> list[str]:
         f"update, new by old: {early.cost:.4f} +- {early.cost_error:.4f}, {late.cost:.4f} +- {late.cost_error:.4f}"
     )
     if error > SURE:
-        print(f"drift not judged: its standard error is above {100 * SURE:g} %; compare for longer")
-        return []
+        return [f"the drift is not known: its standard error is {100 * error:.1f} %, above {100 * SURE:g}"]
     return [f"the rate drifts by {100 * drift:+.1f} % beside the same run begun anew"] if abs(drift) > 0.02 else []
 
 
