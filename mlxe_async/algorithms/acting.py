@@ -18,7 +18,7 @@ from mlxe_async.algorithms.interface import ActingClock, Rows, flat_observations
 from mlxe_async.algorithms.states import Resumes
 from mlxe_async.convolutions import PictureActor, PictureGradients, PictureNetwork
 from mlxe_async.maths import categorical, normaliser
-from mlxe_async.networks import Floats, Network, NumpyGradients, NumpyNetwork, TorchNetwork, parameter_count
+from mlxe_async.networks import Floats, Network, NumpyGradients, NumpyNetwork, TorchNetwork, learnable, parameter_count
 from mlxe_async.rows import Array, Spaces
 
 Evaluated = Callable[[str, Array], Floats]
@@ -122,8 +122,9 @@ class SoftmaxActor(Resumes):
 
     def _learnable(self, weights: Floats, device: str) -> TorchNetwork:
         """The network with gradients."""
-        kind = TorchNetwork if self.network.body == "none" else PictureNetwork
-        return kind(self.network, weights, device)
+        if self.network.body != "none":
+            return PictureNetwork(self.network, weights, device)
+        return learnable(self.network, weights, device)
 
     def _quick_gradients(self, learned: TorchNetwork) -> NumpyGradients | PictureGradients | None:
         """What differentiates a network faster than autograd alone; None where there is no such thing."""

@@ -31,7 +31,7 @@ from mlxe_async.algorithms.interface import STAYS, ActingClock, Clock, Metrics, 
 from mlxe_async.algorithms.states import Resumes
 from mlxe_async.gpu import Captured
 from mlxe_async.maths import annealing, categorical, gradients, returns, symmetry
-from mlxe_async.networks import Floats, Network, NumpyNetwork, TorchNetwork
+from mlxe_async.networks import Floats, Network, NumpyNetwork, learnable
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array, Column, Spaces
 
@@ -242,7 +242,7 @@ class DQN(DerivesTogether, Resumes):
 
     def set_weights(self, flat: Floats) -> None:
         """Learn on from these weights, the target network's too; the optimiser's memory starts empty."""
-        self._learned, self._target = (TorchNetwork(self.network, flat[:-1], self._device) for _ in range(2))
+        self._learned, self._target = (learnable(self.network, flat[:-1], self._device) for _ in range(2))
         self._average = self._learned.flat.clone()
         self._measure = Captured(self._gradient, self._device, writes=(self._learned.gradient,))
         self._optimiser = FlatOptimiser("adam", self._learned.flat, self._learned.gradient, eps=1e-8)

@@ -48,13 +48,15 @@ def gradients(
         The gradients of the total loss by logits (M, A) and value (M, 1); and the loss of the policy, that of the
         values, the entropy, and the log-probabilities (M,) of the actions.
     """
-    rows, every = len(action), np.arange(len(action))
-    shifted = logits - logits.max(-1, keepdims=True)
+    # One row for each action: sums over a few actions are sums of long rows.
+    rows, taken = len(action), (action, np.arange(len(action)))
+    shifted = np.ascontiguousarray(logits.T)
+    shifted -= shifted.max(0)
     probs = np.exp(shifted)
-    sums = probs.sum(-1, keepdims=True)
-    log_probs = shifted - np.log(sums)
+    sums = probs.sum(0)
+    shifted -= np.log(sums)
+    log_probs, log_prob = shifted, shifted[taken]
     probs /= sums
-    log_prob = log_probs[every, action]
     centred = advantage - advantage.mean()
     normalised = centred / (np.sqrt(np.square(centred).mean()) + np.float32(1e-8))
     ratio = np.exp(log_prob - behaviour_log_prob)
@@ -63,9 +65,9 @@ def gradients(
     # Within the bounds both are the same number; beyond them only what is smaller still has a slope.
     by_log_prob = np.where(gain <= bounded, gain, np.float32(0)) * np.float32(-1 / rows)
     surprise = probs * log_probs
-    row_entropy = -surprise.sum(-1, keepdims=True)
-    by_logits = (surprise + probs * row_entropy) * np.float32(entropy / rows) - probs * by_log_prob[:, None]
-    by_logits[every, action] += by_log_prob
+    row_entropy = -surprise.sum(0)
+    by_logits = (surprise + probs * row_entropy) * np.float32(entropy / rows) - probs * by_log_prob
+    by_logits[taken] += by_log_prob
     error = value[:, 0] - target
     by_value = error[:, None] * np.float32(value_coefficient / rows)
     losses = (
@@ -73,7 +75,7 @@ def gradients(
         0.5 * float(error.dot(error)) / rows,
         float(row_entropy.mean()),
     )
-    return (by_logits, by_value), (*losses, log_prob)
+    return (by_logits.T, by_value), (*losses, log_prob)
 
 
 def by_hand(settings: Any) -> Callable[..., Any]:

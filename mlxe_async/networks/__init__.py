@@ -13,6 +13,7 @@ from mlxe_async.networks.acting import NumpyNetwork
 from mlxe_async.networks.flat import Floats, Parameters, flatten, parameter_count, unflatten
 from mlxe_async.networks.gradients import NumpyGradients
 from mlxe_async.networks.learning import TorchNetwork
+from mlxe_async.networks.quick import QuickNetwork, learnable
 from mlxe_async.networks.shape import Activation, Body, Network, Precision
 
 __all__ = [
@@ -24,8 +25,10 @@ __all__ = [
     "NumpyNetwork",
     "Parameters",
     "Precision",
+    "QuickNetwork",
     "TorchNetwork",
     "flatten",
+    "learnable",
     "parameter_count",
     "unflatten",
 ]
