@@ -5,7 +5,7 @@ Papers: Mnih et al. 2016 (actor-critic loss with entropy), Espeholt et al. 2018 
 replayed rows are weighted by pi/mu of the stored behaviour, truncation bootstraps, and the learning rate really decays.
 
 What do I change to make ...
-  another loss                `policy_loss`, `value_loss` or `entropy`: pure functions, added up in `_gradient`.
+  another loss                `policy_loss`, `value_loss` or `entropy`: pure functions, added up in `_loss`.
   another return              `derive_many`: each row's target as partial + coefficient * V(cut_obs). No code: returns.
   another correction          `_targets`; V-trace and clipped weights are settings: correction = "vtrace".
   another exploration         `exploration.mixture`: a distribution. No code: behaviour, epsilon and its clock, noisy.
@@ -27,10 +27,11 @@ from mlxe_async.algorithms.acting import SoftmaxActor, shown
 from mlxe_async.algorithms.bootstrapping import DerivesTogether, ReturnFields, ends_of, partial_return, stored
 from mlxe_async.algorithms.critics import Critic, CriticFields, Scale
 from mlxe_async.algorithms.exploration import ExplorationFields
-from mlxe_async.algorithms.fields import ActorCriticFields, PriorityFields, StepFields
+from mlxe_async.algorithms.fields import ActorCriticFields, BootstrapFields, StepFields
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, flat_observations
+from mlxe_async.differentiation import Differentiator, Measured
 from mlxe_async.gpu import Captured
-from mlxe_async.maths import correction, gradients, normaliser, symmetry, vtrace
+from mlxe_async.maths import correction, gradients, normaliser, replayed, symmetry, vtrace
 from mlxe_async.networks import Floats, TorchNetwork
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array, Column, Spaces
@@ -38,19 +39,15 @@ from mlxe_async.rows import Array, Column, Spaces
 if TYPE_CHECKING:
     import torch
 
-METRICS = ("loss", "value_loss", "entropy", "gradient_norm", "effective_share")
+HEADS = ("policy", "value")
+METRICS = ("loss", "value_loss", "entropy", "effective_share", "gradient_norm")
 
 
-class A3CSettings(PriorityFields, StepFields, ReturnFields, CriticFields, ExplorationFields, ActorCriticFields):
+class A3CSettings(BootstrapFields, StepFields, ReturnFields, CriticFields, ExplorationFields, ActorCriticFields):
     """The fields of `[algorithm]` beside `name = "a3c"`."""
 
     correction: Literal["vtrace", "clipped", "none"] = Field("clipped", description="clipped: min(pi/mu, ratio_clip).")
     ratio_clip: float = Field(1.0, gt=0, description="Largest weight of a row; higher has less bias, more variance.")
-    target: Literal["every_update", "per_iteration", "every_k"] = Field(
-        "every_update",
-        description="When the network that is bootstrapped from becomes the learned one; less is steadier.",
-    )
-    target_every: int = Field(64, ge=1, description='Updates of target = "every_k"; more are steadier and slower.')
     value_coefficient: float = Field(1.0, ge=0, description="Higher favours the critic in layers that are shared.")
     entropy: float = Field(0.01, ge=0, description="Higher keeps the policy random for longer.")
     batch: int = Field(256, ge=1, description="Rows per update; more are smoother and slower.")
@@ -58,8 +55,6 @@ class A3CSettings(PriorityFields, StepFields, ReturnFields, CriticFields, Explor
     updates_per: Literal["segment", "iteration"] = Field(
         "segment", description="iteration: min_updates for all new episodes together, as MLxE."
     )
-    mirror: bool = Field(True, description="Mirror half of each batch if the task declares a symmetry.")
-    average: float = Field(0.0, ge=0, le=1, description="Publish a running average; higher follows faster, 0: none.")
 
     @model_validator(mode="after")
     def _fit_together(self) -> A3CSettings:
@@ -119,6 +114,8 @@ class A3C(DerivesTogether, SoftmaxActor):
         self.load(initial := self.initial([seed, 0]))
         if learns:
             self.begin_to_learn(seed, threads, device)
+            how: Any = {"threads": threads, "device": device, "examples": replayed.examples(self.network.heads)}
+            self._by_loss = Differentiator(self.network, self._loss, HEADS, replayed.actor_critic(s), **how)
             self.set_weights(initial)
 
     def derive_many(self, segments: Rows, lengths: Array) -> Rows:
@@ -157,45 +154,47 @@ class A3C(DerivesTogether, SoftmaxActor):
         return metrics, None
 
     def _differentiate(self, batch: Rows, clock: Clock) -> Metrics:
-        rows = self._tensors(batch)
         self._follow(clock)
-        if self.settings.noisy:
-            self._learned.resample(self._rng)
-        return dict(zip(METRICS, self._measure(rows)[0].tolist(), strict=True))
+        return dict(zip(METRICS, self._measure(self._tensors(batch))[0].tolist(), strict=True))
 
     def _gradient(self, rows: Mapping[str, Any]) -> tuple[torch.Tensor]:
-        s = self.settings
-        logits, values = self._learned(rows["obs"], "policy", "value")
-        log_probs, value = logits.log_softmax(-1), values.squeeze(-1)
+        measured = self._by_loss({**rows, **self._bootstrapped(rows)})
+        return (gradients.shorten_and_tell(self._learned.gradient, self.settings.max_gradient_norm, measured),)
+
+    def _bootstrapped(self, rows: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """The target's raw values (rows,) of what follows, and of the rows themselves if they are judged by it."""
+        self._target.resample(self._rng)  # its own noise, also where it is the learned network
+        own = self.settings.correction == "vtrace" and self._target is not self._learned
+        seen = {"following": rows["next_obs"]} | ({"judged": rows["obs"]} if own else {})
+        with self._torch.no_grad():
+            found = {name: self._target(obs, "value")[0].squeeze(-1) for name, obs in seen.items()}
+        self._learned.resample(self._rng)
+        return found
+
+    def _loss(self, logits: torch.Tensor, values: torch.Tensor, rows: Mapping[str, Any]) -> tuple[Any, Measured]:
+        """The total loss of a minibatch by the network's outputs (M, ...), and what is told of it."""
+        s, log_probs, value = self.settings, logits.log_softmax(-1), values.squeeze(-1)
         log_prob = log_probs.gather(-1, rows["action"][:, None])[:, 0]
         ratio = correction.ratio(log_prob, rows["log_prob"])
         target, advantage = self._targets(rows, ratio, self._critic.value(value.detach()))
         critic, chance = value_loss(value, target, s.value_scale), entropy(log_probs)
         losses = policy_loss(log_prob, advantage) + s.value_coefficient * critic - s.entropy * chance
-        loss = (losses * (weight := rows["weight"] / rows["weight"].sum())).sum()
-        self._learned.gradient.zero_()
-        self._torch.autograd.backward(loss)
-        share = correction.effective_share(correction.clipped(ratio, s.ratio_clip))
-        norm = gradients.shorten(self._learned.gradient, s.max_gradient_norm)
-        return (self._torch.stack((loss, (critic * weight).sum(), (chance * weight).sum(), norm, share)),)
+        means = [(some * (rows["weight"] / rows["weight"].sum())).sum() for some in (losses, critic, chance)]
+        weights = correction.clipped(ratio, s.ratio_clip)
+        return means[0], (*(mean.detach() for mean in means), correction.effective_share(weights))
 
     def _targets(self, rows: Mapping[str, Any], ratio: torch.Tensor, value: torch.Tensor) -> tuple[Any, Any]:
         """The critic's target and the actor's advantage, already weighted; all (rows,), no gradient."""
-        s = self.settings
-        if s.noisy:
-            self._target.resample(self._rng)  # its own noise, also where it is the learned network
-        with self._torch.no_grad():
-            following = self._target(rows["next_obs"], "value")[0].squeeze(-1)
-            if s.correction != "vtrace":
-                target, expected = self._critic.target(rows["partial"], rows["coefficient"], following)
-                weight = correction.clipped(ratio, s.ratio_clip) if s.correction == "clipped" else 1.0
-                return target, weight * (expected - value)
-            if self._target is not self._learned:
-                value = self._critic.value(self._target(rows["obs"], "value")[0].squeeze(-1))
-            arrays = (ratio, rows["reward"], value, self._critic.value(following), rows["discount"], rows["carry"])
-            windows = (array.reshape(self.window, -1) for array in arrays)
-            target, advantage = vtrace.vtrace(*windows, rho_clip=s.ratio_clip)
-            return target.reshape(-1), advantage.reshape(-1)
+        s, following = self.settings, rows["following"]
+        if s.correction != "vtrace":
+            target, expected = self._critic.target(rows["partial"], rows["coefficient"], following)
+            weight = correction.clipped(ratio, s.ratio_clip) if s.correction == "clipped" else 1.0
+            return target, weight * (expected - value)
+        value = self._critic.value(rows["judged"]) if "judged" in rows else value
+        arrays = (ratio, rows["reward"], value, self._critic.value(following), rows["discount"], rows["carry"])
+        windows = (array.reshape(self.window, -1) for array in arrays)
+        target, advantage = vtrace.vtrace(*windows, rho_clip=s.ratio_clip)
+        return target.reshape(-1), advantage.reshape(-1)
 
     def _follow(self, clock: Clock) -> None:
         """A target network of its own becomes the learned one when that is due."""
@@ -244,6 +243,7 @@ class A3C(DerivesTogether, SoftmaxActor):
             self._target = self._learnable(weights, self._device)
         self._followed = -1  # no version is: the first update follows
         self._average = self._learned.flat.clone()
+        self._by_loss.attach(self._learned, self._quick_gradients(self._learned))
         how: Any = {"writes": (self._learned.gradient,), "wanted": not self.settings.noisy}
         self._measure = Captured(self._gradient, self._device, **how)
         self._optimiser = FlatOptimiser(self.settings.optimiser, self._learned.flat, self._learned.gradient, eps=1e-7)

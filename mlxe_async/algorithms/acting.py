@@ -18,7 +18,16 @@ from mlxe_async.algorithms.interface import ActingClock, Rows, flat_observations
 from mlxe_async.algorithms.states import Resumes
 from mlxe_async.convolutions import PictureActor, PictureGradients, PictureNetwork
 from mlxe_async.maths import categorical, normaliser
-from mlxe_async.networks import Floats, Network, NumpyGradients, NumpyNetwork, TorchNetwork, learnable, parameter_count
+from mlxe_async.networks import (
+    Floats,
+    Network,
+    NumpyGradients,
+    NumpyNetwork,
+    TorchNetwork,
+    learnable,
+    parameter_count,
+    quick_gradients,
+)
 from mlxe_async.rows import Array, Spaces
 
 Evaluated = Callable[[str, Array], Floats]
@@ -128,11 +137,9 @@ class SoftmaxActor(Resumes):
 
     def _quick_gradients(self, learned: TorchNetwork) -> NumpyGradients | PictureGradients | None:
         """What differentiates a network faster than autograd alone; None where there is no such thing."""
-        if learned.flat.device.type != "cpu":
-            return None
         if isinstance(learned, PictureNetwork):
-            return PictureGradients(learned)
-        return NumpyGradients(learned) if NumpyGradients.fits(self.network) else None
+            return PictureGradients(learned) if learned.flat.device.type == "cpu" else None
+        return quick_gradients(learned)
 
     def _split(self, flat: Floats) -> tuple[Floats, normaliser.Moments | None]:
         """The network's weights and, if observations are normalised, the moments that travel with them."""

@@ -13,7 +13,7 @@ What do I change to make ...
   prioritised replay          `priorities = Priorities("td", ...)`, and `update` returns |error| + 0.01 per row.
   softmax exploration         no code: behaviour = "softmax", temperature. Others: a case in `exploration.mixture`.
   a slow moving target        no code: target_every = 1, target_rate = 0.005.
-  a dueling network           heads {"value": 1, "advantage": A} and their sum, in `_gradient` and `_actor`.
+  a dueling network           heads {"value": 1, "advantage": A} and their sum, in `_loss` and `_actor`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from mlxe_async.algorithms.bootstrapping import DerivesTogether, ends_of, stored
-from mlxe_async.algorithms.exploration import mixture
-from mlxe_async.algorithms.fields import ValueNetworkFields
+from mlxe_async.algorithms.exploration import ValueExplorationFields, mixture
+from mlxe_async.algorithms.fields import ReplayedFields, ValueNetworkFields
 from mlxe_async.algorithms.interface import STAYS, ActingClock, Clock, Metrics, Priorities, Rows, flat_observations
 from mlxe_async.algorithms.states import Resumes
+from mlxe_async.differentiation import Differentiator, Measured
 from mlxe_async.gpu import Captured
-from mlxe_async.maths import annealing, categorical, gradients, returns, symmetry
-from mlxe_async.networks import Floats, Network, NumpyNetwork, learnable
+from mlxe_async.maths import annealing, categorical, gradients, replayed, returns, symmetry
+from mlxe_async.networks import Floats, Network, NumpyNetwork, learnable, quick_gradients
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array, Column, Spaces
 
@@ -39,12 +40,11 @@ if TYPE_CHECKING:
     import torch
 
 Loss = Literal["huber", "square"]
-Behaviour = Literal["epsilon_greedy", "softmax"]
 Scale = Literal["return", "survival"]
 METRICS = ("loss", "value", "td_error", "gradient_norm")
 
 
-class DQNSettings(ValueNetworkFields):
+class DQNSettings(ReplayedFields, ValueExplorationFields, ValueNetworkFields):
     """The fields of `[algorithm]` beside `name = "dqn"`."""
 
     discount: float = Field(0.99, ge=0, le=1, description="Higher looks further ahead; values grow and learn slower.")
@@ -61,17 +61,10 @@ class DQNSettings(ValueNetworkFields):
     min_updates: int = Field(0, ge=0, description="If not 0, updates per finished episode, instead of train_every.")
     target_every: int = Field(128, ge=1, description="Updates between moves of the target network; higher is slower.")
     target_rate: float = Field(1.0, gt=0, le=1, description="Share of the way it moves; higher follows faster.")
-    behaviour: Behaviour = Field("epsilon_greedy", description="softmax draws from softmax(Q / temperature) instead.")
-    temperature: float = Field(0.1, gt=0, description="Of softmax: higher makes worse actions more frequent.")
-    epsilon_first: float = Field(1.0, ge=0, le=1, description="Share of random actions at the start; higher sees more.")
-    epsilon_last: float = Field(0.05, ge=0, le=1, description="Share after epsilon_steps; higher explores for ever.")
-    epsilon_steps: int = Field(10_000, ge=1, description="Environment steps until epsilon_last; more explore longer.")
     learning_rate: float = Field(1e-3, gt=0, description="Higher learns faster, until it forgets or diverges.")
     learning_rate_last: float = Field(1e-4, ge=0, description="Rate after anneal_steps; higher keeps learning faster.")
     anneal_steps: int = Field(100_000, ge=1, description="Environment steps until that rate; more fall slower.")
     max_gradient_norm: float = Field(10.0, ge=0, description="Longer gradients are cut to this; 0 never cuts.")
-    mirror: bool = Field(True, description="Mirror half of each batch if the task declares a symmetry.")
-    average: float = Field(0.0, ge=0, le=1, description="Publish a running average; higher follows faster, 0: none.")
 
 
 def q_loss(q: torch.Tensor, target: torch.Tensor, kind: Loss | Literal["survival"]) -> torch.Tensor:
@@ -134,6 +127,8 @@ class DQN(DerivesTogether, Resumes):
         self.load(initial := np.append(self.network.initial([seed, 0]), np.float32(s.epsilon_first)))
         if learns:
             self.begin_to_learn(seed, threads, device)
+            how: Any = {"threads": threads, "device": device, "examples": replayed.examples(self.network.heads)}
+            self._differentiate = Differentiator(self.network, self._loss, ("q",), replayed.action_values(s), **how)
             self.set_weights(initial)
 
     # -- acting: numpy alone --
@@ -212,15 +207,16 @@ class DQN(DerivesTogether, Resumes):
         with self._torch.no_grad():
             (next_q,) = self._target(rows["cut_obs"], "q")
             choosing_q = self._learned(rows["cut_obs"], "q")[0] if s.double else next_q
-            target = td_target(rows["partial"], rows["coefficient"], self._value(next_q), choosing_q)
-        q = self._learned(rows["obs"], "q")[0].gather(-1, rows["action"][:, None])[:, 0]
-        kind = "survival" if s.value_scale == "survival" else s.loss
-        loss = (q_loss(q, target, kind) * rows["weight"]).mean()
-        self._learned.gradient.zero_()
-        self._torch.autograd.backward(loss)
-        norm = gradients.shorten(self._learned.gradient, s.max_gradient_norm)
-        value = self._value(q)
-        return (self._torch.stack((loss, value.mean(), (target - value).abs().mean(), norm)),)
+        measured = self._differentiate({**rows, "next_q": next_q, "choosing_q": choosing_q})
+        return (gradients.shorten_and_tell(self._learned.gradient, s.max_gradient_norm, measured),)
+
+    def _loss(self, values: torch.Tensor, rows: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, Measured]:
+        """The loss of a minibatch by the values (M, A), and what is told of it."""
+        s, q = self.settings, values.gather(-1, rows["action"][:, None])[:, 0]
+        target = td_target(rows["partial"], rows["coefficient"], self._value(rows["next_q"]), rows["choosing_q"])
+        loss = (q_loss(q, target, "survival" if s.value_scale == "survival" else s.loss) * rows["weight"]).mean()
+        value = self._value(q.detach())
+        return loss, (loss.detach(), value.mean(), (target - value).abs().mean())
 
     def _value(self, q: torch.Tensor) -> torch.Tensor:
         return q.sigmoid() if self.settings.value_scale == "survival" else q
@@ -244,6 +240,7 @@ class DQN(DerivesTogether, Resumes):
         """Learn on from these weights, the target network's too; the optimiser's memory starts empty."""
         self._learned, self._target = (learnable(self.network, flat[:-1], self._device) for _ in range(2))
         self._average = self._learned.flat.clone()
+        self._differentiate.attach(self._learned, quick_gradients(self._learned))
         self._measure = Captured(self._gradient, self._device, writes=(self._learned.gradient,))
         self._optimiser = FlatOptimiser("adam", self._learned.flat, self._learned.gradient, eps=1e-8)
         self._epsilon = float(flat[-1])

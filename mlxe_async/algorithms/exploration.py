@@ -23,6 +23,18 @@ Behaviour = Literal["softmax", "epsilon_greedy", "reversed"]
 NEVER = 1e-12  # stands for the probability 0 where a logarithm is taken
 
 
+class ValueExplorationFields(BaseModel):
+    """What executors that act by values do beside taking the best action."""
+
+    behaviour: Literal["epsilon_greedy", "softmax"] = Field(
+        "epsilon_greedy", description="softmax draws from softmax(Q / temperature) instead."
+    )
+    temperature: float = Field(0.1, gt=0, description="Of softmax: higher makes worse actions more frequent.")
+    epsilon_first: float = Field(1.0, ge=0, le=1, description="Share of random actions at the start; higher sees more.")
+    epsilon_last: float = Field(0.05, ge=0, le=1, description="Share after epsilon_steps; higher explores for ever.")
+    epsilon_steps: int = Field(10_000, ge=1, description="Environment steps until epsilon_last; more explore longer.")
+
+
 class ExplorationFields(BaseModel):
     """What a discrete policy's executors do beside sampling from it."""
 

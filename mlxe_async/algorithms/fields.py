@@ -132,3 +132,20 @@ class PriorityFields(BaseModel):
         return Priorities(
             "factors", self.priorities, self.priority_exponent, self.priority_exponent_growth, self.priority_correction
         )
+
+
+class ReplayedFields(BaseModel):
+    """What is done with replayed rows, and with the weights they lead to."""
+
+    mirror: bool = Field(True, description="Mirror half of each batch if the task declares a symmetry.")
+    average: float = Field(0.0, ge=0, le=1, description="Publish a running average; higher follows faster, 0: none.")
+
+
+class BootstrapFields(ReplayedFields, PriorityFields):
+    """The same, where rows may be drawn unevenly, and values are bootstrapped from a network that stands still."""
+
+    target: Literal["every_update", "per_iteration", "every_k"] = Field(
+        "every_update",
+        description="When the network that is bootstrapped from becomes the learned one; less is steadier.",
+    )
+    target_every: int = Field(64, ge=1, description='Updates of target = "every_k"; more are steadier and slower.')

@@ -12,6 +12,20 @@ def log_softmax(logits: NDArray[np.floating]) -> NDArray[np.floating]:
     return result
 
 
+def by_action(logits: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Log-probabilities and probabilities (A, M) for logits (M, A), one row for each action.
+
+    Sums over a few actions are then sums of long rows, which are several times as fast.
+    """
+    log_probs = np.ascontiguousarray(logits.T)
+    log_probs = log_probs - log_probs.max(0)
+    probs = np.exp(log_probs)
+    sums = probs.sum(0)
+    log_probs -= np.log(sums)
+    probs /= sums
+    return log_probs, probs
+
+
 def sample(log_probs: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.int64]:
     """One action (B,) per row of log-probabilities (B, A), by inverting the cumulative distribution."""
     reach = np.exp(log_probs).cumsum(-1)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxe_async.maths import categorical
 from mlxe_async.rows import Array
 
 Floats = NDArray[np.float32]
@@ -48,15 +49,9 @@ def gradients(
         The gradients of the total loss by logits (M, A) and value (M, 1); and the loss of the policy, that of the
         values, the entropy, and the log-probabilities (M,) of the actions.
     """
-    # One row for each action: sums over a few actions are sums of long rows.
     rows, taken = len(action), (action, np.arange(len(action)))
-    shifted = np.ascontiguousarray(logits.T)
-    shifted -= shifted.max(0)
-    probs = np.exp(shifted)
-    sums = probs.sum(0)
-    shifted -= np.log(sums)
-    log_probs, log_prob = shifted, shifted[taken]
-    probs /= sums
+    log_probs, probs = categorical.by_action(logits)
+    log_prob = log_probs[taken]
     centred = advantage - advantage.mean()
     normalised = centred / (np.sqrt(np.square(centred).mean()) + np.float32(1e-8))
     ratio = np.exp(log_prob - behaviour_log_prob)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+
+
+def shorten_and_tell(gradient: torch.Tensor, longest: float, measured: Sequence[Any]) -> torch.Tensor:
+    """What a loss measured, numbers or tensors (), and then the norm that `shorten` found, as one tensor (N + 1,)."""
+    import torch
+
+    return torch.stack([torch.as_tensor(one) for one in (*measured, shorten(gradient, longest))])
 
 
 def shorten(gradient: torch.Tensor, longest: float) -> torch.Tensor:

@@ -13,7 +13,7 @@ from mlxe_async.networks.acting import NumpyNetwork
 from mlxe_async.networks.flat import Floats, Parameters, flatten, parameter_count, unflatten
 from mlxe_async.networks.gradients import NumpyGradients
 from mlxe_async.networks.learning import TorchNetwork
-from mlxe_async.networks.quick import QuickNetwork, learnable
+from mlxe_async.networks.quick import QuickNetwork, learnable, quick_gradients
 from mlxe_async.networks.shape import Activation, Body, Network, Precision
 
 __all__ = [
@@ -30,5 +30,6 @@ __all__ = [
     "flatten",
     "learnable",
     "parameter_count",
+    "quick_gradients",
     "unflatten",
 ]

@@ -187,8 +187,8 @@ class NumpyGradients:
 def _spread(gradient: NDArray[Any], weight: Floats) -> NDArray[Any]:
     """The gradient by a layer's input (N, in), given that by its output (N, out)."""
     if weight.shape[1] == 1:  # BLAS takes as long for one column as for sixty
-        return np.multiply(gradient, weight[:, 0])
-    return gradient @ weight.T
+        return np.asarray(gradient * weight[:, 0])
+    return np.asarray(gradient @ weight.T)
 
 
 def _mean(x: Floats) -> Floats:
@@ -198,4 +198,4 @@ def _mean(x: Floats) -> Floats:
 
 def _mean_product(x: Floats, y: NDArray[Any]) -> Floats:
     """Mean of the products of each row (N,)."""
-    return np.asarray(np.einsum("ij,ij->i", x, y) * np.float32(1 / x.shape[1]))
+    return _mean(np.multiply(x, y))

@@ -45,9 +45,11 @@ class TorchNetwork:
         return {chain: self.network.layers(arrays, chain) for chain in self.network.chains}
 
     def resample(self, rng: np.random.Generator) -> None:
-        """Draw the noise of a noisy network anew; before the first time there is none."""
+        """Draw the noise of a noisy network anew; before the first time there is none. Others have none."""
         import torch
 
+        if not self.network.noisy:
+            return
         noise = self.network.noise(rng)
         self._noise = {name: torch.as_tensor(array, device=self.flat.device) for name, array in noise.items()}
 

@@ -24,6 +24,12 @@ def learnable(network: Network, flat: Floats, device: str = "cpu") -> TorchNetwo
     return kind(network, flat, device)
 
 
+def quick_gradients(learned: TorchNetwork) -> NumpyGradients | None:
+    """What differentiates a network without a body quicker than autograd; None where there is no such thing."""
+    fits = learned.flat.device.type == "cpu" and NumpyGradients.fits(learned.network)
+    return NumpyGradients(learned) if fits else None
+
+
 class QuickNetwork(TorchNetwork):
     """A `TorchNetwork` on the CPU whose outputs and gradients come from `NumpyGradients`: the same but for rounding.
 
@@ -37,6 +43,7 @@ class QuickNetwork(TorchNetwork):
         self._function = _function()
 
     def __call__(self, observation: torch.Tensor, *heads: str) -> tuple[torch.Tensor, ...]:
+        """As `TorchNetwork`'s."""
         import torch
 
         if observation.requires_grad and torch.is_grad_enabled():

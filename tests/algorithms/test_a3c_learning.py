@@ -85,6 +85,7 @@ def test_on_policy_windows_give_the_targets_of_single_rows(settings):
     targets = []
     for algorithm, batch in ((single, rows | single.derive(rows)), (window, windows(rows, starts, 5))):
         tensors = algorithm._tensors(batch)
+        tensors |= algorithm._bootstrapped(tensors)
         (value,) = algorithm._learned(tensors["obs"], "value")
         ratio = torch.ones(len(value))
         targets.append(algorithm._targets(tensors, ratio, algorithm._critic.value(value[:, 0].detach()))[0])
@@ -110,6 +111,7 @@ def test_the_correction_weakens_rows_the_policy_would_not_choose_any_more():
     for kind in ("none", "clipped"):
         algorithm = learner(correction=kind, mirror=False)
         tensors = algorithm._tensors(rows | algorithm.derive(rows))
+        tensors |= algorithm._bootstrapped(tensors)
         ratio = torch.full((40,), 0.25)
         advantages[kind] = algorithm._targets(tensors, ratio, torch.zeros(40))[1]
     torch.testing.assert_close(advantages["clipped"], 0.25 * advantages["none"])

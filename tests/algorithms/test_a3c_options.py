@@ -107,6 +107,7 @@ def test_what_is_bootstrapped_is_the_targets_value(settings):
     targets = []
     for each in (algorithm, frozen):
         tensors = each._tensors(rows)
+        tensors |= each._bootstrapped(tensors)
         value = each._critic.value(each._learned(tensors["obs"], "value")[0][:, 0].detach())
         targets.append(each._targets(tensors, torch.ones(len(value)), value)[0])
     torch.testing.assert_close(*targets)
@@ -131,6 +132,7 @@ def test_a_categorical_critic_moves_to_the_projected_return_and_its_mean_is_the_
     assert dict(algorithm.parameters)["value.1.weight"] == (16, 11)
     rows = batch(algorithm, length=6)
     tensors = algorithm._tensors(rows)
+    tensors |= algorithm._bootstrapped(tensors)
     outputs = algorithm._learned(tensors["obs"], "value")[0].detach()
     value = algorithm._critic.value(outputs)
     probability = torch.softmax(outputs, -1)

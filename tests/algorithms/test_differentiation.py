@@ -5,9 +5,12 @@ import pytest
 import torch
 
 from mlxe_async import differentiation
+from mlxe_async.algorithms.a3c import A3C
+from mlxe_async.algorithms.dqn import DQN
 from mlxe_async.algorithms.ppo import PPO, PPOSettings
 from mlxe_async.errors import CompileFailed
-from mlxe_async.maths import clipped_surrogate
+from mlxe_async.maths import clipped_surrogate, replayed
+from mlxe_async.networks import TorchNetwork
 from mlxe_async.rows import Spaces
 
 SPACES = Spaces((4,), actions=3)
@@ -140,3 +143,75 @@ def test_the_compiler_makes_a_function_for_minibatches_of_any_size(tmp_path, mon
         algorithm.set_weights(plain.weights())
         algorithm._differentiate(rows())
     assert torch.equal(compiled._learned.gradient, again._learned.gradient)
+
+
+# -- replayed rows --
+
+
+def replaying(kind, **settings):
+    fields = {"policy": (8,), "value": (8,)} if issubclass(kind, A3C) else {"layers": (8,)}
+    return kind(kind.Settings(**(fields | settings)), SPACES, seed=1, learns=True)
+
+
+def differentiator(algorithm):
+    return algorithm._by_loss if isinstance(algorithm, A3C) else algorithm._differentiate
+
+
+def replayed_gradient(algorithm):
+    known = replayed.examples(algorithm.network.heads, 40)
+    measured = differentiator(algorithm)({name: torch.as_tensor(column) for name, column in known.items()})
+    return algorithm._learned.gradient.clone(), [float(one) for one in measured]
+
+
+def by_autograd(algorithm):
+    """The same by torch's own network and loss."""
+    algorithm._learned = TorchNetwork(algorithm.network, algorithm._learned.flat.numpy())
+    ways = differentiator(algorithm)
+    ways._by_hand, ways._quickly = None, False
+    ways.attach(algorithm._learned, None)
+    return algorithm
+
+
+SCALES = [{}, {"value_scale": "survival"}]
+ACTORS = [{**scale, "correction": kind} for scale in SCALES for kind in ("clipped", "none")]
+MORE = [{"ratio_clip": 3.0, "entropy": 0.3, "value_coefficient": 0.1}, {"entropy": 0.0}, {"layer_norm": True}]
+VALUES = [*SCALES, {"loss": "square"}, {"layer_norm": False, "activation": "tanh"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"), [*((A3C, settings) for settings in ACTORS + MORE), *((DQN, settings) for settings in VALUES)]
+)
+def test_the_gradient_of_replayed_rows_by_hand_is_that_of_the_loss_as_written(kind, settings):
+    by_hand, written = replaying(kind, **settings), by_autograd(replaying(kind, **settings))
+    assert differentiator(by_hand).way == "by hand"
+    assert differentiator(written).way == "autograd"
+    (found, measured), (expected, known) = replayed_gradient(by_hand), replayed_gradient(written)
+    assert expected.norm() > 0.01
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert measured == pytest.approx(known, rel=1e-4, abs=1e-5)
+
+
+def test_what_no_hand_derived_is_left_to_autograd():
+    categorical = replaying(A3C, value_scale="categorical", atoms=11)
+    assert differentiator(categorical).way == "quick"
+    torch.testing.assert_close(
+        replayed_gradient(categorical)[0],
+        replayed_gradient(by_autograd(replaying(A3C, value_scale="categorical", atoms=11)))[0],
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    assert differentiator(replaying(A3C, correction="vtrace", n_step=3)).way == "quick"
+    assert differentiator(replaying(A3C, noisy=True)).way == "autograd"
+
+
+@pytest.mark.parametrize(("kind", "heads"), [(A3C, 2), (DQN, 1)])
+def test_a_changed_loss_on_replayed_rows_is_learned_from_as_it_is_written(kind, heads):
+    class Other(kind):
+        def _loss(self, *given):
+            loss, measured = super()._loss(*given)
+            return loss + 0.1 * given[heads - 1].square().mean(), measured
+
+    changed, expected = replaying(Other), replayed_gradient(by_autograd(replaying(Other)))[0]
+    assert differentiator(changed).way == "quick"
+    torch.testing.assert_close(replayed_gradient(changed)[0], expected, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(replayed_gradient(replaying(kind))[0], expected, atol=1e-4)
