@@ -207,13 +207,10 @@ def generalised_advantage(
     """
     if not reward.shape == value.shape == next_value.shape == terminated.shape == ends.shape:
         raise ValueError(f"generalised_advantage: shapes differ, reward {reward.shape}, value {value.shape}")
-    delta = reward + discount * next_value * (1.0 - terminated) - value
+    advantage: Doubles = np.asarray(reward + discount * next_value * (1.0 - terminated) - value, np.float64)
     carry = discount * lambda_ * (1.0 - ends)
-    advantage = np.zeros(delta.shape)
-    following = np.zeros(delta.shape[1:])
-    for t in reversed(range(len(delta))):
-        following = delta[t] + carry[t] * following
-        advantage[t] = following
+    for t in reversed(range(len(advantage) - 1)):
+        advantage[t] += carry[t] * advantage[t + 1]
     return advantage
 
 

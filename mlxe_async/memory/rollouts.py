@@ -22,6 +22,7 @@ from mlxe_async.rows import Array, RowLayout
 _SLOT_WORDS = ("status", "rows", "order", "lane")
 _LANE_WORDS = ("position", "epoch", "rows", "dropped", "corrupt", "filling")
 _WHOLE_WORDS = ("orders", "rollouts", "plans")
+SHORT = 1 << 16  # numbers below fit into 16 bits
 FREE, FILLING, READY, TAKEN = range(4)
 
 
@@ -302,18 +303,14 @@ def _by_environment(rows: Mapping[str, Array], envs: int) -> dict[str, Array]:
     if len(env) % envs == 0 and (env.reshape(-1, envs) == everyone).all():
         batch = {name: column.reshape(-1, envs, *column.shape[1:]) for name, column in rows.items()}
         return batch | {"valid": np.ones((len(env) // envs, envs), dtype=bool)}
-    # Within one step the environments' numbers rise.
-    step = np.concatenate([[0], np.cumsum(env[1:] <= env[:-1])])
-    there = np.zeros((int(step[-1]) + 1, envs), dtype=bool)
-    there[step, env] = True
-    lengths = there.sum(0)
+    order = np.argsort(env.astype(np.uint16) if envs <= SHORT else env, kind="stable")  # short integers by radix
+    lengths = np.bincount(env, minlength=envs)
     present = np.flatnonzero(lengths)
-    where = np.zeros(there.shape, dtype=np.int64)
-    where[(there.cumsum(0) - 1)[step, env], env] = np.arange(len(env))
+    first, lengths = (np.cumsum(lengths) - lengths)[present], lengths[present]
     ahead = np.arange(int(lengths.max()))[:, None]
-    where = where[np.minimum(ahead, lengths[present] - 1), present]
-    batch = {name: column[where] for name, column in rows.items()}
-    return batch | {"valid": ahead < lengths[present]}
+    where = order[first + np.minimum(ahead, lengths - 1)]
+    batch = {name: column.take(where, axis=0) for name, column in rows.items()}
+    return batch | {"valid": ahead < lengths}
 
 
 def _lengthened(name: str, column: Array, length: int) -> Array:
