@@ -126,6 +126,16 @@ class ProcRestart(Event):
 
 
 @dataclass(frozen=True)
+class Placed(Event):
+    """The learner has got a core that nobody else of the run may use, or shares all of them again."""
+
+    core: Annotated[int | None, "Number of the learner's own core, null: it has none."]
+    learner: Annotated[float, "What the learner had used in the second before, in cores."]
+    others: Annotated[float, "The same of the run's other processes together."]
+    foreign: Annotated[float, "The same of all that is not of this run."]
+
+
+@dataclass(frozen=True)
 class Hang(Event):
     """A process made no progress for longer than its limit and is killed."""
 

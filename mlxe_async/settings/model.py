@@ -267,6 +267,12 @@ class Learner(Table):
     threads: int = Field(
         default=0, ge=0, le=1024, description="Threads of one update; 0 takes the cores that are left."
     )
+    own_core: bool | Literal["auto"] = Field(
+        default="auto",
+        description='"auto": while all wait for the learner and fit on the other cores, it has one to itself, and '
+        "shares it again where it has time to spare; true: always; false: never. Without effect on learners with "
+        "several threads and on machines with one core.",
+    )
     compile: bool | Literal["auto"] = Field(
         default=False,
         description="true: updates by code that torch's compiler makes at the start, which takes a C++ compiler (g++) "

@@ -13,7 +13,7 @@ class CpuClock:
     """Sums up user and system time of processes that come and go."""
 
     def __init__(self) -> None:
-        self._own = _seconds(os.getpid())
+        self._own = process_seconds(os.getpid())
         self._looked = 0.0
         self._seen: dict[tuple[str, int], float] = {}
         self._before: dict[str, float] = {}
@@ -34,7 +34,7 @@ class CpuClock:
         self._looked = time.monotonic()
         self._sums.clear()
         for name, pid in processes:
-            seconds = _seconds(pid)
+            seconds = process_seconds(pid)
             if seconds:
                 self._seen[name, pid] = seconds
 
@@ -47,18 +47,19 @@ class CpuClock:
         if without not in self._sums:
             spent = [(name, seconds) for (name, _), seconds in self._seen.items()] + list(self._before.items())
             self._sums[without] = sum(seconds for name, seconds in spent if not name.startswith(without))
-        return _seconds(os.getpid()) - self._own + self._sums[without]
+        return process_seconds(os.getpid()) - self._own + self._sums[without]
 
     def by_name(self) -> dict[str, float]:
         """Seconds per process name, all lives of it together; this process is `mlxe-sup`."""
-        shares = {"mlxe-sup": _seconds(os.getpid()) - self._own}
+        shares = {"mlxe-sup": process_seconds(os.getpid()) - self._own}
         spent = [(name, seconds) for (name, _), seconds in self._seen.items()] + list(self._before.items())
         for name, seconds in spent:
             shares[name] = shares.get(name, 0.0) + seconds
         return {name: round(seconds, 2) for name, seconds in sorted(shares.items())}
 
 
-def _seconds(pid: int) -> float:
+def process_seconds(pid: int) -> float:
+    """CPU time of a process so far, 0 if it is gone."""
     try:
         # The clock of a process, as clock_getcpuclockid(3) numbers it: a fortieth of the price of /proc/<pid>/stat.
         return time.clock_gettime((~pid << 3) | _SCHEDULED)

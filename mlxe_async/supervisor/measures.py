@@ -41,10 +41,14 @@ class Measures:
         """Note how much CPU time each process has used so far, unless that was just done."""
         if self.cpu.age_s < at_most_every_s:
             return
-        living = [(process.name, process.pid) for process in self._processes if process.pid]
+        living = [(name, pid) for pid, name in self.living().items()]
         if self._nursery.pid:
             living.append(("mlxe-nursery", self._nursery.pid))
         self.cpu.look(living)
+
+    def living(self) -> dict[int, str]:
+        """The run's processes by pid, without this one and the nursery."""
+        return {process.pid: process.name for process in self._processes if process.pid}
 
     def cpu_seconds(self, without: str) -> float:
         """CPU time of all processes but those whose name begins like this, a moment ago."""

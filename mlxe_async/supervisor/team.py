@@ -21,6 +21,7 @@ from mlxe_async.supervisor.keeping import Keeper
 from mlxe_async.supervisor.listening import Listener
 from mlxe_async.supervisor.measures import Measures
 from mlxe_async.supervisor.opening import Opened
+from mlxe_async.supervisor.placing import Placing
 from mlxe_async.supervisor.resuming import ResumePoint
 from mlxe_async.supervisor.staff import Staff
 from mlxe_async.supervisor.stragglers import Stragglers
@@ -132,6 +133,8 @@ class Team:
         tasks.append(starved(staff, story))
         if drains:
             tasks.append(keeping.keep_draining(self._drain))
+        if self._blueprint.learner_threads == 1 and self._settings.learner.own_core:
+            tasks.append(Placing(self._settings.learner.own_core, self._measures.living, story).keep())
         if self._settings.schedule.kind != "serial":
             pages = [staff.pages[self._blueprint.page_of(f"executor-{e.index}")] for e in staff.executors]
             tasks.append(Stragglers(staff.executors, pages, story, self._blueprint.envs).watch())

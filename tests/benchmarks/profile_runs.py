@@ -27,10 +27,13 @@ from rate import ONE_PASS, ROOT, bare_costs, measured, watched
 from mlxe_async.settings import load_settings
 
 COMMON = 'common = [64, 64]\npolicy = []\nvalue = []\nactivation = "tanh"\nnormalise = false\n'
-ROWS = 32_768  # of one rollout: 512 environments, 64 steps each
+ROWS = 40_960  # of one rollout: 512 environments, 80 steps each
 OTHERS = {
-    "a3c": f'updates_per = "iteration"\nmin_updates = 8\nbatch = 2048\nmirror = false\n{COMMON}',
-    "dqn": 'train_every = 2048\nbatch = 2048\nmirror = false\nlayers = [64, 64]\nactivation = "tanh"\n',
+    # Step sizes by which they learn: policies that stay poor have many short episodes, each a line of the log.
+    "a3c": 'updates_per = "iteration"\nmin_updates = 8\nbatch = 2048\nmirror = false\nlearning_rate_decay = 1.0\n'
+    + COMMON,
+    "dqn": 'train_every = 2048\nbatch = 2048\nmirror = false\nlayers = [64, 64]\nactivation = "tanh"\ndiscount = 0.98\n'
+    "target_every = 32\nlearning_rate = 3e-3\nlearning_rate_last = 3e-3\n",
 }
 WHILE = {name: value for name, value in ONE_PASS.items() if name != "algorithm.epochs"} | {"stop.env_steps": 10**12}
 
