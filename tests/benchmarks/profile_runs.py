@@ -5,8 +5,9 @@ a3c learns from each row some three times, dqn once. For each process: the share
 last update in which it was at work by its own account, and of CPU; executors besides waited for room in their lane, all
 others for something to do. Of the rest of an executor's time, `step`, `choose` and `rows` are what stepping and
 choosing cost when measured bare right after the run, in microseconds of CPU per row, and what remains. The limit is all
-cores doing nothing but step, choose and differentiate, each row as often as it was learned from; what bounds a run is
-whoever was at work most, or the cores where all of them are taken.
+cores doing nothing but step, choose and update, each row as often as it was learned from, where an update is what torch
+takes for the gradient of the family's loss, and for the values that its targets ask for: one network for a3c, two of
+them for dqn. What bounds a run is whoever was at work most, or the cores where all of them are taken.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rate import ONE_PASS, ROOT, bare_costs, measured, watched
+from rate import ONE_PASS, ROOT, bare_costs, best, differentiate, measured, watched
 
+from mlxe_async.networks import Network, TorchNetwork
 from mlxe_async.settings import load_settings
 
 COMMON = 'common = [64, 64]\npolicy = []\nvalue = []\nactivation = "tanh"\nnormalise = false\n'
@@ -95,6 +97,34 @@ def between_plans(lines: list[dict[str, Any]]) -> dict[str, float]:
     return {name: statistics.median(gaps) for name, gaps in found.items() if gaps}
 
 
+def update_cost(family: str, settings: Any, batch: int = 2048) -> float:
+    """CPU microseconds per row of an update by torch: its gradient, and before that the values of the targets."""
+    import torch
+
+    torch.set_num_threads(1)
+    table, replays = settings.algorithm.table, family in OTHERS
+    heads = {"q": (*table["layers"], 2)} if family == "dqn" else {"policy": (2,), "value": (1,)}
+    common = () if family == "dqn" else tuple(table["common"])
+    network = Network(4, common, heads, table["activation"], layer_norm=family == "dqn")
+    learned, target = (TorchNetwork(network, network.initial(0)) for _ in range(2))
+    rows, action, goal = torch.randn(batch, 4), torch.randint(0, 2, (batch,)), torch.randn(batch)
+
+    def updating() -> int:
+        for _ in range(5):
+            with torch.no_grad():
+                for judge in (learned, target) if family == "dqn" else (learned,) if replays else ():
+                    judge(rows, "q" if family == "dqn" else "value")
+            if family != "dqn":
+                differentiate(learned, rows, action, goal)
+                continue
+            (values,) = learned(rows, "q")
+            learned.gradient.zero_()
+            torch.autograd.backward((values.gather(-1, action[:, None])[:, 0] - goal).square().mean())
+        return 5 * batch
+
+    return best(updating, 20)
+
+
 def bound_of(share: dict[str, float], cpu: dict[str, float]) -> str:
     """In a few words."""
     cores = os.cpu_count() or 1
@@ -107,12 +137,13 @@ def bound_of(share: dict[str, float], cpu: dict[str, float]) -> str:
 
 def tell(family: str, seconds: float) -> None:
     found, lines, settings = run(family, seconds)
-    # An actor and a critic on the same hidden layers, for all families.
+    # Executors choose by an actor on the same hidden layers in all families.
     layers = {"common": (64, 64), "policy": (), "value": (), "activation": "tanh"}
     bare = SimpleNamespace(schedule=settings.schedule, task=settings.task, algorithm=SimpleNamespace(table=layers))
     costs = bare_costs(bare, native=True, batch=2048)
     rate, share, waited = at_work(lines)
-    per_row = costs["step"] + costs["choose"] + costs["learn"] * found["rate"] / rate
+    update = update_cost(family, settings)
+    per_row = costs["step"] + costs["choose"] + update * found["rate"] / rate
     limit = (os.cpu_count() or 1) * 1e6 / per_row
     print(f"{family}: {rate:,.0f} rows/s generated, {found['rate']:,.0f} learned; limit {limit:,.0f}"
           f" ({100 * rate / limit:.0f} %); bound by {bound_of(share, found['cpu'])};"
@@ -126,7 +157,7 @@ def tell(family: str, seconds: float) -> None:
     playing = sum(value for who, value in spent.items() if who.startswith("mlxe-exe"))
     rest = playing - costs["step"] - costs["choose"]
     print(f"  an executor's    step {costs['step']:.2f}, choose {costs['choose']:.2f}, rows {rest:.2f} us/row;"
-          f" bare differentiating {costs['learn']:.2f} us/row", flush=True)  # fmt: skip
+          f" bare update {update:.2f} us/row", flush=True)  # fmt: skip
 
 
 def main() -> None:
