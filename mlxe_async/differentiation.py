@@ -2,7 +2,7 @@
 
     by hand   the network so too, the loss by a gradient somebody derived: used where it agrees with autograd.
     quick     the network forth and back by what is quicker than autograd, only the loss by autograd.
-    autograd  all by torch: for GPUs, several threads, and networks that only autograd knows (noisy, layer norm).
+    autograd  all by torch: for GPUs, several threads, and networks that only autograd knows (noisy ones).
     compiled  network and loss, forth and back, as one C++ function that torch's compiler makes: no memory is written in
               between that need not be, and nothing is decided anew in each step. It takes seconds to make.
 

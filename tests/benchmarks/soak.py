@@ -242,7 +242,7 @@ def main() -> int:
             sys.executable, "-m", "mlxe_async", chosen.settings, "--no-progress", "--set", f'run.dir="{folder}"',
             "--set", f"stop.seconds={seconds:g}", "--set", "stop.episodes=1000000000", "--set", "stop.solved=false",
             "--set", f"logs.max_mb={LOG_MB}", "--set", "evaluation.max_episode_steps=1000",
-            "--set", "evaluation.interval_steps=2000",
+            "--set", "evaluation.interval_steps=2000", "--set", "learner.own_core=false",  # `ageing` places everybody
         ]  # fmt: skip
         began = time.monotonic()
         supervisor = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
