@@ -34,6 +34,7 @@ holds it, and a successor takes up the work where the last commit left it (`ipc.
 
 from __future__ import annotations
 
+import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from mlxe_async.supervisor import Result, Supervisor
 
 __version__ = "0.1.0"
+IMPORTED_NS = time.time_ns()
+"""When this program, or the one that it was forked from, began to load its code; nanoseconds since 1970."""
 __all__ = ["Result", "Settings", "Supervisor", "follow", "load_policy", "load_settings", "read_log"]
 
 # Names are looked up when they are first used: a mistake in a settings file should not wait for torch.

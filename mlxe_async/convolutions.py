@@ -11,14 +11,12 @@ bfloat16 from weights that are kept, added to and published in float32; what the
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlxe_async.networks import Floats, Network, TorchNetwork, unflatten
-from mlxe_async.networks.learning import moved
 from mlxe_async.networks.shape import STRIDES
 
 if TYPE_CHECKING:
@@ -47,8 +45,8 @@ def _tiled(pictures: torch.Tensor) -> torch.Tensor:
 
     count, channels, height, width = pictures.shape
     high, wide, deep = height // TILE, width // TILE, channels * TILE * TILE
-    if pictures.dtype == torch.uint8 and pictures.device.type == "cpu" and width % TILE == 0:
-        words = pictures.reshape(count, -1).numpy().view(np.int32)
+    if count and pictures.dtype == torch.uint8 and pictures.device.type == "cpu" and width % TILE == 0:
+        words = pictures.flatten(1).numpy().view(np.int32)
         tiles = torch.from_numpy(words.take(_word_order(channels, height, width), axis=1)).view(torch.uint8)
     else:
         within = pictures[:, :, : high * TILE, : wide * TILE]
@@ -145,64 +143,3 @@ class PictureNetwork(TorchNetwork):
     def evaluated(self, layers: Layers, observation: torch.Tensor, heads: tuple[str, ...]) -> tuple[torch.Tensor, ...]:
         """The heads' outputs by prepared layers."""
         return tuple(_evaluated(self.network, layers, observation, heads))
-
-    def tensors(self, rows: Mapping[str, NDArray[Any]]) -> dict[str, torch.Tensor]:
-        """As `TorchNetwork.tensors`, pictures as the bytes they are."""
-        import torch
-
-        pictures = [name for name, column in rows.items() if column.dtype == np.uint8 and column.ndim > 1]
-        known = super().tensors({name: column for name, column in rows.items() if name not in pictures})
-        return known | moved({name: (rows[name], torch.uint8) for name in pictures}, self.flat.device)
-
-
-class PictureGradients:
-    """Outputs and gradients for many pictures, a block of rows at a time; the verbs of `NumpyGradients`.
-
-    What a block leaves between its layers stays in the memory that the last one gave back: for all rows together torch
-    would ask the system for fresh pages each time, which costs as much as half of the arithmetic.
-
-    Args:
-        learned: the network; its weights are read and its `gradient` is added to, both in place.
-    """
-
-    BLOCK = 256
-
-    def __init__(self, learned: PictureNetwork) -> None:
-        self.network, self._learned = learned.network, learned
-        self._outputs: list[tuple[torch.Tensor, ...]] = []
-
-    def forward(self, observation: NDArray[Any], ungraded: NDArray[Any] | None = None) -> dict[str, Floats]:
-        """Outputs (N, outputs) of each head for flattened pictures (N, O).
-
-        Args:
-            observation: what `backward` will tell of.
-            ungraded: further ones, whose outputs follow after the others.
-        """
-        import torch
-
-        heads, layers = tuple(self.network.heads), self._learned.prepared()
-        self._outputs = [self._learned.evaluated(layers, seen, heads) for seen in self._blocks(observation)]
-        outputs = list(self._outputs)
-        if ungraded is not None and len(ungraded):
-            with torch.no_grad():
-                outputs += [self._learned.evaluated(layers, seen, heads) for seen in self._blocks(ungraded)]
-        parts = zip(heads, zip(*outputs, strict=True), strict=True)
-        return {head: torch.cat(part).detach().numpy() for head, part in parts}
-
-    def _blocks(self, observation: NDArray[Any]) -> Iterator[torch.Tensor]:
-        import torch
-
-        for start in range(0, len(observation), self.BLOCK):
-            yield torch.from_numpy(observation[start : start + self.BLOCK])
-
-    def backward(self, gradients: Mapping[str, NDArray[Any]]) -> None:
-        """Add to the network's gradient what follows from the loss's gradients by each head's outputs (M, outputs)."""
-        import torch
-
-        done = 0
-        while self._outputs:
-            found = self._outputs.pop(0)
-            here = slice(done, done + len(found[0]))
-            after = [torch.from_numpy(np.ascontiguousarray(gradients[head][here])) for head in self.network.heads]
-            torch.autograd.backward(found, after, retain_graph=bool(self._outputs))  # the layers are shared
-            done = here.stop

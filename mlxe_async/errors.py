@@ -69,6 +69,12 @@ class UpdateFailed(MlxeError):
     fatal = True
 
 
+class AuditFailed(MlxeError):
+    """What the learner computed is not what the algorithm's file says; the message says what differs by how much."""
+
+    exit_code = 3
+
+
 class RunFolderBusy(MlxeError):
     """Another living run holds the folder."""
 

@@ -68,7 +68,7 @@ class PinnedMemory:
         view = np.frombuffer(buffer, np.uint8)
         self._pointer, self.nbytes = view.ctypes.data, view.nbytes
         try:
-            self._runtime: Any = runtime or torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            self._runtime: Any = runtime or torch.cuda.cudart()
             code = int(self._runtime.cudaHostRegister(self._pointer, self.nbytes, 0))
             self.refusal = f"cudaHostRegister of {self.nbytes:,} bytes: error {code}" if code else ""
         except RuntimeError as error:
@@ -135,7 +135,7 @@ def _travels_alone(column: NDArray[Any], dtype: torch.dtype) -> bool:
 def _copies(device: torch.device) -> Any:
     import torch
 
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(device)
 
 
 Place = tuple[int, int, tuple[int, ...], "torch.dtype"]
@@ -310,7 +310,7 @@ class CudaGraphs:
     def __init__(self, device: str) -> None:
         import torch
 
-        self._stream: Any = torch.cuda.Stream(torch.device(device))  # type: ignore[no-untyped-call]
+        self._stream: Any = torch.cuda.Stream(torch.device(device))
 
     def aside(self, work: Callable[[], Outputs]) -> Outputs:
         """On the stream that records: what autograd keeps for each weight remembers the stream it was made on."""

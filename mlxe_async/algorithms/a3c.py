@@ -17,7 +17,6 @@ What do I change to make ...
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -29,9 +28,7 @@ from mlxe_async.algorithms.critics import Critic, CriticFields, Scale
 from mlxe_async.algorithms.exploration import ExplorationFields
 from mlxe_async.algorithms.fields import ActorCriticFields, BootstrapFields, StepFields
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, flat_observations
-from mlxe_async.differentiation import Differentiator, Measured
-from mlxe_async.gpu import Captured
-from mlxe_async.maths import correction, gradients, normaliser, replayed, symmetry, vtrace
+from mlxe_async.maths import correction, gradients, metrics, normaliser, symmetry, vtrace
 from mlxe_async.networks import Floats, TorchNetwork
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array, Column, Spaces
@@ -39,8 +36,7 @@ from mlxe_async.rows import Array, Column, Spaces
 if TYPE_CHECKING:
     import torch
 
-HEADS = ("policy", "value")
-METRICS = ("loss", "value_loss", "entropy", "effective_share", "gradient_norm")
+Tensors = dict[str, "torch.Tensor"]
 
 
 class A3CSettings(BootstrapFields, StepFields, ReturnFields, CriticFields, ExplorationFields, ActorCriticFields):
@@ -114,8 +110,6 @@ class A3C(DerivesTogether, SoftmaxActor):
         self.load(initial := self.initial([seed, 0]))
         if learns:
             self.begin_to_learn(seed, threads, device)
-            how: Any = {"threads": threads, "device": device, "examples": replayed.examples(self.network.heads)}
-            self._by_loss = Differentiator(self.network, self._loss, HEADS, replayed.actor_critic(s), **how)
             self.set_weights(initial)
 
     def derive_many(self, segments: Rows, lengths: Array) -> Rows:
@@ -149,19 +143,20 @@ class A3C(DerivesTogether, SoftmaxActor):
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Floats | None]:
         """One step down the gradient of policy loss + value loss - entropy, averaged over the batch."""
-        metrics = self._differentiate(batch, clock)
+        measured = self._differentiate(batch, clock)
         self._apply(clock)
-        return metrics, None
+        return measured, None
 
     def _differentiate(self, batch: Rows, clock: Clock) -> Metrics:
         self._follow(clock)
-        return dict(zip(METRICS, self._measure(self._tensors(batch))[0].tolist(), strict=True))
+        rows = self._tensors(batch)
+        loss, found = self._loss(rows | self._bootstrapped(rows))
+        self._learned.gradient.zero_()
+        loss.backward()
+        norm = gradients.shorten(self._learned.gradient, self.settings.max_gradient_norm)
+        return metrics.as_floats(found | {"gradient_norm": norm})
 
-    def _gradient(self, rows: Mapping[str, Any]) -> tuple[torch.Tensor]:
-        measured = self._by_loss({**rows, **self._bootstrapped(rows)})
-        return (gradients.shorten_and_tell(self._learned.gradient, self.settings.max_gradient_norm, measured),)
-
-    def _bootstrapped(self, rows: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    def _bootstrapped(self, rows: Tensors) -> Tensors:
         """The target's raw values (rows,) of what follows, and of the rows themselves if they are judged by it."""
         self._target.resample(self._rng)  # its own noise, also where it is the learned network
         own = self.settings.correction == "vtrace" and self._target is not self._learned
@@ -171,19 +166,22 @@ class A3C(DerivesTogether, SoftmaxActor):
         self._learned.resample(self._rng)
         return found
 
-    def _loss(self, logits: torch.Tensor, values: torch.Tensor, rows: Mapping[str, Any]) -> tuple[Any, Measured]:
-        """The total loss of a minibatch by the network's outputs (M, ...), and what is told of it."""
-        s, log_probs, value = self.settings, logits.log_softmax(-1), values.squeeze(-1)
+    def _loss(self, rows: Tensors) -> tuple[torch.Tensor, Tensors]:
+        """The total loss () of a minibatch (M, ...), and what is told of it: numbers () without gradient."""
+        s, outputs = self.settings, self._learned(rows["obs"], "policy", "value")
+        log_probs, value = outputs[0].log_softmax(-1), outputs[1].squeeze(-1)
         log_prob = log_probs.gather(-1, rows["action"][:, None])[:, 0]
         ratio = correction.ratio(log_prob, rows["log_prob"])
         target, advantage = self._targets(rows, ratio, self._critic.value(value.detach()))
-        critic, chance = value_loss(value, target, s.value_scale), entropy(log_probs)
-        losses = policy_loss(log_prob, advantage) + s.value_coefficient * critic - s.entropy * chance
-        means = [(some * (rows["weight"] / rows["weight"].sum())).sum() for some in (losses, critic, chance)]
-        weights = correction.clipped(ratio, s.ratio_clip)
-        return means[0], (*(mean.detach() for mean in means), correction.effective_share(weights))
+        critic, randomness = value_loss(value, target, s.value_scale), entropy(log_probs)
+        losses = policy_loss(log_prob, advantage) + s.value_coefficient * critic - s.entropy * randomness
+        weight = rows["weight"] / rows["weight"].sum()
+        loss, value_mean, entropy_mean = ((some * weight).sum() for some in (losses, critic, randomness))
+        share = correction.effective_share(correction.clipped(ratio, s.ratio_clip))
+        found = {"loss": loss, "value_loss": value_mean, "entropy": entropy_mean, "effective_share": share}
+        return loss, {name: one.detach() for name, one in found.items()}
 
-    def _targets(self, rows: Mapping[str, Any], ratio: torch.Tensor, value: torch.Tensor) -> tuple[Any, Any]:
+    def _targets(self, rows: Tensors, ratio: torch.Tensor, value: torch.Tensor) -> tuple[Any, Any]:
         """The critic's target and the actor's advantage, already weighted; all (rows,), no gradient."""
         s, following = self.settings, rows["following"]
         if s.correction != "vtrace":
@@ -204,8 +202,15 @@ class A3C(DerivesTogether, SoftmaxActor):
             self._target.flat.copy_(self._learned.flat)
             self._followed = clock.version
 
-    def _tensors(self, batch: Rows) -> dict[str, torch.Tensor]:
-        """The columns that the losses need, half of the samples mirrored, time (if any) merged into the rows."""
+    def _tensors(self, batch: Rows) -> Tensors:
+        """All columns of a batch, `columns` in place of those of the same names; time (if any) is merged into rows."""
+        shape = batch["action"].shape
+        known = {name: column for name, column in batch.items() if column.shape[: len(shape)] == shape}
+        rows = known | self.columns(batch)
+        return self._learned.tensors({n: c.reshape(-1, *c.shape[len(shape) :]) for n, c in rows.items()})
+
+    def columns(self, batch: Rows) -> Rows:
+        """What the losses need of a batch (M, ...) or (T, M, ...): half of the samples mirrored, weights, discounts."""
         s, action = self.settings, batch["action"]
         obs, next_obs = (flat_observations(batch[name], self.spaces) for name in ("obs", self._successor))
         if s.mirror and self.spaces.symmetry:
@@ -218,13 +223,12 @@ class A3C(DerivesTogether, SoftmaxActor):
         rows = {"obs": obs, "next_obs": next_obs, "action": action, "log_prob": batch["log_prob"]}
         rows["weight"] = batch.get("weight", np.ones(action.shape[-1]))
         if self.window == 1:
-            rows |= {name: batch[name] for name in ("partial", "coefficient")}
-        else:
-            valid, ended, stopped = (batch[name].astype(bool) for name in ("valid", "terminated", "truncated"))
-            rows |= {"weight": rows["weight"] * valid, "reward": self._scaled(batch["reward"])}
-            ended |= stopped & s.faithful_truncation
-            rows |= {"discount": s.discount * ~ended, "carry": vtrace.carry_mask(valid, ended, stopped)}
-        return self._learned.tensors({n: c.reshape(-1, *c.shape[action.ndim :]) for n, c in rows.items()})
+            return rows | {name: batch[name] for name in ("partial", "coefficient")}
+        valid, ended, stopped = (batch[name].astype(bool) for name in ("valid", "terminated", "truncated"))
+        rows |= {"weight": rows["weight"] * valid, "reward": self._scaled(batch["reward"])}
+        ended |= stopped & s.faithful_truncation
+        carry = vtrace.carry_mask(valid, ended, stopped).astype(np.float32)
+        return rows | {"discount": s.discount * ~ended, "carry": carry}
 
     def _apply(self, clock: Clock) -> None:
         self._optimiser.step(self.settings.rate(clock.episodes))
@@ -243,7 +247,4 @@ class A3C(DerivesTogether, SoftmaxActor):
             self._target = self._learnable(weights, self._device)
         self._followed = -1  # no version is: the first update follows
         self._average = self._learned.flat.clone()
-        self._by_loss.attach(self._learned, self._quick_gradients(self._learned))
-        how: Any = {"writes": (self._learned.gradient,), "wanted": not self.settings.noisy}
-        self._measure = Captured(self._gradient, self._device, **how)
         self._optimiser = FlatOptimiser(self.settings.optimiser, self._learned.flat, self._learned.gradient, eps=1e-7)

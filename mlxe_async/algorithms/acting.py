@@ -16,18 +16,9 @@ from mlxe_async.algorithms.exploration import ExplorationFields, epsilon, mixtur
 from mlxe_async.algorithms.fields import ActorCriticFields
 from mlxe_async.algorithms.interface import ActingClock, Rows, flat_observations
 from mlxe_async.algorithms.states import Resumes
-from mlxe_async.convolutions import PictureActor, PictureGradients, PictureNetwork
+from mlxe_async.convolutions import PictureActor, PictureNetwork
 from mlxe_async.maths import categorical, normaliser
-from mlxe_async.networks import (
-    Floats,
-    Network,
-    NumpyGradients,
-    NumpyNetwork,
-    TorchNetwork,
-    learnable,
-    parameter_count,
-    quick_gradients,
-)
+from mlxe_async.networks import Floats, Network, NumpyNetwork, TorchNetwork, parameter_count
 from mlxe_async.rows import Array, Spaces
 
 Evaluated = Callable[[str, Array], Floats]
@@ -131,15 +122,8 @@ class SoftmaxActor(Resumes):
 
     def _learnable(self, weights: Floats, device: str) -> TorchNetwork:
         """The network with gradients."""
-        if self.network.body != "none":
-            return PictureNetwork(self.network, weights, device)
-        return learnable(self.network, weights, device)
-
-    def _quick_gradients(self, learned: TorchNetwork) -> NumpyGradients | PictureGradients | None:
-        """What differentiates a network faster than autograd alone; None where there is no such thing."""
-        if isinstance(learned, PictureNetwork):
-            return PictureGradients(learned) if learned.flat.device.type == "cpu" else None
-        return quick_gradients(learned)
+        kind = TorchNetwork if self.network.body == "none" else PictureNetwork
+        return kind(self.network, weights, device)
 
     def _split(self, flat: Floats) -> tuple[Floats, normaliser.Moments | None]:
         """The network's weights and, if observations are normalised, the moments that travel with them."""

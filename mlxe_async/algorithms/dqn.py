@@ -10,15 +10,15 @@ fits them evenly whether failure is near or far. The stored log-probability is t
 What do I change to make ...
   DQN as published            no code: double = false, n_step = 1, layer_norm = false.
   another loss or target      `q_loss`, `td_target`, pure functions; what they need of later rows: `derive_many`.
-  prioritised replay          `priorities = Priorities("td", ...)`, and `update` returns |error| + 0.01 per row.
+  prioritised replay          `priorities = Priorities("td")`; `update` returns `error.abs().numpy() + 0.01`, not None.
   softmax exploration         no code: behaviour = "softmax", temperature. Others: a case in `exploration.mixture`.
   a slow moving target        no code: target_every = 1, target_rate = 0.005.
-  a dueling network           heads {"value": 1, "advantage": A} and their sum, in `_loss` and `_actor`.
+  a dueling network           heads "value" and "advantage" in `__init__`, what they add up to in `_values`, `_actor`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -29,10 +29,8 @@ from mlxe_async.algorithms.exploration import ValueExplorationFields, mixture
 from mlxe_async.algorithms.fields import ReplayedFields, ValueNetworkFields
 from mlxe_async.algorithms.interface import STAYS, ActingClock, Clock, Metrics, Priorities, Rows, flat_observations
 from mlxe_async.algorithms.states import Resumes
-from mlxe_async.differentiation import Differentiator, Measured
-from mlxe_async.gpu import Captured
-from mlxe_async.maths import annealing, categorical, gradients, replayed, returns, symmetry
-from mlxe_async.networks import Floats, Network, NumpyNetwork, learnable, quick_gradients
+from mlxe_async.maths import annealing, categorical, gradients, metrics, returns, symmetry
+from mlxe_async.networks import Floats, Network, NumpyNetwork, TorchNetwork
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array, Column, Spaces
 
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 
 Loss = Literal["huber", "square"]
 Scale = Literal["return", "survival"]
-METRICS = ("loss", "value", "td_error", "gradient_norm")
+Tensors = dict[str, "torch.Tensor"]
 
 
 class DQNSettings(ReplayedFields, ValueExplorationFields, ValueNetworkFields):
@@ -127,8 +125,6 @@ class DQN(DerivesTogether, Resumes):
         self.load(initial := np.append(self.network.initial([seed, 0]), np.float32(s.epsilon_first)))
         if learns:
             self.begin_to_learn(seed, threads, device)
-            how: Any = {"threads": threads, "device": device, "examples": replayed.examples(self.network.heads)}
-            self._differentiate = Differentiator(self.network, self._loss, ("q",), replayed.action_values(s), **how)
             self.set_weights(initial)
 
     # -- acting: numpy alone --
@@ -194,43 +190,55 @@ class DQN(DerivesTogether, Resumes):
         s, rows = self.settings, self._tensors(batch)
         if clock.updates % s.target_every == 0:
             self._target.flat.lerp_(self._learned.flat, s.target_rate)
-        numbers = self._measure(rows)[0]
+        loss, _error, found = self._loss(rows)
+        self._learned.gradient.zero_()
+        loss.backward()
+        found["gradient_norm"] = gradients.shorten(self._learned.gradient, s.max_gradient_norm)
+        known = self._step(clock)
+        return metrics.as_floats(found) | known, None
+
+    def _step(self, clock: Clock) -> Metrics:
+        """A step of the optimiser, and what follows it."""
+        s = self.settings
         rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
         self._optimiser.step(rate)
         self._average.lerp_(self._learned.flat, s.average or 1.0)
         self._epsilon = annealing.linear(s.epsilon_first, s.epsilon_last, s.epsilon_steps, clock.env_steps)
-        known = {"epsilon": self._epsilon, "learning_rate": rate}
-        return dict(zip(METRICS, numbers.tolist(), strict=True)) | known, None
+        return {"epsilon": self._epsilon, "learning_rate": rate}
 
-    def _gradient(self, rows: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor]:
+    def _loss(self, rows: Tensors) -> tuple[torch.Tensor, torch.Tensor, Tensors]:
+        """The loss () of a minibatch; each row's TD error (M,) and what is told of it, both without gradient."""
         s = self.settings
         with self._torch.no_grad():
-            (next_q,) = self._target(rows["cut_obs"], "q")
-            choosing_q = self._learned(rows["cut_obs"], "q")[0] if s.double else next_q
-        measured = self._differentiate({**rows, "next_q": next_q, "choosing_q": choosing_q})
-        return (gradients.shorten_and_tell(self._learned.gradient, s.max_gradient_norm, measured),)
-
-    def _loss(self, values: torch.Tensor, rows: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, Measured]:
-        """The loss of a minibatch by the values (M, A), and what is told of it."""
-        s, q = self.settings, values.gather(-1, rows["action"][:, None])[:, 0]
-        target = td_target(rows["partial"], rows["coefficient"], self._value(rows["next_q"]), rows["choosing_q"])
+            next_q = self._values(self._target, rows["cut_obs"])
+            choosing_q = self._values(self._learned, rows["cut_obs"]) if s.double else next_q
+            target = td_target(rows["partial"], rows["coefficient"], self._value(next_q), choosing_q)
+        q = self._values(self._learned, rows["obs"]).gather(-1, rows["action"][:, None])[:, 0]
         loss = (q_loss(q, target, "survival" if s.value_scale == "survival" else s.loss) * rows["weight"]).mean()
         value = self._value(q.detach())
-        return loss, (loss.detach(), value.mean(), (target - value).abs().mean())
+        error = target - value
+        return loss, error, {"loss": loss.detach(), "value": value.mean(), "td_error": error.abs().mean()}
+
+    def _values(self, network: TorchNetwork, obs: torch.Tensor) -> torch.Tensor:
+        """Q (M, A), on the network's own scale, of observations (M, O)."""
+        return network(obs, "q")[0]
 
     def _value(self, q: torch.Tensor) -> torch.Tensor:
         return q.sigmoid() if self.settings.value_scale == "survival" else q
 
-    def _tensors(self, batch: Rows) -> dict[str, torch.Tensor]:
-        """The columns that the loss needs, half of the rows mirrored if the task declares a symmetry."""
+    def _tensors(self, batch: Rows) -> Tensors:
+        """All columns (M, ...) of a batch, `columns` in place of those of the same names."""
+        return self._learned.tensors(batch | self.columns(batch))
+
+    def columns(self, batch: Rows) -> Rows:
+        """What the loss needs of a batch (M, ...): half of the rows mirrored if the task declares a symmetry."""
         obs, cut_obs = (flat_observations(batch[name], self.spaces) for name in ("obs", "cut_obs"))
         action = batch["action"]
         if self.settings.mirror and self.spaces.symmetry:
             flipped: Array = self._rng.random(len(action)) < 0.5
             obs, cut_obs, action = symmetry.mirror(obs, cut_obs, action, flipped, self.spaces.symmetry)
         rows = {"obs": obs, "cut_obs": cut_obs, "partial": batch["partial"], "coefficient": batch["coefficient"]}
-        rows["weight"] = batch.get("weight", np.ones(len(action)))
-        return self._learned.tensors(rows | {"action": action})
+        return rows | {"action": action, "weight": batch.get("weight", np.ones(len(action)))}
 
     def weights(self) -> Floats:
         """The running average, or the learned network's weights; then epsilon."""
@@ -238,9 +246,7 @@ class DQN(DerivesTogether, Resumes):
 
     def set_weights(self, flat: Floats) -> None:
         """Learn on from these weights, the target network's too; the optimiser's memory starts empty."""
-        self._learned, self._target = (learnable(self.network, flat[:-1], self._device) for _ in range(2))
+        self._learned, self._target = (TorchNetwork(self.network, flat[:-1], self._device) for _ in range(2))
         self._average = self._learned.flat.clone()
-        self._differentiate.attach(self._learned, quick_gradients(self._learned))
-        self._measure = Captured(self._gradient, self._device, writes=(self._learned.gradient,))
         self._optimiser = FlatOptimiser("adam", self._learned.flat, self._learned.gradient, eps=1e-8)
         self._epsilon = float(flat[-1])

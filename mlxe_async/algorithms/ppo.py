@@ -6,18 +6,17 @@ truncated and cut episodes go on with the value of their true last observation; 
 observations travels with the weights under one version.
 
 What do I change to make ...
-  another loss                `policy_loss`, `value_loss` or `entropy`: pure functions, added up in `_loss`. What you
-                              write is what is differentiated: `maths.clipped_surrogate` is left where it differs.
-  a clipped value loss        `value_loss`; the value before the update is `target - advantage` in `_prepare`.
-  an adaptive KL penalty      add `coefficient * correction.approximate_kl(...)` to `total` in `_loss`.
-  other advantages (V-trace)  the one line with `generalised_advantage` in `_prepare`.
+  another loss                `policy_loss`, `value_loss` or `entropy`: pure functions, added up in `_loss`.
+  a clipped value loss        in `_loss`; the value before the update is `rows["target"] - rows["advantage"]`.
+  an adaptive KL penalty      add `coefficient * correction.approximate_kl(log_prob, rows["log_prob"])` in `_loss`.
+  other advantages (V-trace)  the one line with `generalised_advantage` in `_with_advantages`.
   A2C                         no code: epochs = 1, minibatch as large as a rollout, discount and gae_lambda to taste.
   continuous actions          `acting.SoftmaxActor` and the first lines of `_loss`: all that knows of a softmax.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -26,9 +25,7 @@ from pydantic import BaseModel, Field
 from mlxe_async.algorithms.acting import SoftmaxActor, shown
 from mlxe_async.algorithms.fields import ActorCriticFields
 from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Priorities, Rows, flat_observations
-from mlxe_async.differentiation import Differentiator, Measured, Quick
-from mlxe_async.gpu import Captured
-from mlxe_async.maths import annealing, clipped_surrogate, correction, gradients, normaliser, returns, rollouts
+from mlxe_async.maths import annealing, correction, gradients, metrics, normaliser, returns, rollouts
 from mlxe_async.networks import Floats
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array, Column, Spaces
@@ -37,8 +34,6 @@ if TYPE_CHECKING:
     import torch
 
 Tensors = dict[str, "torch.Tensor"]
-HEADS = ("policy", "value")
-METRICS = ("policy_loss", "value_loss", "entropy", "approximate_kl", "clipped_share")
 
 
 class PPOSettings(ActorCriticFields):
@@ -52,6 +47,11 @@ class PPOSettings(ActorCriticFields):
     clip: float = Field(0.2, gt=0, le=10, description="Higher lets one update change a probability by more.")
     epochs: int = Field(10, ge=1, le=1000, description="Passes over each rollout; more learn more from it, and drift.")
     minibatch: int = Field(64, ge=1, description="Rows per step of the optimiser; more are smoother and fewer steps.")
+    minibatches: Literal["rows", "sequences"] = Field(
+        "rows",
+        description="rows: shuffled rows, advantages made once for all epochs; sequences: whole sequences of some "
+        "environments, advantages made anew for each step, which is faster with epochs = 1.",
+    )
     max_kl: float = Field(0.0, ge=0, description="An update ends early beyond this KL; higher moves more, 0: never.")
     value_coefficient: float = Field(0.5, ge=0, description="Higher favours the critic in layers that are shared.")
     entropy: float = Field(0.01, ge=0, description="Higher keeps the policy random for longer.")
@@ -86,6 +86,11 @@ def normalised_advantage(advantage: torch.Tensor) -> torch.Tensor:
     return (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
 
 
+def clipped_share(log_prob: torch.Tensor, behaviour_log_prob: torch.Tensor, clip: float) -> torch.Tensor:
+    """Share of the rows whose ratio is further than `clip` from 1. Both (M,) -> ()."""
+    return ((log_prob - behaviour_log_prob).exp() - 1).abs().gt(clip).float().mean()
+
+
 class PPO(SoftmaxActor):
     """Acts by a softmax over the actor's outputs and learns from whole rollouts, each in one call of `update`."""
 
@@ -110,10 +115,6 @@ class PPO(SoftmaxActor):
         self.load(initial := self.initial([seed, 0], {"policy": 0.01}))
         if learns:
             self.begin_to_learn(seed, threads, device)
-            known: Any = {"threads": threads, "device": device, "by_hand": clipped_surrogate.by_hand(settings)}
-            known["examples"] = clipped_surrogate.examples(64, self.network.inputs, self.network.heads["policy"][-1])
-            self._differentiate = Differentiator(self.network, self._loss, HEADS, **known)
-            self.compile = self._differentiate.compile  # called where [learner] compile asks for it
             self.set_weights(initial)
 
     # -- memorizing: rollouts are taken as they are --
@@ -129,101 +130,79 @@ class PPO(SoftmaxActor):
     # -- learning: torch --
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Floats | None]:
-        """Several epochs of minibatches over rollouts (T, B, ...); a single one makes advantages as it goes."""
-        s = self.settings
-        rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
-        if self._quick and s.epochs == 1:
-            parts = rollouts.columns(batch, s.minibatch)
-            measured = [self._step_at_once(part, rate, self._quick) for part in parts]
-        else:
-            measured = self._steps(self._prepare(batch), rate)
-        if self._moments:  # only now: until here learner and behaviour saw observations in the same way
-            seen = flat_observations(batch["obs"], self.spaces)[batch["valid"].astype(bool)]
-            self._moments = normaliser.merge(self._moments, seen)
-        means = zip(METRICS, clipped_surrogate.means(measured, s.clip), strict=True)
-        return {**dict(means), "minibatches": len(measured), "learning_rate": rate}, None
-
-    def _steps(self, rows: Tensors, rate: float) -> list[Measured]:
-        """A step for each minibatch of each epoch; what was measured at each."""
+        """A step of the optimiser for each minibatch of rollouts (T, B, ...)."""
         s, measured = self.settings, []
-        for some in self._minibatches(rows):
-            measured.append(found := self._measure(some))
-            if s.max_kl and correction.approximate_kl(*map(self._torch.as_tensor, found[-2:])) > s.max_kl:
+        rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
+        for rows in self._minibatches(batch):
+            loss, found = self._loss(rows)
+            measured.append(found)
+            if s.max_kl and found["approximate_kl"] > s.max_kl:
                 break
+            self._learned.gradient.zero_()
+            loss.backward()
+            gradients.shorten(self._learned.gradient, s.max_gradient_norm)
             self._optimiser.step(rate)
-        return measured
+        self._count(batch)
+        return metrics.means(measured) | {"minibatches": len(measured), "learning_rate": rate}, None
 
-    def _gradient(self, rows: Mapping[str, torch.Tensor]) -> Measured:
-        """That of a minibatch, shortened, and what its loss measured."""
-        measured = self._differentiate(rows)
-        gradients.shorten(self._learned.gradient, self.settings.max_gradient_norm)
-        return measured
+    def _loss(self, rows: Tensors) -> tuple[torch.Tensor, Tensors]:
+        """The total loss () of a minibatch (M, ...), and what is told of it: numbers () without gradient."""
+        s, behaviour = self.settings, rows["log_prob"]
+        logits, value = self._learned(rows["obs"], "policy", "value")  # (M, A), (M, 1)
+        log_probs = logits.log_softmax(-1)
+        log_prob = log_probs.gather(-1, rows["action"][:, None])[:, 0]
+        actor = policy_loss(log_prob, behaviour, normalised_advantage(rows["advantage"]), s.clip)
+        critic, randomness = value_loss(value[:, 0], rows["target"]), entropy(log_probs)
+        total = actor + s.value_coefficient * critic - s.entropy * randomness
+        found = {"policy_loss": actor, "value_loss": critic, "entropy": randomness}
+        found["approximate_kl"] = correction.approximate_kl(log_prob, behaviour)
+        found["clipped_share"] = clipped_share(log_prob, behaviour, s.clip)
+        return total, {name: one.detach() for name, one in found.items()}
 
-    def _step_at_once(self, batch: Rows, rate: float, quick: Quick) -> Measured:
-        """One step on all rows, by one evaluation of the network: its values make the advantages, its loss the step."""
-        s, valid = self.settings, batch["valid"].astype(bool)
-        ends, ended, missing = rollouts.unknown(batch)
-        seen = self._seen(batch["obs"]).reshape(-1, self.network.inputs)
-        outputs = quick.forward(seen, self._seen(batch["next_obs"][missing]))
-        value = outputs["value"][: valid.size, 0].reshape(valid.shape)
-        next_value = rollouts.following(value, outputs["value"][valid.size :, 0], missing)
-        arrays = (batch["reward"], value, next_value, ended, ends)
-        advantage = returns.generalised_advantage(*arrays, s.discount, s.gae_lambda)
-        columns = {"advantage": advantage, "target": advantage + value, "log_prob": batch["log_prob"]}
-        rows = self._learned.tensors({n: c[valid] for n, c in (columns | {"action": batch["action"]}).items()})
-        mask, backward = valid.reshape(-1), {head: np.zeros_like(out[: valid.size]) for head, out in outputs.items()}
-        found, measured = self._differentiate.by_outputs([outputs[h][: valid.size][mask] for h in HEADS], rows)
-        for head, gradient in zip(HEADS, found, strict=True):
-            backward[head][mask] = gradient
-        self._learned.gradient.zero_()
-        quick.backward(backward)
-        gradients.shorten(self._learned.gradient, s.max_gradient_norm)
-        self._optimiser.step(rate)
-        return measured
+    def _minibatches(self, batch: Rows) -> Iterator[Tensors]:
+        """The minibatches of all epochs, one after the other."""
+        if self.settings.minibatches == "sequences":
+            for _ in range(self.settings.epochs):
+                for piece in rollouts.columns(batch, self.settings.minibatch):
+                    yield self._with_advantages(piece)  # only now: by the values that the last step led to
+        else:
+            yield from self._shuffled(self._with_advantages(batch))
 
-    def _minibatches(self, rows: Tensors) -> Iterator[Tensors]:
+    def _shuffled(self, rows: Tensors) -> Iterator[Tensors]:
         """All rows in a new order for each epoch, gathered once; minibatches are views on consecutive pieces."""
         count = len(rows["action"])
         sizes = [len(part) for part in np.array_split(range(count), max(1, round(count / self.settings.minibatch)))]
         for _ in range(self.settings.epochs):
-            order = self._learned.tensors({"action": self._rng.permutation(count)})["action"]
+            order = self._learned.tensors({"order": self._rng.permutation(count)})["order"]
             for piece in zip(*[self._torch.split(column[order], sizes) for column in rows.values()], strict=True):
                 yield dict(zip(rows, piece, strict=True))
 
-    def _prepare(self, batch: Rows) -> Tensors:
+    def _with_advantages(self, batch: Rows) -> Tensors:
         """The valid rows (N, ...) of rollouts (T, B, ...), with `advantage` and the critic's `target`."""
         s, valid = self.settings, batch["valid"].astype(bool)
         ends, ended, missing = rollouts.unknown(batch)
-        known = self._device != "cpu"  # a GPU is spared what it has seen; the CPU keeps to the sums it always made
-        after = batch["next_obs"][missing] if known else batch["next_obs"]
-        obs, later = self._learned.tensors({"obs": self._seen(batch["obs"]), "next_obs": self._seen(after)}).values()
-        value, next_value = (self._values(seen) for seen in (obs, later))
-        next_value = rollouts.following(value, next_value, missing) if known else next_value
-        arrays = (batch["reward"], value, next_value, ended, ends)
+        obs = self._seen(batch["obs"])
+        value, after = self._values(obs), self._values(self._seen(batch["next_obs"][missing]))
+        arrays = (batch["reward"], value, rollouts.following(value, after, missing), ended, ends)
         advantage = returns.generalised_advantage(*arrays, s.discount, s.gae_lambda)
-        rows = {"advantage": advantage, "target": advantage + value}
-        rows |= {name: batch[name] for name in ("log_prob", "action")}
-        tensors = self._learned.tensors({name: column[valid] for name, column in rows.items()})
-        return tensors | {"obs": obs.flatten(0, 1) if valid.all() else obs[self._torch.as_tensor(valid)]}
+        rows = batch | {"obs": obs, "advantage": advantage, "target": advantage + value}
+        return self._learned.tensors({name: column[valid] for name, column in rows.items()})
+
+    def _values(self, obs: Array) -> Array:
+        """V (...) of normalised observations (..., O), in double precision for the sums to come."""
+        with self._torch.no_grad():
+            flat = self._learned.tensors({"obs": obs.reshape(-1, self.network.inputs)})
+            (value,) = self._learned(flat["obs"], "value")
+        return np.asarray(value.reshape(obs.shape[:-1]).numpy(force=True), np.float64)
 
     def _seen(self, obs: Array) -> Array:
         return shown(flat_observations(obs, self.spaces), self._moments)
 
-    def _values(self, obs: torch.Tensor) -> Array:
-        """V (T, B) of normalised observations (T, B, O), in double precision for the sums to come."""
-        with self._torch.no_grad():
-            (value,) = self._learned(obs.reshape(-1, self.network.inputs), "value")
-        return np.asarray(value.reshape(obs.shape[:-1]).numpy(force=True), np.float64)
-
-    def _loss(self, logits: torch.Tensor, value: torch.Tensor, rows: Tensors) -> tuple[torch.Tensor, Measured]:
-        """The total loss of a minibatch by the network's outputs (M, ...), and what `means` needs of it."""
-        s, behaviour = self.settings, rows["log_prob"]
-        log_probs = logits.log_softmax(-1)
-        log_prob = log_probs.gather(-1, rows["action"].unsqueeze(-1)).squeeze(-1)
-        actor = policy_loss(log_prob, behaviour, normalised_advantage(rows["advantage"]), s.clip)
-        critic, chance = value_loss(value.squeeze(-1), rows["target"]), entropy(log_probs)
-        total = actor + s.value_coefficient * critic - s.entropy * chance
-        return total, (actor.detach(), critic.detach(), chance.detach(), log_prob.detach(), behaviour)
+    def _count(self, batch: Rows) -> None:
+        """Only after an update: until then learner and behaviour see observations in the same way."""
+        if self._moments:
+            seen = flat_observations(batch["obs"], self.spaces)[batch["valid"].astype(bool)]
+            self._moments = normaliser.merge(self._moments, seen)
 
     def weights(self) -> Floats:
         """The network's weights, then the normalisation they were learned with."""
@@ -234,7 +213,4 @@ class PPO(SoftmaxActor):
         """Learn on from these weights and this normalisation; the optimiser's memory starts empty."""
         weights, self._moments = self._split(flat)
         self._learned = self._learnable(weights, self._device)
-        self._quick = self._quick_gradients(self._learned)
-        self._differentiate.attach(self._learned, self._quick)
-        self._measure = Captured(self._gradient, self._device, writes=(self._learned.gradient,))
         self._optimiser = FlatOptimiser("adam", self._learned.flat, self._learned.gradient, eps=1e-5)

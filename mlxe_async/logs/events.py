@@ -252,6 +252,14 @@ class Compiled(Event):
 
 
 @dataclass(frozen=True)
+class Updates(Event):
+    """How a learner's process does its updates; written when it begins."""
+
+    fast: Annotated[bool, "Whether code that was derived from the algorithm's file does them, or the file itself."]
+    reason: Annotated[str | None, "Why they are done as the file is written."] = None
+
+
+@dataclass(frozen=True)
 class BestPromoted(Event):
     """Training had not become better for a while: the learner went back to the best version so far."""
 

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
-
-
-def shorten_and_tell(gradient: torch.Tensor, longest: float, measured: Sequence[Any]) -> torch.Tensor:
-    """What a loss measured, numbers or tensors (), and then the norm that `shorten` found, as one tensor (N + 1,)."""
-    import torch
-
-    return torch.stack([torch.as_tensor(one) for one in (*measured, shorten(gradient, longest))])
 
 
 def shorten(gradient: torch.Tensor, longest: float) -> torch.Tensor:

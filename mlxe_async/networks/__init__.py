@@ -11,9 +11,7 @@ the non-linearities included, is the same; without epsilon it is the network of 
 
 from mlxe_async.networks.acting import NumpyNetwork
 from mlxe_async.networks.flat import Floats, Parameters, flatten, parameter_count, unflatten
-from mlxe_async.networks.gradients import NumpyGradients
 from mlxe_async.networks.learning import TorchNetwork
-from mlxe_async.networks.quick import QuickNetwork, learnable, quick_gradients
 from mlxe_async.networks.shape import Activation, Body, Network, Precision
 
 __all__ = [
@@ -21,15 +19,11 @@ __all__ = [
     "Body",
     "Floats",
     "Network",
-    "NumpyGradients",
     "NumpyNetwork",
     "Parameters",
     "Precision",
-    "QuickNetwork",
     "TorchNetwork",
     "flatten",
-    "learnable",
     "parameter_count",
-    "quick_gradients",
     "unflatten",
 ]

@@ -31,8 +31,8 @@ class TorchNetwork:
         self.network = network
         self.flat = torch.tensor(flat, dtype=torch.float32, device=device)
         self.gradient = torch.zeros_like(self.flat)
-        self._scale = torch.tensor(network.input_scale, dtype=torch.float32, device=device)
-        leaves = self._leaves = unflatten(self.flat, network.parameters)
+        self.scale = torch.tensor(network.input_scale, dtype=torch.float32, device=device)
+        leaves = self.leaves = unflatten(self.flat, network.parameters)
         gradients = unflatten(self.gradient, network.parameters)
         for name, leaf in leaves.items():
             leaf.requires_grad_()
@@ -41,7 +41,7 @@ class TorchNetwork:
         self._noise: dict[str, torch.Tensor] | None = None
 
     def _layers(self, noise: Mapping[str, torch.Tensor] | None) -> dict[str, list[tuple[torch.Tensor, torch.Tensor]]]:
-        arrays = self.network.perturbed(self._leaves, noise)
+        arrays = self.network.perturbed(self.leaves, noise)
         return {chain: self.network.layers(arrays, chain) for chain in self.network.chains}
 
     def resample(self, rng: np.random.Generator) -> None:
@@ -56,14 +56,27 @@ class TorchNetwork:
     def __call__(self, observation: torch.Tensor, *heads: str) -> tuple[torch.Tensor, ...]:
         """The named heads' outputs (M, outputs) for flattened observations (M, O); the trunk is evaluated once."""
         chains = self._chains if self._noise is None else self._layers(self._noise)
-        return torch_outputs(self.network, chains, observation * self._scale, heads)
+        return torch_outputs(self.network, chains, observation * self.scale, heads)
 
     def tensors(self, rows: Mapping[str, NDArray[Any]]) -> dict[str, torch.Tensor]:
-        """Columns as float32 tensors, `action` as int64, on this network's device."""
-        import torch
+        """Columns as tensors on this network's device, each of the type that `tensor_type` gives it."""
+        return moved({name: (column, tensor_type(name, column)) for name, column in rows.items()}, self.flat.device)
 
-        kinds = {name: (c, torch.int64 if name == "action" else torch.float32) for name, c in rows.items()}
-        return moved(kinds, self.flat.device)
+
+def tensor_type(name: str, column: NDArray[Any]) -> torch.dtype:
+    """The type of a column's tensor: float32 for floats, bool and bytes as they are, int64 for other integers.
+
+    Raises:
+        TypeError: the column holds no numbers.
+    """
+    import torch
+
+    if column.dtype == np.uint8:
+        return torch.uint8
+    kinds = {"f": torch.float32, "b": torch.bool, "i": torch.int64, "u": torch.int64}
+    if column.dtype.kind not in kinds:
+        raise TypeError(f"column {name}: expected numbers or truth values, got {column.dtype}")
+    return kinds[column.dtype.kind]
 
 
 def moved(columns: Mapping[str, tuple[NDArray[Any], torch.dtype]], device: torch.device) -> dict[str, torch.Tensor]:

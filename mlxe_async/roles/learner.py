@@ -12,7 +12,10 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from mlxe_async.algorithms.interface import Clock
-from mlxe_async.errors import CompileFailed, NonFiniteWeights, NumericError, UpdateFailed
+from mlxe_async.errors import AuditFailed, CompileFailed, NonFiniteWeights, NumericError, UpdateFailed
+from mlxe_async.fast import updates
+from mlxe_async.fast.audit import Audit
+from mlxe_async.roles.blame import place_of
 from mlxe_async.roles.promotion import Promotion
 from mlxe_async.roles.states import take_up
 from mlxe_async.rows import Array
@@ -59,7 +62,9 @@ class Learner:
         max_policy_lag: nothing generated more than this many versions ago is learned from; None: no bound.
         last_good: weights (P,) of the newest version, to go on from after a restart; None when nothing is published.
         promotion: says when to go back to the best version so far; None: never.
-        compile: have the algorithm compile its updates before the first; `"auto"`: or go on without.
+        compile: compile the updates before the first; `"auto"`: or go on without.
+        fast: whether a built-in algorithm's fast twin may do its updates.
+        audit_every: updates from one to the next that is compared with the algorithm as it is written; 0: never.
         notify: sends a notice up: what came of that.
         remarks: what else is to be told since it was last asked, asked with each publication.
         keep_batch: writes the batch that made the weights non-finite once too often somewhere, and says where.
@@ -77,6 +82,8 @@ class Learner:
         last_good: Array | None = None,
         promotion: Promotion | None = None,
         compile: bool | Literal["auto"] = False,  # noqa: A002 - the setting's name
+        fast: bool = True,
+        audit_every: int = 0,
         notify: Callable[[dict[str, Any]], None] = lambda _notice: None,
         remarks: Callable[[], list[str]] = list,
         keep_batch: Callable[[Mapping[str, Array]], str | None] = lambda _batch: None,
@@ -95,6 +102,9 @@ class Learner:
         self._compile, self._notify, self._remarks = compile, notify, remarks
         if last_good is not None:
             algorithm.set_weights(last_good)
+        self._updates = updates(algorithm, fast=fast)
+        self._audit = Audit(self._updates, audit_every, lambda: page.enter(update_timeout_s))
+        self._told = False
 
     def publish(self) -> dict[str, Any]:
         """Publish the present weights, the first time after compiling what `learn` will do.
@@ -110,6 +120,9 @@ class Learner:
         vector = self.algorithm.weights()
         version = self._weights.publish(vector)
         self._last_good, self._norm = vector, _norm(vector)
+        if not self._told:
+            self._told = True
+            self._notify({"kind": "updates", "fast": self._updates.twin is not None, "detail": self._updates.reason})
         for sentence in self._remarks():
             self._notify({"kind": "remark", "detail": sentence})
         return {
@@ -126,7 +139,7 @@ class Learner:
             return
         self._page.enter(COMPILE_LIMIT_S)
         try:
-            seconds = getattr(self.algorithm, "compile", self._cannot)()
+            seconds = self._updates.compile()
         except CompileFailed as error:
             if wanted != "auto":
                 raise CompileFailed(f'learner.compile: {error}; or set it to "auto" or false') from error
@@ -135,9 +148,6 @@ class Learner:
             self._notify({"kind": "compiled", "seconds": seconds, "detail": ""})
         finally:
             self._page.leave()
-
-    def _cannot(self) -> float:
-        raise CompileFailed(f"{type(self.algorithm).__name__} has no update that can be compiled")
 
     def state(self) -> dict[str, Array]:
         """All that the next update depends on, by name; the algorithm's part begins with `algorithm.`."""
@@ -266,14 +276,17 @@ class Learner:
 
     def _update(self, batch: dict[str, Array], clock: Clock, tally: _Tally) -> Array | None:
         self._batch = batch
+        published = None if self._last_good is None else (self._weights.version, self._last_good)
         self._page.enter(self._update_timeout_s)
         try:
-            metrics, priorities = self.algorithm.update(batch, clock)
+            metrics, priorities = self._audit.update(batch, clock, published)
+            tally.add(metrics)
+        except AuditFailed:
+            raise
         except Exception as error:
-            raise UpdateFailed(f"{type(error).__name__}: {error}") from error
+            raise UpdateFailed(place_of(error)) from error
         finally:
             self._page.leave()
-        tally.add(metrics)
         return None if priorities is None else np.asarray(priorities)
 
     def _publish_or_roll_back(self, *, is_good: bool) -> bool:

@@ -285,6 +285,18 @@ class Learner(Table):
         "instead of a hundred; what cannot be recorded, or comes to something else, is done as without and told in "
         "the log. Without effect on the CPU.",
     )
+    fast: bool = Field(
+        default=True,
+        description="true: updates of a built-in algorithm, as long as its file is as it came, are computed by code "
+        "that was derived from it; false: as the file is written, like those of other algorithms, which takes longer.",
+    )
+    audit_every: int = Field(
+        default=2000,
+        ge=0,
+        le=10**9,
+        description="Of so many updates that were done fast, one is done again as it is written, and compared; the run "
+        "ends if they differ. More cost less and notice later, 0 never compares.",
+    )
     promote_best: int = Field(
         default=0,
         ge=0,

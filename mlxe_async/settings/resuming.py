@@ -27,7 +27,7 @@ _KEYS: dict[Effect, dict[str, str]] = {
         "run": "name dir init_from allow_modules record",
         "stop": "env_steps episodes episode_steps updates seconds solved steps_after_solved",
         "schedule": "min_executors memorizer step_timeout_s reset_timeout_s update_timeout_s",
-        "learner": "own_core",
+        "learner": "own_core audit_every",
         "supervision": "restart_limit restart_window_s backoff_s backoff_max_s start_timeout_s env_fault_limit "
         "env_fault_window_s max_executor_rss_mb on_checkpoint_failure on_stdout_closed",
         "checkpoint": "interval_s interval_steps keep",
@@ -38,7 +38,7 @@ _KEYS: dict[Effect, dict[str, str]] = {
         "task": "max_episode_steps adverse_starts shaped_reward mirror vectorize clip_rewards",
         "schedule": "kind executors sync rollout_steps flavour unfinished max_rollouts max_policy_lag "
         "updates_per_publish max_owed_updates",
-        "learner": "device threads compile graphs promote_best",
+        "learner": "device threads compile graphs fast promote_best",
         "memory": "capacity_rows keep_rows chunk_rows lane_slots",
         "supervision": "nonfinite",
         "evaluation": "enabled interval_steps rule episodes max_episode_steps screen_steps passes threshold seed "

@@ -84,6 +84,8 @@ class Listener(ProcessListener):
                 self._story.noted(index, kind, sentence)
             case {"notice": {"kind": "compiled", "seconds": float() | None as seconds, "detail": str(sentence)}}:
                 self._story.compiled(seconds, sentence)
+            case {"notice": {"kind": "updates", "fast": bool() as fast, "detail": str(sentence)}}:
+                self._story.updates(fast=fast, reason=sentence)
             case {"notice": {"kind": "remark", "detail": str(sentence)}}:
                 self._story.warn(f"learner.device: {sentence}", "learner")
             case _:

@@ -153,6 +153,10 @@ class Story:
         else:
             self._emit(events.Compiled(seconds=seconds), "learner")
 
+    def updates(self, *, fast: bool, reason: str) -> None:
+        """How the learner does its updates."""
+        self._emit(events.Updates(fast=fast, reason=reason or None), "learner")
+
     def evaluated(self, verdict: dict[str, Any], streak: int) -> None:
         """A version was tested to the end."""
         self.busy["evaluator"] += verdict["seconds"]

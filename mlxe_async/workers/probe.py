@@ -44,7 +44,7 @@ class _Refused(Exception):
 
 def _check_compile(wanted: Any, device: str, algorithm_class: Any) -> None:
     """Refuse what is asked for in vain; what `"auto"` cannot do the learner tells in the log."""
-    from mlxe_async.differentiation import cpp_compiler
+    from mlxe_async.toolchain import cpp_compiler
 
     if wanted is True and device == "cpu" and cpp_compiler() is None:
         message = 'got true, but no C++ compiler was found; install g++ or set CXX, or try "auto"'

@@ -180,6 +180,8 @@ class Workshop:
             last_good=last_good,
             promotion=self._promotion(),
             compile=self.settings["learner"]["compile"],
+            fast=self.settings["learner"]["fast"],
+            audit_every=self.settings["learner"]["audit_every"],
             notify=lambda message: self.channel.send({"notice": message}),
             remarks=refusals,
             keep_batch=self._keep_batch,

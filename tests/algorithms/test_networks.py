@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from mlxe_async.fast.dense import NumpyGradients
 from mlxe_async.networks import (
     Network,
-    NumpyGradients,
     NumpyNetwork,
-    QuickNetwork,
     TorchNetwork,
     flatten,
-    learnable,
     parameter_count,
     unflatten,
 )
@@ -147,61 +145,33 @@ def test_gradients_by_blocks_of_numpy_are_those_of_autograd(activation, common, 
         assert np.allclose(found.gradient, expected.gradient, rtol=1e-4, atol=1e-4)
 
 
-QUICK = Network(3, (8,), {"policy": (5, 2), "value": (1,)}, "tanh", (0.5, 1.0, 2.0))
+def test_types_follow_the_column():
+    """Continuous actions 0.9 and -0.7 stay what they are; whole numbers stay whole, whatever their name."""
+    learned = TorchNetwork(SHAPES[0], SHAPES[0].initial(0))
+    columns = {
+        "action": (np.array([0.9, -0.7], np.float32), torch.float32),
+        "reward": (np.array([0.5, 1.0]), torch.float32),
+        "order": (np.array([3, 1], np.int32), torch.int64),
+        "valid": (np.array([True, False]), torch.bool),
+        "pixels": (np.array([[0, 255]], np.uint8), torch.uint8),
+        "episode": (np.array([2, 2**31], np.uint32), torch.int64),
+    }
+    found = learned.tensors({name: column for name, (column, _) in columns.items()})
+    for name, (column, dtype) in columns.items():
+        assert found[name].dtype == dtype, name
+        np.testing.assert_array_equal(found[name].numpy(), column.astype(found[name].numpy().dtype))
+    with pytest.raises(TypeError, match="column words: expected numbers"):
+        learned.tensors({"words": np.array(["a"])})
 
 
-def test_a_quick_network_is_to_a_loss_what_torchs_own_is(monkeypatch):
-    """Two calls before the first way back, one of them of one head, and one in between that nobody goes back from."""
-    monkeypatch.setattr(NumpyGradients, "BLOCK", 16)
-    obs, other = (torch.from_numpy(np.random.default_rng(n).normal(size=(40, 3)).astype(np.float32)) for n in (0, 1))
-    found = []
-    for kind in (TorchNetwork, QuickNetwork):
-        learned = kind(QUICK, QUICK.initial(1))
-        for _ in range(2):
-            learned.gradient.zero_()
-            policy, value = learned(obs, "policy", "value")
-            (again,) = learned(other, "value")
-            with torch.no_grad():
-                (judged,) = learned(other, "value")
-            loss = policy.log_softmax(-1).square().mean() + (value - judged).square().mean() + again.mean() * 3
-            torch.autograd.backward(loss)
-        found.append((policy.detach(), value.detach(), judged, learned.gradient.clone()))
-    for mine, torchs in zip(*found, strict=True):
-        torch.testing.assert_close(mine, torchs, rtol=1e-4, atol=1e-5)
-
-
-def test_a_quick_networks_outputs_stay_as_they_were():
-    learned, obs = QuickNetwork(QUICK, QUICK.initial(1)), torch.ones(4, 3)
-    (kept,) = learned(obs, "value")
-    before = kept.detach().clone()
-    torch.autograd.backward(kept.sum())
-    learned(obs * 2, "value")
-    assert torch.equal(kept.detach(), before)
-
-
-def test_what_a_quick_network_cannot_is_refused_or_left_to_autograd():
-    learned, plain = (kind(QUICK, QUICK.initial(1)) for kind in (QuickNetwork, TorchNetwork))
-    (value,) = learned(torch.ones(4, 3), "value")
-    torch.autograd.backward(value.sum(), retain_graph=True)
-    with pytest.raises(RuntimeError, match=r"one backward\(\) for each call"):
-        torch.autograd.backward(value.sum())
-    slopes = []
-    for one in (learned, plain):
-        obs = torch.ones(4, 3, requires_grad=True)
-        slopes += torch.autograd.grad(one(obs, "value")[0].sum(), obs)
-    torch.testing.assert_close(*slopes)
-
-
-def test_the_quickest_network_is_taken_that_fits():
-    noisy = Network(3, (8,), {"value": (1,)}, noisy=True)
-    assert type(learnable(QUICK, QUICK.initial(1))) is QuickNetwork
-    assert type(learnable(noisy, noisy.initial(1))) is TorchNetwork
-    kept = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        assert type(learnable(QUICK, QUICK.initial(1))) is TorchNetwork
-    finally:
-        torch.set_num_threads(kept)
+def test_weights_that_are_frozen_stay():
+    learned = TorchNetwork(SHAPES[0], SHAPES[0].initial(0))
+    name = next(iter(learned.leaves))
+    learned.leaves[name].requires_grad_(False)
+    loss = learned(torch.ones(3, 4), "policy")[0].square().sum()
+    loss.backward()
+    assert not learned.leaves[name].grad.any()
+    assert learned.gradient.any()
 
 
 def test_columns_stay_where_they_are_on_the_cpu():

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from mlxe_async.algorithms import ActingClock, Clock, load_algorithm
-from mlxe_async.convolutions import PictureActor, PictureGradients, PictureNetwork
+from mlxe_async.convolutions import PictureActor, PictureNetwork
+from mlxe_async.fast.pictures import PictureGradients
 from mlxe_async.networks import Network, parameter_count, unflatten
 from mlxe_async.rows import Spaces
 

@@ -63,7 +63,7 @@ def test_normalised_advantages_have_mean_zero_and_deviation_one_also_when_all_ar
 
 def prepared(algorithm, rows):
     """Advantages back in the shape (T, B) of a rollout without padding."""
-    return algorithm._prepare(rows)["advantage"].reshape(rows["action"].shape).numpy()
+    return algorithm._with_advantages(rows)["advantage"].reshape(rows["action"].shape).numpy()
 
 
 def values(algorithm, obs):
@@ -101,7 +101,7 @@ def test_padding_teaches_nothing():
 def test_targets_are_advantages_plus_values():
     algorithm = agent()
     rows = rollout(algorithm)
-    ready = algorithm._prepare(rows)
+    ready = algorithm._with_advantages(rows)
     value = (ready["target"] - ready["advantage"]).numpy()
     np.testing.assert_allclose(value, values(algorithm, rows["obs"]).reshape(-1), atol=1e-5)
 
@@ -223,22 +223,38 @@ def ragged(algorithm, **size):
 
 
 @pytest.mark.parametrize("normalise", [False, True])
-def test_one_pass_by_one_evaluation_is_the_step_that_autograd_takes(normalise):
+def test_one_pass_over_all_rows_is_the_same_step_by_rows_and_by_sequences(normalise):
     settings = {"epochs": 1, "minibatch": 1000, "common": (8,), "policy": (6,), "value": (), "normalise": normalise}
-    quick, slow = agent(**settings), agent(**settings)
-    slow._gradients = None
-    rows = ragged(quick)
-    (first, _), (second, _) = quick.update(rows, Clock()), slow.update(rows, Clock())
+    sequences, by_rows = agent(**settings, minibatches="sequences"), agent(**settings)
+    rows = ragged(sequences)
+    (first, _), (second, _) = sequences.update(rows, Clock()), by_rows.update(rows, Clock())
     assert first == pytest.approx(second, abs=1e-5)
-    assert np.allclose(quick.weights(), slow.weights(), atol=1e-5)
-    assert not np.allclose(quick.weights(), agent(**settings).weights(), atol=1e-5)
+    assert np.allclose(sequences.weights(), by_rows.weights(), atol=1e-5)
+    assert not np.allclose(sequences.weights(), agent(**settings).weights(), atol=1e-5)
 
 
-def test_one_pass_in_several_minibatches_takes_whole_sequences_and_each_row_once():
-    algorithm, seen = agent(epochs=1, minibatch=30, normalise=False), []
+def test_sequences_stay_whole_and_are_judged_by_the_network_as_it_is_just_then():
+    algorithm = agent(epochs=2, minibatch=30, minibatches="sequences", normalise=False, learning_rate=0.01)
     rows = rollout(algorithm, width=6)
-    step = algorithm._step_at_once
-    algorithm._step_at_once = lambda batch, *rest: seen.append(batch["obs"]) or step(batch, *rest)
     metrics, _ = algorithm.update(rows, Clock())
-    assert metrics["minibatches"] == len(seen) == 3
-    assert np.array_equal(np.concatenate(seen, axis=1), rows["obs"])
+    assert metrics["minibatches"] == 6
+    seen, judged = [], []
+    for some in algorithm._minibatches(rows):
+        seen.append(some["obs"].numpy())
+        judged.append((some["target"] - some["advantage"]).numpy())
+        np.testing.assert_allclose(judged[-1], values(algorithm, seen[-1]), atol=1e-4)
+        algorithm.update(rows, Clock())
+    first, again = (np.concatenate([x.reshape(16, -1, 4) for x in half], axis=1) for half in (seen[:3], seen[3:]))
+    np.testing.assert_array_equal(first, rows["obs"])
+    np.testing.assert_array_equal(again, rows["obs"])
+    assert not np.allclose(judged[0], judged[3])
+
+
+def test_advantages_are_made_once_where_rows_are_shuffled():
+    algorithm = agent(epochs=2, minibatch=16, normalise=False)
+    rows, targets = rollout(algorithm), []
+    for some in algorithm._minibatches(rows):
+        targets.append(some["target"].sort().values.numpy())
+        algorithm.set_weights(agent(seed=9).weights()[: len(algorithm.weights())])
+    half = len(targets) // 2
+    np.testing.assert_array_equal(np.sort(np.concatenate(targets[:half])), np.sort(np.concatenate(targets[half:])))

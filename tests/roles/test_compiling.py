@@ -46,9 +46,14 @@ class Failing(Algorithm):
 
 def learner(algorithm, wanted):
     told, page = [], Page()
+
+    def notify(notice):
+        if notice["kind"] != "updates":
+            told.append(notice)
+
     made = Learner(
         algorithm=algorithm, memory=None, weights=Weights(), page=page, update_timeout_s=1, compile=wanted,
-        notify=told.append,
+        notify=notify,
     )  # fmt: skip
     return made, told, page
 

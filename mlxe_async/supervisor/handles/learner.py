@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxe_async.errors import NumericError, ProcessDied, RunFailed
+from mlxe_async.errors import AuditFailed, NumericError, ProcessDied, RunFailed
 from mlxe_async.ipc.answers import require
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.remote_error import RemoteError
@@ -18,8 +18,6 @@ from mlxe_async.supervisor.handles.answers import LEARNED, PUBLISHED
 from mlxe_async.supervisor.handles.crew import Crew
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.recording import Ended, Learned, Published
-
-UPDATE_FAILURES_ALIKE = 3
 
 
 class LearnerHandle:
@@ -47,7 +45,7 @@ class LearnerHandle:
         self.process = process
         self._crew, self._memorizer = crew, memorizer
         self._started, self._cpu_seconds, self._newest = started, cpu_seconds, newest
-        self._failures, self._failure = 0, ""
+        self._failure = ""
         self.busy = False
         self.is_published = False
         "The present weights are out already: those of a run that goes on."
@@ -93,13 +91,15 @@ class LearnerHandle:
         except RemoteError as error:
             if error.kind == "NumericError":
                 raise NumericError(error.message) from error
+            if error.kind == "AuditFailed":
+                raise AuditFailed(f"learner: {error.message}") from error
             if error.kind != "UpdateFailed":
                 raise RunFailed(f"learner learning: {error.kind}: {error.message}") from error
             self._crew.recorder.note(Ended("", "an update raised"))
             self._note_failure(error)
             return self._give_up(plan)
         self._crew.recorder.note(Learned(**moment, version=done["version"], norm=done["norm"]))
-        self._failures = 0
+        self._failure = ""
         self.busy = False
         self._crew.delivered.clear()
         counters.updates += done["updates"]
@@ -128,12 +128,14 @@ class LearnerHandle:
         return self._crew.counters.version
 
     def _note_failure(self, error: RemoteError) -> None:
-        """An update raised: once may be the device's fault, again and again in the same way is the algorithm's."""
-        self._crew.story.warn(f"learner: update raised {error.message}\n{error.trace}", "learner")
-        self._failures = self._failures + 1 if error.message == self._failure else 1
+        """An update raised: once may be the device's fault; twice alike, or before any succeeded, the algorithm's."""
+        if error.message != self._failure:
+            self._crew.story.warn(f"learner: update raised {error.message}\n{error.trace}", "learner")
+        if not self._crew.counters.updates:
+            raise RunFailed(f"learner: the first update raised: {error.message}") from error
+        if error.message == self._failure:
+            raise RunFailed(f"learner: update raised twice in a row: {error.message}") from error
         self._failure = error.message
-        if self._failures >= UPDATE_FAILURES_ALIKE:
-            raise RunFailed(f"learner: update raised {self._failures} times in a row: {error.message}") from error
 
     def _published(self, version: int, start_ns: int, seconds: float, norm: float | None) -> None:
         crew = self._crew

@@ -1,4 +1,4 @@
-"""Outputs and gradients of a plain network by numpy, on the CPU."""
+"""Outputs and gradients of a dense network by numpy, on the CPU."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class NumpyGradients:
         chains = ("common", *network.heads)
         self._weights = {chain: network.layers(weights, chain) for chain in chains}
         self._gradients = {chain: network.layers(gradients, chain) for chain in chains}
-        self._rows, self._ones = 0, np.ones(self.BLOCK, np.float32)
+        self._rows, self._ones = -1, np.ones(self.BLOCK, np.float32)
 
     @staticmethod
     def fits(network: Network) -> bool:

@@ -1,0 +1,126 @@
+"""Fast twins: what some built-in algorithms say, computed in less time. Deleting one changes nothing but the rate.
+
+An algorithm's file says in plain torch what is learned, and that is what is learned. For the built-in files there are
+twins here, derived from them by hand. The learner asks `updates` for the way to do an algorithm's updates, and gets
+the twin only where all of this holds:
+
+* The class is exactly the built-in one, and no method was put on the object.
+* Every function that its update can reach has the text that the twin was derived from (`fingerprints`).
+* The settings and the structure of the networks are among those that the twin knows (`quick.why_not`).
+
+Everything else is done as it is written, and one line of the log says why. Examples decide nothing. While a run goes
+on, `audit` does some of its updates a second time, as they are written, and compares.
+
+Only the learner's role imports this package; no algorithm knows of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from mlxe_async.algorithms import REGISTRY
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows
+from mlxe_async.errors import CompileFailed
+from mlxe_async.fast.fingerprints import difference
+from mlxe_async.fast.quick import why_not
+from mlxe_async.rows import Array
+
+__all__ = ["Twin", "Updates", "twin_of", "updates"]
+
+
+class Twin(Protocol):
+    """Does an algorithm's updates; everything that was learned stays in the algorithm."""
+
+    learned: Any
+    """The network that it works on."""
+
+    def attach(self) -> None:
+        """Work on the networks that the algorithm learns now."""
+
+    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Array | None]:
+        """As the algorithm's own."""
+
+
+class Updates:
+    """The way in which an algorithm's updates are done.
+
+    Args:
+        algorithm: an object that learns.
+        twin: what does them faster; None: they are done as they are written.
+        reason: why there is no twin; "" if there is one.
+    """
+
+    def __init__(self, algorithm: Any, twin: Twin | None, reason: str) -> None:
+        self.algorithm, self.twin, self.reason = algorithm, twin, reason
+
+    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Array | None]:
+        """Learn from one batch; see `algorithms.interface.Algorithm.update`."""
+        if self.twin is None:
+            metrics, priorities = self.algorithm.update(batch, clock)
+            return metrics, priorities
+        if self.twin.learned is not self.algorithm._learned:
+            self.twin.attach()
+        return self.twin.update(batch, clock)
+
+    def compile(self) -> float:
+        """Do updates by compiled code from now on; returns the seconds that took.
+
+        Raises:
+            CompileFailed: it cannot; all goes on as before.
+        """
+        compiling: Callable[[], float] | None = getattr(self.twin or self.algorithm, "compile", None)
+        if compiling is None:
+            why = f": {self.reason}" if self.reason else ""
+            raise CompileFailed(f"{type(self.algorithm).__name__} has no update that can be compiled{why}")
+        return compiling()
+
+
+def updates(algorithm: Any, *, fast: bool = True) -> Updates:
+    """The fastest way to do exactly what an algorithm's `update` says; not `fast`: as it is written."""
+    twin, reason = _twin(algorithm) if fast else (None, "learner.fast = false")
+    return Updates(algorithm, twin, reason)
+
+
+def _twin(algorithm: Any) -> tuple[Twin | None, str]:
+    """An algorithm's twin, or why it has none."""
+    kind = type(algorithm)
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    name = next((name for name, place in REGISTRY.items() if place == path), None)
+    if name is None:
+        return None, f"{kind.__name__} is not a built-in algorithm"
+    if changed := difference(kind, name):
+        return None, f"{changed} is not what the fast twin of {name} was derived from"
+    methods = {member for klass in kind.__mro__ for member, value in vars(klass).items() if callable(value)}
+    if own := sorted(vars(algorithm).keys() & methods):
+        return None, f"its object has a {own[0]} of its own"
+    for network in (algorithm._learned, getattr(algorithm, "_target", algorithm._learned)):
+        if reason := why_not(network):
+            return None, reason
+    return twin_of(name, algorithm), ""
+
+
+def twin_of(name: str, algorithm: Any) -> Twin:
+    """The twin of a built-in algorithm, whatever the object is: who asks knows that it may stand for it."""
+    return _MAKERS[name](algorithm)
+
+
+def _ppo(algorithm: Any) -> Twin:
+    from mlxe_async.fast.ppo import PPOTwin
+
+    return PPOTwin(algorithm)
+
+
+def _a3c(algorithm: Any) -> Twin:
+    from mlxe_async.fast.a3c import A3CTwin
+
+    return A3CTwin(algorithm)
+
+
+def _dqn(algorithm: Any) -> Twin:
+    from mlxe_async.fast.dqn import DQNTwin
+
+    return DQNTwin(algorithm)
+
+
+_MAKERS: dict[str, Callable[[Any], Twin]] = {"a3c": _a3c, "dqn": _dqn, "ppo": _ppo}

@@ -1,0 +1,143 @@
+"""A3C's fast twin: losses on replayed rows differentiated by hand, the network by numpy.
+
+Derived for `algorithms.a3c.A3C` as it is written there.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.algorithms.a3c import A3C, A3CSettings
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows
+from mlxe_async.fast.quick import (
+    Quick,
+    RecordedLoss,
+    as_columns,
+    cross_entropy,
+    policy_log_probs,
+    quick_network,
+    sigmoid,
+)
+from mlxe_async.maths import categorical, gradients, metrics
+from mlxe_async.networks import Floats
+from mlxe_async.rows import Array
+
+HEADS = ("policy", "value")
+METRICS = ("loss", "value_loss", "entropy", "effective_share")
+
+
+def gradient_of(settings: A3CSettings) -> Callable[[Floats, Floats, Mapping[str, Array]], Any] | None:
+    """A3C's loss with corrections "clipped" and "none", and values that are one number.
+
+    The function takes logits (M, A), values (M, 1), and the columns (M,) `action`, `log_prob`, `partial`,
+    `coefficient`, `following` and `weight`. It gives the gradients by logits and values, and the total loss, the
+    critic's, the entropy, and the effective share of the weights.
+    """
+    s, survival = settings, settings.value_scale == "survival"
+    if s.correction == "vtrace" or s.value_scale == "categorical":
+        return None
+    largest, critics, entropys = (np.float32(x) for x in (s.ratio_clip, s.value_coefficient, s.entropy))
+
+    def found(logits: Floats, values: Floats, rows: Mapping[str, Array]) -> Any:
+        taken = (rows["action"], np.arange(len(logits)))
+        log_probs, probs = categorical.by_action(logits)
+        log_prob, raw = log_probs[taken], values[:, 0]
+        value, following = (sigmoid(x) if survival else x for x in (raw, rows["following"]))
+        target = rows["partial"] + rows["coefficient"] * following
+        ratio = np.minimum(np.exp(np.clip(log_prob - rows["log_prob"], -20, 20)), largest)
+        error, weight = target - value, rows["weight"] / rows["weight"].sum()
+        by_log_prob = error * -weight if s.correction == "none" else ratio * error * -weight
+        surprise = probs * log_probs
+        randomness = -surprise.sum(0)
+        by_logits = (surprise + probs * randomness) * (entropys * weight) - probs * by_log_prob
+        by_logits[taken] += by_log_prob
+        by_value = error * (-critics * weight)
+        critic = cross_entropy(raw, target) if survival else np.float32(0.5) * error * error
+        means = (float(log_prob.dot(by_log_prob)), float(critic.dot(weight)), float(randomness.dot(weight)))
+        total = means[0] + s.value_coefficient * means[1] - s.entropy * means[2]
+        share = float(ratio.sum()) ** 2 / max(float(ratio.dot(ratio)) * len(ratio), 1e-12)
+        return (by_logits.T, by_value[:, None]), (total, *means[1:], share)
+
+    return found
+
+
+class A3CTwin:
+    """Does what `A3C.update` does.
+
+    Args:
+        a3c: the very built-in class; what it learned lies with it.
+    """
+
+    def __init__(self, a3c: A3C) -> None:
+        self._a3c, self._by_hand = a3c, gradient_of(a3c.settings)
+        self.attach()
+
+    def attach(self) -> None:
+        """Work on the networks that the algorithm learns now."""
+        a3c = self._a3c
+        self.learned, self._quick = a3c._learned, quick_network(a3c._learned)
+        self._target = self._quick if a3c._target is a3c._learned else quick_network(a3c._target)
+        self._recorded = RecordedLoss(a3c, lambda rows: a3c._loss(rows | a3c._bootstrapped(rows)))
+        self._loss_of, self._given = copy.copy(a3c), _Given()
+        self._loss_of._learned = self._given  # type: ignore[assignment]  # it answers as the network would
+
+    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
+        """As `A3C.update`."""
+        a3c = self._a3c
+        a3c._follow(clock)
+        lead = batch["action"].ndim
+        columns = as_columns({n: c.reshape(-1, *c.shape[lead:]) for n, c in a3c.columns(batch).items()})
+        if self._quick is None or self._target is None:
+            found: dict[str, Any] = self._recorded(self.learned.tensors(columns))
+        else:
+            found = self._by_arrays(columns, self._quick, self._target)
+        norm = gradients.shorten(self.learned.gradient, a3c.settings.max_gradient_norm)
+        told = metrics.as_floats(found | {"gradient_norm": norm})
+        a3c._apply(clock)
+        return told, None
+
+    def log_probs(self, vector: Floats, obs: Array) -> tuple[Array, float] | None:
+        """Log mu (N, A) of published weights (P,), and the largest logit; None where mu depends on an acting clock."""
+        return policy_log_probs(self._a3c, vector, obs) if self._a3c.settings.behaviour == "softmax" else None
+
+    def _by_arrays(self, rows: dict[str, Array], quick: Quick, target: Quick) -> dict[str, Any]:
+        """Put the gradient of the loss in place; returns what it measured."""
+        rows = rows | self._bootstrapped(rows, target)
+        outputs = quick.forward(rows["obs"])
+        given = [outputs[head] for head in HEADS]
+        if self._by_hand:
+            by_outputs, measured = self._by_hand(given[0], given[1], rows)
+            found: dict[str, Any] = dict(zip(METRICS, measured, strict=True))
+        else:
+            by_outputs, found = self._by_autograd(given, rows)
+        self.learned.gradient.zero_()
+        quick.backward(dict(zip(HEADS, by_outputs, strict=True)))
+        return found
+
+    def _bootstrapped(self, rows: dict[str, Array], target: Quick) -> dict[str, Array]:
+        """As `A3C._bootstrapped`."""
+        own = self._a3c.settings.correction == "vtrace" and target is not self._quick
+        seen = {"following": rows["next_obs"]} | ({"judged": rows["obs"]} if own else {})
+        found = {name: target.outputs(obs, ("value",))[0] for name, obs in seen.items()}
+        return {name: value[:, 0] if value.shape[-1] == 1 else value for name, value in found.items()}
+
+    def _by_autograd(self, given: list[Floats], rows: dict[str, Array]) -> tuple[list[Array], dict[str, Any]]:
+        """The gradients of the written loss by the outputs (M, n), where nobody derived them by hand."""
+        torch = self._a3c._torch
+        leaves = [torch.from_numpy(one).requires_grad_() for one in given]
+        self._given.outputs = tuple(leaves)
+        loss, found = self._loss_of._loss({name: torch.from_numpy(column) for name, column in rows.items()})
+        return [one.numpy() for one in torch.autograd.grad(loss, leaves)], found
+
+
+class _Given:
+    """Answers as a network does, with outputs that are known already."""
+
+    outputs: tuple[Any, ...] = ()
+
+    def __call__(self, _obs: Any, *_heads: str) -> tuple[Any, ...]:
+        return self.outputs

@@ -1,0 +1,275 @@
+"""An audit while running: now and then an update is done a second time, as it is written, and compared.
+
+The twin's update comes first, and its result is what the run goes on with. Then weights, optimiser, generators and all
+else that the algorithm keeps are put back to where they were, and the file's own update is done in plain torch on the
+same rows. Both call the same optimiser. At each of its steps the two gradients are compared, and then the file goes on
+with the twin's, so that both walk the same way however far it leads: after a hundred steps of their own, equal formulas
+would be apart by rounding alone. In the end both must have come to the same state.
+
+Rounding may also decide something: which of two equal values is the largest, on which side of a bound a ratio lies. A
+difference counts only if the file itself does not differ as much when its weights change by a few units of their last
+place. Then the state that the twin came to is put back, so that the run's numbers are the same with and without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows
+from mlxe_async.errors import AuditFailed
+from mlxe_async.fast import Updates
+from mlxe_async.rows import Array
+
+if TYPE_CHECKING:
+    import torch
+
+NEAR = {"float32": 1e-4, "bfloat16": 2e-2}  # of the norm: how far a gradient or a step may be from the file's own
+UNITS = {"float32": 2.0**-20, "bfloat16": 2.0**-7}  # relative size of the changes that show what rounding decides
+TRIALS = 8
+MOST_BYTES = 1 << 26  # of gradients that are remembered of one update; what follows them is not compared
+MEASURED_NEAR = 1e-2
+LOG_PROB_NEAR = 1e-3
+LOG_PROB_SHARE = 0.02  # of the rows may differ: where two actions are equally good, rounding chooses
+
+
+class _Enough(Exception):
+    """As much of an update was done as is to be compared."""
+
+
+class _Optimiser:
+    """Stands in for an algorithm's optimiser, and looks at the gradient before each step."""
+
+    def __init__(self, real: Any, before: Callable[[int], None]) -> None:
+        self._real, self._before, self.steps = real, before, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def step(self, *rate: float) -> None:
+        self._before(self.steps)
+        self._real.step(*rate)
+        self.steps += 1
+
+
+class _Walk(NamedTuple):
+    """What became of an update."""
+
+    state: Mapping[str, Array] | None
+    metrics: Metrics
+    steps: int
+
+
+class Audit:
+    """Does an algorithm's updates, and looks at the first and then each `every`-th one twice.
+
+    Args:
+        updates: the way in which they are done.
+        every: 0: never.
+        beat: called now and then while it takes longer.
+    """
+
+    def __init__(self, updates: Updates, every: int, beat: Callable[[], None] = lambda: None) -> None:
+        self._updates, self._every, self._beat, self._done = updates, every, beat, 0
+        self._algorithm: Any = updates.algorithm
+        self.audited = 0
+        "Updates that were compared so far."
+
+    def update(
+        self, batch: Rows, clock: Clock, published: tuple[int, Array] | None = None
+    ) -> tuple[Metrics, Array | None]:
+        """Learn from one batch.
+
+        Args:
+            batch: see `algorithms.interface.Algorithm.update`, as is the clock.
+            clock: how far the run is.
+            published: the newest version and its weights (P,), by which its rows' log-probabilities are checked.
+
+        Raises:
+            AuditFailed: what was learned is not what is written.
+        """
+        due = self._every and self._done % self._every == 0 and self._updates.twin is not None
+        self._done += 1
+        if not due:
+            return self._updates.update(batch, clock)
+        if published is not None:
+            self._check_log_probs(batch, *published)
+        return self._audited(batch, clock)
+
+    # -- gradient and step --
+
+    def _audited(self, batch: Rows, clock: Clock) -> tuple[Metrics, Array | None]:
+        algorithm, before = self._algorithm, self._algorithm.state()
+        taken: list[torch.Tensor] = []
+
+        def note(_step: int) -> None:
+            gradient = algorithm._learned.gradient
+            if (len(taken) + 1) * gradient.nbytes <= MOST_BYTES or not taken:
+                taken.append(gradient.clone())
+
+        watched = self._with(note)
+        result: tuple[Metrics, Array | None] = watched(lambda: self._updates.update(batch, clock))
+        after, steps = algorithm.state(), watched.steps
+        twin = _Walk(after if steps == len(taken) else None, result[0], steps)
+        try:
+            self._compare(batch, clock, before, twin, taken)
+        finally:
+            algorithm.restore(after)
+        self.audited += 1
+        return result
+
+    def _compare(
+        self, batch: Rows, clock: Clock, before: Mapping[str, Array], twin: _Walk, taken: list[torch.Tensor]
+    ) -> None:
+        found: list[torch.Tensor] = []
+        own = self._as_written(batch, clock, before, taken, found.append)
+        apart = [float((one - other).norm()) for one, other in zip(found, taken, strict=False)]
+        norms = [float(one.norm()) for one in taken]
+        near = NEAR[self._precision]
+        told = [step for step, far in enumerate(apart) if not far <= near * norms[step] + 1e-9]
+        wrong = self._states_differ(own, twin) or ("" if told else self._metrics_differ(own, twin))
+        if not told and not wrong:
+            return
+        # Does the file differ as much from itself, by a few units in the last place?
+        rng, reach, counts = np.random.default_rng(0), [0.0] * len(found), set()
+        for _ in range(TRIALS):
+            self._beat()
+            other: list[torch.Tensor] = []
+            counts.add(self._as_written(batch, clock, before, taken, other.append, rng).steps)
+            moved = (float((one - was).norm()) for one, was in zip(other, found, strict=False))
+            reach = [max(far, most) for far, most in zip(moved, reach, strict=False)]
+        if own.steps != twin.steps and twin.steps in counts:
+            wrong = ""  # it was rounding that ended one of them earlier
+        told = [step for step in told if not apart[step] <= 2 * reach[step] + near * norms[step]]
+        if told:
+            step = told[0]
+            raise AuditFailed(
+                f"audit of update {clock.updates + 1}: the gradient of its step {step + 1} differs by "
+                f"{apart[step] / max(norms[step], 1e-30):.2g} of its norm from that of "
+                f"{type(self._algorithm).__name__} as it is written, expected at most {near:g}; {_ADVICE}"
+            )
+        if wrong:
+            raise AuditFailed(f"audit of update {clock.updates + 1}: {wrong}; {_ADVICE}")
+
+    def _as_written(
+        self,
+        batch: Rows,
+        clock: Clock,
+        before: Mapping[str, Array],
+        taken: list[torch.Tensor],
+        note: Callable[[torch.Tensor], None],
+        rng: np.random.Generator | None = None,
+    ) -> _Walk:
+        """The file's own update from the same state, in the steps that were taken; its gradients are noted.
+
+        With a generator, weights are first changed by a few units of their last place.
+        """
+        algorithm = self._algorithm
+        algorithm.restore(before)
+        if rng is not None:
+            self._jitter(rng)
+        learned = algorithm._learned
+
+        def follow(step: int) -> None:
+            if step >= len(taken):
+                raise _Enough
+            note(learned.gradient.clone())
+            learned.gradient.copy_(taken[step])
+
+        watched = self._with(follow)
+        try:
+            metrics, _ = watched(lambda: algorithm.update(batch, clock))
+        except _Enough:
+            return _Walk(None, {}, watched.steps + 1)
+        return _Walk(algorithm.state(), metrics, watched.steps)
+
+    def _jitter(self, rng: np.random.Generator) -> None:
+        import torch
+
+        learned = self._algorithm._learned
+        networks = {id(one): one for one in (learned, getattr(self._algorithm, "_target", learned))}
+        with torch.no_grad():
+            for network in networks.values():
+                change = 1 + UNITS[self._precision] * rng.standard_normal(network.flat.numel())
+                network.flat.mul_(torch.as_tensor(change, dtype=torch.float32, device=network.flat.device))
+
+    def _states_differ(self, own: _Walk, twin: _Walk) -> str:
+        """What differs in the end, in words; "" if nothing does, or if the end was not reached."""
+        if twin.state is None:
+            return ""
+        if own.steps != twin.steps or own.state is None:
+            return f"it made {twin.steps} steps, expected {own.steps} or so, as it is written"
+        near = NEAR[self._precision]
+        for name, found in twin.state.items():
+            expected = own.state[name]
+            if expected.dtype.kind == "f":
+                found, expected = found.astype(np.float64), expected.astype(np.float64)
+                far, norm = float(np.linalg.norm(found - expected)), float(np.linalg.norm(expected))
+                if not far <= near * norm + 1e-9:
+                    return f"{name} differs by {far / max(norm, 1e-30):.2g} of its norm, expected at most {near:g}"
+            elif not np.array_equal(found, expected):
+                return f"{name} differs"
+        return ""
+
+    def _metrics_differ(self, own: _Walk, twin: _Walk) -> str:
+        """What was measured differently, in words; where rounding decided something, so it may be."""
+        for name, value in own.metrics.items():
+            if not abs(twin.metrics.get(name, np.inf) - value) <= MEASURED_NEAR * (1 + abs(value)):
+                return f"{name} was measured as {twin.metrics.get(name)}, expected {value}"
+        return ""
+
+    @property
+    def _precision(self) -> str:
+        return str(self._algorithm.network.precision)
+
+    def _with(self, before: Callable[[int], None]) -> _Watched:
+        return _Watched(self._algorithm, before)
+
+    # -- what was stored --
+
+    def _check_log_probs(self, batch: Rows, version: int, vector: Array) -> None:
+        """Live rows say what the version that acted would say, by the learner's network."""
+        expected_of = getattr(self._updates.twin, "log_probs", None)
+        if expected_of is None:
+            return
+        live = batch["version"] == version
+        if "valid" in batch:
+            live &= batch["valid"].astype(bool)
+        if not live.any():
+            return
+        obs, action, stored = (batch[name][live] for name in ("obs", "action", "log_prob"))
+        found = expected_of(vector, obs)
+        if found is None:
+            return
+        log_probs, largest = found
+        expected = log_probs[np.arange(len(action)), action.astype(np.int64)]
+        near = LOG_PROB_NEAR if self._precision == "float32" else 100 * LOG_PROB_NEAR
+        off = ~(np.abs(stored - expected) <= near * (1 + np.abs(expected)) + 1e-5 * largest)
+        if off.sum() > max(2, LOG_PROB_SHARE * len(off)):
+            worst = int(np.nanargmax(np.where(off, np.abs(stored - expected), -1)))
+            raise AuditFailed(
+                f"audit of rows of version {version}: {int(off.sum())} of {len(off)} stored log-probabilities differ "
+                f"from the learner's network, expected {expected[worst]:.6g}, got {stored[worst]:.6g}; {_ADVICE}"
+            )
+
+
+class _Watched:
+    """Runs something while an algorithm's optimiser is watched."""
+
+    def __init__(self, algorithm: Any, before: Callable[[int], None]) -> None:
+        self._algorithm, self._before, self.steps = algorithm, before, 0
+
+    def __call__(self, work: Callable[[], Any]) -> Any:
+        real = self._algorithm._optimiser
+        stand_in = self._algorithm._optimiser = _Optimiser(real, self._before)
+        try:
+            return work()
+        finally:
+            self._algorithm._optimiser, self.steps = real, stand_in.steps
+
+
+_ADVICE = (
+    "please report it; learner.fast = false learns by the file as it is written, learner.audit_every = 0 does not look"
+)

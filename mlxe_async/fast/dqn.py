@@ -1,0 +1,102 @@
+"""DQN's fast twin: its loss differentiated by hand, its networks evaluated by numpy.
+
+Derived for `algorithms.dqn.DQN` as it is written there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.algorithms.dqn import DQN, DQNSettings
+from mlxe_async.algorithms.exploration import mixture
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows, flat_observations
+from mlxe_async.fast.quick import Quick, RecordedLoss, as_columns, cross_entropy, quick_network, sigmoid
+from mlxe_async.maths import gradients, metrics
+from mlxe_async.networks import Floats, TorchNetwork
+from mlxe_async.rows import Array
+
+METRICS = ("loss", "value", "td_error")
+
+
+def gradient_of(settings: DQNSettings) -> Callable[[Floats, Mapping[str, Array]], Any]:
+    """DQN's loss, of all kinds.
+
+    The function takes values (M, A), and the columns `next_q` and `choosing_q` (M, A), `action`, `partial`,
+    `coefficient` and `weight` (M,). It gives the gradient by the values, and the loss, the mean value of the actions
+    that were taken, and the mean distance from their targets.
+    """
+    survival, huber = settings.value_scale == "survival", settings.loss == "huber"
+
+    def found(q: Floats, rows: Mapping[str, Array]) -> Any:
+        count = np.arange(len(q))
+        raw, best = q[count, rows["action"]], np.ascontiguousarray(rows["choosing_q"].T).argmax(0)
+        value, following = (sigmoid(x) if survival else x for x in (raw, rows["next_q"][count, best]))
+        target = rows["partial"] + rows["coefficient"] * following
+        error = target - value
+        distance = np.abs(error)
+        losses: Array
+        slope: Array
+        if survival:
+            losses, slope = cross_entropy(raw, target), error
+        elif huber:
+            losses, slope = np.where(distance <= 1, error * error, 2 * distance - 1) / 2, np.clip(error, -1, 1)
+        else:
+            losses, slope = error * error / 2, error
+        by_q = np.zeros_like(q)
+        by_q[count, rows["action"]] = slope * rows["weight"] * np.float32(-1 / len(q))
+        return (by_q,), (float(losses.dot(rows["weight"])) / len(q), float(value.mean()), float(distance.mean()))
+
+    return found
+
+
+class DQNTwin:
+    """Does what `DQN.update` does.
+
+    Args:
+        dqn: the very built-in class; what it learned lies with it.
+    """
+
+    def __init__(self, dqn: DQN) -> None:
+        self._dqn, self._by_hand = dqn, gradient_of(dqn.settings)
+        self.attach()
+
+    def attach(self) -> None:
+        """Work on the networks that the algorithm learns now."""
+        dqn = self._dqn
+        self.learned, self._quick, self._target = dqn._learned, quick_network(dqn._learned), quick_network(dqn._target)
+        self._recorded = RecordedLoss(dqn, lambda rows: dqn._loss(rows)[::2])
+
+    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
+        """As `DQN.update`."""
+        dqn, s, columns = self._dqn, self._dqn.settings, as_columns(self._dqn.columns(batch))
+        if clock.updates % s.target_every == 0:
+            dqn._target.flat.lerp_(dqn._learned.flat, s.target_rate)
+        if self._quick is None or self._target is None:
+            found: dict[str, Any] = self._recorded(self.learned.tensors(columns))
+        else:
+            found = self._by_arrays(columns, self._quick, self._target)
+        norm = gradients.shorten(self.learned.gradient, s.max_gradient_norm)
+        told = metrics.as_floats(found | {"gradient_norm": norm})
+        return told | dqn._step(clock), None
+
+    def log_probs(self, vector: Floats, obs: Array) -> tuple[Array, float]:
+        """Log mu (N, A) of published weights (P,) and epsilon, and the largest logit."""
+        dqn, network = self._dqn, TorchNetwork(self._dqn.network, vector[:-1], self._dqn._device)
+        seen = network.tensors({"obs": flat_observations(obs, dqn.spaces)})["obs"]
+        with dqn._torch.no_grad():
+            logits = network(seen, "q")[0] / dqn.settings.temperature
+        log_probs = logits.log_softmax(-1).numpy(force=True)
+        return mixture(log_probs, dqn.settings.behaviour, float(vector[-1])), float(logits.abs().max())
+
+    def _by_arrays(self, rows: dict[str, Array], quick: Quick, target: Quick) -> dict[str, Any]:
+        """Put the gradient of the loss in place; returns what it measured."""
+        (next_q,) = target.outputs(rows["cut_obs"], ("q",))
+        choosing_q = quick.outputs(rows["cut_obs"], ("q",))[0] if self._dqn.settings.double else next_q
+        values = quick.forward(rows["obs"])["q"]
+        (by_q,), measured = self._by_hand(values, rows | {"next_q": next_q, "choosing_q": choosing_q})
+        self.learned.gradient.zero_()
+        quick.backward({"q": by_q})
+        return dict(zip(METRICS, measured, strict=True))

@@ -1,0 +1,118 @@
+"""What the twins share: networks by numpy, columns as arrays, and gradients that a GPU launches as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlxe_async.algorithms.acting import SoftmaxActor, shown
+from mlxe_async.algorithms.interface import flat_observations
+from mlxe_async.convolutions import PictureNetwork
+from mlxe_async.fast.dense import NumpyGradients
+from mlxe_async.fast.pictures import PictureGradients
+from mlxe_async.gpu import Captured
+from mlxe_async.networks import Floats, TorchNetwork
+from mlxe_async.rows import Array
+
+if TYPE_CHECKING:
+    import torch
+
+Loss = Callable[[dict[str, "torch.Tensor"]], tuple["torch.Tensor", dict[str, "torch.Tensor"]]]
+
+
+class Quick(Protocol):
+    """What differentiates a network quicker than autograd alone, such as `NumpyGradients`."""
+
+    def forward(self, observation: NDArray[Any], ungraded: NDArray[Any] | None = None) -> dict[str, Floats]:
+        """Outputs (N, n) of each head for observations (N, O), then those for `ungraded` ones."""
+
+    def outputs(self, observation: NDArray[Any], heads: Sequence[str]) -> list[Floats]:
+        """Outputs (N, n) of some heads; only before `forward`, whose memory they use."""
+
+    def backward(self, gradients: Mapping[str, NDArray[Any]]) -> None:
+        """Add to the network's flat gradient what follows from the gradients by each head's outputs (N, n)."""
+
+
+def why_not(learned: TorchNetwork) -> str:
+    """Why a network is left to torch; "" if it has exactly the structure that the fast ways know."""
+    import torch
+
+    if type(learned) not in (TorchNetwork, PictureNetwork):
+        return f"its network is a {type(learned).__name__}"
+    if vars(learned).keys() & vars(type(learned)).keys():
+        return "its network has a method of its own"
+    leaves = learned.leaves.values()
+    if not all(one.requires_grad for one in leaves):
+        return "some of its weights are frozen"
+    if any(one._backward_hooks for one in leaves):
+        return "there are hooks on its weights"
+    if learned.network.noisy:
+        return "its network is noisy"
+    if learned.flat.device.type == "cpu" and type(learned) is TorchNetwork and torch.get_num_threads() > 1:
+        return "torch shares the work among several threads"
+    return ""
+
+
+def quick_network(learned: TorchNetwork) -> Quick | None:
+    """What differentiates a network on the CPU; None on other devices."""
+    if learned.flat.device.type != "cpu":
+        return None
+    return PictureGradients(learned) if isinstance(learned, PictureNetwork) else NumpyGradients(learned)
+
+
+def as_columns(rows: Mapping[str, Array]) -> dict[str, Array]:
+    """Columns of the types that their tensors would have; see `networks.learning.tensor_type`."""
+    kinds = {"f": np.float32, "i": np.int64, "u": np.int64, "b": np.bool_}
+    return {
+        name: column if column.dtype == np.uint8 else column.astype(kinds[column.dtype.kind], copy=False)
+        for name, column in rows.items()
+    }
+
+
+def policy_log_probs(actor: SoftmaxActor, vector: Floats, obs: Array) -> tuple[Array, float]:
+    """Log pi (N, A) of published weights (P,) by torch, and the largest logit; observations (N, ...) as stored."""
+    weights, moments = actor._split(vector)
+    network = actor._learnable(weights, str(actor._device))
+    seen = network.tensors({"obs": shown(flat_observations(obs, actor.spaces), moments)})["obs"]
+    with actor._torch.no_grad():
+        logits = network(seen, "policy")[0]
+    return logits.log_softmax(-1).numpy(force=True), float(logits.abs().max())
+
+
+class RecordedLoss:
+    """The gradient of a loss by autograd, as one launch on a GPU where `[learner] graphs` asks for it.
+
+    Args:
+        algorithm: whose network is learned.
+        loss: of a minibatch; it reads nothing but settings, weights and its argument.
+    """
+
+    def __init__(self, algorithm: Any, loss: Loss) -> None:
+        self._learned, self._loss, self._names = algorithm._learned, loss, list[str]()
+        gradient = self._learned.gradient
+        self.captured = Captured(self._work, str(gradient.device), writes=(gradient,))
+
+    def __call__(self, rows: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Overwrite the network's gradient with that of these rows; returns what the loss measured."""
+        found = self.captured(rows)
+        return dict(zip(self._names, found, strict=True))
+
+    def _work(self, rows: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        loss, found = self._loss(dict(rows))
+        self._learned.gradient.zero_()
+        loss.backward()
+        self._names = list(found)
+        return tuple(found.values())
+
+
+def sigmoid(logit: Floats) -> Floats:
+    """1 / (1 + exp(-logit)), safe for large |logit|."""
+    return np.asarray(np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * logit)))
+
+
+def cross_entropy(logit: Floats, target: Floats) -> Floats:
+    """-target log sigmoid(logit) - (1 - target) log(1 - sigmoid(logit)), safe for large |logit|."""
+    return np.asarray(np.maximum(logit, 0) - logit * target + np.log1p(np.exp(-np.abs(logit))))

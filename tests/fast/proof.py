@@ -1,0 +1,153 @@
+"""The proof that twins compute what the algorithms' files say; fingerprints are renewed by it alone.
+
+    python tests/fast/proof.py            does every case, and says how far each twin is from its file
+    python tests/fast/proof.py --renew    the same, and takes the fingerprints anew if all are equal
+
+Each case goes through several updates. Both sides begin each of them in the same state, and take the same steps: at
+each step of the optimiser their gradients are compared, then the twin's is taken by both.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from made_rows import SPACES, agent, batch
+
+from mlxe_async.algorithms import REGISTRY, Clock, load_algorithm
+from mlxe_async.fast import fingerprints, twin_of
+from mlxe_async.rows import Spaces, Symmetry
+
+NEAR = 1e-5  # of the gradient's norm
+MIRRORED = Spaces((4,), actions=2, symmetry=Symmetry((-1.0, -1.0, 1.0, -1.0), (1, 0)))
+PICTURES = Spaces((2, 44, 44), "|u1", actions=3)
+SMALL = {"policy": [16], "value": [16]}
+LOOKS = [{}, {"common": [8], "policy": [], "value": [], "activation": "relu"}, {"layer_norm": True}]
+PPO = [
+    *LOOKS,
+    *({"minibatches": kind, "minibatch": 16, "epochs": epochs} for kind in ("rows", "sequences") for epochs in (1, 3)),
+    *({"minibatches": kind, "normalise": False, "minibatch": 1000} for kind in ("rows", "sequences")),
+    {"clip": 0.05, "entropy": 0.3, "value_coefficient": 2.0, "max_gradient_norm": 0},
+    {"entropy": 0, "value_coefficient": 0, "discount": 0.5, "gae_lambda": 0.3},
+    {"max_kl": 1e-3, "learning_rate": 0.01},
+    {"minibatches": "sequences", "max_kl": 1e-3, "learning_rate": 0.01, "minibatch": 16},
+]
+A3C = [
+    *({**look, **scale} for look in LOOKS for scale in ({}, {"value_scale": "survival"}, {"correction": "none"})),
+    {"correction": "none", "value_scale": "survival", "entropy": 0, "ratio_clip": 3.0},
+    {"ratio_clip": 3.0, "entropy": 0.3, "value_coefficient": 0.1, "max_gradient_norm": 0.5, "optimiser": "adam"},
+    {"value_scale": "categorical", "atoms": 11},
+    *({"correction": "vtrace", "n_step": 4, **more} for more in ({}, {"target": "every_k", "target_every": 2})),
+    {"correction": "vtrace", "n_step": 4, "value_scale": "survival", "faithful_truncation": True, "ratio_clip": 2.0},
+    {"target": "every_k", "target_every": 2, "average": 0.1},
+    {"target": "per_iteration", "normalise": True, "return_scale": 0.1},
+    {"returns": "steps_to_end", "average": 0.5},
+]
+DQN = [
+    {},
+    {"value_scale": "survival"},
+    {"loss": "square", "double": False, "layer_norm": False, "activation": "tanh"},
+    {"average": 0.1, "target_every": 2, "target_rate": 0.5, "max_gradient_norm": 0},
+    {"n_step": 1, "double": False, "return_scale": 0.1},
+]
+CASES = [
+    *(("ppo", SPACES, SMALL | case) for case in PPO),
+    *(("a3c", SPACES, SMALL | case) for case in A3C),
+    *(("dqn", SPACES, {"layers": [16, 8]} | case) for case in DQN),
+    *((name, MIRRORED, {}) for name in ("a3c", "dqn")),
+    *(
+        (name, PICTURES, {"body": "nature", "common": [16], "policy": [], "value": [], "normalise": False, **more})
+        for name, more in (("ppo", {"minibatch": 16, "epochs": 2}), ("ppo", {"minibatches": "sequences"}), ("a3c", {}))
+    ),
+]
+
+
+class Steps:
+    """Stands in for an optimiser and shows each gradient before it is stepped by."""
+
+    def __init__(self, real, look):
+        self.real, self.look, self.count = real, look, 0
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+    def step(self, *rate):
+        self.look(self.count)
+        self.real.step(*rate)
+        self.count += 1
+
+
+def update(algorithm, way, rows, clock, look):
+    """What an update measured, and how many steps it made."""
+    real, algorithm._optimiser = algorithm._optimiser, Steps(algorithm._optimiser, look)
+    try:
+        metrics, _ = way(rows, clock)
+        return metrics, algorithm._optimiser.count
+    finally:
+        algorithm._optimiser = real
+
+
+def distance(name, spaces, settings, *, updates=3, sizes=(1.0, 0.1, 10.0)):
+    """The largest distance of the twin's gradients from the file's own, of their norm; raises where more differs."""
+    farthest = 0.0
+    for scale in sizes:
+        fast, written = (agent(name, spaces=spaces, **settings) for _ in range(2))
+        twin = twin_of(name, fast)
+        for number in range(updates):
+            rows = batch(written, rows=40, seed=number, scale=scale)
+            clock = Clock(env_steps=100 * number, episodes=number, updates=number, version=number)
+            taken, apart = [], []
+            measured, steps = update(
+                fast, twin.update, rows, clock, lambda _: taken.append(fast._learned.gradient.clone())
+            )
+
+            def follow(step):
+                mine, own = taken[step], written._learned.gradient
+                apart.append(float((mine - own).norm() / own.norm().clamp(min=1e-12)))
+                own.copy_(mine)
+
+            expected, own_steps = update(written, written.update, rows, clock, follow)
+            assert steps == own_steps, f"{steps} steps, not {own_steps}"
+            assert list(measured) == list(expected)
+            for metric, value in expected.items():
+                assert abs(measured[metric] - value) <= 1e-3 * (1 + abs(value)), (metric, measured[metric], value)
+            mine, own = fast.state(), written.state()
+            assert mine.keys() == own.keys()
+            for key, array in own.items():
+                np.testing.assert_array_equal(mine[key], array, key)
+            farthest = max([farthest, *apart])
+    return farthest
+
+
+def everything(tell=print):
+    """Whether all twins are equal to their files."""
+    torch.set_num_threads(1)
+    equal = True
+    for name, spaces, settings in CASES:
+        found = distance(name, spaces, settings)
+        equal &= found <= NEAR
+        tell(f"{name:4} {found:9.1e} {'' if found <= NEAR else 'DIFFERS '}{settings}")
+    return equal
+
+
+def present():
+    """The fingerprints of the built-in algorithms as they are now."""
+    return {name: fingerprints.fingerprint(load_algorithm(name)) for name in sorted(REGISTRY)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--renew", action="store_true", help="take the fingerprints anew if all twins are equal")
+    arguments = parser.parse_args()
+    if not everything():
+        return 1
+    if arguments.renew:
+        Path(fingerprints.KEPT).write_text(json.dumps(present(), indent=1, sort_keys=True) + "\n")
+        print(f"{sum(map(len, present().values()))} fingerprints taken")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""The audit compares what is learned with what is written, ends the run where they differ, and changes nothing."""
+
+import numpy as np
+import pytest
+import torch
+from made_rows import agent, batch
+
+from mlxe_async.algorithms import Clock
+from mlxe_async.errors import AuditFailed
+from mlxe_async.fast import audit, updates
+from mlxe_async.fast.audit import Audit
+
+CASES = [
+    ("ppo", {"epochs": 2, "minibatch": 16}),
+    ("ppo", {"minibatches": "sequences", "epochs": 1, "minibatch": 32}),
+    ("a3c", {"normalise": True, "average": 0.1}),
+    ("a3c", {"correction": "vtrace", "n_step": 4}),
+    ("dqn", {"target_every": 2}),
+]
+
+
+def lived(algorithm, number):
+    """Rows that the algorithm itself would have stored under its present weights, version 7."""
+    rows, vector = batch(algorithm, seed=number), algorithm.weights()
+    algorithm.load(vector)
+    seen = rows["obs"].reshape(-1, *algorithm.spaces.observation_shape)
+    known = algorithm.behaviour_log_prob(seen, rows["action"].reshape(-1))
+    return rows | {"log_prob": known.reshape(rows["action"].shape), "version": np.full(rows["action"].shape, 7)}, vector
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES)
+def test_all_numbers_are_the_same_with_and_without_to_the_last_bit(name, settings):
+    one, other = agent(name, **settings), agent(name, **settings)
+    looked, plain = Audit(updates(one), 2), updates(other)
+    for number in range(6):
+        rows, vector = lived(one, number)
+        clock = Clock(updates=number, version=number)
+        measured, _ = looked.update(rows, clock, (7, vector))
+        assert measured == plain.update(rows, clock)[0]
+    assert looked.audited == 3
+    mine, theirs = one.state(), other.state()
+    for key, array in theirs.items():
+        np.testing.assert_array_equal(mine[key], array, key)
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES)
+@pytest.mark.parametrize("wrong", ["a part of it", "a constant in it"])
+def test_a_gradient_that_is_another_ends_it_and_says_by_how_much(name, settings, wrong):
+    algorithm = agent(name, **settings)
+    way = updates(algorithm)
+    right = way.twin._quick.backward
+
+    def backward(found):
+        head = next(iter(found))
+        changed = found[head] * 1.01 if wrong == "a part of it" else found[head] + np.float32(1e-3)
+        right(found | {head: changed if wrong != "a part of it" or len(found) > 1 else changed[:, ::-1]})
+
+    way.twin._quick.backward = backward
+    with pytest.raises(AuditFailed, match=r"audit of update 4: the gradient of its step 1 differs by .* of its norm"):
+        Audit(way, 1).update(batch(algorithm), Clock(updates=3))
+
+
+def test_a_step_that_is_another_ends_it():
+    algorithm = agent("dqn")
+    way = updates(algorithm)
+    right = way.twin.update
+
+    def update(rows, clock):
+        found = right(rows, clock)
+        algorithm._average.mul_(1.001)
+        return found
+
+    way.twin.update = update
+    with pytest.raises(AuditFailed, match=r"_average differs by 0.001 of its norm"):
+        Audit(way, 1).update(batch(algorithm), Clock())
+
+
+def test_another_number_of_steps_or_another_draw_ends_it():
+    for change, said in (("steps", "it made 16 steps"), ("draws", "generator differs")):
+        algorithm = agent("ppo", epochs=8, minibatch=16, max_kl=0.0)
+        way = updates(algorithm)
+        right = way.twin.update
+
+        def update(rows, clock, right=right, algorithm=algorithm, change=change):
+            if change == "steps":
+                algorithm.settings = algorithm.settings.model_copy(update={"epochs": 4})
+            else:
+                algorithm._rng.random()
+            found = right(rows, clock)
+            algorithm.settings = algorithm.settings.model_copy(update={"epochs": 8})
+            return found
+
+        way.twin.update = update
+        rows = batch(algorithm, rows=64)
+        with pytest.raises(AuditFailed) as told:
+            Audit(way, 1).update(rows, Clock())
+        assert said in str(told.value) or "gradient" in str(told.value)
+
+
+def test_what_rounding_decides_is_no_difference():
+    """Two equally good next actions: which one is judged is a matter of the last place, and of nothing else."""
+    algorithm = agent("dqn", layers=[16], learning_rate=1e-9)
+    with torch.no_grad():  # both actions are worth the same to the one that chooses, but not to the one that judges
+        for network in (algorithm._learned, algorithm._target):
+            last = network.leaves["q.1.weight"]
+            last[:, 1] = last[:, 0]
+            network.leaves["q.1.bias"][:] = torch.tensor([3.0, 3.0, -9.0])
+        algorithm._target.leaves["q.1.bias"][1] += 5
+    way = updates(algorithm)
+    right = way.twin._quick.outputs
+
+    def outputs(seen, heads):
+        (found,) = right(seen, heads)
+        return [np.ascontiguousarray(found[:, [0, 1, 2]] + np.array([0, 1e-6, 0], np.float32))]
+
+    way.twin._quick.outputs = outputs
+    looked = Audit(way, 1)
+    looked.update(batch(algorithm), Clock(updates=1))
+    assert looked.audited == 1
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES)
+def test_stored_log_probabilities_of_live_rows_are_those_of_the_learners_network(name, settings):
+    algorithm = agent(name, **settings)
+    rows, vector = lived(algorithm, 0)
+    looked = Audit(updates(algorithm), 1)
+    off = rows | {"log_prob": rows["log_prob"] + np.float32(0.05)}
+    with pytest.raises(AuditFailed, match="audit of rows of version 7: .* stored log-probabilities differ"):
+        looked.update(off, Clock(), (7, vector))
+    looked.update(off, Clock(), (8, vector))  # rows of another version say nothing about this one
+    looked.update(rows, Clock(), (7, vector))
+
+
+def test_an_algorithm_that_is_done_as_it_is_written_is_not_looked_at():
+    looked = Audit(updates(agent("ppo"), fast=False), 1)
+    looked.update(batch(agent("ppo")), Clock())
+    assert looked.audited == 0
+
+
+def test_what_does_not_fit_into_memory_is_compared_as_far_as_it_goes(monkeypatch):
+    algorithm = agent("ppo", epochs=3, minibatch=16)
+    monkeypatch.setattr(audit, "MOST_BYTES", 2 * algorithm._learned.gradient.nbytes)
+    looked = Audit(updates(algorithm), 1)
+    expected = agent("ppo", epochs=3, minibatch=16)
+    looked.update(batch(algorithm), Clock())
+    updates(expected).update(batch(expected), Clock())
+    assert looked.audited == 1
+    np.testing.assert_array_equal(algorithm.weights(), expected.weights())

@@ -1,0 +1,168 @@
+"""Twins compute what the built-in files say, and stand for nothing else."""
+
+import importlib.util
+import json
+import sys
+
+import numpy as np
+import proof
+import pytest
+import torch
+from made_rows import SPACES, agent, batch
+
+from mlxe_async.algorithms import Clock, a3c, dqn, ppo
+from mlxe_async.algorithms.a3c import A3C
+from mlxe_async.algorithms.dqn import DQN
+from mlxe_async.algorithms.ppo import PPO
+from mlxe_async.fast import fingerprints, updates
+from mlxe_async.maths import correction, gradients, normaliser
+from mlxe_async.networks import TorchNetwork
+
+KINDS = {"ppo": PPO, "a3c": A3C, "dqn": DQN}
+
+
+def step(algorithm, rows=None):
+    """The weights after one update in the way that a learner would take, and why it takes it."""
+    way = updates(algorithm)
+    way.update(batch(algorithm) if rows is None else rows, Clock())
+    return algorithm.weights(), way.reason
+
+
+@pytest.mark.parametrize("case", proof.CASES, ids=lambda case: f"{case[0]} {json.dumps(case[2])}"[:100])
+def test_a_twins_gradients_and_steps_are_those_of_the_file(case):
+    assert proof.distance(*case, updates=2, sizes=(1.0, 10.0)) <= proof.NEAR
+
+
+def test_the_fingerprints_are_those_of_the_proof():
+    """After a change of what twins were derived from: python tests/fast/proof.py --renew."""
+    for name, found in proof.present().items():
+        assert found == fingerprints.kept(name), f"{name}: run python tests/fast/proof.py --renew"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_built_in_algorithm_has_its_twin(name):
+    way = updates(agent(name))
+    assert (way.reason, type(way.twin).__module__) == ("", f"mlxe_async.fast.{name}")
+    assert updates(agent(name), fast=False).reason == "learner.fast = false"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_subclass_that_changes_nothing_is_left_to_autograd_too(name):
+    class Same(KINDS[name]):
+        pass
+
+    (mine, reason), (theirs, _) = step(agent(name, kind=Same)), step(agent(name))
+    assert reason == "Same is not a built-in algorithm"
+    np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_copy_of_the_file_is_left_to_autograd(name, tmp_path):
+    copy = tmp_path / f"copied_{name}.py"
+    copy.write_text((fingerprints.KEPT.parents[1] / "algorithms" / f"{name}.py").read_text())
+    spec = importlib.util.spec_from_file_location(copy.stem, copy)
+    module = sys.modules[copy.stem] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        (mine, reason), (theirs, _) = step(agent(name, kind=getattr(module, name.upper()))), step(agent(name))
+        assert "is not a built-in algorithm" in reason
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+    finally:
+        del sys.modules[copy.stem]
+
+
+PATCHES = {
+    "a loss": ("ppo", ppo, "value_loss", lambda value, target: 7 * (target - value).square().mean()),
+    "a loss of a3c": ("a3c", a3c, "policy_loss", lambda log_prob, advantage: -2 * log_prob * advantage.detach()),
+    "a loss of dqn": ("dqn", dqn, "q_loss", lambda q, target, _kind: (target.detach() - q).abs()),
+    "a function that a loss calls": ("a3c", correction, "ratio", lambda log_prob, _: log_prob.detach().exp()),
+    "what becomes of a gradient": ("dqn", gradients, "shorten", lambda gradient, _: gradient.mul_(0.5).norm()),
+    "a method": ("dqn", DQN, "_value", lambda _self, q: 0.5 * q),
+    "a constant": ("ppo", normaliser, "LIMIT", 0.1),
+}
+
+
+@pytest.mark.parametrize("patch", PATCHES)
+def test_what_was_patched_is_what_is_learned(patch, monkeypatch):
+    name, place, member, other = PATCHES[patch]
+    settings = {"max_gradient_norm": 0.0} if name == "ppo" else {}
+    rows = batch(agent(name, **settings), scale=3.0)
+    before, reason = step(agent(name, **settings), rows)
+    assert reason == ""
+    monkeypatch.setattr(place, member, other)
+    found, reason = step(agent(name, **settings), rows)
+    assert member in reason
+    written = agent(name, **settings)
+    written.update(rows, Clock())
+    np.testing.assert_array_equal(found, written.weights())
+    assert not np.allclose(found, before, atol=1e-6)
+
+
+def test_a_method_put_on_the_object_is_what_is_learned():
+    algorithm = agent("ppo")
+    algorithm._loss = lambda rows: (algorithm._learned(rows["obs"], "value")[0].square().mean(), {})
+    found, reason = step(algorithm)
+    assert reason == "its object has a _loss of its own"
+    assert not np.allclose(found, step(agent("ppo"))[0], atol=1e-5)
+
+
+class Twice(TorchNetwork):
+    def __call__(self, observation, *heads):
+        return super().__call__(2 * observation, *heads)
+
+
+def other_forward(algorithm):
+    algorithm._learned.__class__ = Twice
+
+
+def frozen(algorithm):
+    algorithm._learned.leaves["q.0.weight"].requires_grad_(False)
+
+
+def hooked(algorithm):
+    algorithm._learned.leaves["q.0.weight"].register_hook(torch.zeros_like)
+
+
+def own_method(algorithm):
+    algorithm._learned.tensors = lambda rows: TorchNetwork.tensors(algorithm._learned, rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [(other_forward, "is a Twice"), (frozen, "frozen"), (hooked, "hooks"), (own_method, "a method of its own")],
+)
+def test_a_network_of_another_structure_is_left_to_torch(change, said):
+    algorithm = agent("dqn")
+    before = algorithm._learned.leaves["q.0.weight"].clone()
+    change(algorithm)
+    found, reason = step(algorithm)
+    assert said in reason
+    assert not np.array_equal(found, agent("dqn").weights())
+    if change in (frozen, hooked):
+        torch.testing.assert_close(algorithm._learned.leaves["q.0.weight"], before, rtol=0, atol=0)
+
+
+def test_noisy_networks_and_several_threads_are_left_to_torch():
+    assert "noisy" in updates(agent("a3c", noisy=True)).reason
+    kept = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        algorithm = PPO(ppo.PPOSettings(), SPACES, seed=1, learns=True, threads=2)
+        assert "several threads" in updates(algorithm).reason
+    finally:
+        torch.set_num_threads(kept)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_other_weights_are_learned_from_then_on(name):
+    """As after a roll-back: the networks are other objects."""
+    one, other = agent(name), agent(name)
+    way = updates(one)
+    way.update(batch(one), Clock())
+    flat = agent(name, seed=5).weights()
+    for algorithm in (one, other):
+        algorithm.set_weights(flat)
+    way.update(batch(one), Clock())
+    other.update(batch(other), Clock())
+    np.testing.assert_allclose(one.weights(), other.weights(), atol=1e-4)
+    assert not np.array_equal(one.weights(), flat)
