@@ -10,6 +10,7 @@ each step of the optimiser their gradients are compared, then the twin's is take
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,18 @@ def update(algorithm, way, rows, clock, look):
         algorithm._optimiser = real
 
 
+def take(algorithm, taken, _step):
+    """Remember the gradient of a step."""
+    taken.append(algorithm._learned.gradient.clone())
+
+
+def follow(algorithm, taken, apart, step):
+    """Note how far the gradient of a step is from the one that was taken, and go on with that one."""
+    own = algorithm._learned.gradient
+    apart.append(float((taken[step] - own).norm() / own.norm().clamp(min=1e-12)))
+    own.copy_(taken[step])
+
+
 def distance(name, spaces, settings, *, updates=3, sizes=(1.0, 0.1, 10.0)):
     """The largest distance of the twin's gradients from the file's own, of their norm; raises where more differs."""
     farthest = 0.0
@@ -99,16 +112,8 @@ def distance(name, spaces, settings, *, updates=3, sizes=(1.0, 0.1, 10.0)):
             rows = batch(written, rows=40, seed=number, scale=scale)
             clock = Clock(env_steps=100 * number, episodes=number, updates=number, version=number)
             taken, apart = [], []
-            measured, steps = update(
-                fast, twin.update, rows, clock, lambda _: taken.append(fast._learned.gradient.clone())
-            )
-
-            def follow(step):
-                mine, own = taken[step], written._learned.gradient
-                apart.append(float((mine - own).norm() / own.norm().clamp(min=1e-12)))
-                own.copy_(mine)
-
-            expected, own_steps = update(written, written.update, rows, clock, follow)
+            measured, steps = update(fast, twin.update, rows, clock, partial(take, fast, taken))
+            expected, own_steps = update(written, written.update, rows, clock, partial(follow, written, taken, apart))
             assert steps == own_steps, f"{steps} steps, not {own_steps}"
             assert list(measured) == list(expected)
             for metric, value in expected.items():

@@ -125,7 +125,7 @@ def test_stored_log_probabilities_of_live_rows_are_those_of_the_learners_network
     rows, vector = lived(algorithm, 0)
     looked = Audit(updates(algorithm), 1)
     off = rows | {"log_prob": rows["log_prob"] + np.float32(0.05)}
-    with pytest.raises(AuditFailed, match="audit of rows of version 7: .* stored log-probabilities differ"):
+    with pytest.raises(AuditFailed, match=r"audit of rows of version 7: .* stored log-probabilities differ"):
         looked.update(off, Clock(), (7, vector))
     looked.update(off, Clock(), (8, vector))  # rows of another version say nothing about this one
     looked.update(rows, Clock(), (7, vector))
