@@ -105,3 +105,22 @@ def test_tests_are_greedy_whatever_the_behaviour():
 def test_settings_that_cannot_be_meant_are_refused_naming_the_key(settings, named):
     with pytest.raises(ValidationError, match=named):
         A3CSettings(**settings)
+
+
+def test_epsilon_begins_at_its_first_value_and_an_unlucky_factor_never_exceeds_one():
+    settings = {"epsilon": 1.0, "epsilon_factor": 2.0, "epsilon_max": 1.0}
+    fields = ExplorationFields.model_validate(settings)
+    assert [epsilon(fields, ActingClock(steps=steps)) for steps in (0, 1, 10**6)] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("behaviour", ["epsilon_greedy", "reversed"])
+def test_mixtures_of_several_versions_are_those_of_each(behaviour):
+    probs = np.random.default_rng(0).dirichlet(np.ones(3), (2, 5)).astype(np.float32)
+    together = mixture(np.log(probs), behaviour, 0.3)
+    assert together.shape == (2, 5, 3)
+    for k in range(2):
+        np.testing.assert_array_equal(together[k], mixture(np.log(probs[k]), behaviour, 0.3))
+
+
+def test_what_is_never_done_has_the_probability_of_one_in_a_million_million():
+    assert mixture(LOG_PROBS, "epsilon_greedy", 0.0)[0, 1] == pytest.approx(np.log(1e-12))

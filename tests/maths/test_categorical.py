@@ -44,3 +44,28 @@ def test_each_row_gives_the_entry_of_its_action():
     assert categorical.of_action(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 0])).tolist() == [2.0, 3.0]
     with pytest.raises(ValueError, match="shape"):
         categorical.of_action(np.zeros((2, 2)), np.array([[1], [0]]))
+
+
+def test_log_probabilities_of_several_versions_are_those_of_each():
+    logits = np.random.default_rng(0).normal(size=(2, 5, 3))
+    together = categorical.log_softmax(logits)
+    np.testing.assert_allclose(np.exp(together).sum(-1), 1.0)
+    np.testing.assert_allclose(together[1], categorical.log_softmax(logits[1]))
+
+
+def test_an_action_of_probability_zero_is_not_drawn_by_the_smallest_number():
+    with np.errstate(divide="ignore"):
+        log_probs = np.log(np.array([[0.0, 0.25, 0.75]]))
+    assert categorical.sample(log_probs, Extreme(0.0)).tolist() == [1]
+    assert categorical.sample(log_probs, Extreme(0.25)).tolist() == [2]
+
+
+def test_probabilities_with_actions_first_are_those_of_the_softmax():
+    logits = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    logits[0] = [90.0, -90.0, 0.0]
+    log_probs, probs = categorical.by_action(logits)
+    expected = logits - np.log(np.exp(logits.astype(np.float64)).sum(-1, keepdims=True))
+    np.testing.assert_allclose(log_probs, expected.T, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(probs, np.exp(expected).T, rtol=1e-5, atol=1e-6)
+    logits[0] = [1e4, 0.0, -1e4]  # far beyond what an exponential holds
+    assert np.isfinite(categorical.by_action(logits)[0]).all()

@@ -38,3 +38,18 @@ def test_the_approximate_kl_is_zero_without_change_and_otherwise_what_the_sum_ov
     exact = (behaviour * (behaviour / policy).log()).sum()
     torch.testing.assert_close(correction.approximate_kl(policy.log()[drawn], behaviour.log()[drawn]), exact)
     assert correction.approximate_kl(policy.log(), policy.log()) == 0
+
+
+def test_exponents_are_limited_to_twenty_on_both_sides():
+    now, then = torch.tensor([19.0, 21.0, 99.0, -19.0, -21.0, -99.0]), torch.zeros(6)
+    expected = torch.tensor([19.0, 20.0, 20.0, -19.0, -20.0, -20.0]).exp()
+    torch.testing.assert_close(correction.ratio(now, then), expected, rtol=1e-5, atol=0)
+
+
+def test_weights_are_clipped_at_one_where_nothing_else_is_said():
+    assert correction.clipped(torch.tensor([0.5, 1.5])).tolist() == [0.5, 1.0]
+
+
+def test_the_effective_share_of_weights_of_zero_is_zero_and_of_small_ones_their_own():
+    assert correction.effective_share(torch.zeros(4)) == 0
+    assert float(correction.effective_share(torch.full((1,), 1.1e-6))) == pytest.approx(1.0)

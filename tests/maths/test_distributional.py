@@ -79,3 +79,11 @@ def test_the_mean_weighs_the_atoms():
 def test_numbers_that_do_not_belong_to_the_rows_are_refused():
     with pytest.raises(ValueError, match="project: expected probabilities"):
         distributional.project(torch.ones(2, 5), torch.ones(2, 1), torch.ones(2), SUPPORT)
+
+
+@pytest.mark.parametrize(
+    ("probability", "partial", "coefficient"), [((5,), (5,), (5,)), ((2, 5), (3,), (3,)), ((2, 5), (2,), (1,))]
+)
+def test_each_shape_is_looked_at(probability, partial, coefficient):
+    with pytest.raises(ValueError, match="project: expected probabilities"):
+        distributional.project(torch.ones(probability), torch.ones(partial), torch.ones(coefficient), SUPPORT)

@@ -1,9 +1,11 @@
 """What is done to a gradient before an optimiser sees it."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from mlxe_async.maths.gradients import shorten
+from mlxe_async.maths.gradients import shorten, shorten_and_tell
 
 
 def test_a_long_gradient_is_cut_to_the_norm_and_keeps_its_direction():
@@ -23,3 +25,34 @@ def test_a_gradient_of_zero_stays_zero():
     gradient = torch.zeros(3)
     assert shorten(gradient, 0.5) == 0
     assert gradient.tolist() == [0, 0, 0]
+
+
+class OnGPU(torch.Tensor):
+    """Numbers of the CPU that say they are elsewhere, and whose reading would make the host wait."""
+
+    device = property(lambda self: SimpleNamespace(type="cuda"))
+
+    def item(self):
+        raise AssertionError("the host waited for the GPU")
+
+
+@pytest.mark.parametrize(("longest", "left"), [(1.0, [0.6, -0.8]), (5.5, [3.0, -4.0]), (0.0, [3.0, -4.0])])
+def test_a_gpu_is_not_waited_for_and_shortens_alike(longest, left):
+    gradient = torch.tensor([3.0, -4.0]).as_subclass(OnGPU)
+    norm = shorten(gradient, longest).as_subclass(torch.Tensor)
+    assert norm == 5
+    torch.testing.assert_close(gradient.as_subclass(torch.Tensor), torch.tensor(left))
+
+
+def test_a_gpu_leaves_a_gradient_of_zero_or_nearly_zero_as_it_is():
+    for numbers in ([0.0, 0.0], [3e-13, -4e-13]):
+        gradient = torch.tensor(numbers, dtype=torch.float64).as_subclass(OnGPU)
+        shorten(gradient, 0.5)
+        assert gradient.tolist() == numbers
+
+
+def test_what_was_measured_is_told_with_the_norm_before_the_cut():
+    gradient = torch.tensor([3.0, -4.0])
+    told = shorten_and_tell(gradient, 1.0, (torch.tensor(7.0), 0.5))
+    assert told.tolist() == [7.0, 0.5, 5.0]
+    torch.testing.assert_close(gradient, torch.tensor([0.6, -0.8]))

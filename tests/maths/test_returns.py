@@ -190,3 +190,49 @@ def test_n_step_of_many_segments_is_that_of_each(n, lengths):
         np.testing.assert_allclose(split.partial[end - length : end], own.partial, rtol=0, atol=1e-12)
         np.testing.assert_array_equal(split.coefficient[end - length : end], own.coefficient)
         np.testing.assert_array_equal(split.cut[end - length : end], own.cut + end - length)
+
+
+def test_segments_together_are_refused_where_one_alone_would_be():
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        returns.n_step_many(np.ones(3), np.array([3]), np.array([True]), 0.9, 0)
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        returns.n_step(np.ones(1), True, 0.9, 0)
+    with pytest.raises(ValueError, match="expected shape"):
+        returns.n_step_many(np.ones(0), np.zeros(0, int), np.zeros(0, bool), 0.9, 3)
+
+
+def test_the_states_discounts_name_what_does_not_fit():
+    for obs, limits in ((np.zeros(2), (1.0, 1.0)), (np.zeros((3, 2)), (1.0, 0.0)), (np.zeros((3, 3)), (1.0, 1.0))):
+        with pytest.raises(ValueError, match="state_discount: expected"):
+            returns.state_discount(obs, limits)
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_each_shape_of_an_advantages_arguments_is_looked_at(place):
+    arrays = [np.zeros((4, 2)) for _ in range(5)]
+    arrays[place] = np.zeros((4, 1))
+    with pytest.raises(ValueError, match="shapes differ"):
+        returns.generalised_advantage(*arrays[:3], *(one > 0 for one in arrays[3:]), 0.9, 0.8)
+
+
+def test_rewards_of_a_segment_that_was_cut_count_by_99_hundredths_up_to_its_end():
+    split = returns.steps_to_end(np.array([1.0, 2.0, 4.0]), False)
+    np.testing.assert_allclose(split.partial, [1 + 0.99 * 2 + 0.99**2 * 4, 2 + 0.99 * 4, 4])
+    np.testing.assert_allclose(split.coefficient, [0.99**3, 0.99**2, 0.99])
+    np.testing.assert_array_equal(split.cut, [2, 2, 2])
+
+
+def test_a_segment_of_one_row_that_ended_is_its_reward():
+    split = returns.steps_to_end(np.array([7.0]), True)
+    assert [column.tolist() for column in split] == [[7.0], [0.0], [0]]
+
+
+def test_returns_of_a_failure_stop_at_its_row():
+    split = returns.steps_to_end(np.array([1.0, 2.0, 3.0]), True)
+    assert split.cut.tolist() == [2, 2, 2]
+    assert split.coefficient.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_limit_below_zero_is_refused_beside_a_good_one():
+    with pytest.raises(ValueError, match="state_discount: expected"):
+        returns.state_discount(np.zeros((3, 2)), (1.0, -1.0))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mlxe_async.maths.rollouts import ends
+from mlxe_async.maths.rollouts import columns, ends, following, unknown
 
 
 def rollout(length, **marks):
@@ -31,3 +31,38 @@ def test_padding_begins_after_the_last_valid_row():
 def test_a_gap_without_a_mark_is_an_end():
     assert ends(rollout(4, episode=[3, 3, 4, 4], step=[7, 8, 0, 1]))[:, 0].tolist() == [False, True, False, True]
     assert ends(rollout(4, step=[7, 8, 10, 11]))[:, 0].tolist() == [False, True, False, True]
+
+
+def test_a_value_is_unknown_after_ends_that_are_no_failures_and_never_after_padding():
+    rows = rollout(
+        8, terminated=[0, 1, 0, 0, 0, 0, 0, 0], truncated=[0, 0, 1, 0, 0, 0, 0, 0], valid=[1, 1, 1, 1, 1, 1, 0, 0]
+    )
+    stop, ended, missing = unknown(rows)
+    assert stop[:, 0].tolist() == [False, True, True, False, False, True, True, True]
+    assert ended[:, 0].tolist() == [False, True] + [False] * 6
+    assert missing[:, 0].tolist() == [False, False, True, False, False, True, False, False]
+
+
+def test_a_row_that_both_failed_and_was_truncated_has_failed():
+    _, ended, missing = unknown(rollout(3, terminated=[0, 1, 0], truncated=[0, 1, 0]))
+    assert ended[:, 0].tolist() == [False, True, False]
+    assert missing[:, 0].tolist() == [False, False, True]
+
+
+def test_what_follows_a_row_is_the_next_rows_value_or_the_one_that_was_missing():
+    value, missing = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]]), np.zeros((3, 2), bool)
+    missing[1, 0] = missing[2, 0] = missing[2, 1] = True
+    found = following(value, np.array([7.0, 8.0, 9.0]), missing)
+    assert found.tolist() == [[2.0, 20.0], [7.0, 30.0], [8.0, 9.0]]
+    missing[2, 1] = False
+    assert following(value, np.array([7.0, 8.0]), missing)[2, 1] == 0
+
+
+def test_pieces_are_whole_sequences_of_about_so_many_valid_rows():
+    rows = {"valid": np.ones((4, 6), bool), "number": np.arange(24).reshape(4, 6)}
+    rows["valid"][1:, 5] = False  # 21 valid rows
+    for asked, widths in ((1000, [6]), (21, [6]), (11, [3, 3]), (7, [2, 2, 2]), (5, [2, 2, 1, 1]), (1, [1] * 6)):
+        pieces = list(columns(rows, asked))
+        assert [piece["number"].shape for piece in pieces] == [(4, width) for width in widths]
+        np.testing.assert_array_equal(np.concatenate([piece["number"] for piece in pieces], 1), rows["number"])
+        assert all(piece["valid"].shape == piece["number"].shape for piece in pieces)

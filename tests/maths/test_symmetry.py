@@ -41,3 +41,10 @@ def test_rows_that_do_not_fit_the_symmetry_are_refused():
         symmetry.mirror(obs[:, :2], next_obs[:, :2], action, np.ones(6, bool), MIRROR)
     with pytest.raises(ValueError, match="mirror: expected"):
         symmetry.mirror(obs, next_obs, action, np.ones(5, bool), MIRROR)
+
+
+def test_each_shape_is_looked_at():
+    obs, next_obs, action = rows()
+    for arrays in ((obs, next_obs[:, :2], action), (obs, next_obs, action[:5]), (obs[:5], next_obs, action)):
+        with pytest.raises(ValueError, match="mirror: expected"):
+            symmetry.mirror(*arrays, np.ones(6, bool), MIRROR)

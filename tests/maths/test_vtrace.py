@@ -87,3 +87,32 @@ def test_rows_continue_each_other_except_at_ends_and_before_padding():
     truncated = np.array([[0, 1], [0, 0], [0, 0]], bool)
     expected = [[True, False], [False, False], [False, False]]
     assert vtrace.carry_mask(valid, terminated, truncated).tolist() == expected
+
+
+def test_ratios_count_up_to_one_and_all_that_comes_where_nothing_else_is_said():
+    arrays = window(3)
+    told = vtrace.vtrace(*map(torch.tensor, arrays), lambda_=1.0, rho_clip=1.0, c_clip=1.0)
+    silent = vtrace.vtrace(*map(torch.tensor, arrays))
+    for one, other in zip(told, silent, strict=True):
+        assert torch.equal(one, other)
+    assert (arrays[0] > 1).any()
+
+
+def test_a_lambda_between_weighs_what_is_carried_back():
+    _, reward, value, next_value, discount, _ = window(4)
+    carry = np.ones_like(reward)
+    carry[-1] = 0
+    arrays = (np.ones_like(reward), reward, value, next_value, discount, carry)
+    found = vtrace.vtrace(*map(torch.tensor, arrays), lambda_=0.3).value_target.numpy()
+    delta, total = reward + discount * next_value - value, np.zeros(4)
+    for t in reversed(range(6)):
+        total = delta[t] + 0.3 * discount[t] * carry[t] * total
+        np.testing.assert_allclose(found[t], value[t] + total, atol=1e-12)
+
+
+@pytest.mark.parametrize("place", range(6))
+def test_each_shape_is_looked_at(place):
+    arrays = [torch.zeros(3, 2) for _ in range(6)]
+    arrays[place] = torch.zeros(3, 1)
+    with pytest.raises(ValueError, match="shapes differ"):
+        vtrace.vtrace(*arrays)

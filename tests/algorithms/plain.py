@@ -1,0 +1,79 @@
+"""Networks and optimisers written once more, in double precision and by the book: what an update is compared with."""
+
+import numpy as np
+import torch
+
+from mlxe_async.maths.generators import set_generator
+
+ADAM = (0.9, 0.999)
+
+
+class Plain:
+    """A learned network of plain layers, of an algorithm's published shape, and its optimiser.
+
+    Args:
+        algorithm: whose parameters, and whose settings of the layers.
+        eps: Adam's.
+        kind: `"adam"`, or `"radam"` for its first five steps, which are plain momentum.
+    """
+
+    def __init__(self, algorithm, eps, kind="adam"):
+        self.parameters = algorithm.parameters
+        self.flat = torch.tensor(algorithm.weights(), dtype=torch.float64)
+        self.activation = getattr(torch, algorithm.settings.activation)
+        self.layer_norm = algorithm.settings.layer_norm
+        self.eps, self.kind, self.steps = eps, kind, 0
+        self.first, self.second = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
+
+    def __call__(self, head, obs, flat=None):
+        """Outputs (..., n) of a head, by the learned weights or others (P,)."""
+        flat, start, arrays = self.flat if flat is None else flat, 0, {}
+        for name, shape in self.parameters:
+            size = int(np.prod(shape))
+            arrays[name], start = flat[start : start + size].reshape(shape), start + size
+        x = torch.as_tensor(obs, dtype=torch.float64)
+        for chain in ("common", head):
+            layers = [name for name in arrays if name.startswith(f"{chain}.") and name.endswith("weight")]
+            for k, name in enumerate(layers):
+                x = x @ arrays[name] + arrays[name.replace("weight", "bias")]
+                if chain == "common" or k + 1 < len(layers):
+                    if self.layer_norm:
+                        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+                    x = self.activation(x)
+        return x
+
+    def step(self, loss, rate, longest):
+        """One step down the gradient of `loss(weights)`, cut to `longest` if that is not 0; returns its length."""
+        leaf = self.flat.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(leaf), leaf)
+        length = float(gradient.norm())
+        if longest and length > longest:
+            gradient = gradient * (longest / length)
+        self.steps += 1
+        self.first = ADAM[0] * self.first + (1 - ADAM[0]) * gradient
+        self.second = ADAM[1] * self.second + (1 - ADAM[1]) * gradient**2
+        step = self.first / (1 - ADAM[0] ** self.steps)
+        if self.kind == "adam":
+            step = step / ((self.second / (1 - ADAM[1] ** self.steps)).sqrt() + self.eps)
+        self.flat = self.flat - rate * step
+        return length
+
+
+def generator_of(algorithm):
+    """A generator that draws what the algorithm will draw next."""
+    rng = np.random.default_rng(0)
+    set_generator(rng, algorithm.state()["generator"])
+    return rng
+
+
+def tensor(array):
+    """The same numbers in double precision."""
+    return torch.as_tensor(np.asarray(array), dtype=torch.float64)
+
+
+def assert_same_way(found, expected, start, near=2e-3):
+    """Two vectors of weights differ by less than `near` of the way from where both began."""
+    found, expected, start = (np.asarray(flat, np.float64) for flat in (found, expected, start))
+    way = np.linalg.norm(expected - start)
+    assert way > 0
+    assert np.linalg.norm(found - expected) < near * way
