@@ -25,8 +25,8 @@ and pass short messages that say where data lies, never the data. Follow one ste
     The learner (`roles.learner`) gathers the rows from the very same memory; rows that gave way meanwhile are noticed.
 8.  **Update.** The algorithm computes its loss and steps its optimiser, returns metrics and new priorities. Policy lag,
     the learner's version minus the row's, is measured for every batch.
-9.  **Publication.** New weights go into the one of three buffers that nobody reads, then the version word moves. Back
-    to 1.
+9.  **Publication.** What learns but does not act (optimiser, targets, generators) is kept beside them (`ipc.kept`). New
+    weights go into the one of three buffers that nobody reads, then the version word moves. Back to 1.
 
 Any of these processes may be killed at any moment. The memory belongs to no name in any file system, the supervisor
 holds it, and a successor takes up the work where the last commit left it (`ipc.process`, `ipc.nursery`).

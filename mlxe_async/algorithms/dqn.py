@@ -96,6 +96,7 @@ class DQN(DerivesTogether, Resumes):
     Settings: ClassVar[type[BaseModel]] = DQNSettings
     memory: ClassVar[Literal["replay", "rollouts"]] = "replay"
     kept, counted = ("_learned", "_average", "_target"), ("_seen", "_unused", "_epsilon")
+    published = ("_learned", "_average", "_epsilon")
     off_policy = "learns"
     extra_columns: tuple[Column, ...] = ()
     window, priorities = 1, Priorities()

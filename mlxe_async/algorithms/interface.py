@@ -187,20 +187,29 @@ class Algorithm(Protocol):
 class Resumable(Protocol):
     """What exact resumption asks of an algorithm beside the verbs of all.
 
-    Without it a run that goes on from a checkpoint begins with its weights and a fresh optimiser, and says so. Learner
-    and memorizer are asked, each for the object it holds; executors are not, for they act by what is published.
+    Without it a run that goes on from a checkpoint, or a learner that was killed, begins with the newest weights and a
+    fresh optimiser, and says so. Learner and memorizer are asked, each for the object it holds; executors are not, for
+    they act by what is published. The learner is asked with nearly each publication, so it should take little time.
     """
 
     def state(self) -> Rows:
         """All that `update`, `updates_due` and `derive` will depend on, as arrays by name, copied.
 
         Weights, averages, moments, target networks, clocks and generators (`maths.generators`); numbers are arrays of
-        shape (). Names and shapes follow from settings, spaces and `learns` alone.
+        shape (). Names, dtypes and shapes follow from settings, spaces and `learns` alone.
         """
         ...
 
     def restore(self, state: Rows) -> None:
         """Go on from what `state` of another object with the same settings returned."""
+        ...
+
+
+class ResumesAround(Resumable, Protocol):
+    """What a learner may go on with whose state was kept some publications before its weights."""
+
+    def restore_around(self, flat: Floats, state: Rows) -> None:
+        """Go on from published weights (P,) and, for what is not in them, from an older state."""
         ...
 
 

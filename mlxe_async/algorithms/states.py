@@ -12,6 +12,7 @@ import numpy as np
 
 from mlxe_async.algorithms.interface import Rows
 from mlxe_async.maths import generators, normaliser
+from mlxe_async.networks import Floats
 
 OPTIMISER = "optimiser."
 
@@ -21,6 +22,8 @@ class Resumes:
 
     kept: ClassVar[tuple[str, ...]] = ()
     counted: ClassVar[tuple[str, ...]] = ()
+    published: ClassVar[tuple[str, ...]] = ("_learned", "_average")
+    """Those of both that `set_weights` makes out of what was published."""
 
     def begin_to_learn(self, seed: int, threads: int, device: str) -> None:
         """Make what every learning object has."""
@@ -56,6 +59,13 @@ class Resumes:
         parts["_optimiser"].restore({name.removeprefix(OPTIMISER): array for name, array in state.items()})
         if "_moments" in parts:
             self._moments = normaliser.restored(state)
+
+    def restore_around(self: Any, flat: Floats, state: Rows) -> None:
+        """Go on from these weights (P,) and, for all that is not in them, from an older state."""
+        self.set_weights(flat)
+        now = self.state()
+        later = {name: now[name] for name in now if name in self.published or name.startswith("moments.")}
+        self.restore({**state, **later})
 
     def _different(self) -> list[str]:
         """The kept parts, each once: a target network may be the learned one itself."""

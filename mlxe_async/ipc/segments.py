@@ -26,6 +26,7 @@ from mlxe_async.errors import ProtocolError, ResourceError
 STAMP_BYTES = 128
 LAYOUT_VERSION = 1
 
+_FULL_GROWN = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MADV_POPULATE_WRITE = 23  # not named in Python's mmap module; Linux 5.14
 
 
@@ -49,8 +50,13 @@ class Segment:
         self._open = True
 
     @classmethod
-    def create(cls, name: str, size: int) -> Self:
+    def create(cls, name: str, size: int, *, grows: bool = False) -> Self:
         """New memory of `size` bytes, all zero, its pages reserved, its size sealed.
+
+        Args:
+            name: what people call it.
+            size: bytes.
+            grows: `grow` may be called once by the process that writes here; shrinking is sealed at once.
 
         Raises:
             ResourceError: the kernel cannot reserve that much.
@@ -64,7 +70,7 @@ class Segment:
             raise ResourceError(f"segment {name}: the kernel gave no memory descriptor: {error.strerror}") from error
         try:
             _reserve(name, fd, size)
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | (0 if grows else _FULL_GROWN))
             return cls(name, fd, size)
         except BaseException:
             os.close(fd)
@@ -94,6 +100,23 @@ class Segment:
         except (OSError, ValueError) as error:
             raise ProtocolError(f"segment {name}: descriptor {fd} cannot be mapped: {error}") from error
         return segment
+
+    def grow(self, size: int) -> None:
+        """Make it at least `size` bytes, the new ones zero and reserved, and map all of it; then its size is sealed.
+
+        No view of the former mapping may be used afterwards. Other processes keep what they mapped.
+
+        Raises:
+            ResourceError: the kernel cannot reserve that much, or the size is sealed already.
+        """
+        if size > os.fstat(self.fd).st_size:
+            _reserve(self.name, self.fd, size)
+        if not fcntl.fcntl(self.fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SEAL:
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _FULL_GROWN)
+        self.size = os.fstat(self.fd).st_size
+        self._map = mmap.mmap(self.fd, self.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._map.madvise(mmap.MADV_DONTFORK)
+        self.buffer = memoryview(self._map)
 
     def array(self, offset: int, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """A numpy view of `shape` and `dtype` on the bytes from `offset`.

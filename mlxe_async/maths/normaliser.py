@@ -70,14 +70,20 @@ def normalise(
 
 
 def state(moments: Moments | None) -> dict[str, NDArray[Any]]:
-    """Moments by name, to be kept as precise as they are; nothing for None."""
+    """Moments by name, to be kept as precise as they are; nothing for None.
+
+    Those that came with weights are in single precision until the first rows are merged.
+    """
     if moments is None:
         return {}
-    return {f"moments.{name}": np.array(value) for name, value in moments._asdict().items()}
+    known = {f"moments.{name}": np.array(value, np.float64) for name, value in moments._asdict().items()}
+    return known | {"moments.single": np.array(moments.mean.dtype == np.float32)}
 
 
 def restored(state: Mapping[str, NDArray[Any]]) -> Moments | None:
     """The inverse of `state`."""
     if "moments.mean" not in state:
         return None
-    return Moments(np.array(state["moments.mean"]), np.array(state["moments.variance"]), float(state["moments.rows"]))
+    kind: type[np.floating] = np.float32 if state["moments.single"] else np.float64
+    mean, variance = (state[f"moments.{name}"].astype(kind) for name in ("mean", "variance"))
+    return Moments(mean, variance, float(state["moments.rows"]))

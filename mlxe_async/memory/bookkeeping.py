@@ -14,8 +14,10 @@ from mlxe_async.memory.committed import Committed
 from mlxe_async.memory.shape import LANE_WORDS, STREAM_WORDS, WHOLE_WORDS, ReplayShape
 from mlxe_async.rows import Array
 
-STAMPS, SEGMENTS, PLANS, PHASES, PHASE_SEGMENTS, PHASE_ROWS, OWED, LARGEST = range(len(WHOLE_WORDS))
-"""Places of the counters that the memory has once."""
+STAMPS, SEGMENTS, PLANS, PHASES, PHASE_SEGMENTS, PHASE_ROWS, OWED, LARGEST, ASKED, DRAWN, DRAWN_ROWS = range(
+    len(WHOLE_WORDS)
+)
+"""Places of the counters that the memory has once; the last three tell of the plan that was drawn last."""
 
 
 class Bookkeeping:

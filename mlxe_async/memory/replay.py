@@ -173,6 +173,7 @@ class ReplayMemory:
         exponent: float = 0.0,
         beta: float = 0.0,
         share: Array | None = None,
+        call: int = 0,
     ) -> dict[str, Any]:
         """Write a plan of `updates` minibatches and return its address `{"slot", "updates", "rows", "number"}`.
 
@@ -189,11 +190,16 @@ class ReplayMemory:
             exponent: of the priorities that updates left; 0 for uniform draws.
             beta: 0 for no importance weights.
             share: probabilities (N,) of the rows of `live()`, all positive, with sum 1, instead of those priorities.
+            call: number of the call that the plan is drawn for, from 1, for `drawn_for`; 0: nobody asks.
 
         Raises:
             ValueError: `share` is not for as many rows as the memory holds.
         """
-        return self._sampler.draw(seed, updates, batch_rows, exponent, beta, share)
+        return self._sampler.draw(seed, updates, batch_rows, exponent, beta, share, call)
+
+    def drawn_for(self, call: int) -> dict[str, Any] | None:
+        """The address of the newest plan if it was drawn for this call, whose answer was lost; None if it was not."""
+        return self._sampler.drawn_for(call)
 
     def gather(
         self, plan: Mapping[str, Any], k: int, window: int = 1, *, reuse: bool = False

@@ -194,6 +194,7 @@ class RolloutMemory:
         slot = int(free[0])
         self._lane["filling"][lane] = slot + 1
         self._slot["status"][slot], self._slot["rows"][slot], self._slot["lane"][slot] = FILLING, 0, lane
+        self._slot["order"][slot] = 0
         return slot
 
     def _abandon(self, lane: int) -> int:
@@ -225,18 +226,24 @@ class RolloutMemory:
         """Take the oldest `rollouts` ready rollouts, in the order of their lanes, or none if there are fewer.
 
         Returns:
-            The plan `{"slots", "updates", "rows"}`; `updates` is 0 when there was too little.
+            The plan `{"slots", "orders", "updates", "rows"}`; `updates` is 0 when there was too little. A rollout's
+            order is its number among all that were finished.
         """
         ready = np.flatnonzero(self._slot["status"] == READY)
         if len(ready) < rollouts:
-            return {"slots": [], "updates": 0, "rows": 0}
+            return {"slots": [], "orders": [], "updates": 0, "rows": 0}
         slots = ready[np.argsort(self._slot["order"][ready])][:rollouts]
         # In a schedule that waits for all, lanes give an order that does not depend on who was faster.
         slots = slots[np.lexsort((self._slot["order"][slots], self._slot["lane"][slots]))]
         self._slot["status"][slots] = TAKEN
         self._whole[2] += 1
         self._committed.store(self._state)
-        return {"slots": [int(s) for s in slots], "updates": 1, "rows": int(self._slot["rows"][slots].sum())}
+        return {
+            "slots": slots.tolist(),
+            "orders": self._slot["order"][slots].tolist(),
+            "updates": 1,
+            "rows": int(self._slot["rows"][slots].sum()),
+        }
 
     def gather(self, plan: Mapping[str, Any], oldest_version: int | None = None) -> tuple[dict[str, Array], int]:
         """The rollouts of a plan as time-major columns (T, B, ...): copies, or views where there is one rollout only.
@@ -268,8 +275,12 @@ class RolloutMemory:
         return {name: np.concatenate([piece[name] for piece in pieces], axis=1) for name in pieces[0]}, left_out
 
     def settle(self, plan: Mapping[str, Any]) -> int:
-        """Free the slots of a plan that the learner has used. Returns 0: nothing can come too late here."""
-        self._slot["status"][plan["slots"]] = FREE
+        """Free the slots of a plan that the learner has used. Returns 0: nothing can come too late here.
+
+        A second time, after the keeper died, changes nothing: a slot may hold another rollout by then.
+        """
+        slots = np.array(plan["slots"], np.int64)
+        self._slot["status"][slots[self._slot["order"][slots] == plan["orders"]]] = FREE
         self._committed.store(self._state)
         return 0
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxe_async.memory.bookkeeping import OWED, PLANS, Bookkeeping
+from mlxe_async.memory.bookkeeping import ASKED, DRAWN, DRAWN_ROWS, OWED, PLANS, Bookkeeping
 from mlxe_async.memory.drawing import draw_evenly, draw_shares, spread
 from mlxe_async.memory.priorities import Priorities
 from mlxe_async.memory.shape import PLAN_SLOTS, ReplayShape
@@ -41,8 +41,17 @@ class Sampler:
         self._most_rows, self._stamps, self._plans = shape.batch_rows, stamps, plans
         self._books, self._priorities = books, priorities
 
+    def drawn_for(self, call: int) -> dict[str, Any] | None:
+        """The address of the plan that was drawn last, if it was for this call; see `ReplayMemory.drawn_for`."""
+        whole = self._books.whole
+        if not call or int(whole[ASKED]) != call:
+            return None
+        number = int(whole[PLANS]) - 1
+        drawn, rows = int(whole[DRAWN]), int(whole[DRAWN_ROWS])
+        return {"slot": number % PLAN_SLOTS, "updates": drawn, "rows": rows, "number": number}
+
     def draw(
-        self, seed: int, updates: int, batch_rows: int, exponent: float, beta: float, share: Array | None
+        self, seed: int, updates: int, batch_rows: int, exponent: float, beta: float, share: Array | None, call: int = 0
     ) -> dict[str, Any]:
         """Write a plan and return its address; see `ReplayMemory.draw`."""
         books = self._books
@@ -71,6 +80,7 @@ class Sampler:
         plan["priority"][:drawn, :rows] = -1
         books.whole[PLANS] += 1
         books.whole[OWED] -= min(drawn, int(books.whole[OWED]))
+        books.whole[[ASKED, DRAWN, DRAWN_ROWS]] = call, drawn, rows
         books.store()
         return {"slot": slot, "updates": drawn, "rows": rows, "number": number}
 

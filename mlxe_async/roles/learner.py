@@ -16,6 +16,7 @@ from mlxe_async.errors import AuditFailed, CompileFailed, NonFiniteWeights, Nume
 from mlxe_async.fast import updates
 from mlxe_async.fast.audit import Audit
 from mlxe_async.roles.blame import place_of
+from mlxe_async.roles.keeping import StateKeeper, Store
 from mlxe_async.roles.promotion import Promotion
 from mlxe_async.roles.states import take_up
 from mlxe_async.rows import Array
@@ -61,6 +62,8 @@ class Learner:
         update_timeout_s: limit of one update, in seconds.
         max_policy_lag: nothing generated more than this many versions ago is learned from; None: no bound.
         last_good: weights (P,) of the newest version, to go on from after a restart; None when nothing is published.
+        store: where all other state is kept, and where a predecessor's may lie; None: nowhere.
+        keep_every: publications between two writes of it; see `keeping.StateKeeper`.
         promotion: says when to go back to the best version so far; None: never.
         compile: compile the updates before the first; `"auto"`: or go on without.
         fast: whether a built-in algorithm's fast twin may do its updates.
@@ -80,6 +83,8 @@ class Learner:
         update_timeout_s: float,
         max_policy_lag: int | None = None,
         last_good: Array | None = None,
+        store: Store | None = None,
+        keep_every: int = 1,
         promotion: Promotion | None = None,
         compile: bool | Literal["auto"] = False,  # noqa: A002 - the setting's name
         fast: bool = True,
@@ -100,14 +105,36 @@ class Learner:
         self._batch: Mapping[str, Array] = {}
         self._keep_batch = keep_batch
         self._compile, self._notify, self._remarks = compile, notify, remarks
+        self._keeper = StateKeeper(store, algorithm, keep_every)
+        self._call, self._answer = 0, dict[str, Any]()
+        self.behind: int | None = None
+        "Publications by which the state that was taken up is older than the weights; None: there was none."
         if last_good is not None:
-            algorithm.set_weights(last_good)
+            self._norm = _norm(last_good)
+            self._take_up(last_good)
         self._updates = updates(algorithm, fast=fast)
         self._audit = Audit(self._updates, audit_every, lambda: page.enter(update_timeout_s))
         self._told = False
 
-    def publish(self) -> dict[str, Any]:
+    def _take_up(self, flat: Array) -> None:
+        """Go on from what a predecessor published and kept."""
+        version = self._weights.version
+        found = self._keeper.find(version)
+        if found is None or not self._keeper.take_up(found, version, flat):
+            self.algorithm.set_weights(flat)
+        else:
+            self.behind = version - found.version
+        if found is not None and found.version == version:
+            self._roll_backs = found.roll_backs
+            self._call, self._answer = found.call
+            if self._promotion is not None:
+                self._promotion.go_on(found.promotion)
+
+    def publish(self, *, call: int | None = None) -> dict[str, Any]:
         """Publish the present weights, the first time after compiling what `learn` will do.
+
+        Args:
+            call: number of this call; asked again with the number of the call before, it answers the same.
 
         Returns:
             `version`, `norm`, `start_ns`, `seconds`.
@@ -115,22 +142,40 @@ class Learner:
         Raises:
             CompileFailed: it was asked for and cannot be.
         """
+        if call is not None and call == self._call:
+            return self._answer
         self._warm_up()
         start_ns = time.monotonic_ns()
-        vector = self.algorithm.weights()
-        version = self._weights.publish(vector)
-        self._last_good, self._norm = vector, _norm(vector)
+        return self._publish(call or 0, lambda: {"start_ns": start_ns, "seconds": _seconds_since(start_ns)})
+
+    def _publish(self, call: int, answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Keep all state, then publish the weights; returns the answer to the call that led here."""
+        vector, version = self.algorithm.weights(), self._weights.version + 1
+        told = {"version": version, "norm": _norm(vector)}
+        if math.isfinite(told["norm"]) and self._keeper.is_due(version):
+            self._keep(version, call, answer() | told, len(vector))
+        self._weights.publish(vector)
+        self._last_good, self._norm, self._roll_backs = vector, told["norm"], 0
         if not self._told:
             self._told = True
             self._notify({"kind": "updates", "fast": self._updates.twin is not None, "detail": self._updates.reason})
         for sentence in self._remarks():
             self._notify({"kind": "remark", "detail": sentence})
-        return {
-            "version": version,
-            "norm": self._norm,
-            "start_ns": start_ns,
-            "seconds": (time.monotonic_ns() - start_ns) / 1e9,
-        }
+        return self._answered(call, answer() | told)
+
+    def _keep(self, version: int, call: int, answer: dict[str, Any], parameters: int, roll_backs: int = 0) -> None:
+        promotion = None if self._promotion is None else self._promotion.known(parameters)
+        how: Any = {"roll_backs": roll_backs, "call": call, "answer": answer, "promotion": promotion}
+        self._keeper.keep(version, self._weights.version, **how)
+
+    def _keep_again(self, call: int, answer: dict[str, Any]) -> None:
+        """The state changed without a publication: keep it under the version that stays."""
+        if self._last_good is not None:
+            self._keep(self._weights.version, call, answer, len(self._last_good), self._roll_backs)
+
+    def _answered(self, call: int, answer: dict[str, Any]) -> dict[str, Any]:
+        self._call, self._answer = call, answer
+        return answer
 
     def _warm_up(self) -> None:
         """Compile, once, before anybody waits for an update; a restarted learner does it before its first."""
@@ -167,12 +212,19 @@ class Learner:
         self._roll_backs = int(state["roll_backs"])
         if self._promotion is not None and "promotion" in state:
             self._promotion.go_on(state["promotion"])
-        if self._last_good is not None:
-            self._norm = _norm(self._last_good)
-        return {"exact": take_up(self.algorithm, state)}
+        exact = take_up(self.algorithm, state)
+        self._keep_again(0, {})
+        return {"exact": exact}
 
     def learn(
-        self, plan: Mapping[str, Any], *, env_steps: int, episodes: int, updates: int, progress: float | None = None
+        self,
+        plan: Mapping[str, Any],
+        *,
+        env_steps: int,
+        episodes: int,
+        updates: int,
+        progress: float | None = None,
+        call: int | None = None,
     ) -> dict[str, Any]:
         """Do the updates of a plan, then publish once.
 
@@ -185,6 +237,8 @@ class Learner:
             episodes: finished episodes of the run so far.
             updates: updates of the run so far.
             progress: training result of the newest version, if there is one.
+            call: number of this call; asked again with the number of the call before, it learns nothing and answers
+                the same.
 
         Returns:
             `version`, `norm`, `updates`, `rows`, `lag_min`, `lag_mean`, `lag_max`, `late_rows` (overwritten before they
@@ -196,6 +250,8 @@ class Learner:
             NumericError: losses or weights became non-finite again and again.
             CompileFailed: updates were to be compiled and cannot be.
         """
+        if call is not None and call == self._call:
+            return self._answer
         self._warm_up()
         start_ns = time.monotonic_ns()
         clock = Clock(env_steps=env_steps, episodes=episodes, updates=updates, version=self._weights.version)
@@ -205,18 +261,26 @@ class Learner:
         else:
             done = self._learn_rollouts(plan, clock, usable=set_back is None)
         learned_ns = time.monotonic_ns()
-        changed = done["updates"] > 0 or set_back is not None
-        is_good = done.pop("finite")
-        done["rolled_back"] = changed and not self._publish_or_roll_back(is_good=is_good)
-        done["set_back"] = set_back
-        done["version"], done["norm"] = self._weights.version, self._norm
-        end_ns = time.monotonic_ns()
-        return {
-            **done,
-            "start_ns": start_ns,
-            "seconds": (end_ns - start_ns) / 1e9,
-            "publish_seconds": (end_ns - learned_ns) / 1e9,
-        }
+        changed, is_good = done["updates"] > 0 or set_back is not None, done.pop("finite")
+
+        def answer() -> dict[str, Any]:
+            seconds = {"seconds": _seconds_since(start_ns), "publish_seconds": _seconds_since(learned_ns)}
+            return {"rolled_back": False, **done, "set_back": set_back, "start_ns": start_ns, **seconds}
+
+        cause = None
+        if changed and is_good:
+            try:
+                return self._publish(call or 0, answer)
+            except NonFiniteWeights as error:
+                cause = error
+        told: dict[str, Any] = {"version": self._weights.version, "norm": self._norm}
+        if changed:
+            self._roll_back(cause)
+            told["rolled_back"] = True
+        said = self._answered(call or 0, answer() | told)
+        if changed or self._promotion is not None:
+            self._keep_again(call or 0, said)
+        return said
 
     def _perhaps_go_back(self, progress: float | None) -> dict[str, Any] | None:
         if self._promotion is None or progress is None or self._last_good is None:
@@ -289,17 +353,12 @@ class Learner:
             self._page.leave()
         return None if priorities is None else np.asarray(priorities)
 
-    def _publish_or_roll_back(self, *, is_good: bool) -> bool:
-        """Publish, unless a loss or a weight is not finite; then back to the last good ones, or give up."""
-        cause = None
-        if is_good:
-            try:
-                self.publish()
-            except NonFiniteWeights as error:
-                cause = error
-            else:
-                self._roll_backs = 0
-                return True
+    def _roll_back(self, cause: Exception | None) -> None:
+        """A loss or a weight is not finite: back to the last good version, or give up.
+
+        The first time in a row with all state of that version. Then the state itself may be at fault, such as a moment
+        that is infinite, and only the weights are gone on from.
+        """
         self._roll_backs += 1
         if self._roll_backs > ROLL_BACKS_FORGIVEN or self._last_good is None:
             kept = self._keep_batch(self._batch) if self._batch else None
@@ -308,8 +367,14 @@ class Learner:
                 f"learner: expected finite losses and weights, got NaN or infinity {self._roll_backs} times in a row "
                 f"after version {self._weights.version}; try a smaller learning rate{where}"
             ) from cause
-        self.algorithm.set_weights(self._last_good)
-        return False
+        version = self._weights.version
+        found = self._keeper.find(version) if self._roll_backs == 1 else None
+        if found is None or not found.is_finite or not self._keeper.take_up(found, version, self._last_good):
+            self.algorithm.set_weights(self._last_good)
+
+
+def _seconds_since(start_ns: int) -> float:
+    return (time.monotonic_ns() - start_ns) / 1e9
 
 
 def _norm(vector: Array) -> float:

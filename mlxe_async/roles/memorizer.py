@@ -16,7 +16,8 @@ import numpy as np
 
 from mlxe_async.errors import CorruptRecord, MlxeError
 from mlxe_async.maths import priorities as maths
-from mlxe_async.roles.states import take_up
+from mlxe_async.roles.keeping import Store
+from mlxe_async.roles.states import PREFIX, resumes, take_up
 from mlxe_async.rows import Array, RowLayout
 from mlxe_async.seeds import derive_seed
 
@@ -123,6 +124,7 @@ class Memorizer:
         layout: columns of a row.
         lanes: one per executor, in order.
         weights: where published weights come from, for priorities that are made of factors.
+        store: where the algorithm's counts are kept, and where a predecessor's may lie; None: nowhere.
 
     Raises:
         ValueError: the algorithm's priorities cannot be had (`check_priorities`), or there are no weights to be read.
@@ -137,6 +139,7 @@ class Memorizer:
         layout: RowLayout,
         lanes: Sequence[Lane],
         weights: Weights | None = None,
+        store: Store | None = None,
     ) -> None:
         check_priorities(algorithm)
         self._judged = [f for f in FACTORS if f in _APPRAISED and f in getattr(algorithm.priorities, "factors", ())]
@@ -155,6 +158,9 @@ class Memorizer:
         self._rows = layout.views(self._block, plan.chunk_rows)
         self._draw_seed = derive_seed(plan.seed, "memorizer.draw")
         self.owed = 0
+        self._store = store
+        if memory.kind == "replay" and store is not None and (found := store.find(memory.phases)) is not None:
+            take_up(algorithm, found[1])
         for index, lane in enumerate(lanes):
             lane.seek(memory.position(index))
 
@@ -245,7 +251,15 @@ class Memorizer:
         if "share" in state:
             phases, segments = state["share.moment"].tolist()
             self._share = ((phases, segments), np.array(state["share"]))
-        return {"exact": take_up(self.algorithm, state)}
+        exact = take_up(self.algorithm, state)
+        if self.memory.kind == "replay":
+            self._keep(self.memory.phases)
+        return {"exact": exact}
+
+    def _keep(self, phase: int) -> None:
+        """Keep what the algorithm has counted, as of the beginning of a learning phase, for a successor."""
+        if self._store is not None and resumes(self.algorithm) and (state := self.algorithm.state()):
+            self._store.keep(phase, {PREFIX + name: array for name, array in state.items()}, spare=self.memory.phases)
 
     def _waiting(self, lane: Lane) -> tuple[list[Array], list[dict[str, int]]]:
         """Copies of the blocks that are still in a lane, oldest first."""
@@ -265,6 +279,7 @@ class Memorizer:
         most_updates: int | None = None,
         settle: dict[str, Any] | None = None,
         upto: Sequence[int] | None = None,
+        call: int = 0,
     ) -> dict[str, Any]:
         """Take in what is committed and draw the next plan.
 
@@ -272,6 +287,8 @@ class Memorizer:
             most_updates: draw at most this many minibatches now and keep owing the rest; None: all that are owed.
             settle: the plan that the learner has just used.
             upto: as of `ingest`.
+            call: number of this call, from 1; asked again with the number of the call before, whose answer was lost
+                with a predecessor, it draws no other plan. 0: it is not asked again.
 
         Returns:
             The plan's address for `Learner.learn`, with `ingested` (as from `ingest`), `owed`, `held`, `start_ns`,
@@ -282,7 +299,11 @@ class Memorizer:
         between_s = self._between_s
         late = self.memory.settle(settle) if settle and settle.get("updates") else 0
         ingested = self.ingest(upto=upto)
-        plan = self._draw_rollouts() if self.memory.kind == "rollouts" else self._draw_batches(most_updates)
+        if self.memory.kind == "rollouts":
+            plan = self._draw_rollouts()
+        else:
+            plan = self.memory.drawn_for(call) or self._draw_batches(most_updates, call)
+            self.owed = self.memory.owed
         self._between_s = 0.0
         return {
             **plan,
@@ -301,11 +322,12 @@ class Memorizer:
         self.owed = self.memory.ready
         return plan
 
-    def _draw_batches(self, most_updates: int | None) -> dict[str, Any]:
+    def _draw_batches(self, most_updates: int | None, call: int) -> dict[str, Any]:
         memory = self.memory
         rows, segments = memory.fresh
         if segments:
             due = self.algorithm.updates_due(rows=len(memory), new_rows=rows, new_segments=segments)
+            self._keep(memory.phases + 1)
             memory.begin_phase(int(due))
         self.owed = memory.owed
         updates = min(self.owed, self.plan.plan_updates, most_updates or self.plan.plan_updates)
@@ -319,8 +341,8 @@ class Memorizer:
             exponent=how.exponent if how.kind == "td" else 0.0,
             beta=0.0 if how.kind == "uniform" else how.correction,
             share=self.probabilities() if how.kind == "factors" else None,
+            call=call,
         )
-        self.owed = memory.owed
         return plan
 
     # -- priorities made of factors ---------------------------------------------------------------------------------

@@ -51,10 +51,15 @@ class Promotion:
         """What lies on the shelf (P + `REMARKS`,), as it is."""
         return self._kept
 
-    def go_on(self, kept: Array) -> None:
-        """Take up what lay on the shelf of a former run."""
-        self._kept = np.array(kept, np.float32)
-        self._shelf.publish(self._kept)
+    def known(self, parameters: int) -> Array:
+        """The same, (parameters + `REMARKS`,) also when nothing lies there: then all are 0."""
+        return np.zeros(parameters + REMARKS, np.float32) if self._kept is None else self._kept
+
+    def go_on(self, kept: Array | None) -> None:
+        """Take up what lay on the shelf of a former run, or of this one some time ago; None: nothing."""
+        self._kept = None if kept is None else np.array(kept, np.float32)
+        if self._kept is not None:
+            self._shelf.publish(self._kept)
 
     def judge(self, result: float, version: int, flat: Array) -> dict[str, Any] | None:
         """Hear the training result of the weights (P,) of a version; the best of two alike is the older one.

@@ -11,6 +11,11 @@ from mlxe_async.rows import Array
 PREFIX = "algorithm."
 
 
+def resumes(algorithm: Any) -> bool:
+    """Whether an algorithm can tell its state and take it up; see `algorithms.interface.Resumable`."""
+    return callable(getattr(algorithm, "state", None)) and callable(getattr(algorithm, "restore", None))
+
+
 def take_up(algorithm: Any, state: Mapping[str, Array]) -> bool:
     """Give an algorithm the arrays of a state whose names begin with `algorithm.`.
 
@@ -20,7 +25,7 @@ def take_up(algorithm: Any, state: Mapping[str, Array]) -> bool:
     Raises:
         MlxeError: the state is of an algorithm of another shape.
     """
-    if not callable(getattr(algorithm, "state", None)) or not callable(getattr(algorithm, "restore", None)):
+    if not resumes(algorithm):
         return False
     known = {name.removeprefix(PREFIX): array for name, array in state.items() if name.startswith(PREFIX)}
     shapes = {name: array.shape for name, array in known.items()}

@@ -304,6 +304,14 @@ class Learner(Table):
         description="Iterations without a better training result after which the learner goes back to the best version "
         "so far; more are more patient, 0 never goes back.",
     )
+    keep_state_every: int = Field(
+        default=0,
+        ge=0,
+        le=10**6,
+        description="Publications from one copy of all that learns but does not act (optimiser, targets, averages, "
+        "generators) to the next; a restarted learner goes on from the newest. More cost less time and lose more. "
+        "0: each one where the executors wait for the learner; under oa and ia as often as takes 1 % of the time.",
+    )
 
 
 class Memory(Table):

@@ -27,7 +27,7 @@ _KEYS: dict[Effect, dict[str, str]] = {
         "run": "name dir init_from allow_modules record",
         "stop": "env_steps episodes episode_steps updates seconds solved steps_after_solved",
         "schedule": "min_executors memorizer step_timeout_s reset_timeout_s update_timeout_s",
-        "learner": "own_core audit_every",
+        "learner": "own_core audit_every keep_state_every",
         "supervision": "restart_limit restart_window_s backoff_s backoff_max_s start_timeout_s env_fault_limit "
         "env_fault_window_s max_executor_rss_mb on_checkpoint_failure on_stdout_closed",
         "checkpoint": "interval_s interval_steps keep",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mlxe_async.ipc.kept import LEAST_BYTES, SLOTS
 from mlxe_async.ipc.lanes import format_lane, lane_bytes
 from mlxe_async.ipc.segments import BytePlan, Segment, available_memory
 from mlxe_async.ipc.weights import format_weights, weights_bytes
@@ -21,6 +22,9 @@ from mlxe_async.settings import Settings
 from mlxe_async.supervisor.host import usable_cores
 
 PLAN_UPDATES = 512
+STATE_VECTORS = 5
+"""Vectors as large as the weights in the state of the algorithms that come with this: what is planned for."""
+KEPT = ("learner", "memorizer")
 ROLLOUT_SLOTS_PER_EXECUTOR = 4
 
 
@@ -114,6 +118,11 @@ class Blueprint:
                 for post in self.posts
             ]
 
+        self.posts = [
+            replace(post, segments=(*post.segments, *(name for name in KEPT if name in post.roles)))
+            for post in self.posts
+        ]
+
     def _posts(self) -> list[Post]:
         executors = [f"executor-{i}" for i in range(self.executors)]
         lanes = tuple(f"lane-{i}" for i in range(self.executors))
@@ -157,6 +166,12 @@ class Blueprint:
         return None if rows is None else rows * self.executors
 
     @property
+    def memory_to_keep(self) -> dict[str, Any]:
+        """What must be the same for a run to go on with the memory of a checkpoint, as JSON."""
+        shape = self.memory_shape
+        return {**shape.to_json(), "state_words": shape.state_words, "block_rows": self.chunk_rows}
+
+    @property
     def asked_offset(self) -> int:
         """Where, behind the progress pages, there is a word for each executor: rollouts it is not to go on with."""
         return PAGE_BYTES * sum(len(post.pages) for post in self.posts)
@@ -190,11 +205,20 @@ class Blueprint:
         """Threads of the learner: as asked, else what the executors leave of the cores."""
         return self.settings.learner.threads or max(1, self.cores - self.executors)
 
+    @property
+    def keep_state_every(self) -> int:
+        """Publications from one write of the learner's state to the next; 0: as time allows.
+
+        That is nowhere where a run must be able to repeat itself.
+        """
+        return self.settings.learner.keep_state_every or int(self.alike or self.settings.run.record)
+
     def byte_plan(self) -> BytePlan:
-        """Every shared segment with its size."""
+        """Every shared segment with its size; the learner's own has it with its first publication."""
         plan = BytePlan()
         for name, size in self._sizes().items():
             plan.add(name, size)
+        plan.add("learner, later", SLOTS * STATE_VECTORS * 4 * self.parameters)
         return plan
 
     def _sizes(self) -> dict[str, int]:
@@ -204,6 +228,7 @@ class Blueprint:
             "weights": weights_bytes(self.parameters),
             "tested": weights_bytes(self.parameters),
             "memory": self.memory_shape.nbytes,
+            **dict.fromkeys(KEPT, LEAST_BYTES),
             **({"best": weights_bytes(self.parameters + REMARKS)} if self.promotes else {}),
             **{f"lane-{i}": lane for i in range(self.executors)},
         }
@@ -218,7 +243,7 @@ class Blueprint:
         segments: dict[str, Segment] = {}
         try:
             for name, size in self._sizes().items():
-                segments[name] = Segment.create(name, size)
+                segments[name] = Segment.create(name, size, grows=name in KEPT)
         except BaseException:
             for segment in segments.values():
                 segment.close()
@@ -256,6 +281,7 @@ class Blueprint:
             "rollouts_per_update": 1 if self.free_running else None,
             "redo": not self.free_running,
             "threads": self.learner_threads if "learner" in post.roles else 1,
+            "keep_state_every": self.keep_state_every,
         }
 
 

@@ -10,7 +10,7 @@ from mlxe_async.settings import Settings
 
 # A segment has its own and that of its mapping; a process its pidfd, its channel and the file for its stacks.
 PER_SEGMENT, PER_PROCESS = 2, 3
-SEGMENTS = ("control", "memory", "weights", "tested", "best")
+SEGMENTS = ("control", "memory", "weights", "tested", "learner", "memorizer", "best")
 PROCESSES = ("nursery", "probe", "memorizer", "learner", "evaluator")
 # Log, lock, files being written, modules being imported, a fork under way.
 IN_PASSING = 24

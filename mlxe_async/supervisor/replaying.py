@@ -81,6 +81,7 @@ class Replay:
                 "run": settings.run.model_copy(update={"record": False, "name": f"{settings.run.name[:57]}-replay"}),
                 "stop": stop,
                 "schedule": schedule.model_copy(update={"memorizer": "learner"}),
+                "learner": settings.learner.model_copy(update={"keep_state_every": 1}),  # as when it was recorded
                 "memory": settings.memory.model_copy(update={"lane_slots": slots}),
                 "evaluation": settings.evaluation.model_copy(update={"enabled": False}),
                 "checkpoint": settings.checkpoint.model_copy(update={"interval_s": 0.0, "interval_steps": 0}),

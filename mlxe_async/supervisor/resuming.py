@@ -179,7 +179,7 @@ class ResumePoint:
         whole, state = self.whole, self.state
         assert whole is not None  # noqa: S101 - see state
         saved = state["memory_shape"]
-        keeps_memory = saved == {**blueprint.memory_shape.to_json(), "block_rows": blueprint.chunk_rows}
+        keeps_memory = saved == blueprint.memory_to_keep
         learner = read_arrays(whole.path / f"learner{SUFFIX}", lambda name: name.startswith("algorithm."))
         self.exact = blueprint.alike and not self.told and keeps_memory and bool(learner)
         self._fill_memory(segments, blueprint, keeps=keeps_memory)

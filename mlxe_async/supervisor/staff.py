@@ -88,6 +88,7 @@ class Staff:
             started=self.episodes_started,
             cpu_seconds=cpu_seconds,
             newest=functools.partial(published_weights, segments["weights"], blueprint.parameters),
+            repeats=blueprint.alike and blueprint.keep_state_every == 1,
         )
         names = [f"executor-{index}" for index in range(blueprint.executors)]
         asked = Words(segments["control"].buffer, blueprint.asked_offset, names)

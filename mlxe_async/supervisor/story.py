@@ -217,7 +217,7 @@ class Story:
         if process.name in ("mlxe-lrn", "mlxe-istb", "mlxe-serial") and process.epoch > 1:
             self.warn(
                 f"the learner goes on from the published weights {self._counters.version}; "
-                "its optimiser starts fresh, rows and counters are kept",
+                f"{_about_state(process.facts.get('state_behind'))}, rows and counters are kept",
                 "learner",
             )
 
@@ -355,6 +355,16 @@ class Story:
             "evaluator": "fewer or shorter tests would help; they cost the others no steps, only cores",
         }[slowest]
         return events.Bottleneck(share=share, slowest=slowest, advice=advice)
+
+
+def _about_state(behind: Any) -> str:
+    """What a learner's successor found of its predecessor's state, by how many publications it was older."""
+    match behind:
+        case 0:
+            return "its optimiser and all else that learns goes on from there too"
+        case int():
+            return f"its optimiser and all else that learns goes on as it was {behind} publications before"
+    return "its optimiser starts fresh"
 
 
 def role_of(name: str) -> tuple[str, int | None]:

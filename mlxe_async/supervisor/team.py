@@ -148,6 +148,6 @@ class Team:
         del self.staff, self.keeper, self.housekeeping
 
     def _facts_to_keep(self) -> dict[str, Any]:
-        shape = {**self._blueprint.memory_shape.to_json(), "block_rows": self._blueprint.chunk_rows}
+        shape = self._blueprint.memory_to_keep
         kept = self._measures.to_keep(self._opened.journal.next_seq)
         return {"memory_shape": shape, **kept, "solved_at": self._opened.solved.at}

@@ -23,7 +23,8 @@ def serve_roles(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]
     if workshop.pinned is not None:
         roles["pinned"] = workshop.pinned
     roles["keeper"] = StateFiles(dict(roles), workshop.page, workshop.settings["schedule"]["update_timeout_s"])
-    serve(channel, roles, workshop.page, threaded=spec["threaded"])
+    facts = {"state_behind": roles["learner"].behind} if "learner" in roles else None
+    serve(channel, roles, workshop.page, facts=facts, threaded=spec["threaded"])
 
 
 def serve_probe(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]) -> None:  # noqa: ARG001 - an entry

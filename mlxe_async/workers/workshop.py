@@ -13,6 +13,7 @@ import numpy as np
 from mlxe_async.errors import MlxeError
 from mlxe_async.gpu import PinnedMemory, refusals, use_graphs
 from mlxe_async.ipc.channel import ChildChannel, ControlLost
+from mlxe_async.ipc.kept import KeptState
 from mlxe_async.ipc.lanes import LaneReader, LaneWriter
 from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
@@ -155,7 +156,15 @@ class Workshop:
         lanes = [LaneReader(self._segments[f"lane-{i}"], hash_) for i in range(self.spec["executors"])]
         algorithm = self._shared.get("algorithm") or self._algorithm(learns=False, seed=0)
         weights = WeightsReader(self._segments["weights"])
-        return Memorizer(plan, algorithm=algorithm, memory=memory, layout=self.layout, lanes=lanes, weights=weights)
+        return Memorizer(
+            plan,
+            algorithm=algorithm,
+            memory=memory,
+            layout=self.layout,
+            lanes=lanes,
+            weights=weights,
+            store=KeptState(self._segments["memorizer"]),
+        )
 
     def _learner(self) -> Any:
         from mlxe_async.roles.learner import Learner
@@ -178,6 +187,8 @@ class Workshop:
             update_timeout_s=self.settings["schedule"]["update_timeout_s"],
             max_policy_lag=self._max_policy_lag(),
             last_good=last_good,
+            store=KeptState(self._segments["learner"]),
+            keep_every=self.spec["keep_state_every"],
             promotion=self._promotion(),
             compile=self.settings["learner"]["compile"],
             fast=self.settings["learner"]["fast"],

@@ -313,3 +313,16 @@ def test_deriving_many_stretches_at_once_stores_what_deriving_each_does():
         memory.ingest(0, 0, 1, block(rows), derive, drop_open=False, derive_many=many)
         memory.set_aside(0, 1, derive, derive_many=many)
         assert memory._ring["to_end"][memory.live()].tolist() == [4, 3, 2, 1, 3, 2, 1, 2, 1, 5, 4, 3, 2, 1]
+
+
+def test_a_plan_whose_answer_was_lost_is_told_again_by_a_successor_and_no_other():
+    memory, buffer = make()
+    memory.ingest(0, 0, 1, block(episode(0, 6)), derive, drop_open=True)
+    memory.begin_phase(5)
+    assert memory.drawn_for(0) is None
+    plan = memory.draw(3, 2, 4, call=7)
+    successor = ReplayMemory(memory.shape, buffer, formatted=True)
+    assert successor.drawn_for(7) == memory.drawn_for(7) == plan
+    assert (successor.drawn_for(6), successor.drawn_for(8), successor.owed) == (None, None, 3)
+    assert successor.draw(3, 2, 4)["number"] == plan["number"] + 1
+    assert successor.drawn_for(0) is None

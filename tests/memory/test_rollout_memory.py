@@ -142,3 +142,28 @@ def test_rollouts_of_different_lengths_stand_side_by_side():
     batch, _ = memory.gather(memory.draw(2))
     assert batch["value"].tolist() == [[1, 2, 5, 6], [3, 4, 5, 6]]
     assert batch["valid"].tolist() == [[True] * 4, [True, True, False, False]]
+
+
+def test_a_plan_that_is_settled_again_by_a_successor_frees_nothing_that_came_since():
+    memory, buffer = make(slots=2)
+    ingest(memory, 0, 0, [1, 2], last=True)
+    ingest(memory, 1, 0, [3, 4], last=True)
+    plan = memory.draw(2)
+    memory.settle(plan)
+    ingest(memory, 0, 1, [5, 6], last=True)
+    ingest(memory, 1, 1, [7, 8])
+    successor = RolloutMemory(memory.shape, buffer)
+    successor.return_taken()
+    successor.settle(plan)
+    ingest(successor, 1, 2, [9, 9], last=True)
+    assert successor.gather(successor.draw(2))[0]["value"].tolist() == [[5, 6, 7, 8], [5, 6, 9, 9]]
+
+
+def test_a_plan_whose_learner_died_is_settled_by_its_successor():
+    memory, buffer = make(slots=1)
+    ingest(memory, 0, 0, [1, 2], last=True)
+    plan = memory.draw(1)
+    successor = RolloutMemory(memory.shape, buffer)
+    assert successor.return_taken() == 1
+    successor.settle(plan)
+    assert (successor.ready, successor.room(0)) == (0, 1)

@@ -44,7 +44,8 @@ def test_a_process_that_is_killed_comes_back_and_the_run_goes_on(live, process):
     balanced(run)
 
 
-def test_a_learner_that_is_killed_says_that_its_optimiser_starts_fresh_and_keeps_the_versions(live):
+@pytest.mark.parametrize(("every", "words"), [(1, "goes on from there too"), (10**6, "publications before")])
+def test_a_learner_that_is_killed_says_what_it_goes_on_with_and_keeps_the_versions(live, every, words):
     async def kill(run):
         before = await run.saw("weights", times=3)
         os.kill(run.pid("mlxe-lrn"), signal.SIGKILL)
@@ -52,8 +53,8 @@ def test_a_learner_that_is_killed_says_that_its_optimiser_starts_fresh_and_keeps
         assert after["version"] > before["version"]
         assert after["updates"] >= before["updates"]
 
-    result, run = live(kill, schedule=OA, stop=LONG)
-    assert any("optimiser starts fresh" in line["message"] for line in run.all("warning"))
+    result, run = live(kill, schedule=OA, stop=LONG, learner={"keep_state_every": every})
+    assert any(words in line["message"] for line in run.all("warning"))
     assert result.weights_hash is not None
     balanced(run)
 

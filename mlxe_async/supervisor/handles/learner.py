@@ -1,4 +1,8 @@
-"""The handle of the learner: a plan whose learner died is given up, its rows stay in the memory."""
+"""The handle of the learner.
+
+Where the executors wait for it and its state is kept with each publication, a successor learns from the same plan
+again, to the same weights. Elsewhere the plan of a learner that died is given up, and its rows stay in the memory.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,9 @@ from mlxe_async.supervisor.handles.crew import Crew
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.recording import Ended, Learned, Published
 
+TRIES = 3
+"""Learners that may die over one plan before it is given up: it may be to blame."""
+
 
 class LearnerHandle:
     """The learner.
@@ -30,6 +37,7 @@ class LearnerHandle:
         started: episodes begun so far, for the record of each publication.
         cpu_seconds: used so far by all processes but the evaluator, for the same record.
         newest: version and weights (P,) of the newest publication, as everybody else sees them; None before the first.
+        repeats: a successor can learn from a plan again, alike.
     """
 
     def __init__(
@@ -41,10 +49,13 @@ class LearnerHandle:
         started: Callable[[], int],
         cpu_seconds: Callable[[], float],
         newest: Callable[[], tuple[int, Array] | None],
+        repeats: bool = False,
     ) -> None:
         self.process = process
         self._crew, self._memorizer = crew, memorizer
         self._started, self._cpu_seconds, self._newest = started, cpu_seconds, newest
+        self._repeats = repeats
+        self._calls = 0
         self._failure = ""
         self.busy = False
         self.is_published = False
@@ -55,10 +66,14 @@ class LearnerHandle:
         if self.is_published:
             self.is_published = False
             return self._crew.counters.version
+        self._calls += 1
         while True:
             try:
                 done = await self.process.call(
-                    "publish", role="learner", check=partial(require, kind=PUBLISHED, what="published")
+                    "publish",
+                    role="learner",
+                    check=partial(require, kind=PUBLISHED, what="published"),
+                    call=self._calls,
                 )
             except ProcessDied:
                 if self._crew.ending:
@@ -81,12 +96,13 @@ class LearnerHandle:
             "updates": counters.updates,
             "progress": self._crew.training_result(counters.version),
         }
+        self._calls += 1
         try:
-            done = await self.process.call(
-                "learn", role="learner", check=partial(require, kind=LEARNED, what="learned"), plan=plan, **moment
-            )
+            done = await self._learned({"plan": plan, "call": self._calls, **moment})
         except ProcessDied:
             self._hear_last_publication()
+            if self._repeats and not self._crew.ending:
+                self._crew.story.warn(f"the learner died {TRIES} times over one plan, which is given up", "learner")
             return self._give_up(plan)
         except RemoteError as error:
             if error.kind == "NumericError":
@@ -111,6 +127,16 @@ class LearnerHandle:
             self._published(done["version"], end_ns - publish_ns, done["publish_seconds"], done["norm"])
         return counters.version
 
+    async def _learned(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """The answer to `learn`; what a successor is asked again is numbered, so that nothing is learned twice."""
+        is_learned = partial(require, kind=LEARNED, what="learned")
+        for _ in range(TRIES - 1 if self._repeats else 0):
+            try:
+                return dict(await self.process.call("learn", role="learner", check=is_learned, **asked))
+            except ProcessDied:
+                continue
+        return dict(await self.process.call("learn", role="learner", check=is_learned, **asked))
+
     def _hear_last_publication(self) -> None:
         """What a learner published before it died, but could not tell: executors act by it and know its number."""
         newest = self._newest()
@@ -132,7 +158,7 @@ class LearnerHandle:
         if error.message != self._failure:
             self._crew.story.warn(f"learner: update raised {error.message}\n{error.trace}", "learner")
         if not self._crew.counters.updates:
-            raise RunFailed(f"learner: the first update raised: {error.message}") from error
+            raise RunFailed(f"learner: update raised in the first phase of learning: {error.message}") from error
         if error.message == self._failure:
             raise RunFailed(f"learner: update raised twice in a row: {error.message}") from error
         self._failure = error.message

@@ -36,6 +36,7 @@ class MemorizerHandle:
         self._under_way = 0
         self._unseen = 0
         self._used: dict[str, Any] | None = None
+        self._calls = 0
         self.busy = False
 
     def state(self) -> dict[str, Any]:
@@ -46,12 +47,14 @@ class MemorizerHandle:
             "unseen": self._unseen,
             "rows_since": self._rows_since,
             "used": self._used,
+            "calls": self._calls,
         }
 
     def restore(self, facts: Mapping[str, Any], rows_ingested: int) -> None:
         """Go on from there."""
         self.owed, self.held, self._unseen = facts["owed"], facts["held"], facts["unseen"]
         self._rows_since, self._used = facts["rows_since"], facts["used"]
+        self._calls = facts["calls"]
         self.rows_ingested = rows_ingested
 
     async def keep(self, path: str) -> dict[str, Any]:
@@ -93,6 +96,7 @@ class MemorizerHandle:
         if self._crew.free_running and not self._has_work:
             return {"updates": 0}  # it is time to save, and nothing is learned from meanwhile
         self.busy = True
+        self._calls += 1
         while True:
             self._unseen = 0
             try:
@@ -102,6 +106,7 @@ class MemorizerHandle:
                     check=partial(require, kind=PLAN, what="plan"),
                     most_updates=self._updates_per_plan,
                     settle=self._used,
+                    call=self._calls,
                 )
                 break
             except ProcessDied:

@@ -1,0 +1,102 @@
+"""Algorithms whose process is killed at a chosen moment: `killed_learners:dqn_published`, once in each of three lives.
+
+A life is killed in the first call of `update` from a number of updates on, or at the moment named after it.
+"""
+
+import os
+import signal
+
+import numpy as np
+
+from mlxe_async.algorithms.a3c import A3C
+from mlxe_async.algorithms.dqn import DQN
+from mlxe_async.algorithms.interface import Priorities
+from mlxe_async.algorithms.ppo import PPO
+from mlxe_async.ipc import kept, weights
+from mlxe_async.memory.bookkeeping import Bookkeeping
+from mlxe_async.memory.replay import ReplayMemory
+from mlxe_async.memory.rollouts import RolloutMemory
+
+LIVES = 3
+
+
+class Prioritised(DQN):
+    """Rows are drawn by what the update before left: the order of the rewards and the weights decides."""
+
+    priorities = Priorities(kind="td", exponent=0.7)
+
+    def update(self, batch, clock):
+        metrics, _ = super().update(batch, clock)
+        return metrics, np.abs(batch["obs"][:, 2]) + abs(metrics["loss"])
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before(function):
+    def killed(*args, **kwargs):
+        die()
+        return function(*args, **kwargs)
+
+    return killed
+
+
+def after(function):
+    def killed(*args, **kwargs):
+        function(*args, **kwargs)
+        die()
+
+    return killed
+
+
+def half_kept(slot, sequence, label, arrays):
+    """Some arrays are new, the others old, and the slot says that it is not whole."""
+    slot._words.set("sequence", sequence - 1)
+    for name in list(arrays)[: len(arrays) // 2 + 1]:
+        slot._arrays[name][...] = arrays[name]
+    die()
+
+
+MOMENTS = {
+    "keeping": lambda: setattr(kept._Slot, "write", half_kept),
+    "kept": lambda: setattr(kept._Slot, "write", after(kept._Slot.write)),
+    "publishing": lambda: setattr(weights, "checksum", before(weights.checksum)),
+    "published": lambda: setattr(weights.WeightsWriter, "publish", after(weights.WeightsWriter.publish)),
+    "noting": lambda: setattr(ReplayMemory, "note_priorities", after(ReplayMemory.note_priorities)),
+    "settled": lambda: [setattr(kind, "settle", after(kind.settle)) for kind in (ReplayMemory, RolloutMemory)],
+    "phase": lambda: setattr(ReplayMemory, "begin_phase", after(ReplayMemory.begin_phase)),
+    "counted": lambda: setattr(ReplayMemory, "begin_phase", before(ReplayMemory.begin_phase)),
+    "drawing": lambda: setattr(Bookkeeping, "store", before(Bookkeeping.store)),
+    "drawn": lambda: [setattr(kind, "draw", after(kind.draw)) for kind in (ReplayMemory, RolloutMemory)],
+}
+"""What is changed in a process that is to die there; it takes effect after the update that changes it."""
+
+
+def life():
+    return int(os.environ["MLXE_ROLE"].rpartition(":")[2])
+
+
+def killed(base, moment):
+    class Killed(base):
+        def update(self, batch, clock):
+            # A plan that is repeated begins at the same number: the next life must come further.
+            due = life() <= LIVES and clock.updates >= self.every * life() + 1
+            if due and moment == "updating":
+                die()
+            answer = super().update(batch, clock)
+            if due and moment == "updated":
+                die()
+            if due and not self.__dict__.get("armed") and moment in MOMENTS:
+                self.armed = True
+                MOMENTS[moment]()
+            return answer
+
+        every = 1 if base is PPO else 5
+
+    return Killed
+
+
+for _name, _base in (("a3c", A3C), ("dqn", DQN), ("ppo", PPO), ("td", Prioritised)):
+    for _moment in ("never", "updating", "updated", *MOMENTS):
+        globals()[f"{_name}_{_moment}"] = killed(_base, _moment)

@@ -1,0 +1,130 @@
+"""Where all wait for the learner, a run whose learner is killed ends with the weights of one that nobody killed."""
+
+import os
+import signal
+
+import pytest
+from killed_learners import LIVES
+from test_determinism import story
+
+A3C = {"min_updates": 4, "batch": 64}
+ALL_THAT_LEARNS = {
+    "target": "every_k", "target_every": 3, "average": 0.2, "optimiser": "radam", "mirror": True, "normalise": True,
+    "priorities": ["age", "risk", "td"],
+}  # fmt: skip
+TABLES = {
+    "a3c": {"algorithm": A3C},
+    "a3c rich": {"algorithm": A3C | ALL_THAT_LEARNS},
+    "dqn": {
+        "algorithm": {"batch": 64, "train_every": 24, "start_rows": 64, "target_every": 3, "average": 0.2},
+        "schedule": {"envs_per_executor": 2, "rollout_steps": 33},
+    },
+    "td": {
+        "algorithm": {"batch": 16, "train_every": 24, "start_rows": 64, "target_every": 3},
+        "schedule": {"envs_per_executor": 2, "rollout_steps": 33},
+    },
+    "ppo": {
+        "algorithm": {"epochs": 2, "minibatch": 32},
+        "schedule": {"envs_per_executor": 2, "rollout_steps": 32},
+    },
+}
+PLAIN = {"a3c": "a3c", "a3c rich": "a3c", "dqn": "dqn", "ppo": "ppo", "td": "killed_learners:td_never"}
+STOP = {"env_steps": 900}
+
+
+def run(live, case, name, **schedule):
+    tables = {key: dict(table) for key, table in TABLES[case].items()}
+    tables["algorithm"]["name"] = name
+    tables["schedule"] = {"kind": "is", "executors": 2, **tables.get("schedule", {}), **schedule}
+    return live(stop=STOP, **tables)
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """Story and weights of runs that nobody disturbs, by case; each is made once."""
+    return {}
+
+
+def told(lines):
+    """What a run learned and how far it was, without times."""
+    learned = [
+        (line["version"], line["rows"], line["updates"], line["losses"], line["lag_max"])
+        for line in lines.all("phase", phase="learn")
+    ]
+    published = [
+        (line["version"], line["updates"], line["env_steps"], line["episodes"], line["norm"])
+        for line in lines.all("weights")
+    ]
+    return learned, published
+
+
+def as_if_nothing_happened(live, undisturbed, case, moment, **schedule):
+    key = (case, schedule.get("kind", "is"))
+    if key not in undisturbed:
+        result, lines = run(live, case, PLAIN[case], **schedule)
+        undisturbed[key] = (result.weights_hash, told(lines))
+    result, lines = run(live, case, f"killed_learners:{case.split()[0]}_{moment}", **schedule)
+    deaths = [line for line in lines.all("proc_exit", expected=False) if line["signal"] == "SIGKILL"]
+    assert len(deaths) == LIVES
+    assert (result.weights_hash, told(lines)) == undisturbed[key]
+    return lines
+
+
+ALL = ("updating", "updated", "keeping", "kept", "publishing", "published", "settled", "drawn")
+REPLAY = (*ALL, "phase", "counted", "drawing")
+EVERY = [
+    *(("ppo", moment) for moment in ALL),
+    *(("a3c", moment) for moment in REPLAY),
+    *(("a3c rich", moment) for moment in REPLAY),
+    *(("dqn", moment) for moment in REPLAY),
+    *(("td", moment) for moment in (*REPLAY, "noting")),
+]
+QUICK = {("ppo", "updating"), ("ppo", "settled"), ("a3c rich", "keeping"), ("dqn", "phase"), ("td", "noting")}
+
+
+@pytest.mark.parametrize(
+    ("case", "moment"), [pytest.param(*one, marks=() if one in QUICK else pytest.mark.slow) for one in EVERY]
+)
+def test_a_run_whose_learner_is_killed_three_times_ends_with_the_same_weights(live, undisturbed, case, moment):
+    lines = as_if_nothing_happened(live, undisturbed, case, moment)
+    assert sum("goes on from there too" in line["message"] for line in lines.all("warning")) == LIVES
+
+
+OTHERS = [
+    # Executors that die with the learner begin their episodes anew: these deliver whole ones.
+    ("a3c", "updated", {"kind": "serial"}),
+    ("a3c rich", "published", {"kind": "serial"}),
+    ("a3c rich", "updating", {"kind": "istb"}),
+    ("a3c", "kept", {"kind": "istb"}),
+    ("td", "noting", {"kind": "is", "memorizer": "own"}),
+    ("ppo", "kept", {"kind": "is", "memorizer": "own"}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "moment", "schedule"), OTHERS)
+def test_so_does_one_whose_learner_shares_its_process_with_all_others_or_with_nobody(
+    live, undisturbed, case, moment, schedule
+):
+    as_if_nothing_happened(live, undisturbed, case, moment, **schedule)
+
+
+EVALUATED = {"enabled": True, "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}
+
+
+def test_a_learner_that_is_killed_from_outside_whenever_it_has_published_changes_nothing_that_is_told(live):
+    def tables():
+        return {**TABLES["ppo"], "algorithm": {"name": "ppo", **TABLES["ppo"]["algorithm"]}, "evaluation": EVALUATED}
+
+    async def kill(run):
+        for times in range(1, 6):
+            await run.saw("weights", times=times)
+            os.kill(run.pid("mlxe-lrn"), signal.SIGKILL)
+            await run.saw("proc_start", times=times + 1, process="mlxe-lrn")
+
+    undisturbed, first = live(**tables(), stop=STOP)
+    disturbed, second = live(kill, **tables(), stop=STOP)
+    assert len(second.all("proc_exit", process="mlxe-lrn", expected=False)) == 5
+    assert disturbed.weights_hash == undisturbed.weights_hash
+    assert story(second) == story(first)
+    assert first.all("evaluation")
