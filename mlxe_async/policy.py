@@ -268,7 +268,7 @@ def load_policy(
         RunFailed: no checkpoint of that kind is fit, or it was made by an algorithm with other settings.
     """
     folder = find_run(run)
-    settings = load_settings(Path(folder) / "settings.toml")
+    settings = load_settings(Path(folder) / "settings.toml", of_run=True)
     # The run's own modules; at the end, so that they hide nothing from the program that loads a policy.
     sys.path += [str(path) for path in settings.run.python_path if str(path) not in sys.path]
     tensors, facts = _loaded(folder / "checkpoints", checkpoint, tell)

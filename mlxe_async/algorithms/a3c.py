@@ -27,7 +27,7 @@ from mlxe_async.algorithms.bootstrapping import DerivesTogether, ReturnFields, e
 from mlxe_async.algorithms.critics import Critic, CriticFields, Scale
 from mlxe_async.algorithms.exploration import ExplorationFields
 from mlxe_async.algorithms.fields import ActorCriticFields, BootstrapFields, StepFields
-from mlxe_async.algorithms.interface import Clock, Metrics, Rows, flat_observations
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows, flat_observations, needs
 from mlxe_async.maths import correction, gradients, metrics, normaliser, symmetry, vtrace
 from mlxe_async.networks import Floats, TorchNetwork
 from mlxe_async.optimisers import FlatOptimiser
@@ -43,13 +43,20 @@ class A3CSettings(BootstrapFields, StepFields, ReturnFields, CriticFields, Explo
     """The fields of `[algorithm]` beside `name = "a3c"`."""
 
     correction: Literal["vtrace", "clipped", "none"] = Field("clipped", description="clipped: min(pi/mu, ratio_clip).")
-    ratio_clip: float = Field(1.0, gt=0, description="Largest weight of a row; higher has less bias, more variance.")
+    ratio_clip: float = Field(
+        1.0,
+        gt=0,
+        description="Largest weight of a row; higher has less bias, more variance.",
+        json_schema_extra=needs(correction=["vtrace", "clipped"]),
+    )
     value_coefficient: float = Field(1.0, ge=0, description="Higher favours the critic in layers that are shared.")
     entropy: float = Field(0.01, ge=0, description="Higher keeps the policy random for longer.")
     batch: int = Field(256, ge=1, description="Rows per update; more are smoother and slower.")
     min_updates: int = Field(64, ge=0, description="Updates per finished episode; more replay every row more often.")
     updates_per: Literal["segment", "iteration"] = Field(
-        "segment", description="iteration: min_updates for all new episodes together, as MLxE."
+        "segment",
+        description="iteration: min_updates for all new episodes together, as MLxE.",
+        json_schema_extra=needs(min_updates={"above": 0}),
     )
 
     @model_validator(mode="after")
@@ -216,10 +223,7 @@ class A3C(DerivesTogether, SoftmaxActor):
         if s.mirror and self.spaces.symmetry:
             flipped: Array = self._rng.random(action.shape[-1:]) < 0.5  # a window is mirrored as a whole
             obs, next_obs, action = symmetry.mirror(obs, next_obs, action, flipped, self.spaces.symmetry)
-        if self._moments:
-            seen = batch.get("valid", np.ones(action.shape)).astype(bool)
-            self._moments = normaliser.merge(self._moments, obs[seen])
-            obs, next_obs = (shown(some, self._moments) for some in (obs, next_obs))
+        obs, next_obs = (shown(some, self._moments) for some in (obs, next_obs))
         rows = {"obs": obs, "next_obs": next_obs, "action": action, "log_prob": batch["log_prob"]}
         rows["weight"] = batch.get("weight", np.ones(action.shape[-1]))
         if self.window == 1:

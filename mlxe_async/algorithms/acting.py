@@ -57,7 +57,16 @@ class SoftmaxActor(Resumes):
         except ValueError as error:
             raise ValueError(f"algorithm.{error}") from error
         self._weights = parameter_count(self.network.parameters)
+        self.moment_entries = inputs if self._normalises else 0
         self.parameters = self.network.parameters + (normaliser.parameters(inputs) if self._normalises else ())
+
+    def set_moments(self, moments: normaliser.Moments) -> None:
+        """Show the network what it learns from by these moments; see `interface.Normalising`."""
+        self._moments: normaliser.Moments | None = moments
+
+    def moments_in(self, flat: Floats) -> normaliser.Moments:
+        """The moments that travel in published weights (P,)."""
+        return normaliser.unpack(flat[self._weights :])
 
     def initial(self, seed: int | list[int], gains: dict[str, float] | None = None) -> Floats:
         """Fresh weights and no moments (P,); see `Network.initial`."""

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
-from mlxe_async.algorithms.interface import DerivesMany, Rows
+from mlxe_async.algorithms.interface import DerivesMany, Rows, needs
 from mlxe_async.maths import returns
 from mlxe_async.rows import Array
 
@@ -19,12 +19,33 @@ class ReturnFields(BaseModel):
     returns: Literal["n_step", "steps_to_end", "state"] = Field(
         "n_step", description="steps_to_end: to the end, cautious near it, as MLxE; state: cautious near the limits."
     )
-    n_step: int = Field(5, ge=1, le=100_000, description="Higher trusts rewards more and the critic less.")
-    discount: float = Field(0.99, ge=0, le=1, description="Higher looks further ahead, with noisier returns.")
-    discount_low: float = Field(
-        0.5, ge=0, le=1, description="state: the discount where a limit is reached; higher blames earlier rows too."
+    n_step: int = Field(
+        5,
+        ge=1,
+        le=100_000,
+        description="Higher trusts rewards more and the critic less.",
+        json_schema_extra=needs(returns=["n_step"], discount={"above": 0}),
     )
-    return_scale: float = Field(1.0, gt=0, description="Factor for rewards; higher drowns the entropy bonus.")
+    discount: float = Field(
+        0.99,
+        ge=0,
+        le=1,
+        description="Higher looks further ahead, with noisier returns.",
+        json_schema_extra=needs(returns=["n_step", "state"]),
+    )
+    discount_low: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="state: the discount where a limit is reached; higher blames earlier rows too.",
+        json_schema_extra=needs(returns=["state"]),
+    )
+    return_scale: float = Field(
+        1.0,
+        gt=0,
+        description="Factor for rewards; higher drowns the entropy bonus.",
+        json_schema_extra=needs(value_scale=["return", "categorical"]),
+    )
     faithful_truncation: bool = Field(False, description="true: truncation ends the world, to reproduce MLxE's error.")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
 
-from mlxe_async.algorithms.interface import STAYS
+from mlxe_async.algorithms.interface import STAYS, needs
 from mlxe_async.maths import categorical, distributional
 from mlxe_async.networks import Floats
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 Scale = Literal["return", "survival", "categorical"]
+OF_ATOMS = STAYS | needs(value_scale=["categorical"])
 
 
 class CriticFields(BaseModel):
@@ -34,13 +35,17 @@ class CriticFields(BaseModel):
         ge=2,
         le=10_001,
         description="categorical: values told apart; more are finer and slower.",
-        json_schema_extra=STAYS,
+        json_schema_extra=OF_ATOMS,
     )
     value_low: float = Field(
-        -10.0, description="categorical: the lowest atom; lower covers worse returns, coarser.", json_schema_extra=STAYS
+        -10.0,
+        description="categorical: the lowest atom; lower covers worse returns, coarser.",
+        json_schema_extra=OF_ATOMS,
     )
     value_high: float = Field(
-        100.0, description="categorical: the highest; higher covers better returns, coarser.", json_schema_extra=STAYS
+        100.0,
+        description="categorical: the highest; higher covers better returns, coarser.",
+        json_schema_extra=OF_ATOMS,
     )
 
     @model_validator(mode="after")

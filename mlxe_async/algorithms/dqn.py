@@ -27,7 +27,16 @@ from pydantic import BaseModel, Field
 from mlxe_async.algorithms.bootstrapping import DerivesTogether, ends_of, stored
 from mlxe_async.algorithms.exploration import ValueExplorationFields, mixture
 from mlxe_async.algorithms.fields import ReplayedFields, ValueNetworkFields
-from mlxe_async.algorithms.interface import STAYS, ActingClock, Clock, Metrics, Priorities, Rows, flat_observations
+from mlxe_async.algorithms.interface import (
+    STAYS,
+    ActingClock,
+    Clock,
+    Metrics,
+    Priorities,
+    Rows,
+    flat_observations,
+    needs,
+)
 from mlxe_async.algorithms.states import Resumes
 from mlxe_async.maths import annealing, categorical, gradients, metrics, returns, symmetry
 from mlxe_async.networks import Floats, Network, NumpyNetwork, TorchNetwork
@@ -46,22 +55,47 @@ class DQNSettings(ReplayedFields, ValueExplorationFields, ValueNetworkFields):
     """The fields of `[algorithm]` beside `name = "dqn"`."""
 
     discount: float = Field(0.99, ge=0, le=1, description="Higher looks further ahead; values grow and learn slower.")
-    n_step: int = Field(3, ge=1, le=1000, description="Higher learns of consequences sooner, but off its policy.")
+    n_step: int = Field(
+        3,
+        ge=1,
+        le=1000,
+        description="Higher learns of consequences sooner, but off its policy.",
+        json_schema_extra=needs(discount={"above": 0}),
+    )
     double: bool = Field(True, description="Values are less exaggerated: one network chooses, the other one judges.")
     value_scale: Scale = Field(
         "return", description="survival: sigmoid(Q) = 1 - E discount^T, T steps to failure.", json_schema_extra=STAYS
     )
-    return_scale: float = Field(1.0, gt=0, description="Factor for rewards; higher makes values and steps larger.")
-    loss: Loss = Field("huber", description="huber grows only linearly with large errors, square trusts them fully.")
+    return_scale: float = Field(
+        1.0,
+        gt=0,
+        description="Factor for rewards; higher makes values and steps larger.",
+        json_schema_extra=needs(value_scale=["return"]),
+    )
+    loss: Loss = Field(
+        "huber",
+        description="huber grows only linearly with large errors, square trusts them fully.",
+        json_schema_extra=needs(value_scale=["return"]),
+    )
     batch: int = Field(64, ge=1, description="Rows per update; more are smoother and slower.")
     start_rows: int = Field(1000, ge=1, description="Rows to gather before learning begins; more are more diverse.")
-    train_every: int = Field(2, ge=1, description="New rows per update; higher replays every row less often.")
+    train_every: int = Field(
+        2,
+        ge=1,
+        description="New rows per update; higher replays every row less often.",
+        json_schema_extra=needs(min_updates=[0]),
+    )
     min_updates: int = Field(0, ge=0, description="If not 0, updates per finished episode, instead of train_every.")
     target_every: int = Field(128, ge=1, description="Updates between moves of the target network; higher is slower.")
     target_rate: float = Field(1.0, gt=0, le=1, description="Share of the way it moves; higher follows faster.")
     learning_rate: float = Field(1e-3, gt=0, description="Higher learns faster, until it forgets or diverges.")
     learning_rate_last: float = Field(1e-4, ge=0, description="Rate after anneal_steps; higher keeps learning faster.")
-    anneal_steps: int = Field(100_000, ge=1, description="Environment steps until that rate; more fall slower.")
+    anneal_steps: int = Field(
+        100_000,
+        ge=1,
+        description="Environment steps until that rate; more fall slower.",
+        json_schema_extra=needs(learning_rate={"not": "learning_rate_last"}),
+    )
     max_gradient_norm: float = Field(10.0, ge=0, description="Longer gradients are cut to this; 0 never cuts.")
 
 

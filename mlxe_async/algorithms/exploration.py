@@ -16,10 +16,12 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
 
-from mlxe_async.algorithms.interface import STAYS, ActingClock
+from mlxe_async.algorithms.interface import STAYS, ActingClock, needs
 from mlxe_async.networks import Floats
 
 Behaviour = Literal["softmax", "epsilon_greedy", "reversed"]
+MIXED = needs(behaviour=["epsilon_greedy", "reversed"])  # of what says how much of another distribution
+GREEDY = needs(behaviour=["epsilon_greedy"])
 NEVER = 1e-12  # stands for the probability 0 where a logarithm is taken
 
 
@@ -29,10 +31,28 @@ class ValueExplorationFields(BaseModel):
     behaviour: Literal["epsilon_greedy", "softmax"] = Field(
         "epsilon_greedy", description="softmax draws from softmax(Q / temperature) instead."
     )
-    temperature: float = Field(0.1, gt=0, description="Of softmax: higher makes worse actions more frequent.")
-    epsilon_first: float = Field(1.0, ge=0, le=1, description="Share of random actions at the start; higher sees more.")
-    epsilon_last: float = Field(0.05, ge=0, le=1, description="Share after epsilon_steps; higher explores for ever.")
-    epsilon_steps: int = Field(10_000, ge=1, description="Environment steps until epsilon_last; more explore longer.")
+    temperature: float = Field(
+        0.1,
+        gt=0,
+        description="Of softmax: higher makes worse actions more frequent.",
+        json_schema_extra=needs(behaviour=["softmax"]),
+    )
+    epsilon_first: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="Share of random actions at the start; higher sees more.",
+        json_schema_extra=GREEDY,
+    )
+    epsilon_last: float = Field(
+        0.05, ge=0, le=1, description="Share after epsilon_steps; higher explores for ever.", json_schema_extra=GREEDY
+    )
+    epsilon_steps: int = Field(
+        10_000,
+        ge=1,
+        description="Environment steps until epsilon_last; more explore longer.",
+        json_schema_extra=needs(behaviour=["epsilon_greedy"], epsilon_first={"not": "epsilon_last"}),
+    )
 
 
 class ExplorationFields(BaseModel):
@@ -43,18 +63,40 @@ class ExplorationFields(BaseModel):
         description="softmax samples the policy; epsilon_greedy takes its best action, or at random with probability "
         "epsilon; reversed samples, or takes the best with probability epsilon.",
     )
-    epsilon: float = Field(0.1, ge=0, le=1, description="That probability at the start; higher departs more often.")
+    epsilon: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="That probability at the start; higher departs more often.",
+        json_schema_extra=MIXED,
+    )
     epsilon_factor: float = Field(
         0.995,
         gt=0,
         le=10,
         description="Epsilon's factor per unit of its clock; higher falls more slowly, above 1 grows.",
+        json_schema_extra=needs(behaviour=["epsilon_greedy", "reversed"], epsilon={"above": 0}),
     )
-    epsilon_min: float = Field(0.0, ge=0, le=1, description="Epsilon never falls below; higher departs for ever.")
-    epsilon_max: float = Field(1.0, ge=0, le=1, description="Epsilon never grows beyond; higher departs more often.")
+    epsilon_min: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Epsilon never falls below; higher departs for ever.",
+        json_schema_extra=MIXED,
+    )
+    epsilon_max: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="Epsilon never grows beyond; higher departs more often.",
+        json_schema_extra=MIXED,
+    )
     epsilon_clock: Literal["step", "episode", "iteration"] = Field(
         "step",
         description="Epsilon changes with an executor's own steps, the run's episodes, or the executor's rollouts.",
+        json_schema_extra=needs(
+            behaviour=["epsilon_greedy", "reversed"], epsilon={"above": 0}, epsilon_factor={"not": 1.0}
+        ),
     )
     noisy: bool = Field(
         False,
@@ -62,7 +104,10 @@ class ExplorationFields(BaseModel):
         json_schema_extra=STAYS,
     )
     noise_every: int = Field(
-        0, ge=0, description="Steps between two draws of the noise; higher varies less, 0: one a rollout."
+        0,
+        ge=0,
+        description="Steps between two draws of the noise; higher varies less, 0: one a rollout.",
+        json_schema_extra=needs(noisy=[True]),
     )
 
     @model_validator(mode="after")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from mlxe_async.algorithms.interface import STAYS, Priorities
+from mlxe_async.algorithms.interface import STAYS, Priorities, needs, needs_any
 from mlxe_async.networks import Activation, Body, Precision
 from mlxe_async.optimisers import OptimiserKind
 
 Factor = Literal["age", "risk", "td"]
 Sizes = tuple[Annotated[int, Field(ge=1, le=65536)], ...]
+SOME: dict[str, JsonValue] = {"some": True}
+HIDDEN = needs_any(common=SOME, policy=SOME, value=SOME)  # of what is done between two layers
 
 
 class ActorCriticFields(BaseModel):
@@ -44,10 +46,12 @@ class ActorCriticFields(BaseModel):
         json_schema_extra=STAYS,
     )
     activation: Activation = Field(
-        "tanh", description="tanh gives smooth policies, relu sharper ones.", json_schema_extra=STAYS
+        "tanh", description="tanh gives smooth policies, relu sharper ones.", json_schema_extra=STAYS | HIDDEN
     )
     layer_norm: bool = Field(
-        False, description="Normalise each layer: steadier when inputs differ much in size.", json_schema_extra=STAYS
+        False,
+        description="Normalise each layer: steadier when inputs differ much in size.",
+        json_schema_extra=STAYS | HIDDEN,
     )
     input_scale: tuple[float, ...] = Field(
         (1.0,), description="Factor per input; raising one makes it matter sooner.", json_schema_extra=STAYS
@@ -82,10 +86,14 @@ class ValueNetworkFields(BaseModel):
         (128, 128), description="Hidden layers; more represent finer values, but slower.", json_schema_extra=STAYS
     )
     activation: Activation = Field(
-        "relu", description="relu learns sharp values fast, tanh bounds what is far away.", json_schema_extra=STAYS
+        "relu",
+        description="relu learns sharp values fast, tanh bounds what is far away.",
+        json_schema_extra=STAYS | needs(layers=SOME),
     )
     layer_norm: bool = Field(
-        True, description="Normalise each layer: values grow more slowly and steadily.", json_schema_extra=STAYS
+        True,
+        description="Normalise each layer: values grow more slowly and steadily.",
+        json_schema_extra=STAYS | needs(layers=SOME),
     )
     input_scale: tuple[float, ...] = Field(
         (1.0,), description="Factor per input; raising one makes it matter sooner.", json_schema_extra=STAYS
@@ -96,9 +104,25 @@ class StepFields(BaseModel):
     """How long the steps of the optimiser are; they shrink with the run's finished episodes."""
 
     optimiser: OptimiserKind = Field("radam", description="radam starts more carefully than adam.")
-    learning_rate: float = Field(1e-3, gt=0, description="Higher learns faster, until it forgets or diverges.")
-    learning_rate_decay: float = Field(0.998, gt=0, le=1, description="Factor per finished episode; 1 never decays.")
-    learning_rate_min: float = Field(1e-6, ge=0, description="Higher keeps late learning faster.")
+    learning_rate: float = Field(
+        1e-3,
+        gt=0,
+        description="Higher learns faster, until it forgets or diverges.",
+        json_schema_extra=needs(learning_rate_min={"at_most": "learning_rate"}),
+    )
+    learning_rate_decay: float = Field(
+        0.998,
+        gt=0,
+        le=1,
+        description="Factor per finished episode; 1 never decays.",
+        json_schema_extra=needs(learning_rate_min={"below": "learning_rate"}),
+    )
+    learning_rate_min: float = Field(
+        1e-6,
+        ge=0,
+        description="Higher keeps late learning faster.",
+        json_schema_extra=needs_any(learning_rate_decay={"below": 1}, learning_rate={"below": "learning_rate_min"}),
+    )
     max_gradient_norm: float = Field(0.0, ge=0, description="Longer gradients are cut to this; 0 never cuts.")
 
     def rate(self, episodes: int) -> float:
@@ -110,13 +134,28 @@ class PriorityFields(BaseModel):
     """Which rows of a replay memory come more often; all of them are judged anew at each learning phase."""
 
     priorities: tuple[Factor, ...] = Field(
-        (), description="Rows come more often if new (age), close to failure (risk), or misjudged (td); none: evenly."
+        (),
+        description="Rows come more often if new (age), close to failure (risk), or misjudged (td); none: evenly.",
+        json_schema_extra=needs_any(priority_exponent={"above": 0}, priority_exponent_growth={"above": 0}),
     )
-    priority_exponent: float = Field(0.4, ge=0, le=1, description="Higher samples more unevenly.")
+    priority_exponent: float = Field(
+        0.4, ge=0, le=1, description="Higher samples more unevenly.", json_schema_extra=needs(priorities=SOME)
+    )
     priority_exponent_growth: float = Field(
-        0.0, ge=0, le=1, description="Added per learning phase and executor, up to 1; higher grows uneven sooner."
+        0.0,
+        ge=0,
+        le=1,
+        description="Added per learning phase and executor, up to 1; higher grows uneven sooner.",
+        json_schema_extra=needs(priorities=SOME, priority_exponent={"below": 1}),
     )
-    priority_correction: float = Field(0.0, ge=0, le=1, description="Higher undoes more of the sampling's bias.")
+    priority_correction: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Higher undoes more of the sampling's bias.",
+        json_schema_extra=needs(priorities=SOME)
+        | needs_any(priority_exponent={"above": 0}, priority_exponent_growth={"above": 0}),
+    )
 
     @model_validator(mode="after")
     def _each_once(self) -> PriorityFields:
@@ -137,7 +176,11 @@ class PriorityFields(BaseModel):
 class ReplayedFields(BaseModel):
     """What is done with replayed rows, and with the weights they lead to."""
 
-    mirror: bool = Field(True, description="Mirror half of each batch if the task declares a symmetry.")
+    mirror: bool = Field(
+        True,
+        description="Mirror half of each batch if the task declares a symmetry.",
+        json_schema_extra=needs({"task.mirror": [True]}),
+    )
     average: float = Field(0.0, ge=0, le=1, description="Publish a running average; higher follows faster, 0: none.")
 
 
@@ -148,4 +191,9 @@ class BootstrapFields(ReplayedFields, PriorityFields):
         "every_update",
         description="When the network that is bootstrapped from becomes the learned one; less is steadier.",
     )
-    target_every: int = Field(64, ge=1, description='Updates of target = "every_k"; more are steadier and slower.')
+    target_every: int = Field(
+        64,
+        ge=1,
+        description='Updates of target = "every_k"; more are steadier and slower.',
+        json_schema_extra=needs(target=["every_k"]),
+    )

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, JsonValue
 
+from mlxe_async.maths.normaliser import Moments
 from mlxe_async.networks import Floats, Parameters
 from mlxe_async.rows import Array, Column, Spaces
 
@@ -27,6 +28,19 @@ Rows = dict[str, Array]
 Metrics = dict[str, float]
 STAYS: dict[str, JsonValue] = {"on_resume": "forbidden"}
 """`json_schema_extra` of a field of `Settings` that must not change when a run goes on: it is part of the network."""
+
+
+def needs(switches: dict[str, JsonValue] | None = None, **more: JsonValue) -> dict[str, JsonValue]:
+    """`json_schema_extra` of a field of `Settings` that has an effect only while other fields are as told.
+
+    A key that somebody wrote is refused where the others switch it off; for the forms see `settings.effects`.
+    """
+    return {"needs": {**(switches or {}), **more}}
+
+
+def needs_any(**switches: JsonValue) -> dict[str, JsonValue]:
+    """The same, of a field that has an effect while one of the others is as told."""
+    return {"needs_any": switches}
 
 
 @dataclass(frozen=True)
@@ -223,6 +237,25 @@ class DerivesMany(Protocol):
             segments: the rows (N, ...) of closed segments, one segment after the other.
             lengths: rows of each segment (S,), with sum N.
         """
+        ...
+
+
+class Normalising(Protocol):
+    """What running moments of the observations ask of an algorithm with a replay memory beside the verbs of all.
+
+    The memory counts each row once, when it is taken in, however often it is drawn. The learner hands the moments on
+    before the updates of a plan; `weights` publishes them with what was learned by them.
+    """
+
+    moment_entries: int
+    """Entries O of a flattened observation; 0: no moments are wanted."""
+
+    def set_moments(self, moments: Moments) -> None:
+        """Learn by these moments (O,) from now on, also after `set_weights`."""
+        ...
+
+    def moments_in(self, flat: Floats) -> Moments:
+        """The moments that travel in published weights (P,): what a run counts on from that begins with them."""
         ...
 
 

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field
 
 from mlxe_async.algorithms.acting import SoftmaxActor, shown
 from mlxe_async.algorithms.fields import ActorCriticFields
-from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Priorities, Rows, flat_observations
+from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Priorities, Rows, flat_observations, needs
 from mlxe_async.maths import annealing, correction, gradients, metrics, normaliser, returns, rollouts
 from mlxe_async.networks import Floats
 from mlxe_async.optimisers import FlatOptimiser
@@ -43,7 +43,13 @@ class PPOSettings(ActorCriticFields):
         True, description="Show the network (obs - mean) / deviation of what was seen so far.", json_schema_extra=STAYS
     )
     discount: float = Field(0.99, ge=0, le=1, description="Higher looks further ahead, with noisier advantages.")
-    gae_lambda: float = Field(0.95, ge=0, le=1, description="Higher trusts rewards more and the critic less.")
+    gae_lambda: float = Field(
+        0.95,
+        ge=0,
+        le=1,
+        description="Higher trusts rewards more and the critic less.",
+        json_schema_extra=needs(discount={"above": 0}),
+    )
     clip: float = Field(0.2, gt=0, le=10, description="Higher lets one update change a probability by more.")
     epochs: int = Field(10, ge=1, le=1000, description="Passes over each rollout; more learn more from it, and drift.")
     minibatch: int = Field(64, ge=1, description="Rows per step of the optimiser; more are smoother and fewer steps.")
@@ -58,7 +64,10 @@ class PPOSettings(ActorCriticFields):
     learning_rate: float = Field(1e-3, gt=0, description="Higher learns faster, until it forgets or diverges.")
     learning_rate_last: float = Field(1e-4, ge=0, description="Rate after anneal_steps; higher keeps learning faster.")
     anneal_steps: int = Field(
-        500_000, ge=1, description="Environment steps until learning_rate_last; more fall slower."
+        500_000,
+        ge=1,
+        description="Environment steps until learning_rate_last; more fall slower.",
+        json_schema_extra=needs(learning_rate={"not": "learning_rate_last"}),
     )
     max_gradient_norm: float = Field(0.5, ge=0, description="Longer gradients are cut to this; 0 never cuts.")
 

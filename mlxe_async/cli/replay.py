@@ -18,7 +18,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--no-progress", action="store_true")
     asked = parser.parse_args(arguments)
     folder = find_run(asked.run, "runs")
-    settings = load_settings(folder / "settings.toml", [])
+    settings = load_settings(folder / "settings.toml", of_run=True)
     import uvloop
 
     from mlxe_async.supervisor import Supervisor

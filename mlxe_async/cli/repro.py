@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(arguments)
     report = read_report(asked.crash)
     folder = asked.run or asked.crash.resolve().parent.parent
-    settings = load_settings(folder / "settings.toml")
+    settings = load_settings(folder / "settings.toml", of_run=True)
     if report.env is None or report.seed is None or report.step is None:
         raise RunFailed(f"the report is about no environment, nothing can be lived again: {visible(report.what)}")
     if asked.here:

@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
     if asked.file is None and asked.resume is None:
         raise SettingsError(["got no settings file, expected FILE.toml, --resume RUN, or both"])
     folder = None if asked.resume is None else _run_folder(asked)
-    settings = load_settings(asked.file or f"{folder}/settings.toml", asked.overrides)
+    settings = load_settings(asked.file or f"{folder}/settings.toml", asked.overrides, of_run=asked.file is None)
     shows_progress = settings.logs.progress and not asked.no_progress
     return _in_loop(settings, folder, check=asked.check, shows_progress=shows_progress)
 

@@ -47,11 +47,14 @@ class Bookkeeping:
         whole, lanes = len(WHOLE_WORDS), len(LANE_WORDS) * shape.lanes
         self.whole = self._state[:whole]
         by_lane = self._state[whole : whole + lanes].reshape(len(LANE_WORDS), shape.lanes)
-        by_stream = self._state[whole + lanes :].reshape(-1, shape.streams)
+        streams = len(shape.stream_words) * shape.streams
+        by_stream = self._state[whole + lanes :][:streams].reshape(-1, shape.streams)
         self.position, self.epoch, self.rows, self.dropped, self.corrupt = by_lane
         self.staged, self.opened, self.head, self.last_episode, self.last_step = by_stream[: len(STREAM_WORDS)]
         if shape.frames:
             self.tail_word, self.frame_head, self.framed, self.stack = by_stream[len(STREAM_WORDS) :]
+        self.moments = self._state[whole + lanes + streams :].view(np.float64).reshape(-1, shape.moment_words or 1)
+        self.moments_closed, self.moments_open = self.moments[1 : 1 + shape.lanes], self.moments[1 + shape.lanes :]
 
     def store(self) -> None:
         """Commit all counters as they are now."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from mlxe_async.memory.bookkeeping import SEGMENTS, Bookkeeping
 from mlxe_async.memory.deriving import Deriving
+from mlxe_async.memory.moments import Moments
 from mlxe_async.memory.ring import RingWriter
 from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.memory.staging import Staging
@@ -46,6 +47,7 @@ class Ingester:
 
     def __init__(self, shape: ReplayShape, books: Bookkeeping, staging: Staging, ring: RingWriter) -> None:
         self._books, self._staging, self.ring = books, staging, ring
+        self._moments = Moments(books, shape.envs) if shape.moments else None
         self._most_kept = min(shape.keep_rows, shape.stream_rows)
         # Frames are laid out one stretch after the other: each depends on what became of the one before.
         self._together = 0 if shape.frames else max(1, min(_AT_ONCE, _BYTES_AT_ONCE // ring.row_bytes))
@@ -57,21 +59,37 @@ class Ingester:
         done, books = Ingested(), self._books
         if epoch != int(books.epoch[lane]):
             if drop_open:
-                done.dropped += self._staging.forget(lane)
+                done.dropped += self._forget(lane)
             else:
-                done.segments += self._complete(self._staging.close(lane), deriving)
+                done.segments += self._close(lane, deriving)
             books.epoch[lane] = epoch
         done.rows = len(rows["env"])
         if done.rows:
-            done.segments += self._complete(self._staging.append(lane, rows), deriving)
+            done.segments += self._append(lane, rows, deriving)
         self._advance(lane, sequence, done)
         return done
 
     def set_aside(self, lane: int, sequence: int, deriving: Deriving) -> None:
         """Pass over a block that failed its checks; see `ReplayMemory.set_aside`."""
-        done = Ingested(segments=self._complete(self._staging.close(lane), deriving))
+        done = Ingested(segments=self._close(lane, deriving))
         self._books.corrupt[lane] += 1
         self._advance(lane, sequence, done)
+
+    def _append(self, lane: int, rows: Mapping[str, Array], deriving: Deriving) -> int:
+        new = self._staging.append(lane, rows)
+        if self._moments is not None:
+            self._moments.add(lane, new, rows["obs"])
+        return self._complete(new.stretches, deriving)
+
+    def _close(self, lane: int, deriving: Deriving) -> int:
+        if self._moments is not None:
+            self._moments.close(lane)
+        return self._complete(self._staging.close(lane), deriving)
+
+    def _forget(self, lane: int) -> int:
+        if self._moments is not None:
+            self._moments.forget(lane)
+        return self._staging.forget(lane)
 
     def _advance(self, lane: int, sequence: int, done: Ingested) -> None:
         books = self._books

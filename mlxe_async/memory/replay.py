@@ -20,15 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from mlxe_async.memory.bookkeeping import OWED, PHASE_ROWS, PHASE_SEGMENTS, PHASES, SEGMENTS, Bookkeeping
+from mlxe_async.memory.bookkeeping import OWED, PHASE_ROWS, PHASE_SEGMENTS, PHASES, PLANS, SEGMENTS, Bookkeeping
 from mlxe_async.memory.committed import part_views
 from mlxe_async.memory.deriving import Derive, DeriveMany, Deriving
 from mlxe_async.memory.gathering import Gatherer
 from mlxe_async.memory.ingesting import Ingested, Ingester
+from mlxe_async.memory.moments import mean_and_variance, pooled
 from mlxe_async.memory.priorities import Priorities
 from mlxe_async.memory.ring import RingWriter
 from mlxe_async.memory.sampling import Sampler
-from mlxe_async.memory.shape import ReplayShape
+from mlxe_async.memory.shape import PLAN_SLOTS, ReplayShape
 from mlxe_async.memory.staging import Staging
 from mlxe_async.rows import Array
 
@@ -57,6 +58,9 @@ class ReplayMemory:
             shape, books, staging, RingWriter(shape, buffer, ring, books, self._priorities, staging)
         )
         self._gatherer = Gatherer(shape, buffer)
+        if shape.moments:
+            where, count = shape.offset("moments"), PLAN_SLOTS * shape.moment_words
+            self._told_moments = np.frombuffer(buffer, np.float64, count, where).reshape(PLAN_SLOTS, -1)
         self._sampler = Sampler(shape, ring["stamp"], self._gatherer.plans, books, self._priorities)
 
     def reload(self) -> None:
@@ -195,6 +199,8 @@ class ReplayMemory:
         Raises:
             ValueError: `share` is not for as many rows as the memory holds.
         """
+        if self.shape.moments:  # before the plan counts
+            self._told_moments[int(self._books.whole[PLANS]) % PLAN_SLOTS] = pooled(self._books.moments)
         return self._sampler.draw(seed, updates, batch_rows, exponent, beta, share, call)
 
     def drawn_for(self, call: int) -> dict[str, Any] | None:
@@ -234,6 +240,22 @@ class ReplayMemory:
     def mended(self) -> int:
         """Priorities that were no priorities and were replaced, by this keeper."""
         return self._priorities.mended
+
+    # -- moments of the observations ------------------------------------------------------------------------------
+
+    def moments(self, plan: Mapping[str, Any] | None = None) -> tuple[Array, Array, int]:
+        """Mean and variance (O,) of all observations taken in, each once, and how many these are.
+
+        Args:
+            plan: as they were when this was drawn; None: as of the last look at the counters.
+        """
+        found = pooled(self._books.moments) if plan is None else self._told_moments[plan["slot"]].copy()
+        return mean_and_variance(found)
+
+    def begin_moments(self, mean: Array, variance: Array, count: float) -> None:
+        """Count on from moments (O,) of observations that are not in this memory, before the first row comes."""
+        self._books.moments[0] = np.concatenate([[count], mean, variance * count])
+        self._books.store()
 
     # -- looking --------------------------------------------------------------------------------------------------
 

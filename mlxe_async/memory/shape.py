@@ -40,6 +40,7 @@ class ReplayShape:
         derived: the columns computed when a stretch is closed, as JSON.
         prioritised: whether rows are drawn by the priorities that updates left.
         frames: observations are stacks of so many frames (frames, ...), each of which is stored once; 0: they are not.
+        moments: entries of an observation whose running mean and variance are kept (see `moments`); 0: they are not.
 
     Raises:
         ValueError: `frames` is not the first length of the observations.
@@ -56,6 +57,7 @@ class ReplayShape:
     derived: list[dict[str, Any]]
     prioritised: bool = True
     frames: int = 0
+    moments: int = 0
 
     def __post_init__(self) -> None:
         shape = self._observation.shape if self.frames else (0,)
@@ -169,6 +171,7 @@ class ReplayShape:
             ("keeping", page(self.keeping_layout.nbytes(self.capacity))),
             *([("tree", page(SumTree.nbytes(self.capacity)))] if self.prioritised else []),
             ("plans", PLAN_SLOTS * page(self.plan_layout.nbytes(self.plan_updates))),
+            *([("moments", page(PLAN_SLOTS * self.moment_words * 8))] if self.moments else []),
         ]
 
     @property
@@ -200,7 +203,18 @@ class ReplayShape:
     @property
     def state_words(self) -> int:
         """Number of int64 counters."""
-        return len(WHOLE_WORDS) + len(LANE_WORDS) * self.lanes + len(self.stream_words) * self.streams
+        counters = len(WHOLE_WORDS) + len(LANE_WORDS) * self.lanes + len(self.stream_words) * self.streams
+        return counters + self.moment_words * self.moment_sets
+
+    @property
+    def moment_words(self) -> int:
+        """Numbers of one set of moments; 0 where none are kept."""
+        return 1 + 2 * self.moments if self.moments else 0
+
+    @property
+    def moment_sets(self) -> int:
+        """Sets of moments: of what came before, of each lane, of each stream."""
+        return 1 + self.lanes + self.streams
 
     @property
     def nbytes(self) -> int:
@@ -209,7 +223,10 @@ class ReplayShape:
 
     def to_json(self) -> dict[str, Any]:
         """The shape as plain JSON types."""
-        return asdict(self)
+        shape = asdict(self)
+        if not self.moments:
+            del shape["moments"]  # as in checkpoints that were made before there were any
+        return shape
 
 
 def page(nbytes: int) -> int:

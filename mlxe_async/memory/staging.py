@@ -13,7 +13,7 @@ import numpy as np
 
 from mlxe_async.memory.bookkeeping import Bookkeeping
 from mlxe_async.memory.shape import ReplayShape
-from mlxe_async.memory.stretches import Counters, Stretches, arrived, by_environment, compact
+from mlxe_async.memory.stretches import Arrived, Counters, Stretches, arrived, by_environment, compact
 from mlxe_async.rows import Array
 
 
@@ -30,15 +30,15 @@ class Staging:
         self._envs, self._wide, self._books = shape.envs, shape.staging_rows, books
         self._columns = shape.row_layout.views(buffer, shape.streams * self._wide, shape.offset("staging"))
 
-    def append(self, lane: int, rows: Mapping[str, Array]) -> Stretches:
-        """Append the rows (n, ...) of a block, n > 0, to their streams; tells what they close."""
+    def append(self, lane: int, rows: Mapping[str, Array]) -> Arrived:
+        """Append the rows (n, ...) of a block, n > 0, to their streams; tells where they went and what they close."""
         books, envs, order = self._books, self._envs, None
         if envs == 1:
             stream = np.full(len(rows["env"]), lane)
         else:
             order = by_environment(rows["env"], envs)
             if not len(order):
-                return Stretches(order, order, order)
+                return Arrived(order, order, order, order, order, Stretches(order, order, order))
             stream = lane * envs + rows["env"][order].astype(np.int64)
         ends = (rows["terminated"] | rows["truncated"] | rows["cut"]).astype(bool)
         episode, step = rows["episode"].astype(np.int64), rows["step"].astype(np.int64)
@@ -53,7 +53,7 @@ class Staging:
         books.staged[new.streams] = new.number[new.last] + 1
         books.last_episode[new.streams], books.last_step[new.streams] = episode[new.last], step[new.last]
         books.opened[new.stretches.stream] = new.stretches.end
-        return new.stretches
+        return new
 
     def close(self, lane: int) -> Stretches:
         """Close what is open in the streams of a lane."""

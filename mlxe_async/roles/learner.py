@@ -15,6 +15,7 @@ from mlxe_async.algorithms.interface import Clock
 from mlxe_async.errors import AuditFailed, CompileFailed, NonFiniteWeights, NumericError, UpdateFailed
 from mlxe_async.fast import updates
 from mlxe_async.fast.audit import Audit
+from mlxe_async.maths.normaliser import Moments
 from mlxe_async.roles.blame import place_of
 from mlxe_async.roles.keeping import StateKeeper, Store
 from mlxe_async.roles.promotion import Promotion
@@ -292,6 +293,8 @@ class Learner:
 
     def _learn_batches(self, plan: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
         tally = _Tally()
+        if plan["updates"] and getattr(self.algorithm, "moment_entries", 0):
+            self.algorithm.set_moments(Moments(*self.memory.moments(plan)))
         for k in range(plan["updates"]):
             batch, positions = self.memory.gather(plan, k, self.algorithm.window, reuse=True)
             tally.late_rows += plan["rows"] - len(positions)

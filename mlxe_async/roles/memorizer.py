@@ -161,8 +161,21 @@ class Memorizer:
         self._store = store
         if memory.kind == "replay" and store is not None and (found := store.find(memory.phases)) is not None:
             take_up(algorithm, found[1])
+        self._begin_moments()
         for index, lane in enumerate(lanes):
             lane.seek(memory.position(index))
+
+    def _begin_moments(self) -> None:
+        """Where nothing is counted yet, count on from the moments in the weights that the run begins with."""
+        if self._weights is None or self.memory.kind != "replay" or not getattr(self.algorithm, "moment_entries", 0):
+            return
+        if self.memory.moments()[-1] or not self._weights.latest():
+            return
+        if self._weights.read(self._flat) is None:
+            raise MlxeError("memorizer starting: expected to read the published weights whole")
+        mean, variance, rows = self.algorithm.moments_in(self._flat)
+        if rows >= 1:
+            self.memory.begin_moments(mean, variance, round(rows))
 
     def ingest(self, *, upto: Sequence[int] | None = None) -> dict[str, Any]:
         """Take in all that is committed, lane after lane, and give the room back.

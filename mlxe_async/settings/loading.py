@@ -9,14 +9,15 @@ import stat
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from mlxe_async.errors import SettingsError
 from mlxe_async.files import PLAIN_NAME
 from mlxe_async.logs.safe import visible
-from mlxe_async.settings.model import Settings
+from mlxe_async.settings.effects import idle, is_certain, refused_and_remarks
+from mlxe_async.settings.model import SCHEDULES, Settings
 from mlxe_async.settings.places import Places
 from mlxe_async.settings.problems import Path, Problem, describe, shown
 from mlxe_async.settings.rules import not_plain
@@ -35,12 +36,15 @@ class _Unreadable(Exception):
     """The file gives no values at all; the message is a finished line."""
 
 
-def load_settings(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Overrides = ()) -> Settings:
+def load_settings(
+    source: str | os.PathLike[str] | Mapping[str, Any], overrides: Overrides = (), *, of_run: bool = False
+) -> Settings:
     """Read, override and check settings.
 
     Args:
         source: the path of a TOML file, or the same tree as nested mappings.
         overrides: `["a.b=VALUE", ...]` as on the command line, VALUE being TOML or else a text, or `{"a.b": value}`.
+        of_run: the file was written by a run, defaults and all: keys in it that have no effect are nobody's words.
 
     Raises:
         SettingsError: with one line per problem: place, key, got, expected, and a guess at what was meant.
@@ -58,13 +62,16 @@ def load_settings(source: str | os.PathLike[str] | Mapping[str, Any], overrides:
     except _Unreadable as error:
         lines.append(str(error))
     places: dict[Path, str] = {path: f"{label}:{line}" for path, line in lines_of.items()}
+    written = {} if of_run else dict.fromkeys(_keys(raw), False)
     for place, path, value in _overridden(overrides, lines):
+        written = {known: by_set for known, by_set in written.items() if known[: len(path)] != path}
+        written |= dict.fromkeys(_keys_at(path, value), True)
         _put(raw, places, place, path, value, lines)
     if lines and not raw:
         raise SettingsError(lines)
     _name_after_file(raw, source)
-    where = Places(label, places)
-    problems = _check(raw)
+    where = Places(label, places, written, list(_of_other_kinds(raw, written)))
+    problems = _check(raw, where)
     problems += _resolve_python_path(raw, base)
     if problems or lines:
         ordered = sorted(problems, key=lambda problem: lines_of.get(_written(problem.path, lines_of), 0))
@@ -93,17 +100,22 @@ def algorithm_problems(model: type[BaseModel], table: Mapping[str, Any]) -> list
     return []
 
 
-def _check(raw: dict[str, Any]) -> list[Problem]:
+def _check(raw: dict[str, Any], places: Places) -> list[Problem]:
     try:
-        Settings.model_validate(raw)
+        settings = Settings.model_validate(raw)
     except ValidationError as error:
         problems = describe(error, Settings)
-        return problems + _contradictions_beside(raw, problems)
-    return []
+        return problems + _contradictions_beside(raw, problems, places)
+    return _without_effect(settings, places)
 
 
-def _contradictions_beside(raw: dict[str, Any], problems: list[Problem]) -> list[Problem]:
-    """Contradictions among the keys that are fine: they are only judged once nothing else is wrong."""
+def _without_effect(settings: Settings, places: Places) -> list[Problem]:
+    """Keys without effect that are refused, as far as that can be known without the probe."""
+    return refused_and_remarks([p for p in idle(settings) if is_certain(p, places)], places)[0]
+
+
+def _contradictions_beside(raw: dict[str, Any], problems: list[Problem], places: Places) -> list[Problem]:
+    """Contradictions and keys without effect among those that are fine: judged once nothing else is wrong."""
     if any(problem.other for problem in problems):
         return []
     pruned = _copied(raw)
@@ -112,12 +124,43 @@ def _contradictions_beside(raw: dict[str, Any], problems: list[Problem]) -> list
     if not isinstance(pruned.get("task"), dict):
         pruned["task"] = {}
     pruned["task"].setdefault("env", "CartPole-v1")
+    wrong = {problem.path for problem in problems}
     try:
-        Settings.model_validate(pruned)
+        found = _without_effect(Settings.model_validate(pruned), places)
     except ValidationError as error:
-        wrong = {problem.path for problem in problems}
-        return [p for p in describe(error, Settings) if p.path not in wrong and p.other not in wrong]
-    return []
+        found = describe(error, Settings)
+    return [p for p in found if p.path not in wrong and p.other not in wrong]
+
+
+def _of_other_kinds(raw: dict[str, Any], written: Mapping[Path, bool]) -> Iterator[str]:
+    """Take keys of another kind of schedule out where an override chose this one; a remark on each."""
+    schedule = raw.get("schedule")
+    if not isinstance(schedule, dict) or not written.get(("schedule", "kind")):
+        return
+    kinds = {model: get_args(model.model_fields["kind"].annotation) for model in SCHEDULES}
+    chosen = next((model for model, kind in kinds.items() if schedule["kind"] in kind), None)
+    if chosen is None:
+        return
+    for key in [key for key in schedule if not written.get(("schedule", key))]:
+        known = any(key in model.model_fields for model in SCHEDULES)
+        if known and key not in chosen.model_fields:
+            del schedule[key]
+            switch = f'schedule.kind = "{schedule["kind"]}"'
+            yield f"schedule.{key} has no effect with {switch}: what switches it off was set"
+
+
+def _keys(raw: Mapping[str, Any]) -> Iterator[Path]:
+    """The keys of all tables, and those of the tables inside them."""
+    for table, keys in raw.items():
+        yield from _keys_at((table,), keys)
+
+
+def _keys_at(path: Path, value: Any) -> Iterator[Path]:
+    if len(path) > 1:
+        yield path
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _keys_at((*path, key), item)
 
 
 def _prune(tree: Any, path: Path) -> None:

@@ -247,6 +247,9 @@ class OaSchedule(_AnySchedule):
     )
 
 
+SCHEDULES = (SerialSchedule, IsSchedule, IstbSchedule, IaSchedule, OaSchedule)
+
+
 class AlgorithmTable(BaseModel):
     """`[algorithm]`: which one, and its own keys, which its own `Settings` judge when the task is probed."""
 
@@ -506,6 +509,12 @@ class Settings(Table):
                 free.pop("envs_per_executor", None)
             tables[name] = table.model_copy(update=free)
         return self.model_copy(update=tables)
+
+    def of_run(self) -> Settings:
+        """The same settings as those of a run: nobody wrote a key, so none is refused for being without effect."""
+        same = self.model_copy()
+        same._places = self._places.without_words()
+        return same
 
     @property
     def places(self) -> Places:

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from mlxe_async.settings.problems import Path, Problem, dotted
 
 
 class Places:
-    """Where each key was written, for messages that come later; two trees from different files may still be equal."""
+    """Where each key was written, for messages that come later; two trees from different files may still be equal.
 
-    def __init__(self, source: str = "settings", places: dict[Path, str] | None = None) -> None:
+    Args:
+        source: the file's name.
+        places: of each key `file:line` or `--set a.b`.
+        written: keys that somebody wrote, the table's name first; whether by an override.
+        remarks: what the loader passed over, in words.
+    """
+
+    def __init__(
+        self,
+        source: str = "settings",
+        places: dict[Path, str] | None = None,
+        written: Mapping[Path, bool] | None = None,
+        remarks: Sequence[str] = (),
+    ) -> None:
         self.source = source
         self._places = places or {}
+        self.written = written or {}
+        self.remarks = tuple(remarks)
+
+    def without_words(self) -> Places:
+        """The same places, of keys that nobody wrote."""
+        return Places(self.source, self._places, remarks=self.remarks)
 
     def of(self, path: Path) -> str:
         """`file:line` or `--set a.b` of a key, or of the nearest table around it that was written."""

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from mlxe_async.logs.safe import redact, visible
 from mlxe_async.settings.model import Settings
+from mlxe_async.settings.problems import Path
 from mlxe_async.settings.writing import as_tables, toml_value
 
 Effect = Literal["cosmetic", "allowed", "forbidden"]
@@ -78,13 +79,16 @@ class Change:
         return f"{'.'.join(self.path)}: {_said(self.old)} -> {_said(self.new)}"
 
 
-def changes(old: Settings, new: Settings, forbidden: Collection[str] = ()) -> Iterator[Change]:
+def changes(
+    old: Settings, new: Settings, forbidden: Collection[str] = (), idle: Collection[Path] = ()
+) -> Iterator[Change]:
     """All that is different, key by key; secrets are not compared.
 
     Args:
         old: settings of the run so far, all defaults written out.
         new: settings it is to go on with, likewise.
         forbidden: keys of `[algorithm]` that must stay.
+        idle: keys that have no effect now; a run's settings need not tell of them.
     """
     before, after = redact(as_tables(old)), redact(as_tables(new))
     for table in dict.fromkeys((*before, *after)):
@@ -92,7 +96,8 @@ def changes(old: Settings, new: Settings, forbidden: Collection[str] = ()) -> It
         # A schedule of another kind has other keys; their coming and going says no more than the kind does.
         both = table == "schedule" and was["kind"] != now["kind"]
         for key in dict.fromkeys((*was, *now)):
-            if was.get(key) == now.get(key) or (both and not (key in was and key in now)):
+            is_told = key in was and key in now
+            if was.get(key) == now.get(key) or (not is_told and (both or (table, key) in idle)):
                 continue
             yield Change((table, key), was.get(key), now.get(key), _class_of(table, key, forbidden))
 

@@ -53,25 +53,14 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
         yield from at_most(("memory", "chunk_rows"), memory.chunk_rows, capacity, memory.capacity_rows)
     pause = ("supervision", "backoff_max_s")
     yield from at_most(("supervision", "backoff_s"), supervision.backoff_s, pause, supervision.backoff_max_s)
-    if supervision.max_executor_rss_mb is not None and schedule.kind in ("serial", "istb"):
-        kind = ("schedule", "kind")
-        message = f'got {supervision.max_executor_rss_mb}, expected nothing with {dotted(kind)} = "{schedule.kind}"'
-        why = "the executors have no processes of their own there"
-        yield Problem(("supervision", "max_executor_rss_mb"), f"{message}: {why}", kind)
     cap = ("evaluation", "max_episode_steps")
     yield from at_most(("evaluation", "screen_steps"), evaluation.screen_steps, cap, evaluation.max_episode_steps)
     rule, threshold = ("evaluation", "rule"), ("evaluation", "threshold")
     if evaluation.rule == "mean_return" and evaluation.threshold is None:
         yield Problem(threshold, 'got nothing, expected a number with evaluation.rule = "mean_return"', rule)
-    if evaluation.rule == "cap" and evaluation.threshold is not None:
-        message = f'got {evaluation.threshold:g}, expected nothing with evaluation.rule = "cap"'
-        yield Problem(threshold, message, rule)
     if stop.solved and not evaluation.enabled:
         message = "got true, expected false with evaluation.enabled = false: nothing would ever be tested"
         yield Problem(("stop", "solved"), message, ("evaluation", "enabled"))
-    if stop.steps_after_solved is not None and not stop.solved:
-        message = f"got {stop.steps_after_solved}, expected nothing with stop.solved = false: it counts from there"
-        yield Problem(("stop", "steps_after_solved"), message, ("stop", "solved"))
     if schedule.kind == "oa" and settings.learner.promote_best:
         message = f'got {settings.learner.promote_best}, expected 0 with schedule.kind = "oa"'
         why = "nobody waits there, so that no result belongs to one iteration and version"

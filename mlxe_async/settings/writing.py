@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
 from mlxe_async.logs.safe import redact
+from mlxe_async.settings.effects import idle as without_effect
 from mlxe_async.settings.model import Settings
+from mlxe_async.settings.problems import Path
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
@@ -22,15 +25,19 @@ def as_tables(settings: Settings) -> dict[str, Any]:
     return tables
 
 
-def dump_settings(settings: Settings, *, hide_secrets: bool = False) -> str:
-    """TOML text with every key, defaults included, that `load_settings` reads back as an equal tree.
+def dump_settings(settings: Settings, *, hide_secrets: bool = False, idle: Collection[Path] = ()) -> str:
+    """TOML text that `load_settings` reads back as an equal tree: every key that has an effect, defaults included.
 
     Args:
         settings: the tree.
+        idle: further keys that have no effect, such as those of `[algorithm]`.
         hide_secrets: leave out texts under names such as `api_key` or `password` in the free tables; what is read
             back is then valid, but not equal.
     """
     tables = as_tables(settings)
+    for path in {*idle, *(problem.path for problem in without_effect(settings))}:
+        *above, key = map(str, path)
+        functools.reduce(lambda inner, part: inner.get(part, {}), above, tables).pop(key, None)
     if hide_secrets:
         tables = redact(tables)
     return "\n".join("\n".join((f"[{name}]", *_lines(table), "")) for name, table in tables.items())

@@ -109,6 +109,7 @@ class Blueprint:
                 derived=facts["derived"],
                 prioritised=facts["prioritised"],
                 frames=stored_frames(facts),
+                moments=facts.get("moments", 0),
             )
         self.posts = self._posts()
         self.promotes = settings.learner.promote_best > 0

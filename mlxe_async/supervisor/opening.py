@@ -12,7 +12,8 @@ from mlxe_async.errors import ResourceError, RunFailed
 from mlxe_async.logs import events
 from mlxe_async.logs.journal import Journal
 from mlxe_async.run_folder import RECORDING, RunFolder
-from mlxe_async.settings import Settings, as_tables, dump_settings
+from mlxe_async.settings import Problem, Settings, as_tables, dump_settings
+from mlxe_async.settings.effects import idle
 from mlxe_async.supervisor.budget import Counters
 from mlxe_async.supervisor.host import host, versions
 from mlxe_async.supervisor.measures import Measures
@@ -86,7 +87,9 @@ class Opened:
             self.story.emit(events.CheckpointRejected(number=number, cause=cause))
         if point is not None and point.whole is None:
             raise RunFailed(point.cause)
-        folder.write_settings(dump_settings(settings, hide_secrets=True))
+        told = [Problem.from_json(problem).path for problem in self._facts["idle"]]
+        told += [problem.path for problem in idle(settings, self._facts["memory_kind"])]
+        folder.write_settings(dump_settings(settings, hide_secrets=True, idle=told))
         about, machine = versions(), host(cores)
         seed, facts = settings.run.seed, self._facts
         folder.write_run_json({"name": folder.name, "seed": seed, "versions": about, "host": machine, "facts": facts})

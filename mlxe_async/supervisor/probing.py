@@ -16,6 +16,7 @@ from mlxe_async.ipc.restarts import RestartPolicy
 from mlxe_async.ipc.segments import BytePlan, available_memory
 from mlxe_async.schedules.soundness import Facts, verdicts
 from mlxe_async.settings import Settings
+from mlxe_async.settings.effects import idle, refused_and_remarks
 from mlxe_async.settings.problems import Problem
 
 _NAMED_KEY = re.compile(r"(?P<key>task(\.\w+)+): ")
@@ -124,11 +125,17 @@ def _judged(settings: Settings, facts: dict[str, Any]) -> Probed:
         named = _NAMED_KEY.match(facts["task_error"])
         place = settings.places.of(tuple(named["key"].split(".")) if named else ("task", "env"))
         raise TaskError(f"{place}: {facts['task_error']}")
+    found = [Problem.from_json(problem) for problem in facts.get("idle", [])]
     if "problems" in facts:
         problems = [Problem(tuple(p["path"]), p["message"]) for p in facts["problems"]]
+        problems += refused_and_remarks(found, settings.places)[0]
         raise SettingsError([settings.places.line(problem) for problem in problems])
     settings = settings.with_defaults(facts["defaults"])
-    return Probed(settings, facts, _cautions(settings, facts))
+    found += [*idle(settings, facts["memory_kind"]), *_idle_capacity(settings, facts)]
+    refused, remarks = refused_and_remarks(found, settings.places)
+    if refused:
+        raise SettingsError([settings.places.line(problem) for problem in refused])
+    return Probed(settings, facts, [*_cautions(settings, facts), *settings.places.remarks, *remarks])
 
 
 def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
@@ -150,11 +157,13 @@ def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
     refused = [Problem(verdict.key, verdict.message, verdict.other) for verdict in found if verdict.refused]
     if refused:
         raise SettingsError([settings.places.line(problem) for problem in refused])
-    cautions = [verdict.message for verdict in found]
-    rows = settings.memory.capacity_rows
-    # Episodes without a limit are the exception: there it says how long one may be.
-    is_used = schedule.sync == "episode" and not facts["task"]["max_episode_steps"]
-    if facts["memory_kind"] == "rollouts" and rows is not None and not is_used:
-        why = f"{settings.algorithm.name} learns from rollouts, of which there are as many as are under way"
-        cautions.append(f"memory.capacity_rows = {rows} has no effect: {why}; leave it out")
-    return cautions
+    return [verdict.message for verdict in found]
+
+
+def _idle_capacity(settings: Settings, facts: dict[str, Any]) -> Iterator[Problem]:
+    """Rollouts are as many as are under way; only of episodes without a limit it says how long they may be."""
+    is_used = settings.schedule.sync == "episode" and not facts["task"]["max_episode_steps"]
+    if facts["memory_kind"] == "rollouts" and not is_used:
+        name = settings.algorithm.name
+        why = f'algorithm.name = "{name}" (it learns from rollouts, of which there are as many as are under way)'
+        yield Problem(("memory", "capacity_rows"), f"has no effect with {why}; take it out", ("algorithm", "name"))

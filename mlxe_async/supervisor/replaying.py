@@ -76,7 +76,7 @@ class Replay:
             )
         stop = settings.stop.model_copy(update=dict.fromkeys(settings.stop.model_dump()) | {"solved": False})
         slots = max(settings.memory.lane_slots, self.recorded.backlog() + 1)
-        return settings.model_copy(
+        return settings.of_run().model_copy(
             update={
                 "run": settings.run.model_copy(update={"record": False, "name": f"{settings.run.name[:57]}-replay"}),
                 "stop": stop,

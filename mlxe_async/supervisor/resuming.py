@@ -23,8 +23,10 @@ from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.weights import WeightsWriter
 from mlxe_async.logs.journal import open_log
 from mlxe_async.logs.safe import REDACTED, visible
+from mlxe_async.memory.bookkeeping import Bookkeeping
+from mlxe_async.memory.moments import mean_and_variance, pooled
 from mlxe_async.memory.replay import ReplayMemory
-from mlxe_async.memory.rollouts import RolloutMemory
+from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
 from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.rows import Array
 from mlxe_async.run_folder import EARLIER, RunFolder
@@ -100,7 +102,7 @@ class ResumePoint:
         folder = RunFolder.reopen(path)
         try:
             _check_owner(folder.path)
-            point = cls(folder, load_settings(folder.path / "settings.toml"), _log_end(folder.log_path))
+            point = cls(folder, load_settings(folder.path / "settings.toml", of_run=True), _log_end(folder.log_path))
             note = point.rejected.append
             try:
                 point.whole = checkpoints.load_whole(
@@ -148,7 +150,8 @@ class ResumePoint:
         if hidden:
             told = "got nothing, expected its value by --set or in a settings file: secrets are not saved with a run"
             raise SettingsError([f"{settings.places.source}: {key}: {told}" for key in hidden])
-        self.changed = list(changes(self.settings, settings, facts["stays"]))
+        idle = [tuple(problem["path"]) for problem in facts.get("idle", [])]
+        self.changed = list(changes(self.settings, settings, facts["stays"], idle))
         refused = [change for change in self.changed if change.kind == "forbidden"]
         if self.whole is not None and not refused and self.whole.facts["parameters"] != facts["parameters"]:
             refused = [change for change in self.changed if change.path[0] in ("algorithm", "task", "run")]
@@ -212,6 +215,7 @@ class ResumePoint:
         kind = ReplayMemory if isinstance(shape, ReplayShape) else RolloutMemory
         if not keeps:
             self.former_rows = state["counters"]["env_steps"]
+            self._keep_moments(segments, shape)
             return
         memory: Any = kind(shape, segments["memory"].buffer)  # type: ignore[arg-type]  # they go together
         for name, target in memory.raw().items():
@@ -228,6 +232,19 @@ class ResumePoint:
             if about:
                 _refill(LaneWriter(segment, schema), waiting[f"waiting.{lane}"], about)
         del memory
+
+    def _keep_moments(self, segments: Mapping[str, Segment], shape: ReplayShape | RolloutShape) -> None:
+        """A memory of another shape counts its observations on from the saved moments."""
+        assert self.whole is not None  # noqa: S101 - see state
+        saved = {name: value for name, value in self.state["memory_shape"].items() if name != "block_rows"}
+        if not isinstance(shape, ReplayShape) or not shape.moments or saved.get("moments") != shape.moments:
+            return
+        (books,) = read_arrays(
+            self.whole.path / f"memorizer{SUFFIX}", lambda name: name == "memory.bookkeeping"
+        ).values()
+        mean, variance, count = mean_and_variance(pooled(Bookkeeping(ReplayShape(**saved), books).moments))
+        if count:
+            ReplayMemory(shape, segments["memory"].buffer).begin_moments(mean, variance, count)
 
     # -- handles and roles --------------------------------------------------------------------------------------------
 

@@ -99,7 +99,7 @@ def rows_of(run: str | os.PathLike[str]) -> dict[int, dict[str, Array]]:
         facts = json.loads((folder / RUN).read_text())["facts"]
     except (OSError, ValueError, KeyError) as error:
         raise ResourceError(f"{folder.name}: the run has not begun, or is of another kind: {error}") from error
-    shape = Blueprint(load_settings(folder / SETTINGS), facts).memory_shape
+    shape = Blueprint(load_settings(folder / SETTINGS, of_run=True), facts).memory_shape
     if not isinstance(shape, ReplayShape):
         raise ResourceError(f"{folder.name}: its algorithm keeps no replay memory, expected one")
     with _memory_of(pid, shape.nbytes) as segment:

@@ -33,13 +33,15 @@ class Probe:
         except TaskError as error:
             return {"task_error": str(error)}
         except _Refused as error:
-            return {"problems": [{"path": list(path), "message": message} for path, message in error.problems]}
+            found = [{"path": list(path), "message": message} for path, message in error.problems]
+            return {"problems": found, **({"idle": error.idle} if error.idle else {})}
 
 
 class _Refused(Exception):
-    def __init__(self, problems: list[tuple[tuple[str, ...], str]]) -> None:
+    def __init__(self, problems: list[tuple[tuple[str, ...], str]], idle: list[dict[str, Any]] | None = None) -> None:
         super().__init__("refused")
         self.problems = problems
+        self.idle = idle or []
 
 
 def _check_compile(wanted: Any, device: str, algorithm_class: Any) -> None:
@@ -65,6 +67,7 @@ def _probe(settings: Mapping[str, Any], made: list[Any]) -> dict[str, Any]:
     from mlxe_async.algorithms import load_algorithm
     from mlxe_async.roles.memorizer import check_priorities
     from mlxe_async.settings import algorithm_problems
+    from mlxe_async.settings.effects import idle_in
     from mlxe_async.settings.resuming import forbidden_fields
     from mlxe_async.tasks.probe import probe as probe_task
 
@@ -79,8 +82,14 @@ def _probe(settings: Mapping[str, Any], made: list[Any]) -> dict[str, Any]:
     if "name" not in algorithm_class.Settings.model_fields:
         del table["name"]
     problems = algorithm_problems(algorithm_class.Settings, table)
+    wrong = {problem.path for problem in problems}
+    idle = [
+        problem.to_json()
+        for problem in idle_in(algorithm_class.Settings, table, settings)
+        if problem.path not in wrong and problem.other not in wrong
+    ]
     if problems:
-        raise _Refused([(tuple(map(str, problem.path)), problem.message) for problem in problems])
+        raise _Refused([(tuple(map(str, problem.path)), problem.message) for problem in problems], idle)
     algorithm_settings = algorithm_class.Settings.model_validate(table)
     device = settings["learner"]["device"]
     if device.startswith("cuda"):
@@ -118,6 +127,7 @@ def _probe(settings: Mapping[str, Any], made: list[Any]) -> dict[str, Any]:
         "spaces": spaces.to_json(),
         "algorithm": own,
         "defaults": getattr(algorithm_class, "defaults", {}),
+        "idle": idle,
         "stays": forbidden_fields(algorithm_class.Settings.model_fields),
         "memory_kind": algorithm.memory,
         "off_policy": getattr(algorithm, "off_policy", None),
@@ -127,5 +137,6 @@ def _probe(settings: Mapping[str, Any], made: list[Any]) -> dict[str, Any]:
         "window": algorithm.window,
         "batch_rows": algorithm.batch_rows,
         "prioritised": algorithm.memory == "replay" and algorithm.priorities.kind == "td",
+        "moments": getattr(algorithm, "moment_entries", 0) if algorithm.memory == "replay" else 0,
         "parameters": [[name, list(shape)] for name, shape in algorithm.parameters],
     }

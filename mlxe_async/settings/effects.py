@@ -1,0 +1,204 @@
+"""Keys that have no effect because other keys switch them off.
+
+Somebody who writes such a key means something that will not happen, so it is refused, and the key that switches it off
+is named. Defaults are nobody's words and never refused. A key of a file that `--set` switched off is tolerated with a
+remark: who overrides the one key need not take out all that depend on it.
+
+For the fields of an algorithm the relation is declared beside the field: `json_schema_extra={"needs": {...}}`. It maps
+other fields to what they must be for this one to have an effect:
+
+| form | the other field is |
+|---|---|
+| `[a, b]` | one of these |
+| `{"not": a}` | anything else |
+| `{"above": a}`, `{"below": a}`, `{"at_most": a}` | a number in that range |
+| `{"some": true}` | a list that is not empty |
+
+A text in the place of a number names a field whose value is meant. All must hold; of those under `"needs_any"` one. A
+name with a dot, `task.mirror`, is a key of another table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from mlxe_async.settings.model import Settings
+from mlxe_async.settings.places import Places
+from mlxe_async.settings.problems import Path, Problem, dotted, shown
+
+Memory = Literal["replay", "rollouts"]
+MEMORIES: dict[str, Memory] = {"a3c": "replay", "dqn": "replay", "ppo": "rollouts"}
+"""What built-in algorithms learn from; of others only the probe can tell."""
+ATARI = "ALE/"
+_FILLED_IN = ("schedule", "memory")  # tables of which an algorithm may have other defaults
+
+
+def idle(settings: Settings, memory: str | None = None) -> Iterator[Problem]:
+    """Keys of all tables but `[algorithm]` that have no effect, whoever wrote them.
+
+    Args:
+        settings: the tree.
+        memory: what its algorithm learns from, as far as that is known.
+    """
+    schedule, evaluation, learner = settings.schedule, settings.evaluation, settings.learner
+    supervision, task = settings.supervision, settings.task
+    kind, memory = ("schedule", "kind"), memory or MEMORIES.get(settings.algorithm.name)
+
+    def off(table: Path, keys: str, switch: Path, value: Any, instead: str | None, why: str = "") -> Iterator[Problem]:
+        for key in keys.split():
+            yield Problem((*table, key), _sentence(dotted(switch), value, instead, why), switch)
+
+    if not settings.stop.solved:
+        yield from off(("stop",), "steps_after_solved", ("stop", "solved"), False, "true", "it counts from there")
+    if not evaluation.enabled:
+        keys = "interval_steps passes in_flight"
+        yield from off(("evaluation",), keys, ("evaluation", "enabled"), False, "true")
+    if evaluation.rule == "cap":
+        switch = ("evaluation", "rule")
+        yield from off(("evaluation",), "threshold", switch, "cap", '"mean_return"')
+    if schedule.sync == "episode":
+        yield from off(("schedule",), "rollout_steps", ("schedule", "sync"), "episode", '"rollout"')
+    if schedule.kind in ("serial", "istb"):
+        why = "all roles but the evaluator live in one process there"
+        yield from off(("schedule",), "memorizer", kind, schedule.kind, None, why)
+        yield from off(("learner",), "own_core", kind, schedule.kind, None, why)
+        yield from off(("supervision",), "max_executor_rss_mb", kind, schedule.kind, None, why)
+    if learner.threads > 1:
+        yield from off(("learner",), "own_core", ("learner", "threads"), learner.threads, "1")
+    if learner.device == "cpu":
+        yield from off(("learner",), "graphs", ("learner", "device"), "cpu", '"cuda"')
+    if settings.memory.chunk_rows < schedule.envs_per_executor:
+        switch, why = ("schedule", "envs_per_executor"), "rows of one step of all of them travel together"
+        yield from off(("memory",), "chunk_rows", switch, schedule.envs_per_executor, None, why)
+    if memory == "rollouts":
+        name, why = ("algorithm", "name"), "it learns from each rollout once, and from whole ones"
+        yield from off(("memory",), "keep_rows", name, settings.algorithm.name, None, why)
+        yield from off(("schedule",), "updates_per_publish", name, settings.algorithm.name, None, why)
+    if not supervision.restart_limit:
+        switch = ("supervision", "restart_limit")
+        yield from off(("supervision",), "restart_window_s backoff_s backoff_max_s", switch, 0, "a number above 0")
+    if not supervision.env_fault_limit:
+        switch = ("supervision", "env_fault_limit")
+        yield from off(("supervision",), "env_fault_window_s", switch, 0, "a number above 0")
+    shown_as = "frame_skip stack noop_max sticky life_loss_ends"
+    if not task.env.rpartition(":")[2].startswith(ATARI):
+        yield from off(("task", "atari"), f"preprocess {shown_as}", ("task", "env"), task.env, 'one of "ALE/..."')
+    elif not task.atari.preprocess:
+        yield from off(("task", "atari"), shown_as, ("task", "atari", "preprocess"), False, "true")
+    if settings.algorithm.name == "ppo":
+        why = "it mirrors no rows"
+        yield from off(("task",), "mirror", ("algorithm", "name"), "ppo", None, why)
+    elif settings.algorithm.name in MEMORIES and settings.algorithm.table.get("mirror") is False:
+        yield from off(("task",), "mirror", ("algorithm", "mirror"), False, "true")
+
+
+def idle_in(
+    model: type[BaseModel], table: Mapping[str, Any], beside: Mapping[str, Any] | None = None
+) -> Iterator[Problem]:
+    """The fields of an algorithm's `Settings` that have no effect, with what switches them off.
+
+    Args:
+        model: the class that declares them.
+        table: `[algorithm]` as written; what is left out has its default.
+        beside: all tables, for relations to keys of others; without them these are taken to hold.
+    """
+    fields = model.model_fields
+    values = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
+    values |= {name: value for name, value in table.items() if name in fields}
+    for name, field in fields.items():
+        extra = field.json_schema_extra
+        if not isinstance(extra, Mapping):
+            continue
+        for declared, enough in (("needs", all), ("needs_any", any)):
+            wanted: Any = extra.get(declared)
+            if not wanted:
+                continue
+            held = {switch: _holds(switch, form, values, beside) for switch, form in wanted.items()}
+            if enough(held.values()):
+                continue
+            switch = next(switch for switch, holds in held.items() if not holds)
+            path = tuple(switch.split(".")) if "." in switch else ("algorithm", switch)
+            sentence = _sentence(
+                dotted(path) if "." in switch else switch,
+                _value_of(switch, values, beside),
+                _instead(wanted[switch], values),
+            )
+            yield Problem(("algorithm", name), sentence, path)
+            break
+
+
+def refused_and_remarks(found: Iterator[Problem] | list[Problem], places: Places) -> tuple[list[Problem], list[str]]:
+    """Of keys without effect those that somebody wrote: what is refused, and remarks about what is tolerated."""
+    refused, remarks = [], []
+    for problem in found:
+        by_set = places.written.get(problem.path)
+        if by_set is None or problem.other is None:
+            continue
+        if not by_set and places.written.get(problem.other[:2]):
+            remarks.append(f"{dotted(problem.path)} {problem.message.partition(';')[0]}: what switches it off was set")
+        else:
+            refused.append(problem)
+    return refused, remarks
+
+
+def is_certain(problem: Problem, places: Places) -> bool:
+    """Whether that holds whatever the algorithm's own defaults are, which only the probe knows."""
+    other = problem.other or ()
+    return other in places.written or other[0] not in _FILLED_IN or other[1] == "kind"
+
+
+def _sentence(switch: str, value: Any, instead: str | None, why: str = "") -> str:
+    other = f", or set {switch} = {instead}" if instead else ""
+    reason = f" ({why})" if why else ""
+    return f"has no effect with {switch} = {toml_like(value)}{reason}; take it out{other}"
+
+
+def toml_like(value: Any) -> str:
+    """A value as it would be written, lists included."""
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(shown, value)) + "]"
+    return shown(value)
+
+
+def _value_of(switch: str, values: Mapping[str, Any], beside: Mapping[str, Any] | None) -> Any:
+    if "." not in switch:
+        return values[switch]
+    table, _, key = switch.partition(".")
+    return (beside or {}).get(table, {}).get(key)
+
+
+def _bound(bound: Any, values: Mapping[str, Any]) -> Any:
+    return values[bound] if isinstance(bound, str) else bound
+
+
+_FORMS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "not": (lambda value, bound: bool(value != bound), "something other than"),
+    "above": (lambda value, bound: bool(value > bound), "a number above"),
+    "below": (lambda value, bound: bool(value < bound), "a number below"),
+    "at_most": (lambda value, bound: bool(value <= bound), "at most"),
+}
+
+
+def _holds(switch: str, form: Any, values: Mapping[str, Any], beside: Mapping[str, Any] | None) -> bool:
+    if "." in switch and beside is None:
+        return True
+    value = _value_of(switch, values, beside)
+    if isinstance(form, list | tuple):
+        return value in form
+    if form.get("some"):
+        return bool(value)
+    try:
+        return all(_FORMS[name][0](value, _bound(bound, values)) for name, bound in form.items())
+    except TypeError:
+        return True  # of another type than it should be: that is what is told
+
+
+def _instead(form: Any, values: Mapping[str, Any]) -> str:
+    if isinstance(form, list | tuple):
+        return " or ".join(map(shown, form))
+    if form.get("some"):
+        return "a list that is not empty"
+    return " and ".join(f"{_FORMS[name][1]} {shown(_bound(bound, values))}" for name, bound in form.items())
