@@ -53,6 +53,32 @@ class RunFailed(MlxeError):
     exit_code = 3
 
 
+class Hung(RunFailed):
+    """A call into foreign code did not return within its limit, before the run had a log to tell of it.
+
+    Args:
+        sentence: which call, the limit, and where it hangs.
+        stack: Python's stack in that call; empty if it could not be written.
+    """
+
+    def __init__(self, sentence: str, stack: str = "") -> None:
+        super().__init__(sentence)
+        self.stack = stack
+
+
+class StoppedEarly(MlxeError):
+    """The run was asked to stop before it had begun.
+
+    Args:
+        reason: who or what asked: a signal's name, or a caller's words.
+        exit_code: what the command returns.
+    """
+
+    def __init__(self, reason: str, exit_code: int) -> None:
+        super().__init__(f"stopped ({reason}) before the run had begun: nothing was learned, and nothing is left")
+        self.exit_code = exit_code
+
+
 class NumericError(MlxeError):
     """Learning produced non-finite numbers again and again."""
 

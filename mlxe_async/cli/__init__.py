@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.finish(*error.problems)
         code = error.exit_code
     except MlxeError as error:
-        console.finish(*_lines(str(error)))
+        console.finish(*getattr(error, "stack", "").splitlines(), *_lines(str(error)))
         code = error.exit_code
     except KeyboardInterrupt:
         console.finish("interrupted before anything was started")

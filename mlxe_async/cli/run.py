@@ -69,9 +69,20 @@ def _in_loop(settings: Settings, folder: Path | None, *, check: bool, shows_prog
 
 
 async def _check(supervisor: Supervisor) -> int:
-    report = await supervisor.check()
+    console = Console(sys.stderr)
+    signals = _Signals(supervisor, console, "stopping the check")
+    signals.install()
+    try:
+        report = await supervisor.check()
+    except asyncio.CancelledError:
+        if signals.first is None:
+            raise
+        console.finish(f"stopped at once by a second signal after {signals.first.name}")
+        return 128 + signals.first
+    finally:
+        signals.remove()
     sys.stdout.write("".join(f"{visible(line)}\n" for line in (*report.plan, "", *probed(report.facts))))
-    Console(sys.stderr).finish("the settings are fine, and nothing was started")
+    console.finish("the settings are fine, and nothing was started")
     return 0
 
 
@@ -104,7 +115,7 @@ async def finish_run(supervisor: Supervisor, *, shows_progress: bool) -> int:
     else:
         # Not with all lines: those of thousands of episodes a second cost more to hand over than to write.
         supervisor.subscribe(lambda line: console.line(told(line)) if line["loud"] else None, [events.Warning.name])
-    signals = _Signals(supervisor, console)
+    signals = _Signals(supervisor, console, "stopping, and saving the weights")
     signals.install()
     try:
         result = await supervisor.run()
@@ -137,8 +148,9 @@ def ending(result: Result) -> str:
 class _Signals:
     """The first signal asks the run to stop, the second stops it at once."""
 
-    def __init__(self, supervisor: Supervisor, console: Console) -> None:
+    def __init__(self, supervisor: Supervisor, console: Console, answer: str) -> None:
         self._supervisor = supervisor
+        self._answer = answer
         self._console = console
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
@@ -173,7 +185,7 @@ class _Signals:
     def _handle(self, number: signal.Signals) -> None:
         if self.first is None:
             self.first = number
-            self._console.line(f"{number.name}: stopping, and saving the weights; once more stops at once")
+            self._console.line(f"{number.name}: {self._answer}; once more stops at once")
             self._supervisor.request_stop(number.name)
         elif self._task is not None:
             self._task.cancel()

@@ -12,6 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mlxe_async.errors import ProcessDied, ProtocolError
@@ -27,6 +28,21 @@ STACK_S = 0.5
 FAREWELL_S = 0.5
 
 
+@dataclass(frozen=True)
+class Hang:
+    """A call that outstayed its limit.
+
+    Args:
+        call: which call, one of `words.CALLS`, else the verb that was asked for; empty if nobody knows.
+        limit_s: seconds that it was allowed.
+        stuck_s: seconds by which it had outstayed them when that was judged.
+    """
+
+    call: str
+    limit_s: float
+    stuck_s: float
+
+
 class ProgressPage(Protocol):
     """What the supervisor needs of a progress page."""
 
@@ -35,6 +51,9 @@ class ProgressPage(Protocol):
 
     def pulse(self) -> tuple[int, int]:
         """What changes as long as the worker moves; the second is 0 while it is in no call."""
+
+    def doing(self, now_ns: int) -> str:
+        """Which call the worker is in; empty if it does not say."""
 
     def clear(self) -> None:
         """Forget the words of a worker that is proven dead."""
@@ -54,6 +73,7 @@ class Life:
         policy: limits.
         watch: says when to look whether it hangs.
         ready: called with the facts of its hand-shake.
+        hung: called when it is found to hang, before its stack is waited for.
         noticed: called with each message that is no answer. A ProtocolError raised here ends it.
     """
 
@@ -70,11 +90,12 @@ class Life:
         policy: RestartPolicy,
         watch: Watch,
         ready: Callable[[Life, Message], None],
+        hung: Callable[[Life], None],
         noticed: Callable[[Message], None],
     ) -> None:
         self.name, self.epoch, self.forked, self.began = name, epoch, forked, began
         self._stack_fd, self._page, self._policy = stack_fd, page, policy
-        self._on_ready, self._noticed = ready, noticed
+        self._on_ready, self._on_hung, self._noticed = ready, hung, noticed
         self._loop = asyncio.get_running_loop()
         self.settled = asyncio.Event()
         "Set when it has shaken hands or is dead."
@@ -83,9 +104,12 @@ class Life:
         self.bye = False
         self.failed: RemoteError | None = None
         self.misdeed: str | None = None
-        self.stuck_s: float | None = None
-        self.allowed_s = 0.0
-        "The limit that it has outstayed by `stuck_s`."
+        self.well_s: float | None = None
+        "Seconds from its fork to the call that it hangs in, if it hangs; 0 if it never shook hands."
+        self.hang: Hang | None = None
+        "The call because of which it is ended, if it hangs."
+        self.stack = ""
+        "What it wrote while it crashed; known when it is dead."
         self.planned: str | None = None
         "Why it is being replaced, if it is."
         self.status: ExitStatus | None = None
@@ -189,14 +213,17 @@ class Life:
     def _look(self) -> None:
         overdue_s = self._overdue()
         scheduling = linux.scheduling(self.forked.pid) if overdue_s is not None else None
-        self.stuck_s = self._judge.judge(time.monotonic_ns(), overdue_s, scheduling)
-        if self.stuck_s is not None:
-            since_ns = self._page.pulse()[1] if self._page is not None else 0
-            in_call_s = (time.monotonic_ns() - (since_ns or self._moved_ns)) / 1e9
-            self.allowed_s = max(0.0, in_call_s - self.stuck_s)
+        now_ns = time.monotonic_ns()
+        stuck_s = self._judge.judge(now_ns, overdue_s, scheduling)
+        if stuck_s is not None and self._page is not None:
+            in_call_s = (now_ns - (self._page.pulse()[1] or self._moved_ns)) / 1e9
             self._doing = self._owed()
+            call = self._page.doing(now_ns) or self._doing or ""
+            self.hang = Hang(call, round(max(0.0, in_call_s - stuck_s), 2), stuck_s)
+            self.well_s = time.monotonic() - self.began - in_call_s
             self._watch.remove(self._look)
             self._abort()
+            self._on_hung(self)
 
     def _overdue(self) -> float | None:
         """Seconds over the limit of the call it is in, or over the silence it may keep while it owes an answer."""
@@ -220,6 +247,7 @@ class Life:
         before, self._start_seen = self._start_seen, linux.scheduling(self.forked.pid)
         if is_late(before, self._start_seen, self._policy.start_timeout_s):
             self.misdeed = f"has not shaken hands for {self._start_given_s:g} s"
+            self.well_s = 0.0
             self._abort()
         else:
             self._start_timer = self._loop.call_later(self._policy.start_timeout_s, self._late)
@@ -227,6 +255,7 @@ class Life:
     def _abort(self) -> None:
         """Have it write its stacks and end it, whether or not it can still do the first."""
         self.forked.signal(signal.SIGABRT)
+        self.forked.signal(signal.SIGCONT)  # who was stopped takes the signal before anything else
         self.kill_in(STACK_S)
 
     # -- its end -------------------------------------------------------------------------------------------------------
@@ -240,14 +269,10 @@ class Life:
             timer.cancel()
         self.forked.signal_group(signal.SIGKILL)
         self._doing = self._doing or self._owed()
+        self.stack = os.pread(self._stack_fd, 1 << 20, 0).decode(errors="replace")
+        os.close(self._stack_fd)
         self.gone.set()
         self.settled.set()
-
-    def take_stack(self) -> str:
-        """What it wrote while it crashed, all of it; to be called once, at the very end."""
-        stack = os.pread(self._stack_fd, 1 << 20, 0).decode(errors="replace")
-        os.close(self._stack_fd)
-        return stack
 
     def disappoint(self) -> None:
         """Tell everybody who waits for an answer that none will come."""
@@ -264,8 +289,8 @@ class Life:
         who = f"{self.name} (pid {self.forked.pid})"
         if self.planned is not None:
             return f"{who} is replaced: {self.planned}"
-        if self.stuck_s is not None:
-            text = f"{who} was {self.stuck_s:.1f} s over its limit{during} and was {status.sentence}"
+        if self.hang is not None:
+            text = f"{who} was {self.hang.stuck_s:.1f} s over its limit{during} and was {status.sentence}"
         elif self.misdeed is not None:
             text = f"{who} {self.misdeed}{during} and was {status.sentence}"
         elif status.code == 0 and not self.bye and not expected:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlxe_async.ipc.frames import Message
+from mlxe_async.ipc.life import Hang
 from mlxe_async.ipc.nursery import ExitStatus
 
 if TYPE_CHECKING:
@@ -23,8 +24,11 @@ class ProcessListener:
     def restarting(self, process: Process, delay_s: float, attempt: int) -> None:
         """It will be forked again in `delay_s`; `attempt` deaths count against its budget."""
 
-    def hang(self, process: Process, stuck_s: float, stack: str) -> None:
-        """It was killed because it was `stuck_s` over its limit; `exited` follows."""
+    def hang(self, process: Process, hang: Hang) -> None:
+        """It is being ended because of a call that outstayed its limit; `hang_stack` and `exited` follow."""
+
+    def hang_stack(self, process: Process, stack: str) -> None:
+        """It is dead, and this is where it hung; not called if it could not write its stack."""
 
     def notice(self, process: Process, message: Message) -> None:
         """It sent a message of its own: one with a field `notice`. A ProtocolError raised here ends the child."""

@@ -274,6 +274,11 @@ class Nursery:
             self._life.channel.send({"id": 0, "do": "reap", "pid": child.pid})
         child.close()
 
+    def wake(self) -> None:
+        """Let it go on if somebody has stopped it: the end of its children needs it."""
+        if self._life is not None:
+            linux.signal_process(self._life.pidfd, signal.SIGCONT)
+
     def kill(self) -> None:
         """SIGKILL every child's group and let the nursery end; takes effect even if nothing is awaited any more."""
         for child in list(self._forked):
@@ -287,10 +292,11 @@ class Nursery:
         life = self._life
         if life is None:
             return
-        if not life.has_forked:
-            # Nobody to take along: it need not even finish what it is importing.
-            self._silenced(life)
+        self.wake()
         self.kill()
+        if not life.has_forked or life.importing:
+            # It need not finish what it is importing; what its children had started is found by its tag.
+            self._silenced(life)
         try:
             await asyncio.wait([life.died], timeout=STOP_LIMIT_S)
         finally:

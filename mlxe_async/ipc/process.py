@@ -24,7 +24,7 @@ from mlxe_async.errors import ForkRefused, ProcessDied, ProtocolError, ResourceE
 from mlxe_async.ipc import linux
 from mlxe_async.ipc.birth import cut
 from mlxe_async.ipc.frames import Message
-from mlxe_async.ipc.life import Life, ProgressPage
+from mlxe_async.ipc.life import Hang, Life, ProgressPage
 from mlxe_async.ipc.listener import ProcessListener
 from mlxe_async.ipc.nursery import ExitStatus, Nursery
 from mlxe_async.ipc.restarts import RestartBudget, RestartPolicy
@@ -32,6 +32,7 @@ from mlxe_async.ipc.watch import Watch
 
 TERMINATE_S = 0.5
 KILL_S = 5.0
+REAP_S = 0.5
 RECYCLE_S = 2.0
 
 
@@ -75,8 +76,6 @@ class Process:
         "What the child told with its hand-shake."
         self.death = ""
         "How its latest life ended, in a sentence."
-        self.allowed_s = 0.0
-        "The limit, in seconds, that its latest life outstayed, if one did."
         self.trace = ""
         "The traceback of the exception that ended it, if one did."
         self._nursery = nursery
@@ -110,6 +109,16 @@ class Process:
         """Whether it has shaken hands and is not dead."""
         child = self._child
         return child is not None and child.ready and child.planned is None and not child.gone.is_set()
+
+    @property
+    def hang(self) -> Hang | None:
+        """The call because of which the latest life was ended, if it hung."""
+        return self._child.hang if self._child else None
+
+    @property
+    def stack(self) -> str:
+        """The stack that the latest life left behind when it died; empty if there is none."""
+        return cut(self._child.stack) if self._child else ""
 
     @property
     def is_replaced(self) -> bool:
@@ -176,7 +185,7 @@ class Process:
         return await (await self._ready_life()).ask(verb, role, args, check)
 
     def note_progress(self) -> None:
-        """Forget earlier deaths: a row was committed or a version published since."""
+        """Forget earlier deaths, but for hangs: a row was committed or a version published since."""
         self._budget.progressed()
 
     def recycle(self, why: str) -> None:
@@ -216,7 +225,10 @@ class Process:
                 child.forked.signal_group(signal.SIGKILL)
                 await _within(child.gone, KILL_S)
             if child.gone.is_set():
-                await self._bury(child)
+                # It is dead; the nursery, which knows how it ended, may be busy, or have been stopped.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(REAP_S):
+                        await self._bury(child)
         finally:
             if child.status is None:
                 self._abandon(child)
@@ -285,6 +297,7 @@ class Process:
             policy=self._policy,
             watch=self._watch,
             ready=self._shook_hands,
+            hung=self._hung,
             noticed=self._noticed,
         )
         asyncio.get_running_loop().add_reader(forked.pidfd, self._died, child)
@@ -332,15 +345,21 @@ class Process:
         if child.planned is None and (child.status is None or not child.status.with_nursery):
             lacks = child.status is not None and child.status.for_memory
             failed = child.failed.exit_code if child.failed else RunFailed.exit_code
-            await self._spend(child.sentence, ResourceError.exit_code if lacks else failed)
+            await self._spend(child.sentence, ResourceError.exit_code if lacks else failed, child.well_s)
         elif not self._stop_asked.is_set():
             self._listener_told(self._listener.restarting, 0.0, self._budget.attempt)
 
-    async def _spend(self, sentence: str, exit_code: int) -> None:
+    async def _spend(self, sentence: str, exit_code: int, well_s: float | None = None) -> None:
         if self._stop_asked.is_set():
             return
-        delay_s = self._budget.died(time.monotonic())
+        delay_s = self._budget.died(time.monotonic(), well_s)
         if delay_s is None:
+            if self._budget.hangs > max(1, self._policy.limit):
+                raise RunFailed(
+                    f"{self.name} hung in {self._budget.hangs} lives in a row, whatever it did in between, expected "
+                    f"at most {self._policy.limit} (supervision.restart_limit); raise the limit that it does not keep, "
+                    f"or mend what hangs; at last: {sentence}"
+                )
             often = f"{self._budget.attempt} times in {self._policy.window_s:g} s"
             if exit_code == ResourceError.exit_code:
                 raise ResourceError(f"{sentence} (tried {often})" if self._budget.attempt > 1 else sentence)
@@ -359,6 +378,9 @@ class Process:
         self._answerable.set()
         self._listener_told(self._listener.started, child.forked.pid, time.monotonic() - child.began)
 
+    def _hung(self, child: Life) -> None:
+        self._listener_told(self._listener.hang, child.hang)
+
     def _noticed(self, message: Message) -> None:
         # A notice the listener refuses as a ProtocolError is the child's fault, like any other bad message.
         self._listener_told(self._listener.notice, message, refusal=ProtocolError)
@@ -367,6 +389,8 @@ class Process:
         """The pidfd says that the process is dead. Everything that needs no waiting is done here."""
         asyncio.get_running_loop().remove_reader(child.forked.pidfd)
         child.died()
+        if child.hang is not None and child.stack:
+            self._listener_told(self._listener.hang_stack, cut(child.stack))
         self._changed.set()
         # After a watcher that has been made but not yet had its first turn.
         asyncio.get_running_loop().call_soon(self._disappoint_unwatched)
@@ -387,22 +411,21 @@ class Process:
         """Kill and forget without waiting, for a caller who is being cancelled."""
         if child.status is not None:
             return
+        lost = ExitStatus(None, None)
         if not child.gone.is_set():
+            lost = ExitStatus(None, signal.SIGKILL)
             self._died(child)
         self._nursery().release(child.forked)
-        self._conclude(child, child.forked.status or ExitStatus(None, signal.SIGKILL))
+        self._conclude(child, child.forked.status or lost)
 
     def _conclude(self, child: Life, status: ExitStatus) -> None:
-        stack = cut(child.take_stack())
+        stack = cut(child.stack)
         child.forked.close()
         child.status = replace(status, pid=child.forked.pid, stack=stack)
         expected = self._stop_asked.is_set() or child.planned is not None
         child.sentence = self.death = child.describe_end(expected=expected)
         self.trace = child.failed.trace if child.failed is not None else ""
         child.disappoint()
-        if child.stuck_s is not None:
-            self.allowed_s = child.allowed_s
-            self._listener_told(self._listener.hang, child.stuck_s, stack)
         self._listener_told(self._listener.exited, child.sentence, child.status, expected)
 
     def _disappoint_unwatched(self) -> None:

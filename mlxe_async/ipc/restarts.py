@@ -18,8 +18,9 @@ class RestartPolicy:
     """How often and how soon a process that died is started again.
 
     Args:
-        limit: restarts allowed within `window_s` without progress in between; one death more is final.
-        window_s: deaths older than this many seconds are forgotten.
+        limit: restarts allowed within `window_s` without progress in between; one death more is final. Also lives in
+            a row that may hang, whatever they did before that; one more is final.
+        window_s: deaths older than this many seconds are forgotten, and hangs before a life that went well so long.
         backoff_s: longest wait before the first restart; doubled for each further one.
         backoff_max_s: bound of the doubling.
         start_timeout_s: a new process must have shaken hands within this time.
@@ -43,6 +44,10 @@ class RestartPolicy:
 class RestartBudget:
     """Counts deaths and tells the wait before each restart.
 
+    Progress forgives deaths, but not hangs: each costs its whole limit, so that a process that hangs in each of its
+    lives is of no use, whatever it does in between. What forgives them is a life that goes well for the window, or that
+    makes progress and ends in another way.
+
     Args:
         policy: the numbers.
         name: whose deaths; goes into the random part of the waits.
@@ -52,24 +57,41 @@ class RestartBudget:
         self._policy = policy
         self._random = random.Random(f"{policy.seed}/{name}")  # noqa: S311 spreads restarts, guards no secret
         self._deaths: list[float] = []
+        self._has_progressed = False
+        self.hangs = 0
+        "Lives in a row that hung."
 
     @property
     def attempt(self) -> int:
         """Deaths that count at present."""
         return len(self._deaths)
 
-    def died(self, now_s: float) -> float | None:
-        """Count a death at `now_s`. Returns the seconds to wait before the restart, None when there shall be none."""
+    def died(self, now_s: float, well_s: float | None = None) -> float | None:
+        """Count a death.
+
+        Args:
+            now_s: when it died.
+            well_s: seconds for which it went well, if it then hung; None: it did not hang.
+
+        Returns:
+            The seconds to wait before the restart, None when there shall be none.
+        """
         policy = self._policy
         self._deaths = [*(t for t in self._deaths if t > now_s - policy.window_s), now_s]
-        if len(self._deaths) > policy.limit:
+        if well_s is not None:
+            self.hangs = 1 if well_s >= policy.window_s else self.hangs + 1
+        elif self._has_progressed:
+            self.hangs = 0
+        self._has_progressed = False
+        if len(self._deaths) > policy.limit or self.hangs > policy.limit:
             return None
         longest = min(policy.backoff_max_s, policy.backoff_s * 2.0 ** (len(self._deaths) - 1))
         return longest * self._random.uniform(0.5, 1.0)
 
     def progressed(self) -> None:
-        """Forget all deaths: the process has done what it is there for."""
+        """Forget all deaths but hangs: the process has done what it is there for."""
         self._deaths.clear()
+        self._has_progressed = True
 
 
 def starved(before: Scheduling, now: Scheduling, passed_s: float) -> bool:

@@ -16,8 +16,13 @@ from typing import Any
 WORD_STRIDE = 128
 PAGE_BYTES = 4096
 MASK = 2**64 - 1
+CALLS = (
+    "", "import", "make", "reset", "step", "act", "load", "build", "compile", "update", "evaluate", "save", "restore"
+)  # fmt: skip
+"What a worker may say that it is doing; on its page stands the place in this list."
 
 _WORDS_PER_STRIDE = WORD_STRIDE // 8
+_CALL_NUMBERS = {call: number for number, call in enumerate(CALLS)}
 
 
 def _lock_pair() -> Callable[[], None]:
@@ -83,7 +88,8 @@ class ProgressPage(Words):
     """A worker's page of liveness, judged by the supervisor without asking the worker.
 
     A ping would be answered by a thread while the environment hangs; this page says what the worker's own loop does.
-    Words: `state`, `in_call_since_ns` (0 outside calls), `limit_ms` (0 means none), `progress`, `pid`, `epoch`.
+    Words: `state`, `in_call_since_ns` (0 outside calls), `limit_ms` (0 means none), `progress`, `pid`, `epoch`, and
+    `call`, the place in `CALLS` of what it is doing.
 
     Args:
         buffer: shared memory.
@@ -91,22 +97,28 @@ class ProgressPage(Words):
     """
 
     def __init__(self, buffer: Any, offset: int = 0) -> None:
-        super().__init__(buffer, offset, ("state", "in_call_since_ns", "limit_ms", "progress", "pid", "epoch"))
+        super().__init__(buffer, offset, ("state", "in_call_since_ns", "limit_ms", "progress", "pid", "epoch", "call"))
         self._since = self._index["in_call_since_ns"]
         self._limit = self._index["limit_ms"]
         self._progress = self._index["progress"]
+        self._call = self._index["call"]
 
-    def enter(self, limit_s: float | None) -> None:
-        """The worker begins a call that must return within `limit_s` seconds; None or 0: whenever it likes."""
+    def enter(self, limit_s: float | None, call: str = "") -> None:
+        """The worker begins a call, one of `CALLS`, that must return within `limit_s` seconds; None or 0: no limit."""
         words = self._words
+        words[self._call] = _CALL_NUMBERS[call]
         words[self._limit] = max(1, int(limit_s * 1000)) if limit_s else 0
         words[self._since] = time.monotonic_ns()
 
     def leave(self) -> None:
         """The call returned: that is progress."""
         words = self._words
-        words[self._since] = 0
+        words[self._since] = words[self._call] = 0
         words[self._progress] = (words[self._progress] + 1) & MASK
+
+    def note(self, call: str) -> None:
+        """The worker does this now, one of `CALLS`, outside of calls that have limits of their own."""
+        self._words[self._call] = _CALL_NUMBERS[call]
 
     def overdue(self, now_ns: int) -> float | None:
         """Seconds by which the present call has outstayed its limit at `now_ns` (`time.monotonic_ns`), else None."""
@@ -121,6 +133,11 @@ class ProgressPage(Words):
     def pulse(self) -> tuple[int, int]:
         """What changes as long as the worker moves: its progress, and since when it is in a call (0: in none)."""
         return self._words[self._progress], self._words[self._since]
+
+    def doing(self, now_ns: int) -> str:  # noqa: ARG002 - which of several pages counts depends on the time
+        """What the worker says that it is doing, one of `CALLS`; empty if nothing is known."""
+        number = self._words[self._call]
+        return CALLS[number] if number < len(CALLS) else ""
 
     def clear(self) -> None:
         """All words to 0: the supervisor's, after a worker is proven dead and before the next one starts."""
@@ -148,6 +165,11 @@ class ProgressPages:
         """What changes as long as any thread moves; the second is 0 while none is in a call."""
         pulses = [page.pulse() for page in self._pages]
         return sum(progress for progress, _ in pulses) & MASK, max(since for _, since in pulses)
+
+    def doing(self, now_ns: int) -> str:
+        """What the thread says that it is doing which is longest over its limit; if none is, the first that says so."""
+        late = max(self._pages, key=lambda page: page.overdue(now_ns) or 0.0)
+        return late.doing(now_ns) or next((call for page in self._pages if (call := page.doing(now_ns))), "")
 
     def clear(self) -> None:
         """All words of all pages to 0."""

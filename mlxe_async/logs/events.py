@@ -137,14 +137,23 @@ class Placed(Event):
 
 @dataclass(frozen=True)
 class Hang(Event):
-    """A process made no progress for longer than its limit and is killed."""
+    """A process made no progress for longer than its limit and is being ended; its stack follows in `hang_stack`."""
 
     process: Annotated[str, "Its name."]
     pid: Annotated[int, "Its process id."]
     stuck_s: Annotated[float, "Seconds by which it has outstayed its limit."]
     limit_s: Annotated[float, "Seconds it was allowed."]
-    call: Annotated[str, "What it was doing: step, reset, update, ..."] = ""
-    stack: Annotated[str, "Its Python stack."] = ""
+    call: Annotated[str, "What it was doing: make, reset, step, act, update, ..., or what it was asked for."] = ""
+
+
+@dataclass(frozen=True)
+class HangStack(Event):
+    """Where a process hung: told once it is dead, at most half a second later, if it could write its stack."""
+
+    process: Annotated[str, "Its name."]
+    pid: Annotated[int, "Its process id, as in the `hang` before."]
+    call: Annotated[str, "What it was doing, as in the `hang` before."]
+    stack: Annotated[str, "Its Python stack."]
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,14 @@ class Weights(Protocol):
 class Page(Protocol):
     """Progress words, `ipc.words.ProgressPage`."""
 
-    def enter(self, limit_s: float) -> None:
+    def enter(self, limit_s: float, call: str) -> None:
         """A call that may hang begins."""
 
     def leave(self) -> None:
         """It returned."""
+
+    def note(self, call: str) -> None:
+        """This is done now, without a limit of its own."""
 
 
 def resident_mb() -> float:
@@ -278,14 +281,14 @@ class Executor:
         actions, finished = state[f"actions.{env}"], int(state["finished"][env])
         if len(actions) != int(state["step"][env]):
             return False
-        self._page.enter(self.plan.reset_timeout_s)
+        self._page.enter(self.plan.reset_timeout_s, "reset")
         try:
             obs = self.task.reset(env, int(self._episode_seed[env]), finished)
             self._history.begin(env, finished)
             everyone = np.zeros((self._envs, *actions.shape[1:]), actions.dtype)
             for place, action in enumerate(actions, 1):
                 everyone[env] = action
-                self._page.enter(self.plan.reset_timeout_s)
+                self._page.enter(self.plan.reset_timeout_s, "step")
                 step = self.task.step(everyone, [env])
                 ends = bool(step.terminated[env] or step.truncated[env])
                 if not step.ok[env] or ends != (over and place == len(actions)):
@@ -322,7 +325,7 @@ class Executor:
             # Before the call, for it may be the last one of this life.
             self._step[env], self._return[env], self._episode_seed[env] = 0, 0.0, seed
             self._history.begin(env, finished_episodes)
-            self._page.enter(self.plan.reset_timeout_s)
+            self._page.enter(self.plan.reset_timeout_s, "reset")
             try:
                 self._obs[env] = self.task.reset(env, seed, finished_episodes)
             except EnvironmentFault as fault:
@@ -339,7 +342,7 @@ class Executor:
         while True:
             number = int(self._episode.sum())
             seed = derive_seed(self.plan.seed, "executor.vector", self.plan.index, self.plan.life, attempt, number)
-            self._page.enter(self.plan.reset_timeout_s)
+            self._page.enter(self.plan.reset_timeout_s, "reset")
             try:
                 self._obs[...] = self.task.begin(seed)
             except EnvironmentFault as fault:
@@ -356,12 +359,13 @@ class Executor:
         self, rng: np.random.Generator, episodes: dict[str, list[Any]], *, last_step: bool, recording: bool
     ) -> int:
         """Step all environments once, write the rows, note the episodes that ended. Returns the rows written."""
+        self._page.note("act")
         chosen = self.algorithm.act(self._obs, rng, self._clock)
         if recording:
             self._history.note(chosen["action"])
         self._places.action[...] = chosen["action"]
         limit = self.plan.reset_timeout_s if (self._step == 0).any() else self.plan.step_timeout_s
-        self._page.enter(limit)
+        self._page.enter(limit, "step")
         step = self.task.step(chosen["action"])
         self._page.leave()
         ended = step.terminated | step.truncated
@@ -454,7 +458,7 @@ class Executor:
 
     def _made_anew(self, env: int) -> EnvironmentFault | None:
         """Make an environment anew; None, or why it could not be made."""
-        self._page.enter(self.plan.reset_timeout_s)
+        self._page.enter(self.plan.reset_timeout_s, "make")
         try:
             self.task.rebuild(env)
         except EnvironmentFault as fault:

@@ -45,7 +45,7 @@ class WeightsOut(Protocol):
 class Page(Protocol):
     """Progress words, `ipc.words.ProgressPage`."""
 
-    def enter(self, limit_s: float) -> None:
+    def enter(self, limit_s: float, call: str) -> None:
         """A call that may hang begins."""
 
     def leave(self) -> None:
@@ -114,7 +114,7 @@ class Learner:
             self._norm = _norm(last_good)
             self._take_up(last_good)
         self._updates = updates(algorithm, fast=fast)
-        self._audit = Audit(self._updates, audit_every, lambda: page.enter(update_timeout_s))
+        self._audit = Audit(self._updates, audit_every, lambda: page.enter(update_timeout_s, "update"))
         self._told = False
 
     def _take_up(self, flat: Array) -> None:
@@ -183,7 +183,7 @@ class Learner:
         wanted, self._compile = self._compile, False
         if not wanted:
             return
-        self._page.enter(COMPILE_LIMIT_S)
+        self._page.enter(COMPILE_LIMIT_S, "compile")
         try:
             seconds = self._updates.compile()
         except CompileFailed as error:
@@ -344,7 +344,7 @@ class Learner:
     def _update(self, batch: dict[str, Array], clock: Clock, tally: _Tally) -> Array | None:
         self._batch = batch
         published = None if self._last_good is None else (self._weights.version, self._last_good)
-        self._page.enter(self._update_timeout_s)
+        self._page.enter(self._update_timeout_s, "update")
         try:
             metrics, priorities = self._audit.update(batch, clock, published)
             tally.add(metrics)

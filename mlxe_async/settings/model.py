@@ -172,7 +172,10 @@ class _AnySchedule(Table):
     step_timeout_s: Limit = Field(
         default=5.0, description="A step that takes longer is a hang: the executor is restarted."
     )
-    reset_timeout_s: Limit = Field(default=60.0, description="The same for making and resetting an environment.")
+    reset_timeout_s: Limit = Field(
+        default=60.0,
+        description="The same for making and resetting an environment, and for the first step of an episode.",
+    )
     update_timeout_s: Limit = Field(default=60.0, description="The same for one update of the learner.")
 
 
@@ -342,9 +345,13 @@ class Supervision(Table):
         ge=0,
         le=10_000,
         description="Restarts of one process without progress in between, within the window below; of the nursery, "
-        "from which all are forked, restarts at all.",
+        "from which all are forked, restarts at all. Also lives of one process in a row that may hang, with progress "
+        "or without.",
     )
-    restart_window_s: Seconds = Field(default=60.0, description="Longer counts older restarts too.")
+    restart_window_s: Seconds = Field(
+        default=60.0,
+        description="Longer counts older restarts too. A life that goes well for so long forgives earlier hangs.",
+    )
     backoff_s: Limit = Field(
         default=0.1, description="Pause before the second restart in a row; it doubles from then on."
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from mlxe_async.errors import ProtocolError
 from mlxe_async.ipc.answers import Kind, require
+from mlxe_async.ipc.life import Hang
 from mlxe_async.ipc.listener import ProcessListener
 from mlxe_async.ipc.nursery import ExitStatus
 from mlxe_async.ipc.process import Process
@@ -60,9 +61,13 @@ class Listener(ProcessListener):
         """It will be forked again."""
         self._story.restarting(process, delay_s, attempt)
 
-    def hang(self, process: Process, stuck_s: float, stack: str) -> None:
-        """It was killed because it hung."""
-        self._story.hang(process, stuck_s, stack)
+    def hang(self, process: Process, hang: Hang) -> None:
+        """It is being ended because it hangs."""
+        self._story.hang(process, hang)
+
+    def hang_stack(self, process: Process, stack: str) -> None:
+        """Where it hung."""
+        self._story.hang_stack(process, stack)
 
     def notice(self, process: Process, message: Any) -> None:
         """It said something between its answers.

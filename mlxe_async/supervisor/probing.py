@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mlxe_async.errors import ProcessDied, ResourceError, RunFailed, SettingsError, TaskError
+from mlxe_async.errors import Hung, ProcessDied, ResourceError, RunFailed, SettingsError, TaskError
+from mlxe_async.ipc.life import Hang
 from mlxe_async.ipc.nursery import Nursery
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.restarts import RestartPolicy
-from mlxe_async.ipc.segments import BytePlan, available_memory
+from mlxe_async.ipc.segments import BytePlan, Segment, available_memory
+from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.schedules.soundness import Facts, verdicts
 from mlxe_async.settings import Settings
 from mlxe_async.settings.effects import idle, refused_and_remarks
 from mlxe_async.settings.problems import Problem
+from mlxe_async.supervisor.waiting import to_the_end
 
 _NAMED_KEY = re.compile(r"(?P<key>task(\.\w+)+): ")
 PROBE = "mlxe_async.workers:serve_probe"
@@ -37,7 +41,17 @@ PRELOADED = [
 # Slow to import and not needed by the probe, which therefore need not wait for it.
 PRELOADED_MEANWHILE = ["torch", "torch.optim"]
 CLOSE_S = 1.0  # for the environment that was tried out to close
-PROBE_START_S = 60.0  # imports, and a network of the algorithm's
+CLOSE_AT_ONCE_S = 0.2
+START_S = 60.0  # to shake hands; nothing foreign is called before
+SILENCE_S = 60.0  # what the probe does between two calls that have limits of their own
+_KEYS = {
+    "import": ["reset_timeout_s"],
+    "make": ["reset_timeout_s"],
+    "reset": ["reset_timeout_s"],
+    "step": ["step_timeout_s", "reset_timeout_s"],  # the second for the first step of an episode
+}
+_OURS = "mlxe_async/ipc/serve.py"  # from here on outwards every stack of the probe is the same
+_SAME_LIMIT_S = 0.01
 KEEP_ROWS = ("a3c", "dqn")  # built-in algorithms with a replay memory; of others only the probe can tell
 LEAST_ROW_BYTES = 40  # what all columns of a row but its observations and the algorithm's own take together
 
@@ -69,29 +83,59 @@ async def probed(nursery: Nursery, settings: Settings, processes: list[Process])
     Raises:
         SettingsError: `[algorithm]` is not acceptable, or cannot learn under this schedule.
         TaskError: the environment is not.
+        Hung: the environment, or an algorithm of the user's own, did not return within its limit.
         ResourceError: a package is broken, or memory.capacity_rows is more than any row could fit in.
     """
     _refuse_what_no_row_fits(settings)
     await nursery.start(PRELOADED, list(settings.run.python_path))
-    spec = {"settings": settings.model_dump(mode="json")}
-    limit_s = PROBE_START_S + 2.0 * settings.schedule.reset_timeout_s  # to make the environment, and to reset it
-    limits = RestartPolicy(limit=0, start_timeout_s=limit_s, call_limit_s=limit_s)
-    process = Process(lambda: nursery, "mlxe-probe", PROBE, lambda _epoch: spec, policy=limits)
-    processes.append(process)
-    async with asyncio.TaskGroup() as group:
+    async with _probe_process(nursery, settings, processes) as process, asyncio.TaskGroup() as group:
         with _blaming_the_task(settings, process):
             await process.start()
-        watcher = group.create_task(_watch(settings, process))
         importing = group.create_task(nursery.preload(PRELOADED_MEANWHILE))
         with _blaming_the_task(settings, process):
-            found = _judged(settings, await process.call("probe"))
+            found = _judged(settings, await _answer(process))
+        watcher = group.create_task(_watch(settings, process))
         yield found
         await importing
         await process.stop(CLOSE_S)
         await watcher
-    processes.remove(process)
     for module, failure in nursery.failures.items():
         raise ResourceError(f"the package {module} cannot be used: {failure['kind']}: {failure['message']}")
+
+
+@contextlib.asynccontextmanager
+async def _probe_process(nursery: Nursery, settings: Settings, processes: list[Process]) -> AsyncIterator[Process]:
+    """The probe's process, not yet started; stopped afterwards, however that ends."""
+    spec = {"settings": settings.model_dump(mode="json")}
+    limits = RestartPolicy(limit=0, start_timeout_s=START_S, silence_s=SILENCE_S)
+    with Segment.create("probe", PAGE_BYTES) as segment:
+        page = ProgressPage(segment.buffer)
+        process = Process(
+            lambda: nursery, "mlxe-probe", PROBE, lambda _epoch: spec, lambda: {"page": segment.fd}, page, limits
+        )
+        processes.append(process)
+        grace_s = CLOSE_S
+        try:
+            yield process
+        except asyncio.CancelledError:
+            grace_s = CLOSE_AT_ONCE_S
+            raise
+        finally:
+            await to_the_end(process.stop(grace_s))  # which bounds its own time
+            processes.remove(process)
+            page.release()
+
+
+async def _answer(process: Process) -> dict[str, Any]:
+    """What the probe found out; where it died, how it did."""
+    facts: dict[str, Any]
+    try:
+        facts = await process.call("probe")
+    except ProcessDied:
+        if process.hang is None:
+            await process.run()  # nobody else buries it, and says how it ended
+        raise
+    return facts
 
 
 async def _watch(settings: Settings, process: Process) -> None:
@@ -105,10 +149,41 @@ def _blaming_the_task(settings: Settings, process: Process) -> Iterator[None]:
     try:
         yield
     except (ProcessDied, RunFailed) as error:
+        place = settings.places.of(("task", "env"))
+        if process.hang is not None:
+            sentence = hang_sentence(settings, process.hang, process.stack)
+            raise Hung(f"{place}: {sentence}", _shown(process.stack) if process.stack else "") from error
         if not process.death:  # it was never begun
             raise
-        place = settings.places.of(("task", "env"))
         raise TaskError(f'{place}: the probe of task.env = "{settings.task.env}" failed: {process.death}') from error
+
+
+def hang_sentence(settings: Settings, hang: Hang, stack: str) -> str:
+    """Which call of the probe hung, for how long, where, and which setting gives it longer."""
+    if hang.call in ("load", "build"):
+        what = f'the algorithm "{settings.algorithm.name}"'
+    else:
+        what = f'task.env = "{settings.task.env}"'
+    asked, schedule = _KEYS.get(hang.call, []), settings.schedule
+    keys = [f"schedule.{key}" for key in asked if abs(getattr(schedule, key) - hang.limit_s) < _SAME_LIMIT_S]
+    more = f"; if it only needs longer, raise {' or '.join(keys)}" if keys else ""
+    frames = _frames(stack)
+    where = f" in {frames[0]}" if frames else "; it left no stack"
+    call = f" in {hang.call!r}" if hang.call else ""
+    return f"the probe of {what} hangs{call}, over its limit of {hang.limit_s:g} s{where}{more}"
+
+
+def _frames(stack: str) -> list[str]:
+    """Frames of the thread that was asked for its stack, the innermost first."""
+    _, found, rest = stack.partition("Current thread")
+    lines = (rest if found else stack).splitlines()[1:]
+    return [line.strip() for line in itertools.takewhile(str.strip, lines) if line.lstrip().startswith("File ")]
+
+
+def _shown(stack: str) -> str:
+    """What of a stack helps people, as lines."""
+    frames = list(itertools.takewhile(lambda frame: _OURS not in frame, _frames(stack)))
+    return "\n".join(["the stack of the probe, innermost call first:", *(f"  {frame}" for frame in frames)])
 
 
 def _refuse_what_no_row_fits(settings: Settings) -> None:

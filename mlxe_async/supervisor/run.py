@@ -8,12 +8,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mlxe_async.errors import MlxeError, ResourceError, UnsupportedPlatform
+from mlxe_async.errors import MlxeError, ResourceError, RunFailed, StoppedEarly, UnsupportedPlatform
 from mlxe_async.files import write_new
 from mlxe_async.ipc.linux import refusal
 from mlxe_async.ipc.nursery import Nursery
@@ -28,7 +28,7 @@ from mlxe_async.run_folder import RunFolder
 from mlxe_async.settings import Settings
 from mlxe_async.supervisor.blueprint import Blueprint
 from mlxe_async.supervisor.descriptors import reserve_descriptors
-from mlxe_async.supervisor.ending import digest_of, tell_end
+from mlxe_async.supervisor.ending import SIGNAL_EXITS, digest_of, tell_end
 from mlxe_async.supervisor.main_loop import MainLoop
 from mlxe_async.supervisor.measures import Measures
 from mlxe_async.supervisor.opening import Opened
@@ -43,6 +43,7 @@ from mlxe_async.supervisor.waiting import first_of, let_go, to_the_end
 from mlxe_async.supervisor.watching import stacks
 
 STOP_GRACE_S = 1.0
+START_GRACE_S = 1.0  # for a start that is under way when a stop is asked for
 GRACE_AT_ONCE_S = 0.2
 
 
@@ -136,30 +137,40 @@ class Supervisor:
         Raises:
             SettingsError: `[algorithm]` is not acceptable.
             TaskError: the environment is not.
+            Hung: a call into it did not return within its limit.
             ResourceError: the plan does not fit.
+            StoppedEarly: `request_stop` was called meanwhile.
         """
+        report: list[CheckReport] = []
         try:
-            async with self._probed():
-                plan = Blueprint(self.settings, self._facts).byte_plan()
-                plan.check(available_memory())
-                return CheckReport(plan.lines(), self._facts)
+            await self._unless_stopped(self._check(report))
         except BaseExceptionGroup as error:
             raise first_of(error) from None
         finally:
             await to_the_end(self._shut_down(None))
+        if not report:
+            raise self._stopped_early()
+        return report[0]
+
+    async def _check(self, report: list[CheckReport]) -> None:
+        async with self._probed():
+            plan = Blueprint(self.settings, self._facts).byte_plan()
+            plan.check(available_memory())
+            report.append(CheckReport(plan.lines(), self._facts))
 
     async def run(self) -> Result:
         """Run until a stop condition is met.
 
         Raises:
-            MlxeError: what went wrong, with the exit code it leads to; everything is cleaned up before.
+            MlxeError: what went wrong, with the exit code it leads to; everything is cleaned up before. `StoppedEarly`
+                where a stop was requested before there was anything to stop.
             asyncio.CancelledError: the task was cancelled; everything is cleaned up before.
         """
         failure: BaseException | None = None
         self._loop = asyncio.get_running_loop()
         try:
-            await self._start()
-            await self._run_main_loop()
+            if await self._unless_stopped(self._start()):
+                await self._run_main_loop()
         except BaseException as error:  # noqa: BLE001 - told to the log, then raised again below
             failure = first_of(error)
         result: Result | None = await to_the_end(self._shut_down(failure))
@@ -167,7 +178,8 @@ class Supervisor:
         if failure is not None:
             let_go(failure)
             raise failure
-        assert result is not None  # noqa: S101 - without a failure there is a folder and so a result
+        if result is None:
+            raise self._stopped_early()
         return result
 
     def run_sync(self) -> Result:
@@ -210,6 +222,30 @@ class Supervisor:
             self._opened.story.emit(event)
 
     # -- start up ---------------------------------------------------------------------------------------------------
+
+    async def _unless_stopped(self, start: Coroutine[Any, Any, None]) -> bool:
+        """Await a start, but for a moment only once a stop is asked for; whether it came to its end."""
+        budget = self._measures.budget
+        starting = asyncio.ensure_future(start)
+        stopped = asyncio.ensure_future(self._measures.bell.wait_until(lambda: budget.reason is not None))
+        try:
+            await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                await asyncio.wait([starting], timeout=START_GRACE_S)
+            if starting.done():
+                starting.result()
+                return True
+        finally:
+            for task in (starting, stopped):
+                task.cancel()
+            await to_the_end(asyncio.wait([starting, stopped]))
+        if not starting.cancelled():
+            starting.result()  # what it raised instead
+        return False
+
+    def _stopped_early(self) -> StoppedEarly:
+        reason = self._requested or "requested"
+        return StoppedEarly(reason, SIGNAL_EXITS.get(reason, RunFailed.exit_code))
 
     async def _start(self) -> None:
         began = time.monotonic()
@@ -331,6 +367,7 @@ class Supervisor:
             opened.saver.save(*flat, solved_at=opened.solved.at)
         # Who cancels, as a second signal does, does not wait for an executor that hangs.
         grace_s = GRACE_AT_ONCE_S if isinstance(failure, asyncio.CancelledError) else STOP_GRACE_S
+        self._nursery.wake()
         async with asyncio.TaskGroup() as group:
             for process in self._processes:
                 group.create_task(process.stop(grace_s))

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict, deque
 from functools import partial
 from typing import Any
 
+from mlxe_async.ipc.life import Hang
 from mlxe_async.ipc.nursery import ExitStatus
 from mlxe_async.ipc.process import Process
 from mlxe_async.logs import events
@@ -256,16 +257,24 @@ class Story:
             *role_of(process.name),
         )
 
-    def hang(self, process: Process, stuck_s: float, stack: str) -> None:
-        """A process was killed because it was `stuck_s` over its limit."""
+    def hang(self, process: Process, hang: Hang) -> None:
+        """A process is being ended because a call outstayed its limit."""
         self._emit(
             events.Hang(
                 process=process.name,
                 pid=process.pid or 0,
-                stuck_s=stuck_s,
-                limit_s=round(process.allowed_s, 3),
-                stack=stack,
+                stuck_s=round(hang.stuck_s, 3),
+                limit_s=hang.limit_s,
+                call=hang.call,
             ),
+            *role_of(process.name),
+        )
+
+    def hang_stack(self, process: Process, stack: str) -> None:
+        """A process that hung has left its stack behind."""
+        call = process.hang.call if process.hang else ""
+        self._emit(
+            events.HangStack(process=process.name, pid=process.pid or 0, call=call, stack=stack),
             *role_of(process.name),
         )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -11,23 +12,33 @@ import numpy as np
 
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.rows import Array, Spaces
+from mlxe_async.tasks.making import TaskSettings, find_spec
 from mlxe_async.tasks.native import NativeTask, training_task
 from mlxe_async.tasks.vector import VectorTask
 
 Closable = VectorTask | NativeTask
+Limited = Callable[[str], contextlib.AbstractContextManager[None]]
+"Bounds the time of one call into foreign code: `import`, `make`, `reset`, `first step` or `step`."
 
 ATTEMPTS = 3
 TIMED_STEPS = 64
 TIMED_SECONDS = 0.05
 
 
-def probe(task: Mapping[str, Any], close_later: list[Closable] | None = None) -> dict[str, Any]:
+def _unlimited(_call: str) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+def probe(
+    task: Mapping[str, Any], close_later: list[Closable] | None = None, limited: Limited = _unlimited
+) -> dict[str, Any]:
     """Make the environment of a `[task]` table, reset it, step it at least once, and say what it is like.
 
     Args:
         task: the table, as `VectorTask` takes it.
         close_later: what was made is added here, for who must not wait for environments to close; left out, it is
             closed.
+        limited: entered around each call into the environment's code, which may hang.
 
     Returns:
         Plain JSON facts: `env`; `spaces` (`Spaces.to_json`); `max_episode_steps`, the limit in force or null, and
@@ -40,18 +51,21 @@ def probe(task: Mapping[str, Any], close_later: list[Closable] | None = None) ->
             or the environment raised or broke its contract (which field, expected, got).
     """
     began = time.perf_counter()
+    with limited("import"):
+        find_spec(TaskSettings.from_mapping(task).env)
     try:
-        vector = VectorTask(task, 1)
+        with limited("make"):
+            vector = VectorTask(task, 1)
     except EnvironmentFault as fault:
         raise TaskError(_sentence(fault)) from fault
     made = time.perf_counter()
     closing: list[Closable] = [vector]
     try:
         if task.get("vectorize", "single") != "single":
-            _check_native(task, closing)
-        _try_out(vector)
+            _check_native(task, closing, limited)
+        _try_out(vector, limited)
         tried = time.perf_counter()
-        step_seconds = _time_steps(vector)
+        step_seconds = _time_steps(vector, limited)
     finally:
         if close_later is None:
             _close_all(closing)
@@ -79,53 +93,65 @@ def _close_all(made: list[Closable]) -> None:
         vector.close()
 
 
-def _check_native(task: Mapping[str, Any], closing: list[Closable]) -> None:
+def _check_native(task: Mapping[str, Any], closing: list[Closable], limited: Limited) -> None:
     """Make the vector that executors will step, begin its episodes and step it once."""
     try:
-        vector = training_task(task, 2)
+        with limited("make"):
+            vector = training_task(task, 2)
         closing.append(vector)
         if isinstance(vector, NativeTask):
-            vector.begin(seed=0)
+            with limited("reset"):
+                vector.begin(seed=0)
             actions = _random_action(vector.spaces, np.random.default_rng(0)).repeat(2, axis=0)
-            for fault in vector.step(actions).faults:
+            with limited("first step"):
+                step = vector.step(actions)
+            for fault in step.faults:
                 raise fault
     except EnvironmentFault as fault:
         raise TaskError(_sentence(fault)) from fault
 
 
-def _try_out(vector: VectorTask) -> None:
+def _try_out(vector: VectorTask, limited: Limited) -> None:
     """One reset and one step that keep the contract; a fault now and then is not a reason to refuse a task."""
     first: EnvironmentFault | None = None
     for attempt in range(ATTEMPTS):
         try:
-            vector.reset(0, seed=attempt)
-            faults = vector.step(_random_action(vector.spaces, np.random.default_rng(attempt))).faults
+            with limited("reset"):
+                vector.reset(0, seed=attempt)
+            action = _random_action(vector.spaces, np.random.default_rng(attempt))
+            with limited("first step"):
+                faults = vector.step(action).faults
             if not faults:
                 return
             first = first or faults[0]
-            vector.rebuild(0)
+            with limited("make"):
+                vector.rebuild(0)
         except EnvironmentFault as fault:
             first = first or fault
     assert first is not None  # noqa: S101 - the loop ends early or with a fault
     raise TaskError(_sentence(first)) from first
 
 
-def _time_steps(vector: VectorTask) -> float:
+def _time_steps(vector: VectorTask, limited: Limited) -> float:
     """Mean seconds of a step with random actions: at most 64 steps or about 0.05 s, up to the first fault."""
     rng = np.random.default_rng(0)
     seconds, steps = 0.0, 0
     try:
-        vector.reset(0, seed=0)
+        call = "reset"
         while steps < TIMED_STEPS and seconds < TIMED_SECONDS:
+            if call == "reset":
+                with limited("reset"):
+                    vector.reset(0, seed=steps)
+                call = "first step"
             action = _random_action(vector.spaces, rng)
-            began = time.perf_counter()
-            step = vector.step(action)
-            seconds += time.perf_counter() - began
+            with limited(call):
+                began = time.perf_counter()
+                step = vector.step(action)
+                seconds += time.perf_counter() - began
             steps += 1
             if step.faults:
                 break
-            if step.ended:
-                vector.reset(0, seed=steps)
+            call = "reset" if step.ended else "step"
     except EnvironmentFault:
         pass
     return seconds / max(1, steps)

@@ -15,6 +15,7 @@ import locale
 import mmap
 import multiprocessing
 import os
+import queue
 import random
 import re
 import resource
@@ -170,12 +171,72 @@ def _searches_for_ever(_env: Any, answer: Any) -> Any:
     return answer
 
 
+def _spins(_env: Any, _answer: Any) -> NoReturn:
+    while True:
+        pass
+
+
+def _waits_for_a_lock(_env: Any, answer: Any) -> Any:
+    lock = threading.Lock()
+    for _ in range(2):
+        lock.acquire()
+    return answer
+
+
+def _waits_for_a_queue(_env: Any, _answer: Any) -> Any:
+    return queue.SimpleQueue[Any]().get()
+
+
+def _waits_for_a_pipe(_env: Any, answer: Any) -> Any:
+    ours, _theirs = os.pipe()
+    os.read(ours, 1)
+    return answer
+
+
+def _waits_for_a_child(_env: Any, answer: Any) -> Any:
+    subprocess.run(["sleep", "1000000"], check=False)  # noqa: S607 - found by PATH, as a simulator would be
+    return answer
+
+
+def _waits_for_a_thread(_env: Any, answer: Any) -> Any:
+    thread = threading.Thread(target=time.sleep, args=(1e6,), daemon=True)
+    thread.start()
+    thread.join()
+    return answer
+
+
+def _hangs_deaf(env: Any, answer: Any) -> Any:
+    """No signal that can be blocked reaches it, so that nobody learns its stack."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    return _sleeps(env, answer)
+
+
+def _hangs_stubbornly(env: Any, _answer: Any) -> NoReturn:
+    """Goes on sleeping whatever wakes it."""
+    for number in (signal.SIGABRT, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(env.seconds)
+
+
 HANGING: dict[str, Callable[[Any, Any], Any]] = {
     "sleep": _sleeps,
     "hang locked": _sleeps_with_the_interpreter_locked,
     "hang in a search": _searches_for_ever,
     "stop": _signals_itself(signal.SIGSTOP),
+    "spin": _spins,
+    "hang on a lock": _waits_for_a_lock,
+    "hang on a queue": _waits_for_a_queue,
+    "hang on a pipe": _waits_for_a_pipe,
+    "hang on a child": _waits_for_a_child,
+    "hang on a thread": _waits_for_a_thread,
+    "hang deaf": _hangs_deaf,
+    "hang stubbornly": _hangs_stubbornly,
 }
+
+WITHOUT_STACK = frozenset({"hang deaf", "hang stubbornly"})
+"""Hangs that keep the signal from coming through by which a process writes its stack."""
 
 # -- answers wrongly ---------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from mlxe_async.ipc.channel import ChildChannel
+from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.serve import serve
+from mlxe_async.ipc.words import ProgressPage
 from mlxe_async.workers.probe import Probe
 from mlxe_async.workers.state_files import StateFiles
 from mlxe_async.workers.workshop import Workshop
@@ -27,6 +29,7 @@ def serve_roles(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]
     serve(channel, roles, workshop.page, facts=facts, threaded=spec["threaded"])
 
 
-def serve_probe(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]) -> None:  # noqa: ARG001 - an entry
+def serve_probe(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]) -> None:
     """Serve the one verb of the probe."""
-    serve(channel, {"probe": Probe(spec["settings"])})
+    page = ProgressPage(Segment.attach("probe", fds["page"]).buffer)
+    serve(channel, {"probe": Probe(spec["settings"], page)})

@@ -47,9 +47,9 @@ class Examiner:
 
         def tick() -> None:
             self._page.leave()
-            self._page.enter(limit_s)
+            self._page.enter(limit_s, "evaluate")
 
-        self._page.enter(limit_s)
+        self._page.enter(limit_s, "evaluate")
         verdicts = self._evaluator.advance(seconds, tick)
         self._page.leave()
         return {"verdicts": [asdict(verdict) for verdict in verdicts], "in_flight": self._evaluator.in_flight}

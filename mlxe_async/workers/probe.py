@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 from mlxe_async.errors import SettingsError, TaskError
 from mlxe_async.rows import RowLayout, Spaces, standard_columns
+
+OWN_LIMIT_S = 60.0  # to load an algorithm, which may import torch, and to build its network
+
+
+class Page(Protocol):
+    """Progress words, `ipc.words.ProgressPage`."""
+
+    def enter(self, limit_s: float, call: str) -> None:
+        """A call that may hang begins."""
+
+    def leave(self) -> None:
+        """It returned."""
 
 
 class Probe:
@@ -15,11 +28,16 @@ class Probe:
 
     Args:
         settings: all settings in plain JSON types.
+        page: progress words, by which the supervisor sees a call into foreign code that hangs.
     """
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, Any], page: Page) -> None:
         self._settings = settings
+        self._page = page
         self._made: list[Any] = []
+        schedule = settings["schedule"]
+        self._limits = dict.fromkeys(("import", "make", "reset", "first step"), float(schedule["reset_timeout_s"]))
+        self._limits["step"] = float(schedule["step_timeout_s"])
 
     def close(self) -> None:
         """Close what was tried out. The answer is known by now: an environment may take its time, or hang."""
@@ -29,12 +47,21 @@ class Probe:
     def probe(self) -> dict[str, Any]:
         """The facts; or `{"task_error"}`, one sentence; or `{"problems"}`, each with `path` and `message`."""
         try:
-            return _probe(self._settings, self._made)
+            return _probe(self._settings, self._made, self._limited)
         except TaskError as error:
             return {"task_error": str(error)}
         except _Refused as error:
             found = [{"path": list(path), "message": message} for path, message in error.problems]
             return {"problems": found, **({"idle": error.idle} if error.idle else {})}
+
+    @contextlib.contextmanager
+    def _limited(self, call: str) -> Iterator[None]:
+        """A call into foreign code: the environment's own limits, and one for loading and building an algorithm."""
+        self._page.enter(self._limits.get(call, OWN_LIMIT_S), "step" if call == "first step" else call)
+        try:
+            yield
+        finally:
+            self._page.leave()
 
 
 class _Refused(Exception):
@@ -63,7 +90,11 @@ def _about_algorithm(sentence: str) -> tuple[tuple[str, ...], str]:
     return (("algorithm", field), rest) if colon and dot and table == "algorithm" else (("algorithm",), sentence)
 
 
-def _probe(settings: Mapping[str, Any], made: list[Any]) -> dict[str, Any]:
+def _probe(
+    settings: Mapping[str, Any],
+    made: list[Any],
+    limited: Callable[[str], contextlib.AbstractContextManager[None]],
+) -> dict[str, Any]:
     from mlxe_async.algorithms import load_algorithm
     from mlxe_async.roles.memorizer import check_priorities
     from mlxe_async.settings import algorithm_problems
@@ -73,7 +104,8 @@ def _probe(settings: Mapping[str, Any], made: list[Any]) -> dict[str, Any]:
 
     name = settings["algorithm"]["name"]
     try:
-        algorithm_class = load_algorithm(name)
+        with limited("load"):
+            algorithm_class = load_algorithm(name)
     except SettingsError as error:
         raise _Refused(
             [(("algorithm", "name"), line.removeprefix("algorithm.name: ")) for line in error.problems]
@@ -95,13 +127,16 @@ def _probe(settings: Mapping[str, Any], made: list[Any]) -> dict[str, Any]:
     if device.startswith("cuda"):
         import torch
 
-        if not torch.cuda.is_available():
+        with limited("load"):
+            is_usable = torch.cuda.is_available()
+        if not is_usable:
             raise _Refused([(("learner", "device"), f'got "{device}", but torch finds no usable GPU here; try "cpu"')])
     _check_compile(settings["learner"]["compile"], device, algorithm_class)
-    task = probe_task(settings["task"], made)
+    task = probe_task(settings["task"], made, limited)
     spaces = Spaces.from_json(task["spaces"])
     try:
-        algorithm = algorithm_class(algorithm_settings, spaces, seed=0, learns=False)
+        with limited("build"):
+            algorithm = algorithm_class(algorithm_settings, spaces, seed=0, learns=False)
     except ValueError as error:
         raise _Refused([_about_algorithm(str(error))]) from error
     except Exception as error:

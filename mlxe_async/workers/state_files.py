@@ -51,7 +51,7 @@ class StateFiles:
         """Have the role called `name` go on from what is in a file; returns what it says to that."""
         from mlxe_async.array_files import read_arrays
 
-        self._tick()
+        self._tick("restore")
         # The memory and what waited in the lanes are in their segments already.
         arrays = read_arrays(Path(path), lambda array: not array.startswith(("memory.", "waiting.")))
         self._page.leave()
@@ -60,9 +60,9 @@ class StateFiles:
             take_up_chance(arrays)
         return said
 
-    def _tick(self) -> None:
+    def _tick(self, call: str = "save") -> None:
         self._page.leave()
-        self._page.enter(self._limit_s)
+        self._page.enter(self._limit_s, call)
 
 
 def chance_state() -> dict[str, Array]:

@@ -121,7 +121,7 @@ class Workshop:
         begin = self.spec["places_offset"] + index * self.spec["places_bytes"]
         places = Places(envs, action.dtype, action.shape, self._segments["control"].buffer, begin)
         places.clear()
-        page.enter(schedule["reset_timeout_s"])
+        page.enter(schedule["reset_timeout_s"], "make")
         task = training_task(self.settings["task"], envs, cursor=places.cursor)
         page.leave()
         return Executor(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import signal
 import subprocess
 import textwrap
@@ -10,7 +12,9 @@ import time
 from pathlib import Path
 
 import leaks
-from fault_runs import PYTHON, ROOT, between, kill, memory_group, memory_kb, pause, row
+from fault_runs import PYTHON, ROOT, TESTS, between, kill, memory_group, memory_kb, pause, row
+
+from mlxe_async.testing.faults import HANGING, WITHOUT_STACK
 
 MANY_FAULTS = {"supervision": {"env_fault_limit": 100_000}}
 MANY_DEATHS = {"supervision": {"restart_limit": 10_000, "backoff_s": 0.02}}
@@ -211,8 +215,6 @@ def _(case):
 def _(case):
     """Kills executors of a running run one after the other; the memory is audited."""
     kills = case.amount(8, 25, 500)
-    import random
-
     chance = random.Random(case.seed)  # noqa: S311 - chooses moments
     run = case.start({}, {**MANY_DEATHS, "stop": {"env_steps": 10_000_000}, "memory": {"capacity_rows": 2_000_000}})
     run.reached(100)
@@ -259,9 +261,11 @@ def hangs(case, fault, lives=1, words=""):
     told = run.all("hang", process="mlxe-exe-0")
     case.want(len(told) == lives, f"{lives} hangs are told ({len(told)})")
     late = max((line["stuck_s"] for line in told), default=0)
-    case.within(late, 1.0, "judged after the limit")
+    case.within(late, 0.5, "told after the limit")
+    case.want(all(line["call"] == "step" for line in told), f"the call is told ({[e['call'] for e in told]})")
     if words:
-        case.want(all(words in line["stack"] for line in told), "the stack of the hang is in the event")
+        stacks = run.all("hang_stack", process="mlxe-exe-0")
+        case.want(len(stacks) == lives and all(words in line["stack"] for line in stacks), "its stack follows")
     case.want(all(line["limit_s"] for line in told), f"the event tells the limit ({[e['limit_s'] for e in told]})")
     back_in_time(case, run, lives)
     return run
@@ -279,10 +283,10 @@ def _(case):
     hangs(case, ["hang locked", "hang in a search"], lives=2, words="faults.py")
 
 
-@row("E11", "SIGSTOP of an executor", "as E9, without a stack")
+@row("E11", "SIGSTOP of an executor", "as E9: it is woken for its stack alone")
 def _(case):
     """The executor stops itself; step_timeout_s 1."""
-    hangs(case, "stop")
+    hangs(case, "stop", words="faults.py")
 
 
 @row("E12", "SIGSTOP for 2 s, then SIGCONT", "no restart; a warning names the straggler", ci=1)
@@ -722,3 +726,89 @@ def _(case):
     case.saw(
         f"{sum('accepted' in line for line in lines)} accepted, {sum('refused' in line for line in lines)} refused"
     )
+
+
+@row("E34", "hangs in each life, after some progress", "given up after restart_limit lives, exit 3", ci=1)
+def _(case):
+    """Executor 0 sleeps for ever at the 60th step of each life; step_timeout_s 1, restart_limit 3."""
+    run = case.start(
+        {"fault": "sleep", "step": 60, "times": 1, "lives": 0},
+        {
+            "stop": {"env_steps": 10_000_000},
+            "schedule": {"step_timeout_s": 1.0},
+            "supervision": {"restart_limit": 3, "backoff_s": 0.02},
+        },
+    )
+    case.want(run.ended(120) is not None, "it ends by itself")
+    case.checks(run, 3, last="mlxe-exe-0 hung in 4 lives in a row")
+    case.want(len(run.all("proc_restart")) == 3, f"3 restarts ({len(run.all('proc_restart'))})")
+    case.want({line["call"] for line in run.all("hang")} == {"step"}, "the call is told")
+    case.want(run.all("checkpoint"), "a checkpoint is saved")
+    case.saw(f"{len(run.all('hang'))} hangs, {run.steps()} steps between them")
+
+
+PROBE_LIMIT_S = 2.0
+PLACES = {"import": "import", "make": "make", "reset": "reset", "step": "step", "later": "step"}
+
+
+def hangs_in_the_probe(case, how, where, limit_s, *arguments):
+    """A command whose probe hangs like this, and a file that tells when it began to."""
+    mark = case.folder / f"began-{len(case.runs)}"
+    env = {"HANG_MARK": str(mark), **({"HANG_AT_IMPORT": how} if where == "import" else {})}
+    tables = {
+        "run": {"python_path": [str(TESTS / "runs")]},
+        "task": {"env": "hanging_tasks:Hanging-v0", "kwargs": {"how": how, "where": where}},
+        "schedule": {"reset_timeout_s": limit_s, "step_timeout_s": limit_s},
+        "algorithm": {"input_scale": None},
+    }
+    file = case.folder / str(len(case.runs)) / "settings.toml"
+    program = ["-m", "mlxe_async", str(file), "--no-progress", *arguments]
+    return case.start(None, tables, env=env, program=program), mark
+
+
+@row("E33", "the environment hangs while it is probed", "exit 3 within the limit + 1 s, with the stack; nothing left")
+def _(case):
+    """Twelve kinds of hang at five places (at ci scale four of the sixty), with and without --check."""
+    both = list(itertools.product(HANGING, PLACES))
+    chosen = random.Random(case.seed).sample(both, case.amount(4, 12, 60))  # noqa: S311 - chooses kinds
+    longest = 0.0
+    for number, (how, where) in enumerate(chosen):
+        what = f"{how} in {where}"
+        run, mark = hangs_in_the_probe(case, how, where, PROBE_LIMIT_S, *(["--check"] if number % 2 else []))
+        code, ended = run.ended(60), time.monotonic()
+        if not case.want(mark.exists(), f"{what}: it came to hang ({run.error()[-300:]})"):
+            continue
+        took = ended - float(mark.read_text())
+        longest = max(longest, took)
+        case.want(took >= PROBE_LIMIT_S, f"{what}: not before the limit ({took:.2f} s)")
+        case.within(took, PROBE_LIMIT_S + 1.0, f"{what}: ends")
+        error = run.error()
+        case.want(code == 3, f"{what}: exit 3 ({code})")
+        case.want(f"hangs in {PLACES[where]!r}" in error.splitlines()[-1], f"{what}: it is told ({error[-300:]})")
+        case.want(("hanging_tasks.py" in error) == (how not in WITHOUT_STACK), f"{what}: the stack")
+        case.want("Traceback" not in error, f"{what}: no traceback")
+        case.nothing_left(run)
+    case.saw(f"{len(chosen)} hangs, at most {longest:.2f} s with a limit of {PROBE_LIMIT_S:g} s")
+
+
+@row("E33.2", "a signal while the probe hangs", "SIGTERM 143, SIGINT 130, each within 5 s; nothing left")
+def _(case):
+    """Four kinds, a run and a --check, with a limit of ten minutes."""
+    kinds = random.Random(case.seed).sample(sorted(HANGING), 4)  # noqa: S311 - chooses kinds
+    longest = 0.0
+    for number, how in enumerate(kinds):
+        asked = (signal.SIGTERM, signal.SIGINT)[number // 2]
+        run, mark = hangs_in_the_probe(case, how, "reset", 600.0, *(["--check"] if number % 2 else []))
+        if not case.want(run.until(mark.exists, 60), f"{how}: it came to hang ({run.error()[-300:]})"):
+            continue
+        began = time.monotonic()
+        run.signal(asked)
+        code = run.ended(60)
+        took = time.monotonic() - began
+        longest = max(longest, took)
+        case.within(took, 5.0, f"{how}: ends")
+        case.want(code == 128 + asked, f"{how}: exit {128 + asked} ({code})")
+        case.want("before the run had begun" in run.error().splitlines()[-1], f"{how}: told ({run.error()[-200:]})")
+        case.want(not run.lines(), f"{how}: no run has begun")
+        case.nothing_left(run)
+    case.saw(f"{len(kinds)} signals, at most {longest:.2f} s")

@@ -458,3 +458,22 @@ def _(case):
     else:
         case.checks(run, 3)
     case.saw(f"{spawned} spawns")
+
+
+def nursery_of(run):
+    """Process id of the run's nursery."""
+    return next((pid for pid, name in leaks.processes().items() if name == "mlxe-nursery"), None)
+
+
+@row("S19", "SIGSTOP of the nursery, then SIGTERM or SIGINT", "ends within 5 s, as S3; nothing left", ci=2)
+def _(case):
+    """By itself, and with an executor that has just been killed."""
+    run = case.start({}, ENDLESS)
+    run.reached(200)
+    os.kill(nursery_of(run), signal.SIGSTOP)
+    if case.seed % 2:
+        kill(run.living("mlxe-exe-0"))
+    number = (signal.SIGTERM, signal.SIGINT)[case.seed // 2 % 2]
+    began = time.monotonic()
+    case.stops(run, number, 128 + number)
+    case.saw(f"{time.monotonic() - began:.1f} s")

@@ -41,3 +41,16 @@ def test_any_thread_that_moves_is_a_pulse_and_any_call_shows():
     assert together.pulse()[1] == 0
     together.clear()
     assert together.pulse() == (0, 0)
+
+
+def test_the_thread_that_is_longest_over_its_limit_says_what_they_do():
+    pages, together = made()
+    assert together.doing(0) == ""
+    pages[1].note("act")
+    assert together.doing(0) == "act"
+    for page, limit_s, call in zip(pages, (60.0, 1.0, 2.0), ("make", "step", "reset"), strict=True):
+        page.enter(limit_s, call)
+    later = pages[1].pulse()[1] + 5_000_000_000
+    assert together.doing(later) == "step"
+    pages[1].leave()
+    assert together.doing(later) == "reset"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_tools import in_fresh_process
 
-from mlxe_async.ipc.words import MASK, PAGE_BYTES, WORD_STRIDE, ProgressPage, Words, _lock_pair
+from mlxe_async.ipc.words import CALLS, MASK, PAGE_BYTES, WORD_STRIDE, ProgressPage, Words, _lock_pair
 
 SECOND = 1_000_000_000
 
@@ -99,5 +99,22 @@ def test_a_cleared_page_says_nothing():
     for name in ("state", "pid", "epoch"):
         worker.set(name, 7)
     worker.clear()
-    assert [worker.get(name) for name in worker.names] == [0] * 6
+    assert [worker.get(name) for name in worker.names] == [0] * 7
     assert worker.overdue(began + SECOND) is None
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_page_says_what_the_worker_is_doing_until_it_is_done(call):
+    worker = page()
+    worker.enter(1, call)
+    assert worker.doing(0) == call
+    worker.leave()
+    assert worker.doing(0) == ""
+    worker.note(call)
+    assert worker.doing(0) == call
+
+
+def test_a_damaged_word_says_nothing():
+    worker = page()
+    worker.set("call", len(CALLS))
+    assert worker.doing(0) == ""

@@ -62,8 +62,11 @@ class Recorder(ProcessListener):
     def restarting(self, process, delay_s, attempt):
         self._note("restarting", delay_s, attempt)
 
-    def hang(self, process, stuck_s, stack):
-        self._note("hang", stuck_s, stack)
+    def hang(self, process, hang):
+        self._note("hang", hang)
+
+    def hang_stack(self, process, stack):
+        self._note("hang_stack", stack)
 
     def notice(self, process, message):
         self._note("notice", message)

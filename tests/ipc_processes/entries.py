@@ -124,7 +124,7 @@ class Echo:
         os.kill(os.getpid(), getattr(signal, how))
 
     def hang(self, how, limit_s=0.2):
-        self.page.enter(limit_s)
+        self.page.enter(limit_s, "step")
         if how == "sleep":
             time.sleep(1e6)
         elif how == "gil":
@@ -132,6 +132,13 @@ class Echo:
         elif how == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
             time.sleep(1e6)
+        elif how == "deaf":
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            time.sleep(1e6)
+
+    def brood(self, says):
+        self.page.note(says)
+        time.sleep(1e6)
 
     def sleep(self):
         time.sleep(1e6)

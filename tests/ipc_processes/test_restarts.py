@@ -62,6 +62,38 @@ def test_progress_forgets_all_deaths():
     assert budget.attempt == 0
 
 
+def test_progress_does_not_forgive_a_process_that_hangs_in_each_life():
+    budget = RestartBudget(RestartPolicy(limit=3, window_s=60.0), "x")
+    for hangs in (1, 2, 3):
+        budget.progressed()
+        assert budget.died(100.0 * hangs, 5.0) is not None
+        assert budget.hangs == hangs
+    budget.progressed()
+    assert budget.died(400.0, 59.9) is None
+
+
+def test_hangs_count_although_their_limit_is_longer_than_the_window():
+    budget = RestartBudget(RestartPolicy(limit=3, window_s=60.0), "x")
+    assert [budget.died(70.0 * life, 0.0) is None for life in range(4)] == [False, False, False, True]
+
+
+def test_a_life_that_goes_well_for_the_window_forgives_earlier_hangs():
+    budget = RestartBudget(RestartPolicy(limit=2, window_s=60.0), "x")
+    for life in range(20):
+        budget.progressed()
+        assert budget.died(100.0 * life, 60.0 if life % 2 else 1.0) is not None
+
+
+def test_a_life_that_progresses_and_ends_in_another_way_forgives_earlier_hangs():
+    budget = RestartBudget(RestartPolicy(limit=2, window_s=60.0), "x")
+    for life in range(20):
+        budget.progressed()
+        assert budget.died(100.0 * life, None if life % 3 == 2 else 1.0) is not None
+    budget = RestartBudget(RestartPolicy(limit=2, window_s=60.0), "x")
+    hung_and_died = [1.0, None, 1.0, None, 1.0]
+    assert [budget.died(100.0 * life, well_s) is None for life, well_s in enumerate(hung_and_died)][-1]
+
+
 class Worker:
     """A worker inside one endless call of limit 1 s, looked at every tick."""
 

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import os
 import signal
+import time
 
 import leaks
 import pytest
@@ -204,3 +205,28 @@ def test_a_run_cancelled_at_any_moment_leaves_nothing_behind(run, crash):
 
 async def _await(awaitable):
     return await awaitable
+
+
+@pytest.mark.parametrize("is_woken", [True, False])
+def test_a_nursery_that_was_stopped_holds_up_no_end(run, is_woken):
+    async def main():
+        async with house() as made:
+            process = await made.process(watched=False)
+            daemon = (await process.call("daemon"))["pid"]
+            nursery = made.nursery.pid
+            os.kill(nursery, signal.SIGSTOP)
+            if is_woken:
+                made.nursery.wake()
+            began = time.monotonic()
+            await process.stop(5.0)
+            took_s = time.monotonic() - began
+            # How it ended only the nursery knows; that it is dead is known without.
+            assert leaks.gone(process.pid, 0)
+            assert ("in an unknown way" in process.death) != is_woken
+            await made.nursery.stop()
+            assert leaks.gone(nursery, 0)
+            assert leaks.gone(daemon, 5)
+            return took_s
+
+    took_s = run(main)
+    assert took_s < 5.0, "the nursery's answer was waited for"

@@ -68,7 +68,7 @@ def test_what_ends_one_thread_for_good_ends_all_and_all_callers_hear_of_it(run, 
             elif how == "hangs":
                 with pytest.raises(ProcessDied, match="over its limit"):
                     await process.call("hang", role="left", how="sleep")
-                ((_, stack),) = process.heard.all("hang")
+                ((stack,),) = process.heard.all("hang_stack")
                 assert "in hang" in stack
                 assert "in sleep" in stack
             else:

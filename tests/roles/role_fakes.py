@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from mlxe_async.errors import CorruptRecord, EnvironmentFault, NonFiniteWeights
+from mlxe_async.ipc.words import CALLS
 from mlxe_async.rows import RowLayout, Spaces, standard_columns
 
 SPACES = Spaces(observation_shape=(2,), actions=2)
@@ -89,8 +90,12 @@ class FakePage:
     def __init__(self):
         self.calls = []
 
-    def enter(self, limit_s):
+    def enter(self, limit_s, call):
+        assert call in CALLS[1:]
         self.calls.append(limit_s)
+
+    def note(self, call):
+        assert call in CALLS[1:]
 
     def leave(self):
         self.calls.append("left")

@@ -19,7 +19,7 @@ class Page:
     def __init__(self):
         self.limits, self.left = [], 0
 
-    def enter(self, limit_s):
+    def enter(self, limit_s, call):
         self.limits.append(limit_s)
 
     def leave(self):

@@ -67,6 +67,21 @@ def test_an_environment_that_ends_its_process_is_restarted_with_the_process(live
 
 
 @pytest.mark.slow
+def test_an_executor_that_hangs_in_each_life_is_given_up_although_it_makes_progress(live):
+    with pytest.raises(RunFailed, match=r"mlxe-exe-0 hung in 3 lives in a row.*supervision.restart_limit"):
+        live(
+            task={
+                "env": "mlxe_async.testing:Chaos-v0",
+                "kwargs": {"fault": "sleep", "step": 60, "times": 1, "lives": 0},
+                "max_episode_steps": None,
+            },
+            schedule={"kind": "oa", "step_timeout_s": 0.5},
+            supervision={"restart_limit": 2, "backoff_s": 0.01},
+            stop={"env_steps": 10**7},
+        )
+
+
+@pytest.mark.slow
 def test_a_child_that_an_environment_forks_cannot_go_on_as_the_executor(live):
     result, run = live(
         task={"env": "bad_tasks:BadForks-v0", "max_episode_steps": 50},

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from live_runs import settings
 
+from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.workers import Probe
 
@@ -67,7 +68,7 @@ def test_after_the_memorizer_was_killed_rows_still_know_when_they_came(live):
 
 def test_an_algorithm_that_cannot_appraise_is_refused_when_it_is_probed():
     chosen = settings(algorithm={"name": "mute_algorithm:Mute", "priorities": ["age", "td"]})
-    answer = Probe(chosen.model_dump(mode="json")).probe()
+    answer = Probe(chosen.model_dump(mode="json"), ProgressPage(bytearray(PAGE_BYTES))).probe()
     assert answer == {
         "problems": [
             {"path": ["algorithm"], "message": "priorities: td need an algorithm with the verb appraise"},

@@ -76,8 +76,9 @@ def test_one_thread_that_hangs_is_found_although_the_others_wait_in_order(live):
     )
     assert result.reason == "env_steps"
     (hang,) = run.all("hang")
-    assert hang["process"] == "mlxe-istb"
-    assert "slow_tasks.py" in hang["stack"]
+    assert (hang["process"], hang["call"]) == ("mlxe-istb", "step")
+    (stack,) = run.all("hang_stack")
+    assert "slow_tasks.py" in stack["stack"]
     balanced(run)
 
 

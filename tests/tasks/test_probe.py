@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import sys
@@ -12,6 +13,22 @@ import pytest
 from mlxe_async.errors import TaskError
 from mlxe_async.rows import Spaces
 from mlxe_async.tasks.probe import probe
+
+
+class Limits:
+    """Remembers which calls were bounded, and that none was left open."""
+
+    def __init__(self):
+        self.calls = []
+        self._within = 0
+
+    @contextlib.contextmanager
+    def __call__(self, call):
+        assert not self._within, "one call within another: the inner one's end would be taken for both"
+        self._within += 1
+        self.calls.append(call)
+        yield
+        self._within -= 1
 
 
 def refusal(task):
@@ -170,3 +187,17 @@ def test_an_environment_that_fails_later_now_and_then_is_not_refused():
 
 def test_wrong_arguments_are_a_sentence():
     assert "kwargs" in refusal({"env": "CartPole-v1", "kwargs": {"length": 3}})
+
+
+def test_each_call_into_the_environment_is_bounded():
+    limits = Limits()
+    probe({"env": "CartPole-v1", "max_episode_steps": 3}, limited=limits)
+    assert limits.calls[:6] == ["import", "make", "reset", "first step", "reset", "first step"]
+    assert limits.calls[6:9] == ["step", "step", "reset"]
+    assert set(limits.calls[9:]) == {"reset", "first step", "step"}
+
+
+def test_the_calls_of_a_native_vector_are_bounded_too():
+    limits = Limits()
+    probe({"env": "CartPole-v1", "vectorize": "native"}, limited=limits)
+    assert limits.calls[:5] == ["import", "make", "make", "reset", "first step"]

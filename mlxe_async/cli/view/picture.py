@@ -275,6 +275,8 @@ class Picture:
     def _fault(self, event: Mapping[str, Any]) -> None:
         self.faults[str(event["event"])] += 1
         said = next((event[key] for key in _SAYING if event.get(key)), "")
+        if event["event"] == "hang" and said:
+            said = f"hangs in {said}"
         index = event.get("idx")
         who = _text(event.get("process") or f"{event.get('role')}{'' if index is None else f' {index}'}")
         if event["event"] != "proc_restart" or not self.last_fault:  # the death before it says more
