@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
+from pathlib import Path
+
+_OURS = str(Path(__file__).parent)
+_LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
 
 class MlxeError(Exception):
     """Base of all errors raised on purpose; `exit_code` is the process exit code it leads to."""
@@ -152,3 +159,18 @@ class EnvironmentFault(MlxeError):
     def nonfinite(self) -> bool:
         """Whether the fault is a NaN or an infinity; what an exception of the environment's own says does not count."""
         return not self.trace and "finite number" in self.detail
+
+
+def raised_at(error: BaseException, *, anywhere: bool = False) -> str:
+    """Where an exception was raised, as `file.py:12`: in the innermost line that is no library's and not ours.
+
+    Args:
+        error: any exception; of a syntax error it is the line that cannot be read.
+        anywhere: name the innermost line of all where there is no other; else the answer is empty.
+    """
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    users = [frame for frame in frames if not frame.filename.startswith((_OURS, *_LIBRARY))]
+    chosen = users or (frames if anywhere else [])
+    return f"{chosen[-1].filename}:{chosen[-1].lineno}" if chosen else ""

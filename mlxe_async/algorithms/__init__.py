@@ -7,7 +7,7 @@ import importlib
 import traceback
 
 from mlxe_async.algorithms.interface import ActingClock, Algorithm, Clock, Distributed, Priorities
-from mlxe_async.errors import SettingsError
+from mlxe_async.errors import SettingsError, raised_at
 
 __all__ = ["REGISTRY", "ActingClock", "Algorithm", "Clock", "Distributed", "Priorities", "load_algorithm"]
 
@@ -23,7 +23,8 @@ def load_algorithm(name: str) -> type[Algorithm]:
     """The class behind a built-in name or behind the user's own `"package.module:Class"`.
 
     Raises:
-        SettingsError: there is no such algorithm, its module cannot be imported, or the class is no algorithm.
+        SettingsError: there is no such algorithm, its module cannot be imported (with the line), or the class is no
+            algorithm.
     """
     path = REGISTRY.get(name, name)
     module_name, colon, class_name = path.partition(":")
@@ -36,7 +37,8 @@ def load_algorithm(name: str) -> type[Algorithm]:
         module = importlib.import_module(module_name)
     except Exception as error:
         last = traceback.format_exception_only(error)[-1].strip()
-        raise _problem(f'got "{name}", but importing {module_name} failed: {last}') from error
+        place = f" ({at})" if (at := raised_at(error)) else ""
+        raise _problem(f'got "{name}", but importing {module_name} failed: {last}{place}') from error
     algorithm = getattr(module, class_name, None)
     if not isinstance(algorithm, type):
         raise _problem(f'got "{name}", but {module_name} has no class {class_name}')

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from mlxe_async.cli.console import Console, open_missing_streams, silence_broken_pipes
 from mlxe_async.errors import MlxeError, ResourceError, SettingsError, UnsupportedPlatform
+from mlxe_async.ipc import linux
 from mlxe_async.logs.safe import visible
 
 # Each names a module with `run(arguments: Sequence[str]) -> int`, imported when asked for, and a line of help.
@@ -50,6 +51,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 HEAVY = ("play", "eval", "compare", "replay", "repro", "schema")
 # Importing torch was measured to take 643 MiB (torch 2.13 for CPUs, one thread); a run takes more.
 LEAST_ADDRESS_SPACE = 640 * 2**20
+# An event loop and its wake-ups, the standard streams, and a module that is being imported.
+LEAST_DESCRIPTORS = 20
 
 HELP = """\
 usage: python -m mlxe_async [FILE.toml] [--resume RUN] [--set a.b=VALUE ...] [--check] [--no-progress]
@@ -108,8 +111,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has gone
         code = 0
     except Exception as error:  # noqa: BLE001 - a mistake of ours: say all we know, and keep the promise of a last line
-        console.finish(*traceback.format_exc().splitlines(), f"an error of mlxe_async itself: {error!r}")
-        code = 3
+        lacking = linux.lack(error)
+        if lacking is None:
+            console.finish(*traceback.format_exc().splitlines(), f"an error of mlxe_async itself: {error!r}")
+        else:
+            console.finish(*_lines(str(lacking)))
+        code = 3 if lacking is None else lacking.exit_code
     silence_broken_pipes()
     return code
 
@@ -134,6 +141,7 @@ def _command(arguments: list[str]) -> int:
         return 0
     if not sys.platform.startswith("linux"):
         raise UnsupportedPlatform(f"mlxe_async runs on Linux, and this is {sys.platform}")
+    require_descriptors()
     try:
         Path.cwd()
     except OSError as error:
@@ -152,6 +160,23 @@ def _command(arguments: list[str]) -> int:
     from mlxe_async.cli.run import run as run_file
 
     return run_file(arguments)
+
+
+def require_descriptors() -> None:
+    """Raise a soft limit on descriptors that is lower than a loop and a few files take, or refuse to go on.
+
+    Raises:
+        ResourceError: the process may not have so many (`ulimit -n`).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= LEAST_DESCRIPTORS:
+        return
+    if hard != resource.RLIM_INFINITY and hard < LEAST_DESCRIPTORS:
+        raise ResourceError(
+            f"the limit of this process's descriptors is {hard} (ulimit -Hn), expected at least {LEAST_DESCRIPTORS} to "
+            "read files at all, and more for a run; raise it: ulimit -n 1024"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (LEAST_DESCRIPTORS, hard))
 
 
 def require_address_space() -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DUMPING = (signal.SIGQUIT, signal.SIGUSR1)
+SUPERVISOR_NAME = "mlxe-sup"
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -82,7 +83,7 @@ async def _check(supervisor: Supervisor) -> int:
     finally:
         signals.remove()
     sys.stdout.write("".join(f"{visible(line)}\n" for line in (*report.plan, "", *probed(report.facts))))
-    console.finish("the settings are fine, and nothing was started")
+    console.finish("the settings are fine, one update on made-up rows went well, and nothing was started")
     return 0
 
 
@@ -104,6 +105,8 @@ async def finish_run(supervisor: Supervisor, *, shows_progress: bool) -> int:
     from mlxe_async.ipc import linux
     from mlxe_async.logs import events
 
+    # Here and not in the supervisor: a program that embeds a run keeps its own name.
+    linux.set_own_name(SUPERVISOR_NAME)
     linux.receive_signals()
     console = Console(sys.stderr)
     if supervisor.settings.supervision.on_stdout_closed == "stop":

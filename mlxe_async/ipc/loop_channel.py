@@ -69,6 +69,7 @@ class SupervisorChannel:
 
         Raises:
             ProtocolError: the message is not plain JSON or too large.
+            OSError: it has to wait, and there is no room for copies of `fds`; nothing is sent.
         """
         data = memoryview(encode(message))
         if self.closed:
@@ -85,10 +86,11 @@ class SupervisorChannel:
                 return
         if not data:
             return
+        copies = _copied(fds)
         if not self._writing:
             self._loop.add_writer(self._fd, self._write)
             self._writing = True
-        self._unsent.append((data, [os.dup(fd) for fd in fds]))
+        self._unsent.append((data, copies))
         self._unsent_bytes += len(data)
         if self._unsent_bytes > UNSENT_LIMIT:
             self._loop.call_soon(self._fail, "unresponsive", f"does not read: {self._unsent_bytes} bytes wait for it")
@@ -190,6 +192,18 @@ class SupervisorChannel:
                 self._unsent.appendleft((data[sent:], []))
         self._loop.remove_writer(self._fd)
         self._writing = False
+
+
+def _copied(fds: Sequence[int]) -> list[int]:
+    """Copies of all of them, or none."""
+    copies: list[int] = []
+    try:
+        for fd in fds:
+            copies.append(os.dup(fd))  # noqa: PERF401 - those made before one that fails are to be closed
+    except OSError:
+        _close_all(copies)
+        raise
+    return copies
 
 
 def _close_all(fds: Iterable[int]) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mlxe_async.errors import ForkRefused, ProcessDied, ResourceError, RunFailed
+from mlxe_async.errors import ForkRefused, ProcessDied, ProtocolError, ResourceError, RunFailed
 from mlxe_async.ipc import linux
 from mlxe_async.ipc.channel import MAX_FDS
 from mlxe_async.ipc.frames import Message
@@ -162,6 +162,8 @@ class Nursery:
         self._next_id = 0
         self._deaths: list[float] = []
         self._stopped = False
+        self.turn = asyncio.Lock()
+        "Held from making the descriptors of a child to its fork: those that queue would hold theirs for minutes."
         self.generation = 0
         self.failures: dict[str, dict[str, Any]] = {}
         "Modules that could not be preloaded, with the described exception."
@@ -225,9 +227,8 @@ class Nursery:
 
         Raises:
             ProcessDied: the nursery died before it answered, or refused.
-            ForkRefused: the kernel makes no more processes at present.
+            ForkRefused: the kernel makes no more processes at present, or this one may open no more files.
             RunFailed: the nursery has died too often.
-            ResourceError: more descriptors than can be handed over.
         """
         request = {
             "do": "fork",
@@ -239,11 +240,12 @@ class Nursery:
             "output": stdout_path,
             "oom_score_adj": oom_score_adj,
         }
-        if len(fds) > MAX_FDS:
-            raise ResourceError(f"{name} needs {len(fds)} descriptors, at most {MAX_FDS} can be handed to a process")
         self._revive()
         generation = self.generation
-        answer, (pidfd,) = await self._ask(request, list(fds.values()))
+        try:
+            answer, (pidfd,) = await self._ask(request, list(fds.values()))
+        except OSError as error:
+            raise ForkRefused(f"{name} cannot be started: {linux.refusal(error)}") from error
         handle = Forked(answer["pid"], pidfd, generation, self._forked.discard)
         self._forked.add(handle)
         return handle
@@ -389,7 +391,16 @@ class Nursery:
         life.has_forked |= request["do"] == "fork"
         if request["do"] == "preload":
             life.importing.add(self._next_id)
-        life.channel.send({"id": self._next_id, **request}, fds)
+        ahead = 0
+        try:
+            # No single message takes more; they wait there until the request takes them all.
+            while len(fds) - ahead > MAX_FDS:
+                life.channel.send({"id": 0, "do": "hold"}, fds[ahead : ahead + MAX_FDS])
+                ahead += MAX_FDS
+            life.channel.send({"id": self._next_id, **request}, fds[ahead:])
+        except (OSError, ProtocolError):
+            life.channel.send({"id": 0, "do": "drop", "count": ahead})
+            raise
         future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         life.waiting[self._next_id] = future
         return future

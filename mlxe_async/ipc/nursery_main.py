@@ -133,6 +133,12 @@ class NurseryMain:
             case "fork":
                 child = self._fork(message)
                 return {"pid": child.pid}, [child.pidfd]
+            case "hold":  # descriptors that the next fork takes, too
+                return None
+            case "drop":  # which it does not take after all
+                for fd in self._channel.take_fds(message["count"]):
+                    os.close(fd)
+                return None
             case "reap":
                 self._reap(message["pid"], message["id"])
                 return None

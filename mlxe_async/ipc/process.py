@@ -264,6 +264,13 @@ class Process:
             await self._wait_before_restart(child)
 
     async def _spawn(self) -> Life:
+        nursery = self._nursery()
+        async with nursery.turn:
+            return await self._fork(nursery)
+
+    async def _fork(self, nursery: Nursery) -> Life:
+        if self._stop_asked.is_set():
+            raise ProcessDied(self._final or f"{self.name} is stopped")
         self.epoch += 1
         self._before_start(self.epoch)
         if self._page is not None:
@@ -271,7 +278,7 @@ class Process:
         began = time.monotonic()
         ours, theirs, stack_fd = self._ends()
         try:
-            forked = await self._nursery().fork(
+            forked = await nursery.fork(
                 self.name,
                 self._entry,
                 self._make_spec(self.epoch),

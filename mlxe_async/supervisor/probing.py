@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,9 @@ _KEYS = {
     "make": ["reset_timeout_s"],
     "reset": ["reset_timeout_s"],
     "step": ["step_timeout_s", "reset_timeout_s"],  # the second for the first step of an episode
+    "update": ["update_timeout_s"],
 }
+_OF_THE_ALGORITHM = ("load", "build", "act", "update")
 _OURS = "mlxe_async/ipc/serve.py"  # from here on outwards every stack of the probe is the same
 _SAME_LIMIT_S = 0.01
 KEEP_ROWS = ("a3c", "dqn")  # built-in algorithms with a replay memory; of others only the probe can tell
@@ -138,6 +140,18 @@ async def _answer(process: Process) -> dict[str, Any]:
     return facts
 
 
+async def rehearsed(settings: Settings, process: Process) -> None:
+    """Have the probe, which is still there, do one update on made-up rows.
+
+    Raises:
+        SettingsError: the algorithm raises, or returns what it must not.
+        Hung: a call into it did not return within its limit.
+        TaskError: the probe died of it.
+    """
+    with _blaming_the_task(settings, process):
+        _refuse_problems(settings, await process.call("rehearse"))
+
+
 async def _watch(settings: Settings, process: Process) -> None:
     with _blaming_the_task(settings, process):
         await process.run()
@@ -160,7 +174,7 @@ def _blaming_the_task(settings: Settings, process: Process) -> Iterator[None]:
 
 def hang_sentence(settings: Settings, hang: Hang, stack: str) -> str:
     """Which call of the probe hung, for how long, where, and which setting gives it longer."""
-    if hang.call in ("load", "build"):
+    if hang.call in _OF_THE_ALGORITHM:
         what = f'the algorithm "{settings.algorithm.name}"'
     else:
         what = f'task.env = "{settings.task.env}"'
@@ -201,16 +215,20 @@ def _judged(settings: Settings, facts: dict[str, Any]) -> Probed:
         place = settings.places.of(tuple(named["key"].split(".")) if named else ("task", "env"))
         raise TaskError(f"{place}: {facts['task_error']}")
     found = [Problem.from_json(problem) for problem in facts.get("idle", [])]
-    if "problems" in facts:
-        problems = [Problem(tuple(p["path"]), p["message"]) for p in facts["problems"]]
-        problems += refused_and_remarks(found, settings.places)[0]
-        raise SettingsError([settings.places.line(problem) for problem in problems])
+    _refuse_problems(settings, facts, refused_and_remarks(found, settings.places)[0])
     settings = settings.with_defaults(facts["defaults"])
     found += [*idle(settings, facts["memory_kind"]), *_idle_capacity(settings, facts)]
     refused, remarks = refused_and_remarks(found, settings.places)
     if refused:
         raise SettingsError([settings.places.line(problem) for problem in refused])
     return Probed(settings, facts, [*_cautions(settings, facts), *settings.places.remarks, *remarks])
+
+
+def _refuse_problems(settings: Settings, facts: dict[str, Any], others: Sequence[Problem] = ()) -> None:
+    """Refuse what the probe found wrong, if anything, and tell other problems beside it."""
+    if "problems" in facts:
+        problems = [Problem(tuple(p["path"]), p["message"]) for p in facts["problems"]]
+        raise SettingsError([settings.places.line(problem) for problem in (*problems, *others)])
 
 
 def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from mlxe_async.errors import MlxeError, ResourceError, RunFailed, StoppedEarly, UnsupportedPlatform
 from mlxe_async.files import write_new
-from mlxe_async.ipc.linux import refusal
+from mlxe_async.ipc.linux import lack, refusal
 from mlxe_async.ipc.nursery import Nursery
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.segments import Segment, available_memory
@@ -32,7 +32,7 @@ from mlxe_async.supervisor.ending import SIGNAL_EXITS, digest_of, tell_end
 from mlxe_async.supervisor.main_loop import MainLoop
 from mlxe_async.supervisor.measures import Measures
 from mlxe_async.supervisor.opening import Opened
-from mlxe_async.supervisor.probing import probed
+from mlxe_async.supervisor.probing import probed, rehearsed
 from mlxe_async.supervisor.replaying import Replay
 from mlxe_async.supervisor.results import CheckReport, Result
 from mlxe_async.supervisor.resuming import ResumePoint
@@ -49,6 +49,8 @@ GRACE_AT_ONCE_S = 0.2
 
 class Supervisor:
     """One run. `await Supervisor(settings).run()` in any running loop; cancelling it stops everything cleanly.
+
+    It runs, or checks, once: another run takes another Supervisor.
 
     Args:
         settings: from `load_settings`.
@@ -74,6 +76,7 @@ class Supervisor:
         self._point: ResumePoint | None = None
         self._dumps = 0
         self._requested: str | None = None
+        self._used = ""
         self._loop: asyncio.AbstractEventLoop
         self._subscribers = Subscribers()
         self._nursery = Nursery(
@@ -132,17 +135,20 @@ class Supervisor:
         return self._team.progress()
 
     async def check(self) -> CheckReport:
-        """Probe the task and compute the memory plan; nothing is started and no folder is made.
+        """Probe the task, do one update on made-up rows, compute the memory plan; no run is begun, no folder made.
 
         Raises:
-            SettingsError: `[algorithm]` is not acceptable.
+            SettingsError: `[algorithm]` is not acceptable, or its update goes wrong.
             TaskError: the environment is not.
-            Hung: a call into it did not return within its limit.
-            ResourceError: the plan does not fit.
+            Hung: a call into it, or into the algorithm, did not return within its limit.
+            ResourceError: the plan, or what is to be opened, does not fit.
             StoppedEarly: `request_stop` was called meanwhile.
+            RuntimeError: this object has run or checked before.
         """
+        self._use("check")
         report: list[CheckReport] = []
         try:
+            reserve_descriptors(self.settings)
             await self._unless_stopped(self._check(report))
         except BaseExceptionGroup as error:
             raise first_of(error) from None
@@ -156,6 +162,7 @@ class Supervisor:
         async with self._probed():
             plan = Blueprint(self.settings, self._facts).byte_plan()
             plan.check(available_memory())
+            await rehearsed(self.settings, self._processes[0])  # the probe's, the only one yet
             report.append(CheckReport(plan.lines(), self._facts))
 
     async def run(self) -> Result:
@@ -165,7 +172,9 @@ class Supervisor:
             MlxeError: what went wrong, with the exit code it leads to; everything is cleaned up before. `StoppedEarly`
                 where a stop was requested before there was anything to stop.
             asyncio.CancelledError: the task was cancelled; everything is cleaned up before.
+            RuntimeError: this object has run or checked before, or still does.
         """
+        self._use("run")
         failure: BaseException | None = None
         self._loop = asyncio.get_running_loop()
         try:
@@ -173,6 +182,9 @@ class Supervisor:
                 await self._run_main_loop()
         except BaseException as error:  # noqa: BLE001 - told to the log, then raised again below
             failure = first_of(error)
+            if lacking := lack(failure):
+                lacking.__cause__ = failure
+                failure = lacking
         result: Result | None = await to_the_end(self._shut_down(failure))
         self._subscribers.end()
         if failure is not None:
@@ -181,6 +193,15 @@ class Supervisor:
         if result is None:
             raise self._stopped_early()
         return result
+
+    def _use(self, verb: str) -> None:
+        """Once only: processes, memory and threads are made for one run and given back with it."""
+        if self._used:
+            raise RuntimeError(
+                f"Supervisor.{verb}(): expected a Supervisor that was not used yet, got one whose {self._used}() was "
+                "called; make another one: Supervisor(settings)"
+            )
+        self._used = verb
 
     def run_sync(self) -> Result:
         """`run` for a program without a loop; see there.
@@ -335,6 +356,12 @@ class Supervisor:
             digest=lambda: digest_of(self._published()),
         )
         await self._main.run(self._processes, team.beside(drains=self._replay is None))
+        if self._requested is not None or self._replay is not None:
+            return
+        if why := team.staff.learner.never_learned:
+            raise RunFailed(why)
+        if not measures.counters.updates:
+            opened.story.warn(f"nothing was learned: no update was due within {measures.counters.env_steps} steps")
 
     def _published(self) -> tuple[int, Array] | None:
         return published_weights(self._segments["weights"], self._blueprint.parameters)

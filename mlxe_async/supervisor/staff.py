@@ -172,7 +172,11 @@ class Staff:
             post.name,
             ENTRY,
             lambda epoch: {
-                **self._blueprint.spec(post, epoch, {str(e.index): e.next_episodes for e in self.executors}),
+                **self._blueprint.spec(
+                    post,
+                    epoch,
+                    {str(e.index): e.next_episodes for e in self.executors if f"executor-{e.index}" in post.roles},
+                ),
                 "crash": str(self._crash),
             },
             lambda: {name: self._segments[name].fd for name in post.segments},

@@ -22,7 +22,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import FrameStackObservation
 
-from mlxe_async.errors import TaskError
+from mlxe_async.errors import TaskError, raised_at
 from mlxe_async.rows import Spaces
 from mlxe_async.tasks import atari, cartpole
 from mlxe_async.tasks.help import TaskAids, declared_by
@@ -260,7 +260,8 @@ def _imported(key: str, entry: str, name: str) -> Any:
         return importlib.import_module(name)
     except BaseException as error:
         why = _missing(entry, error) if isinstance(error, ImportError) else f"{entry}: importing it {_ended(error)}"
-        raise TaskError(f"{key}: {why}") from error
+        place = f" ({at})" if (at := raised_at(error)) else ""
+        raise TaskError(f"{key}: {why}{place}") from error
 
 
 def _wrapper(entry: str) -> Any:

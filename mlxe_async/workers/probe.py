@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from mlxe_async.errors import SettingsError, TaskError
+from mlxe_async.errors import SettingsError, TaskError, raised_at
 from mlxe_async.rows import RowLayout, Spaces, standard_columns
 
 OWN_LIMIT_S = 60.0  # to load an algorithm, which may import torch, and to build its network
@@ -38,6 +37,7 @@ class Probe:
         schedule = settings["schedule"]
         self._limits = dict.fromkeys(("import", "make", "reset", "first step"), float(schedule["reset_timeout_s"]))
         self._limits["step"] = float(schedule["step_timeout_s"])
+        self._limits["update"] = float(schedule["update_timeout_s"])
 
     def close(self) -> None:
         """Close what was tried out. The answer is known by now: an environment may take its time, or hang."""
@@ -56,12 +56,28 @@ class Probe:
 
     @contextlib.contextmanager
     def _limited(self, call: str) -> Iterator[None]:
-        """A call into foreign code: the environment's own limits, and one for loading and building an algorithm."""
+        """A call into foreign code: the limits of the settings, and one for loading and building an algorithm."""
         self._page.enter(self._limits.get(call, OWN_LIMIT_S), "step" if call == "first step" else call)
         try:
             yield
         finally:
             self._page.leave()
+
+    def rehearse(self) -> dict[str, Any]:
+        """Have the algorithm do one update on made-up rows, once `probe` has found nothing wrong.
+
+        Returns:
+            Nothing, or `{"problems"}` as `probe` does.
+        """
+        from mlxe_async.workers.rehearsal import NoUpdate, rehearse
+
+        name = self._settings["algorithm"]["name"]
+        try:
+            rehearse(self._settings, self._made[0], self._limited)
+        except NoUpdate as error:
+            message = f'"{name}" cannot learn: on made-up rows of this task\'s spaces, {error}'
+            return {"problems": [{"path": ["algorithm", "name"], "message": message}]}
+        return {}
 
 
 class _Refused(Exception):
@@ -142,8 +158,7 @@ def _probe(
     except Exception as error:
         from mlxe_async.tasks.hostile import words_of
 
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raised = f"{words_of(error)} ({place.filename}:{place.lineno})"
+        raised = f"{words_of(error)} ({raised_at(error, anywhere=True)})"
         message = f'"{name}" cannot be made for this task, its constructor raised {raised}'
         raise _Refused([(("algorithm", "name"), message)]) from error
     try:

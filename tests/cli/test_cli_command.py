@@ -1,18 +1,20 @@
 """The command tells mistakes without a traceback, by its exit code and its last line."""
 
+import errno
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 from cli_tools import GOOD, command, install, result
 
 from mlxe_async import cli, errors
 from mlxe_async.algorithms import REGISTRY, load_algorithm
-from mlxe_async.cli import COMMANDS, help_text, main
+from mlxe_async.cli import COMMANDS, LEAST_DESCRIPTORS, help_text, main, require_descriptors
 from mlxe_async.cli.explain import algorithm_names
 from mlxe_async.settings import settings_schema
 
@@ -281,3 +283,50 @@ def test_too_little_address_space_is_told_before_a_library_ends_the_process(caps
     assert main(arguments) == 4
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("the limit of this process's address space is 97 MiB, expected at least 640 MiB")
+
+
+@pytest.mark.parametrize("most", [8, 12, 19, 24])
+def test_too_few_descriptors_are_told_with_the_limit_and_nothing_is_started(tmp_path, most):
+    (tmp_path / "a.toml").write_text('[task]\nenv = "CartPole-v1"\n')
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "mlxe_async", "a.toml"],
+        cwd=tmp_path,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 4
+    [line] = done.stderr.splitlines()
+    assert f" {most} (ulimit -Hn)" in line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_soft_limit_below_what_a_command_takes_is_raised(monkeypatch):
+    raised = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (8, 4096))
+    monkeypatch.setattr(resource, "setrlimit", lambda _which, limits: raised.append(limits))
+    require_descriptors()
+    assert raised == [(LEAST_DESCRIPTORS, 4096)]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.EMFILE, "Too many open files", "a.toml"), "a.toml: Too many open files; this process may have"),
+        (OSError(errno.ENFILE, "Too many open files in system"), "raise the limit of the host"),
+        (OSError(errno.ENOSPC, "No space left on device"), "make room on the disk"),
+        (MemoryError(), "not enough memory"),
+    ],
+)
+def test_what_the_host_lacks_is_no_mistake_of_ours(capsys, monkeypatch, error, words):
+    monkeypatch.setattr("mlxe_async.cli._command", mock.Mock(side_effect=error))
+    assert main(["a.toml"]) == 4
+    [line] = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+def test_other_errors_of_the_system_are_mistakes_of_ours(capsys, monkeypatch):
+    monkeypatch.setattr("mlxe_async.cli._command", mock.Mock(side_effect=OSError(errno.EBADF, "Bad file descriptor")))
+    assert main(["a.toml"]) == 3
+    assert capsys.readouterr().err.splitlines()[-1].startswith("an error of mlxe_async itself: OSError(9")

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from cli_tools import GOOD, install, result, start
@@ -67,7 +68,7 @@ def test_a_check_prints_the_plan_and_what_the_probe_found_and_runs_nothing(capfd
         "weights       16",
         "note: odd\\x1b",
     ]
-    assert captured.err == "the settings are fine, and nothing was started\n"
+    assert captured.err == "the settings are fine, one update on made-up rows went well, and nothing was started\n"
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,14 @@ def test_a_signal_asks_the_run_to_stop_and_is_the_exit_code(tmp_path, number, co
     assert process.returncode == code
     assert f"{signal.Signals(number).name}: stopping" in err
     assert "Traceback" not in err
+
+
+def test_the_process_of_a_run_has_its_name(tmp_path):
+    with start("good.toml", folder=tmp_path) as process:
+        name = Path(f"/proc/{process.pid}/comm").read_text()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=LIMIT_S)
+    assert name == "mlxe-sup\n"
 
 
 def test_a_second_signal_stops_at_once(tmp_path):

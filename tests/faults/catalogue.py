@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import fault_runs  # noqa: E402 - found by the line above
+import rows_begin  # noqa: E402, F401 - fills the catalogue
 import rows_environment  # noqa: E402, F401 - fills the catalogue
 import rows_files  # noqa: E402, F401 - fills the catalogue
 import rows_learning  # noqa: E402, F401 - fills the catalogue

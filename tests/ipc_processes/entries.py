@@ -233,6 +233,10 @@ def silent(spec, channel, fds):
     time.sleep(1e6)
 
 
+def held(spec, channel, fds):
+    channel.send({"descriptors": len({fd for fd in fds.values() if os.fstat(fd)})})
+
+
 def stopped_at_first(spec, channel, fds):
     os.kill(os.getpid(), signal.SIGSTOP)
     echo(spec, channel, fds)

@@ -52,3 +52,13 @@ class Diverges(A3C):
     def update(self, batch, clock):
         self.updates += 1
         return super().update(batch, clock)
+
+
+class DiesInEachUpdate(A3C):
+    def update(self, batch, clock):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DropsAll(A3C):
+    def updates_due(self, *, rows, new_rows, new_segments):
+        return 0

@@ -49,6 +49,26 @@ def test_one_run_after_the_other_in_one_process(tmp_path, loop, times):
     assert len({result.run_dir for result in results}) == times
 
 
+def test_a_supervisor_runs_or_checks_once_and_a_second_time_is_one_sentence(tmp_path):
+    async def main():
+        supervisor = Supervisor(settings(**TINY), run_dir=tmp_path)
+        first = asyncio.create_task(supervisor.run())
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match=r"^Supervisor\.check\(\): expected a Supervisor that was not used yet"):
+            await supervisor.check()  # while it runs, and the run goes on
+        assert (await first).reason == "env_steps"
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"one whose run\(\) was called; make another one: Supervisor\("):
+                await supervisor.run()
+        checked = Supervisor(settings(**TINY), run_dir=tmp_path)
+        await checked.check()
+        with pytest.raises(RuntimeError, match=r"one whose check\(\) was called"):
+            await checked.run()
+        assert len(list(tmp_path.glob("*-test"))) == 1
+
+    run_on("uvloop", main())
+
+
 @pytest.mark.parametrize("loop", ["uvloop", pytest.param("asyncio", marks=pytest.mark.slow)])
 def test_two_at_once_do_not_disturb_each_other(tmp_path, loop):
     async def main():

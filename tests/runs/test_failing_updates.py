@@ -19,7 +19,7 @@ def test_one_that_always_raises_ends_the_run_with_its_reason_in_one_line(live, k
 
     with pytest.raises(
         RunFailed,
-        match=r"raised in the first phase of learning: \S+failing_updates.py:14 in update: ValueError: the loss",
+        match=r"raised in the first phase of learning: \S+failing_updates.py:15 in update: ValueError: the loss",
     ) as told:
         live(watch, schedule={"kind": kind}, **with_algorithm("RaisesAlways"))
     assert "\n" not in str(told.value)
@@ -60,3 +60,27 @@ def test_a_measurement_that_is_no_number_is_logged_as_null(live):
 def test_weights_that_are_no_numbers_again_and_again_are_never_published_and_end_the_run(live):
     with pytest.raises(NumericError, match="got NaN or infinity 4 times in a row after version 1"):
         live(**with_algorithm("Diverges"))
+
+
+def test_a_run_that_was_to_learn_and_never_did_has_failed_and_says_why(live):
+    why = r"^nothing was learned: none of [123] plans led to new weights, the last one because .* were not finite$"
+    with pytest.raises(RunFailed, match=why) as raised:
+        live(stop={"env_steps": 70}, schedule={"executors": 1}, **with_algorithm("Diverges"))
+    assert raised.value.exit_code == 3
+
+
+def test_a_run_in_which_no_update_was_due_is_told_and_no_failure(live):
+    result, run = live(stop={"env_steps": 120}, **with_algorithm("DropsAll"))
+    assert (result.exit_code, result.updates) == (0, 0)
+    assert [line["message"] for line in run.all("warning") if "no update was due" in line["message"]]
+
+
+def test_a_run_that_never_learned_but_was_asked_to_stop_ends_as_asked(live):
+    async def stop(run):
+        await run.saw("proc_exit", process="mlxe-lrn")
+        run.supervisor.request_stop("SIGTERM")
+        await run.saw("run_end")
+
+    endless = {"stop": {"env_steps": 10_000_000}, "schedule": {"kind": "oa"}}
+    result, _ = live(stop, **endless, **with_algorithm("DiesInEachUpdate"))
+    assert (result.exit_code, result.updates) == (143, 0)

@@ -12,7 +12,6 @@ from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.settings import load_settings
 from mlxe_async.supervisor.probing import (
     KEEP_ROWS,
-    _cautions,
     _judged,
     _refuse_what_no_row_fits,
     _shown,
@@ -42,14 +41,18 @@ def test_the_algorithms_that_keep_rows_are_known_without_importing_them():
     assert [name for name in REGISTRY if load_algorithm(name).memory == "replay"] == list(KEEP_ROWS)
 
 
-@pytest.mark.parametrize(("sync", "limit", "told"), [("rollout", 0, 1), ("episode", 500, 1), ("episode", None, 0)])
-def test_a_capacity_that_has_no_effect_is_told_and_not_refused(sync, limit, told):
+@pytest.mark.parametrize(("sync", "limit"), [("rollout", 0), ("episode", 500), ("episode", None)])
+def test_a_capacity_that_has_no_effect_is_refused(sync, limit):
     tables = {"algorithm": {"name": "ppo"}, "schedule": {"kind": "is", "sync": sync}}
     settings = load_settings({"task": {"env": "CartPole-v1"}, "memory": {"capacity_rows": 10**12}, **tables})
     _refuse_what_no_row_fits(settings)
     kind = {"memory_kind": "rollouts", "off_policy": "corrects", "bootstraps": True}
-    cautions = _cautions(settings, {**kind, "task": {"max_episode_steps": limit}})
-    assert sum("memory.capacity_rows = 1000000000000 has no effect: ppo learns" in one for one in cautions) == told
+    facts = {**kind, "defaults": {}, "task": {"max_episode_steps": limit}}
+    if limit is None:  # it says how long an episode may be
+        assert _judged(settings, facts).settings.memory.capacity_rows == 10**12
+        return
+    with pytest.raises(SettingsError, match=r'memory.capacity_rows: has no effect with algorithm.name = "ppo"'):
+        _judged(settings, facts)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +93,7 @@ Extension modules: numpy.core (total: 1)
         (Hang("step", 60.0, 0.2), "hangs in 'step', over its limit of 60 s", "reset_timeout_s"),
         (Hang("import", 60.0, 0.2), "task.env = \"CartPole-v1\" hangs in 'import'", "reset_timeout_s"),
         (Hang("load", 60.0, 0.2), "the algorithm \"dqn\" hangs in 'load'", None),
+        (Hang("update", 60.0, 0.2), "the algorithm \"dqn\" hangs in 'update'", "update_timeout_s"),
     ],
 )
 def test_a_hang_of_the_probe_is_told_with_its_place_and_the_key_that_gives_it_longer(hang, says, advice):

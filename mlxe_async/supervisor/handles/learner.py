@@ -57,9 +57,19 @@ class LearnerHandle:
         self._repeats = repeats
         self._calls = 0
         self._failure = ""
+        self._fruitless, self._has_learned, self._why = 0, False, ""
         self.busy = False
         self.is_published = False
         "The present weights are out already: those of a run that goes on."
+
+    @property
+    def never_learned(self) -> str:
+        """Why nothing came of any plan, in a sentence; empty once something did, or where no plan was there yet."""
+        if self._has_learned or not self._fruitless:
+            return ""
+        return (
+            f"nothing was learned: none of {self._fruitless} plans led to new weights, the last one because {self._why}"
+        )
 
     async def publish(self) -> int:
         """Publish the present weights, unless they are."""
@@ -99,11 +109,11 @@ class LearnerHandle:
         self._calls += 1
         try:
             done = await self._learned({"plan": plan, "call": self._calls, **moment})
-        except ProcessDied:
+        except ProcessDied as error:
             self._hear_last_publication()
             if self._repeats and not self._crew.ending:
                 self._crew.story.warn(f"the learner died {TRIES} times over one plan, which is given up", "learner")
-            return self._give_up(plan)
+            return self._give_up(plan, str(error))
         except RemoteError as error:
             if error.kind == "NumericError":
                 raise NumericError(error.message) from error
@@ -113,7 +123,8 @@ class LearnerHandle:
                 raise RunFailed(f"learner learning: {error.kind}: {error.message}") from error
             self._crew.recorder.note(Ended("", "an update raised"))
             self._note_failure(error)
-            return self._give_up(plan)
+            return self._give_up(plan, f"update raised {error.message}")
+        self._note_fruit(done)
         self._crew.recorder.note(Learned(**moment, version=done["version"], norm=done["norm"]))
         self._failure = ""
         self.busy = False
@@ -141,11 +152,24 @@ class LearnerHandle:
         """What a learner published before it died, but could not tell: executors act by it and know its number."""
         newest = self._newest()
         if newest is not None and newest[0] > self._crew.counters.version:
+            self._has_learned = True
             version, vector = newest
             self._published(version, time.monotonic_ns(), 0.0, float(np.linalg.norm(vector.astype(np.float64))))
 
-    def _give_up(self, plan: dict[str, Any]) -> int:
+    def _note_fruit(self, done: dict[str, Any]) -> None:
+        if done["updates"] and not done["rolled_back"]:
+            self._has_learned = True
+        elif done["rolled_back"]:
+            self._note_fruitless("its losses or weights were not finite")
+        elif done["dropped_rows"]:
+            self._note_fruitless(f"all of its {done['dropped_rows']} rows were older than schedule.max_policy_lag")
+
+    def _note_fruitless(self, why: str) -> None:
+        self._fruitless, self._why = self._fruitless + 1, why
+
+    def _give_up(self, plan: dict[str, Any], why: str) -> int:
         """Nothing comes of a plan; returns the version that stays."""
+        self._note_fruitless(why)
         if "slots" in plan and self.process is not self._memorizer.process:
             # A memorizer that lives on would keep its rollouts' room for it.
             self._memorizer.used(plan)

@@ -1,0 +1,150 @@
+"""One update on made-up rows, before anything is started: an algorithm's mistakes show in seconds, not after a run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.errors import EnvironmentFault, raised_at
+from mlxe_async.maths.normaliser import Moments
+from mlxe_async.rows import Array, RowLayout, Spaces, standard_columns
+
+STEPS = 8  # of a made-up stretch, where windows do not ask for more
+OBSERVATIONS = 4
+ROLLOUTS = 8
+MOST_BYTES = 1 << 22  # of all rows together; a few are never too many
+
+Limited = Callable[[str], contextlib.AbstractContextManager[None]]
+
+
+class NoUpdate(Exception):
+    """The algorithm did not get through one update; the message says what it did instead."""
+
+
+def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
+    """Have the algorithm of `[algorithm]` act, derive and update once, on rows of the task's spaces.
+
+    Args:
+        settings: all settings in plain JSON types.
+        task: the environments that were tried out; their first observations are what the rows are made of.
+        limited: entered around each call that may hang, with its word.
+
+    Raises:
+        NoUpdate: a verb raised, or returned what it must not.
+    """
+    from mlxe_async.algorithms import ActingClock, Clock, load_algorithm
+
+    algorithm_class = load_algorithm(settings["algorithm"]["name"])
+    known = algorithm_class.Settings.model_fields
+    table = {key: value for key, value in settings["algorithm"].items() if key != "name" or key in known}
+    spaces, verb, observations = task.spaces, "__init__", _observations(task, limited)
+    try:
+        with limited("build"):
+            algorithm: Any = algorithm_class(
+                algorithm_class.Settings.model_validate(table),
+                spaces,
+                seed=0,
+                learns=True,
+                device=settings["learner"]["device"],
+            )
+            verb = "weights"
+            algorithm.load(algorithm.weights())
+        with limited("act"):
+            verb = "act"
+            rows = _rows(algorithm, observations, spaces, ActingClock())
+        with limited("update"):
+            verb = "derive"
+            batch = _batch(algorithm, rows)
+            if algorithm.memory == "replay" and getattr(algorithm, "moment_entries", 0):
+                verb = "set_moments"
+                algorithm.set_moments(_moments(observations))
+            verb = "update"
+            found = algorithm.update(batch, Clock(env_steps=len(rows["step"]), episodes=1, version=1))
+            verb = "weights"
+            weights = np.asarray(algorithm.weights())
+    except Exception as error:
+        from mlxe_async.tasks.hostile import words_of
+
+        place = raised_at(error, anywhere=True)
+        raise NoUpdate(f"its {verb} raised {words_of(error)}{f' ({place})' if place else ''}") from error
+    _judge(found, weights, sum(int(np.prod(shape)) for _, shape in algorithm.parameters))
+
+
+def _observations(task: Any, limited: Limited) -> Array:
+    """First observations of some episodes (n, *O), or random ones where no episode could be begun."""
+    found = []
+    for seed in range(OBSERVATIONS):
+        try:
+            with limited("reset"):
+                found.append(np.array(task.reset(0, seed=seed)))
+        except EnvironmentFault:  # of which a run survives some
+            continue
+    if found:
+        return np.stack(found)
+    rng, spaces = np.random.default_rng(0), task.spaces
+    noise = rng.normal(size=(OBSERVATIONS, *spaces.observation_shape))
+    return (noise * 60 + 128).clip(0, 255) if spaces.observation_dtype == "|u1" else noise
+
+
+def _moments(observations: Array) -> Moments:
+    flat = observations.reshape(len(observations), -1).astype(np.float64)
+    return Moments(flat.mean(axis=0), flat.var(axis=0), float(len(flat)))
+
+
+def _rows(algorithm: Any, observations: Array, spaces: Spaces, clock: Any) -> dict[str, Array]:
+    """Stretches side by side as columns (T, S, ...), every second one with a last step that is terminated."""
+    layout = RowLayout(standard_columns(spaces)).with_columns(algorithm.extra_columns)
+    steps = max(algorithm.window, STEPS) if algorithm.window > 1 else STEPS
+    row_bytes = layout.nbytes(64) // 64
+    most = max(1, MOST_BYTES // (row_bytes * steps))
+    wanted = ROLLOUTS if algorithm.memory == "rollouts" else -(-algorithm.batch_rows // steps)
+    streams, rng = max(1, min(wanted, most)), np.random.default_rng(0)
+    rows = {c.name: np.zeros((steps, streams, *c.shape), c.dtype) for c in layout.columns}
+    which = (np.arange(steps + 1)[:, None] + np.arange(streams)) % len(observations)
+    seen = observations.astype(rows["obs"].dtype)[which]
+    rows["obs"][:], rows["next_obs"][:] = seen[:-1], seen[1:]
+    rows["reward"][:] = rng.normal(size=(steps, streams))
+    rows["terminated"][-1, ::2] = 1
+    rows["cut"][-1, 1::2] = 1
+    rows["last"][-1, -1:] = 1
+    rows["version"][:] = 1
+    rows["env"][:], rows["step"][:] = np.arange(streams), np.arange(steps)[:, None]
+    for step in range(steps):
+        for name, column in algorithm.act(rows["obs"][step], rng, clock).items():
+            rows[name][step] = column
+    return rows
+
+
+def _batch(algorithm: Any, rows: Mapping[str, Array]) -> dict[str, Array]:
+    """The rows in the shape that `update` is given: (M, ...), windows (window, M, ...), or rollouts (T, B, ...)."""
+    steps, streams = rows["step"].shape
+    if algorithm.memory == "rollouts":
+        return {**rows, "valid": np.ones((steps, streams), bool)}
+    derived = [algorithm.derive({name: column[:, s].copy() for name, column in rows.items()}) for s in range(streams)]
+    columns = dict(rows)
+    for column in algorithm.derived_columns:
+        columns[column.name] = np.stack([np.asarray(one[column.name], column.dtype) for one in derived], axis=1)
+    if algorithm.window > 1:
+        batch = {name: column[: algorithm.window] for name, column in columns.items()}
+        batch["valid"] = np.ones((algorithm.window, streams), bool)
+    else:
+        batch = {name: column.reshape(-1, *column.shape[2:]) for name, column in columns.items()}
+        batch = {name: column[: algorithm.batch_rows] for name, column in batch.items()}
+    batch["weight"] = np.ones(batch["step"].shape[-1], np.float32)
+    return batch
+
+
+def _judge(found: Any, weights: Array, parameters: int) -> None:
+    if not (isinstance(found, Sequence) and len(found) == 2 and isinstance(found[0], Mapping)):
+        raise NoUpdate(f"its update returned a {type(found).__name__}, expected (metrics, priorities or None)")
+    for name, value in found[0].items():
+        try:
+            float(value)
+        except (TypeError, ValueError) as error:
+            told = type(value).__name__
+            raise NoUpdate(f"its update measured {name!r} as a {told}, expected a number") from error
+    if weights.shape != (parameters,):
+        raise NoUpdate(f"its weights() returned an array {weights.shape}, expected ({parameters},) as in `parameters`")

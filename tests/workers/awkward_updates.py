@@ -1,0 +1,60 @@
+"""Algorithms that can be made and act, and whose first update goes wrong."""
+
+from mlxe_async.algorithms.a3c import A3C
+from mlxe_async.algorithms.ppo import PPO
+
+
+class Raises(A3C):
+    def update(self, batch, clock):
+        raise ValueError("the loss has a wrong shape")  # line 9
+
+
+class RaisesOnRollouts(PPO):
+    def update(self, batch, clock):
+        return super().update({name: column[:, :0] for name, column in batch.items()}, clock)  # line 14
+
+
+class DerivesNothing(A3C):
+    def derive(self, segment):
+        return {}
+
+
+class ReturnsNothing(A3C):
+    def update(self, batch, clock):
+        super().update(batch, clock)
+
+
+class MeasuresWords(A3C):
+    def update(self, batch, clock):
+        metrics, priorities = super().update(batch, clock)
+        return {**metrics, "mood": "good"}, priorities
+
+
+class Shrinks(A3C):
+    def weights(self):
+        return super().weights()[:-1] if self.updated else super().weights()
+
+    updated = False
+
+    def update(self, batch, clock):
+        self.updated = True
+        return super().update(batch, clock)
+
+
+class Learns(A3C):
+    seen = moments = None
+
+    def update(self, batch, clock):
+        Learns.seen = {name: column.copy() for name, column in batch.items()}
+        return super().update(batch, clock)
+
+
+class Normalises(A3C):
+    moment_entries = moments = None
+
+    def __init__(self, settings, spaces, **others):
+        super().__init__(settings, spaces, **others)
+        self.moment_entries = 4
+
+    def set_moments(self, moments):
+        Normalises.moments = moments
