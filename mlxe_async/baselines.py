@@ -119,7 +119,7 @@ def cross_entropy_baselines(evaluation: Mapping[str, Any], seeds: int, seed: int
                     evaluator.add(number, search.mean.astype(np.float32))
                 while evaluator.in_flight:
                     for verdict in evaluator.advance():
-                        some[verdict.version].hear(passed=verdict.passed)
+                        some[verdict.version].hear(passed=verdict.passed is True)
     return [
         _found("linear by cross-entropy", "one test", [search.first_pass for search in searches]),
         _found(
@@ -202,7 +202,7 @@ def _tested(
             for number in range(first, min(first + AT_ONCE, tried)):
                 evaluator.add(number, np.asarray(make(number), dtype=np.float32))
             while evaluator.in_flight:
-                passed += sum(verdict.passed for verdict in evaluator.advance())
+                passed += sum(verdict.passed is True for verdict in evaluator.advance())
     return Baseline(name, passed, tried, "one test")
 
 

@@ -23,6 +23,7 @@ from mlxe_async.rows import Array, Spaces
 from mlxe_async.run_folder import find_run
 from mlxe_async.seeds import generator
 from mlxe_async.settings import Settings, algorithm_problems, load_settings
+from mlxe_async.settings.model import UNLIMITED_TEST_STEPS
 from mlxe_async.settings.problems import dotted
 from mlxe_async.tasks.help import TaskAids
 from mlxe_async.tasks.recording import EXTRA, Recording
@@ -143,7 +144,7 @@ class Policy:
             ResourceError: the video needs more memory than there is, or cannot be written.
             EnvironmentFault: the environment raised or broke its contract.
         """
-        limit = self.settings.evaluation.max_episode_steps
+        limit = self.settings.evaluation.max_episode_steps or UNLIMITED_TEST_STEPS
         if video is not None:
             render_mode, limit = "rgb_array", min(limit, VIDEO_STEPS)
         limit = max_episode_steps or limit

@@ -18,6 +18,15 @@ REGISTRY = {
 }
 """Built-in algorithms; the module is imported only when its name is asked for."""
 
+_NAMES_ELSEWHERE = {
+    "a2c": "a3c",
+    "actor_critic": "a3c",
+    "appo": "ppo",
+    "ppo2": "ppo",
+    "ddqn": "dqn",
+    "double_dqn": "dqn",
+}
+
 
 def load_algorithm(name: str) -> type[Algorithm]:
     """The class behind a built-in name or behind the user's own `"package.module:Class"`.
@@ -29,7 +38,8 @@ def load_algorithm(name: str) -> type[Algorithm]:
     path = REGISTRY.get(name, name)
     module_name, colon, class_name = path.partition(":")
     if not colon:
-        near = difflib.get_close_matches(name, REGISTRY, 1)
+        meant = _NAMES_ELSEWHERE.get(name.lower().replace("-", "_"), name.lower())
+        near = difflib.get_close_matches(meant, REGISTRY, 1)
         hint = f'; did you mean "{near[0]}"?' if near else ""
         known = ", ".join(sorted(REGISTRY))
         raise _problem(f'got "{name}", expected one of {known} or "package.module:Class"{hint}')

@@ -35,7 +35,8 @@ class Outcome:
     Args:
         name: of its settings.
         seed: its seed.
-        tested: whether its versions were tested; if not, it cannot be solved, and counts are those at its end.
+        tested: whether its versions were tested and judged; if not, it cannot be solved, and counts are those at its
+            end.
         solved: whether it solved its task. Then all counts are those at the moment when the first of the passing
             versions was published; or, where `[stop] episode_steps` is the goal, when the first such episode was
             through: other executors may play, and one more round may be learned, before the run ends.
@@ -184,7 +185,7 @@ class _Reading:
         self.solved: dict[str, Any] = {}
         self.last_ns = 0
         self.counts: dict[str, int] = {"episodes": 0, "env_steps": 0, "updates": 0}
-        self.tests = 0
+        self.tests = self.judged = 0
         self.after_solved = [0, 0]
         self.episodes: list[tuple[int, int, int, float]] = []
         self.d0: tuple[int, dict[str, int]] | None = None
@@ -237,6 +238,7 @@ class _Reading:
 
     def _hear_evaluation(self, line: dict[str, Any]) -> None:
         self.tests += 1
+        self.judged += line["passed"] is not None
         if self.solved:
             self.after_solved[0] += 1
             self.after_solved[1] += bool(line["passed"])
@@ -284,7 +286,8 @@ class _Reading:
             # One long training episode is the goal, as in MLxE, and no test.
             cpu = {"cpu_seconds": self.end.get("cpu_seconds")}
             self.solved = {**self.goal[1], **cpu, "published_ns": self.goal[0]}
-        tested = bool(settings.get("evaluation", {}).get("enabled")) or self.tests > 0 or self.goal_steps > 0
+        evaluation = settings.get("evaluation", {})
+        tested = bool(evaluation.get("enabled") and evaluation.get("rule")) or self.judged > 0 or self.goal_steps > 0
         exit_code = self.end.get("exit_code", 3)
         at = self.solved or (self.counts if not tested else {})
         returns = [value for *_, value in self.episodes[-RECENT_EPISODES:]]

@@ -11,6 +11,7 @@ import importlib
 import resource
 import signal
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,29 +23,14 @@ from mlxe_async.logs.safe import visible
 
 # Each names a module with `run(arguments: Sequence[str]) -> int`, imported when asked for, and a line of help.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "follow": (
-        "mlxe_async.cli.follow",
-        "show a run while it goes on, or print its events: follow RUN [--json | --lines]",
-    ),
-    "play": ("mlxe_async.cli.play", "play episodes with a run's saved policy: play RUN [--render | --video FILE]"),
-    "eval": (
-        "mlxe_async.cli.evaluate",
-        "test a run's saved policy as the run did, or harder: eval RUN [--starts adverse]",
-    ),
-    "compare": (
-        "mlxe_async.cli.compare",
-        "study files over many seeds, and runs; --help: compare FILE.toml|RUN ... --seeds A..B [--out FOLDER]",
-    ),
-    "replay": ("mlxe_async.cli.replay", "do again what a run with run.record = true did, bit for bit: replay RUN"),
-    "repro": (
-        "mlxe_async.cli.repro",
-        "live an environment's last episode again, as a crash report tells of it: repro CRASH [--here]",
-    ),
-    "runs": (
-        "mlxe_async.cli.runs",
-        "list run folders, or remove old ones: runs list | runs prune [--keep N] [--older-than DAYS] [--yes]",
-    ),
-    "schema": ("mlxe_async.cli.schema", "print the JSON schema of settings files, or of the log: schema [--events]"),
+    "follow": ("mlxe_async.cli.follow", "show a run while it goes on, or print its events"),
+    "play": ("mlxe_async.cli.play", "play episodes with a run's saved policy"),
+    "eval": ("mlxe_async.cli.evaluate", "test a run's saved policy as the run did, or harder"),
+    "compare": ("mlxe_async.cli.compare", "run settings files with many seeds, and compare"),
+    "replay": ("mlxe_async.cli.replay", "do again what a recorded run did, bit for bit"),
+    "repro": ("mlxe_async.cli.repro", "live the episode of a crash report again"),
+    "runs": ("mlxe_async.cli.runs", "list run folders, or remove old ones"),
+    "schema": ("mlxe_async.cli.schema", "print the JSON schema of settings, or of the log"),
 }
 
 # Import numpy or torch, which end the process in their own words where they get no memory.
@@ -55,22 +41,34 @@ LEAST_ADDRESS_SPACE = 640 * 2**20
 LEAST_DESCRIPTORS = 20
 
 HELP = """\
-usage: python -m mlxe_async [FILE.toml] [--resume RUN] [--set a.b=VALUE ...] [--check] [--no-progress]
+usage: python -m mlxe_async [FILE.toml] [--resume RUN] [--set a.b=VALUE ...]
+                            [--check] [--no-progress]
        python -m mlxe_async COMMAND ...
 
-Learn what FILE.toml says: which task, by which algorithm, and who waits for whom.
+Learn what FILE.toml says: which task, by which algorithm, and who waits for
+whom. A file with [task] env = "CartPole-v1" alone runs.
 
-  --resume RUN      go on with a run that was stopped or died, in its folder; by its own settings, if there is no file
-  --set a.b=VALUE   override a key of the file; VALUE is TOML, or else a text; may be repeated
-  --check           check the settings, print the memory plan, try the environment once, and start nothing
+  --resume RUN      go on with a run that was stopped or died, in its folder;
+                    by its own settings, if there is no file
+  --set a.b=VALUE   override a key of the file; VALUE is TOML, or else a text;
+                    may be repeated
+  --check           check the settings, print the memory plan, try the
+                    environment once, and start nothing
   --no-progress     show no progress
   --version
-  --help            this text; --help a3c lists the keys of an algorithm
+  --help            this page
 
 commands:
 {commands}
 
 RUN is the path of a run folder, the name of one in runs/, or "latest".
+
+more help, a page each:
+  --help TABLE      keys of a table of the settings file, with ranges and
+                    defaults: {tables}
+  --help ALGORITHM  keys of an algorithm: {algorithms}
+  --help COMMAND    options of a command, and an example
+  --help settings   all tables at once
 
 exit codes:
   0     finished, by whichever stop condition
@@ -79,11 +77,7 @@ exit codes:
   4     not enough memory, disk, descriptors, processes or permissions
   5     numeric failure
   75    another run holds the run folder
-  129, 130, 143   stopped by SIGHUP, SIGINT (Ctrl-C), SIGTERM, with everything saved
-
-settings, with their defaults:
-
-{settings}
+  129, 130, 143   stopped by SIGHUP, SIGINT (Ctrl-C), SIGTERM, all saved
 """
 
 
@@ -123,14 +117,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def help_text() -> str:
     """What `--help` prints."""
-    from mlxe_async.cli.explain import settings_explained
+    from mlxe_async.cli.explain import algorithm_names, table_names
 
     commands = "\n".join(f"  {name:<9} {about}" for name, (_, about) in COMMANDS.items())
-    return HELP.format(commands=commands, settings="\n".join(settings_explained()))
+    tables = textwrap.fill(", ".join(table_names()), 79, initial_indent=" " * 30, subsequent_indent=" " * 20)
+    return HELP.format(commands=commands, tables=tables.lstrip(), algorithms=", ".join(algorithm_names()))
 
 
 def _command(arguments: list[str]) -> int:
     first = arguments[0] if arguments else ""
+    if first in ("-h", "--help", "help") and arguments[1:2] and arguments[1] in COMMANDS:
+        arguments, first = [arguments[1], "--help"], arguments[1]
     if first in ("-h", "--help", "help"):
         sys.stdout.write(_help_on(arguments[1]) if arguments[1:] else help_text())
         return 0
@@ -195,9 +192,13 @@ def require_address_space() -> None:
 
 
 def _help_on(name: str) -> str:
-    from mlxe_async.cli.explain import algorithm_explained
+    from mlxe_async.cli.explain import algorithm_explained, settings_explained, table_names
 
-    return "\n".join(algorithm_explained(name)) + "\n"
+    if name == "settings" or name.strip("[]") in table_names():
+        lines = settings_explained(None if name == "settings" else name.strip("[]"))
+    else:
+        lines = algorithm_explained(name)
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def _neither(first: str) -> str:

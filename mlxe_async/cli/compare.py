@@ -37,13 +37,18 @@ MOST_BASELINES = 100_000
 USAGE = "compare FILE.toml|RUN|STUDY ... [--seeds A..B] [--set a.b=VALUE ...] [--out FOLDER] [...]"
 
 ABOUT = """\
-Run each settings file with each seed, one run at a time, and report how they compare. Run folders and folders of
-other studies may be given too: they are shown beside, runs of one settings name together. With the same --out, or
---resume FOLDER, a study that was interrupted goes on: runs that have finished are not run again.
+Run each settings file with each seed, one run at a time, and report how they
+compare. Run folders and folders of other studies may be given too: they are shown
+beside, runs of one settings name together. With the same --out, or --resume
+FOLDER, a study that was interrupted goes on: runs that have finished are not run
+again.
 
-The report is printed as Markdown and kept in the study's folder: table.md, outcomes.jsonl (all data), index.html (all
-pictures and tables, one file) and each picture as .svg and .png.
-"""
+The report is printed as Markdown and kept in the study's folder: table.md,
+outcomes.jsonl (all data), index.html (all pictures and tables, one file) and each
+picture as .svg and .png."""
+EXAMPLE = """\
+compare settings/is.toml settings/oa.toml --seeds 0..9
+compare settings/oa.toml --seeds 1..5 --timeout 600"""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -81,8 +86,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(USAGE)
-    parser.description, parser.formatter_class = ABOUT, argparse.RawDescriptionHelpFormatter
+    parser = Parser(USAGE, ABOUT, EXAMPLE)
     add = parser.add_argument
     add("sources", nargs="*", metavar="FILE|RUN|STUDY", help="settings files to run; folders of runs and of studies")
     add("--seeds", metavar="A..B", help=f"both ends included, or a list A,B,C; {FIVE_SEEDS} when left out")
@@ -325,7 +329,10 @@ def _baselines(kept: StudyFolder, settings: Sequence[Settings], tried: int, cons
         return stored[1] if stored else []
     if not settings or any(one.task.env != "CartPole-v1" for one in settings):
         raise SettingsError(["--baselines: expected settings files, all of them for CartPole-v1"])
-    evaluation = settings[0].evaluation.model_dump()
+    import gymnasium
+
+    cartpole = gymnasium.spec("CartPole-v1")
+    evaluation = settings[0].evaluation.completed(cartpole.reward_threshold, cartpole.max_episode_steps).model_dump()
     asked = {"evaluation": evaluation, "tried": tried}
     if stored and stored[0] == json.loads(json.dumps(asked)):
         return stored[1]

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mlxe_async.cli.arguments import WIDTH
 from mlxe_async.settings import settings_schema, toml_value
 from mlxe_async.settings.problems import expected
 
-WIDTH = 100
 _DEFINED = "#/$defs/"
 _SHARED = {
     "states",
@@ -24,11 +24,18 @@ _SHARED = {
 }  # files that algorithms have in common
 
 
-def settings_explained() -> Iterator[str]:
-    """Lines for all tables; numpy and torch stay out of it, and with them the algorithms' own keys."""
+def table_names() -> list[str]:
+    """The tables of a settings file."""
+    return list(settings_schema()["properties"])
+
+
+def settings_explained(only: str | None = None) -> Iterator[str]:
+    """Lines for one table, or for all; numpy and torch stay out of it, and with them the algorithms' own keys."""
     schema = settings_schema()
     for table, node in schema["properties"].items():
-        yield f"[{table}]  {node['description']}"
+        if only not in (None, table):
+            continue
+        yield from textwrap.wrap(f"[{table}]  {node['description']}", WIDTH)
         variants = [_found(variant, schema) for variant in node.get("oneOf", [node])]
         yield from _keys(_common(variants), variants[0], schema)
         for variant in variants if len(variants) > 1 else []:
@@ -39,7 +46,7 @@ def settings_explained() -> Iterator[str]:
             yield from _keys(own, variant, schema)
         for key, about in variants[0]["properties"].items():
             if (inner := _inner(about, schema)) is not None:
-                yield f"[{table}.{key}]  {about.get('description', inner['description'])}"
+                yield from textwrap.wrap(f"[{table}.{key}]  {about.get('description', inner['description'])}", WIDTH)
                 yield from _keys(inner["properties"], inner, schema)
         if table == "algorithm":
             names = algorithm_names()
@@ -58,13 +65,14 @@ def algorithm_explained(name: str) -> Iterator[str]:
 
     algorithm = load_algorithm(name)
     schema = algorithm.Settings.model_json_schema()
-    yield f"[algorithm]  {' '.join(schema.get('description', '').split())}"
+    yield from textwrap.wrap(f"[algorithm]  {' '.join(schema.get('description', '').split())}", WIDTH)
     yield f"  name = {toml_value(name)}"
     yield from _keys(schema["properties"], schema, schema)
     recommended: Mapping[str, Mapping[str, Any]] = getattr(algorithm, "defaults", {})
     if recommended:
         yield ""
-        yield "With this algorithm, keys of other tables that are left out are these, where the schedule has them:"
+        yield "With this algorithm, keys of other tables that are left out are these,"
+        yield "where the schedule has them:"
     for table, values in recommended.items():
         yield f"[{table}]"
         yield from (f"  {key} = {toml_value(value)}" for key, value in values.items())
@@ -107,5 +115,4 @@ def _keys(keys: Mapping[str, Any], table: Mapping[str, Any], schema: Mapping[str
 
 
 def _told(head: str, sentence: str) -> Iterator[str]:
-    yield from textwrap.wrap(head, WIDTH, initial_indent="  ", subsequent_indent="      ")
-    yield from textwrap.wrap(sentence, WIDTH, initial_indent="      ", subsequent_indent="      ")
+    yield from textwrap.wrap(f"{head}  {sentence}", WIDTH, initial_indent="  ", subsequent_indent="      ")

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from mlxe_async.cli.arguments import Parser
+from mlxe_async.cli.arguments import RUN, Parser
 from mlxe_async.cli.console import Console
 from mlxe_async.cli.telling import told
 from mlxe_async.logs.reader import follow
@@ -20,10 +20,15 @@ BREATH = 500  # events between two chances for the display: a long log is read f
 
 def run(arguments: Sequence[str]) -> int:
     """Show the run, or print one line per event on stdout: for people, or with `--json` for programs."""
-    parser = Parser("follow RUN [--json | --lines]")
-    parser.add_argument("run")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--lines", action="store_true")
+    parser = Parser(
+        "follow RUN [--json | --lines]",
+        "Show a run while it goes on, as its own terminal does; piped, print a line for each event, from the first to "
+        "the last.",
+        "follow latest\nfollow latest --json | grep episode_end",
+    )
+    parser.add_argument("run", metavar="RUN", help=RUN)
+    parser.add_argument("--json", action="store_true", help="events as they stand in the log, for programs")
+    parser.add_argument("--lines", action="store_true", help="events in words, on a terminal too")
     asked = parser.parse_args(arguments)
     console = Console(sys.stderr)
     is_shown = console.is_terminal and sys.stdout.isatty() and not asked.json and not asked.lines

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from mlxe_async.cli.arguments import Parser
+from mlxe_async.cli.arguments import CHECKPOINT, RUN, Parser
 from mlxe_async.cli.console import Console
 from mlxe_async.errors import SettingsError
 from mlxe_async.logs.safe import visible
@@ -22,15 +22,19 @@ USAGE = (
 
 def run(arguments: Sequence[str]) -> int:
     """Play some episodes and print a line for each. Returns the exit code."""
-    parser = Parser(USAGE)
-    parser.add_argument("run")
-    parser.add_argument("--episodes", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--max-steps", type=int, default=None)
-    parser.add_argument("--render", action="store_true")
-    parser.add_argument("--video")
-    parser.add_argument("--sampled", action="store_true")
-    parser.add_argument("--checkpoint", type=which_checkpoint, default="auto")
+    parser = Parser(
+        USAGE,
+        "Play episodes with the saved policy of a run, and print return and length of each.",
+        "play latest --episodes 3\nplay latest --video episode.mp4",
+    )
+    parser.add_argument("run", metavar="RUN", help=RUN)
+    parser.add_argument("--episodes", type=int, default=1, metavar="N", help="how many; 1 when left out")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the first one; the next ones count up")
+    parser.add_argument("--max-steps", type=int, default=None, metavar="N", help="end episodes after so many steps")
+    parser.add_argument("--render", action="store_true", help="in a window")
+    parser.add_argument("--video", metavar="PATH", help="record a file ending in .mp4, or a folder of them")
+    parser.add_argument("--sampled", action="store_true", help="draw actions instead of taking the best ones")
+    parser.add_argument("--checkpoint", type=which_checkpoint, default="auto", metavar="WHICH", help=CHECKPOINT)
     asked = parser.parse_args(arguments)
     for name in ("episodes", "max_steps"):
         if getattr(asked, name) is not None and getattr(asked, name) < 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from mlxe_async.cli.arguments import Parser
+from mlxe_async.cli.arguments import RUN, Parser
 from mlxe_async.cli.run import finish_run
 from mlxe_async.run_folder import find_run
 from mlxe_async.settings import load_settings
@@ -13,9 +13,13 @@ from mlxe_async.settings import load_settings
 
 def run(arguments: Sequence[str]) -> int:
     """Replay, and say whether the weights are the same. Returns the exit code: 0 if so, 3 if not."""
-    parser = Parser("replay RUN [--no-progress]")
-    parser.add_argument("run")
-    parser.add_argument("--no-progress", action="store_true")
+    parser = Parser(
+        "replay RUN [--no-progress]",
+        "Do again what a run with run.record = true did, and say whether it came to the same weights, bit for bit.",
+        "replay latest",
+    )
+    parser.add_argument("run", metavar="RUN", help=RUN)
+    parser.add_argument("--no-progress", action="store_true", help="show no progress")
     asked = parser.parse_args(arguments)
     folder = find_run(asked.run, "runs")
     settings = load_settings(folder / "settings.toml", of_run=True)

@@ -41,11 +41,17 @@ def run(arguments: Sequence[str]) -> int:
     Raises:
         RunFailed: it did not, or the report is not about an environment.
     """
-    parser = Parser(USAGE)
-    parser.add_argument("crash", type=Path)
-    parser.add_argument("--run", type=Path, help="the run's folder; by default that of the report")
+    parser = Parser(
+        USAGE,
+        "Live an environment's last episode again, as a crash report tells of it, and say whether the same happened.",
+        "repro runs/latest/crashes/executor-0-1.json --here",
+    )
+    parser.add_argument("crash", type=Path, metavar="CRASH", help="a report in the run's folder crashes")
+    parser.add_argument("--run", type=Path, metavar="FOLDER", help="the run's folder; by default that of the report")
     parser.add_argument("--here", action="store_true", help="in this process, for a debugger")
-    parser.add_argument("--signs", type=int, default=None, help="descriptor to write a byte to before each call")
+    parser.add_argument(
+        "--signs", type=int, default=None, metavar="FD", help="descriptor to write a byte to before each call"
+    )
     asked = parser.parse_args(arguments)
     report = read_report(asked.crash)
     folder = asked.run or asked.crash.resolve().parent.parent

@@ -30,11 +30,14 @@ SUPERVISOR_NAME = "mlxe-sup"
 def run(arguments: Sequence[str]) -> int:
     """Parse the arguments, load the settings, and run or check them. Returns the exit code."""
     parser = Parser("[FILE.toml] [--resume RUN] [--set a.b=VALUE ...] [--check] [--no-progress]")
-    parser.add_argument("file", nargs="?")
-    parser.add_argument("--resume", metavar="RUN")
-    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="a.b=VALUE")
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--no-progress", action="store_true")
+    parser.description = "Learn what FILE.toml says. python -m mlxe_async --help tells more."
+    parser.add_argument("file", nargs="?", metavar="FILE.toml", help="the settings")
+    parser.add_argument("--resume", metavar="RUN", help="go on with a run that was stopped or died, in its folder")
+    parser.add_argument(
+        "--set", action="append", default=[], dest="overrides", metavar="a.b=VALUE", help="override a key of the file"
+    )
+    parser.add_argument("--check", action="store_true", help="check everything that can be known, and start nothing")
+    parser.add_argument("--no-progress", action="store_true", help="show no progress")
     asked = parser.parse_args(arguments)
     if asked.file is None and asked.resume is None:
         raise SettingsError(["got no settings file, expected FILE.toml, --resume RUN, or both"])

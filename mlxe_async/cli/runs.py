@@ -24,12 +24,19 @@ LIST = "runs list [--dir DIR] [--json]"
 PRUNE = "runs prune [--keep N] [--older-than DAYS] [--solved-too] [--dir DIR] [--yes]"
 HELP = f"""\
 usage: python -m mlxe_async {LIST}
-       python -m mlxe_async {PRUNE}
+       python -m mlxe_async runs prune [--keep N] [--older-than DAYS]
+                                       [--solved-too] [--dir DIR] [--yes]
 
-list    the runs in DIR (runs/ when left out) and what became of them; --json: a JSON object a line
-prune   say which old runs would be removed; --yes removes them. Kept are the newest N ({KEPT}, or none with
-        --older-than), those younger than DAYS, those that solved their task (unless --solved-too), those that go on,
-        those with another name than a run gives, and those that hold a file which no run makes
+list    the runs in DIR (runs/ when left out) and what became of them;
+        --json: a JSON object a line
+prune   say which old runs would be removed; --yes removes them. Kept are the
+        newest N ({KEPT}, or none with --older-than), those younger than DAYS,
+        those that solved their task (unless --solved-too), those that go on,
+        those with another name than a run gives, and those that hold a file
+        which no run makes
+
+example:
+  python -m mlxe_async runs prune --keep 20 --older-than 7
 """
 
 

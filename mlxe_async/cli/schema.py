@@ -11,9 +11,15 @@ from mlxe_async.cli.arguments import Parser
 
 def run(arguments: Sequence[str]) -> int:
     """Print the schema on stdout. Returns the exit code."""
-    parser = Parser("schema [--events] [--algorithm package.module:Class]")
+    parser = Parser(
+        "schema [--events] [--algorithm package.module:Class]",
+        "Print the JSON schema of settings files, for editors, or of the lines of the log.",
+        "schema > schema.json\nschema --events",
+    )
     parser.add_argument("--events", action="store_true", help="of a line of log.jsonl instead of a settings file")
-    parser.add_argument("--algorithm", action="append", default=[], help="one of your own to be included")
+    parser.add_argument(
+        "--algorithm", action="append", default=[], metavar="NAME", help="one of your own to be included"
+    )
     asked = parser.parse_args(arguments)
     if asked.events:
         from mlxe_async.logs.events import event_schema

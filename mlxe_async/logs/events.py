@@ -283,7 +283,7 @@ class Evaluation(Event):
     """A frozen version was tested with the greedy policy."""
 
     version: Annotated[int, "Which version."]
-    passed: Annotated[bool, "Whether it passed."]
+    passed: Annotated[bool | None, "Whether it passed; null: without a rule nothing is judged."]
     episodes: Annotated[int, "Test episodes begun."]
     steps: Annotated[int, "Environment steps of the test; they count nowhere else."]
     seconds: Annotated[float, "How long the test took."]

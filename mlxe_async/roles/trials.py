@@ -71,10 +71,11 @@ class Sampled:
 class Rules:
     """The `[evaluation]` table as far as a test needs it, and `starts`, which only tests asked for by hand change.
 
-    `"adverse"` restarts are the standard ones moved to a hard place, a quarter of them in each of four ways.
+    Without a rule nothing is judged: episodes run to their end, and their returns are told. `"adverse"` restarts are
+    the standard ones moved to a hard place, a quarter of them in each of four ways.
     """
 
-    rule: str = "cap"
+    rule: str | None = None
     episodes: int = 20
     max_episode_steps: int = 50_000
     screen_steps: int = 1_000
@@ -100,7 +101,7 @@ class Verdict:
 
     Args:
         version: the version that was tested.
-        passed: whether it met the rule.
+        passed: whether it met the rule; None: there was none.
         episodes: restarts of the test.
         steps: environment steps spent, all restarts together.
         return_min: the smallest return, of the environment's own rewards, up to where the test stopped.
@@ -111,7 +112,7 @@ class Verdict:
     """
 
     version: int
-    passed: bool
+    passed: bool | None
     episodes: int
     steps: int
     return_min: float
@@ -165,10 +166,13 @@ class Trial:
     def verdict(self) -> Verdict:
         """What is known; final when `done`."""
         mean = float(self.returns.mean())
-        met = self.failed_at is None if self.rules.rule == "cap" else mean >= self.rules.threshold
+        passed = None
+        if self.rules.rule is not None:
+            met = self.failed_at is None if self.rules.rule == "cap" else mean >= self.rules.threshold
+            passed = met and not self.fault
         return Verdict(
             version=self.version,
-            passed=met and not self.fault,
+            passed=passed,
             episodes=self.rules.episodes,
             steps=self.steps,
             return_min=float(self.returns.min()),

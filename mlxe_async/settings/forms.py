@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+import types
+import typing
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from mlxe_async.files import PLAIN_NAME
@@ -25,6 +28,30 @@ class Table(BaseModel):
     """A table of the settings file: frozen, strict, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_whole_numbers(cls, raw: Any) -> Any:
+        return with_whole_numbers(cls, raw) if isinstance(raw, dict) else raw
+
+
+def with_whole_numbers(model: type[BaseModel], table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table where a number such as `1e5`, a fraction to TOML, is whole where the model wants a whole one."""
+    fields = model.model_fields
+    return {key: _whole(value, fields[key].annotation) if key in fields else value for key, value in table.items()}
+
+
+def _whole(value: Any, annotation: Any) -> Any:
+    kind, members = typing.get_origin(annotation), typing.get_args(annotation)
+    if kind is Annotated:
+        return _whole(value, members[0])
+    if kind in (types.UnionType, typing.Union):
+        several = [member for member in members if member is not type(None)]
+        return _whole(value, several[0]) if len(several) == 1 else value
+    if kind is tuple and isinstance(value, list | tuple):
+        return [_whole(item, members[0]) for item in value] if members[1:] == (...,) else value
+    is_whole = annotation is int and type(value) is float and value.is_integer() and abs(value) <= LARGEST
+    return int(value) if is_whole else value
 
 
 def _matching(pattern: re.Pattern[str], wanted: str) -> AfterValidator:

@@ -17,6 +17,7 @@ from mlxe_async.errors import SettingsError
 from mlxe_async.files import PLAIN_NAME
 from mlxe_async.logs.safe import visible
 from mlxe_async.settings.effects import idle, is_certain, refused_and_remarks
+from mlxe_async.settings.forms import with_whole_numbers
 from mlxe_async.settings.model import SCHEDULES, Settings
 from mlxe_async.settings.places import Places
 from mlxe_async.settings.problems import Path, Problem, describe, shown
@@ -88,6 +89,7 @@ def algorithm_problems(model: type[BaseModel], table: Mapping[str, Any]) -> list
     `name` is only passed on to models that have such a field: it has been used to find the model.
     """
     fields = {key: value for key, value in table.items() if key != "name" or key in model.model_fields}
+    fields = with_whole_numbers(model, fields)
     found = list(not_plain(("algorithm",), fields))
     if found:
         return found

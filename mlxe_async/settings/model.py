@@ -1,6 +1,7 @@
 """The tree of settings: what can be said in a file, with its range and its default.
 
-Strict: `true` is no number, `1e3` is no whole number, and there are no NaNs. Every key that is not here is a mistake.
+Strict: `true` is no number, `1.5` is no whole number (`1e3` is), and there are no NaNs. Every key that is not here is a
+mistake.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from mlxe_async.settings.places import Places
 from mlxe_async.settings.rules import contradictions
 
 ROWS_PER_EXECUTOR = 1024
+UNLIMITED_TEST_STEPS = 50_000
 
 
 class Run(Table):
@@ -395,12 +397,19 @@ class Evaluation(Table):
         le=10**15,
         description="Environment steps of training between two tests at least; more leave the cores to learning.",
     )
-    rule: Literal["cap", "mean_return"] = Field(
-        default="cap",
-        description="Pass if all episodes reach max_episode_steps, or if their mean return reaches threshold.",
+    rule: Literal["cap", "mean_return"] | None = Field(
+        default=None,
+        description="Pass if all episodes reach max_episode_steps, or if their mean return reaches threshold; left "
+        "out, mean_return where there is a threshold, and without one tests are not judged.",
     )
     episodes: int = Field(default=20, ge=1, le=10_000, description="Episodes of one test; more are slower and surer.")
-    max_episode_steps: int = Field(default=50_000, ge=1, le=10**9, description="Test episodes are truncated here.")
+    max_episode_steps: int | None = Field(
+        default=None,
+        ge=1,
+        le=10**9,
+        description="Test episodes are truncated here; left out, at the id's own limit, else where training's are, "
+        "else at 50000 steps.",
+    )
     screen_steps: int = Field(
         default=1000,
         ge=1,
@@ -411,7 +420,10 @@ class Evaluation(Table):
         default=3, ge=1, le=1000, description="Versions in a row that must pass to call the task solved."
     )
     threshold: float | None = Field(
-        default=None, ge=-1e300, le=1e300, description='Mean return to reach, for rule = "mean_return".'
+        default=None,
+        ge=-1e300,
+        le=1e300,
+        description='Mean return to reach, for rule = "mean_return"; left out, the one registered with the id.',
     )
     seed: int = Field(
         default=20_000, ge=0, le=LARGEST, description="The tests' own starts: the same for every version."
@@ -419,6 +431,24 @@ class Evaluation(Table):
     in_flight: int = Field(
         default=4, ge=1, le=1024, description="Versions tested at the same time; more share the work."
     )
+
+    def completed(self, threshold: float | None, limit: int | None) -> Evaluation:
+        """The same table where rule, threshold and limits that were left out are the task's.
+
+        Args:
+            threshold: mean return at which the task counts as solved, None if its id was registered without one.
+            limit: the task's time limit, None if it has none.
+        """
+        rule, reached = self.rule, self.threshold
+        if rule != "cap" and reached is None:
+            reached = threshold
+        if rule is None and reached is not None:
+            rule = "mean_return"
+        most = self.max_episode_steps or limit or UNLIMITED_TEST_STEPS
+        screen = min(self.screen_steps, most)
+        return self.model_copy(
+            update={"rule": rule, "threshold": reached, "max_episode_steps": most, "screen_steps": screen}
+        )
 
 
 class Checkpoint(Table):
@@ -536,7 +566,7 @@ class Settings(Table):
             return raw
         schedule = {"kind": "is", **raw["schedule"]}
         several = schedule.get("envs_per_executor")
-        if type(several) is int and several > 1:
+        if isinstance(several, int | float) and several > 1:
             schedule.setdefault("sync", "rollout")
         return {**raw, "schedule": schedule}
 

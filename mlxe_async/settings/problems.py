@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from mlxe_async.logs.safe import is_secret, visible
+from mlxe_async.settings.synonyms import our_name
 
 Path = tuple[str | int, ...]
 
@@ -149,7 +150,7 @@ def _problems_of(item: Any, schema: Mapping[str, Any], prefix: Path) -> list[Pro
     got = shown(item["input"], key)
     match item["type"]:
         case "extra_forbidden":
-            return [Problem(path, f"got {got}, expected {_known_keys(key, path[:-1], spot, schema)}")]
+            return [Problem(path, f"got {got}, expected {_known_keys(key, path, spot, schema)}")]
         case "missing":
             return [Problem(path, f"got nothing, expected {expected(spot.node, schema)}")]
         case "union_tag_invalid":
@@ -166,11 +167,13 @@ def _problems_of(item: Any, schema: Mapping[str, Any], prefix: Path) -> list[Pro
             return [Problem(path, f"{said}" if spot.node.get("type") == "object" else f"got {got}: {said}")]
     hint = ""
     if isinstance(item["input"], str):
-        hint = did_you_mean(item["input"], [name for name in _choices(spot.node, schema) if isinstance(name, str)])
+        typed = item["input"].rpartition(".")[2]  # "nn.Tanh" is Tanh
+        hint = did_you_mean(typed, [name for name in _choices(spot.node, schema) if isinstance(name, str)])
     return [Problem(path, f"got {got}, expected {expected(spot.node, schema)}{hint}")]
 
 
-def _known_keys(key: str, table: Path, spot: _Spot, schema: Mapping[str, Any]) -> str:
+def _known_keys(key: str, path: Path, spot: _Spot, schema: Mapping[str, Any]) -> str:
+    table = path[:-1]
     owners = [tag for tag, variant in spot.variants.items() if key in variant.get("properties", {})]
     if owners:
         kinds = _either([shown(tag) for tag in owners])
@@ -178,6 +181,8 @@ def _known_keys(key: str, table: Path, spot: _Spot, schema: Mapping[str, Any]) -
     known = list(spot.table.get("properties", {}))
     where = f"the keys of [{dotted(table)}]" if table else "the tables"
     others = [] if key in known else _tables_with(key, schema)
+    if not others and (ours := our_name(key, known if table == ("algorithm",) else None)):
+        return ours
     hint = f'; did you mean "{others[0]}.{key}"?' if others else did_you_mean(key, known)
     return f"one of {where} ({', '.join(known)}){hint}"
 

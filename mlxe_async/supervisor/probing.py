@@ -20,6 +20,7 @@ from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.schedules.soundness import Facts, verdicts
 from mlxe_async.settings import Settings
 from mlxe_async.settings.effects import idle, refused_and_remarks
+from mlxe_async.settings.model import Evaluation
 from mlxe_async.settings.problems import Problem
 from mlxe_async.supervisor.waiting import to_the_end
 
@@ -221,6 +222,7 @@ def _judged(settings: Settings, facts: dict[str, Any]) -> Probed:
     refused, remarks = refused_and_remarks(found, settings.places)
     if refused:
         raise SettingsError([settings.places.line(problem) for problem in refused])
+    settings = settings.model_copy(update={"evaluation": _judging(settings, facts["task"])})
     return Probed(settings, facts, [*_cautions(settings, facts), *settings.places.remarks, *remarks])
 
 
@@ -229,6 +231,20 @@ def _refuse_problems(settings: Settings, facts: dict[str, Any], others: Sequence
     if "problems" in facts:
         problems = [Problem(tuple(p["path"]), p["message"]) for p in facts["problems"]]
         raise SettingsError([settings.places.line(problem) for problem in (*problems, *others)])
+
+
+def _judging(settings: Settings, task: dict[str, Any]) -> Evaluation:
+    """`[evaluation]` as the task completes it; what nothing could judge is refused where a verdict is asked for."""
+    limit = task["registered_max_episode_steps"] or settings.task.max_episode_steps
+    evaluation = settings.evaluation.completed(task["reward_threshold"], limit)
+    path, got = ("evaluation", "threshold"), 'got nothing, expected a number with evaluation.rule = "mean_return"'
+    if settings.stop.solved and evaluation.rule is None:
+        path, got = ("stop", "solved"), "got true, expected false"
+    elif evaluation.rule != "mean_return" or evaluation.threshold is not None:
+        return evaluation
+    why = f"{settings.task.env} has no threshold of its own that says when it is solved"
+    keys = 'evaluation.threshold = RETURN, or evaluation.rule = "cap" and evaluation.max_episode_steps = STEPS'
+    raise SettingsError([settings.places.line(Problem(path, f"{got}: {why}; set {keys}"))])
 
 
 def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
@@ -250,7 +266,20 @@ def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
     refused = [Problem(verdict.key, verdict.message, verdict.other) for verdict in found if verdict.refused]
     if refused:
         raise SettingsError([settings.places.line(problem) for problem in refused])
-    return [verdict.message for verdict in found]
+    cautions = [verdict.message for verdict in found]
+    evaluation, own = settings.evaluation, facts["task"]
+    most, limit = evaluation.max_episode_steps, own["registered_max_episode_steps"]
+    if evaluation.rule == "cap" and (own["reward_threshold"] or 0.0) < 0:
+        cautions.append(
+            f'evaluation.rule = "cap" takes episodes of {settings.task.env} that last long for good ones, but its '
+            f"threshold of {own['reward_threshold']:g} is reached by short ones; leave the rule out"
+        )
+    if evaluation.rule == "mean_return" and evaluation.threshold == own["reward_threshold"] and limit and most < limit:
+        cautions.append(
+            f"evaluation.max_episode_steps = {most} is less than the limit of {limit} that the threshold of "
+            f"{settings.task.env}, {evaluation.threshold:g}, was registered with: it may be out of reach"
+        )
+    return cautions
 
 
 def _idle_capacity(settings: Settings, facts: dict[str, Any]) -> Iterator[Problem]:

@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.wrappers import FrameStackObservation
+from gymnasium.wrappers import FrameStackObservation, NormalizeReward
 
 from mlxe_async.errors import TaskError, raised_at
 from mlxe_async.rows import Spaces
@@ -204,6 +204,16 @@ def read_spaces(env: gymnasium.Env[Any, Any], task: TaskSettings) -> tuple[Space
 def is_plain_cartpole(env: gymnasium.Env[Any, Any], task: TaskSettings) -> bool:
     """Whether this is gymnasium's own CartPole: no subclass with other physics, no arguments, no wrappers."""
     return type(env.unwrapped) is CartPoleEnv and not task.wrappers and not task.kwargs
+
+
+def has_own_rewards(env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether rewards come as the environment gives them: no wrapper is there to change them."""
+    layer: Any = env
+    while isinstance(layer, gymnasium.Wrapper):
+        if isinstance(layer, (gymnasium.RewardWrapper, NormalizeReward)):
+            return False
+        layer = layer.env
+    return True
 
 
 def _declared_space(env: gymnasium.Env[Any, Any], env_id: str, name: str) -> Any:

@@ -25,7 +25,14 @@ from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.rows import Array, Spaces
 from mlxe_async.tasks import checks
 from mlxe_async.tasks.hostile import trace_of, words_of
-from mlxe_async.tasks.making import TaskSettings, find_spec, is_plain_cartpole, make, read_spaces
+from mlxe_async.tasks.making import (
+    TaskSettings,
+    find_spec,
+    has_own_rewards,
+    is_plain_cartpole,
+    make,
+    read_spaces,
+)
 
 BOUNDS_EVERY = 16
 ENDLESS = 100_000
@@ -83,6 +90,7 @@ class VectorTask:
         max_episode_steps: the limit in force, or None.
         spec: gymnasium's registry entry.
         is_plain_cartpole: whether, shaping and starts aside, this is exactly gymnasium's CartPole.
+        has_own_rewards: whether no wrapper is there to change the rewards.
         out_of_bounds: observations seen outside the space's bounds, of those that were looked at.
     """
 
@@ -119,6 +127,7 @@ class VectorTask:
             self.spaces: Spaces
             self.spaces, self.aids = read_spaces(self._envs[0], self._task)
             self.is_plain_cartpole = is_plain_cartpole(self._envs[0], self._task)
+            self.has_own_rewards = has_own_rewards(self._envs[0])
         except BaseException:
             self.close()
             raise

@@ -115,6 +115,7 @@ def _probe(
     from mlxe_async.roles.memorizer import check_priorities
     from mlxe_async.settings import algorithm_problems
     from mlxe_async.settings.effects import idle_in
+    from mlxe_async.settings.forms import with_whole_numbers
     from mlxe_async.settings.resuming import forbidden_fields
     from mlxe_async.tasks.probe import probe as probe_task
 
@@ -126,7 +127,7 @@ def _probe(
         raise _Refused(
             [(("algorithm", "name"), line.removeprefix("algorithm.name: ")) for line in error.problems]
         ) from error
-    table = dict(settings["algorithm"])
+    table = with_whole_numbers(algorithm_class.Settings, settings["algorithm"])
     if "name" not in algorithm_class.Settings.model_fields:
         del table["name"]
     problems = algorithm_problems(algorithm_class.Settings, table)

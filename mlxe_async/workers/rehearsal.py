@@ -11,6 +11,7 @@ import numpy as np
 from mlxe_async.errors import EnvironmentFault, raised_at
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.rows import Array, RowLayout, Spaces, standard_columns
+from mlxe_async.settings.forms import with_whole_numbers
 
 STEPS = 8  # of a made-up stretch, where windows do not ask for more
 OBSERVATIONS = 4
@@ -38,8 +39,9 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
     from mlxe_async.algorithms import ActingClock, Clock, load_algorithm
 
     algorithm_class = load_algorithm(settings["algorithm"]["name"])
-    known = algorithm_class.Settings.model_fields
-    table = {key: value for key, value in settings["algorithm"].items() if key != "name" or key in known}
+    table = with_whole_numbers(algorithm_class.Settings, settings["algorithm"])
+    if "name" not in algorithm_class.Settings.model_fields:
+        del table["name"]
     spaces, verb, observations = task.spaces, "__init__", _observations(task, limited)
     try:
         with limited("build"):

@@ -41,7 +41,7 @@ def settings_of(name, seed, *, tested=True, batch=64, stop=None):
         "run": {"name": name, "seed": seed},
         "schedule": {"kind": "is"},
         "algorithm": {"name": "a3c", "batch": batch},
-        "evaluation": {"enabled": tested, "passes": 3},
+        "evaluation": {"enabled": tested, "passes": 3, "rule": "cap"},
     }
 
 

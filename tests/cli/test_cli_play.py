@@ -32,7 +32,10 @@ def policy_for(env, observations=1, **tables):
 @pytest.fixture
 def cartpole(monkeypatch):
     """Loading any run gives this policy; `asked` holds what was asked for."""
-    policy, asked = policy_for("CartPole-v1", 4, evaluation={"max_episode_steps": 300, "screen_steps": 50}), []
+    policy, asked = (
+        policy_for("CartPole-v1", 4, evaluation={"rule": "cap", "max_episode_steps": 300, "screen_steps": 50}),
+        [],
+    )
     monkeypatch.setattr(
         policies, "load_policy", lambda run, checkpoint, tell: asked.append((run, checkpoint)) or policy
     )

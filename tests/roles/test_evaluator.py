@@ -14,7 +14,8 @@ from mlxe_async.networks import Network
 from mlxe_async.roles.evaluator import Evaluator, Rules
 
 CARTPOLE = {"env": "CartPole-v1", "max_episode_steps": 500, "shaped_reward": True, "adverse_starts": True}
-SHORT = {"max_episode_steps": 3_000, "screen_steps": 200}
+CAP = {"rule": "cap"}
+SHORT = {**CAP, "max_episode_steps": 3_000, "screen_steps": 200}
 NARROW = np.array([0.1, 0.3, 1.0, 0.0], np.float32)  # falls after some hundreds of steps
 
 
@@ -31,7 +32,7 @@ def story(verdict):
 
 
 def test_the_known_linear_policy_stands_for_fifty_thousand_steps_from_all_twenty_restarts():
-    evaluator = Evaluator(Linear(), CARTPOLE, {})
+    evaluator = Evaluator(Linear(), CARTPOLE, CAP)
     evaluator.add(7, Linear.BALANCED)
     (verdict,) = decided(evaluator)
     assert (verdict.version, verdict.passed, verdict.failed_at) == (7, True, None)
@@ -78,7 +79,7 @@ def test_a_fall_in_the_last_step_before_the_cap_is_a_failure():
     seeds = Rules.from_mapping(SHORT).seeds
     first = min(gymnasium_lengths(Linear.ALWAYS_LEFT, 100, seeds))
     for cap, passed in ((first - 1, True), (first, False)):
-        evaluator = Evaluator(Linear(), CARTPOLE, {"max_episode_steps": cap})
+        evaluator = Evaluator(Linear(), CARTPOLE, {**CAP, "max_episode_steps": cap})
         evaluator.add(1, Linear.ALWAYS_LEFT)
         assert decided(evaluator)[0].passed == passed
 
@@ -169,7 +170,7 @@ def test_the_fifth_feature_is_shown_to_networks_that_need_it():
 def test_advance_returns_when_the_time_is_over_and_shows_signs_of_life(monkeypatch):
     clock = itertools.count()
     monkeypatch.setattr("mlxe_async.roles.evaluator.time", SimpleNamespace(monotonic=lambda: next(clock)))
-    evaluator = Evaluator(Linear(), CARTPOLE, {})
+    evaluator = Evaluator(Linear(), CARTPOLE, CAP)
     evaluator.add(0, Linear.BALANCED)
     ticks = []
     assert evaluator.advance(0.0, lambda: ticks.append(1)) == []
@@ -224,11 +225,21 @@ def test_other_environments_are_judged_by_their_mean_return(action, mean, passed
 
 @pytest.mark.parametrize(("action", "failed_at"), [(1, None), (2, 6)])
 def test_other_environments_can_be_asked_to_reach_the_cap_too(action, failed_at):
-    rules = {"episodes": 3, "max_episode_steps": 8}
+    rules = {**CAP, "episodes": 3, "max_episode_steps": 8}
     evaluator = Evaluator(Constant(), {"env": "evaluator_fakes:Corridor", "kwargs": {"ends_at": 6}}, rules)
     evaluator.add(3, np.array([action], np.float32))
     (verdict,) = decided(evaluator)
     assert (verdict.passed, verdict.failed_at) == (failed_at is None, failed_at)
+
+
+@pytest.mark.parametrize("task", [CARTPOLE, {"env": "evaluator_fakes:Corridor"}])
+def test_without_a_rule_all_episodes_run_to_their_end_and_nothing_is_judged(task):
+    policy, flat = (Linear(), NARROW) if task is CARTPOLE else (Constant(), np.array([1], np.float32))
+    evaluator = Evaluator(policy, task, {"episodes": 3, "max_episode_steps": 500, "screen_steps": 50})
+    evaluator.add(3, flat)
+    (verdict,) = decided(evaluator)
+    assert (verdict.passed, verdict.failed_at) == (None, None)
+    assert verdict.return_mean > 9
 
 
 def test_versions_in_other_environments_are_tested_one_after_the_other_in_order():

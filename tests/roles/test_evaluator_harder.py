@@ -13,7 +13,7 @@ from mlxe_async.roles.evaluator import Evaluator, Rules, Sampled
 from mlxe_async.seeds import generator
 
 CARTPOLE = {"env": "CartPole-v1"}
-ADVERSE = {"starts": "adverse", "max_episode_steps": 600, "screen_steps": 100}
+ADVERSE = {"rule": "cap", "starts": "adverse", "max_episode_steps": 600, "screen_steps": 100}
 WEAK = np.array([0, 0, 1.0, 0.2], np.float32)  # catches a leaning pole, and drives off the track sooner or later
 
 
@@ -62,7 +62,7 @@ def test_an_adverse_test_fails_in_the_step_of_the_first_fall(weights):
 
 
 def test_adverse_starts_are_harder_than_the_standard_ones():
-    short = {"max_episode_steps": 400, "screen_steps": 100}
+    short = {"rule": "cap", "max_episode_steps": 400, "screen_steps": 100}
     assert verdict_on(Linear(), short, WEAK).passed
     assert not verdict_on(Linear(), {**short, "starts": "adverse"}, WEAK).passed
 

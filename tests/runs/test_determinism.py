@@ -12,7 +12,7 @@ STORY = {
     "evaluation": ("version", "passed", "steps", "return_mean", "failed_at", "streak"),
 }
 SHORT = {"env_steps": 800}
-EVALUATED = {"enabled": True, "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}
+EVALUATED = {"enabled": True, "rule": "cap", "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}
 
 
 def story(run):

@@ -14,7 +14,7 @@ from mlxe_async.logs.reader import read_log
 from mlxe_async.run_folder import RunFolder, load_checkpoint
 
 STOP = {"stop": {"env_steps": 1200}}
-TESTED = {"evaluation": {"enabled": True, "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}}
+TESTED = {"evaluation": {"enabled": True, "rule": "cap", "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}}
 DQN = {"name": "dqn", "start_rows": 200, "batch": 32}
 PPO = {"name": "ppo", "epochs": 2, "minibatch": 32}
 SPANNING = {"sync": "rollout", "rollout_steps": 37, "envs_per_executor": 2}

@@ -13,7 +13,14 @@ SOLVING = {
     "stop": {"solved": True, "env_steps": 100_000},
     "task": {"env": "CartPole-v1", "max_episode_steps": 500, "mirror": True, "squared_position": True},
     "algorithm": {"min_updates": 64, "batch": 256, "entropy": 0.3, "activation": "tanh"},
-    "evaluation": {"enabled": True, "max_episode_steps": 300, "screen_steps": 50, "episodes": 4, "passes": 2},
+    "evaluation": {
+        "enabled": True,
+        "rule": "cap",
+        "max_episode_steps": 300,
+        "screen_steps": 50,
+        "episodes": 4,
+        "passes": 2,
+    },
 }
 
 

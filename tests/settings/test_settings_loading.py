@@ -4,7 +4,8 @@ import pytest
 from pydantic import ValidationError
 from settings_tools import minimal, problems_of, write
 
-from mlxe_async.settings import load_settings
+from mlxe_async.settings import algorithm_problems, load_settings
+from mlxe_async.settings.forms import with_whole_numbers
 
 
 def test_a_file_with_only_an_environment_and_an_algorithm_is_enough(tmp_path):
@@ -29,7 +30,7 @@ def test_the_run_is_called_like_its_file_unless_it_has_a_name(tmp_path):
 
 def test_every_mistake_is_told_at_once_with_file_line_key_got_and_expected(tmp_path):
     text = (
-        "[run]\nsed = 3\nname = '../x'\n\n[task]\nenv = \"CartPole-v1\"\nmax_episode_steps = 1e3\n"
+        "[run]\nsed = 3\nname = '../x'\n\n[task]\nenv = \"CartPole-v1\"\nmax_episode_steps = 999.5\n"
         "[schedule]\nexecutors = true\n[stop]\nepisodes = 0\n"
     )
     assert problems_of(write(tmp_path, text)) == [
@@ -37,7 +38,7 @@ def test_every_mistake_is_told_at_once_with_file_line_key_got_and_expected(tmp_p
         'init_from, record); did you mean "seed"?',
         'run.toml:3: run.name: got "../x", expected a name of at most 64 letters, digits, "_", "-" and ".", '
         "starting with a letter or a digit",
-        "run.toml:7: task.max_episode_steps: got 1000.0, expected a whole number from 1 to 1000000000",
+        "run.toml:7: task.max_episode_steps: got 999.5, expected a whole number from 1 to 1000000000",
         "run.toml:9: schedule.executors: got true, expected a whole number from 1 to 1024",
         "run.toml:11: stop.episodes: got 0, expected a whole number from 1 to 1000000000000000",
     ]
@@ -117,3 +118,28 @@ def test_more_problems_than_anyone_reads_are_counted(tmp_path):
     lines = problems_of(write(tmp_path, "[run]\n" + "".join(f"k{i} = 1\n" for i in range(500))))
     assert len(lines) == 51
     assert lines[-1] == "... and 451 more problems of this kind"
+
+
+@pytest.mark.parametrize("place", ["file", "set", "mapping"])
+def test_a_whole_number_may_be_written_as_people_write_large_ones(tmp_path, place):
+    if place == "file":
+        text = '[task]\nenv = "CartPole-v1"\n[stop]\nenv_steps = 1e5\n[schedule]\nenvs_per_executor = 8.0\n'
+        settings = load_settings(write(tmp_path, text))
+    elif place == "set":
+        settings = load_settings(minimal(), ["stop.env_steps=1e5", "schedule.envs_per_executor=8e0"])
+    else:
+        settings = load_settings(minimal(stop={"env_steps": 1e5}, schedule={"envs_per_executor": 8.0}))
+    assert (settings.stop.env_steps, type(settings.stop.env_steps)) == (100_000, int)
+    assert (settings.schedule.envs_per_executor, settings.schedule.sync) == (8, "rollout")
+
+
+def test_an_algorithms_whole_numbers_may_be_written_so_too():
+    from mlxe_async.algorithms import load_algorithm
+
+    model = load_algorithm("dqn").Settings
+    table = {"name": "dqn", "start_rows": 1e3, "layers": [128.0, 64], "discount": 1.0}
+    assert algorithm_problems(model, table) == []
+    whole = with_whole_numbers(model, table)
+    assert (whole["start_rows"], whole["layers"], type(whole["discount"])) == (1000, [128, 64], float)
+    [problem] = algorithm_problems(model, {"name": "dqn", "start_rows": 1.5})
+    assert problem.message.startswith("got 1.5, expected a whole number")

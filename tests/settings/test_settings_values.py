@@ -31,7 +31,7 @@ def fits(annotation, sample) -> bool:
     kinds = {int: (int,), float: (int, float), bool: (bool,), str: (str,), dict: (dict,), tuple: (list,)}
     for kind, accepted in kinds.items():
         if is_plain(annotation, kind) or getattr(annotation, "__origin__", None) is kind:
-            return type(sample) in accepted
+            return type(sample) in accepted or (kind is int and type(sample) is float and sample.is_integer())
     return isinstance(sample, str) or (type(sample) is bool and bool in get_args(annotation))  # a choice
 
 

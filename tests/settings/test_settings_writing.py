@@ -85,7 +85,7 @@ class Own(BaseModel):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"lr": 1}, 'did you mean "learning_rate"?'),
+        ({"lr": 1}, "expected algorithm.learning_rate, as it is called here"),
         ({"learning_rate": True}, "got true, expected a number above 0"),
         ({"layers": [1, 2.5]}, "got 2.5, expected a whole number"),
         ({"learning_rate": float("nan")}, "got nan, expected a finite number"),

@@ -47,7 +47,8 @@ def test_a_capacity_that_has_no_effect_is_refused(sync, limit):
     settings = load_settings({"task": {"env": "CartPole-v1"}, "memory": {"capacity_rows": 10**12}, **tables})
     _refuse_what_no_row_fits(settings)
     kind = {"memory_kind": "rollouts", "off_policy": "corrects", "bootstraps": True}
-    facts = {**kind, "defaults": {}, "task": {"max_episode_steps": limit}}
+    task = {"registered_max_episode_steps": 500, "reward_threshold": 475.0}
+    facts = {**kind, "defaults": {}, "task": {"max_episode_steps": limit, **task}}
     if limit is None:  # it says how long an episode may be
         assert _judged(settings, facts).settings.memory.capacity_rows == 10**12
         return

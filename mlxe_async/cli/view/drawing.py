@@ -129,7 +129,8 @@ def _facts(picture: Picture, width: int, glyphs: Glyphs) -> list[Text]:
 
 def _test(test: Test, glyphs: Glyphs) -> Text:
     line = _named("last test").append(f"version {test.version:,} ")
-    line.append(*("passed", "bold green") if test.passed else ("failed", "bold"))
+    verdicts = {True: ("passed", "bold green"), False: ("failed", "bold"), None: ("not judged", "bold")}
+    line.append(*verdicts[test.passed])
     if test.failed_at is not None:
         line.append(f" at step {test.failed_at:,.0f}")
     if test.return_mean is not None:

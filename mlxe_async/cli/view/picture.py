@@ -39,7 +39,7 @@ class Test:
     """The last test of a version."""
 
     version: int
-    passed: bool
+    passed: bool | None
     failed_at: float | None
     return_mean: float | None
 
@@ -180,7 +180,7 @@ class Picture:
                 self.streak = int(_number(event, "streak"))
                 self.test = Test(
                     version=int(_number(event, "version")),
-                    passed=event.get("passed") is True,
+                    passed=None if event.get("passed") is None else event["passed"] is True,
                     failed_at=_known(event, "failed_at"),
                     return_mean=_known(event, "return_mean"),
                 )

@@ -36,7 +36,7 @@ LEARNED: Kind = {
     "start_ns": int, "seconds": float, "publish_seconds": float,
 }  # fmt: skip
 VERDICT: Kind = {
-    "version": int, "passed": bool, "episodes": int, "steps": int, "return_min": float, "return_mean": float,
+    "version": int, "passed": (bool, None), "episodes": int, "steps": int, "return_min": float, "return_mean": float,
     "seconds": float, "failed_at": WHOLE, "fault": str,
 }  # fmt: skip
 EVALUATED: Kind = {"in_flight": int, "verdicts": [VERDICT]}

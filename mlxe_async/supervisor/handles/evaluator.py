@@ -158,7 +158,8 @@ class EvaluatorHandle:
     def _hear(self, verdict: dict[str, Any]) -> None:
         self.tests += 1
         self._before.pop(verdict["version"], None)
-        first = self._judge.feed(verdict["version"], passed=verdict["passed"])
+        judged = verdict["passed"] is not None
+        first = self._judge.feed(verdict["version"], passed=verdict["passed"]) if judged else None
         self._crew.story.evaluated(verdict, self._judge.length)
         if not verdict["fault"] and verdict["version"] in self._under_test:
             self._judged(verdict["version"], self._under_test[verdict["version"]], verdict["return_mean"])

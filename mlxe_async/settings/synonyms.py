@@ -1,0 +1,143 @@
+"""What other packages call our keys: stable-baselines3, CleanRL, Tianshou, sample-factory.
+
+Each name leads to our keys, the likelier first: of those of `[algorithm]` the first is meant that the algorithm has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+_KEYS = {
+    # how long
+    "stop.env_steps": "total_timesteps timesteps total_steps n_timesteps num_timesteps max_steps steps env_frames "
+    "train_for_env_steps max_timesteps step_per_epoch",
+    "stop.seconds": "train_for_seconds max_seconds timeout time_limit",
+    "stop.episodes": "n_episodes num_episodes max_episodes total_episodes",
+    "stop.updates": "num_updates n_updates total_updates num_iterations",
+    # what
+    "task.env": "env_id env_name gym_id environment",
+    "task.kwargs": "env_kwargs env_args make_kwargs",
+    "task.max_episode_steps": "max_episode_length horizon episode_length max_ep_len",
+    "task.wrappers": "wrapper wrapper_class env_wrapper",
+    "task.clip_rewards": "clip_reward reward_clip rew_clip reward_clipping",
+    "task.atari.frame_skip": "frameskip env_frameskip action_repeat frame_skip frames_skip",
+    "task.atari.stack": "frame_stack env_framestack frames_stack n_stack num_stack stack_num",
+    "task.atari.noop_max": "noops max_noops",
+    "task.atari.sticky": "repeat_action_probability sticky_actions",
+    "task.atari.life_loss_ends": "terminal_on_life_loss episodic_life",
+    # who
+    "schedule.kind": "async_rl asynchronous mode serial_mode",
+    "schedule.executors": "num_workers n_workers num_actors actors workers n_proc num_processes training_num",
+    "schedule.envs_per_executor": "n_envs num_envs num_envs_per_worker nenvs envs",
+    "schedule.rollout_steps": (
+        "n_steps num_steps rollout rollout_length step_per_collect nsteps rollout_len unroll_length"
+    ),
+    "schedule.max_policy_lag": "max_policy_lag max_lag policy_lag",
+    "schedule.max_owed_updates": "num_batches_to_accumulate",
+    # how
+    "algorithm.name": "algo agent algorithm_name",
+    "algorithm.discount": "gamma discount_factor discounting",
+    "algorithm.learning_rate": "lr learning_rate step_size alpha_lr pi_lr",
+    "algorithm.learning_rate_last": "lr_final final_lr learning_rate_final",
+    "algorithm.anneal_steps algorithm.learning_rate_decay": (
+        "anneal_lr lr_decay lr_schedule linear_lr_decay use_linear_lr_decay"
+    ),
+    "algorithm.gae_lambda": "lam gae_lam gae lambda_ lambda_gae gae_lambda",
+    "algorithm.n_step": "estimation_step n_steps_return td_steps multi_step",
+    "algorithm.clip algorithm.ratio_clip": (
+        "clip_range clip_coef eps_clip ppo_clip_ratio clip_param cliprange clip_ratio clip_epsilon"
+    ),
+    "algorithm.ratio_clip": "vtrace_rho rho_bar clip_rho_threshold",
+    "algorithm.correction": "with_vtrace vtrace use_vtrace",
+    "algorithm.max_kl": "target_kl kl_target",
+    "algorithm.epochs": "n_epochs update_epochs num_epochs repeat_per_collect noptepochs ppo_epochs num_sgd_iter",
+    "algorithm.minibatch algorithm.batch": (
+        "batch_size minibatch_size sgd_minibatch_size mini_batch_size num_minibatches nminibatches"
+    ),
+    "algorithm.entropy": "ent_coef entropy_coef entropy_coeff entropy_coefficient exploration_loss_coeff ent_weight",
+    "algorithm.value_coefficient": "vf_coef value_loss_coeff vf_loss_coeff value_coef vf_weight",
+    "algorithm.max_gradient_norm": "max_grad_norm grad_clip gradient_clip clip_grad_norm max_gradient",
+    "algorithm.optimiser": "optimizer optimizer_class optim",
+    "algorithm.normalise": "normalize_input norm_obs obs_norm normalize normalise_observations",
+    "algorithm.input_scale": "obs_scale",
+    "algorithm.return_scale": "reward_scale rew_scale",
+    "algorithm.body": "cnn encoder_conv_architecture features_extractor_class",
+    "algorithm.policy algorithm.layers": (
+        "policy_kwargs net_arch hidden_sizes hidden_units encoder_mlp_layers pi hidden_size hidden_layers"
+    ),
+    "algorithm.value": "vf critic critic_layers",
+    "algorithm.activation": "activation_fn nonlinearity activation_function",
+    "algorithm.start_rows": "learning_starts start_timesteps warmup_steps start_steps",
+    "algorithm.train_every algorithm.min_updates": (
+        "train_freq train_frequency gradient_steps update_per_step update_every"
+    ),
+    "algorithm.target_every": (
+        "target_update_interval target_network_frequency target_update_freq target_network_update_freq"
+    ),
+    "algorithm.target_rate": "tau polyak target_tau soft_target_tau",
+    "algorithm.epsilon_first algorithm.epsilon": "exploration_initial_eps start_e eps_train eps_start epsilon_start",
+    "algorithm.epsilon_last algorithm.epsilon_min": (
+        "exploration_final_eps end_e eps_train_final epsilon_end final_epsilon"
+    ),
+    "algorithm.epsilon_steps algorithm.epsilon_factor": "exploration_fraction epsilon_decay eps_decay",
+    "algorithm.double": "double_dqn is_double use_double",
+    "algorithm.priorities": "prioritized_replay prioritized per use_per",
+    "algorithm.priority_exponent": "alpha per_alpha prioritized_replay_alpha",
+    "algorithm.priority_correction": "beta per_beta prioritized_replay_beta0",
+    "algorithm.atoms": "n_atoms num_atoms",
+    "algorithm.value_low": "v_min vmin",
+    "algorithm.value_high": "v_max vmax",
+    "memory.capacity_rows": "buffer_size replay_size memory_size replay_buffer_size capacity buffer_capacity",
+    # where, and what is kept and told
+    "learner.device": "cuda device use_cuda gpu",
+    "learner.threads": "num_threads n_threads torch_threads",
+    "learner.compile": "torch_compile compile_model",
+    "run.seed": "seed random_seed random_state",
+    "run.name": "exp_name experiment run_name experiment_name tb_log_name",
+    "run.dir": "logdir log_dir train_dir save_dir log_path output_dir tensorboard_log",
+    "run.init_from": "load resume_path pretrained load_checkpoint",
+    "checkpoint.interval_s": "save_every_sec save_interval checkpoint_interval",
+    "checkpoint.interval_steps": "save_freq save_frequency save_every",
+    "checkpoint.keep": "keep_checkpoints max_checkpoints",
+    "evaluation.episodes": "n_eval_episodes eval_episodes test_num episode_per_test num_eval_episodes",
+    "evaluation.interval_steps": "eval_freq eval_frequency eval_interval eval_every",
+    "evaluation.threshold": "reward_threshold solved_reward stop_reward stop_value",
+    "logs.progress": "verbose progress_bar show_progress",
+}
+_REMARKS = {
+    "num_minibatches": "the rows of each, not how many there are",
+    "nminibatches": "the rows of each, not how many there are",
+    "exploration_fraction": "in steps, not in shares of the run",
+    "num_envs": "for each of schedule.executors",
+    "n_envs": "for each of schedule.executors",
+    "cuda": '"cpu" or "cuda"',
+}
+
+
+def _by_name() -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for ours, theirs in _KEYS.items():
+        for name in theirs.split():
+            found[name] = (*found.get(name, ()), *ours.split())
+    return found
+
+
+SYNONYMS = _by_name()
+"""Our keys by the names that others have for them."""
+
+
+def our_name(key: str, algorithm_keys: Collection[str] | None = None) -> str:
+    """What a key of another package is called here, in words that begin with the key; empty if nobody calls one so.
+
+    Args:
+        key: as it was written.
+        algorithm_keys: the keys that the algorithm in question has; None where that is not known, and all are told.
+    """
+    name = key.lower().replace("-", "_")
+    keys = list(SYNONYMS.get(name, ()))
+    if algorithm_keys is not None:
+        keys = [one for one in keys if not one.startswith("algorithm.") or one.partition(".")[2] in algorithm_keys][:1]
+    if not keys:
+        return ""
+    remark = f" ({_REMARKS[name]})" if name in _REMARKS else ""
+    return f"{' or '.join(keys)}, as it is called here{remark}"

@@ -1,0 +1,157 @@
+"""What a user of another package writes is answered with one line that names the key to write instead."""
+
+import pytest
+from settings_tools import minimal, problems_of
+
+from mlxe_async.algorithms import REGISTRY, load_algorithm
+from mlxe_async.errors import SettingsError
+from mlxe_async.settings import algorithm_problems, settings_schema
+from mlxe_async.settings.synonyms import SYNONYMS
+
+# Table in which it is written, the key as it is called there, and the key to write.
+ELSEWHERE = [
+    # stable-baselines3: the arguments of PPO, A2C, DQN, `learn`, `make_vec_env` and `EvalCallback`
+    ("stop", "total_timesteps", "stop.env_steps"),
+    ("ppo", "n_steps", "schedule.rollout_steps"),
+    ("ppo", "batch_size", "algorithm.minibatch"),
+    ("ppo", "n_epochs", "algorithm.epochs"),
+    ("ppo", "gamma", "algorithm.discount"),
+    ("ppo", "clip_range", "algorithm.clip"),
+    ("ppo", "ent_coef", "algorithm.entropy"),
+    ("ppo", "vf_coef", "algorithm.value_coefficient"),
+    ("ppo", "max_grad_norm", "algorithm.max_gradient_norm"),
+    ("ppo", "target_kl", "algorithm.max_kl"),
+    ("ppo", "tensorboard_log", "run.dir"),
+    ("ppo", "policy_kwargs", "algorithm.policy"),
+    ("ppo", "verbose", "logs.progress"),
+    ("ppo", "seed", "run.seed"),
+    ("ppo", "device", "learner.device"),
+    ("schedule", "n_envs", "schedule.envs_per_executor"),
+    ("dqn", "buffer_size", "memory.capacity_rows"),
+    ("dqn", "learning_starts", "algorithm.start_rows"),
+    ("dqn", "batch_size", "algorithm.batch"),
+    ("dqn", "tau", "algorithm.target_rate"),
+    ("dqn", "train_freq", "algorithm.train_every"),
+    ("dqn", "target_update_interval", "algorithm.target_every"),
+    ("dqn", "exploration_fraction", "algorithm.epsilon_steps"),
+    ("dqn", "exploration_initial_eps", "algorithm.epsilon_first"),
+    ("dqn", "exploration_final_eps", "algorithm.epsilon_last"),
+    ("dqn", "policy_kwargs", "algorithm.layers"),
+    ("a3c", "vf_coef", "algorithm.value_coefficient"),
+    ("evaluation", "n_eval_episodes", "evaluation.episodes"),
+    ("evaluation", "eval_freq", "evaluation.interval_steps"),
+    ("checkpoint", "save_freq", "checkpoint.interval_steps"),
+    ("task", "env_id", "task.env"),
+    ("task", "env_kwargs", "task.kwargs"),
+    ("task", "wrapper_class", "task.wrappers"),
+    ("task.atari", "terminal_on_life_loss", "task.atari.life_loss_ends"),
+    # CleanRL: the arguments of ppo.py, dqn.py and c51.py
+    ("run", "exp_name", "run.name"),
+    ("run", "total-timesteps", "stop.env_steps"),
+    ("schedule", "num_envs", "schedule.envs_per_executor"),
+    ("schedule", "num_steps", "schedule.rollout_steps"),
+    ("ppo", "anneal_lr", "algorithm.anneal_steps"),
+    ("ppo", "num_minibatches", "algorithm.minibatch"),
+    ("ppo", "update_epochs", "algorithm.epochs"),
+    ("ppo", "clip_coef", "algorithm.clip"),
+    ("dqn", "start_e", "algorithm.epsilon_first"),
+    ("dqn", "end_e", "algorithm.epsilon_last"),
+    ("dqn", "target_network_frequency", "algorithm.target_every"),
+    ("dqn", "train_frequency", "algorithm.train_every"),
+    ("a3c", "n_atoms", "algorithm.atoms"),
+    ("a3c", "v_min", "algorithm.value_low"),
+    ("a3c", "v_max", "algorithm.value_high"),
+    ("learner", "cuda", "learner.device"),
+    # Tianshou: the arguments of its policies, collectors and trainers
+    ("a3c", "discount_factor", "algorithm.discount"),
+    ("dqn", "estimation_step", "algorithm.n_step"),
+    ("ppo", "eps_clip", "algorithm.clip"),
+    ("ppo", "repeat_per_collect", "algorithm.epochs"),
+    ("schedule", "step_per_collect", "schedule.rollout_steps"),
+    ("evaluation", "episode_per_test", "evaluation.episodes"),
+    ("dqn", "hidden_sizes", "algorithm.layers"),
+    ("dqn", "target_update_freq", "algorithm.target_every"),
+    ("dqn", "lr", "algorithm.learning_rate"),
+    ("evaluation", "reward_threshold", "evaluation.threshold"),
+    # sample-factory: the options of its configuration
+    ("stop", "train_for_env_steps", "stop.env_steps"),
+    ("stop", "train_for_seconds", "stop.seconds"),
+    ("schedule", "num_workers", "schedule.executors"),
+    ("schedule", "num_envs_per_worker", "schedule.envs_per_executor"),
+    ("schedule", "async_rl", "schedule.kind"),
+    ("ppo", "exploration_loss_coeff", "algorithm.entropy"),
+    ("ppo", "value_loss_coeff", "algorithm.value_coefficient"),
+    ("ppo", "ppo_clip_ratio", "algorithm.clip"),
+    ("ppo", "nonlinearity", "algorithm.activation"),
+    ("ppo", "normalize_input", "algorithm.normalise"),
+    ("a3c", "with_vtrace", "algorithm.correction"),
+    ("a3c", "vtrace_rho", "algorithm.ratio_clip"),
+    ("a3c", "optimizer", "algorithm.optimiser"),
+    ("task.atari", "env_framestack", "task.atari.stack"),
+    ("checkpoint", "save_every_sec", "checkpoint.interval_s"),
+    ("checkpoint", "keep_checkpoints", "checkpoint.keep"),
+    ("run", "train_dir", "run.dir"),
+]
+
+
+def lines_for(table: str, key: str) -> list[str]:
+    if table in REGISTRY:
+        found = algorithm_problems(load_algorithm(table).Settings, {"name": table, key: 1})
+        return [problem.message for problem in found]
+    if table == "task.atari":
+        return problems_of({"task": {"env": "ALE/Pong-v5", "atari": {key: 1}}})
+    if table == "task":
+        return problems_of({"task": {"env": "CartPole-v1", key: 1}})
+    return problems_of(minimal(**{table: {key: 1}}))
+
+
+def test_there_are_sixty_mistakes_and_more():
+    assert len(set(ELSEWHERE)) == len(ELSEWHERE) >= 60
+
+
+@pytest.mark.parametrize(("table", "key", "meant"), ELSEWHERE, ids=[f"{t}.{k}" for t, k, _ in ELSEWHERE])
+def test_a_key_of_another_package_leads_to_ours(table, key, meant):
+    [line] = lines_for(table, key)
+    assert line.rpartition(": ")[2].startswith(f"got 1, expected {meant}"), line
+    assert "as it is called here" in line
+    assert len(line) < 160
+
+
+def test_every_synonym_leads_to_a_key_that_there_is():
+    schema = settings_schema({name: load_algorithm(name).Settings for name in REGISTRY})
+    known = {
+        f"{table}.{key}"
+        for table, node in schema["properties"].items()
+        for variant in node.get("oneOf", [node])
+        for key in schema["$defs"][variant["$ref"].rpartition("/")[2]].get("properties", ())
+    }
+    known.add("algorithm.name")
+    known |= {f"algorithm.{key}" for name in REGISTRY for key in load_algorithm(name).Settings.model_fields}
+    known |= {f"task.atari.{key}" for key in schema["$defs"]["Atari"]["properties"]}
+    assert {key for keys in SYNONYMS.values() for key in keys} <= known
+
+
+def test_a_key_of_ours_is_no_synonym_of_another_in_its_own_table():
+    for name in REGISTRY:
+        fields = load_algorithm(name).Settings.model_fields
+        assert algorithm_problems(load_algorithm(name).Settings, {"name": name}) == []
+        assert not [key for key in fields if key in SYNONYMS and f"algorithm.{key}" not in SYNONYMS[key]]
+
+
+def test_what_belongs_to_a_key_of_another_meaning_is_said():
+    [line] = lines_for("ppo", "num_minibatches")
+    assert "(the rows of each, not how many there are)" in line
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("PPO", "ppo"), ("A2C", "a3c"), ("APPO", "ppo"), ("DQN", "dqn"), ("DDQN", "dqn")]
+)
+def test_names_of_algorithms_lead_to_ours(typed, meant):
+    with pytest.raises(SettingsError, match=f'did you mean "{meant}"'):
+        load_algorithm(typed)
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("Tanh", "tanh"), ("nn.ReLU", "relu"), ("torch.nn.Tanh", "tanh")])
+def test_activations_in_other_words_lead_to_ours(typed, meant):
+    [problem] = algorithm_problems(load_algorithm("ppo").Settings, {"name": "ppo", "activation": typed})
+    assert f'did you mean "{meant}"?' in problem.message
