@@ -81,7 +81,7 @@ def _evaluated(network: Network, chains: Layers, observation: torch.Tensor, head
     x = _tiled(observation.view(len(observation), *network.image)).to(chains["body"][0][0].dtype).permute(0, 3, 1, 2)
     for (weight, bias), stride in zip(chains["body"], (1, *STRIDES[1:]), strict=True):
         x = activate(conv2d(x, weight, bias, stride))
-    x = x.permute(0, 2, 3, 1).reshape(len(x), -1)
+    x = x.permute(0, 2, 3, 1).flatten(1)
     for weight, bias in chains["common"]:
         x = activate(torch.addmm(bias, x, weight))
     outputs = []

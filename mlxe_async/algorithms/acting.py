@@ -29,6 +29,19 @@ def shown(obs: Array, moments: normaliser.Moments | None) -> Array:
     return obs if moments is None else normaliser.normalise(obs, moments.mean, moments.variance)
 
 
+def refuse_half_a_network(kind: type, base: type, *, learned: str, acted: str) -> None:
+    """A class that learns by a network of its own must act by it, too: executors know nothing of torch's side.
+
+    Raises:
+        ValueError: `kind` has its own method `learned`, and still acts by `acted` of `base`.
+    """
+    if getattr(kind, learned) is not getattr(base, learned) and getattr(kind, acted) is getattr(base, acted):
+        raise ValueError(
+            f"algorithm.name: {kind.__name__} has a {learned} of its own, by which it learns, but acts by {acted} of "
+            f"{base.__name__}, which knows nothing of it; write {acted}, too"
+        )
+
+
 class SoftmaxActor(Resumes):
     """Acts by a softmax over the outputs of the head `policy`; an actor-critic is derived from it.
 
@@ -47,6 +60,7 @@ class SoftmaxActor(Resumes):
     ) -> None:
         if spaces.actions is None:
             raise ValueError(f"algorithm.name: {type(self).__name__.lower()} needs a task with discrete actions")
+        refuse_half_a_network(type(self), SoftmaxActor, learned="_learnable", acted="_evaluator")
         self.spaces, self._normalises = spaces, fields.normalise
         self._explore = explore or ExplorationFields.model_validate({})
         inputs = int(np.prod(spaces.observation_shape))

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
-from mlxe_async.algorithms.interface import DerivesMany, Rows, needs
+from mlxe_async.algorithms.interface import DerivesMany, Rows, needs, needs_any
 from mlxe_async.maths import returns
 from mlxe_async.rows import Array
 
@@ -46,7 +46,11 @@ class ReturnFields(BaseModel):
         description="Factor for rewards; higher drowns the entropy bonus.",
         json_schema_extra=needs(value_scale=["return", "categorical"]),
     )
-    faithful_truncation: bool = Field(False, description="true: truncation ends the world, to reproduce MLxE's error.")
+    faithful_truncation: bool = Field(
+        False,
+        description="true: truncation ends the world, to reproduce MLxE's error.",
+        json_schema_extra=needs_any(discount={"above": 0}, returns=["steps_to_end", "state"]),
+    )
 
 
 class DerivesTogether:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
+from mlxe_async.algorithms.acting import refuse_half_a_network
 from mlxe_async.algorithms.bootstrapping import DerivesTogether, ends_of, stored
 from mlxe_async.algorithms.exploration import ValueExplorationFields, mixture
 from mlxe_async.algorithms.fields import ReplayedFields, ValueNetworkFields
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 Loss = Literal["huber", "square"]
 Scale = Literal["return", "survival"]
 Tensors = dict[str, "torch.Tensor"]
+BOOTSTRAPS = needs(discount={"above": 0})
 
 
 class DQNSettings(ReplayedFields, ValueExplorationFields, ValueNetworkFields):
@@ -60,9 +62,13 @@ class DQNSettings(ReplayedFields, ValueExplorationFields, ValueNetworkFields):
         ge=1,
         le=1000,
         description="Higher learns of consequences sooner, but off its policy.",
-        json_schema_extra=needs(discount={"above": 0}),
+        json_schema_extra=BOOTSTRAPS,
     )
-    double: bool = Field(True, description="Values are less exaggerated: one network chooses, the other one judges.")
+    double: bool = Field(
+        True,
+        description="Values are less exaggerated: one network chooses, the other one judges.",
+        json_schema_extra=BOOTSTRAPS,
+    )
     value_scale: Scale = Field(
         "return", description="survival: sigmoid(Q) = 1 - E discount^T, T steps to failure.", json_schema_extra=STAYS
     )
@@ -86,8 +92,15 @@ class DQNSettings(ReplayedFields, ValueExplorationFields, ValueNetworkFields):
         json_schema_extra=needs(min_updates=[0]),
     )
     min_updates: int = Field(0, ge=0, description="If not 0, updates per finished episode, instead of train_every.")
-    target_every: int = Field(128, ge=1, description="Updates between moves of the target network; higher is slower.")
-    target_rate: float = Field(1.0, gt=0, le=1, description="Share of the way it moves; higher follows faster.")
+    target_every: int = Field(
+        128,
+        ge=1,
+        description="Updates between moves of the target network; higher is slower.",
+        json_schema_extra=BOOTSTRAPS,
+    )
+    target_rate: float = Field(
+        1.0, gt=0, le=1, description="Share of the way it moves; higher follows faster.", json_schema_extra=BOOTSTRAPS
+    )
     learning_rate: float = Field(1e-3, gt=0, description="Higher learns faster, until it forgets or diverges.")
     learning_rate_last: float = Field(1e-4, ge=0, description="Rate after anneal_steps; higher keeps learning faster.")
     anneal_steps: int = Field(
@@ -150,6 +163,7 @@ class DQN(DerivesTogether, Resumes):
     ) -> None:
         if spaces.actions is None:
             raise ValueError("algorithm.name: dqn needs a task with discrete actions")
+        refuse_half_a_network(type(self), DQN, learned="_values", acted="_actor")
         self.settings, self.spaces, self.actions, s = settings, spaces, spaces.actions, settings
         inputs = int(np.prod(spaces.observation_shape))
         self.network = Network(inputs, (), {"q": (*s.layers, self.actions)}, s.activation, s.input_scale, s.layer_norm)

@@ -13,6 +13,7 @@ from mlxe_async.optimisers import OptimiserKind
 Factor = Literal["age", "risk", "td"]
 Sizes = tuple[Annotated[int, Field(ge=1, le=65536)], ...]
 SOME: dict[str, JsonValue] = {"some": True}
+BOOTSTRAPS = needs_any(discount={"above": 0}, returns=["steps_to_end", "state"], correction=["vtrace"])
 HIDDEN = needs_any(common=SOME, policy=SOME, value=SOME)  # of what is done between two layers
 
 
@@ -190,10 +191,11 @@ class BootstrapFields(ReplayedFields, PriorityFields):
     target: Literal["every_update", "per_iteration", "every_k"] = Field(
         "every_update",
         description="When the network that is bootstrapped from becomes the learned one; less is steadier.",
+        json_schema_extra=BOOTSTRAPS,
     )
     target_every: int = Field(
         64,
         ge=1,
         description='Updates of target = "every_k"; more are steadier and slower.',
-        json_schema_extra=needs(target=["every_k"]),
+        json_schema_extra=needs(target=["every_k"]) | BOOTSTRAPS,
     )

@@ -15,7 +15,8 @@ other fields to what they must be for this one to have an effect:
 | `{"some": true}` | a list that is not empty |
 
 A text in the place of a number names a field whose value is meant. All must hold; of those under `"needs_any"` one. A
-name with a dot, `task.mirror`, is a key of another table.
+name with a dot, `task.mirror`, is a key of another table. What names a field that the class does not have is taken to
+hold.
 """
 
 from __future__ import annotations
@@ -183,8 +184,8 @@ _FORMS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
 
 
 def _holds(switch: str, form: Any, values: Mapping[str, Any], beside: Mapping[str, Any] | None) -> bool:
-    if "." in switch and beside is None:
-        return True
+    if beside is None if "." in switch else switch not in values:
+        return True  # nothing is known of it: an algorithm of one's own may leave out fields that others have beside
     value = _value_of(switch, values, beside)
     if isinstance(form, list | tuple):
         return value in form

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mlxe_async.maths.gradients import shorten, shorten_and_tell
+from mlxe_async.maths.gradients import shorten
 
 
 def test_a_long_gradient_is_cut_to_the_norm_and_keeps_its_direction():
@@ -49,10 +49,3 @@ def test_a_gpu_leaves_a_gradient_of_zero_or_nearly_zero_as_it_is():
         gradient = torch.tensor(numbers, dtype=torch.float64).as_subclass(OnGPU)
         shorten(gradient, 0.5)
         assert gradient.tolist() == numbers
-
-
-def test_what_was_measured_is_told_with_the_norm_before_the_cut():
-    gradient = torch.tensor([3.0, -4.0])
-    told = shorten_and_tell(gradient, 1.0, (torch.tensor(7.0), 0.5))
-    assert told.tolist() == [7.0, 0.5, 5.0]
-    torch.testing.assert_close(gradient, torch.tensor([0.6, -0.8]))

@@ -36,7 +36,7 @@ def test_a_learner_with_its_own_core_shares_it_with_nobody_also_after_a_restart(
 
 
 def test_nobody_is_moved_where_the_learner_has_several_threads_or_is_not_to_be_alone(live):
-    for learner in ({"own_core": True, "threads": 2}, {"own_core": False, "threads": 1}):
+    for learner in ({"threads": 2}, {"own_core": False, "threads": 1}):
 
         async def watch(run):
             await run.enough("weights", times=3)

@@ -1,0 +1,374 @@
+"""Every key of every built-in algorithm: another value changes a short run, or the key is refused where it does not.
+
+A run is the real thing in small, in this process: an object that acts, the memory and the memorizer, and the learner
+that updates and publishes. What it comes to are all actions, their log-probabilities, and all published weights.
+"""
+
+import functools
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mlxe_async.algorithms import REGISTRY, ActingClock, Clock, load_algorithm
+from mlxe_async.maths.generators import generator_words
+from mlxe_async.memory.replay import ReplayMemory
+from mlxe_async.memory.shape import ReplayShape
+from mlxe_async.roles.learner import Learner
+from mlxe_async.roles.memorizer import Memorizer, MemorizerPlan
+from mlxe_async.rows import RowLayout, Spaces, Symmetry, standard_columns
+from mlxe_async.settings import algorithm_problems
+from mlxe_async.settings.effects import idle_in
+
+ROUNDS, STEPS, ENVS, UPDATES = 3, 12, 2, 12
+LIMITS = (2.0, None, 1.0, None)
+PLAIN = Spaces((4,), actions=2, limits=LIMITS)
+MIRRORED = Spaces((4,), actions=2, limits=LIMITS, symmetry=Symmetry((-1.0,) * 4, (1, 0)))
+PICTURES = Spaces((1, 36, 36), "|u1", 2)
+
+SMALL = {"common": [6], "policy": [5], "value": [5]}
+A3C = {**SMALL, "batch": 16, "min_updates": 3, "learning_rate": 0.02, "max_gradient_norm": 0.5}
+DQN = {"layers": [8], "batch": 16, "start_rows": 20, "train_every": 2, "target_every": 20, "learning_rate": 0.05}
+PPO = {**SMALL, "epochs": 2, "minibatch": 8, "learning_rate": 0.02}
+MIXED = {"behaviour": "epsilon_greedy", "epsilon": 0.4, "epsilon_factor": 0.9}
+FACTORS = {"priorities": ["age", "risk", "td"], "priority_correction": 0.5, "priority_exponent_growth": 0.1}
+BASES = {
+    "a3c": {
+        "plain": A3C,
+        "mirrored": A3C,
+        "mixed": {**A3C, **MIXED},
+        "reversed": {**A3C, **MIXED, "behaviour": "reversed", "epsilon_clock": "episode"},
+        "constant mixture": {**A3C, **MIXED, "epsilon_factor": 1.0},
+        "noisy": {**A3C, "noisy": True},
+        "steps to end": {**A3C, "returns": "steps_to_end"},
+        "by state": {**A3C, "returns": "state"},
+        "survival": {**A3C, "value_scale": "survival"},
+        "categorical": {**A3C, "value_scale": "categorical"},
+        "vtrace": {**A3C, "correction": "vtrace", "n_step": 3},
+        "uncorrected": {**A3C, "correction": "none"},
+        "factors": {**A3C, **FACTORS},
+        "every k": {**A3C, "target": "every_k", "target_every": 3},
+        "normalised": {**A3C, "normalise": True, "average": 0.2},
+        "constant rate": {**A3C, "learning_rate_decay": 1.0},
+        "least rate": {**A3C, "learning_rate_min": 0.1},
+        "linear": {**A3C, "common": [], "policy": [], "value": []},
+        "short-sighted": {**A3C, "discount": 0.0},
+        "no minimum": {**A3C, "min_updates": 0},
+        "pictures": {**A3C, "body": "nature", "min_updates": 1, "batch": 8},
+    },
+    "dqn": {
+        "plain": DQN,
+        "mirrored": DQN,
+        "softmax": {**DQN, "behaviour": "softmax"},
+        "constant mixture": {**DQN, "epsilon_first": 0.1, "epsilon_last": 0.1},
+        "survival": {**DQN, "value_scale": "survival"},
+        "per episode": {**DQN, "min_updates": 3},
+        "constant rate": {**DQN, "learning_rate_last": 0.05},
+        "linear": {**DQN, "layers": []},
+        "short-sighted": {**DQN, "discount": 0.0},
+    },
+    "ppo": {
+        "plain": PPO,
+        "linear": {**PPO, "common": [], "policy": [], "value": []},
+        "constant rate": {**PPO, "learning_rate_last": 0.02},
+        "short-sighted": {**PPO, "discount": 0.0},
+        "pictures": {**PPO, "normalise": False, "body": "nature"},
+    },
+}
+ANOTHER = {
+    "activation": "relu",
+    "anneal_steps": 30,
+    "atoms": 21,
+    "average": 0.3,
+    "batch": 11,
+    "behaviour": "softmax",
+    "body": "nature",
+    "clip": 0.01,
+    "common": [7],
+    "correction": "none",
+    "discount": 0.5,
+    "discount_low": 0.1,
+    "double": False,
+    "entropy": 0.5,
+    "epochs": 3,
+    "epsilon": 0.8,
+    "epsilon_clock": "iteration",
+    "epsilon_factor": 0.5,
+    "epsilon_first": 0.5,
+    "epsilon_last": 0.9,
+    "epsilon_max": 0.1,
+    "epsilon_min": 0.9,
+    "epsilon_steps": 20,
+    "faithful_truncation": True,
+    "gae_lambda": 0.2,
+    "input_scale": [2.0, 1.0, 1.0, 1.0],
+    "layer_norm": True,
+    "layers": [7],
+    "learning_rate": 0.03,
+    "learning_rate_decay": 0.5,
+    "learning_rate_last": 0.0,
+    "learning_rate_min": 0.5,
+    "loss": "square",
+    "max_gradient_norm": 0.01,
+    "max_kl": 1e-9,
+    "min_updates": 5,
+    "minibatch": 5,
+    "minibatches": "sequences",
+    "mirror": False,
+    "n_step": 2,
+    "noise_every": 3,
+    "noisy": True,
+    "normalise": True,
+    "optimiser": "adam",
+    "policy": [7],
+    "precision": "bfloat16",
+    "priorities": ["age"],
+    "priority_correction": 1.0,
+    "priority_exponent": 1.0,
+    "priority_exponent_growth": 0.3,
+    "ratio_clip": 0.3,
+    "return_scale": 3.0,
+    "returns": "steps_to_end",
+    "start_rows": 50,
+    "target": "per_iteration",
+    "target_every": 2,
+    "target_rate": 0.3,
+    "temperature": 3.0,
+    "train_every": 5,
+    "updates_per": "iteration",
+    "value": [7],
+    "value_coefficient": 0.1,
+    "value_high": 50.0,
+    "value_low": -3.0,
+    "value_scale": "survival",
+}
+"""Another value of each key; where the base has the very same, `OTHERWISE` is tried."""
+OTHERWISE = {
+    "behaviour": "epsilon_greedy",
+    "body": "none",
+    "correction": "clipped",
+    "layer_norm": False,
+    "activation": "tanh",
+    "noisy": False,
+    "normalise": False,
+    "returns": "n_step",
+    "value_scale": "return",
+    "learning_rate_last": 1e-3,
+}
+
+
+class OwnLane:
+    """A lane in which nothing waits: rows are given to the memory directly."""
+
+    position = 0
+
+    def backlog(self):
+        return 0
+
+    def seek(self, sequence):
+        pass
+
+
+class Published:
+    """The published weights, every version kept."""
+
+    def __init__(self):
+        self.flats = []
+
+    @property
+    def version(self):
+        return len(self.flats)
+
+    def latest(self):
+        return self.version
+
+    def read(self, into):
+        into[:] = self.flats[-1]
+        return self.version
+
+    def publish(self, vector):
+        self.flats.append(vector.copy())
+        return self.version
+
+
+QUIET = SimpleNamespace(enter=lambda *_: None, leave=lambda: None)
+
+
+class World:
+    """Rows of two environments that answer to what is done: some end, one is cut by a limit, the rest go on."""
+
+    def __init__(self, spaces, layout):
+        self.spaces, self.layout, self.rng = spaces, layout, np.random.default_rng(5)
+        self.episode, self.step = np.zeros(ENVS, int), np.zeros(ENVS, int)
+        self.obs = self.look(np.zeros(ENVS))
+
+    def look(self, action):
+        if self.spaces is PICTURES:
+            return self.rng.integers(0, 256, (ENVS, *self.spaces.observation_shape), dtype=np.uint8)
+        shift = np.asarray(action)[:, None] - 0.5
+        return (self.rng.normal(size=(ENVS, *self.spaces.observation_shape)) + shift).astype(np.float32)
+
+    def rollout(self, actor, clock, version):
+        blocks, acted, rng = [], [], np.random.default_rng([7, clock.rollouts])
+        for t in range(STEPS):
+            chosen = actor.act(self.obs, rng, clock)
+            acted.append(np.concatenate([chosen["action"], chosen["log_prob"]]))
+            clock.steps += ENVS
+            following = self.look(chosen["action"])
+            rows = self.layout.empty(ENVS)
+            last = t == STEPS - 1
+            terminated = np.array([t in (3, 8), False])
+            truncated = np.array([False, t == 6])
+            columns = {"obs": self.obs, "next_obs": following, "version": version, "last": last and [0, 1]}
+            columns |= {"reward": 1.0 + chosen["action"] - 8.0 * terminated, "terminated": terminated}
+            columns |= {"truncated": truncated, "cut": last & ~terminated & ~truncated, "env": np.arange(ENVS)}
+            columns |= {"episode": self.episode, "step": self.step, **chosen}
+            for name, column in columns.items():
+                rows[name][:] = column
+            blocks.append(rows)
+            over = terminated | truncated
+            self.episode, self.step = self.episode + over, np.where(over, 0, self.step + 1)
+            self.obs = following
+        return blocks, acted
+
+
+def run(name, settings, spaces):
+    """All that a short run comes to, as bytes."""
+    kind = load_algorithm(name)
+    own = kind.Settings.model_validate(settings)
+    learning = kind(own, spaces, seed=1, learns=True)
+    acting, keeping = (kind(own, spaces, seed=0, learns=False) for _ in range(2))
+    layout = RowLayout(standard_columns(spaces)).with_columns(learning.extra_columns)
+    world, weights, clock, acted = World(spaces, layout), Published(), ActingClock(), []
+    replays = learning.memory == "replay"
+    if replays:
+        shape = ReplayShape(
+            lanes=1,
+            envs=ENVS,
+            stream_rows=200,
+            keep_rows=64,
+            chunk_rows=ENVS,
+            batch_rows=learning.batch_rows,
+            plan_updates=UPDATES,
+            columns=layout.to_json(),
+            derived=RowLayout(tuple(learning.derived_columns)).to_json(),
+            prioritised=False,
+            moments=getattr(learning, "moment_entries", 0),
+        )
+        memory = ReplayMemory(shape, bytearray(shape.nbytes))
+        plan = MemorizerPlan(seed=0, chunk_rows=ENVS, redo=True, rollouts_per_update=None, plan_updates=UPDATES)
+        how = {"algorithm": keeping, "memory": memory, "layout": layout, "lanes": [OwnLane()], "weights": weights}
+        memorizer = Memorizer(plan, **how)
+    else:
+        memory = SimpleNamespace(kind="rollouts")
+    learner = Learner(algorithm=learning, memory=memory, weights=weights, page=QUIET, update_timeout_s=9.0)
+    learner.publish()
+    updates = 0
+    for round_ in range(ROUNDS):
+        acting.load(weights.flats[-1])
+        clock.rollouts, clock.episodes = round_, int(world.episode.sum())
+        blocks, chosen = world.rollout(acting, clock, weights.version)
+        acted += chosen
+        counts = {"env_steps": clock.steps, "episodes": int(world.episode.sum())}
+        if not replays:
+            batch = {name: np.stack([rows[name] for rows in blocks]) for name in blocks[0]}
+            batch["valid"] = np.ones((STEPS, ENVS), bool)
+            learning.update(batch, Clock(**counts, updates=updates, version=weights.version))
+            updates += 1
+            learner.publish()
+            continue
+        for number, rows in enumerate(blocks, round_ * STEPS):
+            memory.ingest(0, number, 1, rows, keeping.derive, drop_open=True)
+        while (drawn := memorizer.memorize())["updates"]:
+            updates += learner.learn(drawn, **counts, updates=updates)["updates"]
+    acting.load(weights.flats[-1])
+    # The epsilon that DQN publishes counts by what is done with it, which the actions tell.
+    learned = [flat[:-1] if name == "dqn" else flat for flat in weights.flats]
+    known = [*map(np.asarray, acted), *learned, acting.greedy(world.obs), generator_words(learning._rng)]
+    return b"".join(array.tobytes() for array in known)
+
+
+def spaces_of(base):
+    return {"mirrored": MIRRORED, "pictures": PICTURES}.get(base, PLAIN)
+
+
+def judged(name, key, base):
+    """What becomes of another value of a key, `"refused"`, `"idle"` or `"lives"`; and the settings with it."""
+    kind, table, spaces = load_algorithm(name), BASES[name][base], spaces_of(base)
+    default = kind.Settings.model_fields[key].get_default(call_default_factory=True)
+    present = table.get(key, list(default) if isinstance(default, tuple) else default)
+    value = ANOTHER[key] if present != ANOTHER[key] else OTHERWISE.get(key)
+    assert value != present, (key, base)
+    changed = {**table, key: value}
+    beside = {"task": {"mirror": spaces.symmetry is not None}}
+    if algorithm_problems(kind.Settings, changed):
+        return "refused", changed
+    if key in {problem.path[1] for problem in idle_in(kind.Settings, changed, beside)}:
+        return "idle", changed
+    try:
+        kind(kind.Settings.model_validate(changed), spaces, seed=0, learns=False)
+    except ValueError:
+        return "refused", changed
+    return "lives", changed
+
+
+@functools.cache
+def expected(name, base):
+    return run(name, BASES[name][base], spaces_of(base))
+
+
+LIVES_IN = {
+    "a3c": {
+        "mixed": "epsilon epsilon_factor epsilon_clock epsilon_max",
+        "constant mixture": "epsilon_min",
+        "noisy": "noise_every",
+        "by state": "discount_low",
+        "categorical": "atoms value_low value_high",
+        "factors": "priority_exponent priority_exponent_growth priority_correction",
+        "every k": "target_every",
+        "mirrored": "mirror",
+        "pictures": "body precision",
+    },
+    "dqn": {"softmax": "temperature", "mirrored": "mirror"},
+    "ppo": {"pictures": "body precision"},
+}
+"""Where a key has an effect that has none on the plain base."""
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_there_is_another_value_of_every_key(name):
+    assert set(load_algorithm(name).Settings.model_fields) <= set(ANOTHER)
+    known = set(itertools.chain(*(load_algorithm(other).Settings.model_fields for other in REGISTRY)))
+    assert set(ANOTHER) == known
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_the_same_settings_come_to_the_same(name):
+    assert run(name, BASES[name]["plain"], PLAIN) == expected(name, "plain")
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_key_has_an_effect_somewhere(name):
+    where = {key: base for base, keys in LIVES_IN[name].items() for key in keys.split()}
+    dead = []
+    for key in load_algorithm(name).Settings.model_fields:
+        base = where.get(key, "plain")
+        what, changed = judged(name, key, base)
+        if what != "lives" or run(name, changed, spaces_of(base)) == expected(name, base):
+            dead.append((key, base, what))
+    assert not dead
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "base"), [(name, base) for name, bases in BASES.items() for base in bases])
+def test_another_value_of_a_key_changes_the_run_or_is_refused_and_not_both(name, base):
+    wrong = []
+    for key in load_algorithm(name).Settings.model_fields:
+        what, changed = judged(name, key, base)
+        if what == "refused":
+            continue
+        changes = run(name, changed, spaces_of(base)) != expected(name, base)
+        if changes == (what == "idle"):
+            wrong.append((key, changed[key], "has an effect" if changes else "has none"))
+    assert not wrong

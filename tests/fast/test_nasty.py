@@ -1,0 +1,91 @@
+"""Own losses and networks, however nasty: learned as they are written, or refused in one sentence."""
+
+import numpy as np
+import pytest
+import torch
+from made_rows import agent, batch
+from nasty import NASTY, REFUSED
+from proof import take, update
+
+from mlxe_async.algorithms import Clock, a3c, dqn, ppo
+from mlxe_async.fast import updates
+from mlxe_async.roles.blame import place_of
+
+SAME = {"Prioritised", "only_where_large", "weight_decay_on_biases", "OtherMetrics", "NoMetrics", "AdaptiveKL"}
+"""What changes the draws, the metrics, or nothing on such rows and at such weights."""
+NAMES = {ppo.PPO: "ppo", a3c.A3C: "a3c", dqn.DQN: "dqn"}
+SETTINGS = {
+    "ppo": {"max_gradient_norm": 0, "epochs": 1, "minibatch": 1000, "policy": [8], "value": [8]},
+    "a3c": {"max_gradient_norm": 0, "policy": [8], "value": [8]},
+    "dqn": {"max_gradient_norm": 0, "layers": [8, 4]},
+}
+
+
+def made(base, kind):
+    name = NAMES[base]
+    return agent(name, kind=kind, **SETTINGS[name])
+
+
+def written(algorithm, rows):
+    """The gradient of the loss as it is written, by torch.autograd.grad, and nothing of `update`."""
+    if algorithm.memory == "rollouts":
+        (tensors,) = algorithm._minibatches(rows)
+    else:
+        tensors = algorithm._tensors(rows)
+        if hasattr(algorithm, "_bootstrapped"):
+            tensors |= algorithm._bootstrapped(tensors)
+    loss, leaves = algorithm._loss(tensors)[0], algorithm._learned.leaves.values()
+    free = [leaf for leaf in leaves if leaf.requires_grad]
+    found = dict(zip(map(id, free), torch.autograd.grad(loss, free, allow_unused=True), strict=True))
+    parts = [found.get(id(leaf)) for leaf in leaves]
+    whole = [torch.zeros_like(leaf) if part is None else part for leaf, part in zip(leaves, parts, strict=True)]
+    return torch.cat([part.reshape(-1) for part in whole])
+
+
+def test_there_are_enough_of_them():
+    assert len(NASTY) + len(REFUSED) >= 60
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_what_is_written_is_what_is_learned(name):
+    base, kind = NASTY[name]
+    one, other = made(base, kind), made(base, kind)
+    if hasattr(kind, "update") and kind.update is not base.update and name == "EntropyByTheClock":
+        other._weight = 0.5
+    rows, taken = batch(one, scale=2.0), []
+    way = updates(one)
+    assert way.reason
+    update(one, way.update, rows, Clock(), lambda step: take(one, taken, step))
+    expected = written(other, rows)
+    assert torch.isfinite(expected).all()
+    assert (taken[0] - expected).norm() <= 1e-5 * expected.norm() + 1e-9
+    plain = agent(NAMES[base], **SETTINGS[NAMES[base]])
+    if name not in SAME:
+        before = written(plain, batch(plain, scale=2.0))
+        assert (before - expected).norm() > 1e-5 * before.norm()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_learned_from_is_told_in_one_line(name):
+    base, kind, words = REFUSED[name]
+    algorithm = made(base, kind)
+    before = algorithm.weights()
+    with pytest.raises(Exception) as told:  # noqa: PT011 - whatever torch raises: the sentence is looked at
+        updates(algorithm).update(batch(algorithm), Clock())
+    sentence = place_of(told.value)
+    assert "\n" not in sentence
+    assert all(word in sentence for word in words), sentence
+    assert ".py:" in sentence
+    np.testing.assert_array_equal(algorithm.weights(), before)
+
+
+@pytest.mark.parametrize(
+    ("base", "method", "acted"), [(ppo.PPO, "_learnable", "_evaluator"), (dqn.DQN, "_values", "_actor")]
+)
+def test_a_network_that_executors_would_not_know_is_refused(base, method, acted):
+    class Own(base):
+        pass
+
+    setattr(Own, method, lambda self, *given: getattr(base, method)(self, *given))
+    with pytest.raises(ValueError, match=f"algorithm.name: Own has a {method} of its own.*write {acted}, too"):
+        made(base, Own)

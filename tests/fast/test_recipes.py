@@ -1,0 +1,146 @@
+"""What the algorithms' files say under "What do I change to make ...": done in a copy, it is what is learned."""
+
+import importlib.util
+import sys
+
+import numpy as np
+import pytest
+import torch
+from made_rows import agent, batch
+from nasty import A3C, DQN, PPO
+from proof import take, update
+
+from mlxe_async.algorithms import ActingClock, Clock
+from mlxe_async.fast import fingerprints, updates
+
+FOLDER = fingerprints.KEPT.parents[1] / "algorithms"
+FLAT = {"ppo": {"epochs": 1, "minibatch": 1000, "max_gradient_norm": 0}, "a3c": {}, "dqn": {"max_gradient_norm": 0}}
+KINDS = {"ppo": PPO, "a3c": A3C, "dqn": DQN}
+# the line of the header -> the file, and what is replaced by what
+RECIPES = {
+    "another loss": (
+        "ppo",
+        {"return 0.5 * (target.detach() - value).square().mean()": "return (target - value).abs().mean()"},
+    ),
+    "a clipped value loss": (
+        "ppo",
+        {
+            'critic, randomness = value_loss(value[:, 0], rows["target"])': 'old = rows["target"] - rows["advantage"]\n'
+            "        near = old + (value[:, 0] - old).clamp(-0.1, 0.1)\n"
+            '        critic, randomness = value_loss(near, rows["target"])'
+        },
+    ),
+    "an adaptive KL penalty": (
+        "ppo",
+        {
+            "- s.entropy * randomness": "- s.entropy * randomness + 2.0 * "
+            'correction.approximate_kl(log_prob, rows["log_prob"])'
+        },
+    ),
+    "other advantages": ("ppo", {"*arrays, s.discount, s.gae_lambda)": "*arrays, s.discount, 0.0)"}),
+    "another loss of a3c": ("a3c", {"weighted_advantage.detach()": "weighted_advantage.detach().clamp(-0.1, 0.1)"}),
+    "another return": ("a3c", {"return stored(split, ": "return stored(split._replace(partial=2 * split.partial), "}),
+    "another correction": ("a3c", {"weight * (expected - value)": "weight.square() * (expected - value)"}),
+    "another loss or target": ("dqn", {"return 0.5 * error.square().where(": "return 3.0 * error.square().where("}),
+    "prioritised replay": (
+        "dqn",
+        {
+            "window, priorities = 1, Priorities()": 'window, priorities = 1, Priorities("td")',
+            "loss, _error, found = self._loss(rows)": "loss, error, found = self._loss(rows)",
+            "return metrics.as_floats(found) | known, None": "return metrics.as_floats(found) | known, "
+            "error.abs().numpy() + 0.01",
+        },
+    ),
+    "a dueling network": (
+        "dqn",
+        {
+            '{"q": (*s.layers, self.actions)}': '{"value": (*s.layers, 1), "advantage": (*s.layers, self.actions)}',
+            'return network(obs, "q")[0]': 'value, advantage = network(obs, "value", "advantage")\n'
+            "        return value + advantage - advantage.mean(-1, keepdim=True)",
+            'return lambda obs: network("q", flat_observations(obs, self.spaces))': "def q(obs: Array) -> Floats:\n"
+            "            seen = flat_observations(obs, self.spaces)\n"
+            '            advantage = network("advantage", seen)\n'
+            '            return network("value", seen) + advantage - advantage.mean(-1, keepdims=True)\n\n'
+            "        return q",
+        },
+    ),
+}
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """Make the class of a copy of a built-in file with other text in it."""
+    made = []
+
+    def copy(name, changes):
+        text = (FOLDER / f"{name}.py").read_text()
+        for before, after in changes.items():
+            assert text.count(before) == 1, before
+            text = text.replace(before, after)
+        path = tmp_path / f"my_{name}.py"
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
+        made.append(path.stem)
+        spec.loader.exec_module(module)
+        return getattr(module, name.upper())
+
+    yield copy
+    for name in made:
+        del sys.modules[name]
+
+
+def gradient(algorithm, rows):
+    taken = []
+    way = updates(algorithm)
+    _, _ = update(algorithm, way.update, rows, Clock(), lambda step: take(algorithm, taken, step))
+    return taken[0], way
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_is_learned_from_as_it_is_printed(recipe, copied):
+    name, changes = RECIPES[recipe]
+    kind = copied(name, changes)
+    before = agent(name, **FLAT[name])
+    mine = agent(name, kind=kind, **FLAT[name])
+    rows = batch(mine, scale=2.0)
+    found, way = gradient(mine, rows)
+    assert way.twin is None
+    if recipe == "a dueling network":
+        acted = mine.act(rows["obs"], np.random.default_rng(0), ActingClock())
+        assert acted["action"].shape == (len(rows["obs"]),)
+        mine.load(mine.weights())
+        values = mine._values(mine._learned, torch.from_numpy(rows["obs"])).detach().numpy()
+        np.testing.assert_array_equal(mine.greedy(rows["obs"]), values.argmax(-1))
+    elif recipe == "prioritised replay":
+        _, priorities = agent(name, kind=kind, **FLAT[name]).update(rows, Clock())
+        assert priorities.shape == (len(rows["obs"]),)
+        assert (priorities > 0).all()
+    elif recipe == "a clipped value loss":  # bounded only once the value has moved
+        ends = []
+        for one in (kind, None):
+            learner = agent(name, kind=one, **FLAT[name] | {"epochs": 5, "learning_rate": 0.01})
+            updates(learner).update(batch(learner, scale=2.0), Clock())
+            ends.append(learner.weights())
+        assert not np.allclose(*ends, atol=1e-4)
+    else:
+        theirs, _ = gradient(before, batch(before, scale=2.0))
+        assert (found - theirs).norm() > 1e-3 * theirs.norm()
+
+
+def test_a2c_is_ppo_with_one_epoch_over_the_whole_rollout():
+    """At ratio 1 the clipped surrogate's gradient is that of -log pi times the advantage."""
+    algorithm = agent("ppo", **FLAT["ppo"], entropy=0, value_coefficient=0, normalise=False)
+    rows = batch(algorithm)
+    algorithm.load(algorithm.weights())
+    flat = rows["obs"].reshape(-1, 4)
+    rows["log_prob"] = algorithm.behaviour_log_prob(flat, rows["action"].reshape(-1)).reshape(rows["action"].shape)
+    found, _ = gradient(algorithm, rows)
+    other = agent("ppo", **FLAT["ppo"], entropy=0, value_coefficient=0, normalise=False)
+    (some,) = other._minibatches(rows)
+    log_probs = other._learned(some["obs"], "policy")[0].log_softmax(-1)
+    chosen = log_probs.gather(-1, some["action"][:, None])[:, 0]
+    advantage = (some["advantage"] - some["advantage"].mean()) / (some["advantage"].std(correction=0) + 1e-8)
+    other._learned.gradient.zero_()
+    (-(chosen * advantage).mean()).backward()
+    torch.testing.assert_close(found, other._learned.gradient, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,290 @@
+"""Keys that somebody wrote and that other keys switch off: refused by name, or told where `--set` switched them off."""
+
+import itertools
+import tomllib
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, Field
+from settings_tools import minimal, problems_of, write
+
+from mlxe_async.algorithms.interface import needs, needs_any
+from mlxe_async.errors import SettingsError
+from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.settings import dump_settings, load_settings
+from mlxe_async.settings.effects import idle_in
+from mlxe_async.settings.resuming import changes
+from mlxe_async.supervisor.probing import _judged
+from mlxe_async.workers import Probe
+
+FOLDER = Path(__file__).parents[2] / "settings"
+GAME = {"env": "ALE/Pong-v5"}
+IDLE = [
+    ({"stop": {"steps_after_solved": 1000}}, "stop.steps_after_solved", "stop.solved = false"),
+    ({"evaluation": {"rule": "cap", "threshold": 1.0}}, "evaluation.threshold", 'evaluation.rule = "cap"'),
+    ({"evaluation": {"interval_steps": 9}}, "evaluation.interval_steps", "evaluation.enabled = false"),
+    ({"evaluation": {"passes": 2}}, "evaluation.passes", "evaluation.enabled = false"),
+    ({"evaluation": {"in_flight": 2}}, "evaluation.in_flight", "evaluation.enabled = false"),
+    (
+        {"schedule": {"sync": "episode", "rollout_steps": 9}},
+        "schedule.rollout_steps",
+        'schedule.sync = "episode"',
+    ),
+    ({"schedule": {"kind": "serial", "memorizer": "own"}}, "schedule.memorizer", 'schedule.kind = "serial"'),
+    ({"schedule": {"kind": "istb"}, "learner": {"own_core": True}}, "learner.own_core", 'schedule.kind = "istb"'),
+    ({"learner": {"threads": 2, "own_core": True}}, "learner.own_core", "learner.threads = 2"),
+    ({"learner": {"graphs": True}}, "learner.graphs", 'learner.device = "cpu"'),
+    (
+        {"schedule": {"kind": "istb"}, "supervision": {"max_executor_rss_mb": 500}},
+        "supervision.max_executor_rss_mb",
+        'schedule.kind = "istb"',
+    ),
+    (
+        {"schedule": {"envs_per_executor": 256}, "memory": {"chunk_rows": 64}},
+        "memory.chunk_rows",
+        "schedule.envs_per_executor = 256",
+    ),
+    ({"algorithm": {"name": "ppo"}, "memory": {"keep_rows": 9}}, "memory.keep_rows", 'algorithm.name = "ppo"'),
+    (
+        {"algorithm": {"name": "ppo"}, "schedule": {"kind": "oa", "updates_per_publish": 9}},
+        "schedule.updates_per_publish",
+        'algorithm.name = "ppo"',
+    ),
+    (
+        {"supervision": {"restart_limit": 0, "restart_window_s": 9.0}},
+        "supervision.restart_window_s",
+        "supervision.restart_limit = 0",
+    ),
+    (
+        {"supervision": {"restart_limit": 0, "backoff_s": 0.2}},
+        "supervision.backoff_s",
+        "supervision.restart_limit = 0",
+    ),
+    (
+        {"supervision": {"restart_limit": 0, "backoff_max_s": 9.0}},
+        "supervision.backoff_max_s",
+        "supervision.restart_limit = 0",
+    ),
+    (
+        {"supervision": {"env_fault_limit": 0, "env_fault_window_s": 9.0}},
+        "supervision.env_fault_window_s",
+        "supervision.env_fault_limit = 0",
+    ),
+    ({"task": {"env": "CartPole-v1", "atari": {"stack": 3}}}, "task.atari.stack", 'task.env = "CartPole-v1"'),
+    (
+        {"task": {**GAME, "atari": {"preprocess": False, "sticky": 0.25}}},
+        "task.atari.sticky",
+        "task.atari.preprocess = false",
+    ),
+    (
+        {"task": {"env": "CartPole-v1", "mirror": True}, "algorithm": {"name": "ppo"}},
+        "task.mirror",
+        'algorithm.name = "ppo"',
+    ),
+    (
+        {"task": {"env": "CartPole-v1", "mirror": True}, "algorithm": {"mirror": False}},
+        "task.mirror",
+        "algorithm.mirror = false",
+    ),
+]
+
+
+def judged(source, overrides=()):
+    """Settings and remarks as the probe leaves them."""
+    settings = load_settings(source, overrides)
+    found = _judged(settings, Probe(settings.model_dump(mode="json"), ProgressPage(bytearray(PAGE_BYTES))).probe())
+    return found.settings, found.cautions
+
+
+def refusal(source, overrides=()):
+    with pytest.raises(SettingsError) as refused:
+        judged(source, overrides)
+    return refused.value.problems
+
+
+@pytest.mark.parametrize(("tables", "key", "switch"), IDLE, ids=[f"{key}, {switch}" for _, key, switch in IDLE])
+def test_a_key_that_another_one_switches_off_is_refused_with_that(tables, key, switch):
+    lines = problems_of(minimal(**tables))
+    assert [line for line in lines if line.split(": ")[1] == key and f"has no effect with {switch}" in line], lines
+    assert all("take it out" in line for line in lines)
+
+
+@pytest.mark.parametrize(("tables", "key", "switch"), IDLE, ids=[f"{key}, {switch}" for _, key, switch in IDLE])
+def test_such_a_key_is_no_part_of_what_a_run_writes_and_not_missed_when_it_goes_on(tables, key, switch, tmp_path):
+    *tables_of, name = key.split(".")
+    without = {**minimal(), **{table: dict(keys) for table, keys in tables.items()}}
+    holder = without
+    for part in tables_of:
+        holder = holder[part]
+    del holder[name]
+    settings = load_settings(without)
+    text = dump_settings(settings)
+    written = tomllib.loads(text)
+    for part in tables_of:
+        written = written[part]
+    assert name not in written
+    again = load_settings(write(tmp_path, text))
+    assert again == settings
+    assert list(changes(again, settings)) == []
+
+
+def test_of_a_file_the_line_and_the_line_of_what_switches_it_off_are_told(tmp_path):
+    text = '[task]\nenv = "A-v0"\n[schedule]\nsync = "episode"\n\nrollout_steps = 3\n'
+    assert problems_of(write(tmp_path, text)) == [
+        'run.toml:6: schedule.rollout_steps: has no effect with schedule.sync = "episode"; take it out, or set '
+        'schedule.sync = "rollout" (run.toml:4)'
+    ]
+
+
+def test_all_are_told_at_once_and_beside_other_mistakes():
+    lines = problems_of(minimal(run={"seed": "x"}, learner={"graphs": True}, evaluation={"passes": 2}))
+    assert sorted(line.split(": ")[1] for line in lines) == ["evaluation.passes", "learner.graphs", "run.seed"]
+
+
+def test_defaults_are_never_refused():
+    assert load_settings(minimal()).schedule.rollout_steps == 128
+
+
+def test_what_an_algorithm_recommends_counts_before_a_key_is_judged():
+    """PPO delivers rollouts where nothing else is said, which only the probe knows."""
+    settings, remarks = judged(minimal(schedule={"rollout_steps": 32}, algorithm={"name": "ppo"}))
+    assert settings.schedule.rollout_steps == 32
+    assert remarks == []
+    (line,) = refusal(minimal(schedule={"rollout_steps": 32}))
+    assert line.startswith("settings:1: schedule.rollout_steps: has no effect with schedule.sync")
+
+
+def test_a_memory_of_rollouts_has_no_capacity(tmp_path):
+    (line,) = refusal(minimal(memory={"capacity_rows": 5000}, algorithm={"name": "ppo"}))
+    assert 'memory.capacity_rows: has no effect with algorithm.name = "ppo"' in line
+
+
+# -- where it was written --
+
+IS = FOLDER / "is.toml"
+
+
+def test_a_key_of_the_file_that_set_switches_off_is_tolerated_and_told(tmp_path):
+    _, remarks = judged(IS, ["algorithm.correction=none"])
+    assert 'algorithm.ratio_clip has no effect with correction = "none": what switches it off was set' in remarks
+    _, remarks = judged(IS, ["evaluation.enabled=false", "stop.solved=false"])
+    assert remarks == ["evaluation.passes has no effect with evaluation.enabled = false: what switches it off was set"]
+
+
+def test_keys_of_another_schedule_are_tolerated_where_set_chose_this_one():
+    settings, remarks = judged(FOLDER / "fast.toml", ["schedule.kind=is"])
+    assert settings.schedule.kind == "is"
+    assert [remark.split()[0] for remark in remarks] == ["schedule.max_policy_lag", "schedule.max_owed_updates"]
+    lines = problems_of(FOLDER / "fast.toml", ["schedule.kind=is", "schedule.max_policy_lag=8"])
+    assert [line.split(": ")[0] for line in lines] == ["--set schedule.max_policy_lag"]
+
+
+def test_a_key_of_set_that_is_switched_off_is_refused_whoever_switched_it_off():
+    (line,) = refusal(IS, ["algorithm.n_step=77"])
+    assert line == (
+        f'--set algorithm.n_step: algorithm.n_step: has no effect with returns = "steps_to_end"; take it out, or set '
+        f'returns = "n_step" ({IS}:44)'
+    )
+    (line,) = refusal(IS, ["algorithm.correction=none", "algorithm.ratio_clip=2.0"])
+    assert line.startswith("--set algorithm.ratio_clip: algorithm.ratio_clip: has no effect with correction")
+
+
+def test_a_value_that_is_the_default_is_refused_too_if_it_was_written(tmp_path):
+    (line,) = refusal(minimal(algorithm={"noise_every": 0}))
+    assert line == (
+        "settings:1: algorithm.noise_every: has no effect with noisy = false; take it out, or set noisy = true"
+    )
+
+
+def test_all_keys_of_the_reproduction_are_refused_at_once():
+    keys = ["discount=0.5", "n_step=77", "epsilon=0.9", "noise_every=3", "atoms=7", "target_every=3"]
+    lines = refusal(IS, [f"algorithm.{key}" for key in (*keys, "priority_exponent=0.9")])
+    assert {line.split(": ")[1] for line in lines} == {
+        f"algorithm.{key.split('=')[0]}" for key in (*keys, "priority_exponent=")
+    }
+    beside = refusal(IS, ["algorithm.n_step=77", "algorithm.entropy=-1.0"])
+    assert {line.split(": ")[1] for line in beside} == {"algorithm.n_step", "algorithm.entropy"}
+
+
+def test_a_run_goes_on_by_a_file_with_all_keys_but_not_with_a_dead_key_of_set(tmp_path):
+    complete = write(tmp_path, '[task]\nenv = "CartPole-v1"\n[algorithm]\nn_step = 5\nreturns = "steps_to_end"\n')
+    settings = load_settings(complete, of_run=True)
+    assert (
+        _judged(settings, Probe(settings.model_dump(mode="json"), ProgressPage(bytearray(PAGE_BYTES))).probe()).cautions
+        == []
+    )
+    settings = load_settings(complete, ["algorithm.noise_every=3"], of_run=True)
+    with pytest.raises(SettingsError, match=r"algorithm\.noise_every"):
+        _judged(settings, Probe(settings.model_dump(mode="json"), ProgressPage(bytearray(PAGE_BYTES))).probe())
+
+
+# -- what is shipped --
+
+BASES = {"ia-drop": "ia", "oa-leads": "oa", "retention": "oa", "ablation": "is"}
+
+
+def shipped():
+    for path in sorted((*FOLDER.glob("*.toml"), *FOLDER.glob("study/*.toml"))):
+        if "task" in tomllib.loads(path.read_text()):
+            yield path, []
+        else:
+            yield from ((FOLDER / f"{BASES[path.stem]}.toml", o) for o in tomllib.loads(path.read_text()).values())
+
+
+def test_no_shipped_file_and_no_variation_has_a_key_without_effect():
+    pytest.importorskip("ale_py")
+    told = list(itertools.chain(*(_told(*each) for each in shipped())))
+    assert len(list(shipped())) > 40
+    assert told == []
+
+
+def _told(path, overrides):
+    """Keys of a file, or of the variation, that are without effect; but not those it switches off."""
+    try:
+        _, remarks = judged(path, overrides)
+    except SettingsError as error:
+        return [f"{path.name} {overrides}: {line}" for line in error.problems]
+    return [] if overrides else [remark for remark in remarks if "has no effect" in remark]
+
+
+# -- an algorithm of one's own --
+
+
+class Own(BaseModel):
+    kind: str = "slow"
+    speed: float = Field(1.0, json_schema_extra=needs(kind=["fast", "quick"]))
+    limits: tuple[float, ...] = ()
+    rest: float = Field(0.0, json_schema_extra=needs(limits={"some": True}, speed={"above": 0}))
+    ends: float = Field(0.0, json_schema_extra=needs_any(kind=["fast"], rest={"above": "speed"}))
+    image: bool = Field(True, json_schema_extra=needs({"task.mirror": [True]}))
+    foreign: int = Field(0, json_schema_extra=needs(no_such_field=[1]))
+    plain: int = 0
+
+
+def told(table, beside=None):
+    return {problem.path[1]: problem.message for problem in idle_in(Own, table, beside)}
+
+
+def test_an_own_algorithm_gets_the_same_by_declaring_it():
+    assert told({}) == {
+        "speed": 'has no effect with kind = "slow"; take it out, or set kind = "fast" or "quick"',
+        "rest": "has no effect with limits = []; take it out, or set limits = a list that is not empty",
+        "ends": 'has no effect with kind = "slow"; take it out, or set kind = "fast"',
+    }
+    assert told({"kind": "fast", "limits": [1.0]}) == {}
+    assert set(told({"kind": "quick", "limits": [1.0], "speed": 0.0})) == {"rest", "ends"}
+    assert set(told({"kind": "quick", "limits": [1.0], "rest": 2.0})) == set()
+    assert "image" in told({}, {"task": {"mirror": False}})
+    assert "image" not in told({}, {"task": {"mirror": True}})
+
+
+def test_a_value_of_another_type_is_left_to_who_judges_types():
+    assert "rest" not in told({"limits": [1.0], "speed": "fast"})
+
+
+def test_settings_of_pydantic_alone_declare_nothing():
+    class Plain(BaseModel):
+        rate: float = 1.0
+        steps: list[int] = Field(default_factory=list, json_schema_extra={"unit": "rows"})
+
+    assert list(idle_in(Plain, {"rate": 2.0})) == []
