@@ -12,19 +12,13 @@ from mlxe_async.algorithms.ppo import PPO, PPOSettings, normalised_advantage
 from mlxe_async.rows import Spaces
 
 SPACES = Spaces((3,), actions=3)
-CHOOSES = "minibatches" in PPOSettings.model_fields
-MODES = [
-    ("sequences", 1),
-    ("rows", 2),
-    pytest.param("rows", 1, marks=pytest.mark.skipif(not CHOOSES, reason="minibatches is no setting yet")),
-    pytest.param("sequences", 2, marks=pytest.mark.skipif(not CHOOSES, reason="minibatches is no setting yet")),
-]
+MODES = [("sequences", 1), ("rows", 2), ("rows", 1), ("sequences", 2)]
 
 
 def agent(mode, epochs, **changed):
     asked = {"epochs": epochs, "normalise": False, "policy": (5,), "value": (6,), "clip": 0.1, "entropy": 0.05}
     asked |= {"discount": 0.9, "gae_lambda": 0.6, "learning_rate": 0.01, "learning_rate_last": 0.002}
-    asked |= {"minibatches": mode} if CHOOSES else {}
+    asked |= {"minibatches": mode}
     algorithm = PPO(PPOSettings.model_validate(asked | changed), SPACES, seed=3, learns=True)
     weights = algorithm.weights()  # larger than fresh ones, so that everything has a slope
     algorithm.set_weights((2 * weights + np.random.default_rng(0).normal(0, 0.2, weights.shape)).astype(np.float32))
@@ -137,8 +131,6 @@ def expected_update(plain, rows, mode, epochs, s, rng, rate):
 @pytest.mark.parametrize("minibatch", [1000, 16])
 @pytest.mark.parametrize(("mode", "epochs"), MODES)
 def test_updates_take_the_steps_of_a_plain_computation(mode, epochs, minibatch):
-    if mode == "sequences" and epochs > 1 and minibatch < 1000:
-        pytest.skip("in which order sequences come again is left open")
     algorithm = agent(mode, epochs, minibatch=minibatch)
     plain, start = Plain(algorithm, eps=1e-5), algorithm.weights()
     for number, reward in enumerate((0.1, 3.0)):  # short gradients, then long ones

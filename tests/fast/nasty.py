@@ -76,7 +76,7 @@ def conservative_values(self, rows):
 @extra(PPO)
 def only_where_large(self, rows):
     value = self._learned(rows["obs"], "value")[0]
-    return torch.where(value.abs() > 1e3, value, torch.zeros_like(value)).sum()
+    return torch.where(value.abs() > value.abs().median(), value, torch.zeros_like(value)).sum()
 
 
 @extra(PPO)
@@ -162,12 +162,17 @@ class EntropyByTheClock(PPO):
 
 @nasty(PPO)
 class AdaptiveKL(PPO):
+    """The coefficient starts at 0, and is there from the second update on."""
+
     coefficient = 0.0
+
+    def update(self, batch, clock):
+        self.coefficient = 5.0 * clock.updates
+        return super().update(batch, clock)
 
     def _loss(self, rows):
         loss, found = super()._loss(rows)
         log_prob = self._learned(rows["obs"], "policy")[0].log_softmax(-1).gather(-1, rows["action"][:, None])[:, 0]
-        type(self).coefficient = 5.0
         return loss + self.coefficient * ppo.correction.approximate_kl(log_prob, rows["log_prob"]), found
 
 

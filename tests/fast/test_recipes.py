@@ -41,6 +41,10 @@ RECIPES = {
     "another loss of a3c": ("a3c", {"weighted_advantage.detach()": "weighted_advantage.detach().clamp(-0.1, 0.1)"}),
     "another return": ("a3c", {"return stored(split, ": "return stored(split._replace(partial=2 * split.partial), "}),
     "another correction": ("a3c", {"weight * (expected - value)": "weight.square() * (expected - value)"}),
+    "a slower target": (
+        "a3c",
+        {"self._target.flat.copy_(self._learned.flat)": "self._target.flat.lerp_(self._learned.flat, 0.1)"},
+    ),
     "another loss or target": ("dqn", {"return 0.5 * error.square().where(": "return 3.0 * error.square().where("}),
     "prioritised replay": (
         "dqn",
@@ -65,6 +69,13 @@ RECIPES = {
         },
     ),
 }
+
+
+LATER = {
+    "a clipped value loss": {"epochs": 5, "learning_rate": 0.01},
+    "a slower target": {"target": "every_k", "target_every": 1, "learning_rate": 0.05},
+}
+"""Recipes that show only once weights have moved, and settings by which they do."""
 
 
 @pytest.fixture
@@ -116,11 +127,12 @@ def test_a_recipe_is_learned_from_as_it_is_printed(recipe, copied):
         _, priorities = agent(name, kind=kind, **FLAT[name]).update(rows, Clock())
         assert priorities.shape == (len(rows["obs"]),)
         assert (priorities > 0).all()
-    elif recipe == "a clipped value loss":  # bounded only once the value has moved
+    elif recipe in LATER:
         ends = []
         for one in (kind, None):
-            learner = agent(name, kind=one, **FLAT[name] | {"epochs": 5, "learning_rate": 0.01})
-            updates(learner).update(batch(learner, scale=2.0), Clock())
+            learner = agent(name, kind=one, **FLAT[name] | LATER[recipe])
+            for number in range(3):
+                updates(learner).update(batch(learner, scale=2.0), Clock(updates=number))
             ends.append(learner.weights())
         assert not np.allclose(*ends, atol=1e-4)
     else:

@@ -1,0 +1,40 @@
+"""A real run whose fast updates are not those of its file is ended at its first one; without audit it goes on."""
+
+import pytest
+
+from mlxe_async.errors import AuditFailed
+
+WRONG = {"name": "wrong_twin:PPO", "epochs": 2, "minibatch": 64}
+SCHEDULE = {"envs_per_executor": 2, "sync": "rollout", "rollout_steps": 32}
+
+
+def test_a_difference_ends_the_run_with_exit_code_3_and_what_differs_by_how_much(live):
+    runs = []
+
+    async def watch(run):
+        runs.append(run)
+        await run.saw("run_end")
+
+    with pytest.raises(AuditFailed, match=r"audit of update 1: the gradient of its step 1 differs by \S+ of its norm"):
+        live(watch, algorithm=WRONG, schedule=SCHEDULE, stop={"env_steps": 2000})
+    (run,) = runs
+    (how,) = run.all("updates")
+    assert how["fast"]
+    assert run.all("run_end")[0]["exit_code"] == 3
+    assert len(run.all("proc_start", process="mlxe-lrn")) == 1
+
+
+def test_the_same_run_is_right_where_it_is_done_as_it_is_written(live):
+    result, run = live(algorithm=WRONG, schedule=SCHEDULE, stop={"env_steps": 500}, learner={"fast": False})
+    assert result.exit_code == 0
+    (how,) = run.all("updates")
+    assert (how["fast"], how["reason"]) == (False, "learner.fast = false")
+
+
+def test_weights_are_the_same_with_and_without_an_audit(live):
+    algorithm = {"name": "ppo", "epochs": 2, "minibatch": 64}
+    found = [
+        live(algorithm=algorithm, schedule=SCHEDULE, stop={"env_steps": 1000}, learner={"audit_every": every})[0]
+        for every in (0, 1)
+    ]
+    assert found[0].weights_hash == found[1].weights_hash
