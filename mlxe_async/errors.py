@@ -166,11 +166,13 @@ def raised_at(error: BaseException, *, anywhere: bool = False) -> str:
 
     Args:
         error: any exception; of a syntax error it is the line that cannot be read.
-        anywhere: name the innermost line of all where there is no other; else the answer is empty.
+        anywhere: where there is no such line, name our innermost one, or else the innermost of all; without it the
+            answer is empty then.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
     users = [frame for frame in frames if not frame.filename.startswith((_OURS, *_LIBRARY))]
-    chosen = users or (frames if anywhere else [])
+    ours = [frame for frame in frames if frame.filename.startswith(_OURS)]
+    chosen = users or ((ours or frames) if anywhere else [])
     return f"{chosen[-1].filename}:{chosen[-1].lineno}" if chosen else ""

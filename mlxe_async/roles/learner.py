@@ -12,15 +12,15 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from mlxe_async.algorithms.interface import Clock
-from mlxe_async.errors import AuditFailed, CompileFailed, NonFiniteWeights, NumericError, UpdateFailed
+from mlxe_async.errors import AuditFailed, CompileFailed, NonFiniteWeights, NumericError, UpdateFailed, raised_at
 from mlxe_async.fast import updates
 from mlxe_async.fast.audit import Audit
 from mlxe_async.maths.normaliser import Moments
-from mlxe_async.roles.blame import place_of
 from mlxe_async.roles.keeping import StateKeeper, Store
 from mlxe_async.roles.promotion import Promotion
 from mlxe_async.roles.states import take_up
 from mlxe_async.rows import Array
+from mlxe_async.tasks.hostile import words_of
 
 ROLL_BACKS_FORGIVEN = 3
 NORM_AT_ONCE = 1 << 16
@@ -351,7 +351,7 @@ class Learner:
         except AuditFailed:
             raise
         except Exception as error:
-            raise UpdateFailed(place_of(error)) from error
+            raise UpdateFailed(f"{raised_at(error, anywhere=True)}: {words_of(error)}") from error
         finally:
             self._page.leave()
         return None if priorities is None else np.asarray(priorities)

@@ -404,7 +404,7 @@ def refused(base, *words):
     return add
 
 
-@refused(PPO, "nasty.py", "in _loss")
+@refused(PPO, "nasty.py")
 class NamesWhatIsNotThere(PPO):
     def _loss(self, rows):
         return super()._loss(rows | {"obs": rows["observation"]})
@@ -416,7 +416,7 @@ class ALossOfEachRow(PPO):
         return self._learned(rows["obs"], "value")[0], {}
 
 
-@refused(PPO, "nasty.py", "in _loss")
+@refused(PPO, "nasty.py")
 class ANumber(PPO):
     def _loss(self, rows):
         return float(super()._loss(rows)[0]), {}

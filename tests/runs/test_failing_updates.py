@@ -19,7 +19,7 @@ def test_one_that_always_raises_ends_the_run_with_its_reason_in_one_line(live, k
 
     with pytest.raises(
         RunFailed,
-        match=r"raised in the first phase of learning: \S+failing_updates.py:15 in update: ValueError: the loss",
+        match=r"raised in the first phase of learning: \S+failing_updates.py:15: ValueError: the loss",
     ) as told:
         live(watch, schedule={"kind": kind}, **with_algorithm("RaisesAlways"))
     assert "\n" not in str(told.value)
