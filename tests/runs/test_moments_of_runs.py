@@ -73,7 +73,9 @@ def test_as_many_rows_count_as_steps_were_made_under_every_schedule(live, kind):
         assert 0 < moments.rows <= seen["told"][-1] * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("process", ["mlxe-mem", pytest.param("mlxe-lrn", marks=pytest.mark.slow), "mlxe-exe-1"])
+@pytest.mark.parametrize(
+    "process", ["mlxe-mem", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mlxe-lrn", "mlxe-exe-1"))]
+)
 def test_who_is_killed_is_followed_by_one_that_counts_the_same(live, process):
     schedule = {"kind": "is", "memorizer": "own"}
     plain, after = {}, {}
