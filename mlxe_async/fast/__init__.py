@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from mlxe_async.algorithms import REGISTRY
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows
 from mlxe_async.errors import CompileFailed
-from mlxe_async.fast.fingerprints import difference
+from mlxe_async.fast.fingerprints import difference, difference_of_acting
 from mlxe_async.fast.quick import why_not
 from mlxe_async.rows import Array
 
@@ -49,10 +49,12 @@ class Updates:
         algorithm: an object that learns.
         twin: what does them faster; None: they are done as they are written.
         reason: why there is no twin; "" if there is one.
+        acts_otherwise: what was changed in the way the algorithm acts, so that the twin does not know which
+            log-probabilities are stored; "" if nothing.
     """
 
-    def __init__(self, algorithm: Any, twin: Twin | None, reason: str) -> None:
-        self.algorithm, self.twin, self.reason = algorithm, twin, reason
+    def __init__(self, algorithm: Any, twin: Twin | None, reason: str, acts_otherwise: str = "") -> None:
+        self.algorithm, self.twin, self.reason, self.acts_otherwise = algorithm, twin, reason, acts_otherwise
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Array | None]:
         """Learn from one batch; see `algorithms.interface.Algorithm.update`."""
@@ -79,14 +81,20 @@ class Updates:
 def updates(algorithm: Any, *, fast: bool = True) -> Updates:
     """The fastest way to do exactly what an algorithm's `update` says; not `fast`: as it is written."""
     twin, reason = _twin(algorithm) if fast else (None, "learner.fast = false")
-    return Updates(algorithm, twin, reason)
+    name = _name(type(algorithm)) if twin else None
+    return Updates(algorithm, twin, reason, difference_of_acting(type(algorithm), name) if name else "")
+
+
+def _name(kind: type) -> str | None:
+    """The name that a class is built in under, if it is."""
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    return next((name for name, place in REGISTRY.items() if place == path), None)
 
 
 def _twin(algorithm: Any) -> tuple[Twin | None, str]:
     """An algorithm's twin, or why it has none."""
     kind = type(algorithm)
-    path = f"{kind.__module__}:{kind.__qualname__}"
-    name = next((name for name, place in REGISTRY.items() if place == path), None)
+    name = _name(kind)
     if name is None:
         return None, f"{kind.__name__} is not a built-in algorithm"
     if changed := difference(kind, name):

@@ -94,7 +94,7 @@ class Audit:
         self._done += 1
         if not due:
             return self._updates.update(batch, clock)
-        if published is not None:
+        if published is not None and not self._updates.acts_otherwise:
             self._check_log_probs(batch, *published)
         return self._audited(batch, clock)
 
@@ -230,7 +230,10 @@ class Audit:
     # -- what was stored --
 
     def _check_log_probs(self, batch: Rows, version: int, vector: Array) -> None:
-        """Live rows say what the version that acted would say, by the learner's network."""
+        """Live rows say what the version that acted would say, by the learner's network.
+
+        Not asked where the way of acting was changed: only the one that the twin was derived with is known.
+        """
         expected_of = getattr(self._updates.twin, "log_probs", None)
         if expected_of is None:
             return

@@ -25,6 +25,7 @@ from mlxe_async import IMPORTED_NS
 PROJECT = "mlxe_async"
 KEPT = Path(__file__).with_name("fingerprints.json")
 ROOTS = ("update", "set_weights", "weights", "state", "restore")
+ACTING = ("act", "behaviour_log_prob")
 ALWAYS = ("__init__", "__post_init__", "__call__", "__getattr__", "__getattribute__", "__setattr__")
 PLAIN = (int, float, str, bytes, bool, tuple, type(None))
 Fingerprint = dict[str, str]
@@ -38,7 +39,15 @@ def kept(name: str) -> Fingerprint:
 
 def difference(algorithm: type, name: str) -> str:
     """What differs between an algorithm's class as it is now and the one its twin was derived for; "" if nothing."""
-    expected, found = kept(name), fingerprint(algorithm)
+    return _difference(kept(name), fingerprint(algorithm))
+
+
+def difference_of_acting(algorithm: type, name: str) -> str:
+    """What differs in the way it acts from the one whose log-probabilities the twin knows; "" if nothing."""
+    return _difference(kept(f"{name} acts"), acting(algorithm))
+
+
+def _difference(expected: Fingerprint, found: Fingerprint) -> str:
     changed = sorted(
         {key for key in expected if found.get(key, expected[key]) != expected[key]}
         | (found.keys() - expected.keys())
@@ -52,7 +61,14 @@ def difference(algorithm: type, name: str) -> str:
 
 def fingerprint(algorithm: type) -> Fingerprint:
     """A digest of the text of each function that a class's learning can reach, and the constants that they read."""
-    return _Walk(algorithm).found
+    return _Walk(algorithm, ROOTS).found
+
+
+def acting(algorithm: type) -> Fingerprint:
+    """The same of what decides how likely an action is, the evaluation of networks and what learning reaches apart."""
+    learned, found = fingerprint(algorithm), _Walk(algorithm, (*ROOTS, *ACTING)).found
+    places = (f"{PROJECT}.algorithms", f"{PROJECT}.maths")
+    return {place: value for place, value in found.items() if place not in learned and place.startswith(places)}
 
 
 class _Walk:
@@ -61,9 +77,9 @@ class _Walk:
     A method that is called on some object is looked for in each class of the project that was met on the way.
     """
 
-    def __init__(self, algorithm: type) -> None:
+    def __init__(self, algorithm: type, roots: tuple[str, ...]) -> None:
         self.found: Fingerprint = {}
-        self._mentioned: set[str] = {*ROOTS, *ALWAYS}
+        self._mentioned: set[str] = {*roots, *ALWAYS}
         self._classes: dict[type, dict[str, tuple[type, Any]]] = {}
         self._followed: set[types.FunctionType] = set()
         self._meet(algorithm)

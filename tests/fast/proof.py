@@ -139,7 +139,9 @@ def everything(tell=print):
 
 def present():
     """The fingerprints of the built-in algorithms as they are now."""
-    return {name: fingerprints.fingerprint(load_algorithm(name)) for name in sorted(REGISTRY)}
+    kinds = {name: load_algorithm(name) for name in sorted(REGISTRY)}
+    learning = {name: fingerprints.fingerprint(kind) for name, kind in kinds.items()}
+    return learning | {f"{name} acts": fingerprints.acting(kind) for name, kind in kinds.items()}
 
 
 def main():

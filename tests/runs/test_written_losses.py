@@ -1,0 +1,152 @@
+"""Whole runs with changed losses, as a user's file outside of the package and in place: both learn what is written."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from live_runs import settings
+
+from mlxe_async.settings import dump_settings
+
+PACKAGE = Path(importlib.util.find_spec("mlxe_async").origin).parent
+PPO_STEP = "            self._optimiser.step(rate)\n"
+PPO_TOTAL = "total = actor + s.value_coefficient * critic - s.entropy * randomness"
+A3C = {"name": "a3c", "min_updates": 4, "batch": 64}
+PPO = {"name": "ppo", "epochs": 4, "minibatch": 64, "minibatches": "rows", "learning_rate": 0.01}
+ONE_EPOCH = PPO | {"epochs": 1, "minibatches": "sequences"}
+# what is changed -> the algorithm, and what is replaced by what
+WRITTEN = {
+    "advantages clamped to ten": (
+        A3C | {"return_scale": 20.0},
+        {"weighted_advantage.detach()": "weighted_advantage.detach().clamp(-10, 10)"},
+    ),
+    "Huber with delta 10": (
+        A3C,
+        {
+            "return 0.5 * (target.detach() - value).square()": "far = (target.detach() - value).abs()\n"
+            "        return (0.5 * far.square()).where(far < 10, 10 * (far - 5))"
+        },
+    ),
+    "weight decay in the loss": (
+        A3C,
+        {
+            "loss, value_mean, entropy_mean = (": "decay = 1e-3 * sum(leaf.square().sum() for leaf in "
+            "self._learned.leaves.values())\n        loss, value_mean, entropy_mean = (",
+            "return loss, {name": "return loss + decay, {name",
+        },
+    ),
+    "entropy annealed by the clock": (
+        A3C,
+        {
+            "self._follow(clock)\n": "self._follow(clock)\n        self._weight = clock.env_steps / 1500\n",
+            "- s.entropy * randomness": "- self._weight * randomness",
+        },
+    ),
+    "adaptive KL from a coefficient of 0": (
+        PPO,
+        {
+            PPO_STEP: PPO_STEP + "            far = found['approximate_kl'] > 0.002\n"
+            "            self._beta = 2 * self._beta + 0.1 if far else self._beta / 2\n",
+            PPO_TOTAL: PPO_TOTAL + " + self._beta * correction.approximate_kl(log_prob, behaviour)",
+            "    kept = (": "    _beta = 0.0\n    kept = (",
+        },
+    ),
+    "dual clip": (
+        PPO,
+        {
+            "    return -(ratio * advantage).minimum(ratio.clamp(1 - clip, 1 + clip) * advantage).mean()": "    "
+            "gain = (ratio * advantage).minimum(ratio.clamp(1 - clip, 1 + clip) * advantage)\n"
+            "    return -gain.maximum(1.3 * advantage).where(advantage < 0, gain).mean()"
+        },
+    ),
+    "another loss of PPO's one epoch": (
+        ONE_EPOCH,
+        {"0.5 * (target.detach() - value).square()": "(target.detach() - value).abs()"},
+    ),
+}
+
+
+def command(folder, algorithm, *, fast, package=PACKAGE.parent, python_path=(), kind="is"):
+    """Run a settings file by the command of `package`. Returns how its learner updated and the hash of its weights."""
+    rollout = {"envs_per_executor": 2, "sync": "rollout", "rollout_steps": 32} if "epochs" in algorithm else {}
+    schedule = rollout | {"kind": kind}
+    places = {"dir": str(folder / "runs"), "python_path": [str(one) for one in python_path]}
+    chosen = settings(algorithm=algorithm, schedule=schedule, learner={"fast": fast, "audit_every": 1}, run=places)
+    file = folder / "settings.toml"
+    file.write_text(dump_settings(chosen, idle=[("memory", "keep_rows")] if rollout else []))
+    run = subprocess.run(
+        [sys.executable, "-m", "mlxe_async", str(file)],
+        cwd=package,
+        env={**os.environ, "PYTHONPATH": str(package)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    lines = [json.loads(line) for line in (folder / "runs" / "latest" / "log.jsonl").read_text().splitlines()]
+    (how,) = [line for line in lines if line["event"] == "updates"]
+    (end,) = [line for line in lines if line["event"] == "run_end"]
+    assert end["updates"] > 3
+    return how, end["weights_hash"]
+
+
+def changed(text, changes):
+    for before, after in changes.items():
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    return text
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory):
+    """What the unchanged files learn by their fast gradients; each is run once."""
+    known = {}
+
+    def of(algorithm):
+        key = repr(algorithm)
+        if key not in known:
+            how, known[key] = command(tmp_path_factory.mktemp("unchanged"), algorithm, fast=True)
+            assert how["fast"]
+        return known[key]
+
+    return of
+
+
+@pytest.mark.parametrize(
+    "what", [name if name.startswith("adaptive") else pytest.param(name, marks=pytest.mark.slow) for name in WRITTEN]
+)
+def test_a_changed_loss_is_what_is_learned(what, unchanged, tmp_path):
+    algorithm, changes = WRITTEN[what]
+    name = algorithm["name"]
+    text = changed((PACKAGE / "algorithms" / f"{name}.py").read_text(), changes)
+    own, edited = tmp_path / "own", tmp_path / "edited"
+    own.mkdir()
+    (own / "my_loss.py").write_text(text)
+    mine = algorithm | {"name": f"my_loss:{name.upper()}"}
+    shutil.copytree(PACKAGE, edited / PACKAGE.name)
+    (edited / PACKAGE.name / "algorithms" / f"{name}.py").write_text(text)
+
+    copy, in_copy = command(own, mine, fast=True, python_path=[own])
+    in_place, in_edited = command(edited, algorithm, fast=True, package=edited)
+    assert (copy["fast"], in_place["fast"]) == (False, False)
+    assert "algorithms" in in_place["reason"]
+    assert in_copy == in_edited != unchanged(algorithm)
+
+
+@pytest.mark.parametrize("kind", ["serial", pytest.param("oa", marks=pytest.mark.slow)])
+def test_a_changed_way_of_acting_is_no_difference_for_the_audit(kind, tmp_path):
+    """The stored log-probabilities are those of the behaviour that was written, which the twin does not know."""
+    place = Path(PACKAGE.name) / "algorithms" / "acting.py"
+    flatter = {
+        'categorical.log_softmax(self._behaving("policy", obs)), self._explore': "categorical.log_softmax(self."
+        '_behaving("policy", obs) / np.float32(3)), self._explore'
+    }
+    shutil.copytree(PACKAGE, tmp_path / PACKAGE.name)
+    (tmp_path / place).write_text(changed((PACKAGE / "algorithms" / "acting.py").read_text(), flatter))
+    how, _ = command(tmp_path, PPO, fast=True, package=tmp_path, kind=kind)
+    assert how["fast"]
