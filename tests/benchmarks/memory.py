@@ -185,7 +185,7 @@ def told(title: str, columns: list[list[float]]) -> None:
 
 def tell_sizes(asked: argparse.Namespace) -> None:
     sizes = [10**e for e in range(4, asked.largest + 1)]
-    memories = {size: filled(size, max(asked.updates)) for size in sizes}
+    memories = {size: filled(size, max(PLAN, *asked.updates)) for size in sizes}
     print(f"{'memory of rows':34s}" + " ".join(f"{size:>14,}" for size in sizes))
     for updates in asked.updates:
         for name, work in (

@@ -1,0 +1,100 @@
+"""Two checkouts of this package by turns: `python tests/benchmarks/turns.py FOLDER [--tables fast,ppo,memory]`.
+
+FOLDER is a checkout of an older commit (`git worktree add FOLDER COMMIT`). Both run the same command on settings files
+of their own, old new new old, each time in fresh processes, so that what other programs do meanwhile meets both. Told
+are the medians, their ratio (new / old) and the median of the ratios of each pair, which noise disturbs least.
+
+Tables: fast (`settings/fast.toml`: ordinary and native environments, `oa` and `is`), ppo (the passes and minibatches of
+stable-baselines3, as in `peers/compare.py`), compiled (the same with `learner.compile`), memory (replay memories).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+import compare
+
+ROOT = Path(__file__).parents[2]
+
+
+def fast(vectorize: str, kind: str) -> list[str]:
+    """Arguments of `run_ours.py`."""
+    changed = (f"task.vectorize={vectorize}", f"schedule.kind={kind}")
+    return ["--row", "one-pass", "--file", "settings/fast.toml", *(word for one in changed for word in ("--set", one))]
+
+
+FAST = {f"fast, {one} {kind}": fast(one, kind) for one in ("single", "native") for kind in ("oa", "is")}
+
+
+def rows(tables: list[str]) -> dict[str, tuple[str, list[str]]]:
+    """What is measured: name -> script and its arguments, settings files by their place in a checkout."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    if "fast" in tables:
+        found |= {name: ("run_ours.py", words) for name, words in FAST.items()}
+    given = argparse.Namespace(ppo=Path("settings/ppo-cartpole.toml"), ppo_set=[])
+    for row in ("ppo-defaults", "ppo-zoo"):
+        for one in compare.contestants(row, given):
+            table = "compiled" if one.name == compare.COMPILED else "ppo"
+            if one.name in compare.OURS and table in tables:
+                found[f"{row}{', compiled' * (table == 'compiled')}"] = (one.script, one.arguments)
+    if "memory" in tables:
+        found["memory"] = ("memory_ours.py", [])
+    return found
+
+
+def measured(checkout: Path, script: str, words: list[str], seconds: float) -> dict[str, float]:
+    """Run a script of a checkout. Returns rate by row.
+
+    Raises:
+        SystemExit: it failed; the end of what it said is told.
+    """
+    words = [str(checkout / word) if word.endswith(".toml") else word for word in words]
+    warm_up = [] if script == "memory_ours.py" else ["--warm-up", "3"]
+    command = [sys.executable, str(checkout / "tests/benchmarks/peers/scripts" / script), *words]
+    done = subprocess.run(
+        [*command, "--seconds", str(seconds), *warm_up],
+        capture_output=True,
+        text=True,
+        cwd=checkout,  # `python -m` looks there first
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(checkout)},
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"peer"')]
+    if not lines:
+        raise SystemExit(
+            f"{' '.join(command)}: expected a line of figures, got\n{(done.stderr or done.stdout)[-2000:]}"
+        )
+    return {line.get("row", ""): line.get("steps_per_second", line.get("rows_per_second")) for line in lines}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", type=Path, help="a checkout of the older commit")
+    parser.add_argument("--tables", default="fast,ppo,memory", help="which tables, with commas between")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=8.0, help="measured in each run")
+    given = parser.parse_args()
+    sides = {"old": given.old.resolve(), "new": ROOT}
+    print("| row | old | new | new / old | median of the pairs' ratios (all) |\n|---|---:|---:|---:|---|", flush=True)
+    for name, (script, words) in rows(given.tables.split(",")).items():
+        seen: dict[str, dict[str, list[float]]] = {}
+        for again in range(given.rounds):
+            for side in ("old", "new") if again % 2 == 0 else ("new", "old"):
+                for row, value in measured(sides[side], script, words, given.seconds).items():
+                    seen.setdefault(row, {"old": [], "new": []})[side].append(value)
+        for row, values in seen.items():
+            old, new = (statistics.median(values[side]) for side in ("old", "new"))
+            pairs = [two / one for one, two in zip(values["old"], values["new"], strict=True)]
+            told = f"{statistics.median(pairs):.2f} ({', '.join(f'{pair:.2f}' for pair in pairs)})"
+            print(f"| {row or name} | {old:,.0f} | {new:,.0f} | {new / old:.2f} | {told} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
