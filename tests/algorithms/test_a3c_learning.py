@@ -164,6 +164,22 @@ def test_an_update_returns_no_priorities_and_all_metrics_are_finite_numbers():
     assert all(type(value) is float and np.isfinite(value) for value in metrics.values())
 
 
+@pytest.mark.parametrize("correction", ["clipped", "vtrace"])
+def test_a_loss_of_ones_own_sees_further_columns_of_the_rows(correction):
+    class Margin(A3C):
+        def _loss(self, rows):
+            loss, found = super()._loss(rows)
+            return loss, found | {"margin": rows["margin"].mean()}
+
+    algorithm = Margin(A3CSettings(correction=correction, n_step=2), SPACES, seed=1, learns=True)
+    rows = segment() | {"margin": np.arange(40, dtype=np.float32)}
+    if correction == "vtrace":
+        rows = windows(rows, range(0, 40, 2), 2) | {"weight": np.ones(20, np.float32)}
+    else:
+        rows |= algorithm.derive(rows)
+    assert algorithm.update(rows, Clock())[0]["margin"] == pytest.approx(19.5)
+
+
 def test_a_task_with_a_single_action_has_nothing_to_choose_and_is_learned_from_all_the_same():
     algorithm = learner(spaces=Spaces((4,), actions=1))
     rows = segment()

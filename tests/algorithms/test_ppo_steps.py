@@ -77,7 +77,7 @@ def advantages(plain, rows, discount, lambda_):
 
 
 def minibatch_loss(plain, flat, rows, s):
-    """Total loss and its three parts, of flat rows (M, ...)."""
+    """Total loss, its three parts and two measures of how far it is from the behaviour, of flat rows (M, ...)."""
     log_probs = plain("policy", rows["obs"], flat).log_softmax(-1)
     log_prob = log_probs[torch.arange(len(log_probs)), torch.as_tensor(rows["action"])]
     ratio = (log_prob - tensor(rows["log_prob"])).exp()
@@ -89,8 +89,9 @@ def minibatch_loss(plain, flat, rows, s):
     critic = 0.5 * ((plain("value", rows["obs"], flat)[:, 0] - tensor(rows["target"])) ** 2).mean()
     chance = torch.distributions.Categorical(logits=log_probs).entropy().mean()
     moved = (log_prob - tensor(rows["log_prob"])).detach()
-    kl = float((moved.exp() - 1 - moved).mean())
-    return actor + s.value_coefficient * critic - s.entropy * chance, (actor, critic, chance), kl
+    kl = (moved.exp() - 1 - moved).mean()
+    clipped = ((ratio > 1 + s.clip) | (ratio < 1 - s.clip)).double().mean()
+    return actor + s.value_coefficient * critic - s.entropy * chance, (actor, critic, chance, kl, clipped), float(kl)
 
 
 def ready(plain, rows, s):
@@ -141,7 +142,7 @@ def test_updates_take_the_steps_of_a_plain_computation(mode, epochs, minibatch):
         assert priorities is None
         assert metrics["minibatches"] == len(seen)
         assert metrics["learning_rate"] == pytest.approx(rate)
-        for k, name in enumerate(("policy_loss", "value_loss", "entropy")):
+        for k, name in enumerate(("policy_loss", "value_loss", "entropy", "approximate_kl", "clipped_share")):
             assert metrics[name] == pytest.approx(seen[:, k].mean(), rel=1e-3, abs=1e-5)
         assert_same_way(algorithm.weights(), plain.flat, start)
 
