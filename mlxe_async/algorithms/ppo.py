@@ -11,7 +11,6 @@ What do I change to make ...
   an adaptive KL penalty      add `coefficient * correction.approximate_kl(log_prob, rows["log_prob"])` in `_loss`.
   other advantages (V-trace)  the one line with `generalised_advantage` in `_with_advantages`.
   A2C                         no code: epochs = 1, minibatch as large as a rollout, discount and gae_lambda to taste.
-  continuous actions          `acting.SoftmaxActor` and the first lines of `_loss`: all that knows of a softmax.
 """
 
 from __future__ import annotations

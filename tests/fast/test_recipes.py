@@ -6,11 +6,11 @@ import sys
 import numpy as np
 import pytest
 import torch
-from made_rows import agent, batch
+from made_rows import SPACES, agent, batch
 from nasty import A3C, DQN, PPO
 from proof import take, update
 
-from mlxe_async.algorithms import ActingClock, Clock
+from mlxe_async.algorithms import ActingClock, Clock, acting
 from mlxe_async.fast import fingerprints, updates
 
 FOLDER = fingerprints.KEPT.parents[1] / "algorithms"
@@ -138,6 +138,78 @@ def test_a_recipe_is_learned_from_as_it_is_printed(recipe, copied):
     else:
         theirs, _ = gradient(before, batch(before, scale=2.0))
         assert (found - theirs).norm() > 1e-3 * theirs.norm()
+
+
+def test_another_exploration_is_a_case_of_the_mixture(monkeypatch):
+    def flat(log_probs, behaviour, share):
+        assert (behaviour, share) == ("reversed", 0.5)
+        return np.full_like(log_probs, -np.log(log_probs.shape[-1]))
+
+    algorithm = agent("a3c", behaviour="reversed", epsilon=0.5)
+    assert not updates(algorithm).acts_otherwise
+    monkeypatch.setattr(acting, "mixture", flat)
+    algorithm.load(algorithm.weights())
+    obs = batch(algorithm)["obs"]
+    acted = algorithm.act(obs, np.random.default_rng(0), ActingClock())
+    np.testing.assert_allclose(acted["log_prob"], -np.log(3), rtol=1e-6)
+    way = updates(algorithm)
+    assert way.twin is not None  # nothing that learns was changed
+    assert "mixture" in way.acts_otherwise
+
+
+def test_another_scale_of_values_is_a_case_of_the_critic_and_its_loss(copied, tmp_path):
+    """Values as ten times the critic's output, as a copy of `critics.py` and of the algorithm say."""
+    text = (FOLDER / "critics.py").read_text()
+    for before, after in {
+        'Literal["return", "survival", "categorical"]': 'Literal["return", "survival", "categorical", "tens"]',
+        'return outputs.sigmoid() if self.scale == "survival" else outputs': 'if self.scale == "tens":\n'
+        "            return 10 * outputs\n"
+        '        return outputs.sigmoid() if self.scale == "survival" else outputs',
+    }.items():
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    spec = importlib.util.spec_from_loader("my_critics", loader=None)
+    sys.modules["my_critics"] = module = importlib.util.module_from_spec(spec)
+    try:
+        exec(compile(text, str(tmp_path / "my_critics.py"), "exec"), module.__dict__)  # noqa: S102 - our own, changed
+        kind = copied(
+            "a3c",
+            {
+                "from mlxe_async.algorithms.critics import": "from my_critics import",
+                '    if scale == "return":': '    if scale == "tens":\n'
+                "        return 0.5 * (target.detach() / 10 - value).square()\n"
+                '    if scale == "return":',
+            },
+        )
+        settings = kind.Settings.model_validate({"value_scale": "tens", "entropy": 0})
+        mine = kind(settings, SPACES, seed=1, learns=True)
+        rows = batch(mine, scale=2.0)
+        found, way = gradient(mine, rows)
+        assert way.twin is None
+        tenth = {"partial": rows["partial"] / 10}
+        theirs, _ = gradient(agent("a3c", entropy=0), rows | tenth)
+        apart = mine._learned.leaves
+        critic, start = {}, 0
+        for name, leaf in apart.items():
+            critic[name], start = slice(start, start + leaf.numel()), start + leaf.numel()
+        of_values = [place for name, place in critic.items() if name.startswith("value")]
+        assert of_values
+        for place in of_values:  # a tenth of the target is learned by a tenth of the value
+            torch.testing.assert_close(found[place], theirs[place], rtol=1e-4, atol=1e-6)
+        assert not torch.allclose(found, theirs, rtol=1e-2)  # advantages are ten times as large
+    finally:
+        del sys.modules["my_critics"]
+
+
+def test_other_priorities_are_what_appraise_says(copied):
+    kind = copied("a3c", {'return {"return": target, "td_error": target - value}': 'return {"return": target, '
+                          '"td_error": (target - value) ** 2}'})  # fmt: skip
+    asked = {"priorities": ["td"]}
+    mine, theirs = (agent("a3c", kind=one, **asked) for one in (kind, None))
+    rows = batch(mine)
+    for one in (mine, theirs):
+        one.load(theirs.weights())
+    np.testing.assert_allclose(mine.appraise(rows)["td_error"], theirs.appraise(rows)["td_error"] ** 2, rtol=1e-5)
 
 
 def test_a2c_is_ppo_with_one_epoch_over_the_whole_rollout():
