@@ -52,7 +52,19 @@ class A3CSettings(BootstrapFields, StepFields, ReturnFields, CriticFields, Explo
     value_coefficient: float = Field(1.0, ge=0, description="Higher favours the critic in layers that are shared.")
     entropy: float = Field(0.01, ge=0, description="Higher keeps the policy random for longer.")
     batch: int = Field(256, ge=1, description="Rows per update; more are smoother and slower.")
-    min_updates: int = Field(64, ge=0, description="Updates per finished episode; more replay every row more often.")
+    train_every: int = Field(
+        2,
+        ge=1,
+        le=10**6,
+        description="New rows per update; higher replays every row less often.",
+        json_schema_extra=needs(min_updates=[0]),
+    )
+    min_updates: int = Field(
+        0,
+        ge=0,
+        description="If not 0, at least so many updates per finished episode, one per batch in the memory where that "
+        "is more, instead of train_every.",
+    )
     updates_per: Literal["segment", "iteration"] = Field(
         "segment",
         description="iteration: min_updates for all new episodes together, as MLxE.",
@@ -94,7 +106,7 @@ class A3C(DerivesTogether, SoftmaxActor):
 
     Settings: ClassVar[type[BaseModel]] = A3CSettings
     memory: ClassVar[Literal["replay", "rollouts"]] = "replay"
-    kept, counted = ("_learned", "_average", "_target"), ("_followed",)
+    kept, counted = ("_learned", "_average", "_target"), ("_followed", "_unused")
     extra_columns: tuple[Column, ...] = ()
     derived_columns: tuple[Column, ...] = ()
     _moments: normaliser.Moments | None
@@ -112,7 +124,7 @@ class A3C(DerivesTogether, SoftmaxActor):
         if self.window == 1 or s.priorities:
             cut = Column("cut_obs", spaces.observation_dtype, spaces.observation_shape)
             self.derived_columns = (Column("partial", "<f4"), Column("coefficient", "<f4"), cut)
-        self.batch_rows, self.priorities = s.batch, s.how_to_draw
+        self.batch_rows, self.priorities, self._unused = s.batch, s.how_to_draw, 0
         self.off_policy = "ignores" if s.correction == "none" else "corrects"
         self.load(initial := self.initial([seed, 0]))
         if learns:
@@ -140,9 +152,15 @@ class A3C(DerivesTogether, SoftmaxActor):
         target = rows["partial"] + rows["coefficient"] * following
         return {"return": target, "td_error": target - value}
 
-    def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:  # noqa: ARG002 - segments count here
-        """`min_updates` per new segment or for all of them, or more if the memory has more batches than that."""
+    def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:
+        """One per `train_every` new rows, remainders kept; or `min_updates` per new segment or for all of them.
+
+        With `min_updates` there are more if the memory has more batches than that.
+        """
         s = self.settings
+        if not s.min_updates:
+            due, self._unused = divmod(self._unused + new_rows, s.train_every)
+            return due
         if not new_segments or not rows:
             return 0
         least = s.min_updates * (new_segments if s.updates_per == "segment" else 1)

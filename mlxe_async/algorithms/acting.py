@@ -7,7 +7,7 @@ drawn here; its best actions never are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from mlxe_async.algorithms.interface import ActingClock, Rows, flat_observations
 from mlxe_async.algorithms.states import Resumes
 from mlxe_async.convolutions import PictureActor, PictureNetwork
 from mlxe_async.maths import categorical, normaliser
-from mlxe_async.networks import Floats, Network, NumpyNetwork, TorchNetwork, parameter_count
+from mlxe_async.networks import Floats, Network, NumpyNetwork, TorchNetwork, is_picture, parameter_count
 from mlxe_async.rows import Array, Spaces
 
 Evaluated = Callable[[str, Array], Floats]
@@ -73,6 +73,13 @@ class SoftmaxActor(Resumes):
         self._weights = parameter_count(self.network.parameters)
         self.moment_entries = inputs if self._normalises else 0
         self.parameters = self.network.parameters + (normaliser.parameters(inputs) if self._normalises else ())
+
+    @classmethod
+    def defaults_for(cls, spaces: Spaces, written: Mapping[str, Any]) -> dict[str, Any]:
+        """Pictures of bytes go through convolutions and a layer that actor and critic share, Mnih et al. 2015."""
+        if spaces.observation_dtype != "|u1" or not is_picture(spaces.observation_shape) or "body" in written:
+            return {}
+        return {"body": "nature", "common": (512,), "policy": (), "value": (), "activation": "relu"}
 
     def set_moments(self, moments: normaliser.Moments) -> None:
         """Show the network what it learns from by these moments; see `interface.Normalising`."""

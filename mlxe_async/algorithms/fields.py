@@ -24,7 +24,8 @@ class ActorCriticFields(BaseModel):
 
     body: Body = Field(
         "none",
-        description="nature: three convolutions before all layers, for pictures; none: observations as they are.",
+        description="nature: three convolutions before all layers, for pictures, which get it where nothing is said; "
+        "none: observations as they are.",
         json_schema_extra=STAYS,
     )
     precision: Precision = Field(
@@ -70,6 +71,8 @@ class ActorCriticFields(BaseModel):
                     "bfloat16, and would gain nothing"
                 )
             return self
+        if "normalise" not in self.model_fields_set:
+            self.__dict__["normalise"] = False  # the default follows the body, also in a class whose default is true
         odd = {"normalise": self.normalise, "layer_norm": self.layer_norm, "noisy": getattr(self, "noisy", False)}
         for name in (name for name, is_on in odd.items() if is_on):
             raise ValueError(f'body = "{self.body}" needs {name} = false: it is for layers without convolutions')

@@ -12,7 +12,7 @@ P weights, V versions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -117,6 +117,9 @@ class Algorithm(Protocol):
     executor where all wait for each other, else one at a time; how they are cut up is the algorithm's own affair."""
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]]
     """May be left out: table -> key -> value of settings that suit the algorithm, used where the file says nothing."""
+    defaults_for: ClassVar[Callable[[Spaces, Mapping[str, Any]], Mapping[str, Any]]]
+    """May be left out. A class method: the task's spaces, and the keys of `[algorithm]` that somebody wrote -> values
+    for keys that nobody did."""
     priorities: Priorities
     off_policy: Literal["learns", "corrects", "ignores"]
     """May be left out. What rows made by an older policy are to it: what it learns from by design (Q-learning),

@@ -39,7 +39,9 @@ class PPOSettings(ActorCriticFields):
     """The fields of `[algorithm]` beside `name = "ppo"`."""
 
     normalise: bool = Field(
-        True, description="Show the network (obs - mean) / deviation of what was seen so far.", json_schema_extra=STAYS
+        True,
+        description="Show the network (obs - mean) / deviation of what was seen so far; false with a body.",
+        json_schema_extra=STAYS,
     )
     discount: float = Field(0.99, ge=0, le=1, description="Higher looks further ahead, with noisier advantages.")
     gae_lambda: float = Field(

@@ -12,7 +12,7 @@ the non-linearities included, is the same; without epsilon it is the network of 
 from mlxe_async.networks.acting import NumpyNetwork
 from mlxe_async.networks.flat import Floats, Parameters, flatten, parameter_count, unflatten
 from mlxe_async.networks.learning import TorchNetwork
-from mlxe_async.networks.shape import Activation, Body, Network, Precision
+from mlxe_async.networks.shape import Activation, Body, Network, Precision, is_picture
 
 __all__ = [
     "Activation",
@@ -24,6 +24,7 @@ __all__ = [
     "Precision",
     "TorchNetwork",
     "flatten",
+    "is_picture",
     "parameter_count",
     "unflatten",
 ]

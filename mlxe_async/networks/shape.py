@@ -15,8 +15,14 @@ Activation = Literal["tanh", "relu"]
 Body = Literal["none", "nature"]
 Precision = Literal["float32", "bfloat16"]
 FILTERS, WIDTHS, STRIDES = (32, 64, 64), (8, 4, 3), (4, 2, 1)  # of the body "nature", Mnih et al. 2015
+SMALLEST = 36  # pixels of a side that leave one behind three convolutions
 LAYER_NORM_EPSILON = 1e-5
 SIGMA = 0.5  # of a noisy network at the start, times the root of a layer's inputs
+
+
+def is_picture(shape: tuple[int, ...]) -> bool:
+    """Whether observations (C, H, W) or (H, W, C) are pictures that convolutions can take."""
+    return len(shape) == 3 and sorted(shape)[1] >= SMALLEST
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,10 @@ class Network:
 
     def __post_init__(self) -> None:
         if self.body != "none" and (len(self.image) != 3 or min(self._sides(self.image)[-1]) < 1):
-            raise ValueError(f'body = "{self.body}": needs pictures (channels, 36, 36) or larger, got {self.image}')
+            asked = f'body = "{self.body}": needs pictures (channels, {SMALLEST}, {SMALLEST}) or larger'
+            last = is_picture(self.image) and self.image[-1] == min(self.image)
+            advice = '; add channels_first = true to [task], or body = "none" to [algorithm]' if last else ""
+            raise ValueError(f"{asked}, got {self.image}{advice}")
         if len(self.input_scale) not in (1, self.inputs):
             raise ValueError(f"input_scale: expected 1 or {self.inputs} factors, got {len(self.input_scale)}")
 

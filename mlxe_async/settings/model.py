@@ -9,8 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    PrivateAttr,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from mlxe_async.settings.forms import (
     LARGEST,
@@ -100,6 +108,27 @@ class Atari(Table):
     )
 
 
+class Wrapper(Table):
+    """An entry of `[task] wrappers`; written as a text it has no arguments."""
+
+    entry: Entry = Field(description="A gymnasium.Wrapper, or a function that takes and returns an environment.")
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments beside the environment.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"entry": value} if isinstance(value, str) else value
+
+    @model_serializer
+    def _to_text(self) -> Any:
+        return {"entry": self.entry, "kwargs": self.kwargs} if self.kwargs else self.entry
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        table = handler.resolve_ref_schema(handler(schema["schema"]))
+        return {"anyOf": [table["properties"]["entry"], table]}
+
+
 class Task(Table):
     """`[task]`: the environment."""
 
@@ -111,8 +140,13 @@ class Task(Table):
         le=10**9,
         description="Training episodes are truncated here; left out, the id's own limit holds.",
     )
-    wrappers: tuple[Entry, ...] = listed(
-        max_length=16, description="Your gymnasium wrappers, innermost first; the time limit lies outside them."
+    wrappers: tuple[Wrapper, ...] = listed(
+        max_length=16,
+        description="Your gymnasium wrappers or functions, innermost first; the time limit lies outside them. With "
+        'arguments: {entry = "module:Name", kwargs = {size = 4}}.',
+    )
+    channels_first: bool = Field(
+        default=False, description="Show pictures (H, W, C) as (C, H, W), as convolutions take them."
     )
     adverse_starts: bool = Field(
         default=False,
@@ -520,7 +554,7 @@ class Settings(Table):
             (path, entry.partition(":")[0])
             for path, entry in (
                 (("task", "env"), self.task.env),
-                *((("task", "wrappers", index), entry) for index, entry in enumerate(self.task.wrappers)),
+                *((("task", "wrappers", index), one.entry) for index, one in enumerate(self.task.wrappers)),
                 (("algorithm", "name"), self.algorithm.name),
             )
             if ":" in entry

@@ -47,7 +47,7 @@ _KEYS: dict[Effect, dict[str, str]] = {
     },
     "forbidden": {
         "run": "seed",
-        "task": "env kwargs wrappers squared_position features atari",
+        "task": "env kwargs wrappers channels_first squared_position features atari",
         "schedule": "envs_per_executor",
         "algorithm": "name",
     },

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import re
+import sys
+import types
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,13 +23,13 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.wrappers import FrameStackObservation, NormalizeReward
+from gymnasium.wrappers import FrameStackObservation, NormalizeReward, TransformObservation
 
 from mlxe_async.errors import TaskError, raised_at
 from mlxe_async.rows import Spaces
 from mlxe_async.tasks import atari, cartpole
 from mlxe_async.tasks.help import TaskAids, declared_by
-from mlxe_async.tasks.hostile import words_of
+from mlxe_async.tasks.hostile import described, words_of
 
 _MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _IMPORTED_ID = re.compile(rf"(?P<module>{_MODULE}):(?P<name>[\w./-]+)", re.ASCII)
@@ -55,7 +58,9 @@ class TaskSettings:
         env: a gymnasium id, `module:Id-v0` to import a module first, or `module:Class`, a `gymnasium.Env`.
         kwargs: keyword arguments for the environment.
         max_episode_steps: steps after which an episode is truncated; None takes the registered limit.
-        wrappers: `module:Wrapper` entries, each a `gymnasium.Wrapper`, the first one innermost.
+        wrappers: `module:Name` entries, or tables of an `entry` and its `kwargs`; each is a `gymnasium.Wrapper` or a
+            function from environment to environment, the first one innermost.
+        channels_first: show pictures (H, W, C) as (C, H, W).
         adverse_starts: some episodes begin in hard places.
         shaped_reward: learn from the reward that the task's aids make, on CartPole falling with the distance from the
             middle, -10 for the fall.
@@ -70,7 +75,8 @@ class TaskSettings:
     env: str
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     max_episode_steps: int | None = None
-    wrappers: tuple[str, ...] = ()
+    wrappers: tuple[str | Mapping[str, Any], ...] = ()
+    channels_first: bool = False
     adverse_starts: bool = False
     shaped_reward: bool = False
     squared_position: bool = False
@@ -150,8 +156,10 @@ def make(task: TaskSettings, spec: EnvSpec | None = None, *, evaluation: bool = 
                 env = atari.preprocessed(env, task.atari, evaluation=evaluation)
         except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
             raise TaskError(f"task.env: {_missing(task.env, error)}") from error
-        for entry in task.wrappers:
-            env = _wrapper(entry)(env)
+        for one in task.wrappers:
+            env = _wrapped(env, one)
+        if task.channels_first:
+            env = _channels_first(env, task.env)
     if type(space := getattr(env.unwrapped, "action_space", None)) is spaces.Discrete:
         space.__class__ = _QuickDiscrete
     return env
@@ -226,12 +234,38 @@ def _declared_space(env: gymnasium.Env[Any, Any], env_id: str, name: str) -> Any
 
 def _observation(env_id: str, space: Any) -> tuple[tuple[int, ...], str]:
     if not isinstance(space, spaces.Box):
-        flat = isinstance(space, (spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete, spaces.Dict, spaces.Tuple))
-        advice = f"; {_FLATTEN}" if flat and space.is_np_flattenable else ""
-        raise TaskError(f"task.env: {env_id}: observation space {space} is not supported, expected a Box{advice}")
+        raise TaskError(
+            f"task.env: {env_id}: observation space {space} is not supported, expected a Box{_as_one_array(space)}"
+        )
     if not space.shape or 0 in space.shape:
         raise TaskError(f"task.env: {env_id}: observation space {space} is not supported, expected at least one entry")
     return tuple(map(int, space.shape)), "|u1" if space.dtype == np.uint8 else "<f4"
+
+
+def _as_one_array(space: Any) -> str:
+    """What to write to see another space than a Box as one array; empty if gymnasium cannot do that."""
+    if _flattens(space):
+        return f"; {_FLATTEN}"
+    if not isinstance(space, spaces.Dict):
+        return ""
+    usable = [str(key) for key, part in space.items() if _flattens(part)]
+    if not usable:
+        return ""
+    left_out = ", ".join(f'"{key}" ({type(part).__name__})' for key, part in space.items() if str(key) not in usable)
+    kept = ", ".join(f'"{key}"' for key in usable)
+    return (
+        f"; {left_out} cannot be made numbers of a fixed size: add wrappers = "
+        f'[{{entry = "gymnasium.wrappers:FilterObservation", kwargs = {{filter_keys = [{kept}]}}}}, '
+        f'"gymnasium.wrappers:FlattenObservation"] to [task] to see the rest as one array'
+    )
+
+
+def _flattens(space: Any) -> bool:
+    """Whether gymnasium can make one array of fixed size of it; text it does not even know how to judge."""
+    known = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        return all(map(_flattens, space.values() if isinstance(space, spaces.Dict) else space))
+    return isinstance(space, known)
 
 
 def _frames(env: gymnasium.Env[Any, Any], shape: tuple[int, ...]) -> int:
@@ -274,14 +308,34 @@ def _imported(key: str, entry: str, name: str) -> Any:
         raise TaskError(f"{key}: {why}{place}") from error
 
 
+def _wrapped(env: gymnasium.Env[Any, Any], one: str | Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+    """The environment in one more wrapper, or whatever a function made of it."""
+    entry, kwargs = (one, {}) if isinstance(one, str) else (one["entry"], one.get("kwargs", {}))
+    wrapped = _wrapper(entry)(env, **kwargs)
+    if not isinstance(wrapped, gymnasium.Env):
+        raise TaskError(f"task.wrappers: {entry} returned {described(wrapped)}, expected a gymnasium.Env")
+    return wrapped
+
+
 def _wrapper(entry: str) -> Any:
     match = _ENTRY.fullmatch(entry)
     if match is None:
-        raise TaskError(f'task.wrappers: got "{entry}", expected "module:Wrapper"')
+        raise TaskError(f'task.wrappers: got "{entry}", expected "module:Wrapper" or "module:function"')
     found: Any = getattr(_imported("task.wrappers", entry, match["module"]), match["name"], None)
-    if not _is_kind(found, gymnasium.Wrapper):
-        raise TaskError(f'task.wrappers: module {match["module"]} has no gymnasium.Wrapper "{match["name"]}"')
+    own = isinstance(found, types.FunctionType) and match["module"].partition(".")[0] not in sys.stdlib_module_names
+    if not own and not _is_kind(found, gymnasium.Wrapper):
+        module, name = match["module"], match["name"]
+        raise TaskError(f'task.wrappers: module {module} has no gymnasium.Wrapper and no function of its own "{name}"')
     return found
+
+
+def _channels_first(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[Any, Any]:
+    """Pictures with their last axis first."""
+    space = _declared_space(env, env_id, "observation_space")
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+        raise TaskError(f"task.channels_first: expected pictures (H, W, C), {env_id} shows {space}; take it out")
+    first = functools.partial(np.moveaxis, source=-1, destination=0)
+    return TransformObservation(env, first, spaces.Box(first(space.low), first(space.high), dtype=space.dtype.type))
 
 
 def _is_kind(found: Any, kind: type) -> bool:

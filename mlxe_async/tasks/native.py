@@ -54,7 +54,7 @@ def _why_not(task: TaskSettings) -> str:
     """Why a task cannot be stepped as a native vector; empty if it can."""
     if find_spec(task.env).vector_entry_point is None:
         return f"{task.env} has no vector environment of its own"
-    for name in ("wrappers", "adverse_starts"):
+    for name in ("wrappers", "channels_first", "adverse_starts"):
         if getattr(task, name):
             return f"task.{name} is for environments that are stepped one by one"
     return ""

@@ -47,12 +47,14 @@ class Probe:
     def probe(self) -> dict[str, Any]:
         """The facts; or `{"task_error"}`, one sentence; or `{"problems"}`, each with `path` and `message`."""
         try:
-            return _probe(self._settings, self._made, self._limited)
+            facts = _probe(self._settings, self._made, self._limited)
         except TaskError as error:
             return {"task_error": str(error)}
         except _Refused as error:
             found = [{"path": list(path), "message": message} for path, message in error.problems]
             return {"problems": found, **({"idle": error.idle} if error.idle else {})}
+        self._settings = {**self._settings, "algorithm": {**self._settings["algorithm"], **facts["algorithm"]}}
+        return facts
 
     @contextlib.contextmanager
     def _limited(self, call: str) -> Iterator[None]:
@@ -106,6 +108,35 @@ def _about_algorithm(sentence: str) -> tuple[tuple[str, ...], str]:
     return (("algorithm", field), rest) if colon and dot and table == "algorithm" else (("algorithm",), sentence)
 
 
+def _idle_in(algorithm_class: Any, table: dict[str, Any], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Keys of `[algorithm]` without effect.
+
+    Raises:
+        _Refused: it does not fit the algorithm's settings.
+    """
+    from mlxe_async.settings import algorithm_problems
+    from mlxe_async.settings.effects import idle_in
+
+    problems = algorithm_problems(algorithm_class.Settings, table)
+    wrong = {problem.path for problem in problems}
+    idle = [
+        problem.to_json()
+        for problem in idle_in(algorithm_class.Settings, table, settings)
+        if problem.path not in wrong and problem.other not in wrong
+    ]
+    if problems:
+        raise _Refused([(tuple(map(str, problem.path)), problem.message) for problem in problems], idle)
+    return idle
+
+
+def _defaults_for(algorithm_class: Any, spaces: Spaces, written: Mapping[str, Any]) -> dict[str, Any]:
+    """What an algorithm has for this task where nobody wrote anything."""
+    follow = getattr(algorithm_class, "defaults_for", None)
+    return (
+        {} if follow is None else {key: value for key, value in follow(spaces, written).items() if key not in written}
+    )
+
+
 def _probe(
     settings: Mapping[str, Any],
     made: list[Any],
@@ -113,8 +144,6 @@ def _probe(
 ) -> dict[str, Any]:
     from mlxe_async.algorithms import load_algorithm
     from mlxe_async.roles.memorizer import check_priorities
-    from mlxe_async.settings import algorithm_problems
-    from mlxe_async.settings.effects import idle_in
     from mlxe_async.settings.forms import with_whole_numbers
     from mlxe_async.settings.resuming import forbidden_fields
     from mlxe_async.tasks.probe import probe as probe_task
@@ -127,19 +156,10 @@ def _probe(
         raise _Refused(
             [(("algorithm", "name"), line.removeprefix("algorithm.name: ")) for line in error.problems]
         ) from error
-    table = with_whole_numbers(algorithm_class.Settings, settings["algorithm"])
+    written = with_whole_numbers(algorithm_class.Settings, settings["algorithm"])
     if "name" not in algorithm_class.Settings.model_fields:
-        del table["name"]
-    problems = algorithm_problems(algorithm_class.Settings, table)
-    wrong = {problem.path for problem in problems}
-    idle = [
-        problem.to_json()
-        for problem in idle_in(algorithm_class.Settings, table, settings)
-        if problem.path not in wrong and problem.other not in wrong
-    ]
-    if problems:
-        raise _Refused([(tuple(map(str, problem.path)), problem.message) for problem in problems], idle)
-    algorithm_settings = algorithm_class.Settings.model_validate(table)
+        del written["name"]
+    _idle_in(algorithm_class, written, settings)
     device = settings["learner"]["device"]
     if device.startswith("cuda"):
         import torch
@@ -153,9 +173,14 @@ def _probe(
     spaces = Spaces.from_json(task["spaces"])
     try:
         with limited("build"):
+            table = written | _defaults_for(algorithm_class, spaces, written)
+            idle = _idle_in(algorithm_class, table, settings)
+            algorithm_settings = algorithm_class.Settings.model_validate(table)
             algorithm = algorithm_class(algorithm_settings, spaces, seed=0, learns=False)
     except ValueError as error:
         raise _Refused([_about_algorithm(str(error))]) from error
+    except _Refused:
+        raise
     except Exception as error:
         from mlxe_async.tasks.hostile import words_of
 

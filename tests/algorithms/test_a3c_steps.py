@@ -274,12 +274,17 @@ def test_updates_due_are_the_least_for_new_segments_or_as_many_as_the_memory_has
     for settings, cases in (
         ({"batch": 10, "min_updates": 2}, {(0, 1): 0, (5, 0): 0, (5, 1): 2, (30, 1): 4, (39, 1): 4, (30, 3): 6}),
         ({"batch": 10, "min_updates": 3, "updates_per": "iteration"}, {(5, 1): 3, (5, 4): 3, (40, 4): 5, (1, 1): 3}),
-        ({"batch": 10, "min_updates": 0}, {(1, 1): 2, (9, 1): 2, (19, 1): 2, (20, 1): 3}),
     ):
         algorithm = agent(learns=False, **settings)
         found = {case: algorithm.updates_due(rows=case[0], new_rows=3, new_segments=case[1]) for case in cases}
         assert found == cases
         assert all(type(one) is int for one in found.values())
+
+
+def test_updates_due_are_one_for_so_many_new_rows_and_no_row_is_forgotten():
+    algorithm = agent(learns=False, train_every=4)
+    found = [algorithm.updates_due(rows=50, new_rows=rows, new_segments=1) for rows in (1, 1, 1, 1, 9, 3, 0)]
+    assert found == [0, 0, 0, 1, 2, 1, 0]
 
 
 @pytest.mark.parametrize(("scale", "shape"), [("return", (3,)), ("survival", (3,)), ("categorical", (3, 2))])

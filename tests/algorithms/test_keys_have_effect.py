@@ -54,7 +54,7 @@ BASES = {
         "least rate": {**A3C, "learning_rate_min": 0.1},
         "linear": {**A3C, "common": [], "policy": [], "value": []},
         "short-sighted": {**A3C, "discount": 0.0},
-        "no minimum": {**A3C, "min_updates": 0},
+        "no minimum": {**A3C, "min_updates": 0, "train_every": 4},
         "pictures": {**A3C, "body": "nature", "min_updates": 1, "batch": 8},
     },
     "dqn": {
@@ -324,6 +324,7 @@ LIVES_IN = {
         "constant mixture": "epsilon_min",
         "noisy": "noise_every",
         "by state": "discount_low",
+        "no minimum": "train_every",
         "categorical": "atoms value_low value_high",
         "factors": "priority_exponent priority_exponent_growth priority_correction",
         "every k": "target_every",

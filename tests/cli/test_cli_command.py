@@ -101,7 +101,7 @@ sys.exit(f"imported {{heavy}}" if heavy else 0)
     lines = done.stdout.splitlines()
     schema = settings_schema()
     for model in (schema, *schema["$defs"].values()):
-        for key, about in model["properties"].items():
+        for key, about in model.get("properties", {}).items():
             heads = [
                 i
                 for i, line in enumerate(lines)

@@ -291,6 +291,21 @@ def test_beside_a_row_without_weight_one_below_the_same_sum_comes_first():
     assert [tree._nearest(k) for k in (15, 17, 33, 48)] == [0, 16, 47, 47]
 
 
+def test_points_that_rounding_leads_to_rows_without_weight_go_to_the_nearest_with_one():
+    class Misled(SumTree):
+        def _descend(self, level, node, rest):
+            return np.array([0, 8010, 5])
+
+    weights = np.zeros(9000)
+    weights[5], weights[8000] = 2.0, 3.0
+    tree = Misled(bytearray(SumTree.nbytes(9000)), 0, 9000)
+    tree.leaves[:] = weights
+    tree.add_up()
+    index, weight = tree.draw(np.array([0.1, 0.5, 0.9]))
+    assert index.tolist() == [5, 8000, 5]
+    assert weight.tolist() == [2.0, 3.0, 2.0]
+
+
 def test_sums_made_in_pieces_are_those_made_at_once(monkeypatch):
     weights = np.random.default_rng(0).random(5000)
     whole = tree_of(weights)
@@ -300,7 +315,7 @@ def test_sums_made_in_pieces_are_those_made_at_once(monkeypatch):
 
 
 def test_running_sums_never_fall_and_end_with_the_total():
-    weights = np.random.default_rng(0).random(20_000)
+    weights = 10.0 ** np.random.default_rng(0).uniform(-12, 3, 20_000)
     weights[3::4] = 0.0
     tree = tree_of(weights)
     assert tree.total == np.cumsum(tree._levels[-1])[-1]

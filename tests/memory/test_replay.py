@@ -325,4 +325,6 @@ def test_a_plan_whose_answer_was_lost_is_told_again_by_a_successor_and_no_other(
     assert successor.drawn_for(7) == memory.drawn_for(7) == plan
     assert (successor.drawn_for(6), successor.drawn_for(8), successor.owed) == (None, None, 3)
     assert successor.draw(3, 2, 4)["number"] == plan["number"] + 1
-    assert successor.drawn_for(0) is None
+    assert [successor.drawn_for(call) for call in (-1, 0, 1)] == [None, None, None]
+    for call in (8, 9, 10):  # through all slots
+        assert successor.draw(3, 1, 4, call=call) == successor.drawn_for(call)

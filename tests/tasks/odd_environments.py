@@ -231,7 +231,41 @@ class Wordy(Steady):
             self.action_space = SPACES[action]
 
 
+class Coloured(Steady):
+    """Pictures with their colours in the last axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, (40, 48, 3), np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        return self._look(), {}
+
+    def step(self, action: int):
+        return self._look(), *super().step(action)[1:]
+
+    def _look(self) -> np.ndarray:
+        return self.np_random.integers(0, 256, (40, 48, 3), dtype=np.uint8)
+
+
+def doubled(env: gymnasium.Env, times: int = 2) -> gymnasium.Env:
+    """A function that wraps."""
+    return gymnasium.wrappers.TransformReward(env, lambda reward: times * reward)
+
+
+def lost(env: gymnasium.Env) -> None:
+    """A function that returns nothing."""
+
+
 SPACES: dict[str, Any] = {
+    "mission": spaces.Dict(
+        {
+            "image": spaces.Box(0, 255, (7, 7, 3), np.uint8),
+            "direction": spaces.Discrete(4),
+            "mission": spaces.Text(9),
+        }
+    ),
     "Text": spaces.Text(5),
     "Graph": spaces.Graph(spaces.Box(0, 1, (2,)), None),
     "Sequence": spaces.Sequence(spaces.Discrete(2)),

@@ -6,13 +6,17 @@ import contextlib
 import importlib.util
 import json
 import sys
+import tomllib
 
+import gymnasium
+import numpy as np
 import odd_environments as odd
 import pytest
 
 from mlxe_async.errors import TaskError
 from mlxe_async.rows import Spaces
 from mlxe_async.tasks.probe import probe
+from mlxe_async.tasks.vector import VectorTask
 
 
 class Limits:
@@ -137,6 +141,43 @@ def test_an_observation_space_nobody_can_use_is_refused_by_name(space):
 def test_a_space_that_can_be_flattened_comes_with_the_wrapper_that_does_it(space):
     text = refusal({"env": "odd_environments:Wordy", "kwargs": {"observation": space}})
     assert "gymnasium.wrappers:FlattenObservation" in text
+
+
+def test_a_part_that_is_no_number_is_named_with_the_wrappers_that_leave_it_out():
+    text = refusal({"env": "odd_environments:Wordy", "kwargs": {"observation": "mission"}})
+    assert '"mission" (Text) cannot be made numbers' in text
+    (wrappers,) = tomllib.loads(text[text.index("wrappers = ") : text.index(" to [task]")]).values()
+    env = odd.Wordy("mission")
+    for one in wrappers:
+        entry, kwargs = (one, {}) if isinstance(one, str) else (one["entry"], one["kwargs"])
+        env = getattr(gymnasium.wrappers, entry.partition(":")[2])(env, **kwargs)
+    assert env.observation_space.shape == (7 * 7 * 3 + 4,)
+
+
+def test_wrappers_take_arguments_and_may_be_functions():
+    stacked = {"entry": "gymnasium.wrappers:FrameStackObservation", "kwargs": {"stack_size": 4}}
+    found = probe({"env": "CartPole-v1", "wrappers": [stacked, "gymnasium.wrappers:FlattenObservation"]})
+    assert found["spaces"]["observation_shape"] == [16]
+    rewards = []
+    for one in ("odd_environments:doubled", {"entry": "odd_environments:doubled", "kwargs": {"times": 5}}):
+        vector = VectorTask({"env": "odd_environments:Steady", "wrappers": [one]}, 1)
+        vector.reset(0, seed=0)
+        rewards.append(float(vector.step(np.zeros(1, np.int64)).reward[0]))
+        vector.close()
+    assert rewards[1] == pytest.approx(2.5 * rewards[0]) != 0
+    text = refusal({"env": "odd_environments:Steady", "wrappers": ["odd_environments:lost"]})
+    assert "odd_environments:lost returned None (NoneType), expected a gymnasium.Env" in text
+
+
+def test_pictures_are_shown_with_their_channels_first_where_that_is_asked():
+    task = {"env": "odd_environments:Coloured", "channels_first": True}
+    assert probe(task)["spaces"]["observation_shape"] == [3, 40, 48]
+    vector = VectorTask(task, 1)
+    seen = np.array(vector.reset(0, seed=0))
+    expected = odd.Coloured().reset(seed=0)[0]
+    np.testing.assert_array_equal(seen.reshape(3, 40, 48), np.moveaxis(expected, -1, 0))
+    vector.close()
+    assert "expected pictures (H, W, C)" in refusal({"env": "CartPole-v1", "channels_first": True})
 
 
 def test_the_advised_wrapper_works():

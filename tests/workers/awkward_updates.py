@@ -1,17 +1,21 @@
 """Algorithms that can be made and act, and whose first update goes wrong."""
 
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
 from mlxe_async.algorithms.a3c import A3C
 from mlxe_async.algorithms.ppo import PPO
 
 
 class Raises(A3C):
     def update(self, batch, clock):
-        raise ValueError("the loss has a wrong shape")  # line 9
+        raise ValueError("the loss has a wrong shape")  # line 13
 
 
 class RaisesOnRollouts(PPO):
     def update(self, batch, clock):
-        return super().update({name: column[:, :0] for name, column in batch.items()}, clock)  # line 14
+        return super().update({name: column[:, :0] for name, column in batch.items()}, clock)  # line 18
 
 
 class DerivesNothing(A3C):
@@ -58,3 +62,26 @@ class Normalises(A3C):
 
     def set_moments(self, moments):
         Normalises.moments = moments
+
+
+class FollowsTheTask(A3C):
+    asked = None
+
+    @classmethod
+    def defaults_for(cls, spaces, written):
+        cls.asked = dict(written)
+        return {"batch": 11 * spaces.observation_shape[0], "learning_rate": 0.1}
+
+
+class Coloured(gymnasium.Env):
+    """Pictures with their colours in the last axis."""
+
+    observation_space = spaces.Box(0, 255, (40, 48, 3), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.integers(0, 256, (40, 48, 3), dtype=np.uint8), {}
+
+    def step(self, action):
+        return self.np_random.integers(0, 256, (40, 48, 3), dtype=np.uint8), 1.0, False, False, {}

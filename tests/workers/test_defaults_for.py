@@ -1,0 +1,59 @@
+"""Defaults of an algorithm that follow the task: pictures go through convolutions where nobody says otherwise."""
+
+import awkward_updates
+import pytest
+
+from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.workers.probe import Probe
+
+PONG = "ALE/Pong-v5"
+LIMITS = {"reset_timeout_s": 60.0, "step_timeout_s": 60.0, "update_timeout_s": 60.0}
+
+
+def probed(task, rehearses=False, **algorithm):
+    page = ProgressPage(bytearray(PAGE_BYTES))
+    learner, memory = {"device": "cpu", "compile": False}, {"capacity_rows": None}
+    settings = {"algorithm": algorithm, "learner": learner, "task": task, "memory": memory, "schedule": LIMITS}
+    probe = Probe(settings, page)
+    found = probe.probe()
+    if rehearses:
+        assert probe.rehearse() == {}
+    probe.close()
+    return found
+
+
+@pytest.mark.parametrize("name", ["a3c", "ppo"])
+def test_games_get_convolutions_and_what_goes_with_them(name):
+    found = probed({"env": PONG}, name=name)
+    chosen = found["algorithm"]
+    assert (chosen["body"], chosen["common"], chosen["policy"], chosen["normalise"]) == ("nature", [512], [], False)
+    assert found["parameters"][0] == ["body.0.weight", [32, 8, 8, 4]]
+
+
+@pytest.mark.parametrize("name", ["a3c", "ppo"])
+def test_vectors_and_what_somebody_wrote_stay_as_they_are(name):
+    assert probed({"env": "CartPole-v1"}, name=name)["algorithm"]["body"] == "none"
+    found = probed({"env": PONG}, name=name, body="none")["algorithm"]
+    assert (found["body"], found["common"], found["policy"]) == ("none", [], [64, 64])
+    found = probed({"env": PONG}, name=name, common=[32])["algorithm"]
+    assert (found["body"], found["common"], found["policy"]) == ("nature", [32], [])
+
+
+def test_normalise_follows_the_body_unless_somebody_wrote_it():
+    assert probed({"env": PONG}, name="ppo", body="nature")["algorithm"]["normalise"] is False
+    (problem,) = probed({"env": PONG}, name="ppo", normalise=True)["problems"]
+    assert "needs normalise = false" in problem["message"]
+
+
+def test_pictures_with_channels_last_are_refused_with_the_line_to_write():
+    (problem,) = probed({"env": "awkward_updates:Coloured"}, name="ppo")["problems"]
+    assert "got (40, 48, 3); add channels_first = true to [task]" in problem["message"]
+    task = {"env": "awkward_updates:Coloured", "channels_first": True}
+    found = probed(task, rehearses=True, name="ppo", minibatch=8)
+    assert found["parameters"][0] == ["body.0.weight", [32, 8, 8, 3]]
+
+
+def test_an_algorithm_of_ones_own_may_have_such_defaults():
+    found = probed({"env": "CartPole-v1"}, name="awkward_updates:FollowsTheTask", learning_rate=0.5)["algorithm"]
+    assert (found["learning_rate"], found["batch"]) == (0.5, 44)
+    assert awkward_updates.FollowsTheTask.asked == {"learning_rate": 0.5}
