@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mlxe_async.cli.arguments import Parser
 from mlxe_async.cli.console import Console
 from mlxe_async.errors import SettingsError
+from mlxe_async.logs import events
 from mlxe_async.logs.safe import visible
 from mlxe_async.run_folder import find_run
 from mlxe_async.settings import Settings, load_settings
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DUMPING = (signal.SIGQUIT, signal.SIGUSR1)
+QUIET = [events.Warning.name, events.InitFrom.name]
+"Events that are told even where no progress is shown, warnings if they are loud."
 SUPERVISOR_NAME = "mlxe-sup"
 
 
@@ -85,7 +88,7 @@ async def _check(supervisor: Supervisor) -> int:
         return 128 + signals.first
     finally:
         signals.remove()
-    sys.stdout.write("".join(f"{visible(line)}\n" for line in (*report.plan, "", *probed(report.facts))))
+    sys.stdout.write("".join(f"{visible(line)}\n" for line in (*report.plan, "", *probed(report.facts), *report.start)))
     console.finish("the settings are fine, one update on made-up rows went well, and nothing was started")
     return 0
 
@@ -106,7 +109,6 @@ async def finish_run(supervisor: Supervisor, *, shows_progress: bool) -> int:
     from mlxe_async.cli.telling import told
     from mlxe_async.cli.view.display import Display
     from mlxe_async.ipc import linux
-    from mlxe_async.logs import events
 
     # Here and not in the supervisor: a program that embeds a run keeps its own name.
     linux.set_own_name(SUPERVISOR_NAME)
@@ -120,7 +122,7 @@ async def finish_run(supervisor: Supervisor, *, shows_progress: bool) -> int:
         display.start()
     else:
         # Not with all lines: those of thousands of episodes a second cost more to hand over than to write.
-        supervisor.subscribe(lambda line: console.line(told(line)) if line["loud"] else None, [events.Warning.name])
+        supervisor.subscribe(lambda line: console.line(told(line)) if line.get("loud", True) else None, QUIET)
     signals = _Signals(supervisor, console, "stopping, and saving the weights")
     signals.install()
     try:
@@ -144,7 +146,11 @@ def ending(result: Result) -> str:
     """How a run ended, in one sentence."""
     if result.replayed is not None:
         return f"{result.replayed}: {result.run_dir}"
-    how = "solved" if result.solved else "failed" if result.exit_code not in (0, 129, 130, 143) else "finished"
+    how = "failed" if result.exit_code not in (0, 129, 130, 143) else "finished"
+    if result.solved_at is not None:
+        from mlxe_async.cli.telling import published_at
+
+        how = f"solved by {published_at(result.solved_at)}; {how}"
     return (
         f"{how} ({result.reason}) after {result.episodes:,} episodes, {result.steps:,} steps, "
         f"{result.updates:,} updates and {result.seconds:.1f} s: {result.run_dir}"

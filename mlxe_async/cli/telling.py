@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mlxe_async.logs.safe import visible
@@ -21,13 +21,51 @@ _LEFT_OUT = {
 }
 
 
+_UNITS = {"episodes_started": "episodes begun", "env_steps": "steps", "updates": "updates"}
+
+
 def told(event: Mapping[str, Any]) -> str:
     """`12:30:01.250 executor 0  episode_end  episode_return=200 length=200 ...`, safe to print."""
     name = str(event.get("event", "?"))
     time = str(event.get("ts", ""))[11:23]
     left_out = (*_HEAD, *_LEFT_OUT.get(name, ()))
-    values = [f"{key}={_shown(value)}" for key, value in event.items() if key not in left_out and _says(name, value)]
-    return visible(f"{time} {who(event):<12} {name:<14} {' '.join(values)}".rstrip())
+    if name in _SENTENCES:
+        said = _SENTENCES[name](event)
+    else:
+        said = " ".join(
+            f"{key}={_shown(value)}" for key, value in event.items() if key not in left_out and _says(name, value)
+        )
+    return visible(f"{time} {who(event):<12} {name:<14} {said}".rstrip())
+
+
+def published_at(solved: Mapping[str, Any]) -> str:
+    """`version 40, published after 10 episodes, 1,234 steps, 56 updates and 3.2 s`: when the task was solved.
+
+    Args:
+        solved: the version, and the counters of that moment, as the `solved` event has them.
+    """
+    seconds = solved.get("seconds")
+    lasted = f"{seconds:,.1f}" if isinstance(seconds, int | float) else "?"
+    counts = [f"{_counted(solved.get(key))} {unit}" for key, unit in _UNITS.items()]
+    return f"version {_counted(solved.get('version'))}, published after {', '.join(counts)} and {lasted} s"
+
+
+def _counted(value: Any) -> str:
+    return f"{value:,}" if type(value) is int else "?"
+
+
+def _solved(event: Mapping[str, Any]) -> str:
+    return f"the first of the versions in a row that passed: {published_at(event)}"
+
+
+def _init_from(event: Mapping[str, Any]) -> str:
+    passed = "".join(f"; damaged: {visible(str(one), LONGEST_VALUE)}" for one in event.get("passed_over") or ())
+    number, version = _counted(event.get("checkpoint")), _counted(event.get("version"))
+    return f"the run begins with checkpoint {number}, version {version}, of {visible(str(event.get('path')))}{passed}"
+
+
+# Events that are told in words; an event may come from anywhere, and need not be complete.
+_SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {"solved": _solved, "init_from": _init_from}
 
 
 def who(event: Mapping[str, Any]) -> str:

@@ -57,7 +57,7 @@ class RunStart(Event):
 class RunResume(Event):
     """The run goes on from a checkpoint: what was told from that moment on, until it was taken up, is void."""
 
-    checkpoint: Annotated[int, "Its number."]
+    checkpoint: Annotated[int, "Its number; 0: nothing was saved, and the run begins anew."]
     version: Annotated[int, "Version of the weights in it."]
     env_steps: Annotated[int, "Environment steps until then."]
     episodes: Annotated[int, "Episodes finished until then."]
@@ -77,6 +77,19 @@ class RunResume(Event):
     gap_ns: Annotated[
         int | None, "To be taken from the clocks of all lines since then, so that they go on from there."
     ] = None
+
+
+@dataclass(frozen=True)
+class InitFrom(Event):
+    """The run begins with the weights of another run."""
+
+    path: Annotated[str, "The other run's folder."]
+    checkpoint: Annotated[int, "Number of the checkpoint that was taken."]
+    version: Annotated[int, "Version of the weights in it."]
+    weights_hash: Annotated[str, "SHA-256 of these flat weights."]
+    passed_over: Annotated[list[str], "Checkpoints that are damaged, and why; another one was taken instead."] = field(
+        default_factory=list
+    )
 
 
 @dataclass(frozen=True)

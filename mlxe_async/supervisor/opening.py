@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from mlxe_async.errors import ResourceError, RunFailed
+from mlxe_async.errors import ResourceError
 from mlxe_async.logs import events
 from mlxe_async.logs.journal import Journal
 from mlxe_async.run_folder import RECORDING, RunFolder
@@ -20,7 +20,7 @@ from mlxe_async.supervisor.measures import Measures
 from mlxe_async.supervisor.recording import NoRecorder, Recorder, Recording
 from mlxe_async.supervisor.replaying import facts_of
 from mlxe_async.supervisor.resuming import ResumePoint
-from mlxe_async.supervisor.saving import Saver
+from mlxe_async.supervisor.saving import Origin, Saver
 from mlxe_async.supervisor.solving import Solved
 from mlxe_async.supervisor.story import Story
 from mlxe_async.supervisor.subscribers import Subscribers
@@ -38,6 +38,8 @@ class Opened:
         measures: the run's counters, budget and clocks.
         subscribers: who hears the log too.
         point: what the run goes on from, None for a new one.
+        anew: the run that was here and is begun anew, if there was one.
+        origin: the weights of another run that it begins with, if any.
 
     Raises:
         ResourceError: the log cannot be written.
@@ -51,14 +53,17 @@ class Opened:
         measures: Measures,
         subscribers: Subscribers,
         point: ResumePoint | None,
+        anew: ResumePoint | None,
+        origin: Origin | None,
     ) -> None:
         self.folder, self._settings, self._facts = folder, settings, facts
-        self._measures, self._point = measures, point
+        self._measures, self._point, self._anew, self._origin = measures, point, anew, origin
+        past = point or anew
         try:
             self.journal = Journal(
                 folder.log_path,
                 folder.name,
-                first_seq=point.log.next_seq if point else 0,
+                first_seq=past.log.next_seq if past else 0,
                 most_bytes=settings.logs.max_mb * 2**20,
             )
         except OSError as error:
@@ -86,19 +91,46 @@ class Opened:
         for number, cause in point.rejected if point else ():
             self.story.emit(events.CheckpointRejected(number=number, cause=cause))
         if point is not None and point.whole is None:
-            raise RunFailed(point.cause)
+            raise point.refusal(settings)
         told = [Problem.from_json(problem).path for problem in self._facts["idle"]]
         told += [problem.path for problem in idle(settings, self._facts["memory_kind"])]
         folder.write_settings(dump_settings(settings, hide_secrets=True, idle=told))
         about, machine = versions(), host(cores)
-        seed, facts = settings.run.seed, self._facts
-        folder.write_run_json({"name": folder.name, "seed": seed, "versions": about, "host": machine, "facts": facts})
-        tell_start(self.story, settings, about, machine, resumed=point is not None)
+        begun_with = self._begun_with()
+        folder.write_run_json(
+            {
+                "name": folder.name,
+                "seed": settings.run.seed,
+                "versions": about,
+                "host": machine,
+                "init_from": None if begun_with is None else asdict(begun_with),
+                "facts": self._facts,
+            }
+        )
+        tell_start(self.story, settings, about, machine, resumed=(point or self._anew) is not None)
         if point is not None:
             self._take_up(point)
+        if self._anew is not None:
+            self._begin_anew(self._anew)
+        if self._origin is not None and begun_with is not None:
+            self.story.emit(begun_with)
         if settings.run.record:
             self._record()
         self.journal.hold_routine(partial(asyncio.get_running_loop().call_later, ROUTINE_WAITS_S))
+
+    def _begun_with(self) -> events.InitFrom | None:
+        """What weights of another run it begins with, or once began with."""
+        origin = self._origin
+        if origin is None:
+            told = None if self._point is None else self._point.begun_with
+            return None if told is None else events.InitFrom(**told)
+        return events.InitFrom(
+            path=str(origin.run),
+            checkpoint=origin.number,
+            version=origin.version,
+            weights_hash=origin.digest,
+            passed_over=[f"{number} ({cause})" for number, cause in origin.rejected],
+        )
 
     def _take_up(self, point: ResumePoint) -> None:
         """Go on counting where the run was interrupted."""
@@ -108,6 +140,27 @@ class Opened:
         self.saver.restore(state["saver"], point.own_arrays().get("best"))
         point.folder.point_latest()
         self.resumption = Resumption(self.story, point, self._measures.counters, gap_ns)
+
+    def _begin_anew(self, past: ResumePoint) -> None:
+        """Nothing was saved: all that the log tells of is void."""
+        self.folder.point_latest()
+        (self.folder.path / RECORDING).unlink(missing_ok=True)
+        self.story.emit(
+            events.RunResume(
+                checkpoint=0,
+                version=0,
+                env_steps=0,
+                episodes=0,
+                updates=0,
+                seconds=0.0,
+                previous_run_died=not past.log.has_last_word,
+                changed=past.told,
+                exact=not past.told,
+                void_from=0,
+                void_to=past.log.next_seq - 1,
+            )
+        )
+        self.story.warn(past.anew, loud=True)
 
     def _record(self) -> None:
         if self._point is None:

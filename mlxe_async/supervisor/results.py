@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,10 @@ class CheckReport:
     Args:
         plan: the shared memory, a line per segment.
         facts: what the probe found: spaces, limits, number of parameters.
+        start: which checkpoint the run would go on from or begin with, which are spoilt, and what would be lost, a
+            line each; empty for a run that begins with weights of its own.
     """
 
     plan: list[str]
     facts: dict[str, Any]
+    start: list[str] = field(default_factory=list)

@@ -15,12 +15,13 @@ import numpy as np
 from mlxe_async import checkpoints
 from mlxe_async.array_files import read_arrays, read_into
 from mlxe_async.errors import ProcessDied, ResourceError, RunFailed, SettingsError
-from mlxe_async.files import open_plain
+from mlxe_async.files import open_plain, read_bounded
 from mlxe_async.ipc.lanes import LaneWriter, format_lane
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.weights import WeightsWriter
+from mlxe_async.logs import events
 from mlxe_async.logs.journal import open_log
 from mlxe_async.logs.safe import REDACTED, visible
 from mlxe_async.memory.bookkeeping import Bookkeeping
@@ -29,7 +30,7 @@ from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
 from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.rows import Array
-from mlxe_async.run_folder import EARLIER, RunFolder
+from mlxe_async.run_folder import EARLIER, RUN, RunFolder
 from mlxe_async.settings import Settings, as_tables, load_settings
 from mlxe_async.settings.resuming import Change, changes
 from mlxe_async.supervisor.blueprint import Blueprint
@@ -40,7 +41,10 @@ from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.keeping import OWN, SUFFIX
 from mlxe_async.supervisor.story import Story
 
-TAIL_BYTES = 2**20
+REPEATED = {"serial", "is"}
+"Schedules under which the same settings make the same run."
+BEGINS_ANEW = "the run ended before its first checkpoint was written; it begins anew"
+TAIL_BYTES = LONGEST_RUN_JSON = 2**20
 _NOT_EXACT = {
     "begun_anew": "environment {} did not come to the same observation by the same seed and actions; its episode is "
     "begun anew, and the run does not go on exactly",
@@ -59,11 +63,15 @@ class LogEnd:
         next_seq: number of the line that comes next.
         version: newest version that its last lines tell of.
         has_last_word: whether the run ended by itself or was asked to.
+        env_steps: environment steps that its last lines tell of.
+        episodes: finished episodes that they tell of.
     """
 
     next_seq: int
     version: int
     has_last_word: bool
+    env_steps: int = 0
+    episodes: int = 0
 
 
 @dataclass
@@ -77,6 +85,8 @@ class ResumePoint:
         rejected: number and cause of each checkpoint that was not fit.
         whole: the checkpoint; None when none was fit.
         cause: why none was fit.
+        has_saved: whether any checkpoint was saved, also one that is gone by now; only known where none is fit.
+        begun_with: the fields of `events.InitFrom` where it began with the weights of another run.
         changed: settings that are others now, the cosmetic ones too.
     """
 
@@ -86,13 +96,19 @@ class ResumePoint:
     rejected: list[tuple[int, str]] = field(default_factory=list)
     whole: checkpoints.Whole | None = None
     cause: str = ""
+    has_saved: bool = False
+    begun_with: dict[str, Any] | None = None
     changed: list[Change] = field(default_factory=list)
     exact: bool = False
     former_rows: int = 0
 
     @classmethod
-    def find(cls, path: str | os.PathLike[str]) -> ResumePoint:
+    def find(cls, path: str | os.PathLike[str], *, mends: bool = True) -> ResumePoint:
         """Hold the folder, and look for the newest whole checkpoint that is fit.
+
+        Args:
+            path: the run's folder.
+            mends: end a torn last line of the log; not to be done by who only looks.
 
         Raises:
             RunFolderBusy: another process holds the folder.
@@ -102,7 +118,9 @@ class ResumePoint:
         folder = RunFolder.reopen(path)
         try:
             _check_owner(folder.path)
-            point = cls(folder, load_settings(folder.path / "settings.toml", of_run=True), _log_end(folder.log_path))
+            settings, log = folder.path / "settings.toml", _log_end(folder.log_path, mends=mends)
+            point = cls(folder, load_settings(settings, of_run=True), log)
+            point.begun_with = _begun_with(folder.path)
             note = point.rejected.append
             try:
                 point.whole = checkpoints.load_whole(
@@ -110,10 +128,75 @@ class ResumePoint:
                 )
             except RunFailed as error:
                 point.cause = str(error)
+                point.has_saved = bool(checkpoints.numbers(folder.checkpoints_path)) or _tells_of_checkpoints(folder)
         except BaseException:
             folder.close()
             raise
         return point
+
+    def begins_anew(self, settings: Settings) -> bool:
+        """Whether it begins from nothing: no checkpoint was ever saved, and its schedule repeats the same run.
+
+        Args:
+            settings: those it would begin with.
+        """
+        return self.whole is None and not self.has_saved and self._repeats(settings)
+
+    def _repeats(self, settings: Settings) -> bool:
+        return {self.settings.schedule.kind, settings.schedule.kind} <= REPEATED
+
+    @property
+    def anew(self) -> str:
+        """That it begins anew, in words."""
+        return f"{BEGINS_ANEW}, {'with the changed settings' if self.told else 'which is the same run'}"
+
+    def refusal(self, settings: Settings) -> RunFailed:
+        """Why there is nothing to go on from, and what to do instead."""
+        if self.rejected:
+            return RunFailed(self.cause)
+        why = ""
+        if not self.has_saved and not self._repeats(settings):
+            kind = next(one.schedule.kind for one in (settings, self.settings) if one.schedule.kind not in REPEATED)
+            why = f': nothing was saved before it ended, and under schedule "{kind}" beginning anew is another run'
+        file = visible(str(self.folder.path / "settings.toml"))
+        return RunFailed(f"{self.cause}{why}; begin a new run with its settings: python -m mlxe_async {file}")
+
+    def refuse_other_weights(self, digest: str | None) -> None:
+        """A run that begins anew begins with the weights that it began with.
+
+        Args:
+            digest: of the weights of another run that it would begin with now, None for its own.
+
+        Raises:
+            RunFailed: they are others.
+        """
+        if digest != (self.begun_with or {}).get("weights_hash") and not self.told:
+            raise RunFailed(
+                f"the run in {visible(str(self.folder.path))} ended before its first checkpoint was written and cannot "
+                "begin anew: run.init_from has other weights by now than it began with; expected the same, or a new run"
+            )
+
+    def outlook(self, settings: Settings) -> list[str]:
+        """What going on would use, what it would not, and what would be lost, a line each.
+
+        Args:
+            settings: those it would go on with.
+
+        Raises:
+            RunFailed: there is no checkpoint to go on from.
+        """
+        lines = [f"spoilt        checkpoint {number}: {cause}" for number, cause in self.rejected]
+        lines += [f"changed       {change}" for change in self.told]
+        reached = f"{self.log.env_steps:,} steps and {self.log.episodes:,} episodes"
+        if self.whole is not None:
+            counted = self.state["counters"]
+            steps, episodes = self.log.env_steps - counted["env_steps"], self.log.episodes - counted["episodes"]
+            used = f"version {self.version:,}, {counted['env_steps']:,} steps, {counted['updates']:,} updates"
+            lost = f"{max(0, steps):,} steps and {max(0, episodes):,} episodes, of {reached}"
+            return [f"goes on from  checkpoint {self.whole.number}: {used}", *lines, f"lost          {lost}"]
+        if self.begins_anew(settings):
+            return [f"goes on from  nothing: {self.anew}", *lines, f"done again    {reached}"]
+        raise self.refusal(settings)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -146,7 +229,8 @@ class ResumePoint:
             SettingsError: keys are others that must not be, each named.
             RunFailed: there is no checkpoint to go on from.
         """
-        hidden = [key for key in _hidden(as_tables(settings)) if self.whole is not None]
+        goes_on = self.whole is not None or self.begins_anew(settings)
+        hidden = [key for key in _hidden(as_tables(settings)) if goes_on]
         if hidden:
             told = "got nothing, expected its value by --set or in a settings file: secrets are not saved with a run"
             raise SettingsError([f"{settings.places.source}: {key}: {told}" for key in hidden])
@@ -356,31 +440,55 @@ def _last_bytes(path: Path, size: int, most: int) -> bytes:
         return file.read(most)
 
 
-def _log_end(path: Path) -> LogEnd:
-    """Read the last lines of a log, and end a line that is torn."""
+def _log_end(path: Path, *, mends: bool) -> LogEnd:
+    """Read the last lines of a log, and end a line that is torn, if that is wanted."""
     try:
-        descriptor = open_log(path)
+        descriptor = open_log(path) if mends else None
     except OSError as error:
         raise ResourceError(f"{path} cannot be written: {error.strerror}") from error
     try:
-        size = os.fstat(descriptor).st_size
+        size = path.lstat().st_size
         data = _last_bytes(path, size, TAIL_BYTES)
-        if data and not data.endswith(b"\n"):
+        if descriptor is not None and data and not data.endswith(b"\n"):
             os.write(descriptor, b"\n")
+    except FileNotFoundError:
+        return LogEnd(0, 0, has_last_word=False)
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
     if size < TAIL_BYTES:  # a new file has been begun lately, or the log is short
         earlier = path.with_name(path.name + EARLIER)
         with contextlib.suppress(OSError):
             data = _last_bytes(earlier, earlier.lstat().st_size, TAIL_BYTES) + b"\n" + data
-    seq, version, last = -1, 0, ""
+    seq, version, last, counted = -1, 0, "", dict.fromkeys(("env_steps", "episodes"), 0)
     for line in data.splitlines():
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(event, dict) and isinstance(event.get("seq"), int):
+        if isinstance(event, dict) and type(event.get("seq")) is int:
             seq, last = event["seq"], str(event.get("event"))
-            if isinstance(event.get("version"), int):
+            if type(event.get("version")) is int:
                 version = max(version, event["version"])
-    return LogEnd(seq + 1, version, last == "run_end")
+            for name, before in counted.items():
+                if type(event.get(name)) is int:
+                    counted[name] = event[name] if last == "run_resume" else max(before, event[name])
+    return LogEnd(seq + 1, version, last == "run_end", **counted)
+
+
+def _tells_of_checkpoints(folder: RunFolder) -> bool:
+    """Whether the log tells of a checkpoint that was saved."""
+    for path in (folder.log_path, folder.log_path.with_name(folder.log_path.name + EARLIER)):
+        with contextlib.suppress(FileNotFoundError), open_plain(path) as file:
+            if any(b'"event": "checkpoint"' in line for line in file):
+                return True
+    return False
+
+
+def _begun_with(path: Path) -> dict[str, Any] | None:
+    """The weights of another run that this one began with, as its `run.json` tells."""
+    try:
+        told = json.loads(read_bounded(path / RUN, LONGEST_RUN_JSON))["init_from"]
+        return vars(events.InitFrom(**told)) if told else None
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):  # it has none, or is of an earlier version
+        return None

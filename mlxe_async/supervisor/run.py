@@ -36,7 +36,7 @@ from mlxe_async.supervisor.probing import probed, rehearsed
 from mlxe_async.supervisor.replaying import Replay
 from mlxe_async.supervisor.results import CheckReport, Result
 from mlxe_async.supervisor.resuming import ResumePoint
-from mlxe_async.supervisor.saving import published_weights, weights_to_begin_with
+from mlxe_async.supervisor.saving import Origin, published_weights, weights_to_begin_with
 from mlxe_async.supervisor.subscribers import Subscribers
 from mlxe_async.supervisor.team import Team
 from mlxe_async.supervisor.waiting import first_of, let_go, to_the_end
@@ -74,6 +74,7 @@ class Supervisor:
         self.settings = settings = settings if self._replay is None else self._replay.prepared(settings)
         self._resume = resume
         self._point: ResumePoint | None = None
+        self._anew: ResumePoint | None = None
         self._dumps = 0
         self._requested: str | None = None
         self._used = ""
@@ -143,6 +144,8 @@ class Supervisor:
             Hung: a call into it, or into the algorithm, did not return within its limit.
             ResourceError: the plan, or what is to be opened, does not fit.
             StoppedEarly: `request_stop` was called meanwhile.
+            RunFailed: the run that is to be gone on with has no fit checkpoint.
+            RunFolderBusy: another process holds its folder.
             RuntimeError: this object has run or checked before.
         """
         self._use("check")
@@ -159,11 +162,19 @@ class Supervisor:
         return report[0]
 
     async def _check(self, report: list[CheckReport]) -> None:
+        past = None if self._resume is None else self._find(self._resume, mends=False)
         async with self._probed():
+            settings, start = self.settings.with_algorithm(self._facts["algorithm"]), list[str]()
+            if past is not None:
+                past.judge(settings, self._facts)
+                start += past.outlook(settings)
+            if past is None or past.begins_anew(settings):
+                origin = self._origin(past)
+                start += [] if origin is None else [f"begins with   {origin}"]
             plan = Blueprint(self.settings, self._facts).byte_plan()
             plan.check(available_memory())
             await rehearsed(self.settings, self._processes[0])  # the probe's, the only one yet
-            report.append(CheckReport(plan.lines(), self._facts))
+            report.append(CheckReport(plan.lines(), self._facts, start))
 
     async def run(self) -> Result:
         """Run until a stop condition is met.
@@ -276,23 +287,24 @@ class Supervisor:
         except RuntimeError as error:
             raise ResourceError(f"the supervisor cannot start its thread for files: {refusal(error)}") from error
         if self._resume is not None:
-            self._point = ResumePoint.find(self._resume)
-            self._folder = self._point.folder
-            self._point.refuse_another_algorithm(self.settings)
+            found = self._find(self._resume, mends=True)
+            if found.begins_anew(self.settings):
+                self._anew = found
+            else:
+                self._point = found
         async with self._probed():
             self._blueprint = blueprint = Blueprint(self.settings, self._facts)
-            point, first = self._point, None
-            if point is None:
-                first = weights_to_begin_with(self.settings, self._facts)
-            else:
-                point.judge(self.settings.with_algorithm(self._facts["algorithm"]), self._facts)
+            point = self._point
+            if past := point or self._anew:
+                past.judge(self.settings.with_algorithm(self._facts["algorithm"]), self._facts)
+            origin = self._origin(self._anew) if point is None else None
             self._segments = blueprint.create_segments()
             if point is not None and point.whole is not None:
                 point.fill(self._segments, blueprint)
-            if first is not None:
+            if origin is not None:
                 # The learner goes on from what is published, as it would after a restart.
-                WeightsWriter(self._segments["weights"]).publish(first)
-            opened = self._open(self.settings.with_algorithm(self._facts["algorithm"]))
+                WeightsWriter(self._segments["weights"]).publish(origin.flat)
+            opened = self._open(self.settings.with_algorithm(self._facts["algorithm"]), origin)
             opened.begin(blueprint.cores)
             opened.story.emit(
                 events.ProbeOk(
@@ -316,10 +328,26 @@ class Supervisor:
             self.settings, self._facts, self._cautions = found.settings, found.facts, found.cautions
             yield
 
-    def _open(self, settings: Settings) -> Opened:
-        point = self._point
-        self._folder = RunFolder.create(self._base, settings.run.name) if point is None else point.folder
-        self._opened = Opened(self._folder, settings, self._facts, self._measures, self._subscribers, point)
+    def _find(self, path: str | os.PathLike[str], *, mends: bool) -> ResumePoint:
+        """What to go on from; its folder is held from now on."""
+        found = ResumePoint.find(path, mends=mends)
+        self._folder = found.folder
+        found.refuse_another_algorithm(self.settings)
+        return found
+
+    def _origin(self, anew: ResumePoint | None) -> Origin | None:
+        """The weights of another run to begin with, if any; those that a run which begins anew began with."""
+        origin = weights_to_begin_with(self.settings, self._facts)
+        if anew is not None:
+            anew.refuse_other_weights(None if origin is None else origin.digest)
+        return origin
+
+    def _open(self, settings: Settings, origin: Origin | None) -> Opened:
+        if self._folder is None:
+            self._folder = RunFolder.create(self._base, settings.run.name)
+        self._opened = Opened(
+            self._folder, settings, self._facts, self._measures, self._subscribers, self._point, self._anew, origin
+        )
         return self._opened
 
     def _assemble(self, opened: Opened) -> None:

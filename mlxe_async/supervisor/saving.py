@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import threading
 import time
@@ -17,8 +18,9 @@ from mlxe_async.errors import MlxeError, ResourceError, SettingsError
 from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.weights import WeightsReader
 from mlxe_async.logs import events
+from mlxe_async.logs.safe import visible
 from mlxe_async.rows import Array
-from mlxe_async.run_folder import RunFolder, load_checkpoint
+from mlxe_async.run_folder import CHECKPOINTS, RunFolder, find_run
 from mlxe_async.settings import Settings
 from mlxe_async.supervisor.budget import Counters
 from mlxe_async.supervisor.story import Story
@@ -31,8 +33,35 @@ def published_weights(segment: Segment, parameters: int) -> tuple[int, Array] | 
     return None if version is None else (version, flat)
 
 
-def weights_to_begin_with(settings: Settings, facts: Mapping[str, Any]) -> Array | None:
-    """The weights (P,) of the run that `[run] init_from` names, None if it names none.
+@dataclass(frozen=True)
+class Origin:
+    """The weights of another run that a run begins with.
+
+    Args:
+        run: the other run's folder.
+        number: of the checkpoint.
+        version: of the weights in it.
+        flat: the weights (P,).
+        rejected: number and cause of each checkpoint that was passed over because it is damaged.
+    """
+
+    run: Path
+    number: int
+    version: int
+    flat: Array
+    rejected: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the weights."""
+        return hashlib.sha256(self.flat.tobytes()).hexdigest()
+
+    def __str__(self) -> str:
+        return f"checkpoint {self.number}, version {self.version}, of {visible(str(self.run))}"
+
+
+def weights_to_begin_with(settings: Settings, facts: Mapping[str, Any]) -> Origin | None:
+    """The newest weights of the run that `[run] init_from` names, None if it names none.
 
     Raises:
         SettingsError: there is no such run, it saved nothing, or its network has other shapes.
@@ -41,14 +70,18 @@ def weights_to_begin_with(settings: Settings, facts: Mapping[str, Any]) -> Array
         return None
     place = settings.places.of(("run", "init_from"))
     try:
-        tensors, saved = load_checkpoint(settings.run.init_from)
+        folder, rejected = find_run(settings.run.init_from), list[tuple[int, str]]()
+        tensors, saved = checkpoints.load(
+            folder / CHECKPOINTS, "last", lambda number, cause: rejected.append((number, cause))
+        )
     except MlxeError as error:
         raise SettingsError([f"{place}: run.init_from: {error}"]) from error
     if saved["parameters"] != facts["parameters"]:
         got = sum(tensor.size for tensor in tensors.values())
         problem = f"got {got:,} weights in other shapes than those of this task and [algorithm]"
         raise SettingsError([f"{place}: run.init_from: {problem}"])
-    return np.concatenate([tensors[name].ravel() for name, _ in saved["parameters"]]).astype(np.float32)
+    flat = np.concatenate([tensors[name].ravel() for name, _ in saved["parameters"]]).astype(np.float32)
+    return Origin(folder, int(saved["number"]), int(saved["version"]), flat, tuple(rejected))
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,14 @@ from types import ModuleType, SimpleNamespace
 
 from mlxe_async.logs.events import EpisodeEnd, PhaseEvent, Warning, Weights  # noqa: A004 - the event
 from mlxe_async.logs.journal import Journal
+from mlxe_async.supervisor.results import Result
 
 GOOD = '[task]\nenv = "CartPole-v1"\n'
 
 
 def result(**fields):
     values = {"reason": "episodes", "solved": False, "steps": 1234, "episodes": 5, "updates": 6, "seconds": 7.0}
-    return SimpleNamespace(
-        **{**values, "run_dir": Path("runs/x"), "exit_code": 0, "weights_hash": "ab", "replayed": None} | fields
-    )
+    return Result(**{**values, "run_dir": Path("runs/x"), "exit_code": 0, "weights_hash": "ab"} | fields)
 
 
 @dataclass
@@ -77,7 +76,7 @@ class FakeSupervisor:
             "task": {"max_episode_steps": 500, "notes": ["odd\x1b"]},
             "parameters": [["w", [3, 4]], ["b", [4]]],
         }
-        return SimpleNamespace(plan=["lane-0  1.0 MiB", "total  1.0 MiB"], facts=facts)
+        return SimpleNamespace(start=["lost nothing"], plan=["lane-0  1.0 MiB", "total  1.0 MiB"], facts=facts)
 
 
 def install(monkeypatch, **how):

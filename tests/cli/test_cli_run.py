@@ -31,7 +31,10 @@ def test_a_run_ends_with_one_sentence_and_writes_nothing_to_stdout(capfd, monkey
 
 
 def test_the_sentence_says_how_it_ended():
-    assert ending(result(solved=True, reason="solved")).startswith("solved (solved) after")
+    at = {"version": 7, "episodes_started": 1010, "env_steps": 123456, "updates": 56, "seconds": 3.21}
+    said = ending(result(solved=True, solved_at=at, reason="solved"))
+    published = "solved by version 7, published after 1,010 episodes begun, 123,456 steps, 56 updates and 3.2 s"
+    assert said.startswith(f"{published}; finished (solved) after 5 episodes")
     assert ending(result(reason="SIGINT", exit_code=130)).startswith("finished (SIGINT) after")
     assert ending(result(reason="failed: x", exit_code=3)).startswith("failed (failed: x) after")
 
@@ -49,9 +52,13 @@ def test_progress_can_be_switched_off(capfd, monkeypatch, arguments):
     main(["good.toml", *arguments])
     assert len(capfd.readouterr().err.splitlines()) == 1
     (alarm,) = made[0].subscribers
-    assert made[0].wanted == [["warning"]]
+    assert made[0].wanted == [["warning", "init_from"]]
     alarm({"event": "warning", "role": "supervisor", "message": "the run folder is gone", "loud": True})
     assert "the run folder is gone" in capfd.readouterr().err
+    alarm({"event": "init_from", "role": "supervisor", "path": "runs/x", "checkpoint": 3, "version": 40})
+    assert "the run begins with checkpoint 3, version 40, of runs/x\n" in capfd.readouterr().err
+    alarm({"event": "warning", "role": "supervisor", "message": "never mind", "loud": False})
+    assert capfd.readouterr().err == ""
 
 
 def test_a_check_prints_the_plan_and_what_the_probe_found_and_runs_nothing(capfd, monkeypatch):
@@ -67,6 +74,7 @@ def test_a_check_prints_the_plan_and_what_the_probe_found_and_runs_nothing(capfd
         "episode limit 500",
         "weights       16",
         "note: odd\\x1b",
+        "lost nothing",
     ]
     assert captured.err == "the settings are fine, one update on made-up rows went well, and nothing was started\n"
 

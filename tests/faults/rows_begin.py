@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from pathlib import Path
 
-from fault_runs import row
+from fault_runs import newest_first, row
 
 ENDLESS = {"stop": {"env_steps": 10_000_000}}
 
@@ -115,3 +117,36 @@ def _(case):
     said = twice.output().splitlines()
     case.want(len(said) == 1 and "make another one" in said[0], f"one sentence ({said})")
     case.nothing_left(twice)
+
+
+@row("B5", "--resume RUN --check; a run killed before any checkpoint", "which, which not and why; begun anew", ci=1)
+def _(case):
+    """A stopped run is looked at, whole, with its newest checkpoint cut off, with all; then one without any goes on."""
+    chosen = {"stop": {"env_steps": 10_000_000}, "checkpoint": {"interval_s": 0.3}}
+    run = case.start({}, chosen)
+    run.told("checkpoint", 3)
+    case.stops(run)
+    newest = newest_first((run.runs / "latest").resolve())
+    whole = [path for path in newest if "files" in json.loads((path / "manifest.json").read_text())["body"]]
+    log = run.log.read_bytes()
+    looked = case.resumed(run, "--check")
+    case.want(looked.ended() == 0, f"exit code 0 ({looked.ended()}: {looked.error()[-300:]})")
+    case.want(f"goes on from  checkpoint {whole[0].name}:" in looked.output(), f"which ({looked.output()[-300:]})")
+    (whole[0] / "manifest.json").write_bytes(b"")
+    looked = case.resumed(run, "--check")
+    said = looked.output() if looked.ended() == 0 else looked.error()
+    case.want(f"goes on from  checkpoint {whole[1].name}:" in said, f"the one before ({said[-300:]})")
+    case.want(f"spoilt        checkpoint {whole[0].name}:" in said and "lost    " in said, f"why ({said[-300:]})")
+    for path in newest:
+        (path / "manifest.json").write_bytes(b"")
+    looked = case.resumed(run, "--check")
+    case.want(looked.ended() == 3, f"all spoilt: exit code 3 ({looked.ended()}: {looked.error()[-300:]})")
+    case.want(all(f"{path.name} (" in looked.error() for path in newest), f"all are named ({looked.error()[-300:]})")
+    case.want(run.log.read_bytes() == log, "the log is untouched")
+    unsaved = case.start({}, {**ENDLESS, "schedule": {"kind": "is"}})
+    unsaved.reached(50)
+    unsaved.signal(signal.SIGKILL)
+    unsaved.ended()
+    again = case.resumed(unsaved, "--set", "stop.env_steps=300")
+    case.checks(again, 0)
+    case.want("it begins anew" in again.error(), f"it says so ({again.error()[-300:]})")

@@ -7,11 +7,14 @@ import signal
 
 import live_runs
 import pytest
+from command import Command
 from resume_tools import SAVING, interrupted, run_here, settings, whole_numbers
 
 from mlxe_async.errors import RunFailed, RunFolderBusy, SettingsError
 from mlxe_async.logs.reader import read_log
 from mlxe_async.run_folder import RunFolder, load_checkpoint
+from mlxe_async.settings import dump_settings, load_settings
+from mlxe_async.supervisor import Supervisor
 
 STOP = {"stop": {"env_steps": 1200}}
 TESTED = {"evaluation": {"enabled": True, "rule": "cap", "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}}
@@ -228,6 +231,116 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_none_is_a_failure(
         os.truncate(path / "learner.safetensors", 10)
     with pytest.raises(RunFailed, match="no whole checkpoint"):
         run_here(chosen, resume=finished)
+
+
+def killed_before_anything_was_saved(folder, chosen):
+    """The folder of a run that was killed once it had published."""
+    run = Command(folder, dump_settings(chosen), "--no-progress")
+    try:
+        run.saw("weights", times=3)
+        run.signal(signal.SIGKILL)
+        run.process.wait(30)
+        return (run.runs / "latest").resolve()
+    finally:
+        run.close()
+
+
+@pytest.mark.parametrize("kind", ["is", pytest.param("serial", marks=pytest.mark.slow)])
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew_and_is_the_same(tmp_path, kind):
+    chosen = settings(schedule={"kind": kind}, **STOP)
+    plain, _ = run_here(chosen, tmp_path / "plain")
+    folder = killed_before_anything_was_saved(tmp_path, settings(schedule={"kind": kind}, stop={"env_steps": 10**6}))
+    assert not (folder / "checkpoints").exists()
+    assert check_here(chosen, folder)[0].startswith("goes on from  nothing: the run ended before its first checkpoint")
+    os.truncate(folder / "log.jsonl", (folder / "log.jsonl").stat().st_size - 5)
+    result, run = run_here(chosen, resume=folder)
+    assert (result.weights_hash, result.steps, result.run_dir) == (plain.weights_hash, plain.steps, folder)
+    (told,) = run.all("run_resume")
+    assert (told["checkpoint"], told["exact"], told["void_from"]) == (0, True, 0)
+    assert min(line["seq"] for line in read_log(folder)) > told["void_to"]
+    (said,) = [line for line in run.all("warning") if "begins anew" in line["message"]]
+    assert said["loud"]
+    versions = [line["version"] for line in read_log(folder) if line["event"] == "weights"]
+    assert versions == list(range(1, len(versions) + 1))
+
+
+def test_where_nobody_waits_a_run_without_a_checkpoint_does_not_begin_anew(tmp_path):
+    chosen = settings(schedule={"kind": "oa"}, stop={"env_steps": 10**6})
+    folder = killed_before_anything_was_saved(tmp_path, chosen)
+    why = 'no whole checkpoint in .*: nothing was saved before it ended, and under schedule "oa" beginning anew is '
+    why += r"another run; begin a new run with its settings: python -m mlxe_async .*/settings\.toml"
+    for goes_on in (lambda: run_here(chosen, resume=folder), lambda: check_here(chosen, folder)):
+        with pytest.raises(RunFailed, match=why):
+            goes_on()
+    load_settings(folder / "settings.toml")  # as the sentence says
+
+
+def test_a_run_that_began_with_the_weights_of_another_begins_anew_with_the_same_ones_only(tmp_path):
+    other, _ = run_here(settings(stop={"env_steps": 200}), tmp_path / "other")
+    saved = sorted((other.run_dir / "checkpoints").iterdir(), key=lambda path: int(path.name))
+    chosen = settings(schedule={"kind": "is"}, run={"init_from": str(other.run_dir)}, stop={"env_steps": 200})
+    endless = settings({"stop.env_steps": 10**6}, schedule={"kind": "is"}, run={"init_from": str(other.run_dir)})
+    plain, run = run_here(chosen, tmp_path / "plain")
+    (begun,) = run.all("init_from")
+    assert (begun["path"], begun["checkpoint"]) == (str(other.run_dir), int(saved[-1].name))
+    assert begun["weights_hash"] == other.weights_hash
+    folder = killed_before_anything_was_saved(tmp_path, endless)
+    about = json.loads((folder / "run.json").read_text())["init_from"]
+    assert about == {key: begun[key] for key in about}
+    assert check_here(chosen, folder)[-1].startswith(f"begins with   checkpoint {saved[-1].name}, version ")
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    assert run_here(chosen, resume=folder)[0].weights_hash == plain.weights_hash
+    shutil.rmtree(other.run_dir / "checkpoints")
+    shutil.copytree(plain.run_dir / "checkpoints", other.run_dir / "checkpoints")
+    with pytest.raises(RunFailed, match=r"cannot begin anew: run\.init_from has other weights by now"):
+        run_here(chosen, resume=copy)
+
+
+def test_a_check_of_a_run_without_a_log_makes_none(finished):
+    (finished / "log.jsonl").unlink()
+    assert check_here(settings(), finished)[-1].endswith("of 0 steps and 0 episodes")
+    assert not (finished / "log.jsonl").exists()
+
+
+def test_a_run_whose_checkpoints_were_removed_does_not_begin_anew(finished):
+    shutil.rmtree(finished / "checkpoints")
+    with pytest.raises(RunFailed, match="no whole checkpoint"):
+        run_here(settings(), resume=finished)
+
+
+def check_here(chosen, folder):
+    """What a check says of going on with a run."""
+
+    async def main():
+        return (await Supervisor(chosen, resume=folder).check()).start
+
+    return live_runs.on_loop(main)
+
+
+def test_a_check_says_what_would_be_used_what_is_spoilt_and_what_would_be_lost(finished):
+    numbers = sorted((int(path.name) for path in (finished / "checkpoints").iterdir()), reverse=True)
+    manifests = {n: json.loads((finished / "checkpoints" / str(n) / "manifest.json").read_text()) for n in numbers}
+    steps = {n: manifests[n]["body"]["facts"]["state"]["counters"]["env_steps"] for n in numbers}
+    chosen = settings({"algorithm.learning_rate": 0.01})
+    used, changed, lost = check_here(chosen, finished)
+    assert used.startswith(f"goes on from  checkpoint {numbers[0]}: version ")
+    assert f"{steps[numbers[0]]:,} steps" in used
+    assert changed.startswith("changed       algorithm.learning_rate: ")
+    assert lost.startswith("lost          0 steps and 0 episodes, of ")
+    log = (finished / "log.jsonl").read_bytes()
+    (finished / "log.jsonl").write_bytes(log + b'{"torn')
+    os.truncate(finished / "checkpoints" / str(numbers[0]) / "memorizer.safetensors", 1000)
+    used, spoilt, lost = check_here(settings(), finished)
+    assert f"checkpoint {numbers[1]}: " in used
+    assert f"checkpoint {numbers[0]}: memorizer.safetensors is 1000 bytes" in spoilt
+    assert lost.startswith(f"lost          {steps[numbers[0]] - steps[numbers[1]]:,} steps and ")
+    assert (finished / "log.jsonl").read_bytes() == log + b'{"torn'
+    for path in (finished / "checkpoints").iterdir():
+        os.truncate(path / "learner.safetensors", 10)
+    with pytest.raises(RunFailed, match="no whole checkpoint"):
+        check_here(settings(), finished)
+    with RunFolder.reopen(finished), pytest.raises(RunFolderBusy):
+        check_here(settings(), finished)
 
 
 def test_two_do_not_go_on_with_one_run(finished):

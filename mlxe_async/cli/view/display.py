@@ -35,6 +35,7 @@ _NOTABLE = (
     "corrupt_record",
     "log_gap",
     "solved",
+    "init_from",
 )
 
 
