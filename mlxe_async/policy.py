@@ -18,7 +18,7 @@ from mlxe_async import checkpoints
 from mlxe_async.algorithms import ActingClock, Algorithm, load_algorithm
 from mlxe_async.errors import EnvironmentFault, NotFound, ResourceError, RunFailed, TaskError
 from mlxe_async.ipc.segments import available_memory
-from mlxe_async.roles.evaluator import Evaluator, Sampled, Starts, Verdict
+from mlxe_async.roles.evaluator import Evaluator, GreedyPolicy, Rules, Sampled, Starts, Verdict, joined
 from mlxe_async.rows import Array, Spaces
 from mlxe_async.run_folder import find_run
 from mlxe_async.seeds import generator
@@ -31,6 +31,7 @@ from mlxe_async.tasks.vector import VectorTask
 
 ADVERSE_RESTARTS = 20
 VIDEO_STEPS = 500
+MOST_AT_ONCE = 20  # episodes of a test, unless the settings have more
 
 
 @dataclass(frozen=True)
@@ -51,15 +52,26 @@ class Policy:
         flat: the weights (P,).
         version: which version they are.
         counters: how far the run was, by the names of its counters; what exploration is annealed by, if it is sampled.
+        checkpoint: number of the checkpoint that it was loaded from, None if it was not.
+        path: folder of that checkpoint.
 
     Raises:
         RunFailed: the algorithm no longer knows the settings that the run was made with.
     """
 
     def __init__(
-        self, settings: Settings, spaces: Spaces, flat: Array, version: int, counters: Mapping[str, int] | None = None
+        self,
+        settings: Settings,
+        spaces: Spaces,
+        flat: Array,
+        version: int,
+        counters: Mapping[str, int] | None = None,
+        *,
+        checkpoint: int | None = None,
+        path: Path | None = None,
     ) -> None:
         self.settings, self.spaces, self.version = settings, spaces, version
+        self.checkpoint, self.path = checkpoint, path
         self.flat = np.ascontiguousarray(flat, dtype=np.float32)
         self.algorithm = self._built()
         counters, each = counters or {}, settings.schedule.executors
@@ -68,6 +80,13 @@ class Policy:
             episodes=counters.get("episodes", 0),
             rollouts=counters.get("rollouts", 0) // each,
         )
+
+    @property
+    def origin(self) -> str:
+        """`checkpoint 3, version 40: runs/x/checkpoints/3`: where it comes from."""
+        if self.checkpoint is None:
+            return f"version {self.version}"
+        return f"checkpoint {self.checkpoint}, version {self.version}: {self.path}"
 
     def _built(self, **fields: Any) -> Algorithm:
         """The algorithm with these weights, and with some of its settings' fields changed, as far as it has them."""
@@ -180,7 +199,9 @@ class Policy:
                     recording.end_episode(is_last=number == episodes - 1)
                 yield Episode(steps, total, bool(step.terminated[0]))
 
-    def test(self, *, starts: Starts = "standard", sampled: bool = False) -> Verdict:
+    def test(
+        self, *, starts: Starts = "standard", sampled: bool = False, episodes: int | None = None, in_full: bool = False
+    ) -> Verdict:
         """The run's own test of `[evaluation]`, or a harder one.
 
         Args:
@@ -188,14 +209,31 @@ class Policy:
                 standard ones moved to a hard place: 5 each with the cart at -1.5 and +1.5, the pole at -0.15 and +0.15.
             sampled: draw actions, see `act`, instead of taking the best ones; by fixed seeds, so that the test is the
                 same each time.
+            episodes: so many restarts instead, the first of which are those of the test of fewer.
+            in_full: play all episodes to their end, also where one has failed, and give all their returns.
 
         Raises:
+            ValueError: there are to be less than one episode.
             TaskError: the environment has no adverse starts.
         """
+        if episodes is not None and episodes < 1:
+            raise ValueError(f"testing a policy: expected at least 1 episode, got {episodes}")
         rules = self.settings.evaluation.model_dump()
         if starts != "standard":
             rules |= {"starts": starts, "episodes": ADVERSE_RESTARTS}
+        rules |= {"in_full": in_full}
         policy = Sampled(self.sampled, rules["seed"], self._clock) if sampled else self.algorithm
+        if episodes is None:
+            return self._tested(policy, rules)
+        # Not all at once: each episode has an environment of its own.
+        parts, each = [], max(rules["episodes"], MOST_AT_ONCE)
+        for first in range(0, episodes, each):
+            parts.append(self._tested(policy, {**rules, "first": first, "episodes": min(each, episodes - first)}))
+            if parts[-1].passed is False and rules["rule"] == "cap" and not in_full:
+                break
+        return joined(parts, Rules.from_mapping(rules))
+
+    def _tested(self, policy: GreedyPolicy, rules: Mapping[str, Any]) -> Verdict:
         evaluator = Evaluator(policy, self.settings.task.model_dump(), rules)
         try:
             evaluator.add(self.version, self.flat)
@@ -254,7 +292,7 @@ def _warn(note: str) -> None:
 def load_policy(
     run: str | os.PathLike[str], checkpoint: str | int = "auto", *, tell: Callable[[str], None] = _warn
 ) -> Policy:
-    """The policy that a run saved.
+    """The policy that a run saved; its `checkpoint`, `version` and `path` say which one that is.
 
     Args:
         run: path of the run's folder, its name below `runs/`, or `latest`.
@@ -274,7 +312,16 @@ def load_policy(
     sys.path += [str(path) for path in settings.run.python_path if str(path) not in sys.path]
     tensors, facts = _loaded(folder / "checkpoints", checkpoint, tell)
     flat = np.concatenate([tensors[name].ravel() for name, _ in facts["parameters"]])
-    return Policy(settings, Spaces.from_json(facts["spaces"]), flat, int(facts["version"]), facts.get("counters"))
+    number = int(facts["number"])
+    return Policy(
+        settings,
+        Spaces.from_json(facts["spaces"]),
+        flat,
+        int(facts["version"]),
+        facts.get("counters"),
+        checkpoint=number,
+        path=folder / "checkpoints" / str(number),
+    )
 
 
 def _loaded(folder: Path, which: str | int, tell: Callable[[str], None]) -> tuple[dict[str, Array], dict[str, Any]]:

@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     from mlxe_async.policy import load_policy
 
     policy = load_policy(asked.run, asked.checkpoint, tell=Console(sys.stderr).line)
-    sys.stdout.write(f"version {policy.version} of {visible(asked.run)}\n")
+    sys.stdout.write(f"{visible(policy.origin)}\n")
     played = policy.play(
         asked.episodes,
         seed=asked.seed,

@@ -126,6 +126,7 @@ class CartPoleBench:
         falls = standing & (fallen >= 0)
         if self._rules.rule == "cap" and falls.any():
             test.fail(test.ticks + int(fallen[falls].min()) + 1)
+        if test.failed_at is not None and not self._rules.in_full:
             ticks = int(fallen[falls].min()) + 1
             test.returns[:] = test.ticks + ticks
         else:

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.roles.benches import bench_for
-from mlxe_async.roles.trials import Floats, GreedyPolicy, Rules, Sampled, Starts, Trial, Verdict
+from mlxe_async.roles.trials import Floats, GreedyPolicy, Rules, Sampled, Starts, Trial, Verdict, joined
 
-__all__ = ["Evaluator", "GreedyPolicy", "Rules", "Sampled", "Starts", "Verdict"]
+__all__ = ["Evaluator", "GreedyPolicy", "Rules", "Sampled", "Starts", "Verdict", "joined"]
 
 
 class Evaluator:

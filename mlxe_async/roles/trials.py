@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -72,7 +72,8 @@ class Rules:
     """The `[evaluation]` table as far as a test needs it, and `starts`, which only tests asked for by hand change.
 
     Without a rule nothing is judged: episodes run to their end, and their returns are told. `"adverse"` restarts are
-    the standard ones moved to a hard place, a quarter of them in each of four ways.
+    the standard ones moved to a hard place, a quarter of them in each of four ways. `first` is the number of the first
+    restart. With `in_full` no failure ends the test early, and the verdict has the return of each episode.
     """
 
     rule: str | None = None
@@ -83,16 +84,27 @@ class Rules:
     threshold: float = 0.0
     seed: int = 0
     starts: Starts = "standard"
+    first: int = 0
+    in_full: bool = False
 
     @classmethod
     def from_mapping(cls, evaluation: Mapping[str, Any]) -> Rules:
         """Read an `[evaluation]` table; keys that concern others, and those left empty, are passed over."""
         return cls(**{key: evaluation[key] for key in cls.__annotations__ if evaluation.get(key) is not None})
 
+    def judge(self, mean: float, failed_at: int | None, fault: str) -> bool | None:
+        """Whether a test passed; None where there is no rule."""
+        if self.rule is None:
+            return None
+        return (failed_at is None if self.rule == "cap" else mean >= self.threshold) and not fault
+
     @property
     def seeds(self) -> list[int]:
         """Seeds of the restarts, the same for every version and every run."""
-        return [derive_seed(self.seed, "evaluation.restart", index) for index in range(self.episodes)]
+        return [
+            derive_seed(self.seed, "evaluation.restart", index)
+            for index in range(self.first, self.first + self.episodes)
+        ]
 
 
 @dataclass(frozen=True)
@@ -109,6 +121,7 @@ class Verdict:
         seconds: this version's share of the computing time.
         failed_at: the step of the first restart that ended too early; None for a pass and for `"mean_return"`.
         fault: what the environment did wrong, when that is why the test failed; else empty.
+        returns: of each episode, for a test in full.
     """
 
     version: int
@@ -120,6 +133,32 @@ class Verdict:
     seconds: float
     failed_at: int | None = None
     fault: str = ""
+    returns: tuple[float, ...] = ()
+
+
+def joined(parts: Sequence[Verdict], rules: Rules) -> Verdict:
+    """The verdict on all episodes of several tests of one version.
+
+    Args:
+        parts: the tests, each of other restarts.
+        rules: what they were judged by.
+    """
+    episodes = sum(part.episodes for part in parts)
+    mean = sum(part.return_mean * part.episodes for part in parts) / episodes
+    failed_at = min((part.failed_at for part in parts if part.failed_at is not None), default=None)
+    fault = next((part.fault for part in parts if part.fault), "")
+    return Verdict(
+        version=parts[0].version,
+        passed=rules.judge(mean, failed_at, fault),
+        episodes=episodes,
+        steps=sum(part.steps for part in parts),
+        return_min=min(part.return_min for part in parts),
+        return_mean=mean,
+        seconds=sum(part.seconds for part in parts),
+        failed_at=failed_at,
+        fault=fault,
+        returns=tuple(value for part in parts for value in part.returns),
+    )
 
 
 @dataclass(eq=False)
@@ -160,19 +199,16 @@ class Trial:
         self.finished = np.zeros(self.rules.episodes, bool)
 
     def fail(self, step: int) -> None:
-        """The rule is broken in this step: nothing more to find out."""
-        self.failed_at, self.done = step, True
+        """The rule is broken in this step: nothing more to find out, unless all episodes are to be told."""
+        self.failed_at = self.failed_at or step
+        self.done = self.done or not self.rules.in_full
 
     def verdict(self) -> Verdict:
         """What is known; final when `done`."""
         mean = float(self.returns.mean())
-        passed = None
-        if self.rules.rule is not None:
-            met = self.failed_at is None if self.rules.rule == "cap" else mean >= self.rules.threshold
-            passed = met and not self.fault
         return Verdict(
             version=self.version,
-            passed=passed,
+            passed=self.rules.judge(mean, self.failed_at, self.fault),
             episodes=self.rules.episodes,
             steps=self.steps,
             return_min=float(self.returns.min()),
@@ -180,4 +216,5 @@ class Trial:
             seconds=self.seconds,
             failed_at=self.failed_at,
             fault=self.fault,
+            returns=tuple(self.returns.tolist()) if self.rules.in_full else (),
         )

@@ -1,6 +1,7 @@
 """`play` and `eval`: what is played and tested, and videos, without a run: a policy is settings, spaces and weights."""
 
 import importlib.util
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -193,7 +194,7 @@ def test_play_tells_each_episode_and_takes_the_checkpoint_that_was_asked_for(car
         assert main(["play", "x", "--checkpoint", which, "--max-steps", "3", "--episodes", "2"]) == 0
     assert asked == [("x", "best"), ("x", "last"), ("x", "solved"), ("x", 12)]
     out = capsys.readouterr().out
-    assert out.startswith("version 7 of x\nepisode 1: return 3.0 in 3 steps, truncated\nepisode 2: return 3.0 in 3 ")
+    assert out.startswith("version 7\nepisode 1: return 3.0 in 3 steps, truncated\nepisode 2: return 3.0 in 3 ")
 
 
 def test_sampled_episodes_differ_with_the_seed_and_from_the_greedy_one(cartpole, capsys):
@@ -231,6 +232,61 @@ def test_eval_tests_from_adverse_starts_and_with_sampled_actions(cartpole, capsy
     assert " with sampled actions: 20 episodes" in lines[2]
     assert " from adverse starts with sampled actions: 20 episodes" in lines[3]
     assert len({line.rpartition("return min")[2] for line in lines}) > 1
+
+
+def evaluated(capsys, *arguments):
+    assert main(["eval", "x", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_eval_of_many_episodes_plays_all_to_their_end_and_tells_how_sure_the_mean_is(cartpole, capsys):
+    policy, _ = cartpole
+    policy.checkpoint, policy.path = 3, Path("runs/x/checkpoints/3")
+    found = json.loads(evaluated(capsys, "--episodes", "45", "--json"))
+    returns = np.array(found["returns"])
+    assert (found["checkpoint"], found["version"], found["path"]) == (3, 7, "runs/x/checkpoints/3")
+    assert (found["episodes"], len(returns), found["steps"]) == (45, 45, returns.sum())
+    assert found["mean"] == pytest.approx(returns.mean())
+    assert found["deviation"] == pytest.approx(returns.std(ddof=1))
+    low, high = found["interval"]
+    half = 1.96 * found["deviation"] / 45**0.5  # of a normal distribution
+    assert low == pytest.approx(found["mean"] - half, abs=half / 3)
+    assert high == pytest.approx(found["mean"] + half, abs=half / 3)
+    assert (found["min"], found["max"]) == (returns.min(), returns.max())
+    assert found["min"] < found["max"] == 300
+    assert (found["rule"], found["passed"], found["failed_at"]) == ("cap", False, returns.min())
+    alone = [episode.episode_return for episode in policy.play(1)]
+    fewer = json.loads(evaluated(capsys, "--json"))
+    assert fewer["returns"] == found["returns"][:20]
+    assert fewer["returns"] != alone
+    first, said = evaluated(capsys, "--episodes", "45").splitlines()
+    assert first == "checkpoint 3, version 7: runs/x/checkpoints/3"
+    assert (
+        f" mean {found['mean']:,.1f} deviation {found['deviation']:,.1f} interval {low:,.1f} to {high:,.1f}, " in said
+    )
+    one = json.loads(evaluated(capsys, "--episodes", "1", "--json"))
+    assert (one["deviation"], one["interval"], one["mean"]) == (None, None, found["returns"][0])
+
+
+def test_a_test_of_many_episodes_is_judged_by_the_rule_of_the_settings(cartpole):
+    policy, _ = cartpole
+    with pytest.raises(ValueError, match="expected at least 1 episode, got 0"):
+        policy.test(episodes=0)
+    short = policy.test(episodes=45)
+    full = policy.test(episodes=45, in_full=True)
+    assert (short.passed, short.episodes, short.returns) == (False, 20, ())  # nothing is to be gained by the others
+    assert (full.passed, full.episodes, full.failed_at) == (False, 45, min(full.returns))
+    for threshold, passed in ((full.return_mean - 0.01, True), (full.return_mean + 0.01, False)):
+        rules = policy.settings.evaluation.model_copy(update={"rule": "mean_return", "threshold": threshold})
+        policy.settings = policy.settings.model_copy(update={"evaluation": rules})
+        assert policy.test(episodes=45).passed is passed
+
+
+def test_in_other_environments_episodes_in_full_run_to_their_end_too(monkeypatch):
+    policy = policy_for("Acrobot-v1", 6, evaluation={"rule": "cap", "max_episode_steps": 40, "episodes": 2})
+    monkeypatch.setattr(policies, "MOST_AT_ONCE", 2)
+    found = policy.test(episodes=5, in_full=True)
+    assert (found.passed, found.steps, found.returns) == (True, 200, (-40.0,) * 5)
 
 
 def test_adverse_tests_have_twenty_restarts_whatever_the_settings_say(cartpole):
@@ -276,6 +332,9 @@ def test_a_damaged_checkpoint_is_told_whichever_takes_its_place(tmp_path, monkey
 
     monkeypatch.setattr(policies.checkpoints, "load", load)
     with pytest.warns(UserWarning, match="checkpoint 7 is damaged: its checksum differs"):
-        assert policies.load_policy(tmp_path).version == 12
+        loaded = policies.load_policy(tmp_path)
+    assert (loaded.version, loaded.checkpoint, loaded.path) == (12, 9, tmp_path / "checkpoints" / "9")
     assert main(["play", str(tmp_path), "--max-steps", "3"]) == 0
-    assert "checkpoint 9, version 12, is used instead" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "checkpoint 9, version 12, is used instead" in told.err
+    assert told.out.splitlines()[0] == f"checkpoint 9, version 12: {tmp_path / 'checkpoints' / '9'}"
