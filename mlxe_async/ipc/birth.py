@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mlxe_async.errors import MlxeError
+from mlxe_async.errors import MlxeError, raised_at
 from mlxe_async.ipc import linux
 from mlxe_async.ipc.channel import ChildChannel, ControlLost
 
@@ -138,13 +138,14 @@ def describe(error: BaseException) -> dict[str, Any]:
     """An exception as strings and numbers. Guarded: foreign exceptions raise when they are shown, or weigh megabytes.
 
     Returns:
-        `kind` class name, `message`, `trace`, `fatal` (its own attribute of that name), and for our own errors
-        `exit_code` and `details`, their attributes as far as they are plain JSON.
+        `kind` class name, `message`, `trace`, `place` (file and line, of foreign ones), `fatal` (its own attribute of
+        that name), and for our own errors `exit_code` and `details`, their attributes as far as they are plain JSON.
     """
     described = {
         "kind": type(error).__name__[:200],
         "message": _guarded(lambda: str(error)) or _guarded(lambda: repr(error)),
         "trace": _guarded(lambda: "".join(traceback.format_exception(error, limit=50))),
+        "place": "" if isinstance(error, MlxeError) else _guarded(lambda: raised_at(error, anywhere=True)),
         "fatal": _guarded(lambda: str(bool(getattr(error, "fatal", False)))) == "True",
         "exit_code": None,
         "details": {},

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import mmap
 import os
 import struct
@@ -197,6 +198,14 @@ def read_stamp(segment: Segment, magic: bytes, count: int) -> tuple[int, ...]:
     return tuple(numbers)
 
 
+FEW_ALIKE = 4
+
+
+def _stem(name: str) -> str:
+    """`lane-` of `lane-12`; all of a name that does not end in a number."""
+    return name.rstrip("0123456789")
+
+
 class BytePlan:
     """What will be allocated, by name, in exact Python integers, before a single byte is."""
 
@@ -219,8 +228,16 @@ class BytePlan:
         return sum(nbytes for _, nbytes in self._parts)
 
     def lines(self) -> list[str]:
-        """The plan as lines of a table, the total last."""
-        rows = [*self._parts, ("total", self.total)]
+        """The plan as lines of a table, the total last; many numbered parts of one size, in a row, are one line."""
+        rows = []
+        for (stem, nbytes), parts in itertools.groupby(self._parts, lambda part: (_stem(part[0]), part[1])):
+            names = [name for name, _ in parts]
+            if len(names) <= FEW_ALIKE:
+                rows += [(name, nbytes) for name in names]
+            else:
+                last = names[-1].removeprefix(stem)
+                rows.append((f"{names[0]} to {last}, each {_mebibytes(nbytes).strip()}", nbytes * len(names)))
+        rows.append(("total", self.total))
         width = max(len(name) for name, _ in rows)
         return [f"{name:<{width}}  {_mebibytes(nbytes):>14}" for name, nbytes in rows]
 

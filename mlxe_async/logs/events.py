@@ -445,7 +445,7 @@ class RunEnd(Event):
     cpu_seconds: Annotated[float, "CPU seconds of all its processes."]
     weights_hash: Annotated[str | None, "SHA-256 of the final flat weights."]
     exit_code: Annotated[int, "What the command returns."]
-    trace: Annotated[str, "The traceback, if a mistake of the program's own ended it."] = ""
+    trace: Annotated[str, "The traceback of what ended it, a mistake of the program's own or of foreign code."] = ""
 
 
 EVENTS: dict[str, type[Event]] = {event.name: event for event in Event.__subclasses__()}

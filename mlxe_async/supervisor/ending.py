@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 
 from mlxe_async.errors import MlxeError, ResourceError
+from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.logs import events
 from mlxe_async.rows import Array
 from mlxe_async.supervisor.measures import Measures
@@ -64,7 +65,9 @@ def end_recording(recorder: Recorder, digest: str | None, story: Story, *, busy:
 
 
 def trace_of(failure: BaseException | None) -> str:
-    """The traceback of a mistake of our own; what was raised on purpose says all in a sentence."""
+    """The traceback of a mistake of our own, or of foreign code; what was raised on purpose says all in a sentence."""
+    if failure is not None and isinstance(failure.__cause__, RemoteError) and failure.__cause__.place:
+        return failure.__cause__.trace
     if failure is None or isinstance(failure, MlxeError | asyncio.CancelledError):
         return ""
     return "".join(traceback.format_exception(failure))

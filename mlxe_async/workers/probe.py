@@ -178,7 +178,9 @@ def _probe(
             algorithm_settings = algorithm_class.Settings.model_validate(table)
             algorithm = algorithm_class(algorithm_settings, spaces, seed=0, learns=False)
     except ValueError as error:
-        raise _Refused([_about_algorithm(str(error))]) from error
+        from mlxe_async.tasks.hostile import one_line
+
+        raise _Refused([_about_algorithm(one_line(str(error)))]) from error
     except _Refused:
         raise
     except Exception as error:

@@ -184,6 +184,20 @@ def test_a_plan_adds_up_and_shows_each_part():
     plan.check(4 << 20)
 
 
+def test_many_parts_of_one_kind_and_size_are_one_line_of_the_plan():
+    plan = BytePlan()
+    plan.add("weights", 1 << 20)
+    for number in range(1000):
+        plan.add(f"lane-{number}", 3 << 19)
+    for number, size in enumerate((1, 1, 2, 1, 1)):
+        plan.add(f"page-{number}", size << 20)
+    lines = [line.split("  ") for line in plan.lines()]
+    names = ["lane-0 to 999, each 1.50 MiB", *(f"page-{number}" for number in range(5))]
+    assert [line[0] for line in lines] == ["weights", *names, "total"]
+    assert lines[1][-1].strip() == "1,500.00 MiB"
+    assert plan.total == (1500 + 7) << 20
+
+
 @pytest.mark.parametrize("nbytes", [5 << 20, 10**30, 10**4000])
 def test_a_plan_that_does_not_fit_is_refused_with_all_of_it(nbytes):
     plan = BytePlan()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import select
 import signal
 
@@ -103,7 +104,9 @@ def test_an_exception_marked_fatal_is_told_and_ends_the_process(run):
             assert caught.value.fatal
             await process.heard.saw("started", 2)
             ((sentence, status, expected),) = process.heard.all("exited")
-            assert sentence.endswith("exited with code 70 in 'fail': Fatal: the device is lost")
+            assert re.search(
+                r"exited with code 70 in 'fail': Fatal: the device is lost \(\S+entries\.py:\d+\)$", sentence
+            )
             assert (status.code, expected) == (70, False)
             assert await process.call("echo") == {}
 

@@ -62,3 +62,8 @@ class DiesInEachUpdate(A3C):
 class DropsAll(A3C):
     def updates_due(self, *, rows, new_rows, new_segments):
         return 0
+
+
+class ActsWithManyWords(A3C):
+    def act(self, obs, rng, clock):
+        raise ValueError("the first line of it" + "\nand another one" * 60)

@@ -1,5 +1,7 @@
 """An `update` that raises, measures or makes what is no number: contained where it can be, told in one sentence."""
 
+import re
+
 import pytest
 
 from mlxe_async.errors import NumericError, RunFailed
@@ -84,3 +86,19 @@ def test_a_run_that_never_learned_but_was_asked_to_stop_ends_as_asked(live):
     endless = {"stop": {"env_steps": 10_000_000}, "schedule": {"kind": "oa"}}
     result, _ = live(stop, **endless, **with_algorithm("DiesInEachUpdate"))
     assert (result.exit_code, result.updates) == (143, 0)
+
+
+def test_an_error_of_many_lines_is_one_sentence_with_its_place_and_the_log_has_all_of_it(live):
+    runs = []
+
+    async def watch(run):
+        runs.append(run)
+        await run.saw("run_end")
+
+    with pytest.raises(RunFailed) as told:
+        live(watch, **with_algorithm("ActsWithManyWords"))
+    said = r"executor \d generating: ValueError: the first line of it … \(\S+failing_updates\.py:\d+\)"
+    assert re.fullmatch(said, str(told.value))
+    (end,) = runs[0].all("run_end")
+    assert re.fullmatch(f"failed: {said}", end["reason"])
+    assert end["trace"].splitlines().count("and another one") == 60

@@ -246,7 +246,7 @@ class ExecutorHandle:
                 if error.kind == "NumericError":
                     raise NumericError(error.message) from error
                 if error.kind != "TooManyFaults":
-                    raise RunFailed(f"executor {self.index} generating: {error.kind}: {error.message}") from error
+                    raise RunFailed(f"executor {self.index} generating: {error}") from error
                 self.lost = error.message
                 crew.story.executor_lost(self.index, error.message)
                 if crew.crashes is not None:

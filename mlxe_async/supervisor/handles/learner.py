@@ -120,7 +120,7 @@ class LearnerHandle:
             if error.kind == "AuditFailed":
                 raise AuditFailed(f"learner: {error.message}") from error
             if error.kind != "UpdateFailed":
-                raise RunFailed(f"learner learning: {error.kind}: {error.message}") from error
+                raise RunFailed(f"learner learning: {error}") from error
             self._crew.recorder.note(Ended("", "an update raised"))
             self._note_failure(error)
             return self._give_up(plan, f"update raised {error.message}")
