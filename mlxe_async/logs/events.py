@@ -100,6 +100,7 @@ class ProbeOk(Event):
     spaces: Annotated[dict[str, Any], "What the environment shows and takes."]
     parameters: Annotated[int, "Weights of the network."]
     plan_bytes: Annotated[int | None, "Shared memory the run reserves."] = None
+    memory: Annotated[str, "What is kept of the rows: replay, or rollouts, which are learned from once."] = "replay"
 
 
 @dataclass(frozen=True)
@@ -228,6 +229,10 @@ class PhaseEvent(Event):
     start_ns: Annotated[int, "When it began, by the clock of mono_ns."]
     seconds: Annotated[float, "How long it took."]
     version: Annotated[int, "Version of the weights it worked with (publish: the one it made)."]
+    env_steps: Annotated[
+        int | None,
+        "Environment steps of the run so far; learn: when it was begun, as update knows them.",
+    ] = None
     rows: Annotated[int, "Rows generated, memorized, or learned from."] = 0
     episodes: Annotated[int, "Episodes that finished in it."] = 0
     updates: Annotated[int, "Updates of the weights."] = 0

@@ -120,6 +120,8 @@ def tell_end(
         exit_code=exit_code,
         weights_hash=digest,
         solved_at=opened.solved.at,
+        mean_return=story.mean_return,
+        score=opened.saver.score,
         replayed=replayed,
     )
     story.emit(

@@ -166,7 +166,7 @@ class Replay:
                 )
                 self._expect(step, (step.version, step.norm), (done["version"], done["norm"]))
                 now.updates = step.updates + done["updates"]
-                story.learned(done)
+                story.learned(done, step.env_steps)
         if isinstance(step, Learned | Published) and step.version > self._version:
             now.version = self._version = step.version
             async with asyncio.TaskGroup() as group:

@@ -22,6 +22,8 @@ class Result:
         exit_code: what a command should return.
         weights_hash: SHA-256 of the final flat weights, None if there never were any.
         solved_at: counts at the moment when the version that solved the task was published.
+        mean_return: of the last training episodes, 100 at most, by the environment's own rewards; None without any.
+        score: the highest mean return that a tested version reached; None without tests.
         replayed: of a replay, how far it came and that the weights are the same.
     """
 
@@ -35,6 +37,8 @@ class Result:
     exit_code: int
     weights_hash: str | None
     solved_at: dict[str, Any] | None = None
+    mean_return: float | None = None
+    score: float | None = None
     replayed: str | None = None
 
 

@@ -312,6 +312,7 @@ class Supervisor:
                     spaces=self._facts["spaces"],
                     parameters=blueprint.parameters,
                     plan_bytes=blueprint.byte_plan().total,
+                    memory=self._facts["memory_kind"],
                 ),
                 "probe",
             )

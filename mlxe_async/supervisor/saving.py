@@ -122,6 +122,11 @@ class Saver:
         # The regular ones are written by a thread, so that a slow disk does not stop the loop.
         self._one_at_a_time = threading.Lock()
 
+    @property
+    def score(self) -> float | None:
+        """The highest mean return that a tested version reached, None before the first test."""
+        return None if self._best is None else self._best.score
+
     def tested(self, version: int, flat: Array, score: float) -> None:
         """Hear of a test: weights (P,), which must not change any more, and the mean return they reached."""
         if math.isfinite(score) and (self._best is None or score >= self._best.score):

@@ -39,6 +39,11 @@ class Story:
         self._noted: set[str] = set()
         self._exit_sentence: dict[str, str] = {}
 
+    @property
+    def mean_return(self) -> float | None:
+        """Of the last training episodes, None before the first."""
+        return sum(self.returns) / len(self.returns) if self.returns else None
+
     # -- phases ---------------------------------------------------------------------------------------------------
 
     def generated(self, index: int, report: dict[str, Any]) -> None:
@@ -52,6 +57,7 @@ class Story:
                 start_ns=report["start_ns"],
                 seconds=report["seconds"],
                 version=report["version"],
+                env_steps=self._counters.env_steps,
                 rows=report["rows"],
                 episodes=len(report["episodes"]["return"]),
                 waits={"lane": report["lane_wait_s"]},
@@ -91,14 +97,15 @@ class Story:
                 start_ns=plan["start_ns"],
                 seconds=plan["seconds"],
                 version=self._counters.version,
+                env_steps=self._counters.env_steps,
                 rows=rows,
                 ingest_seconds=plan["ingest_seconds"],
             ),
             "memorizer",
         )
 
-    def learned(self, done: dict[str, Any]) -> None:
-        """The learner used up a plan."""
+    def learned(self, done: dict[str, Any], env_steps: int) -> None:
+        """The learner used up a plan, which it began after so many steps of the environment."""
         self.busy["learner"] += done["seconds"]
         self.lag = {"min": done["lag_min"], "mean": done["lag_mean"], "max": done["lag_max"]}
         self._journal.emit_routine(
@@ -108,6 +115,7 @@ class Story:
                 start_ns=done["start_ns"],
                 seconds=done["seconds"] - done["publish_seconds"],
                 version=done["version"],
+                env_steps=env_steps,
                 rows=done["rows"],
                 updates=done["updates"],
                 losses=done["metrics"],
@@ -133,7 +141,15 @@ class Story:
     def published(self, version: int, start_ns: int, seconds: float, norm: float | None) -> None:
         """A version is out."""
         self._journal.emit_routine(
-            partial(events.PhaseEvent, phase="publish", start_ns=start_ns, seconds=seconds, version=version), "learner"
+            partial(
+                events.PhaseEvent,
+                phase="publish",
+                start_ns=start_ns,
+                seconds=seconds,
+                version=version,
+                env_steps=self._counters.env_steps,
+            ),
+            "learner",
         )
         self._journal.emit_routine(
             partial(
@@ -169,6 +185,7 @@ class Story:
                 start_ns=time.monotonic_ns() - round(verdict["seconds"] * 1e9),
                 seconds=verdict["seconds"],
                 version=verdict["version"],
+                env_steps=self._counters.env_steps,
                 rows=verdict["steps"],
                 episodes=verdict["episodes"],
             ),

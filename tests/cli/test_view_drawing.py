@@ -111,3 +111,43 @@ def test_numbers_are_short():
     ]
     assert sparkline([0, 1, 2, 7], Glyphs()) == "▁▂▃█"
     assert sparkline([5, 5], Glyphs()) == "▄▄"
+
+
+def lines_of(picture, name, now_ns):
+    return [line.plain for line in draw(picture, now_ns, 80, 40, Glyphs()) if line.plain.startswith(f"{name} ")]
+
+
+def test_what_is_left_is_told_once_it_can_be_known():
+    picture = Picture()
+    first, *events = story(executors=2)
+    for event in [first, *events]:
+        picture.feed(event)
+    ready = picture.ready_ns
+    assert "to go" not in lines_of(picture, "steps", ready + 4 * SECOND)[0]
+    (later,) = lines_of(picture, "steps", ready + 10 * SECOND)
+    assert later.endswith(f" · {duration(10 * 6200 / 3800)} to go")
+    (seconds,) = lines_of(picture, "seconds", ready + 4 * SECOND)
+    assert seconds.endswith(" · 56 s to go")
+    picture.counts_before = {"env_steps": 1900, "episodes": 38, "updates": 0}
+    (resumed,) = lines_of(picture, "steps", ready + 10 * SECOND)
+    assert resumed.endswith(f" · {duration(10 * 6200 / 1900)} to go")
+    assert "to go" not in lines_of(picture, "episodes", ready + 10 * SECOND)[0]
+
+
+def test_a_resumed_run_is_estimated_by_what_it_did_since():
+    picture = Picture()
+    picture.feed(next(story()))
+    picture.feed({"event": "run_resume", "env_steps": 1000, "episodes": 10, "updates": 5})
+    assert picture.counts_before == {"env_steps": 1000, "episodes": 10, "updates": 5}
+
+
+def test_rollouts_are_not_shown_as_a_memory_that_is_always_empty():
+    kept = drawn(events=[{"event": "ledger", "kept": 0, "capacity": 512}])
+    assert any(line.startswith("memory ") and " 0 of 512 rows" in line for line in kept)
+    told = [
+        {"event": "probe_ok", "memory": "rollouts"},
+        {"event": "ledger", "kept": 0, "capacity": 512},
+        {"event": "phase", "phase": "learn", "role": "learner", "rows": 1024, "updates": 1},
+    ]
+    (line,) = [line for line in drawn(events=told) if line.startswith("memory ")]
+    assert line == "memory      rollouts, learned from once, 1,024 rows in the last"

@@ -62,6 +62,28 @@ def test_the_version_that_solved_the_task_is_saved_loaded_played_and_tested(solv
     assert f"version {loaded.version} passed: 4 episodes, 1,200 steps" in command("eval", str(result.run_dir))
 
 
+def test_the_result_has_the_mean_return_and_the_best_score_of_all_tests(solved):
+    result, run = solved
+    returns = [line["episode_return"] for line in run.all("episode_end")]
+    assert result.mean_return == pytest.approx(np.mean(returns[-100:]))
+    assert result.score == max(line["return_mean"] for line in run.all("evaluation"))
+
+
+def test_each_learn_event_has_the_environment_steps_at_which_it_began(solved):
+    _, run = solved
+    learned = run.all("phase", phase="learn")
+    steps = [line["env_steps"] for line in learned]
+    assert steps == sorted(steps)
+    rows, known = 0, {}
+    for line in run.lines:
+        if line["event"] == "phase" and line["phase"] == "generate":
+            rows += line["rows"]
+            assert line["env_steps"] >= rows  # several may be counted before the first of them is told
+            known[line["env_steps"]] = True
+    assert set(steps) <= set(known)
+    assert len(set(steps)) > 1
+
+
 def test_a_policy_that_does_not_exist_is_refused_by_name(tmp_path):
     with pytest.raises(NotFound, match="there is no run"):
         load_policy(tmp_path / "nothing")

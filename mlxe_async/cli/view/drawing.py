@@ -140,16 +140,17 @@ def _test(test: Test, glyphs: Glyphs) -> Text:
 
 def _bars(picture: Picture, now_ns: int, width: int, glyphs: Glyphs) -> list[Text]:
     lines = []
-    if picture.kept is None:
+    if picture.takes_rollouts:
+        rows = "" if picture.rollout_rows is None else f", {picture.rollout_rows:,.0f} rows in the last"
+        lines.append(_named("memory").append(f"rollouts, learned from once{rows}", "dim"))
+    elif picture.kept is None:
         lines.append(_named("memory").append("not counted yet", "dim"))
     else:
         lines.append(_bar("memory", picture.kept, picture.capacity, "rows", width, glyphs, "magenta"))
-    elapsed = picture.elapsed(now_ns)
     for name, (spent, limit) in picture.towards_stop(now_ns).items():
         line = _bar(STOPS[name], spent, limit, "in a row" if name == "passed" else "", width, glyphs, "default")
-        running = not picture.is_over
-        if running and name != "passed" and 0 < spent < limit and elapsed > 0:
-            line.append(f"{glyphs.dot}{duration(elapsed * (limit - spent) / spent)} to go", "dim")
+        if (seconds := picture.to_go(name, now_ns)) is not None:
+            line.append(f"{glyphs.dot}{duration(seconds)} to go", "dim")
         lines.append(line)
     if not picture.limits and not picture.passes:
         lines.append(_named("stop").append("no condition: it goes on until it is told to stop", "dim"))

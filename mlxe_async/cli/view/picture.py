@@ -16,6 +16,7 @@ RECENT_EPISODES = 20
 MOST_LANES = 1024
 LONGEST_TEXT = 300
 LARGEST = 2.0**63
+ESTIMATE_AFTER_S, ESTIMATE_AFTER_COUNTS = 5.0, 5
 
 ROLES = ("executor", "learner", "memorizer", "evaluator")
 UNITS = {"executor": "steps/s", "learner": "updates/s", "memorizer": "rows/s", "evaluator": "steps/s"}
@@ -92,6 +93,7 @@ class Picture:
         self.last_ns = 0
         self.lanes: dict[tuple[str, int | None], Lane] = {}
         self.counts = {"env_steps": 0, "episodes": 0, "updates": 0}
+        self.counts_before = {"env_steps": 0, "episodes": 0, "updates": 0}  # where a resumed run was taken up
         self.limits: dict[str, float] = {}
         self.passes = 0  # tests in a row that end the run
         self.streak = 0
@@ -103,6 +105,8 @@ class Picture:
         self.recent: deque[float] = deque(maxlen=RECENT_EPISODES)
         self.best: float | None = None
         self.kept: float | None = None
+        self.takes_rollouts = False  # rows are learned from and given up: memory holds next to none
+        self.rollout_rows: float | None = None  # of the last ones
         self.capacity = 0.0
         self.test: Test | None = None
         self.is_solved = False
@@ -138,6 +142,22 @@ class Picture:
     def mean_return(self) -> float | None:
         """Of the last episodes."""
         return sum(self.recent) / len(self.recent) if self.recent else None
+
+    def to_go(self, name: str, now_ns: int) -> float | None:
+        """Seconds until a stop condition is met if all goes on as since the start; None before that can be known.
+
+        In the first moments caches are cold and processes still start: what they take says nothing of hours to come.
+        """
+        spent, limit = self.towards_stop(now_ns)[name]
+        worked = 0.0 if self.ready_ns is None else (now_ns - self.ready_ns) / 1e9
+        if self.is_over or name == "passed" or not 0 < spent < limit:
+            return None
+        if name == "seconds":
+            return limit - spent
+        done = spent - self.counts_before[name]
+        if worked < ESTIMATE_AFTER_S or done < ESTIMATE_AFTER_COUNTS:
+            return None
+        return worked * (limit - spent) / done
 
     def towards_stop(self, now_ns: int) -> dict[str, tuple[float, float]]:
         """For each stop condition how far it is and how far it has to get."""
@@ -189,6 +209,8 @@ class Picture:
             case "ledger":
                 self.kept = _known(event, "kept")
                 self.capacity = _number(event, "capacity") or self.capacity
+            case "probe_ok":
+                self.takes_rollouts = event.get("memory") == "rollouts"
             case "bottleneck":
                 self.slowest, self.advice = _text(event.get("slowest")), _text(event.get("advice"))
             case "straggler":
@@ -198,6 +220,7 @@ class Picture:
                 self.stopping = _text(event.get("reason"))
             case "run_resume":
                 self._at_least(event, "updates", "episodes", "env_steps")
+                self.counts_before = dict(self.counts)
             case "run_end":
                 self.ending, self.seconds = _text(event.get("reason")) or "?", _known(event, "seconds")
                 self._at_least(event, "updates", "episodes", "env_steps")
@@ -233,6 +256,7 @@ class Picture:
                 self.counts["env_steps"] += int(_number(event, "rows"))
             case "learn":
                 self.counts["updates"] += int(_number(event, "updates"))
+                self.rollout_rows = _known(event, "rows", self.rollout_rows)
                 self.lag_mean = _known(event, "lag_mean", self.lag_mean)
                 self.lag_max = _known(event, "lag_max", self.lag_max)
         if event.get("role") in ROLES:

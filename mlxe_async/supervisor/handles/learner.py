@@ -131,7 +131,7 @@ class LearnerHandle:
         self._crew.delivered.clear()
         counters.updates += done["updates"]
         self._memorizer.used(plan)
-        self._crew.story.learned(done)
+        self._crew.story.learned(done, moment["env_steps"])
         if done["version"] > counters.version:
             end_ns = done["start_ns"] + round(done["seconds"] * 1e9)
             publish_ns = round(done["publish_seconds"] * 1e9)
