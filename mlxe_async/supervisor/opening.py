@@ -16,6 +16,7 @@ from mlxe_async.settings import Problem, Settings, as_tables, dump_settings
 from mlxe_async.settings.effects import idle
 from mlxe_async.supervisor.budget import Counters
 from mlxe_async.supervisor.host import host, versions
+from mlxe_async.supervisor.invocation import invocation
 from mlxe_async.supervisor.measures import Measures
 from mlxe_async.supervisor.recording import NoRecorder, Recorder, Recording
 from mlxe_async.supervisor.replaying import facts_of
@@ -103,6 +104,8 @@ class Opened:
                 "seed": settings.run.seed,
                 "versions": about,
                 "host": machine,
+                **invocation(),
+                "begun": self._begun(),
                 "init_from": None if begun_with is None else asdict(begun_with),
                 "facts": self._facts,
             }
@@ -118,12 +121,19 @@ class Opened:
             self._record()
         self.journal.hold_routine(partial(asyncio.get_running_loop().call_later, ROUTINE_WAITS_S))
 
+    def _begun(self) -> dict[str, Any] | None:
+        """How a run that goes on was begun: its first command, commit and versions; None for a new one."""
+        past = self._point or self._anew
+        if past is None:
+            return None
+        first = past.about.get("begun") or {key: past.about.get(key) for key in ("command", "commit", "versions")}
+        return dict(first) if isinstance(first, Mapping) else None
+
     def _begun_with(self) -> events.InitFrom | None:
         """What weights of another run it begins with, or once began with."""
         origin = self._origin
         if origin is None:
-            told = None if self._point is None else self._point.begun_with
-            return None if told is None else events.InitFrom(**told)
+            return None if self._point is None else self._point.begun_with
         return events.InitFrom(
             path=str(origin.run),
             checkpoint=origin.number,

@@ -86,7 +86,7 @@ class ResumePoint:
         whole: the checkpoint; None when none was fit.
         cause: why none was fit.
         has_saved: whether any checkpoint was saved, also one that is gone by now; only known where none is fit.
-        begun_with: the fields of `events.InitFrom` where it began with the weights of another run.
+        about: what its `run.json` tells.
         changed: settings that are others now, the cosmetic ones too.
     """
 
@@ -97,7 +97,7 @@ class ResumePoint:
     whole: checkpoints.Whole | None = None
     cause: str = ""
     has_saved: bool = False
-    begun_with: dict[str, Any] | None = None
+    about: dict[str, Any] = field(default_factory=dict)
     changed: list[Change] = field(default_factory=list)
     exact: bool = False
     former_rows: int = 0
@@ -120,7 +120,7 @@ class ResumePoint:
             _check_owner(folder.path)
             settings, log = folder.path / "settings.toml", _log_end(folder.log_path, mends=mends)
             point = cls(folder, load_settings(settings, of_run=True), log)
-            point.begun_with = _begun_with(folder.path)
+            point.about = _about(folder.path)
             note = point.rejected.append
             try:
                 point.whole = checkpoints.load_whole(
@@ -144,6 +144,15 @@ class ResumePoint:
 
     def _repeats(self, settings: Settings) -> bool:
         return {self.settings.schedule.kind, settings.schedule.kind} <= REPEATED
+
+    @property
+    def begun_with(self) -> events.InitFrom | None:
+        """The weights of another run that it began with, if any."""
+        told = self.about.get("init_from")
+        try:
+            return events.InitFrom(**told) if told else None
+        except TypeError:  # somebody else wrote it
+            return None
 
     @property
     def anew(self) -> str:
@@ -170,7 +179,7 @@ class ResumePoint:
         Raises:
             RunFailed: they are others.
         """
-        if digest != (self.begun_with or {}).get("weights_hash") and not self.told:
+        if digest != (None if self.begun_with is None else self.begun_with.weights_hash) and not self.told:
             raise RunFailed(
                 f"the run in {visible(str(self.folder.path))} ended before its first checkpoint was written and cannot "
                 "begin anew: run.init_from has other weights by now than it began with; expected the same, or a new run"
@@ -485,10 +494,10 @@ def _tells_of_checkpoints(folder: RunFolder) -> bool:
     return False
 
 
-def _begun_with(path: Path) -> dict[str, Any] | None:
-    """The weights of another run that this one began with, as its `run.json` tells."""
+def _about(path: Path) -> dict[str, Any]:
+    """What `run.json` tells of the run so far; nothing where it is gone or cannot be read."""
     try:
-        told = json.loads(read_bounded(path / RUN, LONGEST_RUN_JSON))["init_from"]
-        return vars(events.InitFrom(**told)) if told else None
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):  # it has none, or is of an earlier version
-        return None
+        about = json.loads(read_bounded(path / RUN, LONGEST_RUN_JSON))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return about if isinstance(about, dict) else {}

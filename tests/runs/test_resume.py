@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 
 import live_runs
 import pytest
@@ -15,6 +16,7 @@ from mlxe_async.logs.reader import read_log
 from mlxe_async.run_folder import RunFolder, load_checkpoint
 from mlxe_async.settings import dump_settings, load_settings
 from mlxe_async.supervisor import Supervisor
+from mlxe_async.supervisor.invocation import without_secrets
 
 STOP = {"stop": {"env_steps": 1200}}
 TESTED = {"evaluation": {"enabled": True, "rule": "cap", "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}}
@@ -257,6 +259,10 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew_and_is_th
     assert (result.weights_hash, result.steps, result.run_dir) == (plain.weights_hash, plain.steps, folder)
     (told,) = run.all("run_resume")
     assert (told["checkpoint"], told["exact"], told["void_from"]) == (0, True, 0)
+    about = json.loads((folder / "run.json").read_text())
+    assert about["command"] == without_secrets(sys.orig_argv)
+    assert about["begun"]["command"][-1] == "--no-progress"
+    assert about["begun"]["versions"] == about["versions"]
     assert min(line["seq"] for line in read_log(folder)) > told["void_to"]
     (said,) = [line for line in run.all("warning") if "begins anew" in line["message"]]
     assert said["loud"]
