@@ -204,6 +204,8 @@ class A3C(DerivesTogether, SoftmaxActor):
         loss, value_mean, entropy_mean = ((some * weight).sum() for some in (losses, critic, randomness))
         share = correction.effective_share(correction.clipped(ratio, s.ratio_clip))
         found = {"loss": loss, "value_loss": value_mean, "entropy": entropy_mean, "effective_share": share}
+        expected, judged = self._critic.expected(target), self._critic.value(value.detach())
+        found["explained_variance"] = metrics.explained_variance(expected - judged, expected, weight)
         return loss, {name: one.detach() for name, one in found.items()}
 
     def _targets(self, rows: Tensors, ratio: torch.Tensor, value: torch.Tensor) -> tuple[Any, Any]:

@@ -80,6 +80,12 @@ class Critic:
         target = distributional.project(following.softmax(-1), partial, coefficient, support)
         return target, distributional.mean(target, support)
 
+    def expected(self, target: torch.Tensor) -> torch.Tensor:
+        """The mean (M,) of targets (M,), or of distributions (M, atoms)."""
+        if self.scale != "categorical":
+            return target
+        return distributional.mean(target, target.new_tensor(self.support))
+
     def appraised(self, outputs: Floats) -> Floats:
         """V (N,) of the outputs (N, outputs) of a numpy network."""
         if self.scale == "categorical":

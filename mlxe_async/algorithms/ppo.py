@@ -167,6 +167,7 @@ class PPO(SoftmaxActor):
         found = {"policy_loss": actor, "value_loss": critic, "entropy": randomness}
         found["approximate_kl"] = correction.approximate_kl(log_prob, behaviour)
         found["clipped_share"] = clipped_share(log_prob, behaviour, s.clip)
+        found["explained_variance"] = metrics.explained_variance(rows["advantage"], rows["target"])
         return total, {name: one.detach() for name, one in found.items()}
 
     def _minibatches(self, batch: Rows) -> Iterator[Tensors]:

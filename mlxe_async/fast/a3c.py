@@ -27,15 +27,14 @@ from mlxe_async.networks import Floats
 from mlxe_async.rows import Array
 
 HEADS = ("policy", "value")
-METRICS = ("loss", "value_loss", "entropy", "effective_share")
+METRICS = ("loss", "value_loss", "entropy", "effective_share", "explained_variance")
 
 
 def gradient_of(settings: A3CSettings) -> Callable[[Floats, Floats, Mapping[str, Array]], Any] | None:
     """A3C's loss with corrections "clipped" and "none", and values that are one number.
 
     The function takes logits (M, A), values (M, 1), and the columns (M,) `action`, `log_prob`, `partial`,
-    `coefficient`, `following` and `weight`. It gives the gradients by logits and values, and the total loss, the
-    critic's, the entropy, and the effective share of the weights.
+    `coefficient`, `following` and `weight`. It gives the gradients by logits and values, and what `METRICS` names.
     """
     s, survival = settings, settings.value_scale == "survival"
     if s.correction == "vtrace" or s.value_scale == "categorical":
@@ -60,7 +59,9 @@ def gradient_of(settings: A3CSettings) -> Callable[[Floats, Floats, Mapping[str,
         means = (float(log_prob.dot(by_log_prob)), float(critic.dot(weight)), float(randomness.dot(weight)))
         total = means[0] + s.value_coefficient * means[1] - s.entropy * means[2]
         share = float(ratio.sum()) ** 2 / max(float(ratio.dot(ratio)) * len(ratio), 1e-12)
-        return (by_logits.T, by_value[:, None]), (total, *means[1:], share)
+        unexplained = float(np.square(error - error.dot(weight)).dot(weight))
+        explained = metrics.explained(unexplained, target, weight)
+        return (by_logits.T, by_value[:, None]), (total, *means[1:], share, explained)
 
     return found
 

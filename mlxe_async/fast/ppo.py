@@ -23,9 +23,9 @@ from mlxe_async.rows import Array
 
 HEADS = ("policy", "value")
 COLUMNS = ("log_prob", "action")
-LOSSES = ("policy_loss", "value_loss", "entropy")
-Measured = tuple[float, float, float, Floats, Floats]
-"""Of a minibatch: the loss of the policy, that of the values, the entropy, log pi (M,) and log mu (M,)."""
+MEASURES = ("policy_loss", "value_loss", "entropy", "explained_variance")
+Measured = tuple[float, float, float, float, Floats, Floats]
+"""Of a minibatch: the four of `MEASURES`, log pi (M,) and log mu (M,)."""
 
 
 def gradient(
@@ -39,7 +39,7 @@ def gradient(
     clip: float,
     value_coefficient: float,
     entropy: float,
-) -> tuple[tuple[Floats, Floats], tuple[float, float, float, Floats]]:
+) -> tuple[tuple[Floats, Floats], tuple[float, float, float, float, Floats]]:
     """Of the clipped surrogate (normalised advantages), half the squared error of the values, and the entropy.
 
     Args:
@@ -54,14 +54,15 @@ def gradient(
         entropy: weight of the entropy.
 
     Returns:
-        The gradients of the total loss by logits (M, A) and value (M, 1); and the loss of the policy, that of the
-        values, the entropy, and the log-probabilities (M,) of the actions.
+        The gradients of the total loss by logits (M, A) and value (M, 1); and the four of `MEASURES`, and the
+        log-probabilities (M,) of the actions.
     """
     rows, taken = len(action), (action, np.arange(len(action)))
     log_probs, probs = categorical.by_action(logits)
     log_prob = log_probs[taken]
     centred = advantage - advantage.mean()
-    normalised = centred / (np.sqrt(np.square(centred).mean()) + np.float32(1e-8))
+    unexplained = np.square(centred).mean()
+    normalised = centred / (np.sqrt(unexplained) + np.float32(1e-8))
     ratio = np.exp(log_prob - behaviour_log_prob)
     gain = ratio * normalised
     bounded = np.minimum(np.maximum(ratio, np.float32(1 - clip)), np.float32(1 + clip)) * normalised
@@ -77,6 +78,7 @@ def gradient(
         -float(np.minimum(gain, bounded).mean()),
         0.5 * float(error.dot(error)) / rows,
         float(row_entropy.mean()),
+        metrics.explained(float(unexplained), target),
     )
     return (by_logits.T, by_value), (*losses, log_prob)
 
@@ -139,7 +141,7 @@ class PPOTwin:
             steps = (self._minibatch(rows, quick) for rows in self._shuffled(self._with_advantages(batch, quick)))
         for found in steps:
             measured.append(found)
-            if s.max_kl and _approximate_kl(found[3] - found[4]).mean() > s.max_kl:
+            if s.max_kl and _approximate_kl(found[-2] - found[-1]).mean() > s.max_kl:
                 break
             gradients.shorten(self.learned.gradient, s.max_gradient_norm)
             self._ppo._optimiser.step(rate)
@@ -247,11 +249,12 @@ def _approximate_kl(log_ratio: Floats) -> Floats:
 
 def _means(measured: Sequence[Measured], clip: float) -> Metrics:
     """Over the minibatches: the losses, the approximate KL, and the share of the ratios that was clipped."""
-    *losses, log_prob, behaviour = zip(*measured, strict=True)
+    *measures, log_prob, behaviour = zip(*measured, strict=True)
     sizes = np.array([len(one) for one in log_prob])
     log_ratio = np.concatenate(log_prob) - np.concatenate(behaviour)
     first = np.cumsum(sizes) - sizes
     rows = (_approximate_kl(log_ratio), np.abs(np.expm1(log_ratio)) > clip)
     kl, clipped = (float((np.add.reduceat(one, first, dtype=np.float64) / sizes).mean()) for one in rows)
-    means = {name: float(np.mean(one)) for name, one in zip(LOSSES, losses, strict=True)}
-    return means | {"approximate_kl": kl, "clipped_share": clipped}
+    means = {name: float(np.mean(one)) for name, one in zip(MEASURES, measures, strict=True)}
+    explained = means.pop("explained_variance")
+    return means | {"approximate_kl": kl, "clipped_share": clipped, "explained_variance": explained}

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
+
+NEARLY_ALIKE, TINY = 1e-6, 1e-12  # variance by square of the mean; where both are 0
 
 
 def as_floats(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -26,3 +34,34 @@ def means(measured: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         for name, value in one.items():
             found.setdefault(name, []).append(torch.as_tensor(value, dtype=torch.float32).detach())
     return as_floats({name: torch.stack(values).mean() for name, values in found.items()})
+
+
+def explained_variance(error: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+    """1 - Var(error) / Var(target) -> (): 1 of a perfect critic, 0 of one that says the mean, below that a worse one.
+
+    Targets that are nearly alike count as if they differed by a thousandth of their mean: rounding decides below that.
+
+    Args:
+        error: target minus value (M,).
+        target: of the critic (M,).
+        weight: of the rows (M,), in sum 1; None: all alike.
+    """
+
+    def mean(rows: torch.Tensor) -> torch.Tensor:
+        return rows.mean() if weight is None else rows.dot(weight)
+
+    centre = mean(target)
+    unexplained, spread = mean((error - mean(error)).square()), mean((target - centre).square())
+    return 1 - unexplained / spread.maximum(NEARLY_ALIKE * centre.square() + TINY)
+
+
+def explained(unexplained: float, target: NDArray[Any], weight: NDArray[Any] | None = None) -> float:
+    """`explained_variance` of arrays, where the variance of the errors is known already."""
+    if weight is None:
+        centre = float(np.add.reduce(target)) / len(target)
+        spread = target - target.dtype.type(centre)
+        found = float(spread.dot(spread)) / len(target)
+    else:
+        centre = float(target.dot(weight))
+        found = float(np.square(target - target.dtype.type(centre)).dot(weight))
+    return 1 - unexplained / max(found, NEARLY_ALIKE * centre * centre + TINY)

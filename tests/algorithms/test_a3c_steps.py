@@ -141,6 +141,17 @@ def total_loss(plain, flat, rows, target, advantage, weight, s):
     return [(some * weight).sum() / weight.sum() for some in (losses, critic, chance)]
 
 
+def explained_of(plain, rows, target, weight, s):
+    """1 - Var(target - value) / Var(target), by the rows' weights."""
+
+    def variance(some):
+        mean = (some * weight).sum() / weight.sum()
+        return ((some - mean) ** 2 * weight).sum() / weight.sum()
+
+    expected = (target * support_of(s)).sum(-1) if s.value_scale == "categorical" else target
+    return 1 - variance(expected - scaled(plain("value", rows["obs"]), s)) / variance(expected)
+
+
 def mirrored(rows, rng):
     flipped = rng.random(rows["action"].shape[-1]) < 0.5
     assert 0 < flipped.sum() < len(flipped)
@@ -203,6 +214,7 @@ def test_updates_take_the_steps_of_a_plain_computation(settings):
         wanted = dict(zip(("loss", "value_loss", "entropy"), total_loss(plain, plain.flat, *parts), strict=True))
         clipped = torch.where(ratio > s.ratio_clip, s.ratio_clip, ratio)
         wanted["effective_share"] = clipped.sum() ** 2 / (clipped**2).sum() / clipped.numel()
+        wanted["explained_variance"] = explained_of(plain, shown, target, weight, s)
         rate = 0.05 * 0.9**number
         length = plain.step(lambda flat, parts=parts: total_loss(plain, flat, *parts)[0], rate, s.max_gradient_norm)
         wanted["gradient_norm"] = length

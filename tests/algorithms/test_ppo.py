@@ -106,6 +106,16 @@ def test_targets_are_advantages_plus_values():
     np.testing.assert_allclose(value, values(algorithm, rows["obs"]).reshape(-1), atol=1e-5)
 
 
+def test_the_explained_variance_is_that_of_the_rows_it_learned_from():
+    algorithm = agent(epochs=1, minibatch=1000)
+    rows = rollout(algorithm)
+    rows["valid"][10:, 1] = False
+    ready = algorithm._with_advantages(rows)
+    target, advantage = (ready[name].numpy().astype(np.float64) for name in ("target", "advantage"))
+    metrics, _ = algorithm.update(rows, Clock())
+    assert metrics["explained_variance"] == pytest.approx(1 - advantage.var() / target.var(), abs=1e-4)
+
+
 def test_the_first_minibatch_sees_the_policy_that_acted():
     algorithm = agent(epochs=1, minibatch=1000)
     for _ in range(3):  # also after the normalisation has moved

@@ -1,8 +1,10 @@
 """What was measured, as plain numbers."""
 
+import numpy as np
 import pytest
 import torch
 
+from mlxe_async.maths import metrics
 from mlxe_async.maths.metrics import as_floats, means
 
 
@@ -17,3 +19,29 @@ def test_the_mean_is_over_the_minibatches_that_have_it():
     found = means([{"loss": torch.tensor(1.0), "once": 7}, {"loss": 4.0}])
     assert found == {"loss": pytest.approx(2.5), "once": 7.0}
     assert means([]) == {}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_explained_variance_is_1_of_a_perfect_critic_and_0_of_one_that_says_the_mean(weighted):
+    rng = np.random.default_rng(0)
+    target = (3 + 2 * rng.normal(size=200)).astype(np.float32)
+    weight = rng.uniform(0.1, 1, 200).astype(np.float32) if weighted else np.ones(200, np.float32)
+    weight /= weight.sum()
+    mean = float(target @ weight)
+    for value, expected in ((target, 1.0), (target + 5, 1.0), (mean, 0.0), (2 * mean - target, -3.0)):
+        error = (target - value).astype(np.float32)
+        tensors = [torch.from_numpy(one) for one in (error, target, weight)]
+        found = metrics.explained_variance(*tensors[: 3 if weighted else 2])
+        unexplained = float((error - error @ weight) ** 2 @ weight)
+        by_arrays = metrics.explained(unexplained, target, *([weight] if weighted else []))
+        assert found.item() == pytest.approx(expected, abs=1e-4)
+        assert by_arrays == pytest.approx(expected, abs=1e-4)
+
+
+def test_explained_variance_is_a_number_where_all_targets_are_alike():
+    alike = torch.full((8,), 100.0)
+    error = torch.tensor([1.0, -1.0] * 4)
+    assert metrics.explained_variance(error, alike).item() == pytest.approx(1 - 1 / (1e-6 * 1e4), rel=1e-3)
+    assert metrics.explained_variance(error, 0 * alike).item() == pytest.approx(1 - 1 / 1e-12, rel=1e-3)
+    assert metrics.explained_variance(0 * error, 0 * alike).item() == 1
+    assert metrics.explained(1.0, alike.numpy()) == pytest.approx(1 - 1 / (1e-6 * 1e4), rel=1e-3)
