@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "follow": ("mlxe_async.cli.follow", "show a run while it goes on, or print its events"),
     "play": ("mlxe_async.cli.play", "play episodes with a run's saved policy"),
     "eval": ("mlxe_async.cli.evaluate", "test a run's saved policy as the run did, or harder"),
+    "curve": ("mlxe_async.cli.curve", "print a run's learning curve by environment steps, as CSV"),
     "compare": ("mlxe_async.cli.compare", "run settings files with many seeds, and compare"),
     "replay": ("mlxe_async.cli.replay", "do again what a recorded run did, bit for bit"),
     "repro": ("mlxe_async.cli.repro", "live the episode of a crash report again"),
@@ -42,7 +43,7 @@ LEAST_DESCRIPTORS = 20
 
 HELP = """\
 usage: python -m mlxe_async [FILE.toml] [--resume RUN] [--set a.b=VALUE ...]
-                            [--check] [--no-progress]
+                            [--seeds N] [--check] [--no-progress]
        python -m mlxe_async COMMAND ...
 
 Learn what FILE.toml says: which task, by which algorithm, and who waits for
@@ -54,6 +55,7 @@ whom. A file with [task] env = "CartPole-v1" alone runs.
                     may be repeated
   --check           check the settings, print the memory plan, try the
                     environment once, and start nothing
+  --seeds N         run FILE.toml with N seeds, 0 to N-1, and compare them
   --no-progress     show no progress
   --version
   --help            this page

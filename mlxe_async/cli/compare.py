@@ -81,7 +81,8 @@ def run(arguments: Sequence[str]) -> int:
         tables = _report(kept, outcomes, baselines, _varied(plan), with_pictures=not asked.no_pictures)
         shown = tables if asked.rows else [table for table in tables if table.title != run_table({}).title]
         sys.stdout.write("\n".join(table.markdown for table in shown))
-        console.finish(f"the report is in {folder}: index.html, table.md, outcomes.jsonl")
+        page = [] if asked.no_pictures else ["index.html"]
+        console.finish(f"the report is in {folder}: {', '.join([*page, 'table.md', study.ALL_OUTCOMES])}")
     return 0
 
 

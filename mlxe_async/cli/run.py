@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import functools
 import math
+import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DUMPING = (signal.SIGQUIT, signal.SIGUSR1)
+MOST_SEEDS = 100_000
 QUIET = [events.Warning.name, events.InitFrom.name]
 "Events that are told even where no progress is shown, warnings if they are loud."
 SUPERVISOR_NAME = "mlxe-sup"
@@ -32,7 +34,7 @@ SUPERVISOR_NAME = "mlxe-sup"
 
 def run(arguments: Sequence[str]) -> int:
     """Parse the arguments, load the settings, and run or check them. Returns the exit code."""
-    parser = Parser("[FILE.toml] [--resume RUN] [--set a.b=VALUE ...] [--check] [--no-progress]")
+    parser = Parser("[FILE.toml] [--resume RUN] [--set a.b=VALUE ...] [--seeds N] [--check] [--no-progress]")
     parser.description = "Learn what FILE.toml says. python -m mlxe_async --help tells more."
     parser.add_argument("file", nargs="?", metavar="FILE.toml", help="the settings")
     parser.add_argument("--resume", metavar="RUN", help="go on with a run that was stopped or died, in its folder")
@@ -40,14 +42,33 @@ def run(arguments: Sequence[str]) -> int:
         "--set", action="append", default=[], dest="overrides", metavar="a.b=VALUE", help="override a key of the file"
     )
     parser.add_argument("--check", action="store_true", help="check everything that can be known, and start nothing")
+    parser.add_argument("--seeds", metavar="N", help="run with N seeds, 0 to N-1, one after another, and report them")
     parser.add_argument("--no-progress", action="store_true", help="show no progress")
     asked = parser.parse_args(arguments)
+    if asked.seeds is not None:
+        return _with_seeds(asked)
     if asked.file is None and asked.resume is None:
         raise SettingsError(["got no settings file, expected FILE.toml, --resume RUN, or both"])
     folder = None if asked.resume is None else _run_folder(asked)
     settings = load_settings(asked.file or f"{folder}/settings.toml", asked.overrides, of_run=asked.file is None)
     shows_progress = settings.logs.progress and not asked.no_progress
     return _in_loop(settings, folder, check=asked.check, shows_progress=shows_progress)
+
+
+def _with_seeds(asked: argparse.Namespace) -> int:
+    """The short form of `compare FILE.toml --seeds 0..N-1`."""
+    from mlxe_async.cli.compare import run as compare
+
+    if not (re.fullmatch(r"[0-9]{1,9}", asked.seeds) and 1 <= int(asked.seeds) <= MOST_SEEDS):
+        got = visible(asked.seeds, 60)
+        told = f'--seeds: got "{got}", expected how many, from 1 to {MOST_SEEDS:,}; which ones: compare --seeds A..B'
+        raise SettingsError([told])
+    others = [name for name, given in (("--resume", asked.resume), ("--check", asked.check)) if given]
+    if others or asked.file is None:
+        got = f"{' and '.join(others)} too" if others else "no settings file"
+        raise SettingsError([f"--seeds: got {got}, expected FILE.toml --seeds N, and --set if you like"])
+    sets = [part for override in asked.overrides for part in ("--set", override)]
+    return compare([asked.file, "--seeds", f"0..{int(asked.seeds) - 1}", *sets])
 
 
 def _run_folder(asked: argparse.Namespace) -> Path:

@@ -60,6 +60,48 @@ def rows(text, start="| "):
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith(start)]
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """No picture is drawn: what draws them keeps its fonts open."""
+    monkeypatch.setattr(pictures, "all_pictures", lambda groups: [])
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_short_form_runs_one_file_with_many_seeds(faked, capsys):
+    assert main(["is.toml", "--seeds", "3", "--set", "stop.env_steps=100"]) == 0
+    assert faked.runs == [("is", 0), ("is", 1), ("is", 2)]
+    (folder,) = Path("runs").glob("compare-*")
+    assert study.read_plan(folder).arms[0].overrides == ("stop.env_steps=100",)
+    assert "the report is in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["is.toml", "--seeds", "0"], '--seeds: got "0", expected how many, from 1 to 100,000; which ones: compare'),
+        (["is.toml", "--seeds", "1..3"], '--seeds: got "1..3", expected how many'),
+        (["is.toml", "--seeds", "3", "--check"], "--seeds: got --check too, expected FILE.toml --seeds N"),
+        (["--seeds", "3", "--resume", "latest"], "--seeds: got --resume too, expected FILE.toml"),
+        (["--seeds", "3"], "--seeds: got no settings file, expected FILE.toml --seeds N"),
+    ],
+)
+def test_mistakes_of_the_short_form_are_told_in_one_line(faked, capsys, arguments, said):
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(said)
+    assert faked.runs == []
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_report_names_the_files_that_it_has_written(faked, capsys):
+    assert ask("is.toml", "--seeds", "1", "--out", "study") == 0
+    assert capsys.readouterr().err.splitlines()[-1] == "the report is in study: table.md, outcomes.jsonl"
+    assert not Path("study/index.html").exists()
+    assert main(["compare", "--resume", "study"]) == 0
+    assert capsys.readouterr().err.splitlines()[-1] == "the report is in study: index.html, table.md, outcomes.jsonl"
+    assert Path("study/index.html").exists()
+
+
 def test_settings_take_turns_and_the_report_is_written(faked, capsys):
     assert ask("is.toml", "oa.toml", "--seeds", "1..3", "--out", "study") == 0
     assert faked.runs == [("is", 1), ("oa", 1), ("is", 2), ("oa", 2), ("is", 3), ("oa", 3)]
