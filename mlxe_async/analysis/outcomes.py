@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ class Outcome:
         spans: the first seconds after the first rollout began: (lane, phase, start, seconds, of which waited).
         digest: tells settings apart that bear the same name, seeds and folders aside.
         facts: schedule, algorithm, environment, cores, versions; `passes` in a row that solve the task, or the
-            `episode_steps` that do.
+            `episode_steps` that do; `jobs`: how many runs were made at the same time, where it was not one.
         run: name of its folder.
         program: hash of the program's source that made it; empty if not known.
     """
@@ -129,6 +129,11 @@ class Outcome:
             return cls(**known)
         except TypeError as error:
             raise ValueError(f"expected an outcome, got something else: {error}") from None
+
+
+def is_timed(runs: Iterable[Outcome]) -> bool:
+    """Whether each of them had the machine for itself, so that its seconds and CPU seconds are its own."""
+    return all(one.facts.get("jobs", 1) == 1 for one in runs)
 
 
 Groups = Mapping[str, Sequence[Outcome]]

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from mlxe_async.analysis.outcomes import CURVE_POINTS, Groups, Outcome
+from mlxe_async.analysis.outcomes import CURVE_POINTS, Groups, Outcome, is_timed
 from mlxe_async.analysis.statistics import band, bootstrap, median
 from mlxe_async.analysis.tables import number, solved_means, survival
 
@@ -104,18 +104,21 @@ class Picture:
 
 def all_pictures(groups: Groups) -> list[Picture]:
     """Every picture for which there is something to show."""
-    makers = (learning_curves, survival_curves, bars, timelines)
+    makers = [learning_curves]
+    if is_timed(_runs(groups)):  # all others show seconds
+        makers += [survival_curves, bars, timelines]
     return [picture for make in makers if (picture := make(groups)) is not None]
 
 
 def learning_curves(groups: Groups) -> Picture | None:
-    """Returns of training episodes against episodes, steps and seconds."""
+    """Returns of training episodes against episodes, steps and, of runs that were made one at a time, seconds."""
     curves = {name: [one.curve for one in runs if len(one.curve) > 1] for name, runs in groups.items()}
     curves = {name: members for name, members in curves.items() if members}
     if not curves:
         return None
-    axes_of = (("training episodes", 0), ("environment steps", 1), (_clock_label(groups), 2))
-    with _drawing(11.0, 3.6, columns=3, sharey=True) as (figure, axes):
+    axes_of = [("training episodes", 0), ("environment steps", 1)]
+    axes_of += [(_clock_label(groups), 2)] if is_timed(_runs(groups)) else []
+    with _drawing(3.7 * len(axes_of), 3.6, columns=len(axes_of), sharey=True) as (figure, axes):
         for ax, (label, column) in zip(axes[0], axes_of, strict=True):
             for colour, (_, members) in zip(_colours(), curves.items(), strict=False):
                 x, rows = _on_one_grid(members, column)

@@ -61,6 +61,7 @@ class Plan:
         keep_runs: whether run folders of runs that did not fail are kept.
         d2: whether policies that solved the task are tested from adverse starts too.
         rerun: whether what was made by settings that have changed since is made anew.
+        jobs: how many runs are made at the same time; with more than one only returns are judged.
     """
 
     arms: tuple[Arm, ...]
@@ -70,6 +71,7 @@ class Plan:
     keep_runs: bool = True
     d2: bool = False
     rerun: bool = False
+    jobs: int = 1
 
     def rounds(self) -> Iterator[tuple[Arm, int]]:
         """Every run, all arms for one seed after the other, so that a drift of the machine hits all arms alike."""
@@ -215,6 +217,7 @@ def read_plan(path: Path) -> Plan:
             keep_runs=_switch(record.get("keep_runs", plan.keep_runs)),
             d2=_switch(record.get("d2", plan.d2)),
             rerun=_switch(record.get("rerun", plan.rerun)),
+            jobs=_whole(record.get("jobs", plan.jobs)),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise RunFailed(f"{path}: expected the folder of a study, its {STUDY} cannot be used: {error!r}") from error

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlxe_async.analysis.outcomes import Groups, Outcome
+from mlxe_async.analysis.outcomes import Groups, Outcome, is_timed
 from mlxe_async.analysis.statistics import (
     FEWEST_RUNS,
     SurvivalCurve,
@@ -32,6 +32,7 @@ QUANTITIES: dict[str, str] = {
     "seconds_to_publication": "s to publication",
     "seconds_to_exit": "s to exit",
 }
+COUNTED = ("episodes", "env_steps", "updates")
 COMPARED = ("episodes", "seconds_to_publication", "seconds_to_exit", "cpu_seconds")
 # What 0 stands for where ratios are formed: the least that can be told from nothing.
 LEAST = {"episodes": 1.0, "env_steps": 1.0, "updates": 1.0}
@@ -68,7 +69,12 @@ class Table:
 def all_tables(
     groups: Groups, baselines: Iterable[Mapping[str, Any]] = (), varied: Mapping[str, str] | None = None
 ) -> list[Table]:
-    """Every table of a report, those without rows left out; `varied`: as of `pair_table`."""
+    """Every table of a report, those without rows left out; `varied`: as of `pair_table`.
+
+    Where runs were made side by side there is no word of time.
+    """
+    if not is_timed(one for runs in groups.values() for one in runs):
+        return [table for table in (return_table(groups), run_table(groups)) if table.rows]
     tables = [outcome_table(groups, baselines), time_table(groups), pair_table(groups, varied), run_table(groups)]
     return [table for table in tables if table.rows]
 
@@ -97,6 +103,31 @@ def outcome_table(groups: Groups, baselines: Iterable[Mapping[str, Any]] = ()) -
         )
     rows += [_baseline_row(baseline, len(head)) for baseline in baselines]
     return Table("What was needed", head, tuple(rows), _outcome_note(groups, extra))
+
+
+def return_table(groups: Groups) -> Table:
+    """What each of the settings came to, for runs that were made side by side."""
+    rows = []
+    for name, runs in groups.items():
+        failures, tested = sum(one.failed for one in runs), any(one.tested for one in runs)
+        rows.append(
+            (
+                name,
+                str(len(runs)),
+                f"{sum(one.solved for one in runs)} of {len(runs)}" if tested else "not tested",
+                f"{_percent(failures / len(runs))} [{_percent(share_bound(failures, len(runs)))}]",
+                _final_return(runs),
+                *(_summary([float(one.end.get(q, 0)) for one in runs], q, worst=False) for q in COUNTED),
+            )
+        )
+    ends = (f"{QUANTITIES[quantity]} at the end" for quantity in COUNTED)
+    head = ("settings", "runs", "solved", "failed [at most]", "return at the end", *ends)
+    note = (
+        "Return at the end: mean of the last 100 training episodes, median of all runs [95 % bootstrap interval]. Runs "
+        "were made side by side and slowed each other down: there is no word of seconds, and where nobody waits (ia, "
+        "oa) returns may depend on that too."
+    )
+    return Table("What was reached", head, tuple(rows), note + _few_note(map(len, groups.values())))
 
 
 def time_table(groups: Groups) -> Table:
@@ -195,8 +226,9 @@ def pair_table(groups: Groups, varied: Mapping[str, str] | None = None) -> Table
 
 
 def run_table(groups: Groups) -> Table:
-    """One row for each run."""
-    rows = []
+    """One row for each run; without its seconds where runs were made side by side."""
+    timed, rows = is_timed(one for runs in groups.values() for one in runs), []
+    counted = [quantity for quantity in QUANTITIES if timed or quantity in COUNTED]
     for name, runs in groups.items():
         for one in runs:
             counts = one if one.solved or not one.tested else None
@@ -205,16 +237,17 @@ def run_table(groups: Groups) -> Table:
                     name,
                     str(one.seed),
                     "yes" if one.solved else one.reason if one.tested or not one.completed else "not tested",
-                    *(_value(getattr(counts, q) if counts else None, q) for q in list(QUANTITIES)[:-1]),
-                    _value(one.seconds_to_exit, "seconds_to_exit"),
+                    *(_value(getattr(counts, q) if counts else None, q) for q in counted if q != "seconds_to_exit"),
+                    *([_value(one.seconds_to_exit, "seconds_to_exit")] if timed else []),
                     str(one.tests),
                     _value(one.lag_mean, "lag"),
                     _value(one.final_return, "return"),
-                    f"{one.end.get('episodes', 0):,} / {number(one.end.get('seconds', 0.0))}",
+                    f"{one.end.get('episodes', 0):,}" + (f" / {number(one.end.get('seconds', 0.0))}" if timed else ""),
                     one.run or UNKNOWN,
                 )
             )
-    names = (*QUANTITIES.values(), "tests", "policy lag", "return at the end", "ended at episode / s", "folder")
+    ended = "ended at episode / s" if timed else "ended at episode"
+    names = (*(QUANTITIES[q] for q in counted), "tests", "policy lag", "return at the end", ended, "folder")
     return Table("Every run", ("settings", "seed", "solved", *names), tuple(rows))
 
 

@@ -1,13 +1,14 @@
 """`compare`: settings files with many seeds, or runs that are there already, side by side in one honest report.
 
-Runs go one after the other, never side by side, because runs that share the cores would measure each other; and in
-turn, all settings with one seed before any with the next, so that a drift of the machine hits all alike. Each finished
-run is kept at once: whatever interrupts a study, the same command goes on with it.
+Runs go one after the other, because runs that share the cores would measure each other, unless only returns are to be
+judged (`--jobs`); and in turn, all settings with one seed before any with the next, so that a drift of the machine hits
+all alike. Each finished run is kept at once: whatever interrupts a study, the same command goes on with it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime as dt
 import json
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.analysis import study
-from mlxe_async.analysis.outcomes import Outcome, outcome
+from mlxe_async.analysis.outcomes import Outcome, is_timed, outcome
 from mlxe_async.analysis.study import Arm, Plan, StudyFolder
 from mlxe_async.analysis.tables import Table, all_tables, mixtures, run_table
 from mlxe_async.cli.arguments import Parser
@@ -30,10 +31,12 @@ from mlxe_async.files import PLAIN_NAME, read_bounded
 from mlxe_async.logs.safe import visible
 from mlxe_async.run_folder import find_run
 from mlxe_async.settings import Settings, load_settings
+from mlxe_async.settings.model import REPEATED
 
 FIVE_SEEDS = "0..4"
 LONGEST_FILE = 2**20
 MOST_BASELINES = 100_000
+MOST_JOBS = 64
 USAGE = "compare FILE.toml|RUN|STUDY ... [--seeds A..B] [--set a.b=VALUE ...] [--out FOLDER] [...]"
 
 ABOUT = """\
@@ -61,6 +64,8 @@ def run(arguments: Sequence[str]) -> int:
         if not plan.rerun:
             kept.check_unchanged(plan)
         kept.write_plan(plan)
+        for note in _beside(plan, settings):
+            console.line(f"note: {note}")
         runner = Runner(kept, console, longest_s=plan.timeout_s, keep_runs=plan.keep_runs)
         try:
             with interruptible():
@@ -114,6 +119,12 @@ def _parser() -> Parser:
         metavar="SECONDS",
         help=f"a run that takes longer has failed; {study.LONGEST_RUN_S:g} when left out",
     )
+    add(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="so many runs side by side; then only returns are judged",
+    )
     add("--no-pictures", action="store_true", help="tables only")
     add(
         "--keep-runs",
@@ -147,9 +158,13 @@ def _plan(asked: argparse.Namespace) -> tuple[Path, Plan, list[Settings]]:
         not 0 <= asked.baselines <= MOST_BASELINES
         or not 0 < timeout_s < 1e9
         or (asked.retention is not None and asked.retention < 1)
+        or (asked.jobs is not None and not 1 <= asked.jobs <= MOST_JOBS)
     ):
         raise SettingsError(
-            [f"compare: expected --baselines from 0 to {MOST_BASELINES:,}, --timeout > 0 and --retention >= 1"]
+            [
+                f"compare: expected --baselines from 0 to {MOST_BASELINES:,}, --timeout > 0, --retention >= 1, "
+                f"and --jobs from 1 to {MOST_JOBS}"
+            ]
         )
     if asked.resume is not None:
         given = [name for name in ("sources", "seeds", "overrides", "vary", "out", "retention") if getattr(asked, name)]
@@ -191,7 +206,7 @@ def _plan(asked: argparse.Namespace) -> tuple[Path, Plan, list[Settings]]:
 
 def _with_switches(plan: Plan, asked: argparse.Namespace) -> Plan:
     """The plan with what was said of how runs are made; what was not said stays."""
-    names = {"timeout": "timeout_s", "keep_runs": "keep_runs", "d2": "d2", "rerun": "rerun"}
+    names = {"timeout": "timeout_s", "keep_runs": "keep_runs", "d2": "d2", "rerun": "rerun", "jobs": "jobs"}
     said = {names[key]: value for key in names if (value := getattr(asked, key)) is not None}
     return dataclasses.replace(plan, **said)
 
@@ -274,9 +289,16 @@ def _texts(items: Sequence[Any]) -> Iterator[str]:
 def _run_missing(kept: StudyFolder, plan: Plan, runner: Runner, console: Console) -> None:
     rounds = list(plan.rounds())
     program = study.program_key()
+    if plan.jobs > 1:
+        missing = [(arm, seed) for arm, seed in rounds if not _is_current(kept.finished(arm, seed), arm)]
+        done = len(rounds) - len(missing)
+        with contextlib.closing(runner.side_by_side(missing, plan.jobs)) as finished:
+            for number, (arm, seed, found) in enumerate(finished, done + 1):
+                kept.store(arm, found, program)
+                console.line(f"{number} of {len(rounds)}: {arm.name}, seed {seed}: {_how(found, timed=False)}")
     for number, (arm, seed) in enumerate(rounds, 1):
         stored = kept.finished(arm, seed)
-        one = stored[0] if stored is not None and stored[1] == arm.key else None
+        one = stored[0] if stored is not None and _is_current(stored, arm) else None
         if one is None:
             one = runner.run_once(arm, seed)
             kept.store(arm, one, program)
@@ -292,14 +314,37 @@ def _run_missing(kept: StudyFolder, plan: Plan, runner: Runner, console: Console
         kept.write_plan(dataclasses.replace(plan, rerun=False))
 
 
-def _how(one: Outcome) -> str:
+def _is_current(stored: tuple[Outcome, str, str] | None, arm: Arm) -> bool:
+    return stored is not None and stored[1] == arm.key
+
+
+def _beside(plan: Plan, settings: Sequence[Settings]) -> Iterator[str]:
+    """What is to be known of settings that are run side by side.
+
+    Raises:
+        SettingsError: runs are ended by a clock that others slow down.
+    """
+    if plan.jobs == 1:
+        return
+    timed = [one.run.name for one in settings if one.stop.seconds is not None]
+    if timed:
+        raise SettingsError(
+            [f"--jobs: got {plan.jobs}, expected 1: stop.seconds ends runs of {', '.join(timed)}, and others slow them"]
+        )
+    free = {one.schedule.kind for one in settings} - REPEATED
+    if free:
+        kinds = " and ".join(sorted(free))
+        yield f"schedule {kinds}: what is learned depends on who is fast, and so on what runs side by side"
+
+
+def _how(one: Outcome, *, timed: bool = True) -> str:
     if one.solved:
         how = f"solved at episode {one.episodes:,}"
     elif one.tested or not one.completed:
         how = f"not solved ({one.reason})"
     else:
         how = f"ended ({one.reason})"
-    return f"{how}, {one.seconds_to_exit or 0.0:.1f} s"
+    return f"{how}, {one.seconds_to_exit or 0.0:.1f} s" if timed else how
 
 
 def _outcomes(kept: StudyFolder, plan: Plan) -> list[Outcome]:
@@ -390,8 +435,9 @@ def _about(outcomes: Sequence[Outcome]) -> str:
         return " or ".join(sorted(found - {"None"})) or "?"
 
     seeds = sorted({one.seed for one in outcomes})
+    at_once = "one at a time" if is_timed(outcomes) else "some at the same time"
     which = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 2 else " and ".join(map(str, seeds))
     return (
-        f"{len(outcomes)} runs on {each('env')}, seeds {which}, one at a time, on {each('cores', 'host')} cores of "
+        f"{len(outcomes)} runs on {each('env')}, seeds {which}, {at_once}, on {each('cores', 'host')} cores of "
         f"{each('system', 'host')}; torch {each('torch', 'versions')}, mlxe_async {each('mlxe_async', 'versions')}."
     )

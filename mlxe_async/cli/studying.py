@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,12 +22,14 @@ from mlxe_async.analysis.outcomes import Outcome, failure, outcome
 from mlxe_async.analysis.study import Arm, StudyFolder
 from mlxe_async.cli.console import Console
 from mlxe_async.errors import MlxeError, RunFailed
+from mlxe_async.files import read_bounded
 from mlxe_async.ipc.linux import die_with_parent
 from mlxe_async.logs.safe import visible
-from mlxe_async.run_folder import LOG
+from mlxe_async.run_folder import LOCK, LOG
 from mlxe_async.settings import toml_value
 
 PATIENCE_S = 10.0
+LONGEST_SAID, LONGEST_LOCK = 2**16, 4096
 # A failed run and one that ran into non-finite numbers are outcomes; the other codes say that nothing was tried.
 FAILURES = {3, 5}
 STOPPED = {128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
@@ -81,14 +87,47 @@ class Runner:
         """
         runs = self._kept.runs
         before = set(_run_folders(runs))
-        overrides = [*arm.overrides, f"run.seed={seed}", f"run.name={arm.name}", f"run.dir={toml_value(str(runs))}"]
-        sets = [part for override in overrides for part in ("--set", override)]
-        command = [sys.executable, "-m", "mlxe_async", arm.file, "--no-progress", *sets]
         started_ns = time.monotonic_ns()
-        code, said = self._to_the_end(command)
-        seconds = (time.monotonic_ns() - started_ns) / 1e9
+        code, said = self._to_the_end(self._command(arm, seed))
         new = [path for path in _run_folders(runs) if path not in before]
-        folder = new[-1] if new else None
+        return self._judged(arm, seed, code, said, new[-1] if new else None, started_ns)
+
+    def side_by_side(
+        self, rounds: Sequence[tuple[Arm, int]], jobs: int
+    ) -> Generator[tuple[Arm, int, Outcome], None, None]:
+        """Run settings with seeds, at most `jobs` at the same time; each is told as soon as it has ended.
+
+        Raises:
+            RunFailed: as `run_once`; the others are ended.
+        """
+        waiting, under_way = list(rounds), list[_UnderWay]()
+        try:
+            while waiting or under_way:
+                while waiting and len(under_way) < jobs:
+                    arm, seed = waiting.pop(0)
+                    under_way.append(_UnderWay(arm, seed, self._command(arm, seed), self._longest_s))
+                for one in _ended(under_way):
+                    under_way.remove(one)
+                    newest_first = reversed(_run_folders(self._kept.runs))  # numbers of processes come again
+                    folder = next((path for path in newest_first if _made_by(path) == one.pid), None)
+                    code, said = one.close()
+                    found = self._judged(one.arm, one.seed, code, said, folder, one.started_ns)
+                    yield one.arm, one.seed, dataclasses.replace(found, facts={**found.facts, "jobs": jobs})
+        finally:
+            for one in under_way:
+                one.close()
+
+    def _command(self, arm: Arm, seed: int) -> list[str]:
+        where = f"run.dir={toml_value(str(self._kept.runs))}"
+        overrides = [*arm.overrides, f"run.seed={seed}", f"run.name={arm.name}", where]
+        sets = [part for override in overrides for part in ("--set", override)]
+        return [sys.executable, "-m", "mlxe_async", arm.file, "--no-progress", *sets]
+
+    def _judged(
+        self, arm: Arm, seed: int, code: int | None, said: str, folder: Path | None, started_ns: int
+    ) -> Outcome:
+        """The outcome of a command that has ended, `code` None: because it took too long."""
+        seconds = (time.monotonic_ns() - started_ns) / 1e9
         last = said.strip().splitlines()[-1] if said.strip() else "it said nothing"
         if code is None:
             reason = f"timed out after {self._longest_s:g} s"
@@ -121,16 +160,13 @@ class Runner:
 
     def _to_the_end(self, command: list[str]) -> tuple[int | None, str]:
         """The exit code, None if it took too long, and what it said on stderr."""
-        parent = os.getpid()
-
-        def with_us() -> None:
-            # However this process ends, a run must not go on beside those of its successor.
-            die_with_parent(signal.SIGTERM)
-            if os.getppid() != parent:
-                os._exit(1)
-
         process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, errors="replace", preexec_fn=with_us
+            command,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            preexec_fn=_with(os.getpid()),
         )
         with process:
             try:
@@ -141,6 +177,78 @@ class Runner:
                 _end(process)
                 raise
         return process.returncode, said
+
+
+class _UnderWay:
+    """A run among others; what it says goes to a file, so that nobody has to read along.
+
+    Args:
+        arm: its settings.
+        seed: its seed.
+        command: to be run.
+        longest_s: it is ended when it takes longer.
+    """
+
+    def __init__(self, arm: Arm, seed: int, command: Sequence[str], longest_s: float) -> None:
+        self.arm, self.seed, self.started_ns = arm, seed, time.monotonic_ns()
+        self.ends_at = time.monotonic() + longest_s
+        self.is_late = False
+        with contextlib.ExitStack() as stack:
+            self._said = stack.enter_context(tempfile.TemporaryFile())
+            self._process = subprocess.Popen(
+                command, stderr=self._said, stdout=subprocess.DEVNULL, preexec_fn=_with(os.getpid())
+            )
+            self.pid = self._process.pid
+            self.descriptor = os.pidfd_open(self.pid)
+            self._open = stack.pop_all()
+
+    def close(self) -> tuple[int | None, str]:
+        """End it if it has not ended; the exit code, None if it took too long, and the last that it said."""
+        with self._open:
+            if self._process.poll() is None:
+                self._process.terminate()
+                try:
+                    self._process.wait(PATIENCE_S)
+                except subprocess.TimeoutExpired:
+                    self._process.kill()
+                    self._process.wait()
+            os.close(self.descriptor)
+            size = self._said.seek(0, os.SEEK_END)
+            self._said.seek(max(0, size - LONGEST_SAID))
+            said = self._said.read().decode("utf-8", "replace")
+        return None if self.is_late else self._process.returncode, said
+
+
+def _ended(under_way: Sequence[_UnderWay]) -> list[_UnderWay]:
+    """Wait until some have ended, or are late."""
+    poll = select.poll()
+    for one in under_way:
+        poll.register(one.descriptor, select.POLLIN)
+    left = min(one.ends_at for one in under_way) - time.monotonic()
+    ended = {descriptor for descriptor, _ in poll.poll(max(0.0, left) * 1000)}
+    for one in under_way:
+        one.is_late = one.descriptor not in ended and time.monotonic() >= one.ends_at
+    return [one for one in under_way if one.is_late or one.descriptor in ended]
+
+
+def _with(parent: int) -> Callable[[], None]:
+    """What a new process does first: however this one ends, a run must not go on beside those of its successor."""
+
+    def with_us() -> None:
+        die_with_parent(signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return with_us
+
+
+def _made_by(folder: Path) -> int | None:
+    """The process that last held a run folder."""
+    try:
+        holder = json.loads(read_bounded(folder / LOCK, LONGEST_LOCK))
+        return int(holder["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def pass_adverse_starts(run: Path, console: Console) -> bool | None:

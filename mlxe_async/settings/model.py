@@ -39,6 +39,8 @@ from mlxe_async.settings.rules import contradictions
 
 ROWS_PER_EXECUTOR = 1024
 UNLIMITED_TEST_STEPS = 50_000
+REPEATED = {"serial", "is"}
+"Schedules under which the same settings make the same run, whatever else the machine does."
 
 
 class Run(Table):

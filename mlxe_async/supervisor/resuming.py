@@ -32,6 +32,7 @@ from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.rows import Array
 from mlxe_async.run_folder import EARLIER, RUN, RunFolder
 from mlxe_async.settings import Settings, as_tables, load_settings
+from mlxe_async.settings.model import REPEATED
 from mlxe_async.settings.resuming import Change, changes
 from mlxe_async.supervisor.blueprint import Blueprint
 from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
@@ -41,8 +42,6 @@ from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.keeping import OWN, SUFFIX
 from mlxe_async.supervisor.story import Story
 
-REPEATED = {"serial", "is"}
-"Schedules under which the same settings make the same run."
 BEGINS_ANEW = "the run ended before its first checkpoint was written; it begins anew"
 TAIL_BYTES = LONGEST_RUN_JSON = 2**20
 _NOT_EXACT = {
