@@ -448,7 +448,7 @@ def _last_bytes(path: Path, size: int, most: int) -> bytes:
         return file.read(most)
 
 
-def _log_end(path: Path, *, mends: bool) -> LogEnd:
+def _log_end(path: Path, *, mends: bool = True) -> LogEnd:
     """Read the last lines of a log, and end a line that is torn, if that is wanted."""
     try:
         descriptor = open_log(path) if mends else None

@@ -8,6 +8,7 @@ import pytest
 from cli_tools import command
 
 from mlxe_async.cli import main
+from mlxe_async.cli.telling import told
 from mlxe_async.logs.events import EpisodeEnd, RunEnd, Weights
 from mlxe_async.logs.journal import Journal
 from mlxe_async.run_folder import RunFolder
@@ -48,6 +49,18 @@ def test_for_people_an_event_is_a_line(tmp_path, run):
     assert "weights" in first
     assert "version=1 updates=2 env_steps=3 episodes=4" in first
     assert "run_end" in last
+
+
+def test_what_solved_the_task_is_told_in_words():
+    about = {"version": 40, "episodes_started": 10, "env_steps": 1234, "updates": 56, "seconds": 3.21}
+    line = told({"ts": "2026-01-01T00:00:01.250Z", "event": "solved", "role": "supervisor", "published_ns": 9, **about})
+    assert line == (
+        "00:00:01.250 supervisor   solved         the first of the versions in a row that passed: version 40, "
+        "published after 10 episodes begun, 1,234 steps, 56 updates and 3.2 s"
+    )
+    assert told({"event": "solved"}).endswith("published after ? episodes begun, ? steps, ? updates and ? s")
+    damaged = told({"event": "init_from", "path": "a\x1b", "checkpoint": 3, "version": 4, "passed_over": ["5 (torn)"]})
+    assert damaged.endswith("the run begins with checkpoint 3, version 4, of a\\x1b; damaged: 5 (torn)")
 
 
 def test_no_such_run_is_told_in_one_line(tmp_path):
