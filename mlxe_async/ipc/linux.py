@@ -11,8 +11,9 @@ import errno
 import functools
 import os
 import resource
+import select
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +39,25 @@ def set_own_name(name: str) -> None:
     """The same without ctypes, whose import takes 10 ms; nothing where /proc cannot be written to."""
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_bytes(name.encode()[:15])
+
+
+def command_line_area() -> tuple[int, int] | None:
+    """Where in this process's memory its command line lies, as the kernel shows it: begin and end, None if unknown."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        begin, end = int(fields[45]), int(fields[46])
+    except (OSError, ValueError, IndexError):
+        return None
+    return (begin, end) if 0 < begin < end else None
+
+
+def overwrite_command_line(area: tuple[int, int], text: str) -> None:
+    """Have `ps` and `pkill -f` see `text` as this process's command line, as much of it as fits."""
+    import ctypes
+
+    begin, end = area
+    size = end - begin
+    ctypes.memmove(begin, text.encode()[: size - 1].ljust(size, b"\0"), size)
 
 
 def die_with_parent(signal_number: int = signal.SIGKILL) -> None:
@@ -185,6 +205,33 @@ def children() -> list[int]:
         return [int(word) for word in listing.read_text().split()]
     except FileNotFoundError:
         return [pid for pid in all_pids() if _parent(pid) == os.getpid()]
+
+
+def end_children(give_up: Callable[[], bool]) -> None:
+    """SIGKILL and reap children, those that a sub-reaper adopts meanwhile included, until none is left.
+
+    Args:
+        give_up: asked before each pass; True ends the attempt.
+    """
+    pause_s = 0.002
+    while not give_up():
+        for pid in children():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        select.select([], [], [], pause_s)
+        pause_s = min(2 * pause_s, 0.05)
+
+
+def is_dead(pidfd: int) -> bool:
+    """Whether the process behind `pidfd` is dead."""
+    look = select.poll()  # unlike select, it takes descriptors beyond 1023
+    look.register(pidfd, select.POLLIN)
+    return bool(look.poll(0))
 
 
 def reap_session(session: int) -> None:

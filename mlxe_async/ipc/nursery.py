@@ -4,6 +4,9 @@ The supervisor itself never forks: it may be somebody's notebook with threads, l
 nursery by exec as early as possible; the nursery imports what is slow while the supervisor does other things, and
 requests queue behind that. When the nursery dies, its children die with it by the kernel's parent-death signal; the
 first one who needs it again starts a fresh one, and all others wait for the same start.
+
+What is exec'd is the guard (`ipc.guard`), which forks the nursery at once and ends as it did when all below is ended.
+A nursery's life lasts as long as its guard's.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from mlxe_async.errors import ForkRefused, ProcessDied, ProtocolError, ResourceE
 from mlxe_async.ipc import linux
 from mlxe_async.ipc.channel import MAX_FDS
 from mlxe_async.ipc.frames import Message
-from mlxe_async.ipc.loop_channel import SupervisorChannel
+from mlxe_async.ipc.guard import SWEEP_LIMIT_S
+from mlxe_async.ipc.loop_channel import Ended, SupervisorChannel
 from mlxe_async.ipc.oom import OomKills
 from mlxe_async.ipc.restarts import is_late
 
@@ -37,6 +41,9 @@ ANSWER_LIMIT_S = 10.0
 GRACE_S = 0.5  # to read what came while we ourselves stood still
 STOP_LIMIT_S = 2.0
 REAP_AFTER_S = 1.0
+PROGRAM = ("-m", "mlxe_async.ipc.nursery_main")
+GUARD_LIMIT_S = SWEEP_LIMIT_S + 1.0
+"For a guard to end after its nursery's death."
 
 
 _Answer = tuple[Message, list[int]]
@@ -116,15 +123,25 @@ class Forked:
 
 @dataclass
 class _Life:
-    """One nursery process, from exec to reaping."""
+    """One nursery process, from exec to reaping.
+
+    Args:
+        guard: the process that was exec'd, of which the nursery is a child; it ends after it.
+        guard_pidfd: descriptor of the guard.
+        pid: of the nursery; the guard's until the nursery has told its own.
+        pidfd: descriptor of the nursery; -1 until then.
+    """
 
     generation: int
-    process: subprocess.Popen[bytes]
-    pidfd: int
+    guard: subprocess.Popen[bytes]
+    guard_pidfd: int
+    pid: int
     tag: str
     errors: int
     died: asyncio.Future[str]
+    pidfd: int = -1
     began: float = field(default_factory=time.monotonic)
+    ending: asyncio.TimerHandle | None = None
     has_forked: bool = False
     waiting: dict[int, asyncio.Future[_Answer]] = field(default_factory=dict)
     importing: set[int] = field(default_factory=set)
@@ -167,11 +184,18 @@ class Nursery:
         self.generation = 0
         self.failures: dict[str, dict[str, Any]] = {}
         "Modules that could not be preloaded, with the described exception."
+        self.weakness = ""
+        "What the guard cannot do on this host, in words; known once the nursery has answered anything."
 
     @property
     def pid(self) -> int | None:
-        """Process id; None while there is none."""
-        return self._life.process.pid if self._life else None
+        """Process id; the guard's as long as the nursery has not told its own, None while there is none."""
+        return self._life.pid if self._life else None
+
+    @property
+    def guard_pid(self) -> int | None:
+        """Process id of the guard; None while there is none."""
+        return self._life.guard.pid if self._life else None
 
     @property
     def died(self) -> asyncio.Future[str]:
@@ -279,7 +303,9 @@ class Nursery:
     def wake(self) -> None:
         """Let it go on if somebody has stopped it: the end of its children needs it."""
         if self._life is not None:
-            linux.signal_process(self._life.pidfd, signal.SIGCONT)
+            linux.signal_process(self._life.guard_pidfd, signal.SIGCONT)
+            if self._life.pidfd >= 0:
+                linux.signal_process(self._life.pidfd, signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL every child's group and let the nursery end; takes effect even if nothing is awaited any more."""
@@ -304,6 +330,7 @@ class Nursery:
         finally:
             if not life.died.done():
                 self._silenced(life)
+                linux.signal_process(life.guard_pidfd, signal.SIGKILL)
                 self._bury(life)
 
     def _revive(self) -> None:
@@ -328,30 +355,31 @@ class Nursery:
                     made.callback(os.close, errors)
                     arguments = [str(theirs.fileno()), str(os.getpid()), tag, *self._paths]
                     env = {**ONE_THREAD, **self._env, "MLXE_NURSERY": tag}
-                    process = _popen(arguments, theirs.fileno(), errors, env)
-                pidfd = os.pidfd_open(process.pid)
+                    os.close(os.dup(errors))  # the nursery's pidfd comes later, and is lost without room for it
+                    guard = _popen(arguments, theirs.fileno(), errors, env)
+                guard_pidfd = os.pidfd_open(guard.pid)
             except OSError as error:
                 if error.errno in linux.LACKING:
                     raise ResourceError(f"{sentence}: {linux.refusal(error)}") from error
                 raise RunFailed(f"{sentence}: {error}") from error
             made.pop_all()
         loop = asyncio.get_running_loop()
-        life = _Life(self.generation, process, pidfd, tag, errors, loop.create_future())
+        life = _Life(self.generation, guard, guard_pidfd, guard.pid, tag, errors, loop.create_future())
         life.channel = SupervisorChannel(
             ours,
             lambda message, fds: self._answered(life, message, fds),
-            lambda _ended, _sentence: self._silenced(life),
+            lambda ended, _sentence: self._unheard(life, ended),
             fds=True,
         )
         self._life = life
-        loop.add_reader(life.pidfd, self._bury, life)
+        loop.add_reader(life.guard_pidfd, self._bury, life)
         first = self._send(life, {"do": "preload", "modules": self._modules})
         first.add_done_callback(lambda future: self._preloaded(life, future))
 
     def _preloaded(self, life: _Life, future: asyncio.Future[_Answer]) -> None:
         if future.exception() is None:
             self.failures = dict(future.result()[0]["failures"])
-            self._on_started(life.process.pid, time.monotonic() - life.began, life.generation)
+            self._on_started(life.pid, time.monotonic() - life.began, life.generation)
 
     async def _ask(self, request: Message, fds: Sequence[int] = ()) -> _Answer:
         life = self._life
@@ -378,12 +406,15 @@ class Nursery:
         given_s = 0.0
         while True:
             limit_s = IMPORT_LIMIT_S if life.importing else ANSWER_LIMIT_S
-            before = linux.scheduling(life.process.pid)
+            pid = life.pid
+            before = linux.scheduling(pid)
             for seconds in (limit_s, GRACE_S):
                 if not future.done():
                     await asyncio.wait([future], timeout=seconds)
             given_s += limit_s
-            if future.done() or is_late(before, linux.scheduling(life.process.pid), limit_s + GRACE_S):
+            if future.done():
+                return given_s
+            if pid == life.pid and is_late(before, linux.scheduling(pid), limit_s + GRACE_S):
                 return given_s
 
     def _send(self, life: _Life, request: Message, fds: Sequence[int] = ()) -> asyncio.Future[_Answer]:
@@ -406,6 +437,9 @@ class Nursery:
         return future
 
     def _answered(self, life: _Life, message: Message, fds: list[int]) -> None:
+        if "hello" in message:
+            self._introduced(life, message["hello"], fds)
+            return
         future = life.waiting.pop(message.get("id", -1), None)
         life.importing.discard(message.get("id", -1))
         error = message.get("error")
@@ -421,6 +455,24 @@ class Nursery:
         else:
             future.set_result((result, fds))
 
+    def _introduced(self, life: _Life, hello: Message, fds: list[int]) -> None:
+        life.pid, self.weakness = hello["pid"], hello["weakness"]
+        (life.pidfd,) = fds
+        asyncio.get_running_loop().add_reader(life.pidfd, self._lost, life)
+
+    def _lost(self, life: _Life) -> None:
+        """The nursery is dead; its guard ends when everything below is."""
+        if life.died.done():
+            return
+        asyncio.get_running_loop().remove_reader(life.pidfd)
+        self._let_guard_end(life)
+
+    def _let_guard_end(self, life: _Life) -> None:
+        linux.signal_process(life.guard_pidfd, signal.SIGCONT)  # somebody may have stopped it
+        if life.ending is None:
+            loop = asyncio.get_running_loop()
+            life.ending = loop.call_later(GUARD_LIMIT_S, linux.signal_process, life.guard_pidfd, signal.SIGKILL)
+
     def _discard(self, life: _Life, result: Message, fds: list[int]) -> None:
         """End a child that was forked for somebody who no longer waits for it."""
         for pidfd in fds:
@@ -433,39 +485,55 @@ class Nursery:
             return ExitStatus(code, None)
         return ExitStatus(None, -code, for_memory=code == -signal.SIGKILL and self._oom_kills.one_just_now())
 
+    def _unheard(self, life: _Life, ended: Ended) -> None:
+        if ended == "ended" and life.pidfd < 0:
+            self._let_guard_end(life)  # it is about to tell how the nursery ended
+        else:
+            self._silenced(life)
+
     def _silenced(self, life: _Life) -> None:
-        linux.signal_process(life.pidfd, signal.SIGKILL)
+        # Before the nursery has told its number it has no child, and its guard's death ends it.
+        linux.signal_process(life.guard_pidfd if life.pidfd < 0 else life.pidfd, signal.SIGKILL)
 
     def _bury(self, life: _Life) -> None:
-        """Runs once per nursery process, when its death is certain."""
-        asyncio.get_running_loop().remove_reader(life.pidfd)
+        """Runs once per nursery process, when its guard's death is certain."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(life.guard_pidfd)
+        if life.ending is not None:
+            life.ending.cancel()
         life.channel.close()
         for child in list(self._forked):
             if child.generation == life.generation:
                 child.signal_group(signal.SIGKILL)
-        code = life.process.wait()
+        code = life.guard.wait()
+        who = f"the nursery (pid {life.pid})"
+        if life.pidfd >= 0:
+            if not linux.is_dead(life.pidfd):
+                who = f"the guard (pid {life.guard.pid}) of the nursery"
+            loop.remove_reader(life.pidfd)
+            os.close(life.pidfd)
         if code != 0:
-            # What its children had sent into sessions of their own has no guardian any more.
+            # If it was the guard that was killed, what had gone into sessions of its own is found by its environment.
             linux.kill_tagged(f"MLXE_NURSERY={life.tag}")
             if os.getpid() == 1:
                 # In a container there is nobody else to inherit them.
-                asyncio.get_running_loop().call_later(REAP_AFTER_S, linux.reap_session, life.process.pid)
+                loop.call_later(REAP_AFTER_S, linux.reap_session, life.guard.pid)
         if not self._stopped:
             self._deaths.append(time.monotonic())
         status = self._status(code)
         errors = os.pread(life.errors, 1 << 16, 0).decode(errors="replace").strip()
-        sentence = f"the nursery (pid {life.process.pid}) {status.sentence}"
+        sentence = f"{who} {status.sentence}"
         if errors:
             sentence += f": {errors.splitlines()[-1]}"
         os.close(life.errors)
-        os.close(life.pidfd)
+        os.close(life.guard_pidfd)
         if self._life is life:
             self._life = None
         for future in life.waiting.values():
             if not future.done():
                 future.set_exception(ProcessDied(sentence))
         life.died.set_result(sentence)
-        self._on_exited(life.process.pid, sentence, self._stopped)
+        self._on_exited(life.pid, sentence, self._stopped)
 
 
 def _absolute(paths: Sequence[str]) -> list[str]:
@@ -477,7 +545,7 @@ def _popen(arguments: list[str], fd: int, errors: int, env: dict[str, str]) -> s
     # A checkout that is not installed is found all the same; `main` moves it behind everything else.
     path.append(str(Path(__file__).parents[2]))
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "mlxe_async.ipc.nursery_main", *arguments],
+        [sys.executable, "-P", *PROGRAM, *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **env},
         pass_fds=[fd],
         stdin=subprocess.DEVNULL,

@@ -1,9 +1,10 @@
 """The nursery's own process: imports what is slow to import, forks children from the warm copy, guards them.
 
-Started by exec and single-threaded, so forking is safe. It ends every process group it has made when the supervisor
-is gone, seen twice: the control socket closes, and the kernel signals the end of the parent. As a sub-reaper it
-becomes the parent of whatever its children leave behind, so that even a simulator that went into a session of its
-own is found and ended with its role.
+Started by exec and single-threaded, so forking is safe. Its parent is the guard (`ipc.guard`), which the supervisor
+has exec'd and which ends with it. The nursery ends every process group it has made when the supervisor is gone, seen
+twice: the control socket closes, and the kernel signals the end of the parent. As a sub-reaper it becomes the parent
+of whatever its children leave behind, so that even a simulator that went into a session of its own is found and ended
+with its role.
 
 The parent-death signal is one that can be handled, not SIGKILL: a nursery that dies at once could not take the
 grandchildren along. Only while it has no children yet (during the first, long import, which may spend a second inside
@@ -18,7 +19,6 @@ import contextlib
 import gc
 import importlib
 import os
-import select
 import selectors
 import signal
 import socket
@@ -33,6 +33,7 @@ from mlxe_async.errors import ProtocolError, ResourceError
 from mlxe_async.ipc import birth, linux
 from mlxe_async.ipc.channel import ChildChannel, ControlLost
 from mlxe_async.ipc.frames import Message
+from mlxe_async.ipc.guard import fork_below_guard
 
 PROCESS_NAME = "mlxe-nursery"
 OUTPUT_LIMIT = 10 * 1024 * 1024
@@ -53,9 +54,9 @@ class _Child:
 class NurseryMain:
     """State and loop of the nursery process."""
 
-    def __init__(self, channel: ChildChannel, supervisor_pid: int, tag: str) -> None:
+    def __init__(self, channel: ChildChannel, parent_pid: int, tag: str) -> None:
         self._channel = channel
-        self._supervisor_pid = supervisor_pid
+        self._parent_pid = parent_pid
         self._tag = tag
         self._pid = os.getpid()
         self._children: dict[int, _Child] = {}
@@ -81,22 +82,19 @@ class NurseryMain:
                 self._collect()
                 self._limit_outputs()
 
+    def introduce(self, weakness: str) -> None:
+        """Tell the supervisor who this is, for it has started only the guard, and what the guard cannot do."""
+        pidfd = os.pidfd_open(self._pid)
+        self._channel.send({"id": 0, "hello": {"pid": self._pid, "weakness": weakness}, "fds": 1}, [pidfd])
+        os.close(pidfd)
+
     def shut_down(self, code: int = 0) -> None:
         """SIGKILL every group, then everything that turns up as an orphan, until nothing is left; then end."""
         deadline = time.monotonic() + _SHUTDOWN_LIMIT_S
         for child in self._children.values():
             with contextlib.suppress(OSError):
                 linux.signal_group(child.pidfd, child.pid, signal.SIGKILL)
-        while time.monotonic() < deadline:
-            for pid in linux.children():
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            try:
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            except ChildProcessError:
-                break
-            select.select([], [], [], 0.002)
+        linux.end_children(lambda: time.monotonic() > deadline)
         os._exit(code)
 
     def _guard(self) -> None:
@@ -104,9 +102,9 @@ class NurseryMain:
         self._end_if_orphaned()
 
     def _end_if_orphaned(self) -> None:
-        # The signal also comes when only the thread that started us ends; then the parent's pid stays. It is one that
-        # also wakes a process that was stopped; a child that gets it just after the fork is not the one meant.
-        if os.getpid() == self._pid and os.getppid() != self._supervisor_pid:
+        # The signal is one that also wakes a process that was stopped. Without a guard it also comes when only the
+        # thread that started us ends; then the parent's pid stays. A child that gets it is not the one meant.
+        if os.getpid() == self._pid and os.getppid() != self._parent_pid:
             self.shut_down()
 
     def _answer_all(self) -> None:
@@ -199,7 +197,7 @@ class NurseryMain:
         """Reap those children the supervisor has asked about, and every dead orphan."""
         for child in [child for child in self._children.values() if child.reap_id is not None]:
             # Before the reaping, while the dead leader still holds the group's number.
-            if not _is_dead(child.pidfd):
+            if not linux.is_dead(child.pidfd):
                 continue
             linux.signal_group(child.pidfd, child.pid, signal.SIGKILL)
             _, status = os.waitpid(child.pid, 0)
@@ -238,10 +236,6 @@ class NurseryMain:
                 pass
 
 
-def _is_dead(pidfd: int) -> bool:
-    return bool(select.select([pidfd], [], [], 0)[0])
-
-
 def _limit_output(child: _Child) -> None:
     if child.output is not None:
         with contextlib.suppress(OSError):
@@ -277,12 +271,15 @@ def main(arguments: list[str]) -> None:
     fd, supervisor_pid, tag, *paths = arguments
     linux.open_missing_std()
     linux.reset_signals()
-    linux.set_process_name(PROCESS_NAME)
-    linux.adopt_orphans()
-    _arrange(paths)
     gc.disable()
-    nursery = NurseryMain(ChildChannel(socket.socket(fileno=int(fd)), fds=True), int(supervisor_pid), tag)
+    parent_pid, weakness = fork_below_guard(int(supervisor_pid), int(fd), tag)
+    linux.set_process_name(PROCESS_NAME)
+    with contextlib.suppress(OSError):  # told as the guard's weakness: it lacks the same
+        linux.adopt_orphans()
+    _arrange(paths)
+    nursery = NurseryMain(ChildChannel(socket.socket(fileno=int(fd)), fds=True), parent_pid, tag)
     try:
+        nursery.introduce(weakness)
         nursery.run()
     except ControlLost:
         nursery.shut_down()

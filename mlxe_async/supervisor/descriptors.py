@@ -12,7 +12,7 @@ from mlxe_async.settings import Settings
 # A segment has its own and that of its mapping; a process its pidfd, its channel and the file for its stacks.
 PER_SEGMENT, PER_PROCESS = 2, 3
 SEGMENTS = ("control", "memory", "weights", "tested", "learner", "memorizer", "best")
-PROCESSES = ("nursery", "probe", "memorizer", "learner", "evaluator")
+PROCESSES = ("nursery", "guard", "probe", "memorizer", "learner", "evaluator")
 # Log, lock, files being written, modules being imported, the thread's and the loop's.
 IN_PASSING = 32
 # A copy of what a fork hands over, which may have to wait: the memorizer and the learner are handed every lane.

@@ -318,6 +318,11 @@ class Supervisor:
             )
             for note in (*self._facts["task"]["notes"], *self._cautions):
                 opened.story.warn(note)
+            if weakness := self._nursery.weakness:
+                opened.story.warn(
+                    f"{weakness}; what environments have started may be left behind when all processes of this run "
+                    "are killed in one moment"
+                )
             self._assemble(opened)
         async with asyncio.TaskGroup() as group:
             for process in self._processes:

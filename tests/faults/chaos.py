@@ -122,18 +122,22 @@ def stormy(case, seconds, pause_s):
 
 
 def nursery_of(run):
-    """The process from which all others are forked, by its name, below the run's supervisor."""
+    """The process from which all others are forked, by its name, below the run's supervisor and the guard."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
         try:
             name = (folder / "comm").read_text().strip()
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parent = parent_of(parent_of(folder.name)) if name == "mlxe-nursery" else None
         except OSError:
             continue  # it ended meanwhile
-        if name == "mlxe-nursery" and parent == run.pid:
+        if parent == run.pid:
             return int(folder.name)
     return None
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def main():

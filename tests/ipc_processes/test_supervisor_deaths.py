@@ -30,7 +30,7 @@ def end(run, number):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT], ids=lambda n: n.name)
 def test_everything_below_a_dead_supervisor_dies(number):
     run, pids = supervisor()
-    assert len(pids) == 9
+    assert len(pids) == 10
     assert not any(leaks.gone(pid, 0) for pid in pids)
     end(run, number)
     assert [pid for pid in pids if not leaks.gone(pid, 5)] == []
@@ -45,30 +45,47 @@ def test_a_nursery_in_the_middle_of_an_import_dies_with_its_supervisor():
 
 def test_a_stopped_child_dies_with_its_supervisor():
     run, pids = supervisor()
-    for pid in pids[1:]:
+    for pid in pids[2:]:
         os.kill(pid, signal.SIGSTOP)
     end(run, signal.SIGKILL)
     assert all(leaks.gone(pid, 5) for pid in pids)
 
 
-def test_a_stopped_nursery_wakes_up_to_end_with_its_supervisor_and_takes_all_along():
+@pytest.mark.parametrize("stopped", [[0], [1], [0, 1]], ids=["nursery", "guard", "both"])
+def test_who_is_stopped_ends_with_the_supervisor_and_takes_all_along(stopped):
     run, pids = supervisor()
-    os.kill(pids[0], signal.SIGSTOP)
+    for which in stopped:
+        os.kill(pids[which], signal.SIGSTOP)
     end(run, signal.SIGKILL)
     assert [pid for pid in pids if not leaks.gone(pid, 5)] == []
     assert leaks.processes_after(5) == {}
 
 
-def test_the_children_die_even_when_nursery_and_supervisor_are_killed_together():
-    run, (nursery, *pids) = supervisor()
-    children = [pids[0], pids[4]]
-    os.kill(nursery, signal.SIGSTOP)
-    os.kill(nursery, signal.SIGKILL)
-    end(run, signal.SIGKILL)
-    assert all(leaks.gone(pid, 5) for pid in children)
-    # What these had started has lost both its guardians.
-    for pid in leaks.processes():
+@pytest.mark.parametrize("moment", ["running", "weak"])
+@pytest.mark.parametrize("guard", ["left alone", "stopped"])
+def test_nothing_outlives_supervisor_nursery_and_children_that_are_killed_in_one_moment(moment, guard):
+    run, (nursery, guard_pid, *pids) = supervisor(moment)
+    if guard == "stopped":
+        os.kill(guard_pid, signal.SIGSTOP)
+    at_once = [run.pid, nursery, pids[0], pids[4]]
+    for pid in at_once:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in at_once:
         os.kill(pid, signal.SIGKILL)
+    end(run, signal.SIGKILL)
+    assert [pid for pid in (nursery, guard_pid, *pids) if not leaks.gone(pid, 5)] == []
+    assert leaks.processes_after(5) == {}
+
+
+def test_without_a_guard_the_nursery_takes_all_along():
+    run, (nursery, guard_pid, *pids) = supervisor()
+    at_once = [run.pid, guard_pid]
+    for pid in at_once:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in at_once:
+        os.kill(pid, signal.SIGKILL)
+    end(run, signal.SIGKILL)
+    assert [pid for pid in (nursery, *pids) if not leaks.gone(pid, 5)] == []
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from live_runs import LiveRun, on_loop
 
+from mlxe_async.ipc import nursery
 from mlxe_async.settings import load_settings
 from mlxe_async.supervisor import run as run_module
 
@@ -71,6 +72,33 @@ def test_a_nursery_that_is_killed_takes_all_with_it_and_all_come_back(live, kind
     assert result.reason == "env_steps"
     assert run.all("proc_exit", process="mlxe-nursery", expected=False)
     balanced(run)
+
+
+def test_a_guard_that_is_killed_takes_all_with_it_and_all_come_back(live):
+    async def kill(run):
+        await run.saw("weights", times=2)
+        seq = run.lines[-1]["seq"]
+        os.kill(run.supervisor._nursery.guard_pid, signal.SIGKILL)
+        await run.saw("weights", after=(await run.saw("proc_start", after=seq))["seq"])
+
+    result, run = live(kill, schedule=OA, stop=LONG)
+    assert result.reason == "env_steps"
+    (death,) = run.all("proc_exit", process="mlxe-nursery", expected=False)
+    assert death["sentence"].startswith("the guard (pid ")
+    assert not any("guard" in line["message"] for line in run.all("warning"))
+    balanced(run)
+
+
+def test_a_run_whose_guard_cannot_do_all_says_so_once(live, monkeypatch):
+    lack = "from mlxe_async.ipc import linux, nursery_main as n; linux.command_line_area = lambda: None; "
+    monkeypatch.setattr(nursery, "PROGRAM", ("-c", f"import sys; {lack} n.main(sys.argv[1:])"))
+
+    async def look(run):
+        await run.saw("weights")
+
+    _, run = live(look, schedule=OA, stop=LONG)
+    (told,) = [line["message"] for line in run.all("warning") if "guard" in line["message"]]
+    assert told.startswith("the guard cannot hide its command line from pkill -f; what environments have started may")
 
 
 def test_an_executor_that_is_stopped_is_found_hanging_and_replaced(live):
