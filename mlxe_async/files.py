@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,33 @@ STAGED = ".staged-"
 
 # A name that stays where it is put: no separators, no leading dot or dash, nothing to escape.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
+
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a link",
+    stat.S_IFREG: "a file",
+}
+
+
+def kind_of(mode: int) -> str:
+    """What a thing in a file system is, by its mode, with its article."""
+    return _KINDS.get(stat.S_IFMT(mode), "something else")
+
+
+def expect_file(descriptor: int, path: str | os.PathLike[str]) -> None:
+    """See that an open descriptor is that of a regular file.
+
+    Raises:
+        OSError: it is something else.
+    """
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, f"it is {kind_of(mode)}, expected a regular file", os.fspath(path))
 
 
 def is_folder(path: Path) -> bool:
@@ -119,15 +148,16 @@ def sync_folder(path: Path) -> None:
 
 
 def open_plain(path: Path) -> io.BufferedReader:
-    """Open a file for reading, not through a link, and without waiting for whoever writes to a FIFO.
+    """Open a regular file for reading, not through a link, and without waiting for whoever writes to a FIFO.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: it cannot be opened, or is something else.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
+        expect_file(descriptor, path)
         return os.fdopen(descriptor, "rb")
-    except OSError:  # it is a folder
+    except OSError:
         os.close(descriptor)
         raise
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import NotFound, ResourceError, RunFolderBusy, SettingsError
-from mlxe_async.files import PLAIN_NAME, STAGED, is_folder, make_folder, read_bounded, replace_file
+from mlxe_async.files import PLAIN_NAME, STAGED, is_folder, kind_of, make_folder, read_bounded, replace_file
 from mlxe_async.logs.safe import redact, visible
 
 LOG, LOCK, SETTINGS, RUN, STATUS = "log.jsonl", "lock", "settings.toml", "run.json", "status.json"
 EARLIER = ".1"  # after the log's name: the part before, where it became too long
-LATEST, RECORDING, CHECKPOINTS = "latest", "recording.bin", "checkpoints"
+LATEST, RECORDING, CHECKPOINTS, CRASH = "latest", "recording.bin", "checkpoints", "crash"
 
 _LOCK_TRIES, _LOCK_PAUSE_S = 20, 0.01
 _MOST_IN_ONE_SECOND = 1000
@@ -72,12 +72,13 @@ class RunFolder:
         Raises:
             RunFolderBusy: another process holds it.
             NotFound: it is no folder.
-            ResourceError: it cannot be used.
+            ResourceError: it cannot be used, or something else is in the place of one of its files.
         """
         whole = Path(path).resolve()
         try:
             if not whole.is_dir():
                 raise NotFound(f"{visible(str(path))} is no run folder")
+            _refuse_oddities(whole)
             with _locked(whole) as lock:
                 _remove_staged(whole)
                 return cls(whole, lock)
@@ -110,7 +111,7 @@ class RunFolder:
     @property
     def crash_path(self) -> Path:
         """Where stacks and outputs of processes go; made when first asked for."""
-        path = self.path / "crash"
+        path = self.path / CRASH
         if path.is_symlink():
             path.unlink()
         make_folder(path)
@@ -244,7 +245,7 @@ def find_run(run: str | os.PathLike[str], base: str | os.PathLike[str] = "runs")
 def is_held(path: Path) -> bool | None:
     """Whether a living process holds the run folder; None if that cannot be told."""
     try:
-        descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
@@ -277,6 +278,30 @@ def _sweep(root: Path) -> None:
             os.close(lock)
     for entry in staged:
         entry.unlink(missing_ok=True)
+
+
+def _refuse_oddities(path: Path) -> None:
+    """See that what is to be opened are files: whoever opens a FIFO, or writes to it, may wait for ever.
+
+    A link is told of where it would be followed.
+
+    Raises:
+        ResourceError: something else is in the place of a file or a folder.
+    """
+    files = [path / name for name in (LOG, LOG + EARLIER, LOCK, SETTINGS, RUN, STATUS, RECORDING)]
+    if (crash := path / CRASH).is_dir():
+        files += crash.iterdir()
+    for expected, there in (("a file", files), ("a folder", [crash, path / CHECKPOINTS])):
+        for one in there:
+            try:
+                kind = kind_of(one.lstat().st_mode)
+            except FileNotFoundError:
+                continue
+            if kind not in (expected, "a link"):
+                raise ResourceError(
+                    f"{visible(str(one))} is {kind}, expected {expected}; remove it, or put back what the run has "
+                    "written there"
+                )
 
 
 def _remove_staged(path: Path) -> None:

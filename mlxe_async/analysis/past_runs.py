@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import NotFound, ResourceError, RunFailed, RunFolderBusy
-from mlxe_async.files import STAGED, read_bounded
+from mlxe_async.files import STAGED, open_plain, read_bounded
 from mlxe_async.logs.safe import visible
 from mlxe_async.run_folder import LATEST, LOCK, LOG, RECORDING, RUN, SETTINGS, STATUS, is_held
 
@@ -127,7 +127,7 @@ def remove(run: PastRun) -> None:
     try:
         if not is_run_folder(path) or any(not _is_ours(entry.name) for entry in path.iterdir()):
             raise RunFailed(f"{path} has changed meanwhile, and was left alone")
-        lock = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        lock = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The lock and the log go last: by them it is known as a run folder.
@@ -182,7 +182,7 @@ def _time_of(name: str) -> dt.datetime:
 
 def _last_event(path: Path) -> Mapping[str, Any]:
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             file.seek(max(0, path.stat().st_size - LAST_BYTES))
             lines = file.read().splitlines()
         event = json.loads(lines[-1]) if lines else {}

@@ -110,7 +110,8 @@ def _redirect(output: str | None) -> None:
     if output is None:
         linux.redirect_std()
     else:
-        fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        # Without waiting for a reader, should it be a FIFO; of no effect on a file.
+        fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         linux.redirect_std(fd)
         if fd > 2:
             os.close(fd)

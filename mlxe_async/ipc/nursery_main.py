@@ -247,7 +247,7 @@ def _rotate(path: Path) -> None:
     if size <= OUTPUT_LIMIT:
         return
     with path.open("r+b") as source:
-        old = os.open(f"{path}.1", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        old = os.open(f"{path}.1", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         try:
             os.sendfile(old, source.fileno(), size - OUTPUT_LIMIT, OUTPUT_LIMIT)
         finally:

@@ -67,6 +67,9 @@ class RunResume(Event):
     changed: Annotated[list[str], "Settings that are others now, with the old and the new value."] = field(
         default_factory=list
     )
+    versions: Annotated[list[str], "Python and packages that are others now, with the old and the new version."] = (
+        field(default_factory=list)
+    )
     exact: Annotated[bool, "Whether it goes on as if it had never been interrupted, as far as is known."] = True
     void_from: Annotated[
         int | None, "Number of the first line that is void: the next one when the state was taken."

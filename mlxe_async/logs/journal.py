@@ -25,6 +25,7 @@ from typing import Any, TypeVar, cast
 
 import structlog
 
+from mlxe_async.files import expect_file
 from mlxe_async.logs.events import COMMON, Event, LogGap
 from mlxe_async.logs.events import Warning as WarningEvent
 from mlxe_async.logs.lines import LineMaker, many_lines
@@ -358,9 +359,19 @@ class Journal:
 
 
 def open_log(path: str | os.PathLike[str]) -> int:
-    """A descriptor that appends to `path`, which is made if need be, for this user alone whatever the umask."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    os.fchmod(descriptor, 0o600)
+    """A descriptor that appends to `path`, which is made if need be, for this user alone whatever the umask.
+
+    Raises:
+        OSError: it cannot be opened, or is something else than a regular file, for which nobody waits.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        expect_file(descriptor, path)
+        os.fchmod(descriptor, 0o600)
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

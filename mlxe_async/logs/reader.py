@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import NotFound, ResourceError
-from mlxe_async.files import is_file, is_folder
+from mlxe_async.files import expect_file, is_file, is_folder
 from mlxe_async.logs.safe import visible
 from mlxe_async.run_folder import EARLIER, LOG, find_run, is_held
 
@@ -156,6 +156,8 @@ class _Tail:
     def _more(self) -> bytes:
         if self._descriptor < 0 and not self._open():
             return b""
+        if self._rest and not self._is_rest_there():  # cut off, as when a run is resumed
+            self._position, self._rest = self._position - len(self._rest), b""
         if os.fstat(self._descriptor).st_size < self._position:  # cut to nothing and written anew
             self._position, self._rest = 0, b""
         if data := self._next_bytes():
@@ -168,19 +170,31 @@ class _Tail:
         self._descriptor, self._later, self._position, self._rest = self._later, -1, 0, b""
         return self._more()
 
+    def _is_rest_there(self) -> bool:
+        """Whether the beginning of a line that has been read is still in the file."""
+        size = len(self._rest)
+        return self._bytes(size, self._position - size) == self._rest
+
     def _next_bytes(self) -> bytes:
-        try:
-            data = os.pread(self._descriptor, READ_BYTES, self._position)
-        except OSError as error:
-            raise ResourceError(f"the log {visible(str(self._path), 200)} cannot be read: {error.strerror}") from error
+        data = self._bytes(READ_BYTES, self._position)
         self._position += len(data)
         return data
 
+    def _bytes(self, size: int, at: int) -> bytes:
+        try:
+            return os.pread(self._descriptor, size, at)
+        except OSError as error:
+            raise ResourceError(f"the log {visible(str(self._path), 200)} cannot be read: {error.strerror}") from error
+
     def _open(self) -> bool:
         try:
-            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             return False
+        try:
+            expect_file(self._descriptor, self._path)
+        except OSError as error:
+            raise ResourceError(f"the log {visible(str(self._path), 200)} cannot be read: {error.strerror}") from error
         if not self._has_begun:
             self._has_begun = True
             self._begin_earlier()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 from mlxe_async.errors import ResourceError
 from mlxe_async.logs import events
 from mlxe_async.logs.journal import Journal
+from mlxe_async.logs.safe import visible
 from mlxe_async.run_folder import RECORDING, RunFolder
 from mlxe_async.settings import Problem, Settings, as_tables, dump_settings
 from mlxe_async.settings.effects import idle
@@ -27,6 +29,7 @@ from mlxe_async.supervisor.story import Story
 from mlxe_async.supervisor.subscribers import Subscribers
 
 ROUTINE_WAITS_S = 0.1
+LONGEST_TORN = 200
 
 
 class Opened:
@@ -61,6 +64,8 @@ class Opened:
         self._measures, self._point, self._anew, self._origin = measures, point, anew, origin
         past = point or anew
         try:
+            if past is not None:
+                past.log.mend(folder.log_path)
             self.journal = Journal(
                 folder.log_path,
                 folder.name,
@@ -89,6 +94,12 @@ class Opened:
             ResourceError: the folder cannot be written to.
         """
         settings, folder, point = self._settings, self.folder, self._point
+        past = point or self._anew
+        if past is not None and past.log.torn:
+            torn = visible(past.log.torn.decode(errors="backslashreplace"), LONGEST_TORN)
+            self.story.warn(
+                f"log.jsonl ended in the middle of a line; its {len(past.log.torn)} bytes were cut off: {torn}"
+            )
         for number, cause in point.rejected if point else ():
             self.story.emit(events.CheckpointRejected(number=number, cause=cause))
         if point is not None and point.whole is None:
@@ -98,6 +109,7 @@ class Opened:
         folder.write_settings(dump_settings(settings, hide_secrets=True, idle=told))
         about, machine = versions(), host(cores)
         begun_with = self._begun_with()
+        sitting = {"began": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"), "versions": about}
         folder.write_run_json(
             {
                 "name": folder.name,
@@ -108,9 +120,10 @@ class Opened:
                 "begun": self._begun(),
                 "init_from": None if begun_with is None else asdict(begun_with),
                 "facts": self._facts,
+                "sittings": [*(past.former_sittings if past else ()), {**sitting, "host": machine}],
             }
         )
-        tell_start(self.story, settings, about, machine, resumed=(point or self._anew) is not None)
+        tell_start(self.story, settings, about, machine, resumed=past is not None)
         if point is not None:
             self._take_up(point)
         if self._anew is not None:
@@ -165,7 +178,8 @@ class Opened:
                 seconds=0.0,
                 previous_run_died=not past.log.has_last_word,
                 changed=past.told,
-                exact=not past.told,
+                versions=past.other_versions,
+                exact=not past.told and not past.other_versions,
                 void_from=0,
                 void_to=past.log.next_seq - 1,
             )
@@ -215,6 +229,7 @@ class Resumption:
 
     def __init__(self, story: Story, point: ResumePoint, counters: Counters, gap_ns: int | None) -> None:
         self._story, self._is_told = story, False
+        self._versions = point.other_versions
         self._event = events.RunResume(
             checkpoint=int(point.whole.number if point.whole else 0),
             version=point.version,
@@ -224,6 +239,7 @@ class Resumption:
             seconds=point.state["budget"]["seconds"],
             previous_run_died=not point.log.has_last_word,
             changed=point.told,
+            versions=self._versions,
             void_from=point.state.get("log", {}).get("next_seq"),
             void_to=point.log.next_seq - 1,
             gap_ns=gap_ns,
@@ -237,3 +253,8 @@ class Resumption:
         self._story.emit(replace(self._event, exact=exact))
         for change in self._event.changed:
             self._story.warn(f"the run goes on with another {change}")
+        if self._versions:
+            self._story.warn(
+                f"the run goes on under other versions, so that numbers may come out otherwise: "
+                f"{', '.join(self._versions)}; run.json keeps the former ones, too"
+            )

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol
 from zlib import crc32
 
 from mlxe_async.errors import ResourceError, SettingsError
+from mlxe_async.files import open_plain
 from mlxe_async.run_folder import RECORDING
 
 MAGIC = b"MLXEREC1"
@@ -290,10 +291,11 @@ class Recorded:
         """
         path = folder / RECORDING
         try:
-            size = path.stat().st_size
-            if size > MOST_BYTES:
-                raise SettingsError([f"{path}: expected at most {MOST_BYTES:,} bytes, got {size:,}"])
-            data = path.read_bytes()
+            with open_plain(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size > MOST_BYTES:
+                    raise SettingsError([f"{path}: expected at most {MOST_BYTES:,} bytes, got {size:,}"])
+                data = file.read()
         except OSError as error:
             message = f"{path} cannot be read: {error.strerror}; only runs with run.record = true can be replayed"
             raise SettingsError([message]) from error

@@ -39,11 +39,14 @@ from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
 from mlxe_async.supervisor.handles.learner import LearnerHandle
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
+from mlxe_async.supervisor.host import versions
 from mlxe_async.supervisor.keeping import OWN, SUFFIX
 from mlxe_async.supervisor.story import Story
 
 BEGINS_ANEW = "the run ended before its first checkpoint was written; it begins anew"
-TAIL_BYTES = LONGEST_RUN_JSON = 2**20
+TAIL_BYTES = 2**20
+LONGEST_RUN_JSON = 16 * 2**20
+MOST_SITTINGS = 1000
 _NOT_EXACT = {
     "begun_anew": "environment {} did not come to the same observation by the same seed and actions; its episode is "
     "begun anew, and the run does not go on exactly",
@@ -64,6 +67,9 @@ class LogEnd:
         has_last_word: whether the run ended by itself or was asked to.
         env_steps: environment steps that its last lines tell of.
         episodes: finished episodes that they tell of.
+        whole_bytes: bytes up to the end of its last whole line.
+        torn: what stands behind it: a line of which only the beginning was written.
+        is_open: whether the last whole line lacks its newline.
     """
 
     next_seq: int
@@ -71,6 +77,26 @@ class LogEnd:
     has_last_word: bool
     env_steps: int = 0
     episodes: int = 0
+    whole_bytes: int = field(default=0, compare=False)
+    torn: bytes = b""
+    is_open: bool = False
+
+    def mend(self, path: Path) -> None:
+        """Cut off what is torn and end what is open, so that each line of the log is JSON.
+
+        Raises:
+            OSError: the log cannot be written.
+        """
+        if not self.torn and not self.is_open:
+            return
+        descriptor = open_log(path)
+        try:
+            if self.torn:
+                os.ftruncate(descriptor, self.whole_bytes)
+            if self.is_open:
+                os.write(descriptor, b"\n")
+        finally:
+            os.close(descriptor)
 
 
 @dataclass
@@ -85,8 +111,8 @@ class ResumePoint:
         whole: the checkpoint; None when none was fit.
         cause: why none was fit.
         has_saved: whether any checkpoint was saved, also one that is gone by now; only known where none is fit.
-        about: what its `run.json` tells.
         changed: settings that are others now, the cosmetic ones too.
+        about: what the run's `run.json` says.
     """
 
     folder: RunFolder
@@ -96,18 +122,18 @@ class ResumePoint:
     whole: checkpoints.Whole | None = None
     cause: str = ""
     has_saved: bool = False
-    about: dict[str, Any] = field(default_factory=dict)
     changed: list[Change] = field(default_factory=list)
+    about: dict[str, Any] = field(default_factory=dict)
     exact: bool = False
     former_rows: int = 0
 
     @classmethod
-    def find(cls, path: str | os.PathLike[str], *, mends: bool = True) -> ResumePoint:
+    def find(cls, path: str | os.PathLike[str], *, writes: bool = True) -> ResumePoint:
         """Hold the folder, and look for the newest whole checkpoint that is fit.
 
         Args:
             path: the run's folder.
-            mends: end a torn last line of the log; not to be done by who only looks.
+            writes: see that the log can be written to, too; not to be done by who only looks.
 
         Raises:
             RunFolderBusy: another process holds the folder.
@@ -117,9 +143,9 @@ class ResumePoint:
         folder = RunFolder.reopen(path)
         try:
             _check_owner(folder.path)
-            settings, log = folder.path / "settings.toml", _log_end(folder.log_path, mends=mends)
-            point = cls(folder, load_settings(settings, of_run=True), log)
-            point.about = _about(folder.path)
+            settings = load_settings(folder.path / "settings.toml", of_run=True)
+            log = _log_end(folder.log_path, writes=writes)
+            point = cls(folder, settings, log, about=_about(folder.path / RUN))
             note = point.rejected.append
             try:
                 point.whole = checkpoints.load_whole(
@@ -263,6 +289,28 @@ class ResumePoint:
         """The changes that are more than cosmetic, in words."""
         return [str(change) for change in self.changed if change.kind == "allowed"]
 
+    @property
+    def former_sittings(self) -> list[dict[str, Any]]:
+        """Versions and host of each sitting of the run so far, the first one first, as far as its folder tells."""
+        told = self.about.get("sittings")
+        if isinstance(told, list):
+            return [one for one in told if isinstance(one, dict)][-MOST_SITTINGS:]
+        kept = ("versions", "host")
+        return [{name: self.about[name] for name in kept if name in self.about}] if self.about else []
+
+    @property
+    def other_versions(self) -> list[str]:
+        """Python or packages that are others now than in the sitting before, with the old and the new version."""
+        former = (self.former_sittings or [{}])[-1].get("versions")
+        if not isinstance(former, dict):
+            return []
+        now = versions()
+        return [
+            f"{visible(str(name), 60)} {visible(str(former.get(name, 'none')), 60)} -> {now.get(name, 'none')}"
+            for name in dict.fromkeys((*former, *now))
+            if former.get(name) != now.get(name)
+        ]
+
     # -- shared memory ------------------------------------------------------------------------------------------------
 
     def fill(self, segments: Mapping[str, Segment], blueprint: Blueprint) -> None:
@@ -276,7 +324,8 @@ class ResumePoint:
         saved = state["memory_shape"]
         keeps_memory = saved == blueprint.memory_to_keep
         learner = read_arrays(whole.path / f"learner{SUFFIX}", lambda name: name.startswith("algorithm."))
-        self.exact = blueprint.alike and not self.told and keeps_memory and bool(learner)
+        same = not self.told and not self.other_versions and keeps_memory
+        self.exact = blueprint.alike and same and bool(learner)
         self._fill_memory(segments, blueprint, keeps=keeps_memory)
         writer = WeightsWriter(segments["weights"])
         flat = np.concatenate([whole.tensors[name].ravel() for name, _ in whole.facts["parameters"]])
@@ -442,46 +491,50 @@ def _check_owner(path: Path) -> None:
         raise ResourceError(f"the run folder {path} can be written to by others than the user of this process")
 
 
-def _last_bytes(path: Path, size: int, most: int) -> bytes:
+def _last_bytes(path: Path, end: int, most: int) -> bytes:
+    begin = max(0, end - most)
     with open_plain(path) as file:
-        file.seek(max(0, size - most))
-        return file.read(most)
+        file.seek(begin)
+        return file.read(end - begin)
 
 
-def _log_end(path: Path, *, mends: bool = True) -> LogEnd:
-    """Read the last lines of a log, and end a line that is torn, if that is wanted."""
+def _log_end(path: Path, *, writes: bool = True) -> LogEnd:
+    """Read the last lines of a log, and see that it can be written to, if that is wanted."""
     try:
-        descriptor = open_log(path) if mends else None
+        descriptor = open_log(path) if writes else None
     except OSError as error:
         raise ResourceError(f"{path} cannot be written: {error.strerror}") from error
     try:
+        if descriptor is None and not path.exists():
+            return LogEnd(0, 0, has_last_word=False)
         size = path.lstat().st_size
-        data = _last_bytes(path, size, TAIL_BYTES)
-        if descriptor is not None and data and not data.endswith(b"\n"):
-            os.write(descriptor, b"\n")
-    except FileNotFoundError:
-        return LogEnd(0, 0, has_last_word=False)
     finally:
         if descriptor is not None:
             os.close(descriptor)
+    for most in (TAIL_BYTES, size):  # of a line that is longer than all that was read, all is torn
+        torn = _last_bytes(path, size, most).rpartition(b"\n")[2]
+        if len(torn) < most:
+            break
+    is_open = _event(torn) is not None
+    if is_open:
+        torn = b""
+    whole_bytes = size - len(torn)
+    data = _last_bytes(path, whole_bytes, TAIL_BYTES)
     if size < TAIL_BYTES:  # a new file has been begun lately, or the log is short
         earlier = path.with_name(path.name + EARLIER)
         with contextlib.suppress(OSError):
             data = _last_bytes(earlier, earlier.lstat().st_size, TAIL_BYTES) + b"\n" + data
     seq, version, last, counted = -1, 0, "", dict.fromkeys(("env_steps", "episodes"), 0)
     for line in data.splitlines():
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(event, dict) and type(event.get("seq")) is int:
+        event = _event(line)
+        if event is not None and type(event.get("seq")) is int:
             seq, last = event["seq"], str(event.get("event"))
             if type(event.get("version")) is int:
                 version = max(version, event["version"])
             for name, before in counted.items():
                 if type(event.get(name)) is int:
                     counted[name] = event[name] if last == "run_resume" else max(before, event[name])
-    return LogEnd(seq + 1, version, last == "run_end", **counted)
+    return LogEnd(seq + 1, version, last == "run_end", **counted, whole_bytes=whole_bytes, torn=torn, is_open=is_open)
 
 
 def _tells_of_checkpoints(folder: RunFolder) -> bool:
@@ -493,10 +546,18 @@ def _tells_of_checkpoints(folder: RunFolder) -> bool:
     return False
 
 
-def _about(path: Path) -> dict[str, Any]:
-    """What `run.json` tells of the run so far; nothing where it is gone or cannot be read."""
+def _event(line: bytes) -> dict[str, Any] | None:
     try:
-        about = json.loads(read_bounded(path / RUN, LONGEST_RUN_JSON))
-    except (OSError, ValueError, RecursionError):
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) else None
+
+
+def _about(path: Path) -> dict[str, Any]:
+    """What `run.json` says of the run so far; empty if it cannot be read."""
+    try:
+        about = _event(read_bounded(path, LONGEST_RUN_JSON))
+    except OSError:
         return {}
-    return about if isinstance(about, dict) else {}
+    return about or {}

@@ -162,7 +162,7 @@ class Supervisor:
         return report[0]
 
     async def _check(self, report: list[CheckReport]) -> None:
-        past = None if self._resume is None else self._find(self._resume, mends=False)
+        past = None if self._resume is None else self._find(self._resume, writes=False)
         async with self._probed():
             settings, start = self.settings.with_algorithm(self._facts["algorithm"]), list[str]()
             if past is not None:
@@ -287,7 +287,7 @@ class Supervisor:
         except RuntimeError as error:
             raise ResourceError(f"the supervisor cannot start its thread for files: {refusal(error)}") from error
         if self._resume is not None:
-            found = self._find(self._resume, mends=True)
+            found = self._find(self._resume, writes=True)
             if found.begins_anew(self.settings):
                 self._anew = found
             else:
@@ -334,9 +334,9 @@ class Supervisor:
             self.settings, self._facts, self._cautions = found.settings, found.facts, found.cautions
             yield
 
-    def _find(self, path: str | os.PathLike[str], *, mends: bool) -> ResumePoint:
+    def _find(self, path: str | os.PathLike[str], *, writes: bool) -> ResumePoint:
         """What to go on from; its folder is held from now on."""
-        found = ResumePoint.find(path, mends=mends)
+        found = ResumePoint.find(path, writes=writes)
         self._folder = found.folder
         found.refuse_another_algorithm(self.settings)
         return found

@@ -107,6 +107,18 @@ def test_a_link_planted_in_its_place_is_not_followed(tmp_path, path):
     assert (tmp_path / "target").read_text() == "untouched"
 
 
+def test_a_fifo_in_its_place_is_refused_at_once_whether_or_not_somebody_reads_it(path):
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="No such device"):  # that reads it
+        Journal(path, "x")
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with pytest.raises(OSError, match="it is a FIFO, expected a regular file"):
+            Journal(path, "x")
+    finally:
+        os.close(reader)
+
+
 def test_lines_are_numbered_and_their_clock_never_goes_back(path):
     with Journal(path, "r", first_seq=5) as journal:
         for version in range(20):

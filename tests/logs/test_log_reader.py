@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxe_async.errors import NotFound
+from mlxe_async.errors import NotFound, ResourceError
 from mlxe_async.logs import journal as journal_module
 from mlxe_async.logs import reader
 from mlxe_async.logs.events import RunEnd, Weights
@@ -49,6 +49,31 @@ def test_a_torn_last_line_is_left_out_until_it_is_whole(path):
     with path.open("ab") as file:
         file.write(b"}\n")
     assert versions(read_log(path)) == [1, 2]
+
+
+def test_a_fifo_in_the_place_of_a_log_is_refused_and_nobody_waits_for_it(path):
+    os.mkfifo(path)
+    with pytest.raises(ResourceError, match=r"log\.jsonl cannot be read: it is a FIFO, expected a regular file"):
+        list(read_log(path))
+    with pytest.raises(ResourceError, match="it is a FIFO"):
+        asyncio.run(all_of(path))
+
+
+@pytest.mark.parametrize(
+    "again", [b'{"version": 7}\n', b'{"version": 7, "and": "so much more that it is longer than before"}\n']
+)
+def test_a_torn_line_that_is_cut_off_under_a_reader_is_forgotten(path, again):
+    path.write_bytes(b'{"version": 1}\n{"version": 2, "reaso')
+    with reader._Tail(path) as tail:
+        assert versions(tail.read()) == [1]
+        assert tail.read() == []
+        os.truncate(path, len(b'{"version": 1}\n'))
+        if len(again) < 20:
+            assert tail.read() == []
+        with path.open("ab") as file:
+            file.write(again)
+        assert versions(tail.read()) == [7]
+        assert tail.read() == []
 
 
 def test_lines_that_are_no_objects_are_left_out(path):

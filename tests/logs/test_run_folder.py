@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import stat
 import subprocess
 import sys
@@ -194,6 +195,51 @@ def test_reopening_removes_what_a_killed_run_left_half_done_and_nothing_else(tmp
         "checkpoints",
         "mine.tmp",
     }
+
+
+MAKERS = {
+    "a FIFO": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a socket": lambda path: socket.socket(socket.AF_UNIX).bind(str(path)),
+    "a file": Path.touch,
+}
+
+
+@pytest.mark.parametrize("kind", ["a FIFO", "a folder", "a socket"])
+@pytest.mark.parametrize(
+    "name", ["log.jsonl", "log.jsonl.1", "lock", "settings.toml", "run.json", "status.json", "recording.bin"]
+)
+@pytest.mark.filterwarnings("ignore:unclosed")  # a socket leaves its name behind when it is closed
+def test_what_stands_in_the_place_of_a_file_is_refused_before_it_is_opened(tmp_path, monkeypatch, name, kind):
+    RunFolder.create(tmp_path, "x").close()
+    monkeypatch.chdir(tmp_path / "latest")  # names of sockets are short
+    Path(name).unlink(missing_ok=True)
+    MAKERS[kind](Path(name))
+    with pytest.raises(ResourceError, match=f"{re.escape(name)} is {kind}, expected a file; remove it"):
+        RunFolder.reopen(".")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "expected"),
+    [
+        ("checkpoints", "a file", "a folder"),
+        ("checkpoints", "a FIFO", "a folder"),
+        ("crash", "a file", "a folder"),
+        ("crash/mlxe-exe-0.output", "a FIFO", "a file"),
+    ],
+)
+def test_what_stands_in_the_place_of_a_folder_or_in_it_is_refused(tmp_path, name, kind, expected):
+    with RunFolder.create(tmp_path, "x") as folder:
+        path = folder.path / name
+        path.parent.mkdir(exist_ok=True)
+    MAKERS[kind](path)
+    with pytest.raises(ResourceError, match=f"{name} is {kind}, expected {expected}; remove it"):
+        RunFolder.reopen(folder.path)
+
+
+def test_nobody_waits_for_a_lock_that_is_a_fifo(tmp_path):
+    os.mkfifo(tmp_path / "lock")
+    assert is_held(tmp_path) is False
 
 
 def test_what_a_user_keeps_under_the_name_latest_stays(tmp_path):

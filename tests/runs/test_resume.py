@@ -13,6 +13,7 @@ from resume_tools import SAVING, interrupted, run_here, settings, whole_numbers
 
 from mlxe_async.errors import RunFailed, RunFolderBusy, SettingsError
 from mlxe_async.logs.reader import read_log
+from mlxe_async.logs.safe import visible
 from mlxe_async.run_folder import RunFolder, load_checkpoint
 from mlxe_async.settings import dump_settings, load_settings
 from mlxe_async.supervisor import Supervisor
@@ -347,6 +348,64 @@ def test_a_check_says_what_would_be_used_what_is_spoilt_and_what_would_be_lost(f
         check_here(settings(), finished)
     with RunFolder.reopen(finished), pytest.raises(RunFolderBusy):
         check_here(settings(), finished)
+
+
+def lines_of(folder):
+    return [json.loads(line) for line in (folder / "log.jsonl").read_bytes().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "torn", [b'{"ts": "2026-01-01", "seq": 99, "event": "phase", "\xff\x1b[2J', bytes(5000), b"x" * 2**21]
+)
+def test_a_torn_line_is_cut_off_and_told_so_that_every_line_is_json(finished, torn):
+    before = lines_of(finished)
+    with (finished / "log.jsonl").open("ab") as file:
+        file.write(torn)
+    run_here(settings(stop={"env_steps": 500}), resume=finished)
+    lines = lines_of(finished)
+    assert lines[: len(before)] == before
+    assert [line["seq"] for line in lines] == list(range(len(lines)))
+    told = lines[len(before)]
+    assert told["message"].startswith(f"log.jsonl ended in the middle of a line; its {len(torn)} bytes were cut off: ")
+    assert visible(torn[:40].decode(errors="backslashreplace"))[:30] in told["message"]
+    assert told["message"].isprintable()
+    assert len(told["message"]) < 1000
+
+
+def test_a_whole_line_that_lacks_its_newline_is_kept(finished):
+    before = lines_of(finished)
+    os.truncate(finished / "log.jsonl", (finished / "log.jsonl").stat().st_size - 1)
+    _, run = run_here(settings(stop={"env_steps": 500}), resume=finished)
+    lines = lines_of(finished)
+    assert lines[: len(before)] == before
+    assert [line["seq"] for line in lines] == list(range(len(lines)))
+    assert run.all("run_resume")[0]["previous_run_died"] is False
+    assert not run.all("warning")
+
+
+def test_other_versions_are_told_and_the_former_ones_kept(finished):
+    path = finished / "run.json"
+    about = json.loads(path.read_text())
+    (first,) = about["sittings"]
+    assert first["versions"] == about["versions"]
+    numpy = first["versions"].pop("numpy")
+    first["versions"]["torch"] = "1.0\x1b[2J"
+    path.write_text(json.dumps(about))
+    _, run = run_here(settings(stop={"env_steps": 500}), resume=finished)
+    (resumed,) = run.all("run_resume")
+    assert resumed["versions"] == [f"torch 1.0\\x1b[2J -> {about['versions']['torch']}", f"numpy none -> {numpy}"]
+    assert resumed["exact"] is False
+    (warning,) = run.all("warning")
+    assert warning["message"].startswith(
+        "the run goes on under other versions, so that numbers may come out otherwise: "
+    )
+    assert resumed["versions"][0] in warning["message"]
+    former, now = json.loads(path.read_text())["sittings"]
+    assert (former["versions"], now["versions"]) == (first["versions"], about["versions"])
+    assert former["began"] < now["began"]
+    _, run = run_here(settings(stop={"env_steps": 600}), resume=finished)
+    assert run.all("run_resume")[0]["versions"] == []
+    assert len(json.loads(path.read_text())["sittings"]) == 3
 
 
 def test_two_do_not_go_on_with_one_run(finished):
