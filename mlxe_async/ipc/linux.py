@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlxe_async.errors import ResourceError
+from mlxe_async.ipc.process_limits import LIMITS
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -308,10 +309,7 @@ def refusal(error: Exception) -> str:
         return f"{reason}; this process may have {most} descriptors (ulimit -n): close some, or raise the limit"
     if number == errno.ENFILE:
         return f"{reason}; close some files, or raise the limit of the host (fs.file-max)"
-    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    if limit != resource.RLIM_INFINITY:
-        return f"{reason}; this user may have {limit} processes and threads (ulimit -u): end some, or raise the limit"
-    return f"{reason}; end some processes, or raise the limit of the control group (pids.max)"
+    return f"{reason}; {LIMITS.met()}"
 
 
 class Scheduling(NamedTuple):
