@@ -24,6 +24,7 @@ from mlxe_async.rows import Array
 
 LONGEST_HEADER = 2**20
 PIECE = 2**20
+MOST_DIMENSIONS = 32
 
 _KINDS = {
     "<f8": "F64",
@@ -145,8 +146,9 @@ def _header(file: io.BufferedReader) -> dict[str, tuple[str, tuple[int, ...], in
     found = {}
     try:
         for name, about in json.loads(file.read(length)).items():
-            dtype, shape, (start, end) = kinds[about["dtype"]], tuple(map(int, about["shape"])), about["data_offsets"]
-            fits = min((0, *shape)) >= 0 and end - start == math.prod(shape) * np.dtype(dtype).itemsize
+            dtype, shape, (start, end) = kinds[about["dtype"]], tuple(about["shape"]), about["data_offsets"]
+            fits = all(type(one) is int for one in (*shape, start, end)) and len(shape) <= MOST_DIMENSIONS
+            fits = fits and min((0, *shape)) >= 0 and end - start == math.prod(shape) * np.dtype(dtype).itemsize
             if not fits or not 0 <= start <= end <= size - 8 - length:
                 raise ValueError(name)  # noqa: TRY301 - as every other oddity of the header
             found[name] = (dtype, shape, 8 + length + start, end - start)

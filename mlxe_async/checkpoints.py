@@ -22,9 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from mlxe_async import plain
 from mlxe_async.array_files import LONGEST_HEADER, Written
 from mlxe_async.errors import NotFound, ResourceError, RunFailed
 from mlxe_async.files import PLAIN_NAME, STAGED, make_folder, open_plain, read_bounded, sync_folder, write_new
+from mlxe_async.plain import Misfit
 from mlxe_async.rows import Array
 
 FORMAT = 1
@@ -32,17 +34,21 @@ MANIFEST = "manifest.json"
 TENSORS = "tensors.safetensors"
 LONGEST_MANIFEST = 2**20
 NO_SCORE = float("-inf")
+LARGEST_SCORE = 2.0**1023
 
 Rejected = Callable[[int, str], None]
 
 
-class _Unfit(Exception):
+class Unfit(Exception):
     """A checkpoint that must not be used; the message says why."""
+
+
+Judge = Callable[["Whole"], None]
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A whole checkpoint that was verified.
+    """A checkpoint that was verified; if it has files of the roles, it is a whole one.
 
     Args:
         number: its number.
@@ -144,7 +150,10 @@ def save(
 
 
 def load(
-    folder: Path, which: str | int = "last", on_rejected: Rejected = lambda _number, _cause: None
+    folder: Path,
+    which: str | int = "last",
+    on_rejected: Rejected = lambda _number, _cause: None,
+    judge: Judge = lambda _checkpoint: None,
 ) -> tuple[dict[str, Array], dict[str, Any]]:
     """Load the wanted checkpoint, or, if it is not fit, the next best of its kind.
 
@@ -152,6 +161,7 @@ def load(
         folder: where checkpoints are kept.
         which: `"last"` (highest version), `"best"` (highest score), `"solved"`, or a number.
         on_rejected: told the number and the cause of each that was not fit.
+        judge: shown what was loaded; raises `Unfit`, or `plain.Misfit`, where it is not what it should be.
 
     Returns:
         The tensors, and the facts with `number` added.
@@ -166,14 +176,17 @@ def load(
     for number in numbers(folder):
         try:
             candidates.append(_read_manifest(folder / str(number)))
-        except (_Unfit, OSError) as error:
+        except (Unfit, OSError) as error:
             rejected.append(_reject(number, error, on_rejected))
     for body in _ordered(candidates, which):
         number = int(body["number"])
         try:
-            return _read_tensors(folder / str(number), body), {**body["facts"], "number": number}
-        except (_Unfit, OSError) as error:
+            found = _loaded(number, folder / str(number), body)
+            judge(found)
+        except (Unfit, Misfit, OSError) as error:
             rejected.append(_reject(number, error, on_rejected))
+        else:
+            return found.tensors, found.facts
     causes = f"; not fit: {'; '.join(rejected)}" if rejected else ""
     wanted = f"with number {which}" if isinstance(which, int) else f'for "{which}"'
     there = ", ".join(str(body["number"]) for body in candidates) or "none"
@@ -181,12 +194,17 @@ def load(
     raise RunFailed(told) if rejected else NotFound(told)
 
 
-def load_whole(folder: Path, on_rejected: Rejected = lambda _number, _cause: None) -> Whole:
+def load_whole(
+    folder: Path,
+    on_rejected: Rejected = lambda _number, _cause: None,
+    judge: Judge = lambda _checkpoint: None,
+) -> Whole:
     """The newest whole checkpoint that is fit; every file is read through and verified.
 
     Args:
         folder: where checkpoints are kept.
         on_rejected: told the number and the cause of each that was not fit.
+        judge: as for `load`.
 
     Raises:
         RunFailed: there is none, or none is fit; the message names those that are not. Or others than the user of
@@ -201,12 +219,73 @@ def load_whole(folder: Path, on_rejected: Rejected = lambda _number, _cause: Non
             if "files" not in body:
                 continue
             _check_files(path, body["files"])
-            tensors = _read_tensors(path, body)
-            return Whole(number, path, tensors, {**body["facts"], "number": number}, tuple(body["files"]))
-        except (_Unfit, OSError) as error:
+            found = _loaded(number, path, body)
+            judge(found)
+        except (Unfit, Misfit, OSError) as error:
             rejected.append(_reject(number, error, on_rejected))
+        else:
+            return found
     causes = f"; not fit: {'; '.join(rejected)}" if rejected else ""
     raise RunFailed(f"there is no whole checkpoint in {folder} to go on from{causes}")
+
+
+def check_weights(found: Whole) -> None:
+    """See that the weights are those that the facts tell of, and finite, and the facts what `Saver` writes.
+
+    Raises:
+        Misfit: a fact is something else; the message names file and key.
+        Unfit: the weights are.
+    """
+    _FACTS(f"{MANIFEST}: facts", found.facts)
+    told = {name: tuple(shape) for name, shape in found.facts["parameters"]}
+    for name in dict.fromkeys((*told, *found.tensors)):
+        tensor = found.tensors.get(name)
+        got = "nothing" if tensor is None else f"{tensor.dtype} of shape {tensor.shape}"
+        if name not in told or tensor is None or tensor.dtype != np.float32 or tensor.shape != told[name]:
+            expected = f"float32 of shape {told[name]}" if name in told else "no such weights"
+            raise Unfit(f"{TENSORS}: {name}: got {got}, expected {expected}, as {MANIFEST} tells of its parameters")
+        if not np.isfinite(tensor).all():
+            raise Unfit(f"{TENSORS}: {name}: got numbers that are not finite, expected finite ones")
+
+
+def _parameter(place: str, value: Any) -> None:
+    plain.list_of(plain.anything)(place, value)
+    if len(value) != 2:
+        raise plain.misfit(place, value, "a name and a shape")
+    plain.text(f"{place}[0]", value[0])
+    plain.list_of(plain.count)(f"{place}[1]", value[1])
+
+
+def _dtype(place: str, value: Any) -> None:
+    plain.text(place, value)
+    if value not in _DTYPES:
+        raise plain.misfit(place, value, "a type of numbers")
+
+
+_DTYPES = {np.dtype(kind).str for kind in "?bBhHiIqQefd"}
+_LENGTHS = plain.list_of(plain.count)
+_NUMBERS = plain.list_of(plain.maybe(plain.number))
+_FACTS = plain.table(
+    {
+        "version": plain.count,
+        "parameters": plain.list_of(_parameter),
+        "spaces": plain.table(
+            {
+                "observation_shape": _LENGTHS,
+                "observation_dtype": _dtype,
+                "actions": plain.maybe(plain.count),
+                "action_shape": _LENGTHS,
+                "action_low": _NUMBERS,
+                "action_high": _NUMBERS,
+                "symmetry": plain.maybe(
+                    plain.table({"observation_sign": plain.list_of(plain.number), "action_order": _LENGTHS})
+                ),
+            },
+            {"limits": plain.maybe(_NUMBERS), "frames": plain.count},
+        ),
+    },
+    {"counters": plain.by_name(plain.count), "score": plain.number},
+)
 
 
 def numbers(folder: Path) -> list[int]:
@@ -226,6 +305,12 @@ def remove_staged(folder: Path) -> None:
     """Remove what a killed run was in the middle of saving or removing."""
     for entry in folder.glob(f"{STAGED}*"):
         shutil.rmtree(entry, ignore_errors=True)
+
+
+def _loaded(number: int, path: Path, body: Mapping[str, Any]) -> Whole:
+    facts, files = {**body["facts"], "number": number}, body.get("files")
+    names = tuple(files) if isinstance(files, dict) else ()
+    return Whole(number, path, _read_tensors(path, body), facts, names)
 
 
 def _is_number(name: str) -> bool:
@@ -252,12 +337,12 @@ def _ordered(candidates: list[dict[str, Any]], which: str | int) -> list[dict[st
 
 def _score(body: Mapping[str, Any]) -> float:
     score = body["facts"].get("score")
-    return float(score) if isinstance(score, int | float) else NO_SCORE
+    return float(score) if isinstance(score, int | float) and abs(score) < LARGEST_SCORE else NO_SCORE
 
 
 def _version(body: Mapping[str, Any]) -> int:
     version = body["facts"].get("version")
-    return version if isinstance(version, int) else -1
+    return version if isinstance(version, int) and 0 <= version <= plain.MOST_COUNT else -1
 
 
 def _prune(folder: Path, keep: int) -> None:
@@ -286,7 +371,7 @@ def _is_special(body: Mapping[str, Any]) -> bool:
 def _manifest_or_none(folder: Path) -> dict[str, Any] | None:
     try:
         return _read_manifest(folder)
-    except (_Unfit, OSError):
+    except (Unfit, OSError):
         return None
 
 
@@ -295,14 +380,14 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(read_bounded(folder / MANIFEST, LONGEST_MANIFEST))
     except (ValueError, RecursionError):
-        raise _Unfit("its manifest is not JSON") from None
+        raise Unfit("its manifest is not JSON") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
-        raise _Unfit("its manifest says no format")
+        raise Unfit("its manifest says no format")
     if manifest["format"] != FORMAT:
-        raise _Unfit(f"its format is {manifest['format']}, this version reads {FORMAT}")
+        raise Unfit(f"its format is {manifest['format']}, this version reads {FORMAT}")
     body = manifest.get("body")
     if not isinstance(body, dict) or manifest.get("sha256") != _digest(body):
-        raise _Unfit("its manifest does not match its checksum")
+        raise Unfit("its manifest does not match its checksum")
     shape_is_right = (
         type(body.get("number")) is int
         and type(body.get("bytes")) is int
@@ -310,7 +395,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         and isinstance(body.get("facts"), dict)
     )
     if not shape_is_right or str(body["number"]) != folder.name:
-        raise _Unfit("its manifest belongs to another checkpoint")
+        raise Unfit("its manifest belongs to another checkpoint")
     return body
 
 
@@ -321,19 +406,19 @@ def _read_tensors(folder: Path, body: Mapping[str, Any]) -> dict[str, Array]:
     path = folder / TENSORS
     size = path.lstat().st_size
     if size != body["bytes"]:
-        raise _Unfit(f"its tensors are {size} bytes, expected {body['bytes']}")
+        raise Unfit(f"its tensors are {size} bytes, expected {body['bytes']}")
     data = read_bounded(path, size)
-    if hashlib.sha256(data).hexdigest() != body["sha256"]:
-        raise _Unfit("its tensors do not match their checksum")
+    if hashlib.sha256(data).hexdigest() != body.get("sha256"):
+        raise Unfit("its tensors do not match their checksum")
     header = int.from_bytes(data[:8], "little")
     if header > min(LONGEST_HEADER, len(data)):
-        raise _Unfit(f"its tensors begin with a header of {header} bytes, expected at most {LONGEST_HEADER}")
+        raise Unfit(f"its tensors begin with a header of {header} bytes, expected at most {LONGEST_HEADER}")
     try:
         tensors: dict[str, Array] = parse(data)
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
-        raise _Unfit(f"its tensors cannot be read: {error}") from None
+        raise Unfit(f"its tensors cannot be read: {error}") from None
     if {name: [array.dtype.str, list(array.shape)] for name, array in tensors.items()} != body["tensors"]:
-        raise _Unfit("its tensors have other names, types or shapes than its manifest says")
+        raise Unfit("its tensors have other names, types or shapes than its manifest says")
     return tensors
 
 
@@ -346,32 +431,32 @@ def _check_folder(folder: Path) -> None:
     try:
         if folder.exists():
             _check_owner(folder)
-    except _Unfit as error:
+    except Unfit as error:
         raise RunFailed(f"nothing is loaded from {folder}: {error}") from None
 
 
 def _check_owner(folder: Path) -> None:
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
-        raise _Unfit("it is not a folder that only its owner, the user of this process, may write to")
+        raise Unfit("it is not a folder that only its owner, the user of this process, may write to")
 
 
 def _check_files(folder: Path, files: Any) -> None:
     """Read the roles' files through, in pieces, and compare sizes and sums."""
     if not isinstance(files, dict):
-        raise _Unfit("its manifest names its files in another form")
+        raise Unfit("its manifest names its files in another form")
     for name, about in files.items():
         match about:
             case [int(nbytes), str(expected)] if PLAIN_NAME.fullmatch(name):
                 pass
             case _:
-                raise _Unfit("its manifest names its files in another form")
+                raise Unfit("its manifest names its files in another form")
         with open_plain(folder / name) as file:
             size = os.fstat(file.fileno()).st_size
             if size != nbytes:
-                raise _Unfit(f"{name} is {size} bytes, expected {nbytes}")
+                raise Unfit(f"{name} is {size} bytes, expected {nbytes}")
             if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-                raise _Unfit(f"{name} does not match its checksum")
+                raise Unfit(f"{name} does not match its checksum")
 
 
 def _digest(body: Mapping[str, Any]) -> str:

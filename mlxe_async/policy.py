@@ -331,8 +331,9 @@ def _loaded(folder: Path, which: str | int, tell: Callable[[str], None]) -> tupl
     if which == "auto":
         # A failure is told below, unless the run simply did not solve its task.
         with contextlib.suppress(NotFound, RunFailed):
-            found = checkpoints.load(folder, "solved", unfit.__setitem__)
-    found = found or checkpoints.load(folder, "last" if which == "auto" else which, unfit.__setitem__)
+            found = checkpoints.load(folder, "solved", unfit.__setitem__, checkpoints.check_weights)
+    wanted = "last" if which == "auto" else which
+    found = found or checkpoints.load(folder, wanted, unfit.__setitem__, checkpoints.check_weights)
     if unfit:
         causes = "; ".join(f"checkpoint {number} is damaged: {cause}" for number, cause in unfit.items())
         tell(f"{causes}; checkpoint {found[1]['number']}, version {found[1]['version']}, is used instead")

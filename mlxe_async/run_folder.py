@@ -14,7 +14,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +213,9 @@ class RunFolder:
             raise ResourceError(f"{name} cannot be written in {visible(str(self.path))}: {error.strerror}") from error
 
 
-def load_checkpoint(run: str | os.PathLike[str], which: str | int = "last") -> tuple[dict[str, Any], dict[str, Any]]:
+def load_checkpoint(
+    run: str | os.PathLike[str], which: str | int = "last", judge: Callable[[Any], None] = lambda _checkpoint: None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The tensors and facts of a run's checkpoint, verified; see `checkpoints.load`. Needs no lock.
 
     Raises:
@@ -222,7 +224,7 @@ def load_checkpoint(run: str | os.PathLike[str], which: str | int = "last") -> t
     """
     from mlxe_async import checkpoints
 
-    return checkpoints.load(find_run(run) / CHECKPOINTS, which)
+    return checkpoints.load(find_run(run) / CHECKPOINTS, which, judge=judge)
 
 
 def find_run(run: str | os.PathLike[str], base: str | os.PathLike[str] = "runs") -> Path:

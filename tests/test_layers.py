@@ -16,7 +16,8 @@ TABLE = {
     "seeds": set(),
     "files": {"errors"},
     "array_files": {"errors", "files", "rows"},
-    "checkpoints": {"array_files", "errors", "files", "rows"},
+    "plain": set(),
+    "checkpoints": {"array_files", "errors", "files", "plain", "rows"},
     "run_folder": {"errors", "files", "logs", "checkpoints"},
     "crashes": {"errors", "files", "logs"},
     "logs": {"errors", "files", "run_folder"},
@@ -49,6 +50,7 @@ ABOVE = {"cli", "__main__", "supervisor", "testing"}
 # part -> third-party packages it may import at all.
 PACKAGES = {
     "errors": set(),
+    "plain": set(),
     "rows": {"numpy"},
     "seeds": {"numpy"},
     "files": set(),

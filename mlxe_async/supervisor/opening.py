@@ -125,7 +125,8 @@ class Opened:
         )
         tell_start(self.story, settings, about, machine, resumed=past is not None)
         if point is not None:
-            self._take_up(point)
+            with point.taking_up():
+                self._take_up(point)
         if self._anew is not None:
             self._begin_anew(self._anew)
         if self._origin is not None and begun_with is not None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from mlxe_async import checkpoints
 from mlxe_async.array_files import read_arrays, read_into
-from mlxe_async.errors import ProcessDied, ResourceError, RunFailed, SettingsError
+from mlxe_async.errors import CorruptRecord, ProcessDied, ResourceError, RunFailed, SettingsError
 from mlxe_async.files import open_plain, read_bounded
 from mlxe_async.ipc.lanes import LaneWriter, format_lane
 from mlxe_async.ipc.process import Process
@@ -29,6 +29,7 @@ from mlxe_async.memory.moments import mean_and_variance, pooled
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
 from mlxe_async.memory.shape import ReplayShape
+from mlxe_async.plain import MOST_COUNT
 from mlxe_async.rows import Array
 from mlxe_async.run_folder import EARLIER, RUN, RunFolder
 from mlxe_async.settings import Settings, as_tables, load_settings
@@ -41,12 +42,14 @@ from mlxe_async.supervisor.handles.learner import LearnerHandle
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.host import versions
 from mlxe_async.supervisor.keeping import OWN, SUFFIX
+from mlxe_async.supervisor.saved_state import check_whole
 from mlxe_async.supervisor.story import Story
 
 BEGINS_ANEW = "the run ended before its first checkpoint was written; it begins anew"
 TAIL_BYTES = 2**20
 LONGEST_RUN_JSON = 16 * 2**20
 MOST_SITTINGS = 1000
+_OF_ODD_VALUES = (ArithmeticError, AttributeError, BufferError, LookupError, TypeError, ValueError)
 _NOT_EXACT = {
     "begun_anew": "environment {} did not come to the same observation by the same seed and actions; its episode is "
     "begun anew, and the run does not go on exactly",
@@ -149,7 +152,7 @@ class ResumePoint:
             note = point.rejected.append
             try:
                 point.whole = checkpoints.load_whole(
-                    folder.checkpoints_path, lambda number, cause: note((number, cause))
+                    folder.checkpoints_path, lambda number, cause: note((number, cause)), check_whole
                 )
             except RunFailed as error:
                 point.cause = str(error)
@@ -311,6 +314,22 @@ class ResumePoint:
             if former.get(name) != now.get(name)
         ]
 
+    @contextlib.contextmanager
+    def taking_up(self) -> Iterator[None]:
+        """Say of what does not fit together, although each file is whole, that it is the checkpoint's fault.
+
+        Raises:
+            RunFailed: something in the block was not to be had from the checkpoint.
+        """
+        assert self.whole is not None  # noqa: S101 - see state
+        try:
+            yield
+        except (*_OF_ODD_VALUES, CorruptRecord) as error:
+            raise RunFailed(
+                f"the run cannot go on from {visible(str(self.whole.path))}: what it holds does not fit together: "
+                f"{type(error).__name__}: {visible(str(error), 500)}; without it the one before is taken"
+            ) from error
+
     # -- shared memory ------------------------------------------------------------------------------------------------
 
     def fill(self, segments: Mapping[str, Segment], blueprint: Blueprint) -> None:
@@ -459,7 +478,8 @@ class ResumePoint:
                     warn(f"{name} died taking up its state, and begins its episodes anew: {error}")
                     return {}
             except RemoteError as error:
-                raise RunFailed(f"{name} cannot go on from checkpoint {path.parent.name}: {error.message}") from error
+                place = f"checkpoint {path.parent.name} ({path.name})"
+                raise RunFailed(f"{name} cannot go on from {place}: {error}") from error
             else:
                 return said
 
@@ -527,12 +547,12 @@ def _log_end(path: Path, *, writes: bool = True) -> LogEnd:
     seq, version, last, counted = -1, 0, "", dict.fromkeys(("env_steps", "episodes"), 0)
     for line in data.splitlines():
         event = _event(line)
-        if event is not None and type(event.get("seq")) is int:
+        if event is not None and _is_count(event.get("seq")):
             seq, last = event["seq"], str(event.get("event"))
-            if type(event.get("version")) is int:
+            if _is_count(event.get("version")):
                 version = max(version, event["version"])
             for name, before in counted.items():
-                if type(event.get(name)) is int:
+                if _is_count(event.get(name)):
                     counted[name] = event[name] if last == "run_resume" else max(before, event[name])
     return LogEnd(seq + 1, version, last == "run_end", **counted, whole_bytes=whole_bytes, torn=torn, is_open=is_open)
 
@@ -544,6 +564,10 @@ def _tells_of_checkpoints(folder: RunFolder) -> bool:
             if any(b'"event": "checkpoint"' in line for line in file):
                 return True
     return False
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST_COUNT
 
 
 def _event(line: bytes) -> dict[str, Any] | None:

@@ -300,7 +300,8 @@ class Supervisor:
             origin = self._origin(self._anew) if point is None else None
             self._segments = blueprint.create_segments()
             if point is not None and point.whole is not None:
-                point.fill(self._segments, blueprint)
+                with point.taking_up():
+                    point.fill(self._segments, blueprint)
             if origin is not None:
                 # The learner goes on from what is published, as it would after a restart.
                 WeightsWriter(self._segments["weights"]).publish(origin.flat)
@@ -370,7 +371,8 @@ class Supervisor:
         )
         self._processes += team.staff.processes
         if self._point is not None:
-            team.restore(self._point)
+            with self._point.taking_up():
+                team.restore(self._point)
 
     # -- main loop ----------------------------------------------------------------------------------------------------
 

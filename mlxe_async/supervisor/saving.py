@@ -72,7 +72,10 @@ def weights_to_begin_with(settings: Settings, facts: Mapping[str, Any]) -> Origi
     try:
         folder, rejected = find_run(settings.run.init_from), list[tuple[int, str]]()
         tensors, saved = checkpoints.load(
-            folder / CHECKPOINTS, "last", lambda number, cause: rejected.append((number, cause))
+            folder / CHECKPOINTS,
+            "last",
+            lambda number, cause: rejected.append((number, cause)),
+            checkpoints.check_weights,
         )
     except MlxeError as error:
         raise SettingsError([f"{place}: run.init_from: {error}"]) from error

@@ -8,6 +8,7 @@ import pytest
 
 from mlxe_async import checkpoints, load_policy, policy
 from mlxe_async.errors import NotFound
+from mlxe_async.rows import Spaces
 
 SOLVING = {
     "stop": {"solved": True, "env_steps": 100_000},
@@ -90,8 +91,10 @@ def test_a_policy_that_does_not_exist_is_refused_by_name(tmp_path):
 
 
 def test_where_nothing_solved_the_task_the_last_version_is_taken(tmp_path):
+    spaces = Spaces((4,), actions=2).to_json()
     for number in (1, 2):
-        checkpoints.save(tmp_path, number, {"w": np.full(2, number, np.float32)}, {"version": number}, keep=3)
+        facts = {"version": number, "parameters": [["w", [2]]], "spaces": spaces}
+        checkpoints.save(tmp_path, number, {"w": np.full(2, number, np.float32)}, facts, keep=3)
     told = []
     assert policy._loaded(tmp_path, "auto", told.append)[1]["number"] == 2
     (tmp_path / "2" / "tensors.safetensors").write_bytes(b"")
