@@ -101,7 +101,7 @@ def read_arrays(path: Path, wanted: Callable[[str], bool] = lambda _name: True) 
     """
     result = {}
     with open_plain(path) as file:
-        for name, (dtype, shape, start, nbytes) in _header(file).items():
+        for name, (dtype, shape, start, nbytes) in _header(file, path).items():
             if wanted(name):
                 data = bytearray(nbytes)
                 file.seek(start)
@@ -119,7 +119,7 @@ def read_into(path: Path, name: str, target: Array) -> None:
         OSError: it cannot be read.
     """
     with open_plain(path) as file:
-        dtype, _, start, nbytes = _header(file).get(name, ("", (), 0, -1))
+        dtype, _, start, nbytes = _header(file, path).get(name, ("", (), 0, -1))
         if nbytes != target.nbytes or target.dtype != np.uint8 or not dtype:
             raise RunFailed(f"{path}: expected {target.nbytes} bytes of {name}, got {nbytes}")
         file.seek(start)
@@ -136,16 +136,17 @@ def _pieces(header: bytes, arrays: Mapping[str, Array]) -> Iterator[bytes]:
             yield bytes(data[offset : offset + PIECE])
 
 
-def _header(file: io.BufferedReader) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
+def _header(file: io.BufferedReader, path: Path) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
     """Type, shape, place and bytes of each array of a file, all of it checked against the file's size."""
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
     if length > min(LONGEST_HEADER, size - 8):
-        raise RunFailed(f"{file.name}: a header of {length} bytes, expected at most {LONGEST_HEADER}")
+        raise RunFailed(f"{path}: a header of {length} bytes, expected at most {LONGEST_HEADER}")
     kinds = {kind: dtype for dtype, kind in _KINDS.items()}
-    found = {}
+    found, place = {}, ""
     try:
         for name, about in json.loads(file.read(length)).items():
+            place = f"{ascii(name)[1:61]}: "
             dtype, shape, (start, end) = kinds[about["dtype"]], tuple(about["shape"]), about["data_offsets"]
             fits = all(type(one) is int for one in (*shape, start, end)) and len(shape) <= MOST_DIMENSIONS
             fits = fits and min((0, *shape)) >= 0 and end - start == math.prod(shape) * np.dtype(dtype).itemsize
@@ -153,5 +154,5 @@ def _header(file: io.BufferedReader) -> dict[str, tuple[str, tuple[int, ...], in
                 raise ValueError(name)  # noqa: TRY301 - as every other oddity of the header
             found[name] = (dtype, shape, 8 + length + start, end - start)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise RunFailed(f"{file.name}: its header is not that of safetensors") from None
+        raise RunFailed(f"{path}: {place}its header is not that of safetensors") from None
     return found

@@ -6,11 +6,11 @@ A first line for people; then `name: value` lines, the values in JSON; then what
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from mlxe_async import plain
 from mlxe_async.errors import NotFound, ResourceError, SettingsError
 from mlxe_async.files import read_bounded, write_new
 from mlxe_async.logs.safe import visible
@@ -134,6 +134,7 @@ def read_report(path: str | Path) -> CrashReport:
     sections: dict[str, list[str]] = {_TRACE: [], _STACK: []}
     section: list[str] | None = None
     known = {field.name for field in fields(CrashReport)}
+    expected = "expected a crash report, as runs write them into their folder crash/"
     for line in text.splitlines() if text.startswith(_TITLE) else ():
         if line in sections:
             section = sections[line]
@@ -143,26 +144,54 @@ def read_report(path: str | Path) -> CrashReport:
             try:
                 values[parts[0]] = json.loads(parts[2])
             except (ValueError, RecursionError):
-                values = {}
-                break
-    try:
-        report = CrashReport(**values, stack="\n".join(sections[_STACK]), trace="\n".join(sections[_TRACE]))
-    except TypeError:
-        raise SettingsError(
-            [f"{shown}: expected a crash report, as runs write them into their folder crash/"]
-        ) from None
+                got = visible(parts[2], 60)
+                raise SettingsError([f"{shown}: {parts[0]}: got {got}, expected JSON"]) from None
+    if not values:
+        raise SettingsError([f"{shown}: {expected}"])
+    needed = [field.name for field in fields(CrashReport) if field.default is MISSING]
+    if lacking := [name for name in needed if name not in values]:
+        raise SettingsError([f"{shown}: {lacking[0]}: got nothing, {expected}"])
+    values |= {"stack": "\n".join(sections[_STACK]), "trace": "\n".join(sections[_TRACE])}
+    report = CrashReport(**values)
     _check(report, shown)
     return report
 
 
+def _action(place: str, value: Any) -> None:
+    """A number, or nested lists of numbers."""
+    if type(value) is list:
+        plain.list_of(_action)(place, value)
+    else:
+        plain.number(place, value)
+
+
+_VALUES: dict[str, plain.Check] = {
+    "what": plain.text,
+    "run": plain.text,
+    "process": plain.text,
+    "role": plain.text,
+    "pid": plain.maybe(plain.count),
+    "epoch": plain.count,
+    "time": plain.text,
+    "signal": plain.maybe(plain.text),
+    "code": plain.maybe(plain.integer),
+    "executor": plain.maybe(plain.count),
+    "environment": plain.maybe(plain.text),
+    "env": plain.maybe(plain.count),
+    "phase": plain.maybe(plain.one_of("make", "reset", "step")),
+    "episode": plain.maybe(plain.count),
+    "seed": plain.maybe(plain.integer),
+    "step": plain.maybe(plain.count),
+    "finished_episodes": plain.count,
+    "actions": plain.maybe(plain.list_of(_action)),
+}
+
+
 def _check(report: CrashReport, shown: str) -> None:
     """Refuse a report whose values are of another kind than they should be."""
-    wanted: Mapping[str, type] = {"what": str, "process": str, "run": str, "role": str, "epoch": int}
-    optional: Mapping[str, type] = {
-        "executor": int, "environment": str, "env": int, "phase": str, "episode": int, "seed": int, "step": int,
-        "finished_episodes": int, "actions": list,
-    }  # fmt: skip
-    for name, kind in (*wanted.items(), *optional.items()):
-        value = getattr(report, name)
-        if not isinstance(value, kind) and not (value is None and name in optional):
-            raise SettingsError([f"{shown}: {name}: got {visible(repr(value), 60)}, expected {kind.__name__}"])
+    try:
+        for name, value in vars(report).items():
+            if name not in ("stack", "trace"):
+                _VALUES[name](name, value)
+    except (plain.Misfit, RecursionError) as error:
+        raise SettingsError([f"{shown}: {error}"]) from None

@@ -19,7 +19,7 @@ TABLE = {
     "plain": set(),
     "checkpoints": {"array_files", "errors", "files", "plain", "rows"},
     "run_folder": {"errors", "files", "logs", "checkpoints"},
-    "crashes": {"errors", "files", "logs"},
+    "crashes": {"errors", "files", "logs", "plain"},
     "logs": {"errors", "files", "run_folder"},
     "ipc": {"errors"},
     "maths": {"rows"},

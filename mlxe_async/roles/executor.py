@@ -21,6 +21,7 @@ from mlxe_async.roles.fault_budget import FaultBudget, TooManyFaults
 from mlxe_async.roles.history import MOST_PROVEN, History
 from mlxe_async.roles.places import Places
 from mlxe_async.roles.row_writer import Lane, RowWriter
+from mlxe_async.roles.states import expect_counts, expect_like
 from mlxe_async.rows import Array, RowLayout
 from mlxe_async.seeds import derive_seed, generator
 
@@ -257,8 +258,9 @@ class Executor:
             `begun_anew`: the environments that did not come to the same observation by that, or whose actions were not
             all known; their episodes are passed over. `unlike`: those whose last episode did not end alike.
         """
-        if state["obs"].shape != self._obs.shape or state["episode"].shape != self._episode.shape:
-            raise MlxeError(f"executor {self.plan.index}: expected a state of {self._envs} environments like these")
+        who, now = f"executor {self.plan.index}", self.state()
+        expect_like(who, state, {name: now[name] for name in now if not name.startswith("actions.")})
+        expect_counts(who, state, ["episode", "step", "finished"])
         for mine, name in ((self._episode, "episode"), (self._step, "step"), (self._return, "return")):
             mine[...] = state[name]
         self._episode_seed[:] = state["seed"]

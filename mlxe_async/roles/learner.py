@@ -18,7 +18,7 @@ from mlxe_async.fast.audit import Audit
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.roles.keeping import StateKeeper, Store
 from mlxe_async.roles.promotion import Promotion
-from mlxe_async.roles.states import take_up
+from mlxe_async.roles.states import expect_counts, expect_numbers, take_up
 from mlxe_async.rows import Array
 from mlxe_async.tasks.hostile import words_of
 
@@ -210,6 +210,8 @@ class Learner:
         Returns:
             `exact`: whether the algorithm could take up its state; without, its optimiser starts fresh.
         """
+        expect_counts("learner", state, ["roll_backs"])
+        expect_numbers("learner", state)
         self._roll_backs = int(state["roll_backs"])
         if self._promotion is not None and "promotion" in state:
             self._promotion.go_on(state["promotion"])

@@ -17,7 +17,7 @@ import numpy as np
 from mlxe_async.errors import CorruptRecord, MlxeError
 from mlxe_async.maths import priorities as maths
 from mlxe_async.roles.keeping import Store
-from mlxe_async.roles.states import PREFIX, resumes, take_up
+from mlxe_async.roles.states import PREFIX, expect_counts, expect_numbers, resumes, take_up
 from mlxe_async.rows import Array, RowLayout
 from mlxe_async.seeds import derive_seed
 
@@ -261,7 +261,9 @@ class Memorizer:
         Returns:
             `exact`: whether the algorithm's own counts could be taken up too.
         """
+        expect_numbers("memorizer", state)
         if "share" in state:
+            expect_counts("memorizer", state, ["share.moment"])
             phases, segments = state["share.moment"].tolist()
             self._share = ((phases, segments), np.array(state["share"]))
         exact = take_up(self.algorithm, state)

@@ -1,5 +1,7 @@
 """Reports about deaths: where an executor stood is read from what it left behind, and written down."""
 
+import json
+import math
 import os
 from types import SimpleNamespace
 
@@ -55,6 +57,31 @@ def test_what_is_no_report_is_refused(tmp_path):
         path.write_text(text)
         with pytest.raises(SettingsError):
             read_report(path)
+
+
+ODD = (-1, 2**62, 10**400, 1.5, math.nan, math.inf, "7", "", "\x1b[2J", True, None, [], {}, [1, [2, "x"]], [[math.nan]])
+
+
+def test_a_report_that_was_changed_is_refused_by_file_and_key_or_read(tmp_path):
+    path, refused = tmp_path / "changed.txt", 0
+    good = REPORT.to_text().splitlines(keepends=True)
+    keys = {line.partition(":")[0]: place for place, line in enumerate(good) if line.partition(": ")[0] in vars(REPORT)}
+    changes = [(key, f"{key}: {json.dumps(value)}\n") for key in keys for value in ODD]
+    changes += [(key, line) for key in keys for line in ("", f"{key}: {{\n", f"{key}: " + "[" * 100_000 + "\n")]
+    for key, line in changes:
+        path.write_text("".join([*good[: keys[key]], line, *good[keys[key] + 1 :]]))
+        try:
+            report = read_report(path)
+        except SettingsError as error:
+            refused += 1
+            (told,) = error.problems
+            assert told.startswith((f"{path}: {key}: got ", f"{path}: {key}[")), (line[:80], told)
+            assert told.isprintable()
+            assert len(told) < 300 + len(str(path))
+        else:
+            assert type(getattr(report, key)) in (int, str, list, type(None)), line
+    assert len(changes) == len(keys) * (len(ODD) + 3)
+    assert refused > len(changes) / 2
 
 
 def test_the_first_reports_and_the_newest_are_kept(tmp_path):
