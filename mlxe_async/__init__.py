@@ -32,11 +32,42 @@ Any of these processes may be killed at any moment. The memory belongs to no nam
 holds it, and a successor takes up the work where the last commit left it (`ipc.process`, `ipc.nursery`).
 """
 
-from __future__ import annotations
+import os  # these two are part of the interpreter itself
+import sys
 
-import time
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+
+def _leave_out_the_working_folder() -> None:
+    """See that no file of the working folder runs in place of one of Python's own, or of a package.
+
+    `python -m` has put that folder before all others. What Python itself imports until here has been looked up there
+    already: a stand-in for it is refused, for it has run.
+    """
+    asked = any(word.removeprefix("-m").split(".")[0] == __name__ for word in sys.orig_argv)
+    if sys.argv[:1] != ["-m"] or not asked or sys.flags.safe_path:
+        return
+    try:
+        here = os.getcwd()  # noqa: PTH109 - pathlib is not to be imported yet
+    except OSError:  # it is gone
+        return
+    if sys.path[:1] == [here]:
+        del sys.path[0]
+    if here == os.path.dirname(os.__file__):  # noqa: PTH120 - see above
+        return
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None) or ""
+        if name in sys.stdlib_module_names and file in (f"{here}/{name}.py", f"{here}/{name}/__init__.py"):
+            sys.stderr.write(
+                f"{ascii(file)[1:-1]} has run in place of Python's own module {name}, which is imported before this "
+                f"program; expected no such name in the working folder: rename it, or use python -P -m {__name__}\n"
+            )
+            raise SystemExit(2)
+
+
+_leave_out_the_working_folder()
+
+import time  # noqa: E402 - only now is it certain which one that is
+from importlib import import_module  # noqa: E402 - see above
+from typing import TYPE_CHECKING, Any  # noqa: E402 - see above
 
 if TYPE_CHECKING:
     from mlxe_async.logs.reader import follow, read_log

@@ -1,25 +1,10 @@
 """`python -m mlxe_async`: see `cli`."""
 
-import os  # this one and sys are part of the interpreter itself
+import contextlib
+import os
+import signal
 import sys
-
-
-def _leave_out_the_working_folder() -> None:
-    """`-m` has put it before Python's own library: a file there that is called json.py must not be what runs."""
-    try:
-        here = os.getcwd()  # noqa: PTH109 - pathlib is not to be imported yet
-    except OSError:  # it is gone
-        return
-    if not sys.flags.safe_path and sys.path[0] == here:
-        del sys.path[0]
-
-
-if __name__ == "__main__":
-    _leave_out_the_working_folder()
-
-import contextlib  # noqa: E402 - only now is it certain which one that is
-import signal  # noqa: E402 - see above
-from types import FrameType  # noqa: E402 - see above
+from types import FrameType
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
