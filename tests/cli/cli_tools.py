@@ -13,6 +13,7 @@ import termios
 import tty
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
 
 from mlxe_async.logs.events import EpisodeEnd, PhaseEvent, Warning, Weights  # noqa: A004 - the event
@@ -54,7 +55,7 @@ class FakeSupervisor:
     async def run(self):
         if isinstance(self.ends, BaseException):
             raise self.ends
-        with Journal(self.log or "/dev/null", "a-run") as journal:
+        with TemporaryDirectory() as folder, Journal(self.log or Path(folder) / "log.jsonl", "a-run") as journal:
             for subscriber, events in zip(self.subscribers, self.wanted, strict=True):
                 journal.subscribe(subscriber, events)
             journal.emit(PhaseEvent("generate", 1, 0.5, 1, rows=1234), "executor", 0)
