@@ -32,7 +32,8 @@ PATIENCE_S = 10.0
 LONGEST_SAID, LONGEST_LOCK = 2**16, 4096
 # A failed run and one that ran into non-finite numbers are outcomes; the other codes say that nothing was tried.
 FAILURES = {3, 5}
-STOPPED = {128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPED = {128 + number for number in STOPPING}
 
 
 class Interrupted(Exception):
@@ -56,7 +57,7 @@ def interruptible() -> Iterator[None]:
         raise Interrupted(number)
 
     before: dict[signal.Signals, Any] = {}
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in STOPPING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             before[number] = signal.signal(number, stop)
     try:
@@ -160,21 +161,26 @@ class Runner:
 
     def _to_the_end(self, command: list[str]) -> tuple[int | None, str]:
         """The exit code, None if it took too long, and what it said on stderr."""
-        process = subprocess.Popen(
-            command,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            preexec_fn=_with(os.getpid()),
-        )
-        with process:
+        process: subprocess.Popen[str] | None = None
+        with contextlib.ExitStack() as stack:
             try:
+                with _held_back() as mask:
+                    process = stack.enter_context(
+                        subprocess.Popen(
+                            command,
+                            stderr=subprocess.PIPE,
+                            stdout=subprocess.DEVNULL,
+                            text=True,
+                            errors="replace",
+                            preexec_fn=_with(os.getpid(), mask),
+                        )
+                    )
                 said = process.communicate(timeout=self._longest_s)[1]
             except subprocess.TimeoutExpired:
-                return None, _end(process)
+                return None, _end(process) if process else ""
             except BaseException:
-                _end(process)
+                if process is not None:
+                    _end(process)
                 raise
         return process.returncode, said
 
@@ -195,28 +201,47 @@ class _UnderWay:
         self.is_late = False
         with contextlib.ExitStack() as stack:
             self._said = stack.enter_context(tempfile.TemporaryFile())
-            self._process = subprocess.Popen(
-                command, stderr=self._said, stdout=subprocess.DEVNULL, preexec_fn=_with(os.getpid())
-            )
-            self.pid = self._process.pid
-            self.descriptor = os.pidfd_open(self.pid)
+            with _held_back() as mask:
+                self._process = subprocess.Popen(
+                    command, stderr=self._said, stdout=subprocess.DEVNULL, preexec_fn=_with(os.getpid(), mask)
+                )
+                stack.callback(self._end)
+                self.pid = self._process.pid
+                self.descriptor = os.pidfd_open(self.pid)
+                stack.callback(os.close, self.descriptor)
             self._open = stack.pop_all()
 
     def close(self) -> tuple[int | None, str]:
         """End it if it has not ended; the exit code, None if it took too long, and the last that it said."""
         with self._open:
-            if self._process.poll() is None:
-                self._process.terminate()
-                try:
-                    self._process.wait(PATIENCE_S)
-                except subprocess.TimeoutExpired:
-                    self._process.kill()
-                    self._process.wait()
-            os.close(self.descriptor)
+            self._end()
             size = self._said.seek(0, os.SEEK_END)
             self._said.seek(max(0, size - LONGEST_SAID))
             said = self._said.read().decode("utf-8", "replace")
         return None if self.is_late else self._process.returncode, said
+
+    def _end(self) -> None:
+        if self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextlib.contextmanager
+def _held_back() -> Iterator[set[int]]:
+    """Signals to stop wait for the end of the block; gives those that were blocked before.
+
+    While a process is forked Python calls what others registered for that, and drops what a signal raises there.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield {int(number) for number in before}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _ended(under_way: Sequence[_UnderWay]) -> list[_UnderWay]:
@@ -231,10 +256,16 @@ def _ended(under_way: Sequence[_UnderWay]) -> list[_UnderWay]:
     return [one for one in under_way if one.is_late or one.descriptor in ended]
 
 
-def _with(parent: int) -> Callable[[], None]:
-    """What a new process does first: however this one ends, a run must not go on beside those of its successor."""
+def _with(parent: int, mask: set[int]) -> Callable[[], None]:
+    """What a new process does first: however this one ends, a run must not go on beside those of its successor.
+
+    Args:
+        parent: this process.
+        mask: the signals that the new one blocks.
+    """
 
     def with_us() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         die_with_parent(signal.SIGTERM)
         if os.getppid() != parent:
             os._exit(1)

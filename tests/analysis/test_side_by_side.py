@@ -3,6 +3,8 @@
 import dataclasses
 import io
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from mlxe_async.analysis.study import Arm, StudyFolder
 from mlxe_async.analysis.tables import all_tables
 from mlxe_async.cli import main
 from mlxe_async.cli.console import Console
-from mlxe_async.cli.studying import Runner
+from mlxe_async.cli.studying import Interrupted, Runner, interruptible
 from mlxe_async.errors import RunFailed
 
 ARM = Arm("is", "is.toml", (), "key")
@@ -94,6 +96,21 @@ def test_who_stops_listening_ends_them_all(runner):
     runner._longest_s = 1.0
     next(going)
     going.close()
+
+
+HOOKS = []
+os.register_at_fork(after_in_parent=lambda: [hook() for hook in HOOKS])
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_signal_in_the_moment_of_a_fork_is_not_lost(runner, alone):
+    runner.together = 99
+    HOOKS.append(lambda: signal.raise_signal(signal.SIGTERM))
+    try:
+        with pytest.raises(Interrupted), interruptible():
+            runner.run_once(ARM, 1) if alone else list(runner.side_by_side([(ARM, 1)], 2))
+    finally:
+        HOOKS.clear()
 
 
 @pytest.fixture
