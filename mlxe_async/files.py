@@ -33,14 +33,16 @@ def kind_of(mode: int) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
-def expect_file(descriptor: int, path: str | os.PathLike[str]) -> None:
-    """See that an open descriptor is that of a regular file.
+def expect_file(descriptor: int, path: str | os.PathLike[str], *, or_device: bool = False) -> None:
+    """See that an open descriptor is that of a regular file; `or_device`: /dev/null and its like will do too.
 
     Raises:
         OSError: it is something else.
     """
     mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(mode) and not (or_device and stat.S_ISCHR(mode)):
         raise OSError(errno.EINVAL, f"it is {kind_of(mode)}, expected a regular file", os.fspath(path))
 
 

@@ -362,12 +362,12 @@ def open_log(path: str | os.PathLike[str]) -> int:
     """A descriptor that appends to `path`, which is made if need be, for this user alone whatever the umask.
 
     Raises:
-        OSError: it cannot be opened, or is something else than a regular file, for which nobody waits.
+        OSError: it cannot be opened, or is something that may have to be waited for, such as a FIFO.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o600)
     try:
-        expect_file(descriptor, path)
+        expect_file(descriptor, path, or_device=True)
         os.fchmod(descriptor, 0o600)
     except OSError:
         os.close(descriptor)

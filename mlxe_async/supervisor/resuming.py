@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -152,7 +153,9 @@ class ResumePoint:
             note = point.rejected.append
             try:
                 point.whole = checkpoints.load_whole(
-                    folder.checkpoints_path, lambda number, cause: note((number, cause)), check_whole
+                    folder.checkpoints_path,
+                    lambda number, cause: note((number, cause)),
+                    functools.partial(check_whole, envs=settings.schedule.envs_per_executor),
                 )
             except RunFailed as error:
                 point.cause = str(error)

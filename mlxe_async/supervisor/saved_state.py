@@ -90,8 +90,12 @@ _STATE = table(
 _BEST = ("version", "score", "counters", "saved")
 
 
-def check_whole(found: Whole) -> None:
+def check_whole(found: Whole, envs: int) -> None:
     """See that a run can go on from a checkpoint, as far as that can be told without its roles.
+
+    Args:
+        found: the checkpoint.
+        envs: environments of each executor of the run.
 
     Raises:
         Misfit: a value is not what it must be; the message names file and key.
@@ -114,23 +118,21 @@ def check_whole(found: Whole) -> None:
     if state["saver"] and set(state["saver"]) != set(_BEST):
         raise Unfit(f"{place}.saver: got {', '.join(state['saver'])}, expected {', '.join(_BEST)}, or nothing")
     try:
-        _check_own(found, state, executors)
+        _check_own(found, state, executors, envs)
         _check_waiting(found, state)
     except RunFailed as error:  # it says which file is no safetensors
         raise Unfit(str(error)) from error
 
 
-def _check_own(found: Whole, state: Mapping[str, Any], executors: int) -> None:
+def _check_own(found: Whole, state: Mapping[str, Any], executors: int, envs: int) -> None:
     file = f"{OWN}{SUFFIX}"
     arrays = read_arrays(found.path / file)
     weights = sum(tensor.size for tensor in found.tensors.values())
-    envs = None
     for index in range(executors):
-        begun = _expected(arrays, file, f"executor-{index}.begun", "iu", envs)
+        begun = _expected(arrays, file, f"executor-{index}.begun", "iu", (envs,))
         if begun.size and not 0 <= begun.min() <= begun.max() < 2**53:
             raise Unfit(f"{file}: executor-{index}.begun: got {begun.tolist()[:8]}, expected numbers of episodes")
-        envs = begun.shape
-        _expected(arrays, file, f"executor-{index}.running", "b", envs)
+        _expected(arrays, file, f"executor-{index}.running", "b", (envs,))
     flat = [name for name in arrays if name.startswith("passed.")] + ["best"] * bool(state["saver"])
     for name in flat:
         version = name.removeprefix("passed.")
@@ -152,11 +154,10 @@ def _check_waiting(found: Whole, state: Mapping[str, Any]) -> None:
             )
 
 
-def _expected(arrays: Mapping[str, Array], file: str, name: str, kinds: str, shape: tuple[int, ...] | None) -> Array:
+def _expected(arrays: Mapping[str, Array], file: str, name: str, kinds: str, shape: tuple[int, ...]) -> Array:
     array = arrays.get(name)
-    fits = array is not None and array.dtype.kind in kinds and array.ndim == 1 and shape in (None, array.shape)
-    if array is None or not fits:
+    if array is None or array.dtype.kind not in kinds or array.shape != shape:
         got = "nothing" if array is None else f"{array.dtype} of shape {array.shape}"
         words = {"iu": "whole numbers", "b": "truth values", "f": "floats"}[kinds]
-        raise Unfit(f"{file}: {name}: got {got}, expected {words} of shape {shape or '(environments,)'}")
+        raise Unfit(f"{file}: {name}: got {got}, expected {words} of shape {shape}")
     return array

@@ -324,7 +324,7 @@ def test_a_damaged_checkpoint_is_told_whichever_takes_its_place(tmp_path, monkey
     (tmp_path / "settings.toml").write_text(dump_settings(policy.settings))
     facts = {"parameters": [["w", [policy.flat.size]]], "spaces": policy.spaces.to_json()}
 
-    def load(folder, which, note):
+    def load(folder, which, note, judge):
         if which == "solved":
             note(7, "its checksum differs")
             raise RunFailed("none of the kind")
