@@ -8,17 +8,22 @@ import json
 import os
 import pickle
 import random
+import shutil
 import signal
 import struct
 import subprocess
 import time
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 from fault_runs import PYTHON, ROOT, SLOW_START_S, loaded, loaded_version, newest_first, row
 from settings_keys import known_keys
+from tampering import tampered
 
 from mlxe_async import checkpoints
+from mlxe_async.checkpoints import TENSORS
+from mlxe_async.supervisor.keeping import SUFFIX
 
 GOOD = '[task]\nenv = "CartPole-v1"\n'
 
@@ -473,3 +478,63 @@ def _(case):
     told = [line["exact"] for line in again.all("run_resume")]
     why = [line["message"] for line in again.all("warning") if "keeps something" in line["message"]]
     case.want(told == [False] and why, f"an environment that counts its episodes is not told exact ({told}, {why})")
+
+
+@row(
+    "K8",
+    "checkpoints that somebody changed, with all checksums made anew",
+    "refused by file and key, or harmless; never an error of the program's own",
+    ci=2,
+)
+def _(case):
+    """Any key of the manifest, any array, any header; each resumed by the command itself."""
+    newest = newest_first(with_checkpoints(case))[0]
+    stopped = case.runs[-1]
+    for path in newest.parent.iterdir():
+        if path != newest:
+            shutil.rmtree(path)
+    kept = shutil.copytree(newest, case.folder / "kept")
+    files = sorted(path.name for path in kept.iterdir() if path.suffix == SUFFIX and path.name != TENSORS)
+    done, ways = Counter(), case.amount(4, 10)
+    for number in range(ways):
+        for path in newest.parent.iterdir():
+            shutil.rmtree(path)
+        shutil.copytree(kept, newest)
+        kinds = ("in_facts", "in_body", "in_arrays", "in_header", "in_weights")
+        _, what = tampered(newest, ways * case.seed + number, kinds, files)
+        run = case.resumed(stopped, "--set", f"stop.env_steps={stopped.steps() + 500}")
+        got, error = run.ended(), run.error()
+        done[got] += 1
+        case.want(got in (0, 3), f"{what}: exit code 0 or 3 ({got}: {error[-300:]})")
+        case.want("Traceback" not in error and "mlxe_async itself" not in error, f"{what}: in words ({error[-500:]})")
+        case.want(got == 0 or what.split(": ")[0] in error, f"{what}: the file is named ({error[-300:]})")
+        case.nothing_left(run)
+    case.saw(f"{ways} changed: {done[3]} refused, {done[0]} harmless")
+
+
+@row("K9", "a FIFO, a folder, a torn line in the place of the log's end", "refused at once; or cut off and told", ci=1)
+def _(case):
+    """Before a resumption; each file of the run's folder in turn is a FIFO."""
+    folder = with_checkpoints(case)
+    stopped = case.runs[-1]
+    for name in ("log.jsonl", "lock", "settings.toml", "run.json", "status.json", "log.jsonl.1", "recording.bin"):
+        path, aside = folder / name, case.folder / "aside"
+        is_there = path.exists()
+        if is_there:
+            path.rename(aside)
+        os.mkfifo(path)
+        run = case.resumed(stopped)
+        got = run.ended(30)
+        case.want(got in (2, 4), f"{name}: refused ({got}: {run.error()[-300:]})")
+        case.want(str(path) in run.error(), f"{name}: named ({run.error()[-300:]})")
+        case.within(time.monotonic() - run.began, SLOW_START_S, f"{name}: refused")
+        path.unlink()
+        if is_there:
+            aside.rename(path)
+    with stopped.log.open("ab") as file:
+        file.write(b'{"ts": "2026-01-01T00:00:00.000Z", "mono')
+    run = case.resumed(stopped, "--set", f"stop.env_steps={stopped.steps() + 500}")
+    case.want(run.ended() == 0, f"torn: it goes on ({run.ended()}: {run.error()[-300:]})")
+    case.reads(run, 0)
+    case.want(any("40 bytes were cut off" in line["message"] for line in run.all("warning")), "torn: it is told")
+    case.nothing_left(run)

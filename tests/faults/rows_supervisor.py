@@ -10,8 +10,9 @@ import signal
 import time
 from pathlib import Path
 
+import killed_at_once
 import leaks
-from fault_runs import PYTHON, ROOT, cpu_seconds, kill, loadable, pause, row
+from fault_runs import PYTHON, ROOT, cpu_seconds, kill, loadable, parent_of, pause, row
 
 ENDLESS = {"stop": {"env_steps": 10_000_000}}
 
@@ -477,3 +478,29 @@ def _(case):
     began = time.monotonic()
     case.stops(run, number, 128 + number)
     case.saw(f"{time.monotonic() - began:.1f} s")
+
+
+@row(
+    "S20",
+    "everybody killed in one moment: supervisor, nursery, learner, memorizer, executors",
+    "nothing is left: no simulator of an environment, no shared memory, no temporary file",
+    ci=1,
+)
+def _(case):
+    """By SIGKILL to whoever fits a word, as pkill does it, in three ways; simulators run in own sessions, too."""
+    killed_at_once.play(case, case.amount(len(killed_at_once.WAYS), 200))
+
+
+@row("S21", "SIGKILL of the guard above the nursery", "all come back through another one, which is told", ci=1)
+def _(case):
+    """Found as the nursery's parent."""
+    run = case.start({}, ENDLESS)
+    run.reached(200)
+    guard = parent_of(nursery_of(run))
+    kill(guard)
+    case.want(run.told("proc_exit", process="mlxe-nursery"), "the death is told")
+    for told in run.all("proc_exit", process="mlxe-nursery")[:1]:
+        case.want(f"the guard (pid {guard})" in told["sentence"], f"as the guard's ({told['sentence']})")
+    case.want(run.reached(run.steps() + 200), "it goes on")
+    case.proves(run)
+    case.stops(run)
