@@ -243,9 +243,11 @@ def check_weights(found: Whole) -> None:
         got = "nothing" if tensor is None else f"{tensor.dtype} of shape {tensor.shape}"
         if name not in told or tensor is None or tensor.dtype != np.float32 or tensor.shape != told[name]:
             expected = f"float32 of shape {told[name]}" if name in told else "no such weights"
-            raise Unfit(f"{TENSORS}: {name}: got {got}, expected {expected}, as {MANIFEST} tells of its parameters")
+            raise Unfit(
+                f"{TENSORS}: {plain.shown(name)}: got {got}, expected {expected}, as {MANIFEST} tells of its parameters"
+            )
         if not np.isfinite(tensor).all():
-            raise Unfit(f"{TENSORS}: {name}: got numbers that are not finite, expected finite ones")
+            raise Unfit(f"{TENSORS}: {plain.shown(name)}: got numbers that are not finite, expected finite ones")
 
 
 def _parameter(place: str, value: Any) -> None:

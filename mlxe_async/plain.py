@@ -28,6 +28,11 @@ def misfit(place: str, value: Any, expected: str) -> Misfit:
     return Misfit(f"{place}: got {shown}, expected {expected}")
 
 
+def shown(name: str) -> str:
+    """A name out of a file, without what a terminal would obey, and not too long."""
+    return ascii(name)[1:-1][:LONGEST_SHOWN]
+
+
 def count(place: str, value: Any) -> None:
     """A whole number from 0 to 2^53."""
     if type(value) is not int or not 0 <= value <= MOST_COUNT:
@@ -105,7 +110,7 @@ def by_name(inner: Check) -> Check:
 
     def check(place: str, value: Any) -> None:
         for name, item in _object(place, value).items():
-            inner(f"{place}.{name}", item)
+            inner(f"{place}.{shown(name)}", item)
 
     return check
 
@@ -116,8 +121,8 @@ def by_number(inner: Check) -> Check:
     def check(place: str, value: Any) -> None:
         for name, item in _object(place, value).items():
             if not (name.isascii() and name.isdigit() and len(name) <= 15):
-                raise misfit(f"{place}.{name}", name, "a whole number as its key")
-            inner(f"{place}.{name}", item)
+                raise misfit(f"{place}.{shown(name)}", name, "a whole number as its key")
+            inner(f"{place}.{shown(name)}", item)
 
     return check
 
@@ -143,7 +148,7 @@ def table(
             if name in known:
                 known[name](f"{place}.{name}", item)
             elif is_closed:
-                raise Misfit(f"{place}.{name}: got a key that is not known, expected one of {', '.join(known)}")
+                raise Misfit(f"{place}.{shown(name)}: got a key that is not known, expected one of {', '.join(known)}")
 
     return check
 

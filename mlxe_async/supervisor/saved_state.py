@@ -29,6 +29,7 @@ from mlxe_async.plain import (
     maybe,
     number,
     one_of,
+    shown,
     table,
 )
 from mlxe_async.rows import Array
@@ -137,9 +138,9 @@ def _check_own(found: Whole, state: Mapping[str, Any], executors: int, envs: int
     for name in flat:
         version = name.removeprefix("passed.")
         if version != "best" and not (version.isascii() and version.isdigit()):
-            raise Unfit(f"{file}: {name}: expected the number of a version behind the dot")
+            raise Unfit(f"{file}: {shown(name)}: expected the number of a version behind the dot")
         if not np.isfinite(_expected(arrays, file, name, "f", (weights,))).all():
-            raise Unfit(f"{file}: {name}: got numbers that are not finite, expected finite ones")
+            raise Unfit(f"{file}: {shown(name)}: got numbers that are not finite, expected finite ones")
 
 
 def _check_waiting(found: Whole, state: Mapping[str, Any]) -> None:
@@ -159,5 +160,5 @@ def _expected(arrays: Mapping[str, Array], file: str, name: str, kinds: str, sha
     if array is None or array.dtype.kind not in kinds or array.shape != shape:
         got = "nothing" if array is None else f"{array.dtype} of shape {array.shape}"
         words = {"iu": "whole numbers", "b": "truth values", "f": "floats"}[kinds]
-        raise Unfit(f"{file}: {name}: got {got}, expected {words} of shape {shape}")
+        raise Unfit(f"{file}: {shown(name)}: got {got}, expected {words} of shape {shape}")
     return array

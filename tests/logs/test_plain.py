@@ -67,6 +67,7 @@ def test_what_fits_is_taken(more):
         (["inner", "names"], "abc", "facts.inner.names: got 'abc', expected a list"),
         (["inner", "names"], ["a", 3], "facts.inner.names[1]: got 3, expected a text"),
         (["inner", "other"], 3, "facts.inner.other: got a key that is not known, expected one of flag, names"),
+        (["by_version", "\x1b[2J" * 50], [], "facts.by_version.\\x1b[2J\\x1b[2J"),
         (["by_version", "x"], [], "facts.by_version.x: got 'x', expected a whole number as its key"),
         (["by_version", "\u0663"], [], "expected a whole number as its key"),
         (["by_version", "7"], [float("nan")], "facts.by_version.7[0]: got nan, expected a finite number"),
@@ -81,6 +82,7 @@ def test_what_does_not_fit_is_named(place, value, words):
         FORM("facts", changed(place, value))
     assert words in str(caught.value)
     assert len(str(caught.value)) < 300
+    assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("value", [None, [], 3, "x", json.loads("1e999")])
