@@ -207,6 +207,9 @@ def _walk(location: Path, schema: Mapping[str, Any]) -> _Spot:
             variants = {tag: _resolved({"$ref": reference}, schema) for tag, reference in mapping.items()}
             spot = _Spot(spot.path, variants.get(part, {}), {}, part, node["discriminator"]["propertyName"], variants)
             continue
+        tables = [one for one in (_resolved(one, schema) for one in node.get("anyOf", [])) if "properties" in one]
+        if isinstance(part, str) and len(tables) == 1:
+            node = tables[0]  # a table, or something shorter in its place
         following: Mapping[str, Any] = {}
         if isinstance(part, int):
             following = node.get("items") or {}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from settings_tools import is_plain, keys, minimal, problems_of, tree_with
 
 from mlxe_async.errors import SettingsError
-from mlxe_async.settings import load_settings
+from mlxe_async.settings import dump_settings, load_settings
 from mlxe_async.settings.problems import closest
 
 KEYS = keys()
@@ -144,3 +144,31 @@ def test_whatever_the_tree_holds_it_is_accepted_or_refused_in_printable_lines(tr
     except SettingsError as refused:
         lines = refused.problems or [""]
     assert all(0 < len(line) < 2000 and line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"entry": 3}, "task.wrappers[0].entry: got 3, expected a text"),
+        ({"kwargs": {}}, "task.wrappers[0].entry: got nothing, expected a text"),
+        (
+            {"entry": "a:B", "size": 4},
+            "task.wrappers[0].size: got 4, expected one of the keys of [task.wrappers[0]]",
+        ),
+        ("nonsense", 'task.wrappers[0].entry: got "nonsense", expected a class written "package.module:Class"'),
+        (7, "task.wrappers[0]: got 7, expected a text or a table"),
+    ],
+)
+def test_an_entry_with_arguments_is_a_table_of_two_keys(entry, words):
+    assert any(words in line for line in problems_of({"task": {"env": "A-v0", "wrappers": [entry]}}))
+
+
+def test_an_entry_with_arguments_is_written_as_it_was_read(tmp_path):
+    stacked = {"entry": "gymnasium.wrappers:FrameStackObservation", "kwargs": {"stack_size": 4}}
+    chosen = load_settings(
+        {"task": {"env": "CartPole-v1", "wrappers": [stacked, "gymnasium.wrappers:FlattenObservation"]}}
+    )
+    text = dump_settings(chosen)
+    assert 'kwargs = {stack_size = 4}}, "gymnasium.wrappers:FlattenObservation"]' in text
+    (tmp_path / "again.toml").write_text(text)
+    assert load_settings(tmp_path / "again.toml").task == chosen.task
