@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 
 import leaks
@@ -159,7 +160,8 @@ def test_a_start_that_fails_is_tried_again_within_the_budget(run):
             process = await made.process("flaky", spec={"failures": 2}, policy=RestartPolicy(limit=2, **QUICK))
             assert process.epoch == 3
             first, *_ = process.heard.all("exited")
-            assert first[0].endswith("exited with code 70: RuntimeError: not yet")
+            assert "exited with code 70: RuntimeError: not yet (" in first[0]
+            assert re.search(r"/\w+\.py:\d+\)$", first[0]), first[0]
 
     run(main)
 

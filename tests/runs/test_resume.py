@@ -282,6 +282,7 @@ def test_where_nobody_waits_a_run_without_a_checkpoint_does_not_begin_anew(tmp_p
     load_settings(folder / "settings.toml")  # as the sentence says
 
 
+@pytest.mark.slow
 def test_a_run_that_began_with_the_weights_of_another_begins_anew_with_the_same_ones_only(tmp_path):
     other, _ = run_here(settings(stop={"env_steps": 200}), tmp_path / "other")
     saved = sorted((other.run_dir / "checkpoints").iterdir(), key=lambda path: int(path.name))
