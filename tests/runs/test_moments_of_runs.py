@@ -74,7 +74,7 @@ def test_as_many_rows_count_as_steps_were_made_under_every_schedule(live, kind):
 
 
 @pytest.mark.parametrize(
-    "process", ["mlxe-mem", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mlxe-lrn", "mlxe-exe-1"))]
+    "process", [pytest.param(name, marks=pytest.mark.slow) for name in ("mlxe-mem", "mlxe-lrn", "mlxe-exe-1")]
 )
 def test_who_is_killed_is_followed_by_one_that_counts_the_same(live, process):
     schedule = {"kind": "is", "memorizer": "own"}
@@ -130,7 +130,8 @@ def resumed(chosen, path, seen, monkeypatch):
     return run_here(chosen, resume=path)
 
 
-@pytest.mark.parametrize("executors", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("executors", [2, 3])
 def test_a_run_that_goes_on_counts_on(tmp_path, monkeypatch, executors):
     first, _ = run_here(settings(**{**NORMALISING, **SAVING}), tmp_path)
     seen, longer = {}, {**NORMALISING, **SAVING, "stop": {"env_steps": 1800}}

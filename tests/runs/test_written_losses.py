@@ -138,7 +138,8 @@ def test_a_changed_loss_is_what_is_learned(what, unchanged, tmp_path):
     assert in_copy == in_edited != unchanged(algorithm)
 
 
-@pytest.mark.parametrize("kind", ["serial", pytest.param("oa", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["serial", "oa"])
 def test_a_changed_way_of_acting_is_no_difference_for_the_audit(kind, tmp_path):
     """The stored log-probabilities are those of the behaviour that was written, which the twin does not know."""
     place = Path(PACKAGE.name) / "algorithms" / "acting.py"
