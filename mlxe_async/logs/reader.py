@@ -135,13 +135,13 @@ class _Tail:
         """Some more events; an empty list when there are none for now."""
         events: list[dict[str, Any]] = []
         while not events and (lines := self._lines()) is not None:
-            events = [event for line in lines if (event := _event(line)) is not None]
+            events = [event for line in lines if (event := event_of(line)) is not None]
         return events
 
     def marked(self, mark: bytes) -> Iterator[dict[str, Any]]:
         """All events so far whose line holds certain bytes; the others are not looked at."""
         while (lines := self._lines()) is not None:
-            yield from (event for line in lines if mark in line and (event := _event(line)) is not None)
+            yield from (event for line in lines if mark in line and (event := event_of(line)) is not None)
 
     def _lines(self) -> list[bytes] | None:
         """Some more whole lines; None when there is nothing new for now."""
@@ -223,7 +223,8 @@ def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
     return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
+def event_of(line: bytes) -> dict[str, Any] | None:
+    """The event that a line of a log tells; None if it is no JSON object."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):

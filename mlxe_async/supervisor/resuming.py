@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.weights import WeightsWriter
 from mlxe_async.logs import events
 from mlxe_async.logs.journal import open_log
+from mlxe_async.logs.reader import event_of
 from mlxe_async.logs.safe import REDACTED, visible
 from mlxe_async.memory.bookkeeping import Bookkeeping
 from mlxe_async.memory.moments import mean_and_variance, pooled
@@ -538,7 +538,7 @@ def _log_end(path: Path, *, writes: bool = True) -> LogEnd:
         torn = _last_bytes(path, size, most).rpartition(b"\n")[2]
         if len(torn) < most:
             break
-    is_open = _event(torn) is not None
+    is_open = event_of(torn) is not None
     if is_open:
         torn = b""
     whole_bytes = size - len(torn)
@@ -549,7 +549,7 @@ def _log_end(path: Path, *, writes: bool = True) -> LogEnd:
             data = _last_bytes(earlier, earlier.lstat().st_size, TAIL_BYTES) + b"\n" + data
     seq, version, last, counted = -1, 0, "", dict.fromkeys(("env_steps", "episodes"), 0)
     for line in data.splitlines():
-        event = _event(line)
+        event = event_of(line)
         if event is not None and _is_count(event.get("seq")):
             seq, last = event["seq"], str(event.get("event"))
             if _is_count(event.get("version")):
@@ -573,18 +573,10 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MOST_COUNT
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return event if isinstance(event, dict) else None
-
-
 def _about(path: Path) -> dict[str, Any]:
     """What `run.json` says of the run so far; empty if it cannot be read."""
     try:
-        about = _event(read_bounded(path, LONGEST_RUN_JSON))
+        about = event_of(read_bounded(path, LONGEST_RUN_JSON))
     except OSError:
         return {}
     return about or {}
