@@ -12,7 +12,8 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("padding", ["Repeating", pytest.param("Zeros", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("padding", ["Repeating", "Zeros"])
 def test_frames_stored_once_give_the_same_weights_as_whole_stacks(live, monkeypatch, padding):
     task = {"env": "frame_tasks:Dot", "wrappers": [f"frame_tasks:{padding}"], "max_episode_steps": 21}
     once, run = live(task=task, **TABLES)

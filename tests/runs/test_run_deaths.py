@@ -26,7 +26,9 @@ def balanced(run):
         assert lane["committed_blocks"] == lane["position"] + lane["backlog_blocks"]
 
 
-@pytest.mark.parametrize("process", ["mlxe-exe-0", pytest.param("mlxe-lrn", marks=pytest.mark.slow), "mlxe-mem"])
+@pytest.mark.parametrize(
+    "process", ["mlxe-mem", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mlxe-exe-0", "mlxe-lrn"))]
+)
 def test_a_process_that_is_killed_comes_back_and_the_run_goes_on(live, process):
     async def kill(run):
         await run.saw("weights", times=3)
