@@ -51,7 +51,7 @@ class Sampler:
         return {"slot": number % PLAN_SLOTS, "updates": drawn, "rows": rows, "number": number}
 
     def draw(
-        self, seed: int, updates: int, batch_rows: int, exponent: float, beta: float, share: Array | None, call: int = 0
+        self, seed: int, updates: int, batch_rows: int, exponent: float, beta: float, share: Array | None, call: int
     ) -> dict[str, Any]:
         """Write a plan and return its address; see `ReplayMemory.draw`."""
         books = self._books
