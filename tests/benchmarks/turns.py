@@ -16,6 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
@@ -31,6 +32,7 @@ def fast(vectorize: str, kind: str) -> list[str]:
     return ["--row", "one-pass", "--file", "settings/fast.toml", *(word for one in changed for word in ("--set", one))]
 
 
+ONLY_OA = ("max_policy_lag", "max_owed_updates")
 FAST = {f"fast, {one} {kind}": fast(one, kind) for one in ("single", "native") for kind in ("oa", "is")}
 
 
@@ -56,7 +58,21 @@ def measured(checkout: Path, script: str, words: list[str], seconds: float) -> d
     Raises:
         SystemExit: it failed; the end of what it said is told.
     """
-    words = [str(checkout / word) if word.endswith(".toml") else word for word in words]
+    with tempfile.TemporaryDirectory() as folder:
+        words = [_settings(checkout / word, words, folder) if word.endswith(".toml") else word for word in words]
+        return _rates(checkout, script, words, seconds)
+
+
+def _settings(file: Path, words: list[str], folder: str) -> str:
+    """The settings file, under `is` without the keys that only `oa` has."""
+    if "schedule.kind=is" not in words:
+        return str(file)
+    kept = [line for line in file.read_text().splitlines() if not line.startswith(ONLY_OA)]
+    (copy := Path(folder) / file.name).write_text("\n".join(kept))
+    return str(copy)
+
+
+def _rates(checkout: Path, script: str, words: list[str], seconds: float) -> dict[str, float]:
     warm_up = [] if script == "memory_ours.py" else ["--warm-up", "3"]
     command = [sys.executable, str(checkout / "tests/benchmarks/peers/scripts" / script), *words]
     done = subprocess.run(
@@ -78,22 +94,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", type=Path, help="a checkout of the older commit")
     parser.add_argument("--tables", default="fast,ppo,memory", help="which tables, with commas between")
+    parser.add_argument("--rows", default="", help="only rows with this in their name")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8.0, help="measured in each run")
     given = parser.parse_args()
     sides = {"old": given.old.resolve(), "new": ROOT}
     print("| row | old | new | new / old | median of the pairs' ratios (all) |\n|---|---:|---:|---:|---|", flush=True)
     for name, (script, words) in rows(given.tables.split(",")).items():
+        if given.rows not in name:
+            continue
         seen: dict[str, dict[str, list[float]]] = {}
         for again in range(given.rounds):
             for side in ("old", "new") if again % 2 == 0 else ("new", "old"):
                 for row, value in measured(sides[side], script, words, given.seconds).items():
+                    row = row if script == "memory_ours.py" else name
                     seen.setdefault(row, {"old": [], "new": []})[side].append(value)
         for row, values in seen.items():
             old, new = (statistics.median(values[side]) for side in ("old", "new"))
             pairs = [two / one for one, two in zip(values["old"], values["new"], strict=True)]
             told = f"{statistics.median(pairs):.2f} ({', '.join(f'{pair:.2f}' for pair in pairs)})"
-            print(f"| {row or name} | {old:,.0f} | {new:,.0f} | {new / old:.2f} | {told} |", flush=True)
+            print(f"| {row} | {old:,.0f} | {new:,.0f} | {new / old:.2f} | {told} |", flush=True)
 
 
 if __name__ == "__main__":

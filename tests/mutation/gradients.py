@@ -54,10 +54,10 @@ def plain_way(algorithm: Any) -> Any:
 
 CASES: dict[str, list[dict[str, Any]]] = {
     "ppo": [
-        {"epochs": 1, "minibatch": 124},
-        {"epochs": 1, "minibatch": 124, "normalise": False, "entropy": 0.3, "max_gradient_norm": 0.0},
-        {"epochs": 1, "minibatch": 124, "minibatches": "sequences", "entropy": 0.3, "max_gradient_norm": 0.0},
-        {"epochs": 3, "minibatch": 24, "common": (5,), "max_kl": 0.5},
+        {"epochs": 1, "minibatch": 60},
+        {"epochs": 1, "minibatch": 60, "normalise": False, "entropy": 0.3, "max_gradient_norm": 0.0},
+        {"epochs": 1, "minibatch": 60, "minibatches": "sequences", "entropy": 0.3, "max_gradient_norm": 0.0},
+        {"epochs": 3, "minibatch": 12, "common": (5,), "max_kl": 0.5},
     ],
     "dqn": [
         {},
@@ -98,7 +98,7 @@ def rows_for(name: str, settings: Any, algorithm: Any, size: float, seed: int) -
     import numpy as np
 
     rng, length = np.random.default_rng(seed), 32
-    width = 4 if name == "ppo" else 1
+    width = 2 if name == "ppo" else 1
     obs = (size * rng.normal(size=(length + 1, width, 4))).astype(np.float32)
     rows: dict[str, Any] = {one: np.zeros((length, width), np.uint8) for one in ("terminated", "truncated", "cut")}
     rows["terminated"][9, 0] = rows["truncated"][20, -1] = rows["cut"][-1] = 1

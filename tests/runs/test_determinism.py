@@ -46,6 +46,7 @@ def test_the_synchronous_schedule_equals_the_serial_one_bit_for_bit(live, execut
     assert story(parallel_run) == story(serial_run)
 
 
+@pytest.mark.slow
 def test_native_vectors_tell_the_same_story_too_and_no_step_that_only_resets_is_a_row(live):
     native = {
         "task": {"vectorize": "native"},

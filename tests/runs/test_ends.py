@@ -116,6 +116,7 @@ def test_the_exit_code_of_a_finished_run_is_0_and_the_last_line_says_how_it_ende
     assert error.splitlines()[-1].startswith("finished (env_steps) after ")
 
 
+@pytest.mark.slow
 def test_a_run_whose_lines_nobody_reads_stops_where_the_settings_say_so(command):
     run = command(OA, "--set", 'supervision.on_stdout_closed="stop"', "--set", "stop.env_steps=1_000_000")
     run.saw("weights")

@@ -31,7 +31,8 @@ def test_one_that_always_raises_ends_the_run_with_its_reason_in_one_line(live, k
     assert run.all("run_end")[0]["exit_code"] == 3
 
 
-@pytest.mark.parametrize("kind", ["is", pytest.param("oa", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["is", "oa"])
 def test_one_that_raises_once_costs_a_process_and_no_version(live, kind):
     result, run = live(schedule={"kind": kind}, stop={"env_steps": 600}, **with_algorithm("RaisesInItsFirstLife"))
     assert result.reason == "env_steps"

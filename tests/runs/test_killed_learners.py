@@ -80,7 +80,7 @@ EVERY = [
     *(("dqn", moment) for moment in REPLAY),
     *(("td", moment) for moment in (*REPLAY, "noting")),
 ]
-QUICK = {("ppo", "updating"), ("ppo", "settled"), ("a3c rich", "keeping"), ("td", "noting")}
+QUICK = {("ppo", "settled"), ("a3c rich", "keeping")}
 
 
 @pytest.mark.parametrize(

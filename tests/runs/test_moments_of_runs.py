@@ -102,7 +102,8 @@ def test_who_is_killed_is_followed_by_one_that_counts_the_same(live, process):
         assert after["books"].tobytes() == plain["books"].tobytes()
 
 
-@pytest.mark.parametrize("process", ["mlxe-exe-0", pytest.param("mlxe-mem", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("process", ["mlxe-exe-0", "mlxe-mem"])
 def test_where_nobody_waits_each_row_that_came_counts_once_through_deaths(live, process):
     seen = {}
 
@@ -146,6 +147,7 @@ def test_a_run_that_goes_on_counts_on(tmp_path, monkeypatch, executors):
         check(seen)
 
 
+@pytest.mark.slow
 def test_a_run_that_begins_with_the_weights_of_another_counts_on_from_theirs(tmp_path, monkeypatch):
     first, _ = run_here(settings(**NORMALISING), tmp_path)
     seen = {}

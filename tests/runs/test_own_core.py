@@ -35,6 +35,7 @@ def test_a_learner_with_its_own_core_shares_it_with_nobody_also_after_a_restart(
     assert len(run.all("placed")) == 1
 
 
+@pytest.mark.slow
 def test_nobody_is_moved_where_the_learner_has_several_threads_or_is_not_to_be_alone(live):
     for learner in ({"threads": 2}, {"own_core": False, "threads": 1}):
 

@@ -33,6 +33,7 @@ def test_one_seed_gives_the_same_weights_wherever_the_memorizer_lives(live):
     assert evenly.weights_hash != own.weights_hash
 
 
+@pytest.mark.slow
 def test_after_the_memorizer_was_killed_rows_still_know_when_they_came(live):
     seen = {}
 

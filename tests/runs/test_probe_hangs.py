@@ -83,6 +83,7 @@ def test_every_hang_of_the_probe_ends_a_second_after_its_limit(tmp_path, monkeyp
     assert LIMIT_S <= hung_s <= (LIMIT_S + LATER_S) * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
+@pytest.mark.slow
 def test_an_environment_that_does_not_close_holds_up_no_check(tmp_path):
     async def main():
         return await Supervisor(settings("sleep", "close"), run_dir=tmp_path).check()

@@ -248,7 +248,7 @@ def killed_before_anything_was_saved(folder, chosen):
         run.close()
 
 
-@pytest.mark.parametrize("kind", ["is", pytest.param("serial", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [pytest.param("is", marks=pytest.mark.slow), "serial"])
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew_and_is_the_same(tmp_path, kind):
     chosen = settings(schedule={"kind": kind}, **STOP)
     plain, _ = run_here(chosen, tmp_path / "plain")
@@ -271,6 +271,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew_and_is_th
     assert versions == list(range(1, len(versions) + 1))
 
 
+@pytest.mark.slow
 def test_where_nobody_waits_a_run_without_a_checkpoint_does_not_begin_anew(tmp_path):
     chosen = settings(schedule={"kind": "oa"}, stop={"env_steps": 10**6})
     folder = killed_before_anything_was_saved(tmp_path, chosen)

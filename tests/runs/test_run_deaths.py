@@ -47,7 +47,10 @@ def test_a_process_that_is_killed_comes_back_and_the_run_goes_on(live, process):
     balanced(run)
 
 
-@pytest.mark.parametrize(("every", "words"), [(1, "goes on from there too"), (10**6, "publications before")])
+@pytest.mark.parametrize(
+    ("every", "words"),
+    [(1, "goes on from there too"), pytest.param(10**6, "publications before", marks=pytest.mark.slow)],
+)
 def test_a_learner_that_is_killed_says_what_it_goes_on_with_and_keeps_the_versions(live, every, words):
     async def kill(run):
         before = await run.saw("weights", times=3)

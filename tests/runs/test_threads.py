@@ -12,7 +12,7 @@ def under_is(live, **tables):
     return live(**{**tables, "schedule": {**tables.get("schedule", {}), "kind": "is"}})
 
 
-@pytest.mark.parametrize("executors", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("executors", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_threads_change_nothing_in_what_is_learned(live, executors):
     tables = {"evaluation": EVALUATED, "schedule": {"executors": executors}}
     threads, threads_run = live(**{**tables, "schedule": {"kind": "istb", "executors": executors}})

@@ -117,9 +117,8 @@ def unchanged(tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize(
-    "what", [name if name.startswith("adaptive") else pytest.param(name, marks=pytest.mark.slow) for name in WRITTEN]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("what", WRITTEN)
 def test_a_changed_loss_is_what_is_learned(what, unchanged, tmp_path):
     algorithm, changes = WRITTEN[what]
     name = algorithm["name"]
