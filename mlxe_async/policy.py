@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mlxe_async import checkpoints
-from mlxe_async.algorithms import ActingClock, Algorithm, load_algorithm
+from mlxe_async.algorithms import Acting, Algorithm, load_algorithm
 from mlxe_async.errors import EnvironmentFault, NotFound, ResourceError, RunFailed, TaskError
 from mlxe_async.ipc.segments import available_memory
 from mlxe_async.roles.evaluator import Evaluator, GreedyPolicy, Rules, Sampled, Starts, Verdict, joined
@@ -75,7 +75,7 @@ class Policy:
         self.flat = np.ascontiguousarray(flat, dtype=np.float32)
         self.algorithm = self._built()
         counters, each = counters or {}, settings.schedule.executors
-        self._clock = ActingClock(
+        self._acting = Acting(
             steps=counters.get("env_steps", 0) // each,
             episodes=counters.get("episodes", 0),
             rollouts=counters.get("rollouts", 0) // each,
@@ -111,6 +111,8 @@ class Policy:
     def act(self, obs: Array, *, rng: np.random.Generator | None = None) -> Array:
         """The greedy action for one observation (O,) or for each of several (B, O); sampled if `rng` is given.
 
+        A recurrent policy goes on from observation to observation until `reset`, as many at a time as before.
+
         Sampled is: drawn from the policy's probabilities, or, where an algorithm has none, as it explores in training.
 
         Observations are those of the environment itself; features that the run's `[task]` adds are added here, by what
@@ -131,8 +133,19 @@ class Policy:
         action = self._chosen(batch, rng)
         return action[0] if single else action
 
+    def reset(self) -> None:
+        """Episodes begin with the next observations: what a recurrent policy carries is forgotten."""
+        self._acting.began = None
+
     def _chosen(self, obs: Array, rng: np.random.Generator | None) -> Array:
-        chosen = self.algorithm.greedy(obs) if rng is None else self.sampled.act(obs, rng, self._clock)["action"]
+        acting, carried = self._acting, getattr(self.algorithm, "carry", ())
+        if acting.began is None or len(acting.began) != len(obs):
+            acting.start(carried, len(obs))
+        if rng is not None:
+            chosen = self.sampled.act(obs, rng, acting)["action"]
+        else:
+            chosen = self.algorithm.greedy(obs, acting) if carried else self.algorithm.greedy(obs)
+        acting.began = np.zeros(len(obs), bool)
         return np.asarray(chosen)
 
     def play(
@@ -184,6 +197,7 @@ class Policy:
             for number in range(episodes):
                 with _rendering(task["env"], render_mode):
                     obs, steps, total = vector.reset(0, seed + number)[None], 0, 0.0
+                self.reset()
                 if recording is not None:
                     at_once = episodes - number if recording.is_file else 1
                     _check_memory(recording.frame_bytes * limit * at_once)
@@ -222,7 +236,7 @@ class Policy:
         if starts != "standard":
             rules |= {"starts": starts, "episodes": ADVERSE_RESTARTS}
         rules |= {"in_full": in_full}
-        policy = Sampled(self.sampled, rules["seed"], self._clock) if sampled else self.algorithm
+        policy = Sampled(self.sampled, rules["seed"], self._acting) if sampled else self.algorithm
         if episodes is None:
             return self._tested(policy, rules)
         # Not all at once: each episode has an environment of its own.

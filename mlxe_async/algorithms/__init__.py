@@ -1,4 +1,32 @@
-"""The algorithms, each in one readable file, found by name."""
+"""The algorithms, each in one readable file, found by name; and the class that one's own is derived from.
+
+An author writes three verbs, and says with a few attributes what the engine must know:
+
+    class Mine(Algorithm):
+        Settings = MineSettings                  # pydantic: the keys of [algorithm], validated before anything starts
+        memory, off_policy = "replay", "learns"  # or "rollouts"; what rows of an older policy are to it
+
+        def build(self):                         # everywhere: the torch modules that act; they are what is published
+            self.actor = nn.Sequential(...)
+
+        def build_learner(self):                 # in the learner alone: critics, targets, optimisers, numbers
+            self.optimiser = torch.optim.Adam(self.actor.parameters(), self.settings.learning_rate)
+
+        def policy(self, obs, acting=None):      # a distribution of actions, from `algorithms.distributions`
+            return Categorical(self.actor(obs))
+
+        def update(self, batch, clock):          # one step: loss, zero_grad, backward, step; what was measured
+            ...
+
+Who calls what: each executor `load`s the newest weights, and calls `begin_rollout` and `act`. The memorizer asks for
+columns, `window`, `batch_rows`, `rows_per_update` and `priorities`, and calls `derive` and `updates_due`. The learner
+calls `update` and `weights`, and after a death `restore`, or `set_weights`. The evaluator and a loaded policy call
+`greedy`. All of these have defaults that follow from the three verbs; `interface.Algorithm` says what each does.
+
+What is kept without a word: every module, parameter, tensor, optimiser, scheduler, generator, array and number that is
+an attribute of the learner's object, so that a run goes on exactly, also after its learner was killed (`snapshot`).
+What an environment carries from step to step, such as the state of a recurrent cell, is declared in `carry`.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +34,10 @@ import difflib
 import importlib
 import traceback
 
-from mlxe_async.algorithms.interface import ActingClock, Algorithm, Clock, Distributed, Priorities
+from mlxe_async.algorithms.interface import Acting, Algorithm, Clock, Priorities
 from mlxe_async.errors import SettingsError, raised_at
 
-__all__ = ["REGISTRY", "ActingClock", "Algorithm", "Clock", "Distributed", "Priorities", "load_algorithm"]
+__all__ = ["REGISTRY", "Acting", "Algorithm", "Clock", "Priorities", "load_algorithm"]
 
 REGISTRY = {
     "a3c": "mlxe_async.algorithms.a3c:A3C",
@@ -54,7 +82,12 @@ def load_algorithm(name: str) -> type[Algorithm]:
         raise _problem(f'got "{name}", but {module_name} has no class {class_name}')
     missing = [member for member in _MEMBERS if not hasattr(algorithm, member)]
     if missing:
-        raise _problem(f'got "{name}", but {class_name} is no algorithm: it lacks {", ".join(missing)}')
+        advice = "; derive it from mlxe_async.algorithms.Algorithm"
+        raise _problem(f'got "{name}", but {class_name} is no algorithm: it lacks {", ".join(missing)}{advice}')
+    own = [verb for verb in _OWN if all(getattr(algorithm, part, None) is getattr(Algorithm, part) for part in verb)]
+    if own:
+        words = ", ".join(" or ".join(verb) for verb in own)
+        raise _problem(f'got "{name}", but {class_name} is not finished: it has no {words} of its own')
     return algorithm
 
 
@@ -63,6 +96,7 @@ def _problem(text: str) -> SettingsError:
 
 
 _MEMBERS = (
-    *("Settings", "memory", "load", "act", "greedy", "greedy_many", "behaviour_log_prob"),
+    *("Settings", "memory", "load", "act", "greedy", "greedy_many"),
     *("derive", "updates_due", "update", "weights", "set_weights"),
 )
+_OWN = (("policy", "act"), ("update",))

@@ -105,6 +105,7 @@ class A3C(DerivesTogether, SoftmaxActor):
     """Acts by a softmax over the actor's outputs and learns by `batch` rows at a time from replay."""
 
     Settings: ClassVar[type[BaseModel]] = A3CSettings
+    settings: A3CSettings
     memory: ClassVar[Literal["replay", "rollouts"]] = "replay"
     kept, counted = ("_learned", "_average", "_target"), ("_followed", "_unused")
     extra_columns: tuple[Column, ...] = ()

@@ -14,7 +14,7 @@ import numpy as np
 
 from mlxe_async.algorithms.exploration import ExplorationFields, epsilon, mixture
 from mlxe_async.algorithms.fields import ActorCriticFields
-from mlxe_async.algorithms.interface import ActingClock, Rows, flat_observations
+from mlxe_async.algorithms.interface import Acting, Rows, flat_observations
 from mlxe_async.algorithms.states import Resumes
 from mlxe_async.convolutions import PictureActor, PictureNetwork
 from mlxe_async.maths import categorical, normaliser
@@ -98,10 +98,10 @@ class SoftmaxActor(Resumes):
         """Act with these weights, and this normalisation, from now on."""
         self._flat = np.array(flat)
         self._acting = self._behaving = self._evaluator(self._flat)
-        self._drawn: ActingClock | None = None
+        self._drawn: Acting | None = None
         self._versions: tuple[Floats, Evaluated] | None = None
 
-    def act(self, obs: Array, rng: np.random.Generator, clock: ActingClock) -> Rows:
+    def act(self, obs: Array, rng: np.random.Generator, clock: Acting) -> Rows:
         """Sample from the behaviour policy, with the log-probability of that mixture under the noise in use."""
         if self.network.noisy:
             self._refresh_noise(rng, clock)
@@ -109,7 +109,7 @@ class SoftmaxActor(Resumes):
         action = categorical.sample(log_probs, rng)
         return {"action": action, "log_prob": categorical.of_action(log_probs, action)}
 
-    def greedy(self, obs: Array) -> Array:
+    def greedy(self, obs: Array, acting: Acting | None = None) -> Array:  # noqa: ARG002 - nothing is carried
         """The most probable action."""
         return np.asarray(self._acting("policy", obs).argmax(-1))
 
@@ -119,22 +119,22 @@ class SoftmaxActor(Resumes):
             self._versions = (flats, self._evaluator(flats))
         return np.asarray(self._versions[1]("policy", obs).argmax(-1))
 
-    def behaviour_log_prob(self, obs: Array, action: Array, clock: ActingClock | None = None) -> Floats:
+    def behaviour_log_prob(self, obs: Array, action: Array, clock: Acting | None = None) -> Floats:
         """The log-probability that `act` stores: under the noise in use, and epsilon as at `clock` or the start."""
-        return categorical.of_action(self._log_probs(obs, clock or ActingClock()), action)
+        return categorical.of_action(self._log_probs(obs, clock or Acting()), action)
 
-    def _log_probs(self, obs: Array, clock: ActingClock) -> Floats:
+    def _log_probs(self, obs: Array, clock: Acting) -> Floats:
         log_probs, explore = categorical.log_softmax(self._behaving("policy", obs)), self._explore
         if explore.behaviour == "softmax":
             return log_probs
         return mixture(log_probs, explore.behaviour, epsilon(explore, clock))
 
-    def _refresh_noise(self, rng: np.random.Generator, clock: ActingClock) -> None:
+    def _refresh_noise(self, rng: np.random.Generator, clock: Acting) -> None:
         """Draw the noise with new weights, at a rollout's start, and every `noise_every` steps."""
         drawn, every = self._drawn, self._explore.noise_every
         if drawn and drawn.rollouts == clock.rollouts and not (every and clock.steps - drawn.steps >= every):
             return
-        self._drawn = ActingClock(clock.steps, clock.episodes, clock.rollouts)
+        self._drawn = Acting(clock.steps, clock.episodes, clock.rollouts)
         self._behaving = self._evaluator(self._flat, self.network.noise(rng))
 
     def _evaluator(self, flat: Floats, noise: Any = None) -> Evaluated:

@@ -30,7 +30,7 @@ from mlxe_async.algorithms.exploration import ValueExplorationFields, mixture
 from mlxe_async.algorithms.fields import ReplayedFields, ValueNetworkFields
 from mlxe_async.algorithms.interface import (
     STAYS,
-    ActingClock,
+    Acting,
     Clock,
     Metrics,
     Priorities,
@@ -141,6 +141,7 @@ class DQN(DerivesTogether, Resumes):
     """Acts by its values, mostly greedily, and learns them by `batch` rows at a time."""
 
     Settings: ClassVar[type[BaseModel]] = DQNSettings
+    settings: DQNSettings
     memory: ClassVar[Literal["replay", "rollouts"]] = "replay"
     kept, counted = ("_learned", "_average", "_target"), ("_seen", "_unused", "_epsilon")
     published = ("_learned", "_average", "_epsilon")
@@ -183,13 +184,13 @@ class DQN(DerivesTogether, Resumes):
         self._q, self.epsilon = self._actor(flat), float(flat[-1])
         self._versions: tuple[Floats, Callable[[Array], Floats]] | None = None
 
-    def act(self, obs: Array, rng: np.random.Generator, clock: ActingClock) -> Rows:  # noqa: ARG002 - epsilon travels
+    def act(self, obs: Array, rng: np.random.Generator, clock: Acting) -> Rows:  # noqa: ARG002 - epsilon travels
         """Sample from the behaviour, with the log-probability of that mixture."""
         log_probs = self._log_probs(obs)
         action = categorical.sample(log_probs, rng)
         return {"action": action, "log_prob": categorical.of_action(log_probs, action)}
 
-    def greedy(self, obs: Array) -> Array:
+    def greedy(self, obs: Array, acting: Acting | None = None) -> Array:  # noqa: ARG002 - nothing is carried
         """The action of the largest value."""
         return np.asarray(self._q(obs).argmax(-1))
 

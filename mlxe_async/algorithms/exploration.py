@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
 
-from mlxe_async.algorithms.interface import STAYS, ActingClock, needs
+from mlxe_async.algorithms.interface import STAYS, Acting, needs
 from mlxe_async.networks import Floats
 
 Behaviour = Literal["softmax", "epsilon_greedy", "reversed"]
@@ -117,7 +117,7 @@ class ExplorationFields(BaseModel):
         return self
 
 
-def epsilon(fields: ExplorationFields, clock: ActingClock) -> float:
+def epsilon(fields: ExplorationFields, clock: Acting) -> float:
     """Epsilon = epsilon * epsilon_factor ** (units of the clock), within [epsilon_min, epsilon_max]."""
     units = {"step": clock.steps, "episode": clock.episodes, "iteration": clock.rollouts}[fields.epsilon_clock]
     # By logarithms: a factor above 1 would overflow in a long run, a share never exceeds 1.

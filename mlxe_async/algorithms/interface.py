@@ -12,17 +12,25 @@ P weights, V versions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel, ConfigDict, JsonValue
 
+from mlxe_async.algorithms.modules import ModulesOf
+from mlxe_async.maths import metrics
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.networks import Floats, Parameters
 from mlxe_async.rows import Array, Column, Spaces
+
+if TYPE_CHECKING:
+    import torch
+
+    from mlxe_async.algorithms.distributions import Distribution
 
 Rows = dict[str, Array]
 Metrics = dict[str, float]
@@ -61,18 +69,41 @@ class Clock:
 
 
 @dataclass
-class ActingClock:
-    """How far an executor is; whatever exploration is annealed by, it reads it here, also after a restart.
+class Acting:
+    """What acting may depend on beside the observations: whose they are, and how far everything is.
+
+    An executor hands the same object to each call of `act` in one rollout. An evaluator, a loaded policy and a
+    resumed run have one of their own, alike.
 
     Args:
         steps: environment steps of this executor so far, all its environments and all its lives together.
         episodes: finished episodes of the whole run when the rollout began.
         rollouts: rollouts of this executor before the present one.
+        executor: number of the executor, from 0.
+        executors: how many there are.
+        began: whether each observation is the first of its episode (B,), truth values; None: not known.
+        carry: what each environment carries from step to step, name -> (B, ...), as the algorithm's `carry` says.
+            Where an episode began it is zero; `act` and `greedy` write what the next step is to find.
     """
 
     steps: int = 0
     episodes: int = 0
     rollouts: int = 0
+    executor: int = 0
+    executors: int = 1
+    began: Array | None = None
+    carry: dict[str, Array] = field(default_factory=dict)
+
+    def start(self, columns: Sequence[Column], envs: int) -> Acting:
+        """Make room for what `envs` environments carry; all begin. Returns this object."""
+        self.began = np.ones(envs, bool)
+        self.carry = {column.name: np.zeros((envs, *column.shape), column.dtype) for column in columns}
+        return self
+
+    def begin(self, which: Any) -> None:
+        """Note that the episodes of these environments begin: indices or truth values (B,)."""
+        for column in self.carry.values():
+            column[which] = 0
 
 
 @dataclass(frozen=True)
@@ -99,135 +130,183 @@ class Priorities:
     correction: float = 0.4
 
 
-class Algorithm(Protocol):
-    """The verbs every algorithm has. `Settings` is validated before anything else is built."""
+class NoSettings(BaseModel):
+    """`[algorithm]` of an algorithm that has no settings but its name."""
 
-    Settings: ClassVar[type[BaseModel]]
-    memory: ClassVar[Literal["replay", "rollouts"]]
+    model_config = ConfigDict(extra="forbid")
+
+
+class Algorithm:
+    """What every algorithm is derived from. An author writes `build`, `policy` and `update`; the rest has defaults.
+
+    Args:
+        settings: of the class's `Settings`, validated.
+        spaces: what the environments show and take.
+        seed: of everything that is drawn here: fresh weights, minibatches, noise.
+        learns: whether this is the learner's object, which alone calls `build_learner`.
+        threads: of torch, in the learner.
+        device: a torch device name, for the learner.
+
+    Raises:
+        ValueError: the settings do not fit these spaces; the message names the key.
+    """
+
+    Settings: ClassVar[type[BaseModel]] = NoSettings
+    memory: ClassVar[Literal["replay", "rollouts"]] = "rollouts"
     """`"replay"`: samples are drawn again and again; `"rollouts"`: every row is learned from in one update only."""
+    off_policy: Literal["learns", "corrects", "ignores"] = "ignores"
+    """What rows made by an older policy are to it: what it learns from by design (Q-learning), something it corrects
+    for (a ratio of probabilities), or something it ignores. Together with `memory` it decides under which schedules a
+    run is refused, and which are told of in the log: see `schedules.soundness`."""
+    bootstraps: bool = True
+    """Whether `derive` or `update` value what follows the last row of a segment whose episode was truncated or goes on;
+    without it, segments must end where episodes do."""
+    defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Table -> key -> value of settings that suit the algorithm, used where the file says nothing."""
 
-    extra_columns: tuple[Column, ...]
+    extra_columns: tuple[Column, ...] = ()
     """What `act` writes into a row beyond the standard columns."""
-    derived_columns: tuple[Column, ...]
+    carry: tuple[Column, ...] = ()
+    """What each environment carries from step to step, such as the state of a recurrent cell; see `Acting.carry`. Rows
+    hold what was there before their step, under the same names."""
+    derived_columns: tuple[Column, ...] = ()
     """What `derive` computes when a segment closes."""
-    window: int
+    window: int = 1
     """Consecutive rows of one episode in one sample; 1 means single rows."""
-    batch_rows: int
-    """Rows of one minibatch: a replay memory draws M = batch_rows // window samples. Rollouts come whole, one from each
-    executor where all wait for each other, else one at a time; how they are cut up is the algorithm's own affair."""
-    defaults: ClassVar[Mapping[str, Mapping[str, Any]]]
-    """May be left out: table -> key -> value of settings that suit the algorithm, used where the file says nothing."""
-    defaults_for: ClassVar[Callable[[Spaces, Mapping[str, Any]], Mapping[str, Any]]]
-    """May be left out. A class method: the task's spaces, and the keys of `[algorithm]` that somebody wrote -> values
-    for keys that nobody did."""
-    priorities: Priorities
-    off_policy: Literal["learns", "corrects", "ignores"]
-    """May be left out. What rows made by an older policy are to it: what it learns from by design (Q-learning),
-    something it corrects for (a ratio of probabilities), or something it ignores. Together with `memory` it decides
-    under which schedules a run is refused, and which are told of in the log: see `schedules.soundness`."""
-    bootstraps: bool
-    """May be left out: True. Whether `derive` or `update` value what follows the last row of a segment whose episode
-    was truncated or goes on; without it, segments must end where episodes do."""
-    parameters: Parameters
+    batch_rows: int = 256
+    """Rows of one minibatch: a replay memory draws M = batch_rows // window samples. It is the setting `batch`, where
+    there is one. Rollouts come whole; how they are cut up is the algorithm's own affair."""
+    rows_per_update: int = 0
+    """Of rollouts: rows that must have come before they are learned from together. 0: one rollout of each executor
+    where all wait for each other, else one at a time. It is the setting of this name, where there is one."""
+    priorities: Priorities = Priorities()
+    parameters: Parameters = ()
     """Names and shapes of everything that acts, in the order of the flat vector: weights, but also exploration
     constants or normaliser statistics where there are any, so that they travel under one version."""
 
     def __init__(
         self, settings: Any, spaces: Spaces, *, seed: int, learns: bool, threads: int = 1, device: str = "cpu"
     ) -> None:
-        """Build it; with `learns=False` there is no optimiser and torch is not imported.
+        self.settings, self.spaces, self.learns = settings, spaces, learns
+        self.device = device if learns else "cpu"
+        self.rng = np.random.default_rng([seed, 1])
+        self.batch_rows = getattr(settings, "batch", self.batch_rows)
+        self.rows_per_update = getattr(settings, "rows_per_update", self.rows_per_update)
+        self._modules = ModulesOf(self, seed, threads)
+        self.parameters = self._modules.parameters
 
-        Raises:
-            ValueError: the settings do not fit these spaces; the message names the key.
+    # -- what an author writes --
+
+    def build(self) -> None:
+        """Make what acts: torch modules and parameters, as attributes. Everywhere; they are what is published."""
+
+    def build_learner(self) -> None:
+        """Make what only learns: critics, targets, optimisers, numbers. In the learner alone; kept and resumed there.
+
+        It is called again where learning has to begin anew.
         """
-        ...
 
-    def load(self, flat: Floats) -> None:
-        """Act with these weights (P,) from now on; copied."""
-        ...
+    def policy(self, obs: Any, acting: Acting | None = None) -> Distribution:
+        """The distribution of actions at observations (B, *O), which are a tensor, as the author's modules take them.
 
-    def act(self, obs: Array, rng: np.random.Generator, clock: ActingClock) -> Rows:
-        """Behave: observations (B, O) -> `action` (B, ...), `log_prob` (B,) of mu(a|s), and the extra columns.
-
-        The clock is the executor's own object and moves on: what is to be remembered of it is copied.
+        Args:
+            obs: a tensor of the observations' own type.
+            acting: in executors and tests, what else is known; in `update` whatever the author hands over.
         """
-        ...
+        raise NotImplementedError(f"{type(self).__name__} has no policy: write policy(obs, acting), or act and greedy")
 
-    def greedy(self, obs: Array) -> Array:
-        """The best action (B, ...) for each observation (B, O) under the loaded weights, without exploration."""
-        ...
+    def update(self, batch: Rows, clock: Clock) -> Any:
+        """Learn from one batch; returns what was measured, name -> number.
 
-    def greedy_many(self, flats: Floats, obs: Array) -> Array:
-        """The best actions (V, B, ...) of V versions (V, P), each on its own observations (V, B, O).
-
-        Preparing the versions is remembered for the array object `flats`; offer a new array when they change.
-        """
-        ...
-
-    def behaviour_log_prob(self, obs: Array, action: Array) -> Floats:
-        """Log mu(action|obs) (N,) under the loaded weights, as `act` would have stored it; to check stored rows.
-
-        Where the behaviour changes with the acting clock, a third argument may say where it stood; left out, at 0.
-        """
-        ...
-
-    def derive(self, segment: Rows) -> Rows:
-        """The derived columns (L, ...) of a closed segment: consecutive rows of one episode of one environment.
-
-        Its last row may be terminated (the future is worth 0), truncated, or neither because the segment was cut
-        (both: bootstrap from its `next_obs`). Rows before the last are neither.
-        """
-        ...
-
-    def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:
-        """Updates to do now that `new_rows` rows of `new_segments` closed segments came and memory holds `rows`."""
-        ...
-
-    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Floats | None]:
-        """Learn from one batch; returns what was measured and, for `"td"` priorities, new priorities (M,) > 0.
+        Where priorities are of the kind `"td"` it returns that and new priorities (M,) > 0.
 
         With `window` 1 the arrays are (M, ...), else time-major (window, M, ...) with `valid` (window, M): rows after
         an episode's end are padding. Rollouts come as (T, M, ...) with `valid`. `weight` (M,) are importance weights.
         The arrays may be views, and the next batch overwrites them: what is to be remembered of them is copied.
         """
-        ...
+        raise NotImplementedError(f"{type(self).__name__} has no update: write update(batch, clock)")
+
+    # -- what an author may write --
+
+    @classmethod
+    def defaults_for(cls, spaces: Spaces, written: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG003 - of a task
+        """Values for keys of `[algorithm]` that nobody wrote, by the task's spaces and the keys that somebody did."""
+        return {}
+
+    def act(self, obs: Array, rng: np.random.Generator, acting: Acting) -> Rows:
+        """Behave: observations (B, *O) -> `action` (B, ...), `log_prob` (B,) of mu(a|s), and the extra columns.
+
+        The acting object is the executor's own and moves on: what is to be remembered of it is copied.
+        """
+        with self._modules.acting():
+            return self.policy(self._modules.observed(obs), acting).act(rng)
+
+    def greedy(self, obs: Array, acting: Acting | None = None) -> Array:
+        """The best action (B, ...) for each observation (B, *O) under the loaded weights, without exploration."""
+        with self._modules.acting():
+            return self.policy(self._modules.observed(obs), acting).mode()
+
+    def greedy_many(self, flats: Floats, obs: Array) -> Array:
+        """The best actions (V, B, ...) of V versions (V, P), each on its own observations (V, B, *O).
+
+        Preparing the versions is remembered for the array object `flats`; offer a new array when they change. An
+        algorithm that carries something is asked `greedy` instead, one version at a time.
+        """
+        return np.stack([one.greedy(seen) for one, seen in zip(self._modules.versions(flats), obs, strict=True)])
+
+    def derive(self, segment: Rows) -> Rows:  # noqa: ARG002 - most algorithms derive nothing
+        """The derived columns (L, ...) of a closed segment: consecutive rows of one episode of one environment.
+
+        Its last row may be terminated (the future is worth 0), truncated, or neither because the segment was cut
+        (both: bootstrap from its `next_obs`). Rows before the last are neither.
+        """
+        return {}
+
+    def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:  # noqa: ARG002 - one per new row
+        """Updates from a replay memory now that `new_rows` rows of `new_segments` segments came and it holds `rows`."""
+        return new_rows if rows >= self.batch_rows else 0
+
+    # -- what the engine calls --
+
+    def begin_rollout(self, rng: np.random.Generator) -> None:
+        """A rollout begins: whatever the author's modules draw in it by torch's random numbers follows from `rng`."""
+        if self.parameters and (modules := getattr(self, "_modules", None)) is not None:
+            modules.seed(rng)
+
+    def load(self, flat: Floats) -> None:
+        """Act with these weights (P,) from now on; copied."""
+        self._modules.load(flat)
 
     def weights(self) -> Floats:
         """What to publish (P,), a private copy; it may be a running average of what the optimiser works on."""
-        ...
+        return self._modules.packed()
 
     def set_weights(self, flat: Floats) -> None:
-        """Learn on from these weights (P,) with a fresh optimiser, as after a restart."""
-        ...
-
-
-class Resumable(Protocol):
-    """What exact resumption asks of an algorithm beside the verbs of all.
-
-    Without it a run that goes on from a checkpoint, or a learner that was killed, begins with the newest weights and a
-    fresh optimiser, and says so. Learner and memorizer are asked, each for the object it holds; executors are not, for
-    they act by what is published. The learner is asked with nearly each publication, so it should take little time.
-    """
+        """Learn on from these weights (P,) with fresh optimisers, as after a restart."""
+        self._modules.begin_again(flat)
 
     def state(self) -> Rows:
         """All that `update`, `updates_due` and `derive` will depend on, as arrays by name, copied.
 
-        Weights, averages, moments, target networks, clocks and generators (`maths.generators`); numbers are arrays of
-        shape (). Names, dtypes and shapes follow from settings, spaces and `learns` alone.
+        Weights, averages, moments, target networks, clocks and generators; numbers are arrays. Names, dtypes and shapes
+        follow from settings, spaces and `learns` alone. By default these are all attributes that `snapshot` knows.
         """
-        ...
+        return self._modules.state()
 
     def restore(self, state: Rows) -> None:
         """Go on from what `state` of another object with the same settings returned."""
-        ...
-
-
-class ResumesAround(Resumable, Protocol):
-    """What a learner may go on with whose state was kept some publications before its weights."""
+        self._modules.restore(state)
 
     def restore_around(self, flat: Floats, state: Rows) -> None:
         """Go on from published weights (P,) and, for what is not in them, from an older state."""
-        ...
+        self.restore(state)
+        self.load(flat)
+
+    # -- help for authors --
+
+    def tensors(self, rows: Mapping[str, Array]) -> dict[str, torch.Tensor]:
+        """Columns as tensors on the device: floats as float32, bytes and truth values as they are, else int64."""
+        return self._modules.tensors(rows)
 
 
 class DerivesMany(Protocol):
@@ -280,18 +359,6 @@ class Compilable(Protocol):
         ...
 
 
-class Distributed(Protocol):
-    """The two halves of `update` where gradients travel: workers differentiate, the server applies."""
-
-    def differentiate(self, batch: Rows, clock: Clock) -> tuple[Floats, Metrics]:
-        """The gradient (P,) of the loss at the loaded weights; nothing is changed."""
-        ...
-
-    def apply(self, gradient: Floats, worker_weights: Floats, clock: Clock) -> None:
-        """Apply one worker's gradient (P,), taken at `worker_weights` (P,), to the server's weights exactly once."""
-        ...
-
-
 class Appraising(Protocol):
     """What the priorities `"factors"` ask of an algorithm beside the verbs of all; `"age"` alone asks nothing."""
 
@@ -311,3 +378,33 @@ def flat_observations(obs: NDArray[Any], spaces: Spaces) -> NDArray[Any]:
         return obs
     lead = obs.ndim - len(spaces.observation_shape)
     return obs.reshape((*obs.shape[:lead], int(np.prod(spaces.observation_shape))))
+
+
+def learned(algorithm: Any, batch: Rows, clock: Clock) -> tuple[Metrics, Floats | None]:
+    """Have an algorithm learn from one batch as it is written.
+
+    Returns:
+        What was measured, as plain numbers, and new priorities (M,) if there are any.
+
+    Raises:
+        TypeError: `update` returned something else.
+    """
+    modules = getattr(algorithm, "_modules", None)
+    with contextlib.nullcontext() if modules is None else modules.learning():
+        found = algorithm.update(batch, clock)
+    pair = found if isinstance(found, tuple) else (found, None)
+    if len(pair) != 2 or not isinstance(pair[0], Mapping):
+        raise TypeError(
+            f"{type(algorithm).__name__}.update returned a {type(found).__name__}, expected what was measured, "
+            "name -> number, or that and new priorities"
+        )
+    measured, priorities = pair
+    for name, value in measured.items():
+        if not isinstance(value, float | int | np.generic) and not hasattr(value, "detach"):
+            told = f"{type(algorithm).__name__}.update measured {name!r} as a {type(value).__name__}"
+            raise TypeError(f"{told}, expected a number")
+    if any(not isinstance(value, float | int) for value in measured.values()):
+        measured = metrics.as_floats(measured)
+    if priorities is not None and not isinstance(priorities, np.ndarray):
+        priorities = np.asarray(priorities.numpy(force=True) if hasattr(priorities, "numpy") else priorities)
+    return measured, priorities

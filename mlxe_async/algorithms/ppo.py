@@ -105,6 +105,7 @@ class PPO(SoftmaxActor):
     """Acts by a softmax over the actor's outputs and learns from whole rollouts, each in one call of `update`."""
 
     Settings: ClassVar[type[BaseModel]] = PPOSettings
+    settings: PPOSettings
     memory: ClassVar[Literal["replay", "rollouts"]] = "rollouts"
     kept = ("_learned",)
     off_policy, compiles = "corrects", True

@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mlxe_async.algorithms.interface import Rows
+from mlxe_async.algorithms.interface import Algorithm, Rows
 from mlxe_async.maths import generators, normaliser
 from mlxe_async.networks import Floats
 
 OPTIMISER = "optimiser."
 
 
-class Resumes:
-    """`state` and `restore` of `interface.Resumable`."""
+class Resumes(Algorithm):
+    """`state` and `restore` by names."""
 
     kept: ClassVar[tuple[str, ...]] = ()
     counted: ClassVar[tuple[str, ...]] = ()

@@ -15,6 +15,9 @@ from mlxe_async.settings.problems import expected
 _DEFINED = "#/$defs/"
 _SHARED = {
     "states",
+    "distributions",
+    "modules",
+    "snapshot",
     "acting",
     "bootstrapping",
     "critics",

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from mlxe_async.algorithms import REGISTRY
-from mlxe_async.algorithms.interface import Clock, Metrics, Rows
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows, learned
 from mlxe_async.errors import CompileFailed
 from mlxe_async.fast.fingerprints import difference, difference_of_acting
 from mlxe_async.fast.quick import why_not
@@ -59,8 +59,7 @@ class Updates:
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Array | None]:
         """Learn from one batch; see `algorithms.interface.Algorithm.update`."""
         if self.twin is None:
-            metrics, priorities = self.algorithm.update(batch, clock)
-            return metrics, priorities
+            return learned(self.algorithm, batch, clock)
         if self.twin.learned is not self.algorithm._learned:
             self.twin.attach()
         return self.twin.update(batch, clock)

@@ -229,10 +229,34 @@ class RolloutMemory:
             The plan `{"slots", "orders", "updates", "rows"}`; `updates` is 0 when there was too little. A rollout's
             order is its number among all that were finished.
         """
+        ready = self._oldest_first()
+        return self._taken(ready[:rollouts] if len(ready) >= rollouts else ready[:0])
+
+    def draw_rows(self, rows: int) -> dict[str, Any]:
+        """Take the oldest ready rollouts until they have so many rows, or none if all together have fewer.
+
+        If there is no room for another rollout, what is there must do.
+        """
+        ready = self._oldest_first()
+        reached = np.cumsum(self._slot["rows"][ready])
+        enough = int(np.searchsorted(reached, rows)) + 1
+        if len(ready) >= enough:
+            return self._taken(ready[:enough])
+        return self._taken(ready if self.is_full else ready[:0])
+
+    @property
+    def is_full(self) -> bool:
+        """Whether rollouts are ready, and there is no slot for another one."""
+        return bool((self._slot["status"] == READY).any() and not (self._slot["status"] == FREE).any())
+
+    def _oldest_first(self) -> Array:
         ready = np.flatnonzero(self._slot["status"] == READY)
-        if len(ready) < rollouts:
+        return ready[np.argsort(self._slot["order"][ready])]
+
+    def _taken(self, slots: Array) -> dict[str, Any]:
+        """The plan of these rollouts, which are taken."""
+        if not len(slots):
             return {"slots": [], "orders": [], "updates": 0, "rows": 0}
-        slots = ready[np.argsort(self._slot["order"][ready])][:rollouts]
         # In a schedule that waits for all, lanes give an order that does not depend on who was faster.
         slots = slots[np.lexsort((self._slot["order"][slots], self._slot["lane"][slots]))]
         self._slot["status"][slots] = TAKEN

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxe_async.algorithms.interface import Acting
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.roles.trials import Floats, GreedyPolicy, Rules, Trial
 from mlxe_async.tasks.cartpole import ADVERSE_THETA, ADVERSE_X
@@ -42,7 +43,7 @@ def bench_for(algorithm: GreedyPolicy, task: Mapping[str, Any], rules: Rules) ->
     """
     one = VectorTask(task, 1, evaluation=True)
     one.close()
-    if one.is_plain_cartpole:
+    if one.is_plain_cartpole and (rules.starts != "standard" or not getattr(algorithm, "carry", ())):
         return CartPoleBench(algorithm, rules, one.spaces.observation_shape[0])
     if rules.starts != "standard":
         raise TaskError(f'adverse starts: are those of plain CartPole, got task.env = "{task["env"]}"')
@@ -161,11 +162,12 @@ class TaskBench:
     """One version at a time in environments of any kind, one environment for each restart."""
 
     def __init__(self, algorithm: GreedyPolicy, rules: Rules, task: Mapping[str, Any]) -> None:
-        self._algorithm = algorithm
+        self._algorithm: Any = algorithm
         self._rules = rules
         self._seeds = rules.seeds
         self._task = VectorTask(task, rules.episodes, evaluation=True, max_episode_steps=rules.max_episode_steps)
         self._flats: Floats = np.zeros((1, 0), np.float32)
+        self._carried = tuple(getattr(algorithm, "carry", ()))
         self._current: Trial | None = None
 
     def run(self, undecided: Sequence[Trial], tick: Callable[[], None]) -> None:
@@ -190,13 +192,20 @@ class TaskBench:
         test.obs = np.zeros(
             (self._rules.episodes, *self._task.spaces.observation_shape), self._task.spaces.observation_dtype
         )
+        if self._carried:
+            self._algorithm.load(test.flat)
+            test.acting = Acting().start(self._carried, self._rules.episodes)
         for index in range(self._rules.episodes):
             self._restart(test, index)
 
     def _step(self, test: Trial) -> None:
         assert test.obs is not None  # noqa: S101 - set by _begin
         running = np.flatnonzero(~test.finished)
-        actions = self._algorithm.greedy_many(self._flats, test.obs[None])[0]
+        if test.acting is None:
+            actions = self._algorithm.greedy_many(self._flats, test.obs[None])[0]
+        else:
+            actions = self._algorithm.greedy(test.obs, test.acting)
+            test.acting.began = np.zeros(self._rules.episodes, bool)
         step = self._task.step(actions, running.tolist())
         test.ticks += 1
         test.obs[running] = step.next_obs[running]
@@ -214,6 +223,9 @@ class TaskBench:
     def _restart(self, test: Trial, index: int) -> None:
         assert test.obs is not None  # noqa: S101 - set by _begin
         test.returns[index] = 0.0
+        if test.acting is not None and test.acting.began is not None:
+            test.acting.begin(index)
+            test.acting.began[index] = True
         try:
             test.obs[index] = self._task.reset(index, self._seeds[index])
         except EnvironmentFault as fault:

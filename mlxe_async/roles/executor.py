@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mlxe_async.algorithms.interface import ActingClock
+from mlxe_async.algorithms.interface import Acting
 from mlxe_async.errors import EnvironmentFault, MlxeError, NumericError
 from mlxe_async.roles.executor_plan import ExecutorPlan
 from mlxe_async.roles.fault_budget import FaultBudget, TooManyFaults
@@ -115,16 +115,18 @@ class Executor:
         self._told_out_of_bounds = 0
         self._stood: tuple[Array, Array] | None = None
         self._faults = FaultBudget(self._envs, plan.fault_window_s)
+        self._carried = tuple(getattr(algorithm, "carry", ()))
+        self._begin_rollout = getattr(algorithm, "begin_rollout", None)
+        self._acting = Acting(executor=plan.index, executors=plan.executors).start(self._carried, self._envs)
         self._writer = RowWriter(
             lane,
             layout,
             chunk_rows=plan.chunk_rows,
             envs=self._envs,
-            extra=[column.name for column in algorithm.extra_columns],
+            extra=[column.name for column in (*algorithm.extra_columns, *self._carried)],
             committed=self._tell_commit,
             wait=wait,
         )
-        self._clock = ActingClock()
         self._history = History(self._envs, places.finished, MOST_PROVEN if plan.sync == "episode" else None)
         # Environments that are one object begin together and then reset themselves, see `tasks.native`.
         self._as_one, self._begun = bool(getattr(task, "resets_itself", False)), False
@@ -165,8 +167,11 @@ class Executor:
         start_ns = time.monotonic_ns()
         self._take_weights(version)
         self._writer.begin()
-        self._clock = ActingClock(steps=steps, episodes=finished_episodes, rollouts=rollout)
+        acting = self._acting
+        acting.steps, acting.episodes, acting.rollouts = steps, finished_episodes, rollout
         rng = generator(self.plan.seed, "executor.act", self.plan.index, self.plan.life, attempt, rollout)
+        if self._begin_rollout is not None:
+            self._begin_rollout(rng)
         episodes: dict[str, list[Any]] = {name: [] for name in EPISODE}
         rows = taken = 0
         cut = False
@@ -230,7 +235,8 @@ class Executor:
 
         For each environment: its episode's number, seed, steps and return, whether that is under way, how many
         episodes were finished when it began, the last observation, and all actions of the episode. Of an environment
-        whose episode ended by itself seed, steps, observation and actions are of that last episode.
+        whose episode ended by itself seed, steps, observation and actions are of that last episode. And what acting
+        carries from step to step.
         """
         running = self._running
         known = {
@@ -241,6 +247,7 @@ class Executor:
             "seed": self._episode_seed.copy(),
             "finished": self._history.finished.copy(),
             "obs": self._obs.copy(),
+            **{f"carry.{name}": column.copy() for name, column in self._acting.carry.items()},
         }
         for env in () if self._as_one else range(self._envs):
             actions = self._history.actions_of(env)
@@ -264,6 +271,8 @@ class Executor:
         for mine, name in ((self._episode, "episode"), (self._step, "step"), (self._return, "return")):
             mine[...] = state[name]
         self._episode_seed[:] = state["seed"]
+        for name, column in self._acting.carry.items():
+            column[...] = state[f"carry.{name}"]
         self._running[:] = self._begun = False
         begun_anew, unlike = [], []
         for env, running in enumerate(state["running"].tolist()):
@@ -362,11 +371,12 @@ class Executor:
     ) -> int:
         """Step all environments once, write the rows, note the episodes that ended. Returns the rows written."""
         self._page.note("act")
-        chosen = self.algorithm.act(self._obs, rng, self._clock)
+        first = self._step == 0
+        chosen = self._chosen(rng, first)
         if recording:
             self._history.note(chosen["action"])
         self._places.action[...] = chosen["action"]
-        limit = self.plan.reset_timeout_s if (self._step == 0).any() else self.plan.step_timeout_s
+        limit = self.plan.reset_timeout_s if first.any() else self.plan.step_timeout_s
         self._page.enter(limit, "step")
         step = self.task.step(chosen["action"])
         self._page.leave()
@@ -380,7 +390,7 @@ class Executor:
             number=self._step,
             last_step=last_step,
         )
-        self._clock.steps += written
+        self._acting.steps += written
         self._step += 1
         self._faults.stepped(step.ok)
         self._return += step.raw_reward
@@ -404,6 +414,17 @@ class Executor:
             self._running[whom] = self._begun = False
             self._forgive(fault, int(self._episode_seed[env]), number)
         return written
+
+    def _chosen(self, rng: np.random.Generator, first: Array) -> Mapping[str, Array]:
+        """What the behaviour policy chose, and what it found to be carried."""
+        acting = self._acting
+        acting.began = first
+        if not self._carried:
+            chosen: Mapping[str, Array] = self.algorithm.act(self._obs, rng, acting)
+            return chosen
+        acting.begin(first)
+        found = {name: column.copy() for name, column in acting.carry.items()}
+        return {**self.algorithm.act(self._obs, rng, acting), **found}
 
     def _break_off(self, written: int, *, keep: bool) -> None:
         """End the rollout between two steps; `written` rows of the last one are still in the block that is open."""

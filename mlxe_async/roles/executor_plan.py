@@ -24,6 +24,7 @@ class ExecutorPlan:
             `"reset_env"`: the environment is not made anew, only reset; `"stop"`: it is not forgiven at all.
         records: remember the actions of each environment's present or last episode, so that `state` can tell them.
         tells_memory: say after each rollout how much memory the process has.
+        executors: how many executors there are.
     """
 
     index: int
@@ -39,3 +40,4 @@ class ExecutorPlan:
     nonfinite: str = "abort_episode"
     records: bool = False
     tells_memory: bool = False
+    executors: int = 1

@@ -333,7 +333,12 @@ class Memorizer:
         }
 
     def _draw_rollouts(self) -> dict[str, Any]:
-        plan: dict[str, Any] = self.memory.draw(self.plan.rollouts_per_update or max(1, self.memory.ready))
+        plan: dict[str, Any]
+        if rows := getattr(self.algorithm, "rows_per_update", 0):
+            plan = self.memory.draw_rows(rows)
+            self.owed = max(len(self.memory) // rows, int(self.memory.is_full))
+            return plan
+        plan = self.memory.draw(self.plan.rollouts_per_update or max(1, self.memory.ready))
         self.owed = self.memory.ready
         return plan
 

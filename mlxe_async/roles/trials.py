@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxe_async.algorithms.interface import ActingClock
+from mlxe_async.algorithms.interface import Acting
 from mlxe_async.rows import Array
 from mlxe_async.seeds import derive_seed, generator
 
@@ -32,7 +32,7 @@ class BehavingPolicy(Protocol):
         """Act with these weights (P,) from now on."""
         ...
 
-    def act(self, obs: Array, rng: np.random.Generator, clock: ActingClock) -> Mapping[str, Array]:
+    def act(self, obs: Array, rng: np.random.Generator, acting: Acting) -> Mapping[str, Array]:
         """`action` (B, ...) for observations (B, O), among others."""
         ...
 
@@ -45,11 +45,12 @@ class Sampled:
     Args:
         algorithm: whose behaviour is tested; its weights are replaced.
         seed: of the draws.
-        clock: how far the run was, for what is annealed by that.
+        acting: how far the run was, for what is annealed by that.
     """
 
-    def __init__(self, algorithm: BehavingPolicy, seed: int, clock: ActingClock | None = None) -> None:
-        self._algorithm, self._clock = algorithm, clock or ActingClock()
+    def __init__(self, algorithm: BehavingPolicy, seed: int, acting: Acting | None = None) -> None:
+        self._algorithm, self._acting = algorithm, acting or Acting()
+        self.carry = getattr(algorithm, "carry", ())
         self._rng = generator(seed, "evaluation.actions")
         self._flats: Floats | None = None
 
@@ -64,7 +65,16 @@ class Sampled:
         if self._flats is not flats:
             self._flats = flats
             self._algorithm.load(flats[0])
-        return np.asarray(self._algorithm.act(obs[0], self._rng, self._clock)["action"])[None]
+        return np.asarray(self._algorithm.act(obs[0], self._rng, self._acting)["action"])[None]
+
+    def load(self, flat: Floats) -> None:
+        """Draw by these weights (P,) from now on."""
+        self._algorithm.load(flat)
+
+    def greedy(self, obs: Array, acting: Acting) -> Array:
+        """Actions (B, ...) drawn for observations (B, O), with what is carried in `acting`."""
+        now = replace(self._acting, began=acting.began, carry=acting.carry)
+        return np.asarray(self._algorithm.act(obs, self._rng, now)["action"])
 
 
 @dataclass(frozen=True)
@@ -177,6 +187,7 @@ class Trial:
         returns: sums of the environment's rewards so far (B,).
         finished: restarts whose episode has ended (B,).
         states, obs: where the episodes stand, between two blocks.
+        acting: what acting carries from step to step, where it carries something.
     """
 
     version: int
@@ -191,6 +202,7 @@ class Trial:
     faults: int = 0
     states: NDArray[np.float64] | None = None
     obs: Array | None = None
+    acting: Acting | None = None
     returns: NDArray[np.float64] = field(init=False)
     finished: NDArray[np.bool_] = field(init=False)
 

@@ -26,6 +26,7 @@ STATE_VECTORS = 5
 """Vectors as large as the weights in the state of the algorithms that come with this: what is planned for."""
 KEPT = ("learner", "memorizer")
 ROLLOUT_SLOTS_PER_EXECUTOR = 4
+SHORT_EPISODE, GATHERED_BYTES = 10, 1 << 28  # rows; of rollouts that are gathered before an update
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Blueprint:
             self.memory_shape = RolloutShape(
                 lanes=self.executors,
                 envs=self.envs,
-                slots=slots * self.executors,
+                slots=slots * self.executors + self._gathered_slots,
                 slot_rows=self._rollout_rows or capacity,
                 columns=facts["columns"],
             )
@@ -159,6 +160,17 @@ class Blueprint:
         if self.settings.schedule.sync == "rollout":
             return self.settings.schedule.rollout_steps * self.envs
         return self.facts["task"]["max_episode_steps"] or None
+
+    @property
+    def _gathered_slots(self) -> int:
+        """Slots for the rollouts that come together before an update; 0 where they do not wait for each other."""
+        wanted, longest = int(self.facts.get("rows_per_update", 0)), self._rollout_rows
+        if not wanted:
+            return 0
+        if self.settings.schedule.sync == "rollout":
+            return -(-wanted // (longest or 1))
+        slot_bytes = self.layout.nbytes(longest or self.settings.capacity_rows)
+        return min(-(-wanted // SHORT_EPISODE), max(1, GATHERED_BYTES // slot_bytes))
 
     @property
     def round_rows(self) -> int | None:

@@ -197,7 +197,9 @@ def _probe(
     if algorithm.memory == "replay" and "batch" in table and capacity is not None and algorithm.batch_rows > capacity:
         message = f"got {algorithm.batch_rows}, expected at most memory.capacity_rows = {capacity}"
         raise _Refused([(("algorithm", "batch"), message)])
-    columns = RowLayout(standard_columns(spaces)).with_columns(algorithm.extra_columns)
+    columns = RowLayout(standard_columns(spaces)).with_columns(
+        (*algorithm.extra_columns, *getattr(algorithm, "carry", ()))
+    )
     own = algorithm_settings.model_dump(mode="json")
     own.pop("name", None)
     return {
@@ -214,6 +216,7 @@ def _probe(
         "derived": RowLayout(tuple(algorithm.derived_columns)).to_json(),
         "window": algorithm.window,
         "batch_rows": algorithm.batch_rows,
+        "rows_per_update": getattr(algorithm, "rows_per_update", 0),
         "prioritised": algorithm.memory == "replay" and algorithm.priorities.kind == "td",
         "moments": getattr(algorithm, "moment_entries", 0) if algorithm.memory == "replay" else 0,
         "parameters": [[name, list(shape)] for name, shape in algorithm.parameters],

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ STEPS = 8  # of a made-up stretch, where windows do not ask for more
 OBSERVATIONS = 4
 ROLLOUTS = 8
 MOST_BYTES = 1 << 22  # of all rows together; a few are never too many
+
+if TYPE_CHECKING:
+    from mlxe_async.algorithms import Acting
 
 Limited = Callable[[str], contextlib.AbstractContextManager[None]]
 
@@ -36,7 +39,8 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
     Raises:
         NoUpdate: a verb raised, or returned what it must not.
     """
-    from mlxe_async.algorithms import ActingClock, Clock, load_algorithm
+    from mlxe_async.algorithms import Acting, Clock, load_algorithm
+    from mlxe_async.algorithms.interface import learned
 
     algorithm_class = load_algorithm(settings["algorithm"]["name"])
     table = with_whole_numbers(algorithm_class.Settings, settings["algorithm"])
@@ -56,7 +60,7 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
             algorithm.load(algorithm.weights())
         with limited("act"):
             verb = "act"
-            rows = _rows(algorithm, observations, spaces, ActingClock())
+            rows = _rows(algorithm, observations, spaces, Acting())
         with limited("update"):
             verb = "derive"
             batch = _batch(algorithm, rows)
@@ -64,7 +68,7 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
                 verb = "set_moments"
                 algorithm.set_moments(_moments(observations))
             verb = "update"
-            found = algorithm.update(batch, Clock(env_steps=len(rows["step"]), episodes=1, version=1))
+            learned(algorithm, batch, Clock(env_steps=len(rows["step"]), episodes=1, version=1))
             verb = "weights"
             weights = np.asarray(algorithm.weights())
     except Exception as error:
@@ -72,7 +76,7 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
 
         place = raised_at(error, anywhere=True)
         raise NoUpdate(f"its {verb} raised {words_of(error)}{f' ({place})' if place else ''}") from error
-    _judge(found, weights, sum(int(np.prod(shape)) for _, shape in algorithm.parameters))
+    _judge(weights, sum(int(np.prod(shape)) for _, shape in algorithm.parameters))
 
 
 def _observations(task: Any, limited: Limited) -> Array:
@@ -96,9 +100,10 @@ def _moments(observations: Array) -> Moments:
     return Moments(flat.mean(axis=0), flat.var(axis=0), float(len(flat)))
 
 
-def _rows(algorithm: Any, observations: Array, spaces: Spaces, clock: Any) -> dict[str, Array]:
+def _rows(algorithm: Any, observations: Array, spaces: Spaces, acting: Acting) -> dict[str, Array]:
     """Stretches side by side as columns (T, S, ...), every second one with a last step that is terminated."""
-    layout = RowLayout(standard_columns(spaces)).with_columns(algorithm.extra_columns)
+    carried = getattr(algorithm, "carry", ())
+    layout = RowLayout(standard_columns(spaces)).with_columns((*algorithm.extra_columns, *carried))
     steps = max(algorithm.window, STEPS) if algorithm.window > 1 else STEPS
     row_bytes = layout.nbytes(64) // 64
     most = max(1, MOST_BYTES // (row_bytes * steps))
@@ -114,9 +119,13 @@ def _rows(algorithm: Any, observations: Array, spaces: Spaces, clock: Any) -> di
     rows["last"][-1, -1:] = 1
     rows["version"][:] = 1
     rows["env"][:], rows["step"][:] = np.arange(streams), np.arange(steps)[:, None]
+    acting.start(carried, streams)
     for step in range(steps):
-        for name, column in algorithm.act(rows["obs"][step], rng, clock).items():
-            rows[name][step] = column
+        found = {name: column.copy() for name, column in acting.carry.items()}
+        chosen = {**algorithm.act(rows["obs"][step], rng, acting), **found}
+        for name in rows.keys() & chosen.keys():
+            rows[name][step] = chosen[name]
+        acting.began = np.zeros(streams, bool)
     return rows
 
 
@@ -139,14 +148,6 @@ def _batch(algorithm: Any, rows: Mapping[str, Array]) -> dict[str, Array]:
     return batch
 
 
-def _judge(found: Any, weights: Array, parameters: int) -> None:
-    if not (isinstance(found, Sequence) and len(found) == 2 and isinstance(found[0], Mapping)):
-        raise NoUpdate(f"its update returned a {type(found).__name__}, expected (metrics, priorities or None)")
-    for name, value in found[0].items():
-        try:
-            float(value)
-        except (TypeError, ValueError) as error:
-            told = type(value).__name__
-            raise NoUpdate(f"its update measured {name!r} as a {told}, expected a number") from error
+def _judge(weights: Array, parameters: int) -> None:
     if weights.shape != (parameters,):
         raise NoUpdate(f"its weights() returned an array {weights.shape}, expected ({parameters},) as in `parameters`")

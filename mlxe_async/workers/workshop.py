@@ -107,6 +107,7 @@ class Workshop:
             nonfinite=supervision["nonfinite"],
             records=self.spec["redo"],
             tells_memory=supervision["max_executor_rss_mb"] is not None,
+            executors=self.spec["executors"],
         )
         name, threads = f"executor-{index}", self.spec["threaded"]
         page = self._page(1 + threads.index(name)) if name in threads else self.page

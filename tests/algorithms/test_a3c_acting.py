@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from mlxe_async.algorithms import ActingClock
+from mlxe_async.algorithms import Acting
 from mlxe_async.algorithms.a3c import A3C, A3CSettings
 from mlxe_async.rows import Spaces
 
@@ -23,7 +23,7 @@ def test_stored_log_probabilities_are_recomputed_within_rounding(size):
     stored, actions = [], []
     rng = np.random.default_rng(3)
     for row in OBS:  # one by one, as an executor with one environment does
-        acted = algorithm.act(row[None], rng, ActingClock())
+        acted = algorithm.act(row[None], rng, Acting())
         stored.append(acted["log_prob"][0])
         actions.append(acted["action"][0])
     again = algorithm.behaviour_log_prob(OBS, np.array(actions))
@@ -33,7 +33,7 @@ def test_stored_log_probabilities_are_recomputed_within_rounding(size):
 
 def test_actions_come_with_the_frequency_of_their_probability():
     algorithm, many = agent(), np.repeat(OBS[:1], 20_000, 0)
-    acted = algorithm.act(many, np.random.default_rng(0), ActingClock())
+    acted = algorithm.act(many, np.random.default_rng(0), Acting())
     for action in range(3):
         chosen = acted["action"] == action
         probability = np.exp(algorithm.behaviour_log_prob(many[:1], np.array([action]))[0])
@@ -43,7 +43,7 @@ def test_actions_come_with_the_frequency_of_their_probability():
 
 def test_acting_repeats_with_the_same_generator_state():
     algorithm = agent()
-    first, second = (algorithm.act(OBS, np.random.default_rng(5), ActingClock())["action"] for _ in range(2))
+    first, second = (algorithm.act(OBS, np.random.default_rng(5), Acting())["action"] for _ in range(2))
     np.testing.assert_array_equal(first, second)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mlxe_async.algorithms import ActingClock, Clock
+from mlxe_async.algorithms import Acting, Clock
 from mlxe_async.algorithms.a3c import A3C, A3CSettings, entropy, policy_loss, value_loss
 from mlxe_async.rows import Spaces, Symmetry
 
@@ -229,7 +229,7 @@ def test_it_learns_to_keep_out_of_the_step_that_ends_the_world(settings):
     for _ in range(60):
         algorithm.load(algorithm.weights())
         obs = rng.normal(size=(64, 4)).astype(np.float32)
-        acted = algorithm.act(obs, rng, ActingClock())
+        acted = algorithm.act(obs, rng, Acting())
         dies = (acted["action"] == (obs[:, 0] > 0)).astype(np.uint8)
         rows = {"obs": obs, "next_obs": obs, "action": acted["action"], "log_prob": acted["log_prob"]}
         rows |= {"reward": 1.0 - 2.0 * dies, "terminated": dies, "truncated": 1 - dies}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from mlxe_async.algorithms import ActingClock, Clock, Priorities
+from mlxe_async.algorithms import Acting, Clock, Priorities
 from mlxe_async.algorithms.a3c import A3C, A3CSettings, value_loss
 from mlxe_async.maths.normaliser import merge, nothing
 from mlxe_async.networks import parameter_count, unflatten
@@ -318,7 +318,7 @@ def test_normalised_observations_of_several_axes_are_flattened():
     rows |= {name: rows[name].reshape(-1, 2, 2) for name in ("obs", "next_obs")}
     algorithm.update(rows | algorithm.derive(rows), Clock())
     algorithm.load(algorithm.weights())
-    assert algorithm.act(rows["obs"], np.random.default_rng(0), ActingClock())["action"].shape == (30,)
+    assert algorithm.act(rows["obs"], np.random.default_rng(0), Acting())["action"].shape == (30,)
 
 
 # -- refusals --

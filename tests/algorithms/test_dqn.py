@@ -5,7 +5,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from mlxe_async.algorithms import ActingClock, Clock
+from mlxe_async.algorithms import Acting, Clock
 from mlxe_async.algorithms.dqn import DQN, DQNSettings, q_loss, td_target
 from mlxe_async.rows import Spaces, Symmetry
 
@@ -151,7 +151,7 @@ def test_a_softmax_behaviour_draws_in_proportion_to_the_exponentiated_values():
     algorithm = agent(learns=False, behaviour="softmax", temperature=0.5)
     algorithm._q = lambda obs: np.tile(np.log([1.0, 2.0, 3.0]).astype(np.float32), (len(obs), 1))
     expected = np.array([1, 4, 9]) / 14  # exp(ln q / 0.5) = q squared
-    acted = algorithm.act(np.repeat(OBS[:1], 20_000, 0), np.random.default_rng(0), ActingClock())
+    acted = algorithm.act(np.repeat(OBS[:1], 20_000, 0), np.random.default_rng(0), Acting())
     np.testing.assert_allclose(np.bincount(acted["action"]) / 20_000, expected, atol=0.015)
     np.testing.assert_allclose(np.exp(acted["log_prob"]), expected[acted["action"]], rtol=1e-5)
     np.testing.assert_array_equal(
@@ -179,7 +179,7 @@ def test_a_restarted_learner_publishes_the_epsilon_it_was_given():
 
 def test_the_stored_log_probability_is_that_of_the_mixture():
     algorithm = with_epsilon(agent(learns=False), 0.3)
-    acted = algorithm.act(OBS, np.random.default_rng(0), ActingClock())
+    acted = algorithm.act(OBS, np.random.default_rng(0), Acting())
     best = acted["action"] == algorithm.greedy(OBS)
     np.testing.assert_allclose(np.exp(acted["log_prob"]), np.where(best, 0.8, 0.1), rtol=1e-5)
     np.testing.assert_array_equal(algorithm.behaviour_log_prob(OBS, acted["action"]), acted["log_prob"])
@@ -190,13 +190,13 @@ def test_the_stored_log_probability_is_that_of_the_mixture():
 def test_actions_come_with_the_frequency_of_the_mixture():
     algorithm = with_epsilon(agent(learns=False), 0.6)
     many = np.repeat(OBS[:1], 20_000, 0)
-    action = algorithm.act(many, np.random.default_rng(0), ActingClock())["action"]
+    action = algorithm.act(many, np.random.default_rng(0), Acting())["action"]
     assert (action == algorithm.greedy(OBS[:1])[0]).mean() == pytest.approx(0.6, abs=0.015)
 
 
 def test_without_epsilon_it_acts_greedily_and_log_probabilities_stay_finite():
     algorithm = with_epsilon(agent(learns=False), 0.0)
-    acted = algorithm.act(OBS, np.random.default_rng(0), ActingClock())
+    acted = algorithm.act(OBS, np.random.default_rng(0), Acting())
     np.testing.assert_array_equal(acted["action"], algorithm.greedy(OBS))
     assert not acted["log_prob"].any()
     assert np.isfinite(algorithm.behaviour_log_prob(OBS, (acted["action"] + 1) % 3)).all()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from mlxe_async.algorithms import ActingClock
+from mlxe_async.algorithms import Acting
 from mlxe_async.algorithms.a3c import A3C, A3CSettings
 from mlxe_async.algorithms.exploration import ExplorationFields, epsilon, mixture
 from mlxe_async.rows import Spaces
@@ -22,16 +22,16 @@ def agent(**settings):
 )
 def test_epsilon_is_a_power_of_its_own_clock(clock, expected):
     fields = ExplorationFields(epsilon=0.1, epsilon_factor=0.9, epsilon_clock=clock)
-    assert epsilon(fields, ActingClock()) == pytest.approx(0.1)
-    assert epsilon(fields, ActingClock(steps=7, episodes=3, rollouts=2)) == pytest.approx(expected)
+    assert epsilon(fields, Acting()) == pytest.approx(0.1)
+    assert epsilon(fields, Acting(steps=7, episodes=3, rollouts=2)) == pytest.approx(expected)
 
 
 def test_epsilon_stays_within_its_limits_also_when_it_grows_for_ever():
     falling = ExplorationFields(epsilon=0.5, epsilon_factor=0.5, epsilon_min=0.2)
-    assert [epsilon(falling, ActingClock(steps=n)) for n in (0, 1, 2, 10**9)] == pytest.approx([0.5, 0.25, 0.2, 0.2])
+    assert [epsilon(falling, Acting(steps=n)) for n in (0, 1, 2, 10**9)] == pytest.approx([0.5, 0.25, 0.2, 0.2])
     growing = ExplorationFields(epsilon=0.1, epsilon_factor=2.0, epsilon_max=0.7)
-    assert [epsilon(growing, ActingClock(steps=n)) for n in (0, 2, 3, 10**9)] == pytest.approx([0.1, 0.4, 0.7, 0.7])
-    assert epsilon(ExplorationFields(epsilon=0.0, epsilon_factor=2.0), ActingClock(steps=9)) == 0.0
+    assert [epsilon(growing, Acting(steps=n)) for n in (0, 2, 3, 10**9)] == pytest.approx([0.1, 0.4, 0.7, 0.7])
+    assert epsilon(ExplorationFields(epsilon=0.0, epsilon_factor=2.0), Acting(steps=9)) == 0.0
 
 
 def test_mixtures_in_numbers():
@@ -52,7 +52,7 @@ def test_a_mixture_of_nothing_is_a_distribution_with_finite_logarithms(behaviour
 
 def test_reversed_exploration_makes_about_twenty_greedy_picks_in_a_run():
     """0.1 + 0.1 * 0.995 + ... = 0.1 / (1 - 0.995) = 20, in what is stored and in what is done."""
-    algorithm, rng, clock = agent(behaviour="reversed"), np.random.default_rng(0), ActingClock()
+    algorithm, rng, clock = agent(behaviour="reversed"), np.random.default_rng(0), Acting()
     one, picks, extra = OBS[:1], 0.0, 0.0
     plain = agent()
     best = int(algorithm.greedy(one)[0])
@@ -69,7 +69,7 @@ def test_reversed_exploration_makes_about_twenty_greedy_picks_in_a_run():
 
 @pytest.mark.parametrize("behaviour", ["epsilon_greedy", "reversed"])
 def test_actions_come_as_often_as_the_stored_log_probability_says(behaviour):
-    algorithm, clock = agent(behaviour=behaviour, epsilon=0.6, epsilon_factor=0.5), ActingClock(steps=1)
+    algorithm, clock = agent(behaviour=behaviour, epsilon=0.6, epsilon_factor=0.5), Acting(steps=1)
     many = np.repeat(OBS[:1], 20_000, 0)
     acted = algorithm.act(many, np.random.default_rng(0), clock)
     policy = np.array([np.exp(agent().behaviour_log_prob(OBS[:1], np.array([a]))[0]) for a in range(3)])
@@ -87,7 +87,7 @@ def test_tests_are_greedy_whatever_the_behaviour():
     plain = agent().greedy(OBS)
     for settings in ({"behaviour": "reversed"}, {"behaviour": "epsilon_greedy", "epsilon": 1.0}):
         algorithm = agent(**settings)
-        algorithm.act(OBS, np.random.default_rng(0), ActingClock())
+        algorithm.act(OBS, np.random.default_rng(0), Acting())
         np.testing.assert_array_equal(algorithm.greedy(OBS), plain)
 
 
@@ -110,7 +110,7 @@ def test_settings_that_cannot_be_meant_are_refused_naming_the_key(settings, name
 def test_epsilon_begins_at_its_first_value_and_an_unlucky_factor_never_exceeds_one():
     settings = {"epsilon": 1.0, "epsilon_factor": 2.0, "epsilon_max": 1.0}
     fields = ExplorationFields.model_validate(settings)
-    assert [epsilon(fields, ActingClock(steps=steps)) for steps in (0, 1, 10**6)] == [1.0, 1.0, 1.0]
+    assert [epsilon(fields, Acting(steps=steps)) for steps in (0, 1, 10**6)] == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("behaviour", ["epsilon_greedy", "reversed"])

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mlxe_async.algorithms import REGISTRY, ActingClock, Clock, load_algorithm
+from mlxe_async.algorithms import REGISTRY, Acting, Clock, load_algorithm
 from mlxe_async.maths.generators import generator_words
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.shape import ReplayShape
@@ -240,7 +240,7 @@ def run(name, settings, spaces):
     learning = kind(own, spaces, seed=1, learns=True)
     acting, keeping = (kind(own, spaces, seed=0, learns=False) for _ in range(2))
     layout = RowLayout(standard_columns(spaces)).with_columns(learning.extra_columns)
-    world, weights, clock, acted = World(spaces, layout), Published(), ActingClock(), []
+    world, weights, clock, acted = World(spaces, layout), Published(), Acting(), []
     replays = learning.memory == "replay"
     if replays:
         shape = ReplayShape(

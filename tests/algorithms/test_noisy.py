@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mlxe_async.algorithms import ActingClock, Clock
+from mlxe_async.algorithms import Acting, Clock
 from mlxe_async.algorithms.a3c import A3C, A3CSettings
 from mlxe_async.networks import Network, NumpyNetwork, TorchNetwork, parameter_count, unflatten
 from mlxe_async.rows import Spaces
@@ -86,7 +86,7 @@ def test_gradients_reach_the_means_and_by_the_noise_the_sigmas():
 
 def test_the_stored_log_probability_is_that_under_the_noise_in_use():
     algorithm, rng = agent(), np.random.default_rng(0)
-    acted = algorithm.act(OBS, rng, ActingClock())
+    acted = algorithm.act(OBS, rng, Acting())
     stored = acted["log_prob"]
     np.testing.assert_allclose(algorithm.behaviour_log_prob(OBS, acted["action"]), stored, atol=1e-6)
     logits = NumpyNetwork(algorithm.network, algorithm._flat, algorithm.network.noise(np.random.default_rng(0)))
@@ -105,7 +105,7 @@ def logits_at(algorithm, rng, clock):
 @pytest.mark.parametrize("every", [0, 3])
 def test_noise_is_drawn_at_a_rollouts_start_with_new_weights_and_every_so_many_steps(every):
     algorithm, rng = agent(noise_every=every), np.random.default_rng(0)
-    clock, seen = ActingClock(steps=40), []
+    clock, seen = Acting(steps=40), []
     for _ in range(7):
         seen.append(logits_at(algorithm, rng, clock))
         clock.steps += 1
@@ -121,7 +121,7 @@ def test_noise_is_drawn_at_a_rollouts_start_with_new_weights_and_every_so_many_s
 
 
 def test_the_same_rollout_begun_again_meets_the_same_noise():
-    actions = [agent(noise_every=2).act(OBS, np.random.default_rng(4), ActingClock(9))["action"] for _ in range(2)]
+    actions = [agent(noise_every=2).act(OBS, np.random.default_rng(4), Acting(9))["action"] for _ in range(2)]
     np.testing.assert_array_equal(*actions)
 
 
@@ -131,7 +131,7 @@ def test_tests_and_appraisals_know_no_noise():
     quiet, judged = algorithm.greedy(OBS), algorithm.appraise(rows)
     plain = NumpyNetwork(algorithm.network, algorithm._flat)("policy", OBS).argmax(-1)
     for number in range(20):
-        algorithm.act(OBS, np.random.default_rng(number), ActingClock(rollouts=number))
+        algorithm.act(OBS, np.random.default_rng(number), Acting(rollouts=number))
         np.testing.assert_array_equal(algorithm.greedy(OBS), quiet)
         np.testing.assert_array_equal(algorithm.appraise(rows)["return"], judged["return"])
     np.testing.assert_array_equal(quiet, plain)

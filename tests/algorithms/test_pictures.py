@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mlxe_async.algorithms import ActingClock, Clock, load_algorithm
+from mlxe_async.algorithms import Acting, Clock, load_algorithm
 from mlxe_async.convolutions import PictureActor, PictureNetwork
 from mlxe_async.fast.pictures import PictureGradients
 from mlxe_async.networks import Network, parameter_count, unflatten
@@ -139,7 +139,7 @@ def test_ppo_learns_which_picture_is_which(epochs):
 
     def share_right(count=64):
         which = rng.integers(0, 2, count)
-        chosen = learner.act(pair[which], rng, ActingClock())
+        chosen = learner.act(pair[which], rng, Acting())
         return which, chosen, (chosen["action"] == which).astype(np.float32)
 
     before = share_right()[2].mean()

@@ -5,7 +5,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from mlxe_async.algorithms import ActingClock, Clock
+from mlxe_async.algorithms import Acting, Clock
 from mlxe_async.algorithms.ppo import PPO, PPOSettings, entropy, normalised_advantage, policy_loss, value_loss
 from mlxe_async.rows import Spaces
 
@@ -20,7 +20,7 @@ def rollout(algorithm, length=16, width=3, seed=0, scale=1.0):
     """One episode in each column, cut by the end of the rollout, as the algorithm would have acted."""
     rng = np.random.default_rng(seed)
     observations = (scale * rng.normal(size=(length + 1, width, 4))).astype(np.float32)
-    acted = algorithm.act(observations[:-1].reshape(-1, 4), rng, ActingClock())
+    acted = algorithm.act(observations[:-1].reshape(-1, 4), rng, Acting())
     rows = {name: np.zeros((length, width), np.uint8) for name in ("terminated", "truncated", "cut")}
     rows["cut"][-1] = 1
     rows |= {
@@ -156,7 +156,7 @@ def test_the_normalisation_travels_with_the_weights_and_survives_a_restart():
 def test_stored_log_probabilities_are_recomputed_within_rounding():
     algorithm = agent(learns=False)
     obs = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
-    acted = [algorithm.act(row[None], np.random.default_rng(i), ActingClock()) for i, row in enumerate(obs)]
+    acted = [algorithm.act(row[None], np.random.default_rng(i), Acting()) for i, row in enumerate(obs)]
     again = algorithm.behaviour_log_prob(obs, np.array([a["action"][0] for a in acted]))
     np.testing.assert_allclose(again, [a["log_prob"][0] for a in acted], atol=1e-5)
 

@@ -46,11 +46,11 @@ def test_a_missing_class_and_a_class_that_is_no_algorithm_are_told_apart():
 def test_acting_needs_no_torch():
     program = (
         "import sys, numpy as np\n"
-        "from mlxe_async.algorithms import ActingClock, load_algorithm\n"
+        "from mlxe_async.algorithms import Acting, load_algorithm\n"
         "from mlxe_async.rows import Spaces\n"
         "A3C = load_algorithm('a3c')\n"
         "a = A3C(A3C.Settings(), Spaces((4,), actions=2), seed=1, learns=False)\n"
-        "a.act(np.zeros((1, 4), np.float32), np.random.default_rng(0), ActingClock())\n"
+        "a.act(np.zeros((1, 4), np.float32), np.random.default_rng(0), Acting())\n"
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

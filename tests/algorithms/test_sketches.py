@@ -6,7 +6,7 @@ from sketches.dqn import DQN
 from sketches.parameter_server import ParameterServerA3C
 from sketches.ppo import PPO
 
-from mlxe_async.algorithms import ActingClock, Clock
+from mlxe_async.algorithms import Acting, Clock
 from mlxe_async.algorithms.interface import Algorithm
 from mlxe_async.rows import Spaces
 
@@ -21,7 +21,7 @@ def sides(rng, shape):
 
 def matching_rows(algorithm, rng, length, width):
     obs, side = sides(rng, (length, width))
-    acted = algorithm.act(obs.reshape(-1, 2), rng, ActingClock())
+    acted = algorithm.act(obs.reshape(-1, 2), rng, Acting())
     action = acted["action"].reshape(length, width)
     zero, one = np.zeros((length, width), np.uint8), np.ones((length, width), np.uint8)
     return {
@@ -57,7 +57,7 @@ def chain_episode(algorithm, rng):
     places, rows = np.eye(5, dtype=np.float32), []
     place = 0
     for step in range(40):
-        acted = algorithm.act(places[place][None], rng, ActingClock())
+        acted = algorithm.act(places[place][None], rng, Acting())
         following = max(0, place + (1 if acted["action"][0] else -1))
         done = following == 4
         rows.append(

@@ -10,7 +10,7 @@ from made_rows import SPACES, agent, batch
 from nasty import A3C, DQN, PPO
 from proof import take, update
 
-from mlxe_async.algorithms import ActingClock, Clock, acting
+from mlxe_async.algorithms import Acting, Clock, acting
 from mlxe_async.fast import fingerprints, updates
 
 FOLDER = fingerprints.KEPT.parents[1] / "algorithms"
@@ -118,7 +118,7 @@ def test_a_recipe_is_learned_from_as_it_is_printed(recipe, copied):
     found, way = gradient(mine, rows)
     assert way.twin is None
     if recipe == "a dueling network":
-        acted = mine.act(rows["obs"], np.random.default_rng(0), ActingClock())
+        acted = mine.act(rows["obs"], np.random.default_rng(0), Acting())
         assert acted["action"].shape == (len(rows["obs"]),)
         mine.load(mine.weights())
         values = mine._values(mine._learned, torch.from_numpy(rows["obs"])).detach().numpy()
@@ -150,7 +150,7 @@ def test_another_exploration_is_a_case_of_the_mixture(monkeypatch):
     monkeypatch.setattr(acting, "mixture", flat)
     algorithm.load(algorithm.weights())
     obs = batch(algorithm)["obs"]
-    acted = algorithm.act(obs, np.random.default_rng(0), ActingClock())
+    acted = algorithm.act(obs, np.random.default_rng(0), Acting())
     np.testing.assert_allclose(acted["log_prob"], -np.log(3), rtol=1e-6)
     way = updates(algorithm)
     assert way.twin is not None  # nothing that learns was changed

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from evaluator_fakes import Constant, Linear
 
-from mlxe_async.algorithms.interface import ActingClock
+from mlxe_async.algorithms.interface import Acting
 from mlxe_async.errors import TaskError
 from mlxe_async.roles.evaluator import Evaluator, Rules, Sampled
 from mlxe_async.seeds import generator
@@ -118,7 +118,7 @@ def test_sampled_actions_are_drawn_by_fixed_seeds_and_played_in_gymnasiums_physi
 
 def test_sampled_actions_in_other_environments_and_with_the_clock_of_the_run():
     rules = {"rule": "mean_return", "episodes": 3, "threshold": 0.0}
-    coin, clock = Coin(), ActingClock(steps=5, episodes=4, rollouts=3)
+    coin, clock = Coin(), Acting(steps=5, episodes=4, rollouts=3)
     verdict = verdict_on(
         Sampled(coin, 1, clock), rules, np.array([1.0], np.float32), {"env": "evaluator_fakes:Corridor"}
     )

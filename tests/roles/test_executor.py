@@ -1,7 +1,5 @@
 """The executor: true rows, whole rollouts, faults that stay where they are."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakePage, FakeTask, FakeWeights
@@ -164,7 +162,12 @@ def test_the_clock_counts_the_executors_steps_over_rollouts_and_lives():
     executor, _, _, _ = make(FakeTask([3, 4]), sync="rollout", rollout_steps=3)
     seen = []
     act = executor.algorithm.act
-    executor.algorithm.act = lambda obs, rng, clock: seen.append(dataclasses.astuple(clock)) or act(obs, rng, clock)
+
+    def noting(obs, rng, acting):
+        seen.append((acting.steps, acting.episodes, acting.rollouts))
+        return act(obs, rng, acting)
+
+    executor.algorithm.act = noting
     executor.generate(rollout=0, finished_episodes=2)
     executor.generate(rollout=7, finished_episodes=9, steps=100)  # as its supervisor knows after a restart
     assert seen == [(0, 2, 0), (2, 2, 0), (4, 2, 0), (100, 9, 7), (102, 9, 7), (104, 9, 7)]

@@ -54,8 +54,8 @@ def test_every_built_in_algorithm_gets_through(name, env):
         ("Raises", "its update raised ValueError: the loss has a wrong shape ({file}:13)"),
         ("RaisesOnRollouts", "({file}:18)"),
         ("DerivesNothing", "its derive raised KeyError"),
-        ("ReturnsNothing", "its update returned a NoneType, expected (metrics, priorities or None)"),
-        ("MeasuresWords", "its update measured 'mood' as a str, expected a number"),
+        ("ReturnsNothing", "update returned a NoneType, expected what was measured, name -> number"),
+        ("MeasuresWords", "update measured 'mood' as a str, expected a number"),
         ("Shrinks", "its weights() returned an array ("),
     ],
 )

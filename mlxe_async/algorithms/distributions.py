@@ -1,0 +1,287 @@
+"""Distributions of actions, once for all algorithms: drawn from with numpy, differentiated by torch.
+
+A distribution is made of what a network says, as numpy arrays or as tensors. Executors call `act` and tests call
+`mode`, for which tensors become arrays. A learner calls `log_prob`, `entropy` and `kl` on tensors.
+
+Actions that have bounds (Box) are stored as the environment gets them. The draw before bounds or squashing is called
+the raw action: its density is what `log_prob` is of, and an algorithm that needs it declares `raw_action(spaces)` among
+its `extra_columns`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from mlxe_async.maths import categorical
+from mlxe_async.rows import Array, Column, Spaces
+
+if TYPE_CHECKING:
+    import torch
+
+    Tensor = torch.Tensor
+
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+MASKED = -1e9  # a logit of an action that is not allowed: its probability is exactly 0, and all numbers stay finite
+
+
+class Distribution(Protocol):
+    """Of actions (B, ...), one for each of B observations."""
+
+    def act(self, rng: np.random.Generator) -> dict[str, Array]:
+        """Draw: `action` (B, ...) as the environment takes it, `log_prob` (B,), and `raw_action` where that differs."""
+        ...
+
+    def mode(self) -> Array:
+        """The action (B, ...) that tests take."""
+        ...
+
+    def log_prob(self, action: Any) -> Any:
+        """Log-probability, or density of the raw action, (B,) of actions (B, ...)."""
+        ...
+
+    def entropy(self) -> Any:
+        """(B,)."""
+        ...
+
+    def kl(self, other: Any) -> Any:
+        """Kullback-Leibler divergence (B,) from this one to another of its kind: E log(this / other)."""
+        ...
+
+
+def raw_action(spaces: Spaces) -> Column:
+    """The column of the action before bounds or squashing."""
+    return Column("raw_action", "<f4", spaces.action_shape)
+
+
+class Categorical:
+    """One of A actions, in proportion to exp(logit).
+
+    Args:
+        logits: (B, A).
+        mask: which actions are allowed (B, A), truth values; None: all.
+    """
+
+    def __init__(self, logits: Any, mask: Any = None) -> None:
+        self.logits = logits if mask is None else _masked(logits, mask)
+
+    @property
+    def log_probs(self) -> Tensor:
+        """Of all actions (B, A)."""
+        log_probs: Tensor = self.logits.log_softmax(-1)
+        return log_probs
+
+    def act(self, rng: np.random.Generator) -> dict[str, Array]:
+        """Draw `action` (B,) and its `log_prob`."""
+        log_probs = categorical.log_softmax(_array(self.logits))
+        action = categorical.sample(log_probs, rng)
+        return {"action": action, "log_prob": categorical.of_action(log_probs, action)}
+
+    def mode(self) -> Array:
+        """The most probable action (B,)."""
+        return np.asarray(_array(self.logits).argmax(-1))
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """(B,) of actions (B,)."""
+        return self.log_probs.gather(-1, action[..., None].long())[..., 0]
+
+    def entropy(self) -> Tensor:
+        """-sum p log p (B,)."""
+        log_probs = self.log_probs
+        return -(log_probs.exp() * log_probs).sum(-1)
+
+    def kl(self, other: Categorical) -> Tensor:
+        """E log (p / q) (B,)."""
+        log_probs = self.log_probs
+        return (log_probs.exp() * (log_probs - other.log_probs)).sum(-1)
+
+
+class MultiCategorical:
+    """Several choices at once, independent of each other.
+
+    Args:
+        logits: of all choices, one choice after the other (B, sum of sizes).
+        sizes: how many there are of each choice.
+        shape: of one action; left out, (number of choices,).
+        mask: which are allowed (B, sum of sizes), truth values; None: all.
+    """
+
+    def __init__(self, logits: Any, sizes: Sequence[int], shape: tuple[int, ...] = (), mask: Any = None) -> None:
+        self.logits = logits if mask is None else _masked(logits, mask)
+        self.sizes, self.shape = tuple(sizes), shape or (len(sizes),)
+        if logits.shape[-1] != sum(self.sizes):
+            raise ValueError(f"MultiCategorical: expected {sum(self.sizes)} logits, got {logits.shape[-1]}")
+        ends = np.cumsum(self.sizes)
+        parts = zip(ends - np.array(self.sizes), ends, strict=True)
+        self.choices = [Categorical(self.logits[..., start:stop]) for start, stop in parts]
+
+    def act(self, rng: np.random.Generator) -> dict[str, Array]:
+        """Draw `action` (B, *shape) and the sum of the log-probabilities."""
+        drawn = [choice.act(rng) for choice in self.choices]
+        return {
+            "action": self._shaped(np.stack([one["action"] for one in drawn], -1)),
+            "log_prob": np.sum([one["log_prob"] for one in drawn], axis=0),
+        }
+
+    def mode(self) -> Array:
+        """The most probable action (B, *shape)."""
+        return self._shaped(np.stack([choice.mode() for choice in self.choices], -1))
+
+    def _shaped(self, action: Array) -> Array:
+        return action.reshape((*action.shape[:-1], *self.shape))
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """(B,) of actions (B, *shape)."""
+        each = action.flatten(action.ndim - len(self.shape)).unbind(-1)
+        return sum(choice.log_prob(one) for choice, one in zip(self.choices, each, strict=True))  # type: ignore[return-value] # never of nothing
+
+    def entropy(self) -> Tensor:
+        """(B,)."""
+        return sum(choice.entropy() for choice in self.choices)  # type: ignore[return-value] # never of nothing
+
+    def kl(self, other: MultiCategorical) -> Tensor:
+        """(B,)."""
+        return sum(one.kl(two) for one, two in zip(self.choices, other.choices, strict=True))  # type: ignore[return-value] # never of nothing
+
+
+class Gaussian:
+    """Independent normal numbers; what the environment gets is cut to its bounds, where it has some.
+
+    Args:
+        mean: (B, D), D entries of a flattened action.
+        log_std: (B, D), or (D,) where all rows share it.
+        spaces: of the task.
+    """
+
+    def __init__(self, mean: Any, log_std: Any, spaces: Spaces) -> None:
+        self.mean, self.log_std, self.spaces = mean, log_std, spaces
+        self._low, self._high = bounds(spaces)
+
+    def act(self, rng: np.random.Generator) -> dict[str, Array]:
+        """Draw `raw_action`, the `action` within its bounds (B, *shape), and the density of the raw one."""
+        mean, log_std = _array(self.mean), _array(self.log_std)
+        noise = rng.standard_normal(mean.shape, np.float32)
+        raw = mean + np.exp(log_std) * noise
+        log_prob = (-0.5 * np.square(noise) - log_std - HALF_LOG_2PI).sum(-1)
+        return {**self._shaped(raw), "log_prob": log_prob.astype(np.float32)}
+
+    def _shaped(self, raw: Array) -> dict[str, Array]:
+        shape = (*raw.shape[:-1], *self.spaces.action_shape)
+        action = np.clip(raw, self._low, self._high)
+        return {"action": action.astype(np.float32).reshape(shape), "raw_action": raw.astype(np.float32).reshape(shape)}
+
+    def mode(self) -> Array:
+        """The mean (B, *shape), within its bounds."""
+        return self._shaped(_array(self.mean))["action"]
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Log-density (B,) of raw actions (B, *shape)."""
+        raw = action.reshape(self.mean.shape)
+        scaled = (raw - self.mean) * (-self.log_std).exp()
+        each: Tensor = -0.5 * scaled.square() - self.log_std - HALF_LOG_2PI
+        return each.sum(-1)
+
+    def entropy(self) -> Tensor:
+        """Of the raw action (B,)."""
+        each: Tensor = self.log_std.expand(self.mean.shape) + 0.5 + HALF_LOG_2PI
+        return each.sum(-1)
+
+    def kl(self, other: Gaussian) -> Tensor:
+        """Between the raw actions (B,)."""
+        ratio = (2 * (self.log_std - other.log_std)).exp()
+        apart = ((self.mean - other.mean) * (-other.log_std).exp()).square()
+        each: Tensor = 0.5 * (ratio + apart - 1) + other.log_std - self.log_std
+        return each.expand(self.mean.shape).sum(-1)
+
+
+class TanhGaussian(Gaussian):
+    """Normal numbers squashed into the bounds by tanh (Haarnoja et al. 2018, appendix C).
+
+    The density is of the action that was squashed to (-1, 1), so that bounds change no algorithm's constants.
+
+    Args:
+        mean: (B, D).
+        log_std: (B, D), or (D,).
+        spaces: of the task; each entry needs finite bounds.
+
+    Raises:
+        ValueError: an entry of the action has no bounds.
+    """
+
+    def __init__(self, mean: Any, log_std: Any, spaces: Spaces) -> None:
+        super().__init__(mean, log_std, spaces)
+        if not bool((np.abs(self._low) < LARGEST).all() and (np.abs(self._high) < LARGEST).all()):
+            raise ValueError("TanhGaussian: expected an action space with finite bounds")
+
+    def act(self, rng: np.random.Generator) -> dict[str, Array]:
+        """Draw `raw_action`, the squashed `action` (B, *shape), and the density of the latter."""
+        found = super().act(rng)
+        raw = found["raw_action"].reshape(_array(self.mean).shape)
+        # log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which stays finite for large u
+        shrink = 2 * (math.log(2) - raw - np.logaddexp(0, -2 * raw))
+        found["log_prob"] = (found["log_prob"] - shrink.sum(-1)).astype(np.float32)
+        return found
+
+    def _shaped(self, raw: Array) -> dict[str, Array]:
+        shape = (*raw.shape[:-1], *self.spaces.action_shape)
+        action = self._low + 0.5 * (np.tanh(raw) + 1) * (self._high - self._low)
+        return {"action": action.astype(np.float32).reshape(shape), "raw_action": raw.astype(np.float32).reshape(shape)}
+
+    def rsample(self) -> tuple[Tensor, Tensor]:
+        """Actions in (-1, 1) (B, D) that gradients go through, and their log-density (B,)."""
+        import torch
+
+        raw = self.mean + self.log_std.exp() * torch.randn_like(self.mean)
+        return raw.tanh(), self.log_prob(raw)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Log-density (B,) of the squashed actions that belong to raw actions (B, *shape)."""
+        import torch
+
+        raw = action.reshape(self.mean.shape)
+        shrink = 2 * (math.log(2) - raw - torch.nn.functional.softplus(-2 * raw))
+        return super().log_prob(raw) - shrink.sum(-1)
+
+    def entropy(self) -> Tensor:
+        """Refused: it has no closed form; take the mean of -log_prob of `rsample`.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("TanhGaussian has no entropy in closed form: take -log_prob of rsample()")
+
+
+LARGEST = 1e30
+
+
+def bounds(spaces: Spaces) -> tuple[Array, Array]:
+    """Lower and upper bounds (D,) of a flattened action; without bounds, as far as numbers go."""
+    size = math.prod(spaces.action_shape)
+    low = spaces.action_low or (-np.inf,) * size
+    high = spaces.action_high or (np.inf,) * size
+    return np.array(low, np.float32), np.array(high, np.float32)
+
+
+def to_unit(action: Any, spaces: Spaces) -> Any:
+    """Actions (B, *shape) within finite bounds as numbers in [-1, 1] (B, D); of arrays and tensors alike."""
+    low, high = bounds(spaces)
+    flat = action.reshape((len(action), -1))
+    if not isinstance(action, np.ndarray):
+        low, high = flat.new_tensor(low), flat.new_tensor(high)
+    return 2 * (flat - low) / (high - low) - 1
+
+
+def _masked(logits: Any, mask: Any) -> Any:
+    if isinstance(logits, np.ndarray):
+        return np.where(_array(mask).astype(bool), logits, np.float32(MASKED))
+    import torch
+
+    return logits.masked_fill(~torch.as_tensor(mask).bool(), MASKED)
+
+
+def _array(values: Any) -> Array:
+    """What a network says, as numbers of numpy."""
+    return values if isinstance(values, np.ndarray) else np.asarray(values.numpy(force=True))

@@ -1,0 +1,307 @@
+"""An algorithm's torch modules: what of them is published, how it is loaded again, and what the learner keeps.
+
+What `build` makes acts, and is published: each parameter and each buffer, of whatever dtype, in the order in which it
+was made. Floats of 32 bits or fewer are one number each of the flat vector; all others are cut into pieces of 16 bits,
+which numbers of 32 bits hold exactly. What `build_learner` makes only learns.
+
+Nothing here imports torch: an algorithm without modules of its own costs no process more than numpy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlxe_async.algorithms import snapshot
+from mlxe_async.networks.flat import Floats, Parameters, parameter_count
+from mlxe_async.rows import Array
+
+if TYPE_CHECKING:
+    import torch
+
+FACTS = frozenset(
+    ("settings", "spaces", "learns", "device", "parameters", "batch_rows", "rows_per_update", "window", "priorities")
+).union(("extra_columns", "carry", "derived_columns", "off_policy", "memory", "bootstraps", "_modules"))
+"""Attributes of an algorithm that are told to the engine and not learned."""
+
+
+class ModulesOf:
+    """What an algorithm's `build` and `build_learner` made.
+
+    Args:
+        algorithm: whose; both are called here.
+        seed: of fresh weights, and in the learner of torch's random numbers.
+        threads: of torch, in the learner.
+    """
+
+    def __init__(self, algorithm: Any, seed: int, threads: int) -> None:
+        self._algorithm, self._seed = algorithm, seed
+        self._cached: tuple[Floats, list[Any]] | None = None
+        self._generator: torch.Tensor | None = None
+        before = set(vars(algorithm))
+        knew_torch = "torch" in sys.modules
+        with self._seeded():
+            algorithm.build()
+        if not knew_torch and "torch" in sys.modules:  # only now can its random numbers be seeded
+            for name in set(vars(algorithm)) - before:
+                delattr(algorithm, name)
+            with self._seeded():
+                algorithm.build()
+        made = {name: value for name, value in vars(algorithm).items() if name not in before | FACTS}
+        self._tensors = list(_tensors_in(made))
+        self.parameters: Parameters = tuple((name, _slots(tensor)) for name, tensor in self._tensors)
+        self._count = parameter_count(self.parameters)
+        if self._torch is not None:
+            self._to_device()
+        if algorithm.learns:
+            if self._torch is not None:
+                self._torch.set_num_threads(threads)
+            self._begin()
+        else:
+            for module in self._all_modules():
+                module.eval()
+
+    @property
+    def _torch(self) -> Any:
+        return sys.modules.get("torch")
+
+    @contextlib.contextmanager
+    def _seeded(self) -> Iterator[None]:
+        """Torch's random numbers follow from the seed inside, and are outside what they were."""
+        torch = self._torch
+        if torch is None:
+            yield
+            return
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed % 2**63)
+            yield
+
+    def _begin(self) -> None:
+        """Make what only learns."""
+        algorithm = self._algorithm
+        before = set(vars(algorithm))
+        torch = self._torch
+        if torch is None:
+            algorithm.build_learner()
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed((self._seed + 1) % 2**63)
+                algorithm.build_learner()
+                self._generator = torch.get_rng_state()
+            self._to_device()
+        self._of_learner = set(vars(algorithm)) - before
+
+    def _all_modules(self) -> list[Any]:
+        torch = self._torch
+        if torch is None:
+            return []
+        return [value for value in _flattened(vars(self._algorithm)) if isinstance(value, torch.nn.Module)]
+
+    def _to_device(self) -> None:
+        torch = self._torch
+        for value in _flattened(vars(self._algorithm)):
+            if isinstance(value, torch.nn.Module):
+                value.to(self._algorithm.device)
+            elif isinstance(value, torch.nn.Parameter):
+                value.data = value.data.to(self._algorithm.device)
+
+    # -- acting --
+
+    def seed(self, rng: np.random.Generator) -> None:
+        """Have torch's random numbers follow from `rng`, which is drawn from."""
+        if self._torch is not None:
+            self._torch.manual_seed(int(rng.integers(2**63)))
+
+    @contextlib.contextmanager
+    def acting(self) -> Iterator[None]:
+        """Nothing is differentiated inside."""
+        torch = self._torch
+        if torch is None:
+            yield
+        else:
+            with torch.inference_mode():
+                yield
+
+    def observed(self, obs: Array) -> Any:
+        """Observations as the author's modules take them."""
+        torch = self._torch
+        if torch is None:
+            return obs
+        return torch.from_numpy(obs if obs.flags.writeable else obs.copy()).to(self._algorithm.device)
+
+    def versions(self, flats: Floats) -> list[Any]:
+        """Objects that act by several versions (V, P); they are the same as long as `flats` is the same object."""
+        if self._cached is None or self._cached[0] is not flats:
+            kept, self._cached = self._cached, None
+            made = kept[1] if kept is not None and len(kept[1]) == len(flats) else self._copies(len(flats))
+            for one, flat in zip(made, flats, strict=True):
+                one.load(flat)
+            self._cached = (flats, made)
+        return self._cached[1]
+
+    def _copies(self, count: int) -> list[Any]:
+        return [copy.deepcopy(self._algorithm) for _ in range(count)]
+
+    # -- the flat vector --
+
+    def load(self, flat: Floats) -> None:
+        """Have what acts be what a flat vector (P,) says."""
+        if flat.shape != (self._count,):
+            raise ValueError(
+                f"{type(self._algorithm).__name__} loading: expected {self._count} numbers, got {flat.shape}"
+            )
+        if not self._tensors:
+            return
+        start, torch = 0, self._torch
+        flat = np.array(flat, np.float32)
+        with torch.no_grad():
+            for (_, tensor), (_, shape) in zip(self._tensors, self.parameters, strict=True):
+                stop = start + int(np.prod(shape))
+                tensor.copy_(torch.from_numpy(_unpacked(flat[start:stop], tensor)))
+                start = stop
+
+    def packed(self) -> Floats:
+        """The flat vector (P,)."""
+        pieces = [_packed(tensor) for _, tensor in self._tensors]
+        return np.concatenate(pieces, dtype=np.float32) if pieces else np.zeros(0, np.float32)
+
+    # -- learning --
+
+    @contextlib.contextmanager
+    def learning(self) -> Iterator[None]:
+        """Torch's random numbers are the learner's own inside, whoever else draws some in this process."""
+        torch = self._torch
+        if torch is None or self._generator is None:
+            yield
+            return
+        others = torch.get_rng_state()
+        torch.set_rng_state(self._generator)
+        try:
+            yield
+        finally:
+            self._generator = torch.get_rng_state()
+            torch.set_rng_state(others)
+
+    def begin_again(self, flat: Floats) -> None:
+        """Learn on from a flat vector: optimisers forget; if anything is not finite, all that only learns is new."""
+        torch = self._torch
+        self.load(flat)
+        if not all(np.isfinite(a).all() for a in self._snapshot().values() if a.dtype.kind == "f"):
+            for name in self._of_learner:
+                if name in vars(self._algorithm):
+                    delattr(self._algorithm, name)
+            self._begin()
+        elif torch is not None:
+            for value in _flattened(vars(self._algorithm)):
+                if isinstance(value, torch.optim.Optimizer):
+                    value.state.clear()
+
+    def tensors(self, rows: Mapping[str, Array]) -> dict[str, Any]:
+        """Columns as tensors, each of the type that its kind has, on the learner's device."""
+        import torch
+
+        from mlxe_async.networks.learning import moved, tensor_type
+
+        typed = {name: (column, tensor_type(name, column)) for name, column in rows.items()}
+        return moved(typed, torch.device(self._algorithm.device))
+
+    # -- state --
+
+    def _parts(self) -> dict[str, Any]:
+        """What is kept: all in the learner; elsewhere what is not loaded, such as counts."""
+        torch = self._torch
+        known = {name: value for name, value in vars(self._algorithm).items() if name not in FACTS}
+        if not self._algorithm.learns and torch is not None:
+            tensors = (torch.Tensor, torch.nn.Module)
+            known = {name: value for name, value in known.items() if not isinstance(value, tensors)}
+        if self._generator is not None:
+            known["torch_generator"] = self._generator
+        return known
+
+    def _snapshot(self) -> dict[str, Array]:
+        return snapshot.taken(self._parts())
+
+    def state(self) -> dict[str, Array]:
+        """All that is kept, as arrays by name, copied."""
+        return self._snapshot()
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state` returned."""
+        for name, value in snapshot.put_back(self._parts(), state).items():
+            setattr(self._algorithm, name, value)
+
+    @property
+    def forgotten(self) -> list[str]:
+        """Attributes that are in no state, such as `history (deque)`."""
+        return snapshot.unknown(self._parts())
+
+
+def _flattened(value: Any) -> Iterator[Any]:
+    """The values in containers, one after the other."""
+    if isinstance(value, Mapping):
+        value = [*value.values()]
+    if isinstance(value, list | tuple):
+        for one in value:
+            yield from _flattened(one)
+    else:
+        yield value
+
+
+def _tensors_in(made: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Each parameter and buffer of what was made, once, with its name."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    seen: set[int] = set()
+    for name, value in _named(made):
+        if isinstance(value, torch.nn.Module):
+            found = [(f"{name}.{key}", tensor) for key, tensor in (*value.named_parameters(), *value.named_buffers())]
+        else:
+            found = [(name, value)] if isinstance(value, torch.Tensor) else []
+        for key, tensor in found:
+            if id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield key, tensor
+
+
+def _named(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    pairs: Callable[[], Any] = values.items if isinstance(values, Mapping) else lambda: enumerate(values)
+    for key, value in pairs():
+        if isinstance(value, Mapping | list | tuple):
+            yield from _named(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _is_small_float(tensor: Any) -> bool:
+    return bool(tensor.is_floating_point() and tensor.element_size() <= 4)
+
+
+def _slots(tensor: Any) -> tuple[int, ...]:
+    """Shape of a tensor's place in the flat vector."""
+    if _is_small_float(tensor):
+        return tuple(tensor.shape)
+    return (-(-tensor.numel() * tensor.element_size() // 2),)
+
+
+def _packed(tensor: Any) -> Floats:
+    if _is_small_float(tensor):
+        return np.asarray(tensor.float().numpy(force=True).reshape(-1), np.float32)
+    array = tensor.numpy(force=True)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return np.full(_slots(tensor), np.nan, np.float32)  # such weights are not published
+    raw = array.tobytes()
+    return np.frombuffer(raw + b"\0" * (len(raw) % 2), np.uint16).astype(np.float32)
+
+
+def _unpacked(numbers: Floats, tensor: Any) -> Array:
+    if _is_small_float(tensor):
+        return numbers.reshape(tuple(tensor.shape))
+    dtype = tensor.numpy(force=True).dtype
+    raw = numbers.astype(np.uint16).tobytes()[: tensor.numel() * tensor.element_size()]
+    return np.frombuffer(raw, dtype).reshape(tuple(tensor.shape)).copy()

@@ -1,0 +1,285 @@
+"""All that a learner's object holds, as arrays by name, and back: what a run that goes on begins with.
+
+Known are torch modules, parameters, tensors, optimisers and generators, numpy arrays and generators, numbers, truth
+values and None, lists, tuples, dictionaries and objects of these, and whatever has `state_dict` and `load_state_dict`.
+Each array's name follows from the attribute's. Names, dtypes and shapes stay the same from the first snapshot to the
+last: an optimiser that has not stepped yet is told with zeros, and a mark that they do not count.
+"""
+
+from __future__ import annotations
+
+import copy
+import struct
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from mlxe_async.maths import generators
+from mlxe_async.rows import Array
+
+NUMBER_BYTES = 9  # a number's kind, and eight bytes of it
+_KINDS: tuple[tuple[type, str], ...] = ((bool, "<q"), (int, "<q"), (float, "<d"), (type(None), "<q"))
+_STILL = (
+    str,
+    bytes,
+    type,
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    BaseModel,
+)
+Leaf = Callable[[str, Callable[[], Array], Callable[[Array], Any]], Any]
+
+
+def taken(parts: Mapping[str, Any]) -> dict[str, Array]:
+    """Everything that the parts hold, copied: name -> array."""
+    found: dict[str, Array] = {}
+
+    def leaf(name: str, take: Callable[[], Array], put: Callable[[Array], Any]) -> Any:
+        del put
+        found[name] = take()
+        return _UNCHANGED
+
+    _Walk(leaf).all(parts)
+    return found
+
+
+def put_back(parts: Mapping[str, Any], state: Mapping[str, Array]) -> dict[str, Any]:
+    """Have the parts hold what a snapshot of their like held. Returns those that had to be made anew, such as numbers.
+
+    Raises:
+        KeyError: the snapshot lacks something.
+    """
+
+    def leaf(name: str, take: Callable[[], Array], put: Callable[[Array], Any]) -> Any:
+        del take
+        return put(state[name])
+
+    made = _Walk(leaf).all(parts)
+    return {name: value for name, value in made.items() if value is not parts[name]}
+
+
+def unknown(parts: Mapping[str, Any]) -> list[str]:
+    """What of the parts is in no snapshot, such as `history (deque)`."""
+    walk = _Walk(lambda _name, _take, _put: _UNCHANGED)
+    walk.all(parts)
+    return walk.unknown
+
+
+class _Unchanged:
+    """The value stays what it is."""
+
+
+_UNCHANGED = _Unchanged()
+
+
+class _Walk:
+    """Goes through values, and calls `leaf` with the name of each array, how it is taken and how it is put back."""
+
+    def __init__(self, leaf: Leaf) -> None:
+        self._leaf, self._torch = leaf, sys.modules.get("torch")
+        self._seen: set[int] = set()
+        self.unknown: list[str] = []
+
+    def all(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self._value(name, value) for name, value in parts.items()}
+
+    def _value(self, name: str, value: Any) -> Any:
+        """The value, or what takes its place."""
+        for walk in (self._of_torch, self._of_numpy, self._of_python):
+            found = walk(name, value)
+            if found is not NotImplemented:
+                return found
+        if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+            known = value.state_dict()
+            made = self._value(name, known)
+            if made is not known:
+                value.load_state_dict(made)
+        elif isinstance(value, _STILL) or _is_constant(value):
+            pass
+        elif hasattr(value, "__dict__") and not isinstance(value, Iterable):
+            self._object(name, value)
+        else:
+            self.unknown.append(f"{name} ({type(value).__name__})")
+        return value
+
+    def _object(self, name: str, value: Any) -> None:
+        if id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        for key, old in list(vars(value).items()):
+            new = self._value(f"{name}.{key}", old)
+            if new is not old:
+                setattr(value, key, new)
+
+    def _changed(self, old: Any, new: Any) -> Any:
+        return old if isinstance(new, _Unchanged) else new
+
+    # -- torch --
+
+    def _of_torch(self, name: str, value: Any) -> Any:
+        torch = self._torch
+        if torch is None:
+            return NotImplemented
+        if isinstance(value, torch.nn.Module):
+            for key, tensor in (*value.named_parameters(), *value.named_buffers()):
+                self._tensor(f"{name}.{key}", tensor)
+        elif isinstance(value, torch.Tensor):
+            self._tensor(name, value)
+        elif isinstance(value, torch.optim.Optimizer):
+            self._optimiser(name, value)
+        elif isinstance(value, torch.Generator):
+            self._leaf(name, lambda: value.get_state().numpy().copy(), lambda a: value.set_state(torch.from_numpy(a)))
+        else:
+            return NotImplemented
+        return value
+
+    def _tensor(self, name: str, tensor: Any) -> None:
+        if id(tensor) not in self._seen:
+            self._seen.add(id(tensor))
+            self._leaf(name, lambda: _array_of(tensor), lambda array: _fill(tensor, array))
+
+    def _optimiser(self, name: str, optimiser: Any) -> None:
+        number = 0
+        layout = _layout_of(optimiser)
+        for index, group in enumerate(optimiser.param_groups):
+            options = {key: value for key, value in group.items() if key != "params"}
+            group.update(self._value(f"{name}.group{index}", options))
+            for parameter in group["params"]:
+                self._moments(f"{name}.{number}", optimiser.state, parameter, layout[number])
+                number += 1
+
+    def _moments(self, name: str, states: Any, parameter: Any, like: Mapping[str, Any]) -> None:
+        """What an optimiser remembers of one parameter; before its first step that is nothing."""
+        torch: Any = self._torch
+        known = dict(states.get(parameter, {}))
+        there = self._value(f"{name}.there", bool(known))
+        made = dict(known)
+        for key, example in like.items():
+            if not isinstance(example, torch.Tensor):
+                made[key] = self._value(f"{name}.{key}", known.get(key, 0))
+                continue
+            made[key] = known[key] if key in known else torch.zeros_like(example)
+            self._leaf(f"{name}.{key}", partial(_array_of, made[key]), partial(_fill, made[key]))
+        if there:
+            states[parameter] = made
+        else:
+            states.pop(parameter, None)
+
+    # -- numpy --
+
+    def _of_numpy(self, name: str, value: Any) -> Any:
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+            if id(value) in self._seen:
+                return value
+            self._seen.add(id(value))
+            return self._changed(value, self._leaf(name, value.copy, lambda array: _filled(value, array)))
+        if isinstance(value, np.random.Generator):
+            self._leaf(name, lambda: generators.generator_words(value), lambda a: generators.set_generator(value, a))
+            return value
+        if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+            return self._changed(value, self._leaf(name, lambda: np.array(value), lambda array: array[()]))
+        return NotImplemented
+
+    # -- Python --
+
+    def _of_python(self, name: str, value: Any) -> Any:
+        if value is None or isinstance(value, bool | int | float):
+            return self._changed(value, self._leaf(name, lambda: _number_bytes(name, value), _number_of))
+        if isinstance(value, dict):
+            made = {key: self._value(f"{name}.{key}", one) for key, one in value.items()}
+            changed = {key: one for key, one in made.items() if one is not value[key]}
+            return type(value)(made) if changed and type(value) is not dict else (made if changed else value)
+        if isinstance(value, list):
+            value[:] = [self._value(f"{name}.{index}", one) for index, one in enumerate(value)]
+            return value
+        if isinstance(value, tuple):
+            parts = [self._value(f"{name}.{index}", one) for index, one in enumerate(value)]
+            if all(new is old for new, old in zip(parts, value, strict=True)):
+                return value
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        return NotImplemented
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether nothing can change in it: frozen dataclasses, torch's dtypes and devices, numpy's dtypes."""
+    frozen = getattr(getattr(type(value), "__dataclass_params__", None), "frozen", False)
+    torch = sys.modules.get("torch")
+    return bool(
+        frozen or isinstance(value, np.dtype) or (torch is not None and isinstance(value, torch.dtype | torch.device))
+    )
+
+
+def _number_bytes(name: str, value: bool | float | None) -> Array:
+    """A number of any kind in as many bytes, so that one that was None, or whole, may become another."""
+    kind = next(k for k, (type_, _) in enumerate(_KINDS) if isinstance(value, type_))
+    try:
+        packed = struct.pack(_KINDS[kind][1], 0 if value is None else value)
+    except struct.error as error:
+        raise OverflowError(f"{name}: expected a whole number of at most 64 bits to keep, got {value}") from error
+    return np.frombuffer(bytes([kind]) + packed, np.uint8).copy()
+
+
+def _number_of(array: Array) -> bool | float | None:
+    packed = array.astype(np.uint8).tobytes()
+    type_, form = _KINDS[packed[0]]
+    return None if type_ is type(None) else type_(struct.unpack(form, packed[1:])[0])
+
+
+def _filled(into: Array, array: Array) -> Array:
+    into[...] = array
+    return into
+
+
+def _array_of(tensor: Any) -> Array:
+    """A tensor's numbers, copied; bits where numpy has no such type."""
+    torch: Any = sys.modules["torch"]
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.detach().view(torch.int16)
+    array: Array = tensor.numpy(force=True).copy()
+    return array
+
+
+def _fill(tensor: Any, array: Array) -> Any:
+    torch: Any = sys.modules["torch"]
+    with torch.no_grad():
+        into = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+        into.copy_(torch.as_tensor(array))
+    return tensor
+
+
+_LAYOUTS: weakref.WeakKeyDictionary[Any, list[Mapping[str, Any]]] = weakref.WeakKeyDictionary()
+
+
+def _layout_of(optimiser: Any) -> list[Mapping[str, Any]]:
+    """For each parameter an example of what the optimiser remembers of it, found by a step of a copy."""
+    known = _LAYOUTS.get(optimiser)
+    count = sum(len(group["params"]) for group in optimiser.param_groups)
+    if known is None or len(known) != count:
+        known = _LAYOUTS[optimiser] = list(_examples(optimiser))
+    return known
+
+
+def _examples(optimiser: Any) -> Iterator[Mapping[str, Any]]:
+    torch: Any = sys.modules["torch"]
+    if isinstance(optimiser, torch.optim.LBFGS):  # its history grows; it begins anew
+        yield from ({} for group in optimiser.param_groups for _ in group["params"])
+        return
+    trial = copy.deepcopy(optimiser)
+    parameters = [one for group in trial.param_groups for one in group["params"]]
+    for one in parameters:
+        one.grad = torch.zeros_like(one)
+    trial.step()
+    for one in parameters:
+        yield {
+            key: torch.zeros_like(value) if isinstance(value, torch.Tensor) else value
+            for key, value in trial.state.get(one, {}).items()
+            if isinstance(value, torch.Tensor | int | float)
+        }

@@ -1,0 +1,137 @@
+"""Algorithms that a user wrote on plain torch modules: each schedule, death and resumption is theirs, too."""
+
+import os
+import shutil
+import signal
+
+import numpy as np
+import pytest
+from resume_tools import SAVING, run_here, settings, whole_numbers
+
+from mlxe_async import load_policy
+
+PENDULUM = {"env": "Pendulum-v1", "max_episode_steps": 50}
+MASKED = {"env": "CartPole-v1", "max_episode_steps": 100, "wrappers": ["masked_tasks:PositionsOnly"]}
+SHORT = {"sync": "rollout", "rollout_steps": 20, "envs_per_executor": 2}
+TESTED = {"enabled": True, "rule": "mean_return", "threshold": 1e6, "episodes": 3, "max_episode_steps": 50}
+CASES = {
+    "sac": {
+        "algorithm": {"name": "own_sac:SAC", "start_rows": 100, "batch": 32, "layers": [16]},
+        "task": PENDULUM,
+        "stop": {"env_steps": 400},
+    },
+    "gaussian ppo": {
+        "algorithm": {"name": "own_ppo:GaussianPPO", "epochs": 2, "rows_per_update": 160},
+        "task": PENDULUM,
+        "schedule": SHORT,
+    },
+    "recurrent ppo": {
+        "algorithm": {"name": "own_ppo:RecurrentPPO", "epochs": 2, "rows_per_update": 160},
+        "task": MASKED,
+        "schedule": SHORT,
+    },
+    "reinforce": {"algorithm": {"name": "own_reinforce:REINFORCE", "rows_per_update": 120}},
+}
+QUICK = ("recurrent ppo",)
+
+
+def cases(quick=QUICK):
+    return pytest.mark.parametrize(
+        "case", [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+    )
+
+
+def tables(case, kind="is", **schedule):
+    known = {"stop": {"env_steps": 800}, **CASES[case], "evaluation": TESTED}
+    known["schedule"] = {"executors": 2, **known.get("schedule", {}), "kind": kind, **schedule}
+    return known
+
+
+def told(run):
+    return [(line["version"], line["updates"], line["norm"]) for line in run.all("weights")]
+
+
+@cases()
+def test_the_synchronous_schedule_equals_the_serial_one_bit_for_bit(live, case):
+    serial, first = live(**tables(case, "serial"))
+    together, second = live(**tables(case, "is"))
+    assert serial.weights_hash == together.weights_hash
+    assert told(first) == told(second)
+    assert together.updates > 1
+    assert first.all("evaluation")
+
+
+@cases()
+def test_a_learner_that_is_killed_changes_nothing(live, case):
+    async def kill(run):
+        for times in (2, 4):
+            await run.saw("weights", times=times)
+            os.kill(run.pid("mlxe-lrn"), signal.SIGKILL)
+            await run.saw("proc_start", times=times // 2 + 1, process="mlxe-lrn")
+
+    undisturbed, _ = live(**tables(case))
+    killed, run = live(kill, **tables(case))
+    assert len(run.all("proc_exit", process="mlxe-lrn", expected=False)) == 2
+    assert killed.weights_hash == undisturbed.weights_hash
+
+
+@pytest.mark.parametrize("kind", ["is", pytest.param("serial", marks=pytest.mark.slow)])
+@cases(quick=("sac",))
+def test_going_on_from_a_checkpoint_leads_to_the_same_weights(tmp_path, case, kind):
+    chosen = settings(**tables(case, kind))
+    saving = settings(**tables(case, kind), **SAVING)
+    plain, _ = run_here(chosen, tmp_path)
+    saved, lines = run_here(saving, tmp_path)
+    assert saved.weights_hash == plain.weights_hash
+    kept = sorted(int(path.name) for path in (saved.run_dir / "checkpoints").iterdir())
+    first = min(set(kept) & set(whole_numbers(lines)))
+    for number in kept:
+        if number > first:
+            shutil.rmtree(saved.run_dir / "checkpoints" / str(number))
+    again, run = run_here(saving, resume=saved.run_dir)
+    assert run.all("run_resume")[0]["exact"]
+    assert again.weights_hash == plain.weights_hash
+    assert (again.steps, again.updates) == (plain.steps, plain.updates)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_where_nobody_waits_it_learns_is_tested_and_goes_on(tmp_path, case):
+    saving = {**tables(case, "oa"), **SAVING}
+    first, _ = run_here(settings(**saving), tmp_path)
+    assert first.updates > 0
+    saving["stop"] = {"env_steps": 2 * saving["stop"]["env_steps"]}
+    again, run = run_here(settings(**saving), resume=first.run_dir)
+    assert again.steps > first.steps
+    assert again.updates > first.updates
+    assert run.all("run_resume")[0]["previous_run_died"] is False
+
+
+def test_a_recurrent_policy_is_loaded_and_forgets_at_a_reset(live, tmp_path):
+    result, _ = live(**tables("recurrent ppo", "serial"), checkpoint={"interval_steps": 100})
+    policy = load_policy(result.run_dir)
+    obs = np.array([[0.01, 0.02], [-0.3, 0.1]], np.float32)
+    policy.act(obs)
+    carried = policy._acting.carry["hidden"].copy()
+    policy.act(obs)
+    assert not np.array_equal(policy._acting.carry["hidden"], carried)
+    policy.reset()
+    policy.act(obs)
+    np.testing.assert_array_equal(policy._acting.carry["hidden"], carried)
+    (episode,) = policy.play(1, max_episode_steps=20)
+    assert 1 <= episode.steps <= 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_soft_actor_critic_learns_the_pendulum(live, seed):
+    chosen = {
+        "algorithm": {"name": "own_sac:SAC"},
+        "task": {"env": "Pendulum-v1", "max_episode_steps": 200},
+        "schedule": {"kind": "is", "executors": 1},
+        "run": {"name": "test", "seed": seed},
+        "stop": {"env_steps": 15_000, "solved": True},
+        "evaluation": {"enabled": True, "rule": "mean_return", "threshold": -200.0, "episodes": 10},
+    }
+    result, _ = live(**chosen)
+    assert result.reason == "solved"
