@@ -9,8 +9,8 @@ and pass short messages that say where data lies, never the data. Follow one ste
 
 1.  **Weights.** At the start of a rollout an executor looks at one shared word, the newest published version. If it has
     moved, the executor copies the weights (`ipc.weights`). It never changes them in the middle of a rollout.
-2.  **Action.** The algorithm's behaviour policy (`algorithms.a3c.A3C.act`) answers for all environments of the executor
-    at once, with the action and log mu(a|s), the log-probability with which it really was chosen.
+2.  **Action.** The algorithm's behaviour policy (`algorithms.interface.Algorithm.act`) answers for all environments of
+    the executor at once, with the action and log mu(a|s), the log-probability with which it really was chosen.
 3.  **Step.** The environments step (`tasks.vector`), are checked, and the executor (`roles.executor`) writes the row in
     place, as numpy views on its own *lane* of shared memory. `next_obs` is where the step led, also at the end of an
     episode; `terminated` (the world ended) and `truncated` (we stopped) stay two flags.

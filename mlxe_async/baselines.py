@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxe_async.algorithms.a3c import A3C, A3CSettings
+from mlxe_async.algorithms.mlxe import MLxE, MLxESettings
 from mlxe_async.roles.evaluator import Evaluator
 from mlxe_async.rows import Array, Spaces
 from mlxe_async.seeds import derive_seed, generator
@@ -70,8 +70,8 @@ def cartpole_baselines(evaluation: Mapping[str, Any], tried: int, seed: int = 0)
     spaces = Spaces(observation_shape=(4,), actions=2)
 
     def networks(name: str, **fields: Any) -> Baseline:
-        settings = A3CSettings.model_validate(fields)
-        policy = A3C(settings, spaces, seed=0, learns=False)
+        settings = MLxESettings.model_validate(fields)
+        policy = MLxE(settings, spaces, seed=0, learns=False)
 
         def untrained(number: int) -> Array:
             return policy.network.initial([derive_seed(seed, "baselines", number), 0])

@@ -40,15 +40,16 @@ from mlxe_async.errors import SettingsError, raised_at
 __all__ = ["REGISTRY", "Acting", "Algorithm", "Clock", "Priorities", "load_algorithm"]
 
 REGISTRY = {
-    "a3c": "mlxe_async.algorithms.a3c:A3C",
+    "mlxe": "mlxe_async.algorithms.mlxe:MLxE",
     "dqn": "mlxe_async.algorithms.dqn:DQN",
     "ppo": "mlxe_async.algorithms.ppo:PPO",
 }
 """Built-in algorithms; the module is imported only when its name is asked for."""
 
 _NAMES_ELSEWHERE = {
-    "a2c": "a3c",
-    "actor_critic": "a3c",
+    "a2c": "ppo",
+    "a3c": "mlxe",
+    "actor_critic": "mlxe",
     "appo": "ppo",
     "ppo2": "ppo",
     "ddqn": "dqn",

@@ -118,10 +118,10 @@ def _ppo(algorithm: Any) -> Twin:
     return PPOTwin(algorithm)
 
 
-def _a3c(algorithm: Any) -> Twin:
-    from mlxe_async.fast.a3c import A3CTwin
+def _mlxe(algorithm: Any) -> Twin:
+    from mlxe_async.fast.mlxe import MLxETwin
 
-    return A3CTwin(algorithm)
+    return MLxETwin(algorithm)
 
 
 def _dqn(algorithm: Any) -> Twin:
@@ -130,4 +130,4 @@ def _dqn(algorithm: Any) -> Twin:
     return DQNTwin(algorithm)
 
 
-_MAKERS: dict[str, Callable[[Any], Twin]] = {"a3c": _a3c, "dqn": _dqn, "ppo": _ppo}
+_MAKERS: dict[str, Callable[[Any], Twin]] = {"mlxe": _mlxe, "dqn": _dqn, "ppo": _ppo}

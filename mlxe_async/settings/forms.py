@@ -89,7 +89,7 @@ RunName = Annotated[
 Folder = Annotated[str, AfterValidator(_folder)]
 Entry = Annotated[str, _matching(_ENTRY, 'a class written "package.module:Class"')]
 EnvId = Annotated[str, _matching(_ENV_ID, 'an environment such as "CartPole-v1" or "package.module:Name-v0"')]
-AlgorithmName = Annotated[str, _matching(_ALGORITHM, 'an algorithm such as "a3c" or "package.module:Class"')]
+AlgorithmName = Annotated[str, _matching(_ALGORITHM, 'an algorithm such as "mlxe" or "package.module:Class"')]
 Device = Annotated[str, _matching(_DEVICE, '"cpu", "cuda" or "cuda:N"')]
 Count = Annotated[int, Field(ge=1, le=10**15)]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]

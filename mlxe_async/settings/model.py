@@ -296,7 +296,7 @@ class AlgorithmTable(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
 
-    name: AlgorithmName = Field(default="a3c", description="A built-in algorithm, or your own as package.module:Class.")
+    name: AlgorithmName = Field(default="mlxe", description="A built-in one, or your own as package.module:Class.")
 
     @property
     def table(self) -> dict[str, Any]:

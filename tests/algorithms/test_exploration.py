@@ -5,8 +5,8 @@ import pytest
 from pydantic import ValidationError
 
 from mlxe_async.algorithms import Acting
-from mlxe_async.algorithms.a3c import A3C, A3CSettings
 from mlxe_async.algorithms.exploration import ExplorationFields, epsilon, mixture
+from mlxe_async.algorithms.mlxe import MLxE, MLxESettings
 from mlxe_async.rows import Spaces
 
 LOG_PROBS = np.log(np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], np.float32))
@@ -14,7 +14,7 @@ OBS = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
 
 
 def agent(**settings):
-    return A3C(A3CSettings(**settings), Spaces((4,), actions=3), seed=1, learns=False)
+    return MLxE(MLxESettings(**settings), Spaces((4,), actions=3), seed=1, learns=False)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_tests_are_greedy_whatever_the_behaviour():
 )
 def test_settings_that_cannot_be_meant_are_refused_naming_the_key(settings, named):
     with pytest.raises(ValidationError, match=named):
-        A3CSettings(**settings)
+        MLxESettings(**settings)
 
 
 def test_epsilon_begins_at_its_first_value_and_an_unlucky_factor_never_exceeds_one():

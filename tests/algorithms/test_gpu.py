@@ -217,7 +217,7 @@ def replayed(algorithm, length=32, seed=0):
 
 SMALL = {"policy": (16,), "value": (16,)}
 CASES = {
-    "a3c": (SPACES, {"common": (16,), "optimiser": "radam", "average": 0.1}),
+    "mlxe": (SPACES, {"common": (16,), "optimiser": "radam", "average": 0.1}),
     "dqn": (SPACES, {"layers": (16,), "target_every": 3, "max_gradient_norm": 1.0}),
     "ppo": (SPACES, {**SMALL, "minibatch": 16, "epochs": 2, "max_gradient_norm": 0.5}),
     "ppo, kl": (SPACES, {**SMALL, "minibatch": 16, "epochs": 2, "max_kl": 0.5}),
@@ -262,7 +262,7 @@ def on_a_pretended_gpu(monkeypatch, algorithm, recorder=None):
     return way
 
 
-@pytest.mark.parametrize("case", ["a3c", "dqn", "ppo", "ppo, kl", "ppo, sequences"])
+@pytest.mark.parametrize("case", ["mlxe", "dqn", "ppo", "ppo, kl", "ppo, sequences"])
 def test_algorithms_learn_the_same_by_recorded_gradients(case, monkeypatch):
     graphs = FakeGraphs()
     plain, recorded = made(case), on_a_pretended_gpu(monkeypatch, made(case), graphs)

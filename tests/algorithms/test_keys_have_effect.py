@@ -28,34 +28,34 @@ MIRRORED = Spaces((4,), actions=2, limits=LIMITS, symmetry=Symmetry((-1.0,) * 4,
 PICTURES = Spaces((1, 36, 36), "|u1", 2)
 
 SMALL = {"common": [6], "policy": [5], "value": [5]}
-A3C = {**SMALL, "batch": 16, "min_updates": 3, "learning_rate": 0.02, "max_gradient_norm": 0.5}
+MLXE = {**SMALL, "batch": 16, "min_updates": 3, "learning_rate": 0.02, "max_gradient_norm": 0.5}
 DQN = {"layers": [8], "batch": 16, "start_rows": 20, "train_every": 2, "target_every": 20, "learning_rate": 0.05}
 PPO = {**SMALL, "epochs": 2, "minibatch": 8, "learning_rate": 0.02}
 MIXED = {"behaviour": "epsilon_greedy", "epsilon": 0.4, "epsilon_factor": 0.9}
 FACTORS = {"priorities": ["age", "risk", "td"], "priority_correction": 0.5, "priority_exponent_growth": 0.1}
 BASES = {
-    "a3c": {
-        "plain": A3C,
-        "mirrored": A3C,
-        "mixed": {**A3C, **MIXED},
-        "reversed": {**A3C, **MIXED, "behaviour": "reversed", "epsilon_clock": "episode"},
-        "constant mixture": {**A3C, **MIXED, "epsilon_factor": 1.0},
-        "noisy": {**A3C, "noisy": True},
-        "steps to end": {**A3C, "returns": "steps_to_end"},
-        "by state": {**A3C, "returns": "state"},
-        "survival": {**A3C, "value_scale": "survival"},
-        "categorical": {**A3C, "value_scale": "categorical"},
-        "vtrace": {**A3C, "correction": "vtrace", "n_step": 3},
-        "uncorrected": {**A3C, "correction": "none"},
-        "factors": {**A3C, **FACTORS},
-        "every k": {**A3C, "target": "every_k", "target_every": 3},
-        "normalised": {**A3C, "normalise": True, "average": 0.2},
-        "constant rate": {**A3C, "learning_rate_decay": 1.0},
-        "least rate": {**A3C, "learning_rate_min": 0.1},
-        "linear": {**A3C, "common": [], "policy": [], "value": []},
-        "short-sighted": {**A3C, "discount": 0.0},
-        "no minimum": {**A3C, "min_updates": 0, "train_every": 4},
-        "pictures": {**A3C, "body": "nature", "min_updates": 1, "batch": 8},
+    "mlxe": {
+        "plain": MLXE,
+        "mirrored": MLXE,
+        "mixed": {**MLXE, **MIXED},
+        "reversed": {**MLXE, **MIXED, "behaviour": "reversed", "epsilon_clock": "episode"},
+        "constant mixture": {**MLXE, **MIXED, "epsilon_factor": 1.0},
+        "noisy": {**MLXE, "noisy": True},
+        "steps to end": {**MLXE, "returns": "steps_to_end"},
+        "by state": {**MLXE, "returns": "state"},
+        "survival": {**MLXE, "value_scale": "survival"},
+        "categorical": {**MLXE, "value_scale": "categorical"},
+        "vtrace": {**MLXE, "correction": "vtrace", "n_step": 3},
+        "uncorrected": {**MLXE, "correction": "none"},
+        "factors": {**MLXE, **FACTORS},
+        "every k": {**MLXE, "target": "every_k", "target_every": 3},
+        "normalised": {**MLXE, "normalise": True, "average": 0.2},
+        "constant rate": {**MLXE, "learning_rate_decay": 1.0},
+        "least rate": {**MLXE, "learning_rate_min": 0.1},
+        "linear": {**MLXE, "common": [], "policy": [], "value": []},
+        "short-sighted": {**MLXE, "discount": 0.0},
+        "no minimum": {**MLXE, "min_updates": 0, "train_every": 4},
+        "pictures": {**MLXE, "body": "nature", "min_updates": 1, "batch": 8},
     },
     "dqn": {
         "plain": DQN,
@@ -319,7 +319,7 @@ def expected(name, base):
 
 
 LIVES_IN = {
-    "a3c": {
+    "mlxe": {
         "mixed": "epsilon epsilon_factor epsilon_clock epsilon_max",
         "constant mixture": "epsilon_min",
         "noisy": "noise_every",

@@ -243,7 +243,7 @@ class Coin(Algorithm):
 coin = Coin(NoSettings(), Spaces((4,), actions=2), seed=0, learns=True)
 coin.act(np.zeros((3, 4)), np.random.default_rng(0), Acting())
 coin.load(coin.weights()); coin.restore(coin.state()); coin.set_weights(coin.weights())
-for name in ("a3c", "dqn", "ppo"):
+for name in ("mlxe", "dqn", "ppo"):
     load_algorithm(name)
 print("torch" in sys.modules)
 """

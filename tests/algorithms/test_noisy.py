@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mlxe_async.algorithms import Acting, Clock
-from mlxe_async.algorithms.a3c import A3C, A3CSettings
+from mlxe_async.algorithms.mlxe import MLxE, MLxESettings
 from mlxe_async.networks import Network, NumpyNetwork, TorchNetwork, parameter_count, unflatten
 from mlxe_async.rows import Spaces
 
@@ -16,8 +16,8 @@ OBS = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
 
 
 def agent(learns=False, **settings):
-    return A3C(
-        A3CSettings(noisy=True, policy=(16,), value=(16,), **settings), Spaces((4,), actions=3), seed=1, learns=learns
+    return MLxE(
+        MLxESettings(noisy=True, policy=(16,), value=(16,), **settings), Spaces((4,), actions=3), seed=1, learns=learns
     )
 
 

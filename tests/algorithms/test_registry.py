@@ -18,17 +18,17 @@ def problem(name):
 
 
 def test_a_built_in_name_gives_its_class():
-    assert load_algorithm("a3c").__name__ == "A3C"
+    assert load_algorithm("mlxe").__name__ == "MLxE"
 
 
 def test_the_users_own_class_is_found_by_module_and_name(tmp_path, monkeypatch):
-    (tmp_path / "my_file.py").write_text("from mlxe_async.algorithms.a3c import A3C\nclass Mine(A3C):\n    pass\n")
+    (tmp_path / "my_file.py").write_text("from mlxe_async.algorithms.mlxe import MLxE\nclass Mine(MLxE):\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert load_algorithm("my_file:Mine").__name__ == "Mine"
 
 
 def test_a_misspelt_name_gets_the_nearest_one():
-    assert 'did you mean "a3c"' in problem("a3cc")
+    assert 'did you mean "mlxe"' in problem("mlxec")
 
 
 def test_a_module_that_cannot_be_imported_says_why(tmp_path, monkeypatch):
@@ -39,7 +39,7 @@ def test_a_module_that_cannot_be_imported_says_why(tmp_path, monkeypatch):
 
 
 def test_a_missing_class_and_a_class_that_is_no_algorithm_are_told_apart():
-    assert "has no class Nobody" in problem("mlxe_async.algorithms.a3c:Nobody")
+    assert "has no class Nobody" in problem("mlxe_async.algorithms.mlxe:Nobody")
     assert "is no algorithm: it lacks" in problem("fractions:Fraction")
 
 
@@ -48,8 +48,8 @@ def test_acting_needs_no_torch():
         "import sys, numpy as np\n"
         "from mlxe_async.algorithms import Acting, load_algorithm\n"
         "from mlxe_async.rows import Spaces\n"
-        "A3C = load_algorithm('a3c')\n"
-        "a = A3C(A3C.Settings(), Spaces((4,), actions=2), seed=1, learns=False)\n"
+        "MLxE = load_algorithm('mlxe')\n"
+        "a = MLxE(MLxE.Settings(), Spaces((4,), actions=2), seed=1, learns=False)\n"
         "a.act(np.zeros((1, 4), np.float32), np.random.default_rng(0), Acting())\n"
         "assert 'torch' not in sys.modules\n"
     )

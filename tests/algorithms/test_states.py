@@ -9,9 +9,9 @@ from mlxe_async.rows import Spaces, Symmetry
 
 SPACES = Spaces(observation_shape=(3,), actions=2, symmetry=Symmetry((-1.0, -1.0, 1.0), (1, 0)))
 CASES = [
-    ("a3c", {}),
-    ("a3c", {"target": "every_k", "target_every": 3, "average": 0.1, "normalise": True, "noisy": True}),
-    ("a3c", {"target": "per_iteration", "optimiser": "adam"}),
+    ("mlxe", {}),
+    ("mlxe", {"target": "every_k", "target_every": 3, "average": 0.1, "normalise": True, "noisy": True}),
+    ("mlxe", {"target": "per_iteration", "optimiser": "adam"}),
     ("dqn", {"target_every": 4, "average": 0.1}),
     ("ppo", {"epochs": 2, "minibatch": 8}),
 ]
@@ -73,7 +73,7 @@ def test_every_part_of_the_state_matters(name, settings):
     whole = first.state()
     learn(first, range(5, 8))
     # What the next update makes anew, or has no use for.
-    idle = {"_unused", "_seen", "_epsilon"} | ({"moments.single"} if name == "a3c" else set())
+    idle = {"_unused", "_seen", "_epsilon"} | ({"moments.single"} if name == "mlxe" else set())
     idle |= {"_followed"} if settings.get("target") != "per_iteration" else set()
     for key in sorted(set(whole) - idle - (set() if settings.get("average") else {"_average"})):
         other = made(name, settings, seed=4)

@@ -40,7 +40,7 @@ def settings_of(name, seed, *, tested=True, batch=64, stop=None):
         "stop": stop or {"solved": tested},
         "run": {"name": name, "seed": seed},
         "schedule": {"kind": "is"},
-        "algorithm": {"name": "a3c", "batch": batch},
+        "algorithm": {"name": "mlxe", "batch": batch},
         "evaluation": {"enabled": tested, "passes": 3, "rule": "cap"},
     }
 
@@ -79,7 +79,7 @@ def story(
         "run_start",
         seed=seed,
         schedule="is",
-        algorithm="a3c",
+        algorithm="mlxe",
         env=env,
         settings=settings_of(name, seed, tested=tested, batch=batch, stop=stop),
         versions={"torch": "2.0", "mlxe_async": "0.1.0"},

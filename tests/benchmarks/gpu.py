@@ -29,7 +29,7 @@ from mlxe_async.settings import load_settings
 ROOT = Path(__file__).parents[2]
 CARTPOLE, PONG = Spaces((4,), actions=2), Spaces((4, 84, 84), "|u1", actions=6)
 CASES = {
-    "a3c": ("oa.toml", CARTPOLE, {}),
+    "mlxe": ("oa.toml", CARTPOLE, {}),
     "dqn": ("dqn-cartpole.toml", CARTPOLE, {}),
     "ppo": ("ppo-cartpole.toml", CARTPOLE, {}),
     "ppo, fast.toml": ("fast.toml", CARTPOLE, {}),

@@ -1,12 +1,12 @@
 """Where the time of full-rate runs goes, one of each family: `python tests/benchmarks/profile_runs.py [seconds]`.
 
-ppo learns CartPole by `settings/fast.toml` (native environments, 2 x 512, `oa`); a3c and dqn play like that and replay:
-a3c learns from each row some three times, dqn once. For each process: the share of the time between the first and the
+ppo learns CartPole by `settings/fast.toml` (native environments, 2 x 512, `oa`); mlxe and dqn play so and replay:
+mlxe learns from each row some three times, dqn once. For each process: the share of the time between the first and the
 last update in which it was at work by its own account, and of CPU; executors besides waited for room in their lane, all
 others for something to do. Of the rest of an executor's time, `step`, `choose` and `rows` are what stepping and
 choosing cost when measured bare right after the run, in microseconds of CPU per row, and what remains. The limit is all
 cores doing nothing but step, choose and update, each row as often as it was learned from, where an update is what torch
-takes for the gradient of the family's loss, and for the values that its targets ask for: one network for a3c, two of
+takes for the gradient of the family's loss, and for the values that its targets ask for: one network for mlxe, two of
 them for dqn. What bounds a run is whoever was at work most, or the cores where all of them are taken.
 """
 
@@ -32,7 +32,7 @@ COMMON = 'common = [64, 64]\npolicy = []\nvalue = []\nactivation = "tanh"\nnorma
 ROWS = 40_960  # of one rollout: 512 environments, 80 steps each
 OTHERS = {
     # Step sizes by which they learn: policies that stay poor have many short episodes, each a line of the log.
-    "a3c": 'updates_per = "iteration"\nmin_updates = 8\nbatch = 2048\nmirror = false\nlearning_rate_decay = 1.0\n'
+    "mlxe": 'updates_per = "iteration"\nmin_updates = 8\nbatch = 2048\nmirror = false\nlearning_rate_decay = 1.0\n'
     + COMMON,
     "dqn": 'train_every = 2048\nbatch = 2048\nmirror = false\nlayers = [64, 64]\nactivation = "tanh"\ndiscount = 0.98\n'
     "target_every = 32\nlearning_rate = 3e-3\nlearning_rate_last = 3e-3\n",

@@ -24,7 +24,7 @@ def events(executors):
     schedule = {"kind": "oa", "executors": executors}
     settings = {"stop": {"env_steps": 10**6, "episodes": 500, "solved": True}, "schedule": schedule}
     settings["evaluation"] = {"enabled": True, "passes": 3}
-    head = {"run": "20260101T000000Z-bench", "algorithm": "a3c", "env": "CartPole-v1", "schedule": "oa", "seed": 0}
+    head = {"run": "20260101T000000Z-bench", "algorithm": "mlxe", "env": "CartPole-v1", "schedule": "oa", "seed": 0}
     yield {"event": "run_start", "mono_ns": ns, "settings": settings, **head}
     roles = [("executor", index, "generate") for index in range(executors)]
     roles += [("learner", None, "learn"), ("memorizer", None, "memorize"), ("evaluator", None, "evaluate")]

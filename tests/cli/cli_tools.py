@@ -226,7 +226,7 @@ SECOND = 10**9
 
 
 def run_start(at=1.0, settings=SETTINGS, **fields):
-    head = {"run": "20260101T000000Z-x", "algorithm": "a3c", "env": "CartPole-v1", "schedule": "oa", "seed": 7}
+    head = {"run": "20260101T000000Z-x", "algorithm": "mlxe", "env": "CartPole-v1", "schedule": "oa", "seed": 7}
     return {"event": "run_start", "mono_ns": round(at * SECOND), "settings": settings, **head, **fields}
 
 

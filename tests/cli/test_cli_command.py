@@ -121,8 +121,8 @@ def test_help_knows_the_built_in_algorithms_and_explains_their_keys(capsys):
         out = capsys.readouterr().out
         assert f'name = "{name}"' in out
         assert all(f"  {key}" in out for key in load_algorithm(name).Settings.model_json_schema()["properties"])
-    assert main(["--help", "a4c"]) == 2
-    assert 'did you mean "a3c"?' in capsys.readouterr().err
+    assert main(["--help", "mlxx"]) == 2
+    assert 'did you mean "mlxe"?' in capsys.readouterr().err
 
 
 def test_the_version_is_told(capsys):
@@ -223,7 +223,7 @@ def test_the_schema_of_settings_holds_the_algorithms_keys(tmp_path):
     schema = json.loads(done.stdout)
     assert done.returncode == 0
     assert set(schema["properties"]) >= {"run", "stop", "task", "schedule", "algorithm", "learner", "memory"}
-    assert "learning_rate" in schema["$defs"]["a3c"]["properties"]
+    assert "learning_rate" in schema["$defs"]["mlxe"]["properties"]
 
 
 def test_the_schema_of_the_log_holds_every_event(capsys):
@@ -258,7 +258,7 @@ def test_help_tells_what_an_algorithm_recommends_for_other_tables(capsys):
             part = said.partition(f"[{table}]")[2]
             assert all(f"\n  {key} = " in part for key in values)
     assert '  sync = "rollout"' in said
-    assert main(["--help", "a3c"]) == 0
+    assert main(["--help", "mlxe"]) == 0
     assert "keys of other tables" not in capsys.readouterr().out
 
 

@@ -17,13 +17,13 @@ from mlxe_async.rows import Spaces
 from mlxe_async.settings import load_settings
 
 HERE = str(Path(__file__).parent)
-ALGORITHM = {"name": "a3c", "common": [8]}
+ALGORITHM = {"name": "mlxe", "common": [8]}
 
 
 def policy_for(env, observations=1, **tables):
     tables = {"task": {"env": env}, "algorithm": ALGORITHM, "run": {"name": "x"}, **tables}
     spaces = Spaces(observation_shape=(observations,), actions=2)
-    kind = policies.load_algorithm("a3c")
+    kind = policies.load_algorithm("mlxe")
     made = kind(kind.Settings(common=[8]), spaces, seed=0, learns=False)
     size = sum(int(np.prod(shape)) for _, shape in made.parameters)
     flat = np.random.default_rng(5).normal(0, 0.5, size)
@@ -301,8 +301,8 @@ def test_adverse_tests_have_twenty_restarts_whatever_the_settings_say(cartpole):
 def test_a_run_made_with_settings_that_are_no_more_is_told_in_a_sentence(monkeypatch):
     from mlxe_async.errors import RunFailed
 
-    settings = load_settings({"task": {"env": "CartPole-v1"}, "algorithm": {"name": "a3c", "gone": 1, "common": "x"}})
-    with pytest.raises(RunFailed, match=r"settings that a3c no longer takes: algorithm\.gone, algorithm\.common$"):
+    settings = load_settings({"task": {"env": "CartPole-v1"}, "algorithm": {"name": "mlxe", "gone": 1, "common": "x"}})
+    with pytest.raises(RunFailed, match=r"settings that mlxe no longer takes: algorithm\.gone, algorithm\.common$"):
         policies.Policy(settings, Spaces(observation_shape=(4,), actions=2), np.zeros(3), 1)
 
 

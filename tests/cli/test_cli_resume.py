@@ -14,7 +14,7 @@ env_steps = 200
 env = "CartPole-v1"
 max_episode_steps = 100
 [algorithm]
-name = "a3c"
+name = "mlxe"
 min_updates = 2
 batch = 32
 [evaluation]

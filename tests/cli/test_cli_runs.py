@@ -16,7 +16,7 @@ from mlxe_async.logs.journal import Journal
 from mlxe_async.run_folder import LOCK, RECORDING, RunFolder
 
 DAY_S = 86_400
-SETTINGS = '[task]\nenv = "CartPole-v1"\n[schedule]\nkind = "oa"\n[algorithm]\nname = "a3c"\n'
+SETTINGS = '[task]\nenv = "CartPole-v1"\n[schedule]\nkind = "oa"\n[algorithm]\nname = "mlxe"\n'
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def test_runs_are_listed_newest_first_with_what_became_of_them(base, capsys):
         ["env_steps,", "solved", "5", "1,234", "7", "s"],
         ["episodes", "5", "1,234", "7", "s"],
     ]
-    assert lines[0][1:5] == ["a3c", "on", "CartPole-v1,", "oa"]
+    assert lines[0][1:5] == ["mlxe", "on", "CartPole-v1,", "oa"]
 
 
 def test_the_list_is_there_for_programs_too(base, capsys):

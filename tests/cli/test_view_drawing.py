@@ -19,7 +19,7 @@ def drawn(width=80, height=24, events=(), glyphs=None, executors=2):
 def test_at_80_columns_the_first_lines_are_title_counts_and_lanes():
     assert [" ".join(line.split()) for line in drawn()[:10]] == [
         "20260101T000000Z-x 19 s",
-        "a3c on CartPole-v1 · schedule oa · seed 7",
+        "mlxe on CartPole-v1 · schedule oa · seed 7",
         "3,800 steps 200/s 38 episodes 152 updates 19 versions",
         "",
         f"executor 0 generate {'▅' * 19} 50% 100 steps/s",

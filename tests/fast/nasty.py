@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from mlxe_async.algorithms import a3c, dqn, ppo
+from mlxe_async.algorithms import dqn, mlxe, ppo
 from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.networks import TorchNetwork
 
@@ -33,7 +33,7 @@ def extra(base):
     return add
 
 
-PPO, A3C, DQN = ppo.PPO, a3c.A3C, dqn.DQN
+PPO, MLxE, DQN = ppo.PPO, mlxe.MLxE, dqn.DQN
 
 
 @extra(PPO)
@@ -41,7 +41,7 @@ def weight_decay(self, _rows):
     return 0.1 * sum(leaf.square().sum() for leaf in self._learned.leaves.values())
 
 
-@extra(A3C)
+@extra(MLxE)
 def weight_decay_on_biases(self, _rows):
     return sum(leaf.abs().sum() for name, leaf in self._learned.leaves.items() if "bias" in name)
 
@@ -63,7 +63,7 @@ def gradient_penalty(self, rows):
     return slope.square().sum(-1).mean()
 
 
-@extra(A3C)
+@extra(MLxE)
 def smoothness_to_mirrored_rows(self, rows):
     return (self._learned(rows["obs"], "policy")[0] - self._learned(-rows["obs"], "policy")[0]).square().mean()
 
@@ -89,7 +89,7 @@ def huge(self, rows):
     return 1e3 * self._learned(rows["obs"], "value")[0].mean()
 
 
-@extra(A3C)
+@extra(MLxE)
 def by_another_column(self, rows):
     return (rows["step"].float() * self._learned(rows["obs"], "value")[0][:, 0]).mean()
 
@@ -115,7 +115,7 @@ def with_views(self, rows):
     return self._learned(rows["obs"], "policy")[0].T[0].flip(0)[::2].sum()
 
 
-@extra(A3C)
+@extra(MLxE)
 def sorted_values(self, rows):
     return self._learned(rows["obs"], "value")[0].sort(0).values[:3].sum()
 
@@ -142,7 +142,7 @@ def straight_through(self, rows):
     return (values + (values.round() - values).detach()).square().mean()
 
 
-@extra(A3C)
+@extra(MLxE)
 def through_a_checkpoint(self, rows):
     look = lambda obs: self._learned(obs, "value")[0].square().mean()  # noqa: E731 - as somebody would write it
     return torch.utils.checkpoint.checkpoint(look, rows["obs"], use_reentrant=False)
@@ -229,43 +229,43 @@ class InPlace(PPO):
         return value.mean(), {"value_loss": value.mean().detach()}
 
 
-@nasty(A3C)
-class HugeHuber(A3C):
+@nasty(MLxE)
+class HugeHuber(MLxE):
     def _loss(self, rows):
         loss, found = super()._loss(rows)
         value = self._learned(rows["obs"], "value")[0][:, 0]
         return loss + torch.nn.functional.huber_loss(value, torch.full_like(value, 3.0), delta=10.0), found
 
 
-@nasty(A3C)
-class WideClamp(A3C):
+@nasty(MLxE)
+class WideClamp(MLxE):
     def _loss(self, rows):
         log_prob = self._learned(rows["obs"], "policy")[0].log_softmax(-1).gather(-1, rows["action"][:, None])[:, 0]
         loss = -(log_prob * rows["partial"].clamp(-10, 10)).mean()
         return loss, {"loss": loss.detach()}
 
 
-@nasty(A3C)
-class OwnTargets(A3C):
+@nasty(MLxE)
+class OwnTargets(MLxE):
     def _targets(self, rows, ratio, value):
         target, advantage = super()._targets(rows, ratio, value)
         return target + 1, advantage.clamp(-0.1, 0.1)
 
 
-@nasty(A3C)
-class OwnBootstrap(A3C):
+@nasty(MLxE)
+class OwnBootstrap(MLxE):
     def _bootstrapped(self, rows):
         return {name: 0.5 * value for name, value in super()._bootstrapped(rows).items()}
 
 
-@nasty(A3C)
-class OwnColumns(A3C):
+@nasty(MLxE)
+class OwnColumns(MLxE):
     def columns(self, batch):
         return super().columns(batch) | {"partial": 2 * batch["partial"]}
 
 
-@nasty(A3C)
-class Weighted(A3C):
+@nasty(MLxE)
+class Weighted(MLxE):
     def _loss(self, rows):
         return super()._loss(rows | {"weight": rows["weight"].square()})
 
@@ -383,7 +383,7 @@ def with_network(base, network):
     NASTY[kind.__name__] = (base, kind)
 
 
-for base in (PPO, A3C, DQN):
+for base in (PPO, MLxE, DQN):
     for network in (Doubling, Dropping, Residual, Sharing, Counting):
         with_network(base, network)
     for way in (Frozen, Hooked):
@@ -429,8 +429,8 @@ class Detached(DQN):
         return (loss.detach(), *more)
 
 
-@refused(A3C, "nasty.py", "requires grad")
-class ThroughNumpy(A3C):
+@refused(MLxE, "nasty.py", "requires grad")
+class ThroughNumpy(MLxE):
     def _loss(self, rows):
         return torch.as_tensor(np.square(self._learned(rows["obs"], "value")[0].numpy())).mean(), {}
 

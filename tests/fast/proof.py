@@ -35,7 +35,7 @@ PPO = [
     {"max_kl": 1e-3, "learning_rate": 0.01},
     {"minibatches": "sequences", "max_kl": 1e-3, "learning_rate": 0.01, "minibatch": 16},
 ]
-A3C = [
+MLxE = [
     *({**look, **scale} for look in LOOKS for scale in ({}, {"value_scale": "survival"}, {"correction": "none"})),
     {"correction": "none", "value_scale": "survival", "entropy": 0, "ratio_clip": 3.0},
     {"ratio_clip": 3.0, "entropy": 0.3, "value_coefficient": 0.1, "max_gradient_norm": 0.5, "optimiser": "adam"},
@@ -55,12 +55,12 @@ DQN = [
 ]
 CASES = [
     *(("ppo", SPACES, SMALL | case) for case in PPO),
-    *(("a3c", SPACES, SMALL | case) for case in A3C),
+    *(("mlxe", SPACES, SMALL | case) for case in MLxE),
     *(("dqn", SPACES, {"layers": [16, 8]} | case) for case in DQN),
-    *((name, MIRRORED, {}) for name in ("a3c", "dqn")),
+    *((name, MIRRORED, {}) for name in ("mlxe", "dqn")),
     *(
         (name, PICTURES, {"body": "nature", "common": [16], "policy": [], "value": [], "normalise": False, **more})
-        for name, more in (("ppo", {"minibatch": 16, "epochs": 2}), ("ppo", {"minibatches": "sequences"}), ("a3c", {}))
+        for name, more in (("ppo", {"minibatch": 16, "epochs": 2}), ("ppo", {"minibatches": "sequences"}), ("mlxe", {}))
     ),
 ]
 

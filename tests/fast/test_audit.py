@@ -13,8 +13,8 @@ from mlxe_async.fast.audit import Audit
 CASES = [
     ("ppo", {"epochs": 2, "minibatch": 16}),
     ("ppo", {"minibatches": "sequences", "epochs": 1, "minibatch": 32}),
-    ("a3c", {"normalise": True, "average": 0.1}),
-    ("a3c", {"correction": "vtrace", "n_step": 4}),
+    ("mlxe", {"normalise": True, "average": 0.1}),
+    ("mlxe", {"correction": "vtrace", "n_step": 4}),
     ("dqn", {"target_every": 2}),
 ]
 

@@ -15,8 +15,8 @@ EDITS = {
     "a bound": ("algorithms/ppo.py", "ratio.clamp(1 - clip", "ratio.clamp(1 - 2 * clip", "ppo"),
     "the update": ("algorithms/dqn.py", "% s.target_every == 0", "% s.target_every == 1", "dqn"),
     "what an update calls": ("maths/returns.py", "    return advantage", "    return 2 * advantage", "ppo"),
-    "a constant": ("maths/normaliser.py", "LIMIT = 10.0", "LIMIT = 9.0", "a3c"),
-    "a default": ("maths/vtrace.py", "c_clip: float = 1.0", "c_clip: float = 0.9", "a3c"),
+    "a constant": ("maths/normaliser.py", "LIMIT = 10.0", "LIMIT = 9.0", "mlxe"),
+    "a default": ("maths/vtrace.py", "c_clip: float = 1.0", "c_clip: float = 0.9", "mlxe"),
     "the network": ("networks/learning.py", "* 2).sigmoid() * 2 - 1", "* 2).sigmoid()", "dqn"),
     "a step": ("optimisers.py", "weight_decay=0.0", "weight_decay=0.1", "dqn"),
 }

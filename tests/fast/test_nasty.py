@@ -10,7 +10,7 @@ from made_rows import agent, batch
 from nasty import NASTY, REFUSED
 from proof import take, update
 
-from mlxe_async.algorithms import Clock, a3c, dqn, ppo
+from mlxe_async.algorithms import Clock, dqn, mlxe, ppo
 from mlxe_async.errors import UpdateFailed
 from mlxe_async.fast import updates
 from mlxe_async.roles.learner import Learner
@@ -19,10 +19,10 @@ BY_THE_CLOCK = {"EntropyByTheClock": {"_weight": 0.25}, "AdaptiveKL": {"coeffici
 """What these set in the second update, with its clock, and `written` does not call."""
 SAME = {"Prioritised", "OtherMetrics", "NoMetrics"}
 """What changes the draws or what is told, and not the gradient; all others must have another one than the built-in."""
-NAMES = {ppo.PPO: "ppo", a3c.A3C: "a3c", dqn.DQN: "dqn"}
+NAMES = {ppo.PPO: "ppo", mlxe.MLxE: "mlxe", dqn.DQN: "dqn"}
 SETTINGS = {
     "ppo": {"max_gradient_norm": 0, "epochs": 1, "minibatch": 1000, "policy": [8], "value": [8]},
-    "a3c": {"max_gradient_norm": 0, "policy": [8], "value": [8]},
+    "mlxe": {"max_gradient_norm": 0, "policy": [8], "value": [8]},
     "dqn": {"max_gradient_norm": 0, "layers": [8, 4]},
 }
 

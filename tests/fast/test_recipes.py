@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 from made_rows import SPACES, agent, batch
-from nasty import A3C, DQN, PPO
+from nasty import DQN, PPO, MLxE
 from proof import take, update
 
 from mlxe_async.algorithms import Acting, Clock, acting
 from mlxe_async.fast import fingerprints, updates
 
 FOLDER = fingerprints.KEPT.parents[1] / "algorithms"
-FLAT = {"ppo": {"epochs": 1, "minibatch": 1000, "max_gradient_norm": 0}, "a3c": {}, "dqn": {"max_gradient_norm": 0}}
-KINDS = {"ppo": PPO, "a3c": A3C, "dqn": DQN}
+FLAT = {"ppo": {"epochs": 1, "minibatch": 1000, "max_gradient_norm": 0}, "mlxe": {}, "dqn": {"max_gradient_norm": 0}}
+KINDS = {"ppo": PPO, "mlxe": MLxE, "dqn": DQN}
 # the line of the header -> the file, and what is replaced by what
 RECIPES = {
     "another loss": (
@@ -38,11 +38,11 @@ RECIPES = {
         },
     ),
     "other advantages": ("ppo", {"*arrays, s.discount, s.gae_lambda)": "*arrays, s.discount, 0.0)"}),
-    "another loss of a3c": ("a3c", {"weighted_advantage.detach()": "weighted_advantage.detach().clamp(-0.1, 0.1)"}),
-    "another return": ("a3c", {"return stored(split, ": "return stored(split._replace(partial=2 * split.partial), "}),
-    "another correction": ("a3c", {"weight * (expected - value)": "weight.square() * (expected - value)"}),
+    "another loss of mlxe": ("mlxe", {"weighted_advantage.detach()": "weighted_advantage.detach().clamp(-0.1, 0.1)"}),
+    "another return": ("mlxe", {"return stored(split, ": "return stored(split._replace(partial=2 * split.partial), "}),
+    "another correction": ("mlxe", {"weight * (expected - value)": "weight.square() * (expected - value)"}),
     "a slower target": (
-        "a3c",
+        "mlxe",
         {"self._target.flat.copy_(self._learned.flat)": "self._target.flat.lerp_(self._learned.flat, 0.1)"},
     ),
     "another loss or target": ("dqn", {"return 0.5 * error.square().where(": "return 3.0 * error.square().where("}),
@@ -94,7 +94,7 @@ def copied(tmp_path):
         sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
         made.append(path.stem)
         spec.loader.exec_module(module)
-        return getattr(module, name.upper())
+        return getattr(module, KINDS[name].__name__)
 
     yield copy
     for name in made:
@@ -145,7 +145,7 @@ def test_another_exploration_is_a_case_of_the_mixture(monkeypatch):
         assert (behaviour, share) == ("reversed", 0.5)
         return np.full_like(log_probs, -np.log(log_probs.shape[-1]))
 
-    algorithm = agent("a3c", behaviour="reversed", epsilon=0.5)
+    algorithm = agent("mlxe", behaviour="reversed", epsilon=0.5)
     assert not updates(algorithm).acts_otherwise
     monkeypatch.setattr(acting, "mixture", flat)
     algorithm.load(algorithm.weights())
@@ -173,7 +173,7 @@ def test_another_scale_of_values_is_a_case_of_the_critic_and_its_loss(copied, tm
     try:
         exec(compile(text, str(tmp_path / "my_critics.py"), "exec"), module.__dict__)  # noqa: S102 - our own, changed
         kind = copied(
-            "a3c",
+            "mlxe",
             {
                 "from mlxe_async.algorithms.critics import": "from my_critics import",
                 '    if scale == "return":': '    if scale == "tens":\n'
@@ -187,7 +187,7 @@ def test_another_scale_of_values_is_a_case_of_the_critic_and_its_loss(copied, tm
         found, way = gradient(mine, rows)
         assert way.twin is None
         tenth = {"partial": rows["partial"] / 10}
-        theirs, _ = gradient(agent("a3c", entropy=0), rows | tenth)
+        theirs, _ = gradient(agent("mlxe", entropy=0), rows | tenth)
         apart = mine._learned.leaves
         critic, start = {}, 0
         for name, leaf in apart.items():
@@ -202,10 +202,10 @@ def test_another_scale_of_values_is_a_case_of_the_critic_and_its_loss(copied, tm
 
 
 def test_other_priorities_are_what_appraise_says(copied):
-    kind = copied("a3c", {'return {"return": target, "td_error": target - value}': 'return {"return": target, '
+    kind = copied("mlxe", {'return {"return": target, "td_error": target - value}': 'return {"return": target, '
                           '"td_error": (target - value) ** 2}'})  # fmt: skip
     asked = {"priorities": ["td"]}
-    mine, theirs = (agent("a3c", kind=one, **asked) for one in (kind, None))
+    mine, theirs = (agent("mlxe", kind=one, **asked) for one in (kind, None))
     rows = batch(mine)
     for one in (mine, theirs):
         one.load(theirs.weights())

@@ -10,15 +10,15 @@ import pytest
 import torch
 from made_rows import SPACES, agent, batch
 
-from mlxe_async.algorithms import Clock, a3c, dqn, ppo
-from mlxe_async.algorithms.a3c import A3C
+from mlxe_async.algorithms import Clock, dqn, mlxe, ppo
 from mlxe_async.algorithms.dqn import DQN
+from mlxe_async.algorithms.mlxe import MLxE
 from mlxe_async.algorithms.ppo import PPO
 from mlxe_async.fast import fingerprints, updates
 from mlxe_async.maths import correction, gradients, normaliser
 from mlxe_async.networks import TorchNetwork
 
-KINDS = {"ppo": PPO, "a3c": A3C, "dqn": DQN}
+KINDS = {"ppo": PPO, "mlxe": MLxE, "dqn": DQN}
 
 
 def step(algorithm, rows=None):
@@ -64,7 +64,7 @@ def test_a_copy_of_the_file_is_left_to_autograd(name, tmp_path):
     module = sys.modules[copy.stem] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        (mine, reason), (theirs, _) = step(agent(name, kind=getattr(module, name.upper()))), step(agent(name))
+        (mine, reason), (theirs, _) = step(agent(name, kind=getattr(module, KINDS[name].__name__))), step(agent(name))
         assert "is not a built-in algorithm" in reason
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
     finally:
@@ -73,9 +73,9 @@ def test_a_copy_of_the_file_is_left_to_autograd(name, tmp_path):
 
 PATCHES = {
     "a loss": ("ppo", ppo, "value_loss", lambda value, target: 7 * (target - value).square().mean()),
-    "a loss of a3c": ("a3c", a3c, "policy_loss", lambda log_prob, advantage: -2 * log_prob * advantage.detach()),
+    "a loss of mlxe": ("mlxe", mlxe, "policy_loss", lambda log_prob, advantage: -2 * log_prob * advantage.detach()),
     "a loss of dqn": ("dqn", dqn, "q_loss", lambda q, target, _kind: (target.detach() - q).abs()),
-    "a function that a loss calls": ("a3c", correction, "ratio", lambda log_prob, _: log_prob.detach().exp()),
+    "a function that a loss calls": ("mlxe", correction, "ratio", lambda log_prob, _: log_prob.detach().exp()),
     "what becomes of a gradient": ("dqn", gradients, "shorten", lambda gradient, _: gradient.mul_(0.5).norm()),
     "a method": ("dqn", DQN, "_value", lambda _self, q: 0.5 * q),
     "a constant": ("ppo", normaliser, "LIMIT", 0.1),
@@ -143,7 +143,7 @@ def test_a_network_of_another_structure_is_left_to_torch(change, said):
 
 
 def test_noisy_networks_and_several_threads_are_left_to_torch():
-    assert "noisy" in updates(agent("a3c", noisy=True)).reason
+    assert "noisy" in updates(agent("mlxe", noisy=True)).reason
     kept = torch.get_num_threads()
     try:
         torch.set_num_threads(2)

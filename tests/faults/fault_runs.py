@@ -45,7 +45,7 @@ BASE = {
     "task": {"env": "mlxe_async.testing:Chaos-v0"},
     "schedule": {"kind": "oa", "executors": 2},
     "algorithm": {
-        "name": "a3c",
+        "name": "mlxe",
         "min_updates": 1,
         "batch": 512,
         "common": [8],

@@ -29,7 +29,7 @@ TABLES = {
     "run": {"name": "kills", "seed": 5},
     "task": {"env": "CartPole-v1", "max_episode_steps": LONGEST},
     "schedule": {"kind": "is", "executors": EXECUTORS},
-    "algorithm": {"name": "a3c", "min_updates": 4, "batch": 64},
+    "algorithm": {"name": "mlxe", "min_updates": 4, "batch": 64},
     "checkpoint": {"interval_s": 0, "interval_steps": INTERVAL_STEPS},
 }
 MOMENTS = ("at work", "while saving", "while starting")

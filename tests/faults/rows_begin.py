@@ -57,10 +57,10 @@ def _(case):
 
 BAD_UPDATE = """
 import os
-from mlxe_async.algorithms.a3c import A3C
+from mlxe_async.algorithms.mlxe import MLxE
 
 
-class Mine(A3C):
+class Mine(MLxE):
     def update(self, batch, clock):
         raise ValueError(f"the loss of {os.getpid()} has a wrong shape")
 """

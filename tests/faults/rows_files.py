@@ -410,7 +410,7 @@ def _(case):
         "schedule.envs_per_executor": ("2", "-> 2"),
         "task.kwargs": ("{seed = 9}", "9"),
         "algorithm.common": ("[9]", "-> [9]"),
-        "algorithm.name": ('"ppo"', 'got "ppo", expected "a3c"'),
+        "algorithm.name": ('"ppo"', 'got "ppo", expected "mlxe"'),
     }
     for key, (value, words) in forbidden.items():
         refused = case.resumed(run, "--set", f"{key}={value}", "--set", 'schedule.sync="rollout"')
@@ -452,7 +452,7 @@ def _(case):
         "stop": {"env_steps": 4000},
         "schedule": {"kind": "is", "executors": 1},
         "checkpoint": {"interval_s": 0, "interval_steps": 400},
-        "algorithm": {"name": "a3c", "min_updates": 4, "batch": 64},
+        "algorithm": {"name": "mlxe", "min_updates": 4, "batch": 64},
     }
     plain = case.start_raw(tables)
     case.checks(plain, 0)

@@ -36,9 +36,9 @@ OWN = {"schedule": {"memorizer": "own"}}
 
 ALGORITHM = """
 import os, signal, time
-from mlxe_async.algorithms.a3c import A3C
+from mlxe_async.algorithms.mlxe import MLxE
 
-class Bad(A3C):
+class Bad(MLxE):
     calls = 0
     def update(self, *args, **kwargs):
         Bad.calls += 1
@@ -453,10 +453,10 @@ def _(case):
 
 PRIORITISED = """
 import numpy as np
-from mlxe_async.algorithms.a3c import A3C
+from mlxe_async.algorithms.mlxe import MLxE
 from mlxe_async.algorithms.interface import Priorities
 
-class Prioritised(A3C):
+class Prioritised(MLxE):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.priorities = Priorities("td", exponent=0.6, correction=0.4)

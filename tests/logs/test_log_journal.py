@@ -67,7 +67,7 @@ def test_any_value_at_all_becomes_json(path):
     values = [Hostile(), looped, b"\x00\xff", {1: {2}}, 10**400, 2**70, "x" * 100_000, "\ud800", object, {3, 4}]
     with Journal(path, "r") as journal:
         for value in values:
-            journal.emit(RunStart(1, "is", "a3c", "E", {"value": value}))
+            journal.emit(RunStart(1, "is", "mlxe", "E", {"value": value}))
     lines = lines_of(path)
     assert len(lines) == len(values)
     assert len(lines[6]["settings"]["value"]) == LONGEST_TEXT + 1
@@ -85,7 +85,7 @@ def test_a_message_cannot_forge_a_line_or_reach_a_terminal(path):
 def test_secrets_stay_out(path):
     settings = {"task": {"kwargs": {"api_key": "canary", "tokens": {"a": "canary"}, "max_tokens": 3}}}
     with Journal(path, "r") as journal:
-        journal.emit(RunStart(1, "is", "a3c", "E", settings))
+        journal.emit(RunStart(1, "is", "mlxe", "E", settings))
     assert b"canary" not in path.read_bytes()
     assert lines_of(path)[0]["settings"]["task"]["kwargs"]["max_tokens"] == 3
 

@@ -64,31 +64,31 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"double": False, "loss": "square", "max_gradient_norm": 0.0},
         {"value_scale": "survival", "average": 0.5, "mirror": False},
     ],
-    "a3c": [
+    "mlxe": [
         {},
         {"correction": "none", "value_scale": "survival", "max_gradient_norm": 1.0},
         {"correction": "vtrace", "n_step": 3, "target": "every_k"},
         {"value_scale": "categorical", "atoms": 7, "normalise": True},
     ],
 }
-CLASSES = {"ppo": "PPO", "dqn": "DQN", "a3c": "A3C"}
-SMALL = {"ppo": {"policy": (6,), "value": (6,)}, "dqn": {"layers": (8,)}, "a3c": {"policy": (6,), "value": (6,)}}
+CLASSES = {"ppo": "PPO", "dqn": "DQN", "mlxe": "MLxE"}
+SMALL = {"ppo": {"policy": (6,), "value": (6,)}, "dqn": {"layers": (8,)}, "mlxe": {"policy": (6,), "value": (6,)}}
 SIZES = {"realistic": 1.0, "extreme": 1e2}
 MATHS = {
-    "annealing": ("ppo", "dqn", "a3c"),
-    "correction": ("a3c", "ppo"),
-    "distributional": ("a3c",),
-    "gradients": ("ppo", "dqn", "a3c"),
-    "normaliser": ("ppo", "a3c"),
+    "annealing": ("ppo", "dqn", "mlxe"),
+    "correction": ("mlxe", "ppo"),
+    "distributional": ("mlxe",),
+    "gradients": ("ppo", "dqn", "mlxe"),
+    "normaliser": ("ppo", "mlxe"),
     "returns": ("ppo",),
     "rollouts": ("ppo",),
-    "symmetry": ("dqn", "a3c"),
-    "vtrace": ("a3c",),
+    "symmetry": ("dqn", "mlxe"),
+    "vtrace": ("mlxe",),
 }
 FILES = {
     **{f"{PACKAGE}/algorithms/{name}.py": (name,) for name in CLASSES},
     **{f"{PACKAGE}/maths/{name}.py": users for name, users in MATHS.items()},
-    f"{PACKAGE}/algorithms/critics.py": ("a3c",),
+    f"{PACKAGE}/algorithms/critics.py": ("mlxe",),
 }
 """File -> the algorithms whose losses use it."""
 

@@ -57,12 +57,12 @@ FILES = {
     **{f"{PACKAGE}/memory/{name}.py": "tests/memory" for name in ("priorities", "sampling", "sum_tree")},
     **{
         f"{PACKAGE}/algorithms/{name}.py": "tests/algorithms"
-        for name in ("bootstrapping", "critics", "exploration", "ppo", "dqn", "a3c")
+        for name in ("bootstrapping", "critics", "exploration", "ppo", "dqn", "mlxe")
     },
 }
 """File -> folder of its tests."""
 
-ALGORITHMS = tuple(f"{PACKAGE}/algorithms/{name}.py" for name in ("ppo", "dqn", "a3c"))
+ALGORITHMS = tuple(f"{PACKAGE}/algorithms/{name}.py" for name in ("ppo", "dqn", "mlxe"))
 NOT_LEARNING = {"__init__", "load", "act", "greedy", "greedy_many", "behaviour_log_prob", "_log_probs", "_actor"}
 NOT_LEARNING |= {"weights", "set_weights", "compile"}
 

@@ -6,23 +6,23 @@ import signal
 
 import numpy as np
 
-from mlxe_async.algorithms.a3c import A3C
+from mlxe_async.algorithms.mlxe import MLxE
 from mlxe_async.ipc.weights import WeightsWriter
 
 
-class RaisesAlways(A3C):
+class RaisesAlways(MLxE):
     def update(self, batch, clock):
         raise ValueError("the loss has a wrong shape")
 
 
-class RaisesInItsFirstLife(A3C):
+class RaisesInItsFirstLife(MLxE):
     def update(self, batch, clock):
         if clock.updates >= 8 and os.environ["MLXE_ROLE"].endswith(":1"):
             raise ValueError("the device was lost")
         return super().update(batch, clock)
 
 
-class DiesOncePublished(A3C):
+class DiesOncePublished(MLxE):
     """Its process is killed between a publication and the answer that tells of it."""
 
     def update(self, batch, clock):
@@ -36,13 +36,13 @@ def publish_and_die(writer, vector, publish=WeightsWriter.publish):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class MeasuresNothing(A3C):
+class MeasuresNothing(MLxE):
     def update(self, batch, clock):
         metrics, priorities = super().update(batch, clock)
         return metrics | {"surprise": math.nan}, priorities
 
 
-class Diverges(A3C):
+class Diverges(MLxE):
     def weights(self):
         flat = super().weights()
         return np.full_like(flat, np.nan) if self.updates else flat
@@ -54,16 +54,16 @@ class Diverges(A3C):
         return super().update(batch, clock)
 
 
-class DiesInEachUpdate(A3C):
+class DiesInEachUpdate(MLxE):
     def update(self, batch, clock):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class DropsAll(A3C):
+class DropsAll(MLxE):
     def updates_due(self, *, rows, new_rows, new_segments):
         return 0
 
 
-class ActsWithManyWords(A3C):
+class ActsWithManyWords(MLxE):
     def act(self, obs, rng, clock):
         raise ValueError("the first line of it" + "\nand another one" * 60)

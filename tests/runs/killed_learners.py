@@ -8,9 +8,9 @@ import signal
 
 import numpy as np
 
-from mlxe_async.algorithms.a3c import A3C
 from mlxe_async.algorithms.dqn import DQN
 from mlxe_async.algorithms.interface import Priorities
+from mlxe_async.algorithms.mlxe import MLxE
 from mlxe_async.algorithms.ppo import PPO
 from mlxe_async.ipc import kept, weights
 from mlxe_async.memory.bookkeeping import Bookkeeping
@@ -97,6 +97,6 @@ def killed(base, moment):
     return Killed
 
 
-for _name, _base in (("a3c", A3C), ("dqn", DQN), ("ppo", PPO), ("td", Prioritised)):
+for _name, _base in (("mlxe", MLxE), ("dqn", DQN), ("ppo", PPO), ("td", Prioritised)):
     for _moment in ("never", "updating", "updated", *MOMENTS):
         globals()[f"{_name}_{_moment}"] = killed(_base, _moment)

@@ -18,7 +18,7 @@ QUICK = {
     "stop": {"env_steps": 1500},
     "task": {"env": "CartPole-v1", "max_episode_steps": 200},
     "schedule": {"kind": "is", "executors": 2},
-    "algorithm": {"name": "a3c", "min_updates": 4, "batch": 64},
+    "algorithm": {"name": "mlxe", "min_updates": 4, "batch": 64},
     "evaluation": {"enabled": False},
 }
 

@@ -1,9 +1,9 @@
 """An algorithm of a user's own that wants rows judged and has no verb for it."""
 
-from mlxe_async.algorithms.a3c import A3C
+from mlxe_async.algorithms.mlxe import MLxE
 
 
-class Mute(A3C):
-    """A3C that cannot appraise."""
+class Mute(MLxE):
+    """MLxE that cannot appraise."""
 
     appraise = None

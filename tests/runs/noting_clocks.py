@@ -1,12 +1,12 @@
-"""The A3C learner, whose rows say how many steps its executor's clock stood at."""
+"""The MLxE learner, whose rows say how many steps its executor's clock stood at."""
 
 import numpy as np
 
-from mlxe_async.algorithms.a3c import A3C
+from mlxe_async.algorithms.mlxe import MLxE
 from mlxe_async.rows import Column
 
 
-class NotingClocks(A3C):
+class NotingClocks(MLxE):
     extra_columns = (Column("clock", "<i8"),)
 
     def act(self, obs, rng, clock):

@@ -21,7 +21,7 @@ executors = 2
 [evaluation]
 enabled = false
 [algorithm]
-name = "a3c"
+name = "mlxe"
 min_updates = 4
 """
 

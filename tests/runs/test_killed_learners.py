@@ -7,14 +7,14 @@ import pytest
 from killed_learners import LIVES
 from test_determinism import story
 
-A3C = {"min_updates": 4, "batch": 64}
+MLXE = {"min_updates": 4, "batch": 64}
 ALL_THAT_LEARNS = {
     "target": "every_k", "target_every": 3, "average": 0.2, "optimiser": "radam", "normalise": True,
     "priorities": ["age", "risk", "td"],
 }  # fmt: skip
 TABLES = {
-    "a3c": {"algorithm": A3C},
-    "a3c rich": {"algorithm": A3C | ALL_THAT_LEARNS},
+    "mlxe": {"algorithm": MLXE},
+    "mlxe rich": {"algorithm": MLXE | ALL_THAT_LEARNS},
     "dqn": {
         "algorithm": {"batch": 64, "train_every": 24, "start_rows": 64, "target_every": 3, "average": 0.2},
         "schedule": {"envs_per_executor": 2, "rollout_steps": 33},
@@ -28,7 +28,7 @@ TABLES = {
         "schedule": {"envs_per_executor": 2, "rollout_steps": 32},
     },
 }
-PLAIN = {"a3c": "a3c", "a3c rich": "a3c", "dqn": "dqn", "ppo": "ppo", "td": "killed_learners:td_never"}
+PLAIN = {"mlxe": "mlxe", "mlxe rich": "mlxe", "dqn": "dqn", "ppo": "ppo", "td": "killed_learners:td_never"}
 STOP = {"env_steps": 900}
 
 
@@ -75,12 +75,12 @@ ALL = ("updating", "updated", "keeping", "kept", "publishing", "published", "set
 REPLAY = (*ALL, "phase", "counted", "drawing")
 EVERY = [
     *(("ppo", moment) for moment in ALL),
-    *(("a3c", moment) for moment in REPLAY),
-    *(("a3c rich", moment) for moment in REPLAY),
+    *(("mlxe", moment) for moment in REPLAY),
+    *(("mlxe rich", moment) for moment in REPLAY),
     *(("dqn", moment) for moment in REPLAY),
     *(("td", moment) for moment in (*REPLAY, "noting")),
 ]
-QUICK = {("ppo", "settled"), ("a3c rich", "keeping")}
+QUICK = {("ppo", "settled"), ("mlxe rich", "keeping")}
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def test_a_run_whose_learner_is_killed_three_times_ends_with_the_same_weights(li
 
 OTHERS = [
     # Executors that die with the learner begin their episodes anew: these deliver whole ones.
-    ("a3c", "updated", {"kind": "serial"}),
-    ("a3c rich", "published", {"kind": "serial"}),
-    ("a3c rich", "updating", {"kind": "istb"}),
-    ("a3c", "kept", {"kind": "istb"}),
+    ("mlxe", "updated", {"kind": "serial"}),
+    ("mlxe rich", "published", {"kind": "serial"}),
+    ("mlxe rich", "updating", {"kind": "istb"}),
+    ("mlxe", "kept", {"kind": "istb"}),
     ("td", "noting", {"kind": "is", "memorizer": "own"}),
     ("ppo", "kept", {"kind": "is", "memorizer": "own"}),
 ]

@@ -14,7 +14,7 @@ from mlxe_async.run_folder import load_checkpoint
 
 KINDS = ("is", "serial", "istb", "ia", "oa")
 NORMALISING = {
-    "algorithm": {"name": "a3c", "min_updates": 6, "batch": 64, "normalise": True},
+    "algorithm": {"name": "mlxe", "min_updates": 6, "batch": 64, "normalise": True},
     "memory": {"capacity_rows": 20_000, "chunk_rows": 8},
     "stop": {"env_steps": 900},
 }

@@ -51,7 +51,7 @@ IN_A_KERNEL = """
 import os
 from pathlib import Path
 from mlxe_async import Supervisor, load_settings
-chosen = {"task": {"env": "CartPole-v1"}, "stop": {"env_steps": 500}, "algorithm": {"name": "a3c", "min_updates": 4}}
+chosen = {"task": {"env": "CartPole-v1"}, "stop": {"env_steps": 500}, "algorithm": {"name": "mlxe", "min_updates": 4}}
 r = await Supervisor(load_settings(chosen), run_dir="runs").run()
 (r.reason, r.exit_code)
 """

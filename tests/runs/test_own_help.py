@@ -22,7 +22,7 @@ adverse_starts = true
 [schedule]
 kind = "is"
 [algorithm]
-name = "a3c"
+name = "mlxe"
 min_updates = 4
 batch = 64
 """

@@ -13,7 +13,7 @@ from mlxe_async.workers import Probe
 
 JUDGED = {
     "algorithm": {
-        "name": "a3c",
+        "name": "mlxe",
         "min_updates": 4,
         "batch": 64,
         "priorities": ["age", "risk", "td"],

@@ -53,7 +53,7 @@ def test_an_environment_a_wrapper_and_a_loss_of_ones_own_learn_under_both_schedu
             for line in text.splitlines():
                 if not line.startswith("python"):
                     run(line, folder)
-    assert "clamp(-1, 1)" in (folder / "my_a3c.py").read_text()
+    assert "clamp(-1, 1)" in (folder / "my_mlxe.py").read_text()
     assert len(runs) == 2
     (line,) = (line for line in runs if line.endswith(f"schedule.kind={kind}"))
     run(line, folder)

@@ -13,7 +13,7 @@ env = "CartPole-v1"
 [schedule]
 kind = "is"
 [algorithm]
-name = "a3c"
+name = "mlxe"
 """
 
 
@@ -40,7 +40,7 @@ def ended(tmp_path):
         ('task.env="no_such_module:Env-v0"', 2, "no_such_module"),
         ("algorithm.batchh=3", 2, 'did you mean "batch"'),
         ("algorithm.batch=0", 2, "algorithm.batch: got 0, expected a whole number of at least 1"),
-        ('algorithm.name="nothing"', 2, "expected one of a3c"),
+        ('algorithm.name="nothing"', 2, "expected one of mlxe"),
         ('learner.device="cuda"', 2, "torch finds no usable GPU"),
         ("schedule.executor=2", 2, 'did you mean "executors"'),
         ("memory.capacity_rows=1000000000", 4, "MiB"),
@@ -86,11 +86,11 @@ def test_an_environment_that_ends_the_probe_is_refused_as_a_mistake_of_the_task(
 @pytest.mark.slow
 def test_an_algorithm_whose_constructor_raises_is_refused_with_the_line_in_its_file(tmp_path, ended):
     (tmp_path / "odd_algorithm.py").write_text(
-        "from mlxe_async.algorithms.a3c import A3C\n\n\nclass Odd(A3C):\n"
+        "from mlxe_async.algorithms.mlxe import MLxE\n\n\nclass Odd(MLxE):\n"
         "    def __init__(self, *args, **kwargs):\n        self.nothing.there\n"
     )
     override = f'[run]\npython_path = ["{tmp_path}"]\n'
-    exit_code, error, _ = ended(GOOD.replace('"a3c"', '"odd_algorithm:Odd"') + override)
+    exit_code, error, _ = ended(GOOD.replace('"mlxe"', '"odd_algorithm:Odd"') + override)
     assert exit_code == 2, error
     assert "its constructor raised AttributeError" in error
     assert "odd_algorithm.py:6" in error

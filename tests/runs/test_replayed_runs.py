@@ -19,7 +19,7 @@ KINDS = {
     "uniform replay": {"schedule": OA},
     "priorities": {
         "schedule": OA,
-        "algorithm": {"name": "a3c", "min_updates": 4, "batch": 64, "priorities": ["age", "td"], "noisy": True},
+        "algorithm": {"name": "mlxe", "min_updates": 4, "batch": 64, "priorities": ["age", "td"], "noisy": True},
     },
     "rollouts": {"schedule": {**OA, "envs_per_executor": 4, "rollout_steps": 16}, "algorithm": {"name": "ppo"}},
     "small lanes": {"schedule": OA, "memory": {"chunk_rows": 8, "lane_slots": 2}},

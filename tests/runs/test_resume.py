@@ -25,12 +25,12 @@ DQN = {"name": "dqn", "start_rows": 200, "batch": 32}
 PPO = {"name": "ppo", "epochs": 2, "minibatch": 32}
 SPANNING = {"sync": "rollout", "rollout_steps": 37, "envs_per_executor": 2}
 KINDS = {
-    "a3c": (None, {**TESTED}),
-    "a3c, serial": (None, {"schedule": {"kind": "serial"}}),
-    "a3c, threads": (None, {"schedule": {"kind": "istb"}}),
-    "a3c, episodes that span rollouts": (None, {"schedule": SPANNING}),
-    "a3c, priorities and the best version": (
-        {"name": "a3c", "min_updates": 4, "batch": 64, "priorities": ["age", "td"], "target": "per_iteration"},
+    "mlxe": (None, {**TESTED}),
+    "mlxe, serial": (None, {"schedule": {"kind": "serial"}}),
+    "mlxe, threads": (None, {"schedule": {"kind": "istb"}}),
+    "mlxe, episodes that span rollouts": (None, {"schedule": SPANNING}),
+    "mlxe, priorities and the best version": (
+        {"name": "mlxe", "min_updates": 4, "batch": 64, "priorities": ["age", "td"], "target": "per_iteration"},
         {"learner": {"promote_best": 3}},
     ),
     "dqn": (DQN, {"schedule": SPANNING}),
@@ -115,7 +115,7 @@ def killed_and_gone_on_with(folder, chosen, expected, chance):
     )
 
 
-@pytest.mark.parametrize("kind", [pytest.param("a3c", marks=pytest.mark.slow), "ppo"])
+@pytest.mark.parametrize("kind", [pytest.param("mlxe", marks=pytest.mark.slow), "ppo"])
 def test_a_supervisor_that_is_killed_costs_nothing_but_time(tmp_path, monkeypatch, kind):
     chosen = chosen_for(monkeypatch, kind, **SAVING)
     expected, _ = run_here(chosen, tmp_path)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mlxe_async.algorithms.a3c import A3C, A3CSettings
+from mlxe_async.algorithms.mlxe import MLxE, MLxESettings
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.rows import Spaces
 
@@ -29,7 +29,7 @@ def test_the_stored_log_probability_is_that_of_the_recorded_version(live, kind):
         await run.saw("run_end")
 
     live(watch, schedule={"kind": kind, "executors": 2})
-    policy = A3C(A3CSettings(min_updates=4, batch=64), Spaces.from_json(rows["spaces"]), seed=0, learns=False)
+    policy = MLxE(MLxESettings(min_updates=4, batch=64), Spaces.from_json(rows["spaces"]), seed=0, learns=False)
     checked = 0
     for version in np.unique(rows["version"]):
         if int(version) not in published:

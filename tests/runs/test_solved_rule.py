@@ -4,7 +4,7 @@ import pytest
 
 from mlxe_async.errors import SettingsError
 
-STILL = {"name": "a3c", "min_updates": 1, "learning_rate": 1e-9, "learning_rate_min": 0.0, "batch": 16}
+STILL = {"name": "mlxe", "min_updates": 1, "learning_rate": 1e-9, "learning_rate_min": 0.0, "batch": 16}
 CLIFF = {
     "env": "CliffWalking-v1",  # registered without a threshold and without a limit
     "wrappers": ["gymnasium.wrappers:FlattenObservation"],

@@ -11,29 +11,30 @@ from pathlib import Path
 import pytest
 from live_runs import settings
 
+from mlxe_async.algorithms import load_algorithm
 from mlxe_async.settings import dump_settings
 
 PACKAGE = Path(importlib.util.find_spec("mlxe_async").origin).parent
 PPO_STEP = "            self._optimiser.step(rate)\n"
 PPO_TOTAL = "total = actor + s.value_coefficient * critic - s.entropy * randomness"
-A3C = {"name": "a3c", "min_updates": 4, "batch": 64}
+MLXE = {"name": "mlxe", "min_updates": 4, "batch": 64}
 PPO = {"name": "ppo", "epochs": 4, "minibatch": 64, "minibatches": "rows", "learning_rate": 0.01}
 ONE_EPOCH = PPO | {"epochs": 1, "minibatches": "sequences"}
 # what is changed -> the algorithm, and what is replaced by what
 WRITTEN = {
     "advantages clamped to ten": (
-        A3C | {"return_scale": 20.0},
+        MLXE | {"return_scale": 20.0},
         {"weighted_advantage.detach()": "weighted_advantage.detach().clamp(-10, 10)"},
     ),
     "Huber with delta 10": (
-        A3C,
+        MLXE,
         {
             "return 0.5 * (target.detach() - value).square()": "far = (target.detach() - value).abs()\n"
             "        return (0.5 * far.square()).where(far < 10, 10 * (far - 5))"
         },
     ),
     "weight decay in the loss": (
-        A3C,
+        MLXE,
         {
             "loss, value_mean, entropy_mean = (": "decay = 1e-3 * sum(leaf.square().sum() for leaf in "
             "self._learned.leaves.values())\n        loss, value_mean, entropy_mean = (",
@@ -41,7 +42,7 @@ WRITTEN = {
         },
     ),
     "entropy annealed by the clock": (
-        A3C,
+        MLXE,
         {
             "self._follow(clock)\n": "self._follow(clock)\n        self._weight = clock.env_steps / 1500\n",
             "- s.entropy * randomness": "- self._weight * randomness",
@@ -126,7 +127,7 @@ def test_a_changed_loss_is_what_is_learned(what, unchanged, tmp_path):
     own, edited = tmp_path / "own", tmp_path / "edited"
     own.mkdir()
     (own / "my_loss.py").write_text(text)
-    mine = algorithm | {"name": f"my_loss:{name.upper()}"}
+    mine = algorithm | {"name": f"my_loss:{load_algorithm(name).__name__}"}
     shutil.copytree(PACKAGE, edited / PACKAGE.name)
     (edited / PACKAGE.name / "algorithms" / f"{name}.py").write_text(text)
 

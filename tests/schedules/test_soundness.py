@@ -53,9 +53,9 @@ def test_a_refusal_says_what_would_do():
 @pytest.mark.parametrize(
     ("name", "settings", "stated"),
     [
-        ("a3c", {}, "corrects"),
-        ("a3c", {"correction": "vtrace"}, "corrects"),
-        ("a3c", {"correction": "none"}, "ignores"),
+        ("mlxe", {}, "corrects"),
+        ("mlxe", {"correction": "vtrace"}, "corrects"),
+        ("mlxe", {"correction": "none"}, "ignores"),
         ("dqn", {}, "learns"),
         ("ppo", {}, "corrects"),
     ],

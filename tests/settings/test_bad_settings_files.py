@@ -26,7 +26,7 @@ if str(TESTS) not in sys.path:
 
 from settings_keys import kinds_of, known_keys  # noqa: E402 - found by the line above
 
-from mlxe_async.algorithms.a3c import A3CSettings  # noqa: E402 - see above
+from mlxe_async.algorithms.mlxe import MLxESettings  # noqa: E402 - see above
 
 ROOT = str(TESTS.parent)
 FILES = 500
@@ -88,7 +88,7 @@ def files(chance):
     known = known_keys()
     names = {(table, key) for table, key, _, _ in known}
     tables = {table for table, _ in names} | {"algorithm"}
-    own = list(A3CSettings.model_fields)
+    own = list(MLxESettings.model_fields)
 
     def typos():
         while True:

@@ -9,10 +9,10 @@ from mlxe_async.settings.forms import with_whole_numbers
 
 
 def test_a_file_with_only_an_environment_and_an_algorithm_is_enough(tmp_path):
-    settings = load_settings(write(tmp_path, '[task]\nenv = "CartPole-v1"\n[algorithm]\nname = "a3c"\n'))
+    settings = load_settings(write(tmp_path, '[task]\nenv = "CartPole-v1"\n[algorithm]\nname = "mlxe"\n'))
     assert settings.task.env == "CartPole-v1"
     assert settings.schedule.kind == "is"
-    assert settings.algorithm.table == {"name": "a3c"}
+    assert settings.algorithm.table == {"name": "mlxe"}
 
 
 def test_settings_cannot_be_changed():
@@ -98,8 +98,8 @@ def test_the_algorithms_own_keys_are_kept_as_they_are():
 
 
 def test_the_algorithms_completed_keys_can_be_put_in_place():
-    settings = load_settings(minimal()).with_algorithm({"name": "a3c", "learning_rate": 0.5, "other": None})
-    assert settings.algorithm.table == {"name": "a3c", "learning_rate": 0.5}
+    settings = load_settings(minimal()).with_algorithm({"name": "mlxe", "learning_rate": 0.5, "other": None})
+    assert settings.algorithm.table == {"name": "mlxe", "learning_rate": 0.5}
 
 
 def test_own_code_is_found_from_the_settings_file_on(tmp_path):

@@ -57,12 +57,12 @@ def test_the_schema_describes_every_key_with_its_range():
 
 
 def test_the_schema_can_hold_the_keys_of_several_algorithms():
-    schema = settings_schema({"a3c": load_algorithm("a3c").Settings, "own": Own})
+    schema = settings_schema({"mlxe": load_algorithm("mlxe").Settings, "own": Own})
     variants = [schema["$defs"][v["$ref"].removeprefix("#/$defs/")] for v in schema["$defs"]["AlgorithmTable"]["oneOf"]]
-    a3c, own, another = variants
-    assert "learning_rate" in a3c["properties"]
-    assert a3c["additionalProperties"] is False
-    assert a3c["required"] == []  # it is the one that is meant when none is named
+    mlxe, own, another = variants
+    assert "learning_rate" in mlxe["properties"]
+    assert mlxe["additionalProperties"] is False
+    assert mlxe["required"] == []  # it is the one that is meant when none is named
     assert own["properties"]["name"]["const"] == "own"
     assert own["required"] == ["name"]
     assert set(own["properties"]) == {"name", "learning_rate", "layers", "even"}

@@ -37,7 +37,7 @@ ELSEWHERE = [
     ("dqn", "exploration_initial_eps", "algorithm.epsilon_first"),
     ("dqn", "exploration_final_eps", "algorithm.epsilon_last"),
     ("dqn", "policy_kwargs", "algorithm.layers"),
-    ("a3c", "vf_coef", "algorithm.value_coefficient"),
+    ("mlxe", "vf_coef", "algorithm.value_coefficient"),
     ("evaluation", "n_eval_episodes", "evaluation.episodes"),
     ("evaluation", "eval_freq", "evaluation.interval_steps"),
     ("checkpoint", "save_freq", "checkpoint.interval_steps"),
@@ -58,12 +58,12 @@ ELSEWHERE = [
     ("dqn", "end_e", "algorithm.epsilon_last"),
     ("dqn", "target_network_frequency", "algorithm.target_every"),
     ("dqn", "train_frequency", "algorithm.train_every"),
-    ("a3c", "n_atoms", "algorithm.atoms"),
-    ("a3c", "v_min", "algorithm.value_low"),
-    ("a3c", "v_max", "algorithm.value_high"),
+    ("mlxe", "n_atoms", "algorithm.atoms"),
+    ("mlxe", "v_min", "algorithm.value_low"),
+    ("mlxe", "v_max", "algorithm.value_high"),
     ("learner", "cuda", "learner.device"),
     # Tianshou: the arguments of its policies, collectors and trainers
-    ("a3c", "discount_factor", "algorithm.discount"),
+    ("mlxe", "discount_factor", "algorithm.discount"),
     ("dqn", "estimation_step", "algorithm.n_step"),
     ("ppo", "eps_clip", "algorithm.clip"),
     ("ppo", "repeat_per_collect", "algorithm.epochs"),
@@ -84,9 +84,9 @@ ELSEWHERE = [
     ("ppo", "ppo_clip_ratio", "algorithm.clip"),
     ("ppo", "nonlinearity", "algorithm.activation"),
     ("ppo", "normalize_input", "algorithm.normalise"),
-    ("a3c", "with_vtrace", "algorithm.correction"),
-    ("a3c", "vtrace_rho", "algorithm.ratio_clip"),
-    ("a3c", "optimizer", "algorithm.optimiser"),
+    ("mlxe", "with_vtrace", "algorithm.correction"),
+    ("mlxe", "vtrace_rho", "algorithm.ratio_clip"),
+    ("mlxe", "optimizer", "algorithm.optimiser"),
     ("task.atari", "env_framestack", "task.atari.stack"),
     ("checkpoint", "save_every_sec", "checkpoint.interval_s"),
     ("checkpoint", "keep_checkpoints", "checkpoint.keep"),
@@ -144,7 +144,8 @@ def test_what_belongs_to_a_key_of_another_meaning_is_said():
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"), [("PPO", "ppo"), ("A2C", "a3c"), ("APPO", "ppo"), ("DQN", "dqn"), ("DDQN", "dqn")]
+    ("typed", "meant"),
+    [("PPO", "ppo"), ("A2C", "ppo"), ("A3C", "mlxe"), ("APPO", "ppo"), ("DQN", "dqn"), ("DDQN", "dqn")],
 )
 def test_names_of_algorithms_lead_to_ours(typed, meant):
     with pytest.raises(SettingsError, match=f'did you mean "{meant}"'):

@@ -13,7 +13,7 @@ from mlxe_async.supervisor.resuming import LogEnd, ResumePoint
 
 
 def test_another_algorithm_is_refused_in_one_sentence(tmp_path):
-    old = load_settings({"task": {"env": "CartPole-v1"}, "algorithm": {"name": "a3c", "batch": 32}})
+    old = load_settings({"task": {"env": "CartPole-v1"}, "algorithm": {"name": "mlxe", "batch": 32}})
     new = load_settings({"task": {"env": "CartPole-v1"}}, ["algorithm.name=ppo"])
     with RunFolder.create(tmp_path, "x") as folder:
         point = ResumePoint(folder, old, LogEnd(0, 0, True))
@@ -21,7 +21,7 @@ def test_another_algorithm_is_refused_in_one_sentence(tmp_path):
         with pytest.raises(SettingsError) as refused:
             point.refuse_another_algorithm(new)
         (line,) = refused.value.problems
-        assert line.startswith('--set algorithm.name: algorithm.name: got "ppo", expected "a3c": ')
+        assert line.startswith('--set algorithm.name: algorithm.name: got "ppo", expected "mlxe": ')
         assert f'--set run.init_from="{folder.path}"' in line
 
 

@@ -4,11 +4,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from mlxe_async.algorithms.a3c import A3C
+from mlxe_async.algorithms.mlxe import MLxE
 from mlxe_async.algorithms.ppo import PPO
 
 
-class Raises(A3C):
+class Raises(MLxE):
     def update(self, batch, clock):
         raise ValueError("the loss has a wrong shape")  # line 13
 
@@ -18,23 +18,23 @@ class RaisesOnRollouts(PPO):
         return super().update({name: column[:, :0] for name, column in batch.items()}, clock)  # line 18
 
 
-class DerivesNothing(A3C):
+class DerivesNothing(MLxE):
     def derive(self, segment):
         return {}
 
 
-class ReturnsNothing(A3C):
+class ReturnsNothing(MLxE):
     def update(self, batch, clock):
         super().update(batch, clock)
 
 
-class MeasuresWords(A3C):
+class MeasuresWords(MLxE):
     def update(self, batch, clock):
         metrics, priorities = super().update(batch, clock)
         return {**metrics, "mood": "good"}, priorities
 
 
-class Shrinks(A3C):
+class Shrinks(MLxE):
     def weights(self):
         return super().weights()[:-1] if self.updated else super().weights()
 
@@ -45,7 +45,7 @@ class Shrinks(A3C):
         return super().update(batch, clock)
 
 
-class Learns(A3C):
+class Learns(MLxE):
     seen = moments = None
 
     def update(self, batch, clock):
@@ -53,7 +53,7 @@ class Learns(A3C):
         return super().update(batch, clock)
 
 
-class Normalises(A3C):
+class Normalises(MLxE):
     moment_entries = moments = None
 
     def __init__(self, settings, spaces, **others):
@@ -64,7 +64,7 @@ class Normalises(A3C):
         Normalises.moments = moments
 
 
-class FollowsTheTask(A3C):
+class FollowsTheTask(MLxE):
     asked = None
 
     @classmethod

@@ -22,7 +22,7 @@ def probed(task, rehearses=False, **algorithm):
     return found
 
 
-@pytest.mark.parametrize("name", ["a3c", "ppo"])
+@pytest.mark.parametrize("name", ["mlxe", "ppo"])
 def test_games_get_convolutions_and_what_goes_with_them(name):
     found = probed({"env": PONG}, name=name)
     chosen = found["algorithm"]
@@ -30,7 +30,7 @@ def test_games_get_convolutions_and_what_goes_with_them(name):
     assert found["parameters"][0] == ["body.0.weight", [32, 8, 8, 4]]
 
 
-@pytest.mark.parametrize("name", ["a3c", "ppo"])
+@pytest.mark.parametrize("name", ["mlxe", "ppo"])
 def test_vectors_and_what_somebody_wrote_stay_as_they_are(name):
     assert probed({"env": "CartPole-v1"}, name=name)["algorithm"]["body"] == "none"
     found = probed({"env": PONG}, name=name, body="none")["algorithm"]

@@ -13,7 +13,7 @@ from mlxe_async.workers.probe import OWN_LIMIT_S, Probe
 from mlxe_async.workers.rehearsal import rehearse
 
 LIMIT_S = 7.0
-SMALL = {"a3c": {"batch": 32}, "dqn": {"batch": 32}, "ppo": {"minibatch": 16}}
+SMALL = {"mlxe": {"batch": 32}, "dqn": {"batch": 32}, "ppo": {"minibatch": 16}}
 
 
 def page():
@@ -128,7 +128,7 @@ def test_a_module_that_cannot_be_imported_is_told_with_file_and_line(
     file = Path(tmp_path, f"{name}.py")
     file.write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    chosen = settings("a3c")
+    chosen = settings("mlxe")
     if what == "algorithm":
         chosen["algorithm"]["name"] = f"{name}:Mine"
     elif what == "environment":

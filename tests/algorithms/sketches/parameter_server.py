@@ -7,10 +7,10 @@ g + lambda g * g * (w - worker_weights), elementwise, lambda = lambda0 / sqrt(me
 import numpy as np
 import torch
 
-from mlxe_async.algorithms.a3c import A3C
+from mlxe_async.algorithms.mlxe import MLxE
 
 
-class ParameterServerA3C(A3C):
+class ParameterServerA3C(MLxE):
     """The same losses; `update` is cut in two where the gradient travels."""
 
     delay_compensation = 2.0

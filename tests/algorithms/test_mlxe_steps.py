@@ -1,4 +1,4 @@
-"""A3C's update in numbers: hand-made rows, and the step that a plain computation in double precision takes."""
+"""MLxE's update in numbers: hand-made rows, and the step that a plain computation in double precision takes."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 from plain import Plain, assert_same_way, generator_of, tensor
 
 from mlxe_async.algorithms import Clock
-from mlxe_async.algorithms.a3c import A3C, A3CSettings, value_loss
+from mlxe_async.algorithms.mlxe import MLxE, MLxESettings, value_loss
 from mlxe_async.rows import Spaces, Symmetry
 
 SIGN, ORDER = np.float32([-1, 1, -1]), np.array([2, 1, 0])
@@ -18,7 +18,7 @@ def agent(learns=True, **changed):
     asked = {"common": (6,), "policy": (5,), "value": (), "discount": 0.8, "n_step": 3, "ratio_clip": 1.3}
     asked |= {"return_scale": 0.5, "entropy": 0.3, "value_coefficient": 0.7, "max_gradient_norm": 0.5, "mirror": False}
     asked |= {"learning_rate": 0.05, "learning_rate_decay": 0.9, "batch": 32}
-    algorithm = A3C(A3CSettings.model_validate(asked | changed), SPACES, seed=3, learns=learns)
+    algorithm = MLxE(MLxESettings.model_validate(asked | changed), SPACES, seed=3, learns=learns)
     if learns:
         weights = algorithm.weights()
         algorithm.set_weights((2 * weights + np.random.default_rng(0).normal(0, 0.2, weights.shape)).astype(np.float32))
@@ -251,8 +251,8 @@ def test_derived_targets_are_the_slow_sums(settings, mark):
 @pytest.mark.parametrize("faithful", [False, True])
 def test_segments_are_derived_together_as_each_alone(counted, faithful):
     spaces = Spaces((3,), actions=3, limits=(2.0, None, 3.0))
-    settings = A3CSettings(returns=counted, faithful_truncation=faithful, n_step=4, discount_low=0.4)
-    algorithm = A3C(settings, spaces, seed=1, learns=False)
+    settings = MLxESettings(returns=counted, faithful_truncation=faithful, n_step=4, discount_low=0.4)
+    algorithm = MLxE(settings, spaces, seed=1, learns=False)
     parts = [segment(k, mark, n) for k, (mark, n) in enumerate((("terminated", 7), ("truncated", 1), ("cut", 5)))]
     parts += [segment(9, "truncated", 6)]
     together = algorithm.derive_many(

@@ -1,4 +1,4 @@
-"""The options of the A3C learner: whose values make targets, on which scale, how far they reach, what is drawn."""
+"""The options of the MLxE learner: whose values make targets, on which scale, how far they reach, what is drawn."""
 
 import itertools
 
@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from mlxe_async.algorithms import Acting, Clock, Priorities
-from mlxe_async.algorithms.a3c import A3C, A3CSettings, value_loss
+from mlxe_async.algorithms.mlxe import MLxE, MLxESettings, value_loss
 from mlxe_async.maths.normaliser import merge, nothing
 from mlxe_async.networks import parameter_count, unflatten
 from mlxe_async.rows import Spaces
@@ -17,7 +17,7 @@ LIMITED = Spaces((4,), actions=2, limits=(2.0, None, 0.5, None))
 
 
 def agent(seed=1, spaces=LIMITED, learns=True, **settings):
-    return A3C(A3CSettings(**{"policy": (16,), "value": (16,)} | settings), spaces, seed=seed, learns=learns)
+    return MLxE(MLxESettings(**{"policy": (16,), "value": (16,)} | settings), spaces, seed=seed, learns=learns)
 
 
 def segment(length=30, mark="terminated", seed=0):
@@ -44,8 +44,8 @@ def windows(rows, length):
 
 
 def test_the_shapes_of_mlxe_can_be_written_and_have_its_numbers_of_weights():
-    final = A3CSettings(common=(128, 256, 128), policy=(64, 128, 64), value=(64, 128, 64), activation="relu")
-    network = A3C(final, Spaces((5,), actions=2), seed=0, learns=False).network
+    final = MLxESettings(common=(128, 256, 128), policy=(64, 128, 64), value=(64, 128, 64), activation="relu")
+    network = MLxE(final, Spaces((5,), actions=2), seed=0, learns=False).network
     assert parameter_count(network.parameters) == 116_547
     weights = unflatten(network.initial(0), network.parameters)
     assert all(not array.any() for name, array in weights.items() if name.endswith("bias"))
@@ -56,8 +56,8 @@ def test_the_shapes_of_mlxe_can_be_written_and_have_its_numbers_of_weights():
     sizes = (5, 128, 258, 512)
     shared = sum((i + 1) * o for i, o in itertools.pairwise(sizes))
     heads = sum((i + 1) * o for i, o in [(512, 256), (256, 128), (128, 64)])
-    older = A3CSettings(common=sizes[1:], policy=(256, 128, 64), value=(256, 128, 64))
-    network = A3C(older, Spaces((5,), actions=2), seed=0, learns=False).network
+    older = MLxESettings(common=sizes[1:], policy=(256, 128, 64), value=(256, 128, 64))
+    network = MLxE(older, Spaces((5,), actions=2), seed=0, learns=False).network
     assert parameter_count(network.parameters) == shared + 2 * heads + 65 * 2 + 65
 
 
@@ -346,7 +346,7 @@ def test_normalised_observations_of_several_axes_are_flattened():
 )
 def test_settings_that_cannot_be_meant_are_refused_naming_the_key(settings, named):
     with pytest.raises(ValidationError, match=named):
-        A3CSettings(**settings)
+        MLxESettings(**settings)
 
 
 @pytest.mark.parametrize(

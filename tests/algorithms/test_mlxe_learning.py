@@ -1,18 +1,18 @@
-"""The A3C learner: its losses, its targets, its clock, and that it learns."""
+"""The MLxE learner: its losses, its targets, its clock, and that it learns."""
 
 import numpy as np
 import pytest
 import torch
 
 from mlxe_async.algorithms import Acting, Clock
-from mlxe_async.algorithms.a3c import A3C, A3CSettings, entropy, policy_loss, value_loss
+from mlxe_async.algorithms.mlxe import MLxE, MLxESettings, entropy, policy_loss, value_loss
 from mlxe_async.rows import Spaces, Symmetry
 
 SPACES = Spaces((4,), actions=2, symmetry=Symmetry((-1.0,) * 4, (1, 0)))
 
 
 def learner(seed=1, spaces=SPACES, **settings):
-    return A3C(A3CSettings(**settings), spaces, seed=seed, learns=True)
+    return MLxE(MLxESettings(**settings), spaces, seed=seed, learns=True)
 
 
 def segment(length=40, terminated=True, seed=0):
@@ -166,12 +166,12 @@ def test_an_update_returns_no_priorities_and_all_metrics_are_finite_numbers():
 
 @pytest.mark.parametrize("correction", ["clipped", "vtrace"])
 def test_a_loss_of_ones_own_sees_further_columns_of_the_rows(correction):
-    class Margin(A3C):
+    class Margin(MLxE):
         def _loss(self, rows):
             loss, found = super()._loss(rows)
             return loss, found | {"margin": rows["margin"].mean()}
 
-    algorithm = Margin(A3CSettings(correction=correction, n_step=2), SPACES, seed=1, learns=True)
+    algorithm = Margin(MLxESettings(correction=correction, n_step=2), SPACES, seed=1, learns=True)
     rows = segment() | {"margin": np.arange(40, dtype=np.float32)}
     if correction == "vtrace":
         rows = windows(rows, range(0, 40, 2), 2) | {"weight": np.ones(20, np.float32)}

@@ -1,6 +1,6 @@
-"""A3C's fast twin: losses on replayed rows differentiated by hand, the network by numpy.
+"""MLxE's fast twin: losses on replayed rows differentiated by hand, the network by numpy.
 
-Derived for `algorithms.a3c.A3C` as it is written there.
+Derived for `algorithms.mlxe.MLxE` as it is written there.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from mlxe_async.algorithms.a3c import A3C, A3CSettings
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows
+from mlxe_async.algorithms.mlxe import MLxE, MLxESettings
 from mlxe_async.fast.quick import (
     Quick,
     RecordedLoss,
@@ -30,8 +30,8 @@ HEADS = ("policy", "value")
 METRICS = ("loss", "value_loss", "entropy", "effective_share", "explained_variance")
 
 
-def gradient_of(settings: A3CSettings) -> Callable[[Floats, Floats, Mapping[str, Array]], Any] | None:
-    """A3C's loss with corrections "clipped" and "none", and values that are one number.
+def gradient_of(settings: MLxESettings) -> Callable[[Floats, Floats, Mapping[str, Array]], Any] | None:
+    """MLxE's loss with corrections "clipped" and "none", and values that are one number.
 
     The function takes logits (M, A), values (M, 1), and the columns (M,) `action`, `log_prob`, `partial`,
     `coefficient`, `following` and `weight`. It gives the gradients by logits and values, and what `METRICS` names.
@@ -66,44 +66,44 @@ def gradient_of(settings: A3CSettings) -> Callable[[Floats, Floats, Mapping[str,
     return found
 
 
-class A3CTwin:
-    """Does what `A3C.update` does.
+class MLxETwin:
+    """Does what `MLxE.update` does.
 
     Args:
-        a3c: the very built-in class; what it learned lies with it.
+        mlxe: the very built-in class; what it learned lies with it.
     """
 
-    def __init__(self, a3c: A3C) -> None:
-        self._a3c, self._by_hand = a3c, gradient_of(a3c.settings)
+    def __init__(self, mlxe: MLxE) -> None:
+        self._mlxe, self._by_hand = mlxe, gradient_of(mlxe.settings)
         self.attach()
 
     def attach(self) -> None:
         """Work on the networks that the algorithm learns now."""
-        a3c = self._a3c
-        self.learned, self._quick = a3c._learned, quick_network(a3c._learned)
-        self._target = self._quick if a3c._target is a3c._learned else quick_network(a3c._target)
-        self._recorded = RecordedLoss(a3c, lambda rows: a3c._loss(rows | a3c._bootstrapped(rows)))
-        self._loss_of, self._given = copy.copy(a3c), _Given()
+        mlxe = self._mlxe
+        self.learned, self._quick = mlxe._learned, quick_network(mlxe._learned)
+        self._target = self._quick if mlxe._target is mlxe._learned else quick_network(mlxe._target)
+        self._recorded = RecordedLoss(mlxe, lambda rows: mlxe._loss(rows | mlxe._bootstrapped(rows)))
+        self._loss_of, self._given = copy.copy(mlxe), _Given()
         self._loss_of._learned = self._given  # type: ignore[assignment]  # it answers as the network would
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
-        """As `A3C.update`."""
-        a3c = self._a3c
-        a3c._follow(clock)
+        """As `MLxE.update`."""
+        mlxe = self._mlxe
+        mlxe._follow(clock)
         lead = batch["action"].ndim
-        columns = as_columns({n: c.reshape(-1, *c.shape[lead:]) for n, c in a3c.columns(batch).items()})
+        columns = as_columns({n: c.reshape(-1, *c.shape[lead:]) for n, c in mlxe.columns(batch).items()})
         if self._quick is None or self._target is None:
             found: dict[str, Any] = self._recorded(self.learned.tensors(columns))
         else:
             found = self._by_arrays(columns, self._quick, self._target)
-        norm = gradients.shorten(self.learned.gradient, a3c.settings.max_gradient_norm)
+        norm = gradients.shorten(self.learned.gradient, mlxe.settings.max_gradient_norm)
         told = metrics.as_floats(found | {"gradient_norm": norm})
-        a3c._apply(clock)
+        mlxe._apply(clock)
         return told, None
 
     def log_probs(self, vector: Floats, obs: Array) -> tuple[Array, float] | None:
         """Log mu (N, A) of published weights (P,), and the largest logit; None where mu depends on an acting clock."""
-        return policy_log_probs(self._a3c, vector, obs) if self._a3c.settings.behaviour == "softmax" else None
+        return policy_log_probs(self._mlxe, vector, obs) if self._mlxe.settings.behaviour == "softmax" else None
 
     def _by_arrays(self, rows: dict[str, Array], quick: Quick, target: Quick) -> dict[str, Any]:
         """Put the gradient of the loss in place; returns what it measured."""
@@ -120,15 +120,15 @@ class A3CTwin:
         return found
 
     def _bootstrapped(self, rows: dict[str, Array], target: Quick) -> dict[str, Array]:
-        """As `A3C._bootstrapped`."""
-        own = self._a3c.settings.correction == "vtrace" and target is not self._quick
+        """As `MLxE._bootstrapped`."""
+        own = self._mlxe.settings.correction == "vtrace" and target is not self._quick
         seen = {"following": rows["next_obs"]} | ({"judged": rows["obs"]} if own else {})
         found = {name: target.outputs(obs, ("value",))[0] for name, obs in seen.items()}
         return {name: value[:, 0] if value.shape[-1] == 1 else value for name, value in found.items()}
 
     def _by_autograd(self, given: list[Floats], rows: dict[str, Array]) -> tuple[list[Array], dict[str, Any]]:
         """The gradients of the written loss by the outputs (M, n), where nobody derived them by hand."""
-        torch = self._a3c._torch
+        torch = self._mlxe._torch
         leaves = [torch.from_numpy(one).requires_grad_() for one in given]
         self._given.outputs = tuple(leaves)
         loss, found = self._loss_of._loss({name: torch.from_numpy(column) for name, column in rows.items()})

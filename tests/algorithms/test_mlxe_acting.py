@@ -1,11 +1,11 @@
-"""What an A3C executor and evaluator rely on."""
+"""What an MLxE executor and evaluator rely on."""
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from mlxe_async.algorithms import Acting
-from mlxe_async.algorithms.a3c import A3C, A3CSettings
+from mlxe_async.algorithms.mlxe import MLxE, MLxESettings
 from mlxe_async.rows import Spaces
 
 SPACES = Spaces((4,), actions=3)
@@ -13,7 +13,7 @@ OBS = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32)
 
 
 def agent(seed=1, **settings):
-    return A3C(A3CSettings(**settings), SPACES, seed=seed, learns=False)
+    return MLxE(MLxESettings(**settings), SPACES, seed=seed, learns=False)
 
 
 @pytest.mark.parametrize("size", [1.0, 10.0])
@@ -65,13 +65,13 @@ def test_many_versions_act_like_each_alone_also_when_they_change():
 
 
 def test_observations_of_several_axes_are_flattened():
-    algorithm = A3C(A3CSettings(), Spaces((2, 2), actions=3), seed=1, learns=False)
+    algorithm = MLxE(MLxESettings(), Spaces((2, 2), actions=3), seed=1, learns=False)
     np.testing.assert_array_equal(algorithm.greedy(OBS.reshape(-1, 2, 2)), agent().greedy(OBS))
 
 
 def test_tasks_with_array_actions_are_refused_by_name():
     with pytest.raises(ValueError, match="discrete actions"):
-        A3C(A3CSettings(), Spaces((4,), action_shape=(1,)), seed=1, learns=False)
+        MLxE(MLxESettings(), Spaces((4,), action_shape=(1,)), seed=1, learns=False)
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,11 @@ def test_tasks_with_array_actions_are_refused_by_name():
 )
 def test_settings_that_cannot_be_meant_are_refused_naming_the_key(settings, named):
     with pytest.raises(ValidationError, match=named):
-        A3CSettings(**settings)
+        MLxESettings(**settings)
 
 
 def test_every_setting_says_what_raising_it_does():
-    for name, field in A3CSettings.model_fields.items():
+    for name, field in MLxESettings.model_fields.items():
         assert field.description, name
         assert field.description.endswith("."), name
 

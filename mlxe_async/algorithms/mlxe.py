@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 Tensors = dict[str, "torch.Tensor"]
 
 
-class A3CSettings(BootstrapFields, StepFields, ReturnFields, CriticFields, ExplorationFields, ActorCriticFields):
-    """The fields of `[algorithm]` beside `name = "a3c"`."""
+class MLxESettings(BootstrapFields, StepFields, ReturnFields, CriticFields, ExplorationFields, ActorCriticFields):
+    """The fields of `[algorithm]` beside `name = "mlxe"`."""
 
     correction: Literal["vtrace", "clipped", "none"] = Field("clipped", description="clipped: min(pi/mu, ratio_clip).")
     ratio_clip: float = Field(
@@ -72,7 +72,7 @@ class A3CSettings(BootstrapFields, StepFields, ReturnFields, CriticFields, Explo
     )
 
     @model_validator(mode="after")
-    def _fit_together(self) -> A3CSettings:
+    def _fit_together(self) -> MLxESettings:
         if self.correction == "vtrace" and (self.returns != "n_step" or self.n_step < 2):
             raise ValueError('correction = "vtrace" makes its own targets: it needs returns = "n_step", n_step >= 2')
         if self.value_scale == "survival" and self.returns != "n_step":
@@ -101,11 +101,11 @@ def entropy(log_probs: torch.Tensor) -> torch.Tensor:
     return -(log_probs.exp() * log_probs).sum(-1)
 
 
-class A3C(DerivesTogether, SoftmaxActor):
+class MLxE(DerivesTogether, SoftmaxActor):
     """Acts by a softmax over the actor's outputs and learns by `batch` rows at a time from replay."""
 
-    Settings: ClassVar[type[BaseModel]] = A3CSettings
-    settings: A3CSettings
+    Settings: ClassVar[type[BaseModel]] = MLxESettings
+    settings: MLxESettings
     memory: ClassVar[Literal["replay", "rollouts"]] = "replay"
     kept, counted = ("_learned", "_average", "_target"), ("_followed", "_unused")
     extra_columns: tuple[Column, ...] = ()
@@ -115,7 +115,7 @@ class A3C(DerivesTogether, SoftmaxActor):
     _followed: int
 
     def __init__(
-        self, settings: A3CSettings, spaces: Spaces, *, seed: int, learns: bool, threads: int = 1, device: str = "cpu"
+        self, settings: MLxESettings, spaces: Spaces, *, seed: int, learns: bool, threads: int = 1, device: str = "cpu"
     ) -> None:
         self.settings, s, self._critic = settings, settings, Critic(settings)
         super().__init__(s, spaces, values=self._critic.outputs, explore=s)
