@@ -21,7 +21,10 @@ KINDS = {
         "schedule": OA,
         "algorithm": {"name": "mlxe", "min_updates": 4, "batch": 64, "priorities": ["age", "td"], "noisy": True},
     },
-    "rollouts": {"schedule": {**OA, "envs_per_executor": 4, "rollout_steps": 16}, "algorithm": {"name": "ppo"}},
+    "rollouts": {
+        "schedule": {"kind": "oa", "executors": 2, "envs_per_executor": 4, "rollout_steps": 16},
+        "algorithm": {"name": "ppo"},
+    },
     "small lanes": {"schedule": OA, "memory": {"chunk_rows": 8, "lane_slots": 2}},
     "dqn": {"schedule": OA, "algorithm": {"name": "dqn"}},
 }
