@@ -70,14 +70,14 @@ class Mine(MLxE):
     "B3", "an own algorithm whose update always raises; one that cannot be imported", "exit 3 and why; --check: 2", ci=1
 )
 def _(case):
-    """The steps run out before the run is given up; then `--check`; then modules with an error in line 3."""
+    """The run is given up at once; then `--check`; then modules with an error in line 3."""
     (case.folder / "mine.py").write_text(BAD_UPDATE)
     (case.folder / "broken.py").write_text("import math\n\nimport no_such_package\n")
-    own = {"run": {"name": "own", "python_path": [str(case.folder)]}, "stop": {"env_steps": 150}}
+    own = {"run": {"name": "own", "python_path": [str(case.folder)]}, "stop": {"env_steps": 10**6}}
     learning = {"min_updates": 1, "batch": 16}
     tables = {**own, "algorithm": {"name": "mine:Mine", **learning}, "schedule": {"kind": "is", "executors": 1}}
     run = case.start({}, tables)
-    case.checks(run, 3, last="nothing was learned")
+    case.checks(run, 3, last="update raised in the first phase of learning")
     case.want("has a wrong shape" in run.error(), f"it says why ({run.error()[-300:]})")
     file = str(run.folder / "settings.toml")
     checked = case.start({}, tables, program=["-m", "mlxe_async", file.replace("/0/", "/1/"), "--check"])
