@@ -283,7 +283,16 @@ _FACTS = plain.table(
                     plain.table({"observation_sign": plain.list_of(plain.number), "action_order": _LENGTHS})
                 ),
             },
-            {"limits": plain.maybe(_NUMBERS), "frames": plain.count},
+            {
+                "limits": plain.maybe(_NUMBERS),
+                "frames": plain.count,
+                "parts": plain.list_of(
+                    plain.table({"name": plain.text, "shape": _LENGTHS, "dtype": _dtype, "offset": plain.count})
+                ),
+                "action_kind": plain.one_of("discrete", "multi_discrete", "multi_binary", "box"),
+                "action_sizes": _LENGTHS,
+                "masked": plain.flag,
+            },
         ),
     },
     {"counters": plain.by_name(plain.count), "score": plain.number},

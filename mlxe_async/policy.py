@@ -19,12 +19,13 @@ from mlxe_async.algorithms import Acting, Algorithm, load_algorithm
 from mlxe_async.errors import EnvironmentFault, NotFound, ResourceError, RunFailed, TaskError
 from mlxe_async.ipc.segments import available_memory
 from mlxe_async.roles.evaluator import Evaluator, GreedyPolicy, Rules, Sampled, Starts, Verdict, joined
-from mlxe_async.rows import Array, Spaces
+from mlxe_async.rows import MASK, Array, Spaces
 from mlxe_async.run_folder import find_run
 from mlxe_async.seeds import generator
 from mlxe_async.settings import Settings, algorithm_problems, load_settings
 from mlxe_async.settings.model import UNLIMITED_TEST_STEPS
 from mlxe_async.settings.problems import dotted
+from mlxe_async.tasks.checks import Broken
 from mlxe_async.tasks.help import TaskAids
 from mlxe_async.tasks.recording import EXTRA, Recording
 from mlxe_async.tasks.vector import VectorTask
@@ -108,34 +109,69 @@ class Policy:
         """The algorithm to draw actions from: as it explores in training, without mixtures that come on top of it."""
         return self._built(behaviour="softmax")
 
-    def act(self, obs: Array, *, rng: np.random.Generator | None = None) -> Array:
+    def act(self, obs: Any, *, mask: Any = None, rng: np.random.Generator | None = None) -> Array:
         """The greedy action for one observation (O,) or for each of several (B, O); sampled if `rng` is given.
 
         A recurrent policy goes on from observation to observation until `reset`, as many at a time as before.
 
         Sampled is: drawn from the policy's probabilities, or, where an algorithm has none, as it explores in training.
+        Actions to choose from are counted from 0.
 
         Observations are those of the environment itself; features that the run's `[task]` adds are added here, by what
         the environment declares, for which it is made once. Observations that have them already are taken as they are.
+        So are those of another space than a Box: one of the environment's own, such as a dict, a tuple or an integer,
+        or one or several as they are stored.
+
+        Args:
+            obs: the observation, or several.
+            mask: the environment's `info["action_mask"]`, where the run's `[task]` has `action_mask`.
+            rng: what to draw from.
 
         Raises:
-            ValueError: the observation has another shape.
+            ValueError: the observation or the mask has another shape, or there is a mask too many or too few.
             TaskError: what the environment declares for its features is no longer what it was, or raised.
-            EnvironmentFault: the environment, made for its features, raised.
+            EnvironmentFault: the environment, made for its features or its space, raised.
         """
-        batch = np.asarray(obs, dtype=self.spaces.observation_dtype)
-        single = batch.ndim == len(self.spaces.observation_shape)
+        if mask is not None and not self.spaces.masked:
+            raise ValueError("policy acting: got a mask, but the run's task.action_mask is false; leave it out")
+        shape = self.spaces.observation_shape
+        if mask is None and self._is_stored(obs):
+            batch = np.asarray(obs, dtype=self.spaces.observation_dtype)
+            single = batch.ndim == len(shape)
+        else:
+            batch, single = self._packed(obs, mask), True
         batch = self._featured(batch[None] if single else batch)
-        if batch.shape[1:] != self.spaces.observation_shape:
-            raise ValueError(
-                f"policy acting: expected observations of shape {self.spaces.observation_shape}, got {batch.shape[1:]}"
-            )
+        if batch.shape[1:] != shape:
+            raise ValueError(f"policy acting: expected observations of shape {shape}, got {batch.shape[1:]}")
         action = self._chosen(batch, rng)
         return action[0] if single else action
 
     def reset(self) -> None:
         """Episodes begin with the next observations: what a recurrent policy carries is forgotten."""
         self._acting.began = None
+
+    def _is_stored(self, obs: Any) -> bool:
+        """Whether these are observations (..., *O) as rows have them, or those that only lack the features."""
+        shape, task = self.spaces.observation_shape, self.settings.task
+        if not isinstance(obs, np.ndarray) and (self.spaces.parts or isinstance(obs, Mapping)):
+            return False
+        array = np.asarray(obs)
+        if array.shape[-len(shape) :] == shape:
+            return not self.spaces.parts or array.dtype == self.spaces.observation_dtype
+        lacks_features = (task.features or task.squared_position) and array.ndim >= len(shape)
+        return lacks_features and self._vector.packing is None
+
+    def _packed(self, obs: Any, mask: Any) -> Array:
+        """One observation of the environment's own (O,) as it is stored."""
+        packing, shape = self._vector.packing, self.spaces.observation_shape
+        if packing is None:
+            raise ValueError(f"policy acting: expected observations of shape {shape}, got {np.shape(obs)}")
+        if self.spaces.masked and mask is None and not packing.shows_mask:
+            raise ValueError('policy acting: expected mask = info["action_mask"] of the environment, got none')
+        try:
+            return packing.take(obs, {MASK: mask}, over=False)[0].copy()
+        except Broken as broken:
+            raise ValueError(f"policy acting: {broken}") from None
 
     def _chosen(self, obs: Array, rng: np.random.Generator | None) -> Array:
         acting, carried = self._acting, getattr(self.algorithm, "carry", ())
@@ -269,12 +305,17 @@ class Policy:
         self._aids.add_features(featured)
         return featured
 
-    @functools.cached_property
+    @property
     def _aids(self) -> TaskAids:
-        """What the run's environment declares for its features; needs it once, to ask."""
+        """What the run's environment declares for its features."""
+        return self._vector.aids
+
+    @functools.cached_property
+    def _vector(self) -> VectorTask:
+        """The run's environment, made once to ask it, and closed."""
         vector = VectorTask(self.settings.task.model_dump(), 1, evaluation=True)
         vector.close()
-        return vector.aids
+        return vector
 
 
 @contextlib.contextmanager

@@ -6,19 +6,28 @@ can be written, checked and copied as plain bytes and read back as numpy views w
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxe_async import parts as packing
+from mlxe_async.parts import Part
+
 Array = NDArray[Any]
+ActionKind = Literal["discrete", "multi_discrete", "multi_binary", "box"]
 
 ALIGNMENT = 64
+MASK = "action_mask"
+"The part of an observation that says which actions are allowed, 1 for each that is."
+WHOLE = "observation"
+"The part that is the observation itself, where its space has no parts."
 
 
 @dataclass(frozen=True)
@@ -122,16 +131,21 @@ class Spaces:
     """What an environment shows and takes, in plain types that travel between processes.
 
     Args:
-        observation_shape: shape O of one observation.
+        observation_shape: shape O of one observation as stored.
         observation_dtype: numpy dtype string of one observation as stored.
         actions: number of discrete actions, or None when the action is an array.
         action_shape: shape of one action; `()` when discrete.
-        action_low: lower bounds of an array action, flattened.
-        action_high: upper bounds of an array action, flattened.
+        action_low: lower bounds of an action of floats, flattened.
+        action_high: upper bounds of an action of floats, flattened.
         symmetry: a mirror image the task declares, if any.
         limits: per observation entry, flattened, the magnitude at which the task counts as failed, None where there is
             no such limit; None altogether if the task declares none.
         frames: an observation (frames, ...) is the newest so many frames, oldest first; 0 where nothing is known.
+        parts: what an observation is made of that stands for several (see `parts`); empty where it is one array.
+        action_kind: `"discrete"`, `"multi_discrete"`, `"multi_binary"` or `"box"`; all but the last are integers from
+            0. Left out, it is discrete where there are `actions`, else a box.
+        action_sizes: choices of each entry of an action of integers, flattened; 2 each where they are binary.
+        masked: whether the last part, `action_mask`, says which of all choices are allowed.
     """
 
     observation_shape: tuple[int, ...]
@@ -143,6 +157,99 @@ class Spaces:
     symmetry: Symmetry | None = None
     limits: tuple[float | None, ...] | None = None
     frames: int = 0
+    parts: tuple[Part, ...] = ()
+    action_kind: ActionKind = "discrete"
+    action_sizes: tuple[int, ...] = ()
+    masked: bool = False
+
+    def __post_init__(self) -> None:
+        if self.action_kind == "discrete" and self.actions is None:
+            object.__setattr__(self, "action_kind", "box")
+        elif self.action_kind == "discrete" and not self.action_sizes:
+            object.__setattr__(self, "action_sizes", (self.actions,))
+
+    # -- what observations hold, of arrays and tensors with any axes before those of an observation ------------------
+
+    def split(self, obs: Any) -> dict[str, Any]:
+        """The parts (..., *shape) of observations (..., *O) by name, as views where that is possible.
+
+        Without parts there is one, `observation`.
+        """
+        if not self.parts:
+            return {WHOLE: obs}
+        return {part.name: packing.view(part, obs, is_bytes=self._is_bytes) for part in self.parts}
+
+    def pack(self, named: Mapping[str, Array]) -> Array:
+        """The inverse of `split`, for arrays.
+
+        Raises:
+            ValueError: a name is missing or unknown, or a part has another shape.
+        """
+        if self.parts:
+            return packing.packed(self.parts, named)
+        if set(named) != {WHOLE}:
+            raise ValueError(f"packing an observation: expected {WHOLE}, got {', '.join(named) or 'nothing'}")
+        return np.array(named[WHOLE], self.observation_dtype)
+
+    def vector(self, obs: Any) -> Any:
+        """Observations (..., *O) as float32 (..., F): all parts but the mask, flattened, one after the other."""
+        if not self.parts:
+            lead = obs.shape[: obs.ndim - len(self.observation_shape)]
+            flat = obs.reshape((*lead, math.prod(self.observation_shape)))
+            return flat.astype(np.float32, copy=False) if isinstance(obs, np.ndarray) else flat.float()
+        return packing.joined(obs, *self._counted) if self._is_bytes else obs
+
+    def mask(self, obs: Any) -> Any:
+        """Which choices are allowed, bool (..., sum of `action_sizes`); None where nothing says so."""
+        if not self.masked:
+            return None
+        allowed = packing.view(self.parts[-1], obs, is_bytes=True)
+        return allowed != 0
+
+    @functools.cached_property
+    def entries(self) -> int:
+        """F, the entries of what `vector` gives."""
+        return sum(self._counted) if self.parts else math.prod(self.observation_shape)
+
+    @functools.cached_property
+    def _counted(self) -> tuple[int, int]:
+        return packing.counted(self.parts[:-1] if self.masked else self.parts)
+
+    @functools.cached_property
+    def _is_bytes(self) -> bool:
+        return self.observation_dtype == packing.BYTES
+
+    # -- in words ----------------------------------------------------------------------------------------------------
+
+    @property
+    def observation_words(self) -> str:
+        """`4 floats`, `84 x 84 x 3 bytes`, or `image 7 x 7 x 3 bytes, direction 4 floats`."""
+        if not self.parts:
+            return _amount(self.observation_shape, self.observation_dtype)
+        return ", ".join(f"{part.name} {_amount(part.shape, part.dtype)}" for part in self.parts)
+
+    @property
+    def action_words(self) -> str:
+        """`one of 2`, `one of 3 and one of 2`, `4 switches`, `2 floats`."""
+        if self.action_kind == "box":
+            return _amount(self.action_shape, packing.FLOATS)
+        if self.action_kind == "multi_binary":
+            return f"{' x '.join(map(str, self.action_shape))} switches"
+        return " and ".join(f"one of {size}" for size in self.action_sizes)
+
+    @property
+    def action_name(self) -> str:
+        """The space of actions as gymnasium calls it, such as `MultiDiscrete([3 2])`."""
+        if self.action_kind == "discrete":
+            return f"Discrete({self.actions})"
+        if self.action_kind == "multi_discrete":
+            return f"MultiDiscrete({np.array(self.action_sizes).reshape(self.action_shape)})".replace("\n", "")
+        if self.action_kind == "multi_binary":
+            shape = self.action_shape
+            return f"MultiBinary({shape[0] if len(shape) == 1 else shape})"
+        return f"Box of shape {self.action_shape}"
+
+    # -- as JSON -----------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
         """The spaces as plain JSON types."""
@@ -160,11 +267,18 @@ class Spaces:
             "symmetry": symmetry,
             "limits": None if self.limits is None else list(self.limits),
             "frames": self.frames,
+            "parts": [
+                {"name": part.name, "shape": list(part.shape), "dtype": part.dtype, "offset": part.offset}
+                for part in self.parts
+            ],
+            "action_kind": self.action_kind,
+            "action_sizes": list(self.action_sizes),
+            "masked": self.masked,
         }
 
     @classmethod
     def from_json(cls, spaces: Mapping[str, Any]) -> Spaces:
-        """The inverse of `to_json`; what runs wrote before there were limits and frames is read too."""
+        """The inverse of `to_json`; what runs wrote before there were limits, frames and parts is read too."""
         limits = spaces.get("limits")
         symmetry = spaces["symmetry"] and Symmetry(
             tuple(spaces["symmetry"]["observation_sign"]), tuple(spaces["symmetry"]["action_order"])
@@ -179,7 +293,16 @@ class Spaces:
             symmetry or None,
             None if limits is None else tuple(limits),
             spaces.get("frames", 0),
+            tuple(Part(p["name"], tuple(p["shape"]), p["dtype"], p["offset"]) for p in spaces.get("parts", ())),
+            spaces.get("action_kind", "discrete"),
+            tuple(spaces.get("action_sizes", ())),
+            spaces.get("masked", False),
         )
+
+
+def _amount(shape: tuple[int, ...], dtype: str) -> str:
+    kind = "byte" if dtype == packing.BYTES else "float"
+    return f"{' x '.join(map(str, shape)) or '1'} {kind}{'' if math.prod(shape) == 1 else 's'}"
 
 
 def standard_columns(spaces: Spaces) -> tuple[Column, ...]:
@@ -191,7 +314,7 @@ def standard_columns(spaces: Spaces) -> tuple[Column, ...]:
     `log_prob` is log mu(a|s) of the policy that really chose the action, `version` the weights it used.
     `episode` counts the episodes of one environment of one executor, `step` the rows of one episode, both from 0.
     """
-    action_dtype = "<i8" if spaces.actions is not None else "<f4"
+    action_dtype = "<f4" if spaces.action_kind == "box" else "<i8"
     return (
         Column("obs", spaces.observation_dtype, spaces.observation_shape),
         Column("action", action_dtype, spaces.action_shape, fill=-1),

@@ -12,7 +12,8 @@ PACKAGE = Path(__file__).parents[1] / "mlxe_async"
 # part of the package -> parts it may import; `*` stands for everything below the command line.
 TABLE = {
     "errors": set(),
-    "rows": set(),
+    "parts": set(),
+    "rows": {"parts"},
     "seeds": set(),
     "files": {"errors"},
     "array_files": {"errors", "files", "rows"},
@@ -27,7 +28,7 @@ TABLE = {
     "networks": {"gpu", "rows"},
     "convolutions": {"networks"},
     "optimisers": {"gpu"},
-    "tasks": {"errors", "rows"},
+    "tasks": {"errors", "parts", "rows"},
     "memory": {"errors", "rows"},
     "algorithms": {"convolutions", "errors", "maths", "networks", "optimisers", "rows"},
     "toolchain": set(),
@@ -51,6 +52,7 @@ ABOVE = {"cli", "__main__", "supervisor", "testing"}
 PACKAGES = {
     "errors": set(),
     "plain": set(),
+    "parts": {"numpy", "torch"},
     "rows": {"numpy"},
     "seeds": {"numpy"},
     "files": set(),

@@ -42,6 +42,20 @@ def refuse_half_a_network(kind: type, base: type, *, learned: str, acted: str) -
         )
 
 
+def number_of_actions(kind: type, spaces: Spaces) -> int:
+    """How many discrete actions there are, for an algorithm that knows no others.
+
+    Raises:
+        ValueError: actions are of another kind, or the task says which are allowed; by the algorithm's name.
+    """
+    name = kind.__name__.lower()
+    if spaces.actions is None:
+        raise ValueError(f"algorithm.name: {name} needs a task with discrete actions, got {spaces.action_name}")
+    if spaces.masked:
+        raise ValueError(f"algorithm.name: {name} knows nothing of masks; set task.action_mask = false")
+    return spaces.actions
+
+
 class SoftmaxActor(Resumes):
     """Acts by a softmax over the outputs of the head `policy`; an actor-critic is derived from it.
 
@@ -52,19 +66,18 @@ class SoftmaxActor(Resumes):
         explore: how the behaviour departs from the policy; left out, not at all.
 
     Raises:
-        ValueError: the task has no discrete actions, or `input_scale` does not fit its observations.
+        ValueError: the task has no discrete actions, or masks of them, or `input_scale` does not fit its observations.
     """
 
     def __init__(
         self, fields: ActorCriticFields, spaces: Spaces, *, values: int = 1, explore: ExplorationFields | None = None
     ) -> None:
-        if spaces.actions is None:
-            raise ValueError(f"algorithm.name: {type(self).__name__.lower()} needs a task with discrete actions")
+        actions = number_of_actions(type(self), spaces)
         refuse_half_a_network(type(self), SoftmaxActor, learned="_learnable", acted="_evaluator")
         self.spaces, self._normalises = spaces, fields.normalise
         self._explore = explore or ExplorationFields.model_validate({})
-        inputs = int(np.prod(spaces.observation_shape))
-        heads = {"policy": (*fields.policy, spaces.actions), "value": (*fields.value, values)}
+        inputs = spaces.entries
+        heads = {"policy": (*fields.policy, actions), "value": (*fields.value, values)}
         look = (fields.activation, fields.input_scale, fields.layer_norm, self._explore.noisy, fields.body)
         try:
             self.network = Network(inputs, fields.common, heads, *look, spaces.observation_shape, fields.precision)
@@ -144,7 +157,7 @@ class SoftmaxActor(Resumes):
             actor = PictureActor(self.network, weights)
             return lambda head, obs: actor(head, flat_observations(obs, self.spaces))
         network = NumpyNetwork(self.network, weights, noise)
-        if moments is None and len(self.spaces.observation_shape) == 1:
+        if moments is None and len(self.spaces.observation_shape) == 1 and not self.spaces.parts:
             return network  # observations are shown as they are, without the cost of asking in every step
         if moments and flat.ndim == 2:
             moments = normaliser.Moments(moments.mean[:, None], moments.variance[:, None], moments.rows)

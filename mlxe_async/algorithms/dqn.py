@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
-from mlxe_async.algorithms.acting import refuse_half_a_network
+from mlxe_async.algorithms.acting import number_of_actions, refuse_half_a_network
 from mlxe_async.algorithms.bootstrapping import DerivesTogether, ends_of, stored
 from mlxe_async.algorithms.exploration import ValueExplorationFields, mixture
 from mlxe_async.algorithms.fields import ReplayedFields, ValueNetworkFields
@@ -162,11 +162,10 @@ class DQN(DerivesTogether, Resumes):
     def __init__(
         self, settings: DQNSettings, spaces: Spaces, *, seed: int, learns: bool, threads: int = 1, device: str = "cpu"
     ) -> None:
-        if spaces.actions is None:
-            raise ValueError("algorithm.name: dqn needs a task with discrete actions")
+        self.settings, self.spaces, s = settings, spaces, settings
+        self.actions = number_of_actions(type(self), spaces)
         refuse_half_a_network(type(self), DQN, learned="_values", acted="_actor")
-        self.settings, self.spaces, self.actions, s = settings, spaces, spaces.actions, settings
-        inputs = int(np.prod(spaces.observation_shape))
+        inputs = spaces.entries
         self.network = Network(inputs, (), {"q": (*s.layers, self.actions)}, s.activation, s.input_scale, s.layer_norm)
         self.parameters = (*self.network.parameters, ("exploration.epsilon", (1,)))
         cut = Column("cut_obs", spaces.observation_dtype, spaces.observation_shape)

@@ -373,7 +373,9 @@ class Appraising(Protocol):
 
 
 def flat_observations(obs: NDArray[Any], spaces: Spaces) -> NDArray[Any]:
-    """Observations (..., *O) with the observation's axes merged into one: (..., prod O)."""
+    """Observations (..., *O) with the observation's axes merged into one: (..., prod O); of several parts as floats."""
+    if spaces.parts:
+        return np.asarray(spaces.vector(obs))
     if len(spaces.observation_shape) == 1:
         return obs
     lead = obs.ndim - len(spaces.observation_shape)

@@ -119,6 +119,11 @@ class MLxE(DerivesTogether, SoftmaxActor):
     ) -> None:
         self.settings, s, self._critic = settings, settings, Critic(settings)
         super().__init__(s, spaces, values=self._critic.outputs, explore=s)
+        if s.normalise and spaces.parts and spaces.observation_dtype == "|u1":
+            raise ValueError(
+                "algorithm.normalise: a replay memory keeps no moments of observations that have parts of bytes; set "
+                "it to false, and scale inputs with input_scale"
+            )
         if s.returns == "state" and not any(spaces.limits or ()):
             raise ValueError('algorithm.returns: "state" needs a task that declares the limits of its failure')
         self.window, self._successor = (s.n_step, "next_obs") if s.correction == "vtrace" else (1, "cut_obs")

@@ -199,7 +199,7 @@ def _live(report: CrashReport, settings: Settings, folder: Path, signs: int | No
 
 def _actions(report: CrashReport, vector: Any, folder: Path) -> Act:
     if report.actions is not None:
-        dtype = np.int64 if vector.spaces.actions is not None else np.float32
+        dtype = np.float32 if vector.spaces.action_kind == "box" else np.int64
         try:
             known = np.array(report.actions, dtype).reshape((-1, *vector.spaces.action_shape))
         except (ValueError, TypeError, OverflowError):

@@ -116,10 +116,11 @@ async def _check(supervisor: Supervisor) -> int:
 
 def probed(facts: Mapping[str, Any]) -> Iterator[str]:
     """What the probe found, a line each."""
-    spaces, task = facts.get("spaces", {}), facts.get("task", {})
-    yield f"observation   {spaces.get('observation_shape')} {spaces.get('observation_dtype')}"
-    actions = spaces.get("actions")
-    yield f"action        {f'one of {actions}' if actions is not None else spaces.get('action_shape')}"
+    from mlxe_async.rows import Spaces
+
+    spaces, task = Spaces.from_json(facts["spaces"]), facts.get("task", {})
+    yield f"observation   {spaces.observation_words}"
+    yield f"action        {spaces.action_words}{', with a mask of those that are allowed' if spaces.masked else ''}"
     yield f"episode limit {task.get('max_episode_steps') or 'none'}"
     yield f"weights       {sum(math.prod(shape) for _, shape in facts.get('parameters', [])):,}"
     yield from (f"note: {note}" for note in task.get("notes", []))

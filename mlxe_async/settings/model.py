@@ -29,6 +29,7 @@ from mlxe_async.settings.forms import (
     EnvId,
     Folder,
     Limit,
+    PartName,
     RunName,
     Seconds,
     Table,
@@ -179,6 +180,16 @@ class Task(Table):
         description="Learn from rewards cut to -1 and 1, as usual for Atari games; results and tests count them whole.",
     )
     atari: Atari = Field(default_factory=Atari, description="How Atari games are shown.")
+    observe: tuple[PartName, ...] = listed(
+        max_length=1024,
+        description="Which parts of Dict observations are used, by key, or of a Tuple, by index; left out, all. Parts "
+        "that are no numbers of a fixed size, such as text, must be left out.",
+    )
+    action_mask: bool = Field(
+        default=False,
+        description='Keep info["action_mask"], 1 for each allowed action, with the observations; every reset and step '
+        "must give it.",
+    )
 
 
 class _AnySchedule(Table):

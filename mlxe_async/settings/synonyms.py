@@ -20,6 +20,8 @@ _KEYS = {
     "task.max_episode_steps": "max_episode_length horizon episode_length max_ep_len",
     "task.wrappers": "wrapper wrapper_class env_wrapper",
     "task.clip_rewards": "clip_reward reward_clip rew_clip reward_clipping",
+    "task.observe": "obs_keys observation_keys filter_keys",
+    "task.action_mask": "action_masking mask_actions use_action_mask use_action_masking",
     "task.atari.frame_skip": "frameskip env_frameskip action_repeat frame_skip frames_skip",
     "task.atari.stack": "frame_stack env_framestack frames_stack n_stack num_stack stack_num",
     "task.atari.noop_max": "noops max_noops",

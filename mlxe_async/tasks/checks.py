@@ -57,9 +57,13 @@ def flag(name: str, value: Any) -> bool:
 
 
 def observation(
-    obs: Any, shape: tuple[int, ...], stored: np.dtype[Any], declared: np.dtype[Any] | None
+    obs: Any,
+    shape: tuple[int, ...],
+    stored: np.dtype[Any],
+    declared: np.dtype[Any] | None,
+    name: str = "observation",
 ) -> tuple[Array, bool]:
-    """An observation of exactly this shape whose numbers survive being stored.
+    """An observation, or a part of one, of exactly this shape, whose numbers survive being stored.
 
     Returns:
         The observation as an array, and whether it has the dtype that its space declares.
@@ -67,19 +71,19 @@ def observation(
     try:
         array = np.asarray(obs)
     except BaseException as error:  # noqa: BLE001 - an object's own conversion is foreign code too
-        raise Broken(f"observation cannot be made an array ({words_of(error)})") from None
+        raise Broken(f"{name} cannot be made an array ({words_of(error)})") from None
     if array.shape != shape:
-        raise Broken(f"observation: expected shape {shape}, got {described(obs)}")
+        raise Broken(f"{name}: expected shape {shape}, got {described(obs)}")
     if array.dtype.kind not in "fiub":
-        raise Broken(f"observation: expected numbers of dtype {stored}, got {described(obs)}")
+        raise Broken(f"{name}: expected numbers of dtype {stored}, got {described(obs)}")
     cast = stored.kind == "u" and array.dtype != stored
     if cast and not bool(np.all((array >= 0) & (array <= 255) & (array == np.floor(array)))):
-        raise Broken(f"observation: expected whole numbers from 0 to 255, got {described(obs)}")
+        raise Broken(f"{name}: expected whole numbers from 0 to 255, got {described(obs)}")
     return array, array.dtype == declared
 
 
-def finite(obs: Array) -> None:
-    """Refuse a stored observation (O,) with a NaN or an infinity, naming the first."""
+def finite(obs: Array, name: str = "observation") -> None:
+    """Refuse a stored observation (O,), or a part of one, with a NaN or an infinity, naming the first."""
     if not np.isfinite(obs).all():
         where = tuple(int(n) for n in np.argwhere(~np.isfinite(obs))[0])
-        raise Broken(f"observation: expected finite numbers, got {float(obs[where])} at index {list(where)}")
+        raise Broken(f"{name}: expected finite numbers, got {float(obs[where])} at index {list(where)}")

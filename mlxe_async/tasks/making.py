@@ -26,10 +26,12 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import FrameStackObservation, NormalizeReward, TransformObservation
 
 from mlxe_async.errors import TaskError, raised_at
+from mlxe_async.parts import FLOATS, Part
 from mlxe_async.rows import Spaces
 from mlxe_async.tasks import atari, cartpole
 from mlxe_async.tasks.help import TaskAids, declared_by
-from mlxe_async.tasks.hostile import described, words_of
+from mlxe_async.tasks.hostile import described, one_line, words_of
+from mlxe_async.tasks.observing import Packing, packing_of
 
 _MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _IMPORTED_ID = re.compile(rf"(?P<module>{_MODULE}):(?P<name>[\w./-]+)", re.ASCII)
@@ -46,7 +48,6 @@ _EXTRAS = {
     "minigrid": "minigrid",
     "minatar": "minatar",
 }
-_FLATTEN = 'add wrappers = ["gymnasium.wrappers:FlattenObservation"] to [task] to see it as one array'
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -70,6 +71,8 @@ class TaskSettings:
         vectorize: `"single"`, `"native"` or `"auto"`: how executors step several (see `native`).
         clip_rewards: learn from rewards cut to [-1, 1]; returns that are reported are of the environment's own.
         atari: how games of the Arcade Learning Environment are shown (see `atari`).
+        observe: which parts of a Dict or Tuple of observations are used, by key or index; all if empty.
+        action_mask: keep the environment's masks of allowed actions with the observations.
     """
 
     env: str
@@ -85,6 +88,8 @@ class TaskSettings:
     vectorize: str = "single"
     clip_rewards: bool = False
     atari: atari.AtariSettings = dataclasses.field(default_factory=atari.AtariSettings)
+    observe: tuple[str, ...] = ()
+    action_mask: bool = False
 
     @classmethod
     def from_mapping(cls, task: Mapping[str, Any]) -> TaskSettings:
@@ -95,6 +100,7 @@ class TaskSettings:
             raise TaskError(f"task: {'unknown keys ' + ', '.join(unknown) if unknown else 'env is missing'}")
         given = {key: value for key, value in task.items() if value is not None}
         given["wrappers"] = tuple(given.get("wrappers", ()))
+        given["observe"] = tuple(given.get("observe", ()))
         given["atari"] = atari.AtariSettings(**given.get("atari", {}))
         return cls(**given)
 
@@ -178,35 +184,63 @@ class _QuickDiscrete(spaces.Discrete):
         return super().contains(x)
 
 
-def read_spaces(env: gymnasium.Env[Any, Any], task: TaskSettings) -> tuple[Spaces, TaskAids]:
+def read_spaces(env: gymnasium.Env[Any, Any], task: TaskSettings) -> tuple[Spaces, TaskAids, Packing | None]:
     """What the environment shows and takes, in plain types, with the features and the mirror image of `[task]`.
 
     Returns:
-        The spaces, and the aids the task offers, as far as they are switched on.
+        The spaces; the aids the task offers, as far as they are switched on; what makes stored observations of the
+        environment's own, None where they are stored as they are.
 
     Raises:
         TaskError: a space that no algorithm here can use, by name, or a switch whose part the task does not declare.
     """
-    shape, dtype = _observation(task.env, _declared_space(env, task.env, "observation_space"))
-    space = _declared_space(env, task.env, "action_space")
-    discrete = isinstance(space, spaces.Discrete)
-    box = isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f" and bool(space.shape)
-    if not discrete and not box:
-        raise TaskError(
-            f"task.env: {task.env}: action space {space} is not supported, expected Discrete or a Box of floats"
-        )
-    actions = int(space.n) if isinstance(space, spaces.Discrete) else None
-    aids = TaskAids(_declared_aids(env, task), task.aids, task.env, shape=shape, floats=dtype == "<f4", actions=actions)
+    shown = _declared_space(env, task.env, "observation_space")
+    takes = _action(task.env, _declared_space(env, task.env, "action_space"))
+    if task.action_mask and takes.action_kind == "box":
+        raise TaskError(f"task.action_mask: is for actions to choose from, {task.env} takes a {takes.action_name}")
+    packing = packing_of(task.env, shown, task.observe, takes.action_sizes if task.action_mask else ())
+    shape: tuple[int, ...]
+    if packing is None:
+        shape, dtype = tuple(map(int, shown.shape)), "|u1" if shown.dtype == np.uint8 else FLOATS
+    else:
+        shape, dtype = packing.shape, packing.dtype
+    parts = packing.parts if packing else ()
+    floats = dtype == FLOATS
+    aids = TaskAids(_declared_aids(env, task), task.aids, task.env, shape=shape, floats=floats, actions=takes.actions)
     if aids.features:
         shape = (aids.own + aids.features,)
-    frames = 0 if aids.features else _frames(env, shape)
-    facts = Spaces(shape, dtype, actions, symmetry=aids.symmetry, limits=aids.limits, frames=frames)
-    if isinstance(space, spaces.Box):
-        low, high = (np.nan_to_num(b.ravel(), posinf=_LARGEST, neginf=-_LARGEST) for b in (space.low, space.high))
-        facts = dataclasses.replace(
-            facts, action_shape=space.shape, action_low=tuple(low.tolist()), action_high=tuple(high.tolist())
+        parts = (*parts, Part("features", (aids.features,), FLOATS, aids.own)) if parts else ()
+    frames = 0 if aids.features or packing else _frames(env, shape)
+    facts = dataclasses.replace(
+        takes,
+        observation_shape=shape,
+        observation_dtype=dtype,
+        symmetry=aids.symmetry,
+        limits=aids.limits,
+        frames=frames,
+        parts=parts,
+        masked=task.action_mask,
+    )
+    return facts, aids, packing
+
+
+def _action(env_id: str, space: Any) -> Spaces:
+    """What the environment takes, as spaces that show nothing yet."""
+    if isinstance(space, spaces.Discrete):
+        return Spaces((), actions=int(space.n))
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes = tuple(map(int, space.nvec.ravel()))
+        return Spaces((), action_shape=space.nvec.shape, action_kind="multi_discrete", action_sizes=sizes)
+    if isinstance(space, spaces.MultiBinary):
+        shape = tuple(map(int, space.shape))
+        return Spaces((), action_shape=shape, action_kind="multi_binary", action_sizes=(2,) * int(np.prod(shape)))
+    if not isinstance(space, spaces.Box) or space.dtype is None or space.dtype.kind != "f" or not space.shape:
+        raise TaskError(
+            f"task.env: {env_id}: action space {one_line(str(space))} is not supported, expected Discrete, "
+            "MultiDiscrete, MultiBinary or a Box of floats"
         )
-    return facts, aids
+    low, high = (np.nan_to_num(b.ravel(), posinf=_LARGEST, neginf=-_LARGEST) for b in (space.low, space.high))
+    return Spaces((), action_shape=space.shape, action_low=tuple(low.tolist()), action_high=tuple(high.tolist()))
 
 
 def is_plain_cartpole(env: gymnasium.Env[Any, Any], task: TaskSettings) -> bool:
@@ -230,42 +264,6 @@ def _declared_space(env: gymnasium.Env[Any, Any], env_id: str, name: str) -> Any
         return getattr(env, name)
     except BaseException as error:
         raise TaskError(f"task.env: {env_id}: asking for its {name} {_ended(error)}") from error
-
-
-def _observation(env_id: str, space: Any) -> tuple[tuple[int, ...], str]:
-    if not isinstance(space, spaces.Box):
-        raise TaskError(
-            f"task.env: {env_id}: observation space {space} is not supported, expected a Box{_as_one_array(space)}"
-        )
-    if not space.shape or 0 in space.shape:
-        raise TaskError(f"task.env: {env_id}: observation space {space} is not supported, expected at least one entry")
-    return tuple(map(int, space.shape)), "|u1" if space.dtype == np.uint8 else "<f4"
-
-
-def _as_one_array(space: Any) -> str:
-    """What to write to see another space than a Box as one array; empty if gymnasium cannot do that."""
-    if _flattens(space):
-        return f"; {_FLATTEN}"
-    if not isinstance(space, spaces.Dict):
-        return ""
-    usable = [str(key) for key, part in space.items() if _flattens(part)]
-    if not usable:
-        return ""
-    left_out = ", ".join(f'"{key}" ({type(part).__name__})' for key, part in space.items() if str(key) not in usable)
-    kept = ", ".join(f'"{key}"' for key in usable)
-    return (
-        f"; {left_out} cannot be made numbers of a fixed size: add wrappers = "
-        f'[{{entry = "gymnasium.wrappers:FilterObservation", kwargs = {{filter_keys = [{kept}]}}}}, '
-        f'"gymnasium.wrappers:FlattenObservation"] to [task] to see the rest as one array'
-    )
-
-
-def _flattens(space: Any) -> bool:
-    """Whether gymnasium can make one array of fixed size of it; text it does not even know how to judge."""
-    known = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        return all(map(_flattens, space.values() if isinstance(space, spaces.Dict) else space))
-    return isinstance(space, known)
 
 
 def _frames(env: gymnasium.Env[Any, Any], shape: tuple[int, ...]) -> int:

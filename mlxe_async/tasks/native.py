@@ -29,7 +29,7 @@ from gymnasium.vector import AutoresetMode
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.rows import Array
 from mlxe_async.tasks import atari, checks
-from mlxe_async.tasks.hostile import described, trace_of, words_of
+from mlxe_async.tasks.hostile import described, one_line, trace_of, words_of
 from mlxe_async.tasks.making import TaskSettings, find_spec, make, read_spaces
 from mlxe_async.tasks.vector import Step, VectorTask
 
@@ -45,16 +45,23 @@ def training_task(
         EnvironmentFault: the environment's constructor raised.
     """
     settings = TaskSettings.from_mapping(task)
-    if settings.vectorize == "single" or (settings.vectorize == "auto" and _why_not(settings)):
-        return VectorTask(task, count, cursor=cursor)
-    return NativeTask(task, count)
+    if settings.vectorize == "native":
+        return NativeTask(task, count)
+    if settings.vectorize == "auto" and not _why_not(settings):
+        with contextlib.suppress(_NotForVectors):
+            return NativeTask(task, count)
+    return VectorTask(task, count, cursor=cursor)
+
+
+class _NotForVectors(TaskError):
+    """The spaces are such as only single environments may have."""
 
 
 def _why_not(task: TaskSettings) -> str:
     """Why a task cannot be stepped as a native vector; empty if it can."""
     if find_spec(task.env).vector_entry_point is None:
         return f"{task.env} has no vector environment of its own"
-    for name in ("wrappers", "channels_first", "adverse_starts"):
+    for name in ("wrappers", "channels_first", "adverse_starts", "observe", "action_mask"):
         if getattr(task, name):
             return f"task.{name} is for environments that are stepped one by one"
     return ""
@@ -89,7 +96,14 @@ class NativeTask:
         self.out_of_bounds = 0  # nobody looks: a vector's spaces are its own affair
         single = self._guarded("make", lambda: make(self._task, self._spec))
         try:
-            self.spaces, self._aids = read_spaces(single, self._task)
+            self.spaces, self._aids, packing = read_spaces(single, self._task)
+            if packing is not None or self.spaces.action_kind not in ("discrete", "box"):
+                shown = one_line(str(single.observation_space))
+                raise _NotForVectors(
+                    f'task.vectorize: got "native", but {self._task.env} shows {shown} and takes '
+                    f"{self.spaces.action_name}, which only environments may that are stepped one by one; use "
+                    '"single" or "auto"'
+                )
             self._shape, action_space = tuple(single.observation_space.shape or ()), single.action_space
         finally:
             single.close()

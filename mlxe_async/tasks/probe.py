@@ -82,9 +82,16 @@ def probe(
         "make_seconds": made - began,
         "first_step_seconds": tried - made,
         "step_seconds": step_seconds,
-        "notes": [sentence for _, sentence in vector.take_notes()],
+        "notes": [sentence for _, sentence in vector.take_notes()] + _unused(vector),
         "gymnasium": gymnasium.__version__,
     }
+
+
+def _unused(vector: VectorTask) -> list[str]:
+    """What the environment offers that no setting uses."""
+    if not vector.offers_masks or not vector.spaces.action_sizes:
+        return []
+    return [f"{vector.spec.id} tells which actions are allowed (action_mask): task.action_mask = true would use it"]
 
 
 def _close_all(made: list[Closable]) -> None:
@@ -117,8 +124,8 @@ def _try_out(vector: VectorTask, limited: Limited) -> None:
     for attempt in range(ATTEMPTS):
         try:
             with limited("reset"):
-                vector.reset(0, seed=attempt)
-            action = _random_action(vector.spaces, np.random.default_rng(attempt))
+                obs = vector.reset(0, seed=attempt)
+            action = _random_action(vector.spaces, np.random.default_rng(attempt), obs)
             with limited("first step"):
                 faults = vector.step(action).faults
             if not faults:
@@ -141,14 +148,14 @@ def _time_steps(vector: VectorTask, limited: Limited) -> float:
         while steps < TIMED_STEPS and seconds < TIMED_SECONDS:
             if call == "reset":
                 with limited("reset"):
-                    vector.reset(0, seed=steps)
+                    obs = vector.reset(0, seed=steps)
                 call = "first step"
-            action = _random_action(vector.spaces, rng)
+            action = _random_action(vector.spaces, rng, obs)
             with limited(call):
                 began = time.perf_counter()
                 step = vector.step(action)
                 seconds += time.perf_counter() - began
-            steps += 1
+            steps, obs = steps + 1, step.next_obs[0]
             if step.faults:
                 break
             call = "reset" if step.ended else "step"
@@ -157,9 +164,17 @@ def _time_steps(vector: VectorTask, limited: Limited) -> float:
     return seconds / max(1, steps)
 
 
-def _random_action(spaces: Spaces, rng: np.random.Generator) -> Array:
-    if spaces.actions is not None:
+def _random_action(spaces: Spaces, rng: np.random.Generator, obs: Array | None = None) -> Array:
+    """An action (1, ...); where the observation (O,) says what is allowed, an allowed one."""
+    if spaces.actions is not None and not spaces.masked:
         return rng.integers(0, spaces.actions, 1)
+    if spaces.action_kind != "box":
+        sizes = np.array(spaces.action_sizes)
+        preference = rng.random(sizes.sum())
+        if obs is not None and spaces.masked:
+            preference[~spaces.mask(obs)] = -1.0
+        chosen = [int(some.argmax()) for some in np.split(preference, sizes.cumsum()[:-1])]
+        return np.array(chosen, np.int64).reshape(1, *spaces.action_shape)
     low, high = (np.clip(bound, -1e3, 1e3) for bound in (spaces.action_low, spaces.action_high))
     return rng.uniform(low, high).astype(np.float32).reshape(1, *spaces.action_shape)
 

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Discrete, MultiDiscrete
 from numpy.typing import NDArray
 
 from mlxe_async.errors import EnvironmentFault, TaskError
-from mlxe_async.rows import Array, Spaces
+from mlxe_async.rows import MASK, Array, Spaces
 from mlxe_async.tasks import checks
 from mlxe_async.tasks.hostile import trace_of, words_of
 from mlxe_async.tasks.making import (
@@ -71,7 +71,8 @@ class VectorTask:
 
     Args:
         task: the `[task]` table: `env`, and optionally `kwargs`, `max_episode_steps`, `wrappers`, `adverse_starts`,
-            `shaped_reward`, `squared_position`, `mirror`, `features`, `clip_rewards`, `atari`.
+            `shaped_reward`, `squared_position`, `mirror`, `features`, `clip_rewards`, `atari`, `observe`,
+            `action_mask`.
         count: B, how many environments.
         evaluation: leave starts and rewards as the environment has them. Features stay: the network needs them.
         max_episode_steps: truncate after so many steps, instead of what `task` or the registry says.
@@ -86,12 +87,14 @@ class VectorTask:
     Attributes:
         spaces: what each environment shows and takes, features included.
         aids: what the task offers a learner, as far as it is switched on.
+        packing: what makes stored observations of the environment's own; None where they are stored as they are.
         count: B.
         max_episode_steps: the limit in force, or None.
         spec: gymnasium's registry entry.
         is_plain_cartpole: whether, shaping and starts aside, this is exactly gymnasium's CartPole.
         has_own_rewards: whether no wrapper is there to change the rewards.
         out_of_bounds: observations seen outside the space's bounds, of those that were looked at.
+        offers_masks: whether the first reset came with a mask of allowed actions that nobody asked for.
     """
 
     def __init__(
@@ -121,11 +124,13 @@ class VectorTask:
         self._notes: list[tuple[str, str]] = []
         self._noted: set[str] = set()
         self.out_of_bounds = 0
+        self.offers_masks = False
+        self._is_fresh = not self._task.action_mask
         try:
             for index in range(count):
                 self._envs.append(self._made(index))
             self.spaces: Spaces
-            self.spaces, self.aids = read_spaces(self._envs[0], self._task)
+            self.spaces, self.aids, self.packing = read_spaces(self._envs[0], self._task)
             self.is_plain_cartpole = is_plain_cartpole(self._envs[0], self._task)
             self.has_own_rewards = has_own_rewards(self._envs[0])
         except BaseException:
@@ -135,20 +140,23 @@ class VectorTask:
 
     def _read_shapes(self) -> None:
         space = self._envs[0].observation_space
-        assert space.shape is not None  # noqa: S101 - read_spaces accepts boxes only
-        self._shape: tuple[int, ...] = space.shape
+        # No array has the other shape, so that all are packed.
+        self._shape: tuple[int, ...] = (-1,) if self.packing else tuple(space.shape or ())
         self._dtype = np.dtype(self.spaces.observation_dtype)
-        self._floats = self._dtype.kind == "f"
+        # What is packed of several parts is looked at part by part.
+        self._floats = self._dtype.kind == "f" and not (self.packing and self.packing.parts and not self.aids.features)
         self._own = self.aids.own if self.aids.features else None
         # What shaping is shown as the observation before the step.
         self._seen = np.zeros((self.count if self._shaped else 0, *self.spaces.observation_shape), self._dtype)
         low, high = np.asarray(getattr(space, "low", -np.inf)), np.asarray(getattr(space, "high", np.inf))
-        self._bounds = None if np.isinf(low).all() and np.isinf(high).all() else (low, high)
+        is_open = np.isinf(low).all() and np.isinf(high).all()
+        self._bounds = None if self.packing or is_open else (low, high)
         self._ticks = 0
         action_space = self._envs[0].action_space
         self._start = int(action_space.start) if isinstance(action_space, Discrete) else 0
-        self._discrete = self.spaces.actions is not None
-        if not self._discrete:
+        self._discrete, self._is_box = self.spaces.actions is not None, self.spaces.action_kind == "box"
+        self._starts = np.asarray(action_space.start if isinstance(action_space, MultiDiscrete) else 0)
+        if self._is_box:
             shape = self.spaces.action_shape
             self._action_low = np.array(self.spaces.action_low, np.float32).reshape(shape)
             self._action_high = np.array(self.spaces.action_high, np.float32).reshape(shape)
@@ -189,11 +197,14 @@ class VectorTask:
         obs = np.zeros((1, *self.spaces.observation_shape), self._dtype)
         base = obs[:, : self._own] if self._own else obs
         try:
-            self._take(base, 0, checks.two(answer)[0])
+            first, info = checks.two(answer)
+            if self._is_fresh:
+                self._is_fresh, self.offers_masks = False, _has_mask(first) or _has_mask(info)
+            self._take(base, 0, first, info)
             if self._adverse:
                 moved = self._moved(env, finished_episodes, index)
                 if moved is not None:
-                    self._take(base, 0, moved)
+                    self._take(base, 0, moved, info)
             if self._own:
                 self.aids.add_features(obs)
             self._check_finite(obs[0])
@@ -247,11 +258,11 @@ class VectorTask:
             try:
                 if type(answer) is not tuple or len(answer) != 5:
                     answer = checks.five(answer)
-                obs, reward, over, stopped, _ = answer
+                obs, reward, over, stopped, info = answer
                 if type(obs) is np.ndarray and obs.dtype is dtype and obs.shape == shape:
                     base[i] = obs
                 else:
-                    self._take(base, i, obs)
+                    self._take(base, i, obs, info, over, stopped)
                 if type(reward) is not float or not -checks.LARGEST <= reward <= checks.LARGEST:
                     reward = checks.real(reward)
                 if type(over) is not bool:
@@ -323,11 +334,19 @@ class VectorTask:
         if self._discrete:
             chosen: list[int] = np.asarray(actions).tolist()
             return [action + self._start for action in chosen] if self._start else chosen
+        if not self._is_box:
+            return (np.asarray(actions) + self._starts).astype(self._action_dtype)
         clipped = np.clip(actions, self._action_low, self._action_high)
         return clipped.astype(self._action_dtype)  # a copy: the environment may keep or change it
 
-    def _take(self, base: Array, i: int, obs: Any) -> None:
-        """Copy an observation into row i after the careful look."""
+    def _take(self, base: Array, i: int, obs: Any, info: Any, *flags: Any) -> None:
+        """Copy an observation into row i after the careful look; one of the flags is true where an episode ended."""
+        if self.packing is not None:
+            over = any(flag is True or flag is np.True_ for flag in flags)  # they are not yet checked
+            base[i], odd = self.packing.take(obs, info, over=over)
+            if odd:
+                self._note("dtype", odd[0])
+            return
         array, same = checks.observation(obs, self._shape, self._dtype, self._envs[i].observation_space.dtype)
         if not same:
             space = self._envs[i].observation_space
@@ -374,9 +393,13 @@ class VectorTask:
         if self._bounds is not None:
             low, high = self._bounds
             outside = int(((base < low) | (base > high)).reshape(len(base), -1).any(1).sum())
-            if outside:
-                self.out_of_bounds += outside
-                self._note("bounds", f"observations leave the bounds of {self._envs[0].observation_space}")
+        elif self.packing is not None and self.packing.has_bounds:
+            outside = int(self.packing.outside(base).sum())
+        else:
+            return
+        if outside:
+            self.out_of_bounds += outside
+            self._note("bounds", f"observations leave the bounds of {self._envs[0].observation_space}")
 
     def _note(self, kind: str, sentence: str) -> None:
         if kind not in self._noted:
@@ -402,6 +425,10 @@ class VectorTask:
         episode = "" if seed is None else f" of the episode with seed {seed}"
         detail = f"environment {i} ({self._task.env}) {where}{episode}: {what}"
         return EnvironmentFault(detail, phase=phase, env_index=i, seed=seed, step=step, trace=trace)
+
+
+def _has_mask(found: Any) -> bool:
+    return type(found) is dict and MASK in found
 
 
 def _close(env: gymnasium.Env[Any, Any]) -> None:

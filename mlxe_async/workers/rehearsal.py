@@ -10,7 +10,7 @@ import numpy as np
 
 from mlxe_async.errors import EnvironmentFault, raised_at
 from mlxe_async.maths.normaliser import Moments
-from mlxe_async.rows import Array, RowLayout, Spaces, standard_columns
+from mlxe_async.rows import MASK, Array, RowLayout, Spaces, standard_columns
 from mlxe_async.settings.forms import with_whole_numbers
 
 STEPS = 8  # of a made-up stretch, where windows do not ask for more
@@ -91,6 +91,9 @@ def _observations(task: Any, limited: Limited) -> Array:
     if found:
         return np.stack(found)
     rng, spaces = np.random.default_rng(0), task.spaces
+    if spaces.parts:
+        named = {part.name: rng.integers(0, 2, (OBSERVATIONS, *part.shape)) for part in spaces.parts}
+        return np.asarray(spaces.pack(named | ({MASK: np.ones_like(named[MASK])} if spaces.masked else {})))
     noise = rng.normal(size=(OBSERVATIONS, *spaces.observation_shape))
     return (noise * 60 + 128).clip(0, 255) if spaces.observation_dtype == "|u1" else noise
 

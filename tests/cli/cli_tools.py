@@ -18,6 +18,7 @@ from types import ModuleType, SimpleNamespace
 
 from mlxe_async.logs.events import EpisodeEnd, PhaseEvent, Warning, Weights  # noqa: A004 - the event
 from mlxe_async.logs.journal import Journal
+from mlxe_async.rows import Spaces
 from mlxe_async.supervisor.results import Result
 
 GOOD = '[task]\nenv = "CartPole-v1"\n'
@@ -73,7 +74,7 @@ class FakeSupervisor:
 
     async def check(self):
         facts = {
-            "spaces": {"observation_shape": [4], "observation_dtype": "<f4", "actions": 2},
+            "spaces": Spaces((4,), actions=2).to_json(),
             "task": {"max_episode_steps": 500, "notes": ["odd\x1b"]},
             "parameters": [["w", [3, 4]], ["b", [4]]],
         }

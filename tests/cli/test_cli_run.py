@@ -69,7 +69,7 @@ def test_a_check_prints_the_plan_and_what_the_probe_found_and_runs_nothing(capfd
         "lane-0  1.0 MiB",
         "total  1.0 MiB",
         "",
-        "observation   [4] <f4",
+        "observation   4 floats",
         "action        one of 2",
         "episode limit 500",
         "weights       16",
