@@ -371,7 +371,7 @@ def _fills_one_hots(space: Any, label: str) -> _Fill:
 
 def _fills_binary(space: Any, label: str) -> _Fill:
     def fill(value: Any, view: Array) -> bool:
-        array = _whole(value, space.shape, label)
+        array = _whole(value, space.shape, label, "iubf")
         if not ((array == 0) | (array == 1)).all():
             raise checks.Broken(f"{label}: expected 0 and 1 only, got {described(value)}")
         view[...] = array.ravel()
@@ -380,13 +380,13 @@ def _fills_binary(space: Any, label: str) -> _Fill:
     return fill
 
 
-def _whole(value: Any, shape: tuple[int, ...], label: str) -> Array:
+def _whole(value: Any, shape: tuple[int, ...], label: str, kinds: str = "iub") -> Array:
     """Whole numbers of exactly this shape."""
     try:
         array = np.asarray(value)
     except BaseException as error:  # noqa: BLE001 - an object's own conversion is foreign code
         raise checks.Broken(f"{label} cannot be made an array ({words_of(error)})") from None
-    if array.shape != shape or array.dtype.kind not in "iub":
+    if array.shape != shape or array.dtype.kind not in kinds:
         wanted = f"whole numbers of shape {shape}" if shape else "a whole number"
         raise checks.Broken(f"{label}: expected {wanted}, got {described(value)}")
     return array

@@ -1,5 +1,7 @@
 """Native vectors: whichever way they reset themselves, no row is ever made of a step that only did that."""
 
+import re
+
 import gymnasium
 import numpy as np
 import pytest
@@ -172,3 +174,26 @@ def test_the_quicker_action_space_gives_the_answers_of_gymnasiums():
     for x in (-1, 0, 1, 2, 2**70, True, 1.0, np.int64(1), np.int64(2), np.array(0), np.array([0]), "1", None):
         assert quick.contains(x) is plain.contains(x)
     assert quick == plain
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "switches", "words"),
+    [
+        ({"observation": gymnasium.spaces.Discrete(3)}, {}, "shows Discrete(3) and takes Discrete(3)"),
+        ({"observation": gymnasium.spaces.Dict({"a": BOX})}, {}, "shows Dict('a': Box("),
+        ({"action": gymnasium.spaces.MultiBinary(2)}, {}, "takes MultiBinary(2)"),
+        ({}, {"action_mask": True}, "task.action_mask is for environments that are stepped one by one"),
+        (
+            {"observation": gymnasium.spaces.Dict({"a": BOX})},
+            {"observe": ["a"]},
+            "task.observe is for environments that are stepped one by one",
+        ),
+    ],
+)
+def test_spaces_that_are_packed_are_stepped_one_by_one(kwargs, switches, words):
+    task = {"env": "many_spaces:Vectorised-v0", "kwargs": kwargs, **switches}
+    with pytest.raises(TaskError, match=re.escape(words)):
+        training_task({**task, "vectorize": "native"}, 2)
+    single = training_task({**task, "vectorize": "auto"}, 2)
+    assert isinstance(single, VectorTask)
+    single.close()

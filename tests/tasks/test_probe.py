@@ -8,10 +8,11 @@ import json
 import sys
 import tomllib
 
-import gymnasium
 import numpy as np
 import odd_environments as odd
 import pytest
+from gymnasium import spaces
+from many_spaces import Drawn
 
 from mlxe_async.errors import TaskError
 from mlxe_async.rows import Spaces
@@ -130,28 +131,79 @@ def test_a_module_that_does_not_let_itself_be_imported_is_a_sentence(body, words
     assert words in refusal({"env": "awkward_module:Env-v0"})
 
 
-@pytest.mark.parametrize("space", [name for name in odd.SPACES if name != "Box(0, 10"])
+@pytest.mark.parametrize("space", ["Text", "Graph", "Sequence", "OneOf"])
 def test_an_observation_space_nobody_can_use_is_refused_by_name(space):
     text = refusal({"env": "odd_environments:Wordy", "kwargs": {"observation": space}})
-    assert space.strip("()") in text
-    assert "is not supported" in text
+    assert f"observation space {space}(" in text
+    assert "is not supported, expected a Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple" in text
 
 
-@pytest.mark.parametrize("space", ["Discrete", "MultiBinary", "MultiDiscrete", "Tuple", "Dict"])
-def test_a_space_that_can_be_flattened_comes_with_the_wrapper_that_does_it(space):
-    text = refusal({"env": "odd_environments:Wordy", "kwargs": {"observation": space}})
-    assert "gymnasium.wrappers:FlattenObservation" in text
+@pytest.mark.parametrize("kwargs", [{}, {"observe": ["a"]}])
+def test_a_dict_of_which_nothing_can_be_used_is_refused_by_name(kwargs):
+    space = spaces.Dict({"a": spaces.Text(3), "b": spaces.Tuple((spaces.Sequence(spaces.Discrete(2)),))})
+    text = refusal({"env": "many_spaces:Drawn", "kwargs": {"observation": space}, **kwargs})
+    assert "nothing of the observation space Dict('a': Text(" in text
+    assert "is supported, expected a Box" in text
+    assert "observe =" not in text
+    empty = refusal({"env": "many_spaces:Drawn", "kwargs": {"observation": spaces.Tuple(())}})
+    assert "nothing of the observation space Tuple()" in empty
+    box = spaces.Box(0, 1, (0,))
+    assert "expected at least one entry" in refusal({"env": "many_spaces:Drawn", "kwargs": {"observation": box}})
 
 
-def test_a_part_that_is_no_number_is_named_with_the_wrappers_that_leave_it_out():
-    text = refusal({"env": "odd_environments:Wordy", "kwargs": {"observation": "mission"}})
-    assert '"mission" (Text) cannot be made numbers' in text
-    (wrappers,) = tomllib.loads(text[text.index("wrappers = ") : text.index(" to [task]")]).values()
-    env = odd.Wordy("mission")
-    for one in wrappers:
-        entry, kwargs = (one, {}) if isinstance(one, str) else (one["entry"], one["kwargs"])
-        env = getattr(gymnasium.wrappers, entry.partition(":")[2])(env, **kwargs)
-    assert env.observation_space.shape == (7 * 7 * 3 + 4,)
+MISSION = spaces.Dict(
+    {
+        "image": spaces.Box(0, 255, (7, 7, 3), np.uint8),
+        "direction": spaces.Discrete(4),
+        "mission": spaces.Text(9),
+        'odd "name"': spaces.Tuple((spaces.Discrete(2), spaces.Discrete(3))),
+        "words": spaces.Dict({"one": spaces.Text(3), "two": spaces.Discrete(2)}),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("space", "said", "kept"),
+    [
+        (MISSION, '"mission" (Text), "words" (Dict)', ["direction", "image", 'odd "name"']),
+        (spaces.Tuple((spaces.Text(3), spaces.Discrete(2), spaces.MultiBinary(2))), '"0" (Text)', ["1", "2"]),
+    ],
+)
+def test_what_is_no_number_is_named_with_the_line_that_leaves_it_out_and_that_line_works(space, said, kept):
+    task = {"env": "many_spaces:Drawn", "kwargs": {"observation": space}}
+    text = refusal(task)
+    assert f"{said} cannot be made numbers of a fixed size" in text
+    pasted = tomllib.loads(text[text.index("observe = ") :])
+    assert pasted == {"observe": kept}
+    found = Spaces.from_json(probe({**task, **pasted})["spaces"])
+    assert {part.name.partition(".")[0] for part in found.parts} == set(kept)
+    (one, *_) = kept
+    found = Spaces.from_json(probe({**task, "observe": [one]})["spaces"])
+    assert {part.name for part in found.parts} == {one}
+
+
+def test_observe_names_what_is_there_and_what_can_be_used():
+    task = {"env": "many_spaces:Drawn", "kwargs": {"observation": MISSION}}
+    known = '"direction", "image", "odd \\"name\\""'
+    text = refusal({**task, "observe": ["image", "picture"]})
+    assert text == f'task.observe: many_spaces:Drawn shows no "picture", expected some of {known}'
+    text = refusal({**task, "observe": ["image", "mission"]})
+    assert text.endswith(f'"mission" (Text) cannot be made numbers of a fixed size; write observe = [{known}]')
+    assert "chooses among the parts of a Dict or a Tuple, CartPole-v1 shows Box(" in refusal(
+        {"env": "CartPole-v1", "observe": ["image"]}
+    )
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Dict({"a.b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(3)})}),
+        spaces.Dict({1: spaces.Discrete(2), "1": spaces.Discrete(3)}),
+    ],
+)
+def test_two_parts_of_one_name_are_refused(space):
+    text = refusal({"env": "many_spaces:Drawn", "kwargs": {"observation": space}})
+    assert "two parts of its observations are called" in text
 
 
 def test_wrappers_take_arguments_and_may_be_functions():
@@ -180,16 +232,56 @@ def test_pictures_are_shown_with_their_channels_first_where_that_is_asked():
     assert "expected pictures (H, W, C)" in refusal({"env": "CartPole-v1", "channels_first": True})
 
 
-def test_the_advised_wrapper_works():
-    spaces = probe({"env": "FrozenLake-v1", "wrappers": ["gymnasium.wrappers:FlattenObservation"]})["spaces"]
-    assert (spaces["observation_shape"], spaces["actions"]) == ([16], 4)
+@pytest.mark.parametrize(
+    ("env", "observation", "action"),
+    [
+        ("FrozenLake-v1", "16 floats", "one of 4"),
+        ("Taxi-v4", "500 floats", "one of 6"),
+        ("Blackjack-v1", "0 32 floats, 1 11 floats, 2 2 floats", "one of 2"),
+    ],
+)
+def test_environments_of_integers_and_tuples_pass(env, observation, action):
+    found = probe({"env": env})
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    known = Spaces.from_json(found["spaces"])
+    assert (known.observation_words, known.action_words) == (observation, action)
 
 
-@pytest.mark.parametrize("space", [name for name in odd.SPACES if name not in ("Discrete",)])
+def test_a_mask_that_nobody_uses_is_told_once_and_one_that_is_used_limits_what_is_tried():
+    (note,) = probe({"env": "Taxi-v4"})["notes"]
+    assert note == "Taxi-v4 tells which actions are allowed (action_mask): task.action_mask = true would use it"
+    found = probe({"env": "Taxi-v4", "action_mask": True})
+    assert found["notes"] == []
+    assert Spaces.from_json(found["spaces"]).masked
+    Drawn.made.clear()
+    forbidding = {"mask": ([0, 0, 1], [1, 0]), "action": spaces.MultiDiscrete([3, 2])}
+    probe({"env": "many_spaces:Drawn", "kwargs": forbidding, "action_mask": True})
+    assert {tuple(action.tolist()) for action in Drawn.made[0].given} == {(2, 0)}
+
+
+def test_a_mask_is_for_actions_to_choose_from_and_must_be_given():
+    text = refusal({"env": "Pendulum-v1", "action_mask": True})
+    assert text == "task.action_mask: is for actions to choose from, Pendulum-v1 takes a Box of shape (1,)"
+    text = refusal({"env": "CartPole-v1", "action_mask": True})
+    assert "CartPole-v1" in text
+    assert 'info["action_mask"]: expected 2 of 0 or 1, got None' in text
+
+
+@pytest.mark.parametrize("space", ["mission", "Text", "Graph", "Sequence", "Tuple", "Dict", "Box(0, 10", "OneOf", "()"])
 def test_an_action_space_nobody_can_use_is_refused_by_name(space):
     text = refusal({"env": "odd_environments:Wordy", "kwargs": {"action": space}})
     assert "action space" in text
-    assert space.strip("()") in text
+    assert space.strip("()").removeprefix("mission") in text
+    assert "is not supported, expected Discrete, MultiDiscrete, MultiBinary or a Box of floats" in text
+
+
+@pytest.mark.parametrize("space", [spaces.MultiDiscrete([3, 2], start=[1, 1]), spaces.MultiBinary((2, 2))])
+def test_actions_of_several_choices_are_tried_out(space):
+    Drawn.made.clear()
+    known = Spaces.from_json(probe({"env": "many_spaces:Drawn", "kwargs": {"action": space}})["spaces"])
+    assert known.action_shape == space.shape
+    assert all(space.contains(action) for action in Drawn.made[0].given)
+    assert len({action.tobytes() for action in Drawn.made[0].given}) == np.prod(known.action_sizes)
 
 
 def test_who_must_not_wait_for_environments_to_close_is_given_them():

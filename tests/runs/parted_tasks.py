@@ -1,0 +1,55 @@
+"""A task whose observations have parts, solved by looking at two of them."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Lamps(gymnasium.Env):
+    """Which lamp is on says which action is right, shifted by an offset: an episode has eight guesses.
+
+    Args:
+        texts: whether observations also have a sentence.
+        pictures: whether the lamp is shown as a bright column of a picture.
+        masks: whether `info` says that the last action is not allowed; taking it anyway ends the process.
+    """
+
+    def __init__(self, *, texts: bool = False, pictures: bool = False, masks: bool = False) -> None:
+        lamp = spaces.Box(0, 255, (2, 3), np.uint8) if pictures else spaces.Discrete(3, start=4)
+        self.observation_space = spaces.Dict(
+            {"lamp": lamp, "shift": spaces.Tuple((spaces.MultiBinary(1), spaces.Box(-1, 1, (2,))))}
+            | ({"says": spaces.Text(9)} if texts else {})
+        )
+        self.action_space = spaces.Discrete(4)
+        self._texts, self._pictures, self._masks = texts, pictures, masks
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._count = 0
+        return self._look(), self._info()
+
+    def step(self, action):
+        if self._masks and action == 3:
+            raise RuntimeError("that was not allowed")
+        right = (self._lamp + self._shift) % 3
+        self._count += 1
+        return self._look(), float(action == right), self._count == 8, False, self._info()
+
+    def right(self, obs):
+        """The right action, from an observation."""
+        lamp = int(obs["lamp"][0].argmax()) if self._pictures else obs["lamp"] - 4
+        return (lamp + int(obs["shift"][0][0])) % 3
+
+    def _look(self):
+        self._lamp, self._shift = self.np_random.integers(0, 3), self.np_random.integers(0, 2)
+        lamp = int(self._lamp) + 4
+        if self._pictures:
+            lamp = np.zeros((2, 3), np.uint8)
+            lamp[:, self._lamp] = 255
+        obs = {"lamp": lamp, "shift": (np.array([self._shift], np.int8), np.zeros(2, np.float32))}
+        return obs | ({"says": "guess"} if self._texts else {})
+
+    def _info(self):
+        return {"action_mask": np.array([1, 1, 1, 0], np.int8)} if self._masks else {}

@@ -1,0 +1,153 @@
+"""Runs of tasks whose observations are no plain array: learned from, saved, loaded, and acted by."""
+
+import gymnasium
+import numpy as np
+import pytest
+from command import Command
+from live_runs import HERE, QUICK
+from parted_tasks import Lamps
+
+from mlxe_async import load_policy
+from mlxe_async.rows import Spaces
+
+PPO = {"name": "ppo", "policy": [32], "value": [32], "learning_rate": 0.01, "minibatch": 64, "normalise": False}
+MANY = {"kind": "is", "executors": 2, "sync": "rollout", "rollout_steps": 64, "envs_per_executor": 4}
+TESTS = {"enabled": True, "rule": "mean_return", "threshold": 7.5, "episodes": 10, "max_episode_steps": 20, "passes": 1}
+
+
+def lamps(**kwargs):
+    return {"env": "parted_tasks:Lamps", "max_episode_steps": 20, "kwargs": kwargs}
+
+
+def played_by(policy, env, episodes=3):
+    """Returns of episodes played outside of this package, by the environment's own observations."""
+    returns = []
+    for seed in range(100, 100 + episodes):
+        obs, _ = env.reset(seed=seed)
+        total, over = 0.0, False
+        while not over:
+            obs, reward, terminated, truncated, _ = env.step(int(policy.act(obs)))
+            total, over = total + float(reward), terminated or truncated
+        returns.append(total)
+    return returns
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"pictures": True, "texts": True}])
+def test_ppo_solves_a_task_that_shows_a_dict_and_its_policy_takes_the_dict(live, kwargs):
+    task = {**lamps(**kwargs), **({"observe": ["lamp", "shift"]} if kwargs.get("texts") else {})}
+    scaled = {"input_scale": [1.0] * 3 + [1 / 255] * 6} if kwargs else {}
+    result, run = live(
+        task=task,
+        algorithm={**PPO, **scaled},
+        schedule=MANY,
+        evaluation=TESTS,
+        stop={"solved": True, "env_steps": 100_000},
+    )
+    assert result.solved
+    assert not run.all("env_error")
+    policy = load_policy(result.run_dir)
+    assert policy.spaces == Spaces.from_json(run.supervisor._facts["spaces"])
+    names = ["shift.0", "shift.1", "lamp"] if kwargs else ["lamp", "shift.0", "shift.1"]
+    assert [part.name for part in policy.spaces.parts] == names
+    assert policy.test().passed
+    env = Lamps(**kwargs)
+    assert sum(played_by(policy, env)) > 3 * 6.5
+    # One in its own form, the same as it is stored, and several as they are stored.
+    obs, _ = env.reset(seed=5)
+    action = policy.act(obs)
+    assert action == env.right(obs)
+    stored = policy._packed(obs, None)
+    assert policy.act(stored) == action
+    assert policy.act(np.stack([stored, stored])).tolist() == [action, action]
+    assert policy.act(obs, rng=np.random.default_rng(0)) in range(4)
+    with pytest.raises(ValueError, match=r"observation: expected an entry .* got"):
+        policy.act({"shift": obs["shift"]})
+    with pytest.raises(ValueError, match=r"task\.action_mask is false; leave it out"):
+        policy.act(obs, mask=np.ones(4))
+    (episode,) = policy.play(1, seed=0)
+    assert episode.steps == 8
+
+
+@pytest.mark.parametrize("name", ["a3c", "dqn"])
+def test_a_memory_replays_observations_of_parts_of_bytes(live, name):
+    own = {"a3c": QUICK["algorithm"], "dqn": {"name": "dqn", "layers": [32], "batch": 64, "start_rows": 200}}[name]
+    scaled = {"input_scale": [1.0] * 3 + [1 / 255] * 6}
+    result, run = live(task=lamps(pictures=True), algorithm={**own, **scaled}, stop={"env_steps": 600})
+    assert result.reason == "env_steps"
+    assert result.updates > 0
+    assert not run.all("env_error")
+    policy = load_policy(result.run_dir)
+    assert policy.act(Lamps(pictures=True).reset(seed=1)[0]) in range(4)
+
+
+def test_a_task_of_integers_is_learned_played_and_acted_in(live):
+    task = {"env": "FrozenLake-v1", "max_episode_steps": 50, "kwargs": {"is_slippery": False}}
+    tests = {**TESTS, "threshold": 0.9, "max_episode_steps": 50}
+    result, _ = live(
+        task=task,
+        algorithm={**PPO, "discount": 0.95, "entropy": 0.02},
+        schedule=MANY,
+        evaluation=tests,
+        stop={"solved": True, "env_steps": 100_000},
+    )
+    assert result.solved
+    policy = load_policy(result.run_dir)
+    assert (policy.spaces.observation_shape, policy.spaces.parts) == ((16,), ())
+    env = gymnasium.make("FrozenLake-v1", is_slippery=False)
+    assert played_by(policy, env) == [1.0] * 3
+    env.close()
+    assert all(episode.episode_return == 1 for episode in policy.play(3))
+    one_hot = np.eye(16, dtype=np.float32)
+    assert [int(policy.act(state)) for state in range(16)] == policy.act(one_hot).tolist()
+    assert policy.act(np.int64(3)) == policy.act(3)
+    with pytest.raises(ValueError, match="observation: expected from 0 to 15, got 16"):
+        policy.act(16)
+
+
+@pytest.fixture
+def command(tmp_path):
+    started = []
+
+    def start(toml, *arguments):
+        started.append(Command(tmp_path, toml, "--no-progress", *arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def toml(kwargs, more="", algorithm='name = "ppo"'):
+    return f"""
+[run]
+python_path = ["{HERE}"]
+[stop]
+env_steps = 300
+[task]
+env = "parted_tasks:Lamps"
+kwargs = {{{kwargs}}}
+{more}
+[schedule]
+kind = "is"
+[algorithm]
+{algorithm}
+"""
+
+
+def test_a_refused_part_comes_with_a_line_that_works_when_it_is_pasted_and_a_check_tells_the_parts(command):
+    code, _, error = command(toml("texts = true")).wait()
+    assert code == 2
+    assert '"says" (Text) cannot be made numbers of a fixed size' in error
+    line = error[error.index("observe = ") :].splitlines()[0]
+    code, said, error = command(toml("texts = true", line), "--check").wait()
+    assert code == 0, error
+    assert "observation   lamp 3 floats, shift.0 1 float, shift.1 2 floats\n" in said
+    assert "action        one of 4\n" in said
+
+
+def test_a_mask_is_refused_by_the_algorithm_and_one_that_is_not_used_is_told(command):
+    code, _, error = command(toml("masks = true", "action_mask = true")).wait()
+    assert code == 2
+    assert "ppo knows nothing of masks; set task.action_mask = false" in error
+    code, said, error = command(toml("masks = true"), "--check").wait()
+    assert "action_mask = true would use it" in said, error
