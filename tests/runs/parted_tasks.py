@@ -53,3 +53,45 @@ class Lamps(gymnasium.Env):
 
     def _info(self):
         return {"action_mask": np.array([1, 1, 1, 0], np.int8)} if self._masks else {}
+
+
+class Doors(gymnasium.Env):
+    """Several choices at once, of which some are forbidden in each step; a forbidden one ends the process.
+
+    Args:
+        kind: `"single"`, `"multi"` or `"binary"`.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
+        kinds = {
+            "single": spaces.Discrete(5, start=3),
+            "multi": spaces.MultiDiscrete([3, 2], start=[1, 7]),
+            "binary": spaces.MultiBinary((2, 2)),
+        }
+        self.action_space, self._kind = kinds[kind], kind
+        self._sizes = {"single": [5], "multi": [3, 2], "binary": [2] * 4}[kind]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._count = 0
+        return self._look(), {"action_mask": self._forbidding()}
+
+    def step(self, action):
+        if not self.action_space.contains(action):
+            raise RuntimeError(f"{action!r} is no action")
+        chosen = np.ravel(action - getattr(self.action_space, "start", 0))
+        if not all(mask[choice] for mask, choice in zip(self._mask, chosen, strict=True)):
+            raise RuntimeError(f"{action!r} was not allowed")
+        self._count += 1
+        over = self._count == 9
+        return self._look(), 1.0, over, False, {} if over else {"action_mask": self._forbidding()}
+
+    def _look(self):
+        return self.np_random.random(2, np.float32)
+
+    def _forbidding(self):
+        self._mask = [(self.np_random.random(size) < 0.5).astype(np.int8) for size in self._sizes]
+        for mask, size in zip(self._mask, self._sizes, strict=True):
+            mask[self.np_random.integers(size)] = 1
+        return tuple(self._mask) if self._kind == "multi" else np.concatenate(self._mask)

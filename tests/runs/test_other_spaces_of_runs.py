@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from command import Command
 from live_runs import HERE, QUICK
-from parted_tasks import Lamps
+from parted_tasks import Doors, Lamps
 
 from mlxe_async import load_policy
 from mlxe_async.rows import Spaces
@@ -102,6 +102,32 @@ def test_a_task_of_integers_is_learned_played_and_acted_in(live):
     assert policy.act(np.int64(3)) == policy.act(3)
     with pytest.raises(ValueError, match="observation: expected from 0 to 15, got 16"):
         policy.act(16)
+
+
+@pytest.mark.parametrize("kind", ["single", "multi", "binary"])
+def test_masks_reach_whoever_acts_learns_tests_and_plays(live, kind):
+    result, run = live(
+        task={"env": "parted_tasks:Doors", "kwargs": {"kind": kind}, "action_mask": True},
+        algorithm={"name": "choosing_algorithm:Choosing"},
+        schedule=MANY,
+        evaluation={**TESTS, "threshold": 9.0, "screen_steps": 1},
+        stop={"env_steps": 3000},
+    )
+    assert result.reason == "env_steps"
+    assert result.updates > 0
+    assert not run.all("env_error")
+    assert run.all("evaluation", passed=True)
+    policy = load_policy(result.run_dir)
+    assert [episode.episode_return for episode in policy.play(3)] == [9.0] * 3
+    env = Doors(kind)
+    obs, info = env.reset(seed=3)
+    for _ in range(9):
+        action = policy.act(obs, mask=info["action_mask"]) + getattr(env.action_space, "start", 0)
+        obs, _, _, _, info = env.step(action.astype(env.action_space.dtype))
+    with pytest.raises(ValueError, match=r'expected mask = info\["action_mask"\] of the environment, got none'):
+        policy.act(obs)
+    with pytest.raises(ValueError, match=r'info\["action_mask"\]: expected \d of 0 or 1, got'):
+        policy.act(obs, mask=[1])
 
 
 @pytest.fixture
