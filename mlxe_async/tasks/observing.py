@@ -111,7 +111,7 @@ class Packing:
 
     def __init__(self, env_id: str, space: Any, leaves: Sequence[_Leaf], mask: tuple[int, ...]) -> None:
         self._choices, total = mask, sum(mask)
-        self._starts = np.cumsum((0, *mask[:-1]))
+        self._ranges = [(sum(mask[:entry]), sum(mask[: entry + 1])) for entry in range(len(mask))]
         # A Dict that shows the mask among its entries need not give it in `info`, too.
         self.shows_mask = isinstance(space, spaces.Dict) and MASK in space.spaces
         forms = [leaf.form for leaf in leaves] + ([(MASK, (total,), BYTES)] if mask else [])
@@ -132,6 +132,8 @@ class Packing:
             for leaf, view, _ in self._leaves
             if isinstance(leaf.space, spaces.Box) and view.dtype == FLOATS
         ]
+        first, _ = packing.counted(parts)
+        self._floats = packing.as_floats(self._row[: packing.FLOAT_BYTES * first]) if is_bytes else self._row
         self._bounds = [(self._by_name[leaf.name], *found) for leaf in leaves if (found := _bounds_of(leaf.space))]
         self.has_bounds = bool(self._bounds)
         is_vector = len(parts) == 1 and leaves[0].name == WHOLE and not leaves[0].keys and not is_bytes
@@ -156,8 +158,9 @@ class Packing:
             for leaf, view, fill in self._leaves:
                 if not fill(_reached(obs, leaf), view):
                     odd.append(f"{_label(leaf)} comes in another type than the space says, {leaf.space.dtype}: cast")
-        for leaf, view in self._numbers:
-            checks.finite(view, _label(leaf))
+        if self._numbers and b"\0" in np.isfinite(self._floats).tobytes():
+            for leaf, view in self._numbers:
+                checks.finite(view, _label(leaf))
         if self._allowed is not None:
             self._take_mask(obs, info, over=over)
         return self._row, odd
@@ -178,16 +181,16 @@ class Packing:
         if found is None and over:
             allowed[...] = 1
             return
-        array = _joined(found, self._choices)
-        if array is None or not bool(((array == 0) | (array == 1)).all()):
+        told = _zeros_and_ones(found, self._choices)
+        if told is None:
             raise checks.Broken(f"{where}: expected {total} of 0 or 1, got {described(found)}")
-        allowed[...] = array
-        none = np.add.reduceat(array != 0, self._starts) == 0
-        if none.any():
-            if not over:
-                which = f" of entry {int(none.argmax())}" if len(self._choices) > 1 else ""
-                raise checks.Broken(f"{where}: expected at least one allowed choice{which}, got none")
-            allowed[np.repeat(none, self._choices)] = 1
+        allowed[...] = np.frombuffer(told, np.uint8)
+        for entry, (start, end) in enumerate(self._ranges):
+            if 1 not in told[start:end]:
+                if not over:
+                    which = f" of entry {entry}" if len(self._choices) > 1 else ""
+                    raise checks.Broken(f"{where}: expected at least one allowed choice{which}, got none")
+                allowed[start:end] = 1
 
 
 # -- which leaves there are --------------------------------------------------------------------------------------------
@@ -294,8 +297,8 @@ def _entry(container: Any, key: Any) -> Any:
     return None
 
 
-def _joined(mask: Any, choices: Sequence[int]) -> Array | None:
-    """A mask of all choices (A,), also of one array for each entry; None where it has another form."""
+def _zeros_and_ones(mask: Any, choices: Sequence[int]) -> bytes | None:
+    """A mask of all choices, a byte each, also of one array for each entry; None where it is anything else."""
     try:
         if isinstance(mask, (tuple, list)) and len(choices) > 1:
             pieces = list(_pieces(mask))
@@ -304,7 +307,12 @@ def _joined(mask: Any, choices: Sequence[int]) -> Array | None:
         array = np.asarray(mask)
     except BaseException:  # noqa: BLE001 - an object's own conversion is foreign code, and it is told what came
         return None
-    return array if array.shape == (sum(choices),) and array.dtype.kind in "biuf" else None
+    if array.shape != (sum(choices),) or array.dtype.kind not in "biuf":
+        return None
+    if array.dtype.itemsize > 1:
+        array = np.where((array == 0) | (array == 1), array, 2).astype(np.uint8)
+    told = array.tobytes()
+    return None if told.strip(b"\0\1") else told
 
 
 def _pieces(mask: Any) -> Iterator[Array]:
