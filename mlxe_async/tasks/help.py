@@ -27,7 +27,8 @@ All environments of a process are served by one such object, whole batches at a 
 them. Arrays that its functions are given can only be read, for rows are made of them. Observations that they are shown
 include the features where these are on, except in `features` itself; the signs (and limits) of features stand behind
 those of the observation's own entries. Tests of frozen versions keep the features, which the network needs, and neither
-starts nor rewards. Features, mirror images and limits are for observations that are vectors of floats.
+starts nor rewards. Features, mirror images and limits are for observations that are vectors of floats. Observations of
+other spaces than a Box are shown as they are stored (see `observing`).
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ TESTED = {"evaluation": {"enabled": True, "rule": "cap", "max_episode_steps": 30
 DQN = {"name": "dqn", "start_rows": 200, "batch": 32}
 PPO = {"name": "ppo", "epochs": 2, "minibatch": 32}
 SPANNING = {"sync": "rollout", "rollout_steps": 37, "envs_per_executor": 2}
+SHOWN = {"kwargs": {"pictures": True}, "max_episode_steps": 20}
 KINDS = {
     "mlxe": (None, {**TESTED}),
     "mlxe, serial": (None, {"schedule": {"kind": "serial"}}),
@@ -35,6 +36,7 @@ KINDS = {
     ),
     "dqn": (DQN, {"schedule": SPANNING}),
     "ppo": (PPO, {"schedule": {**SPANNING, "memorizer": "own"}}),
+    "dqn, observations of parts": (DQN, {"schedule": SPANNING, "task": {"env": "parted_tasks:Lamps", **SHOWN}}),
 }
 
 

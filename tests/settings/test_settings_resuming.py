@@ -35,6 +35,8 @@ def test_every_key_has_a_class_and_no_class_is_of_a_key_that_is_no_more():
         ("task.env", "Acrobot-v1", "forbidden"),
         ("algorithm.name", "ppo", "forbidden"),
         ("run.seed", 9, "forbidden"),
+        ("task.observe", ["image"], "forbidden"),
+        ("task.action_mask", True, "forbidden"),
     ],
 )
 def test_a_change_is_found_with_its_class_and_both_values(override, value, kind):

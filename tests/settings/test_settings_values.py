@@ -172,3 +172,15 @@ def test_an_entry_with_arguments_is_written_as_it_was_read(tmp_path):
     assert 'kwargs = {stack_size = 4}}, "gymnasium.wrappers:FlattenObservation"]' in text
     (tmp_path / "again.toml").write_text(text)
     assert load_settings(tmp_path / "again.toml").task == chosen.task
+
+
+def test_the_parts_that_are_observed_are_written_as_they_were_read(tmp_path):
+    chosen = load_settings({"task": {"env": "A-v0", "observe": ["image", 'a "word"', "0"], "action_mask": True}})
+    (tmp_path / "again.toml").write_text(dump_settings(chosen))
+    again = load_settings(tmp_path / "again.toml").task
+    assert (again.observe, again.action_mask) == (("image", 'a "word"', "0"), True)
+    assert load_settings({"task": {"env": "A-v0"}}).task.observe == ()
+    (said,) = problems_of({"task": {"env": "A-v0", "observe": [0]}})
+    assert "task.observe[0]: got 0, expected a text" in said
+    (said,) = problems_of({"task": {"env": "A-v0", "action_mask": 1}})
+    assert "task.action_mask: got 1, expected true or false" in said

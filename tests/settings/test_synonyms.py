@@ -44,6 +44,7 @@ ELSEWHERE = [
     ("task", "env_id", "task.env"),
     ("task", "env_kwargs", "task.kwargs"),
     ("task", "wrapper_class", "task.wrappers"),
+    ("task", "use_action_mask", "task.action_mask"),
     ("task.atari", "terminal_on_life_loss", "task.atari.life_loss_ends"),
     # CleanRL: the arguments of ppo.py, dqn.py and c51.py
     ("run", "exp_name", "run.name"),
