@@ -27,7 +27,7 @@ from mlxe_async.array_files import LONGEST_HEADER, Written
 from mlxe_async.errors import NotFound, ResourceError, RunFailed
 from mlxe_async.files import PLAIN_NAME, STAGED, make_folder, open_plain, read_bounded, sync_folder, write_new
 from mlxe_async.plain import Misfit
-from mlxe_async.rows import Array
+from mlxe_async.rows import Array, Spaces
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -267,34 +267,41 @@ def _dtype(place: str, value: Any) -> None:
 _DTYPES = {np.dtype(kind).str for kind in "?bBhHiIqQefd"}
 _LENGTHS = plain.list_of(plain.count)
 _NUMBERS = plain.list_of(plain.maybe(plain.number))
-_FACTS = plain.table(
+_SPACES = plain.table(
     {
-        "version": plain.count,
-        "parameters": plain.list_of(_parameter),
-        "spaces": plain.table(
-            {
-                "observation_shape": _LENGTHS,
-                "observation_dtype": _dtype,
-                "actions": plain.maybe(plain.count),
-                "action_shape": _LENGTHS,
-                "action_low": _NUMBERS,
-                "action_high": _NUMBERS,
-                "symmetry": plain.maybe(
-                    plain.table({"observation_sign": plain.list_of(plain.number), "action_order": _LENGTHS})
-                ),
-            },
-            {
-                "limits": plain.maybe(_NUMBERS),
-                "frames": plain.count,
-                "parts": plain.list_of(
-                    plain.table({"name": plain.text, "shape": _LENGTHS, "dtype": _dtype, "offset": plain.count})
-                ),
-                "action_kind": plain.one_of("discrete", "multi_discrete", "multi_binary", "box"),
-                "action_sizes": _LENGTHS,
-                "masked": plain.flag,
-            },
+        "observation_shape": _LENGTHS,
+        "observation_dtype": _dtype,
+        "actions": plain.maybe(plain.count),
+        "action_shape": _LENGTHS,
+        "action_low": _NUMBERS,
+        "action_high": _NUMBERS,
+        "symmetry": plain.maybe(
+            plain.table({"observation_sign": plain.list_of(plain.number), "action_order": _LENGTHS})
         ),
     },
+    {
+        "limits": plain.maybe(_NUMBERS),
+        "frames": plain.count,
+        "parts": plain.list_of(
+            plain.table(
+                {"name": plain.text, "shape": _LENGTHS, "dtype": plain.one_of("<f4", "|u1"), "offset": plain.count}
+            )
+        ),
+        "action_kind": plain.one_of("discrete", "multi_discrete", "multi_binary", "box"),
+        "action_sizes": _LENGTHS,
+        "masked": plain.flag,
+    },
+)
+
+
+def _spaces(place: str, value: Any) -> None:
+    _SPACES(place, value)
+    if not Spaces.from_json(value).fits_together:
+        raise plain.misfit(f"{place}.parts", value.get("parts"), "parts that make up an observation")
+
+
+_FACTS = plain.table(
+    {"version": plain.count, "parameters": plain.list_of(_parameter), "spaces": _spaces},
     {"counters": plain.by_name(plain.count), "score": plain.number},
 )
 

@@ -219,6 +219,17 @@ class Spaces:
     def _is_bytes(self) -> bool:
         return self.observation_dtype == packing.BYTES
 
+    @property
+    def fits_together(self) -> bool:
+        """Whether the parts lie one after the other and fill an observation; else somebody changed a file."""
+        if not self.parts:
+            return not self.masked
+        laid_out = packing.laid_out((part.name, part.shape, part.dtype) for part in self.parts)
+        stored = (self.observation_shape, self.observation_dtype)
+        last = self.parts[-1]
+        mask = (last.name, last.size) == (MASK, sum(self.action_sizes)) if self.masked else True
+        return laid_out == self.parts and packing.stored_as(self.parts) == stored and mask
+
     # -- in words ----------------------------------------------------------------------------------------------------
 
     @property

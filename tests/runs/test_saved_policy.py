@@ -8,6 +8,7 @@ import pytest
 
 from mlxe_async import checkpoints, load_policy, policy
 from mlxe_async.errors import NotFound
+from mlxe_async.parts import laid_out, stored_as
 from mlxe_async.rows import Spaces
 
 SOLVING = {
@@ -101,3 +102,34 @@ def test_where_nothing_solved_the_task_the_last_version_is_taken(tmp_path):
     assert policy._loaded(tmp_path, "auto", told.append)[1]["number"] == 1
     assert len(told) == 1
     assert "checkpoint 2 is damaged" in told[0]
+
+
+PARTS = laid_out([("x", (2,), "<f4"), ("picture", (2, 3), "|u1"), ("action_mask", (2,), "|u1")])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda spaces: spaces["parts"][0].update(offset=4),
+        lambda spaces: spaces["parts"][1].update(shape=[3, 3]),
+        lambda spaces: spaces["parts"].pop(),
+        lambda spaces: spaces["parts"][2].update(name="mask"),
+        lambda spaces: spaces.update(action_sizes=[3]),
+        lambda spaces: spaces.update(observation_dtype="<f4"),
+        lambda spaces: spaces.update(parts=[]),
+    ],
+)
+def test_parts_that_make_up_no_observation_are_damage(tmp_path, change):
+    spaces = Spaces(*stored_as(PARTS), actions=2, parts=PARTS, masked=True)
+    for number in (1, 2):
+        told = spaces.to_json()
+        if number == 2:
+            change(told)
+        facts = {"version": number, "parameters": [["w", [2]]], "spaces": told}
+        checkpoints.save(tmp_path, number, {"w": np.full(2, number, np.float32)}, facts, keep=3)
+    told = []
+    _, facts = policy._loaded(tmp_path, "auto", told.append)
+    assert (facts["number"], Spaces.from_json(facts["spaces"])) == (1, spaces)
+    assert "checkpoint 2 is damaged" in told[0]
+    assert "spaces.parts: got" in told[0]
+    assert "expected parts that make up an observation" in told[0]

@@ -54,6 +54,21 @@ class Drawn(gymnasium.Env):
         return {} if mask is None else {"action_mask": mask}
 
 
+class Help:
+    """One more input: the sum of the others; the mirror image has the first number's sign changed."""
+
+    symmetry: ClassVar = {"observation_sign": [-1, 1, 1, 1, 1, 1, 1, 1], "action_order": [2, 1, 0]}
+
+    def features(self, obs):
+        return obs.sum(1, keepdims=True)
+
+
+class Helped(Drawn):
+    """Declares what may be added to what it shows."""
+
+    mlxe_help = Help()
+
+
 def drawn_space(rng: np.random.Generator, depth: int = 2) -> spaces.Space:
     """A space that is drawn, of leaves and, while `depth` lasts, of Dicts and Tuples."""
     kind = rng.integers(0, 9 if depth else 7)

@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 from many_spaces import Drawn, drawn_space, leaves_of, numbers_of
 
+from mlxe_async.errors import TaskError
 from mlxe_async.rows import Spaces, standard_columns
 from mlxe_async.tasks.vector import VectorTask
 
@@ -374,3 +375,37 @@ def test_a_dict_may_show_its_mask_itself():
     vector, first = started(observation=space, **shown)
     assert vector.spaces.mask(first) is None
     assert vector.spaces.split(first)["action_mask"].tolist() == [[0, 1, 0]]
+
+
+# -- aids --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("space", "names"),
+    [
+        (spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3)}), ["a", "b", "features"]),
+        (spaces.Discrete(5), []),
+    ],
+)
+def test_features_stand_behind_all_parts(space, names):
+    vector = VectorTask(
+        {"env": "many_spaces:Helped", "kwargs": {"observation": space}, "features": True, "mirror": True}, 1
+    )
+    first = vector.reset(0, seed=0)[None]
+    stored = np.stack([first, vector.step(np.zeros(1, np.int64)).next_obs])
+    known = vector.spaces
+    assert [part.name for part in known.parts] == names
+    assert known.fits_together
+    assert stored.shape == (2, 1, 6)
+    assert known.entries == 6
+    np.testing.assert_allclose(stored[..., 5], stored[..., :5].sum(-1), rtol=1e-6)
+    assert len(known.symmetry.observation_sign) == 6
+    if names:
+        assert known.split(stored)["features"].shape == (2, 1, 1)
+    assert Spaces.from_json(known.to_json()) == known
+
+
+def test_features_of_bytes_are_refused():
+    task = {"env": "many_spaces:Helped", "kwargs": {"observation": nested()}, "features": True}
+    with pytest.raises(TaskError, match="features: is for observations that are vectors of floats"):
+        VectorTask(task, 1)
