@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlxe_async.algorithms import REGISTRY, ActingClock, Clock, load_algorithm
+from mlxe_async.algorithms import REGISTRY, Acting, Clock, load_algorithm
 from mlxe_async.algorithms.interface import flat_observations
 from mlxe_async.parts import laid_out, stored_as
 from mlxe_async.rows import MASK, RowLayout, Spaces, standard_columns
@@ -15,7 +15,7 @@ PIXELS = ("pixels", (2, 3), "|u1")
 SMALL = {
     "ppo": {"minibatch": 16, "epochs": 1},
     "dqn": {"layers": [8], "batch": 16},
-    "a3c": {"common": [8], "batch": 16},
+    "mlxe": {"common": [8], "batch": 16},
 }
 
 
@@ -75,7 +75,7 @@ def test_parts_are_seen_as_the_vector_that_they_make(name):
     flats = np.stack([weights, -weights]).astype(np.float32)
     many = ours.greedy_many(flats, np.stack([obs, obs]))
     np.testing.assert_array_equal(many, theirs.greedy_many(flats.copy(), np.stack([seen, seen])))
-    acts = [one.act(some, np.random.default_rng(2), ActingClock()) for one, some in ((ours, obs), (theirs, seen))]
+    acts = [one.act(some, np.random.default_rng(2), Acting()) for one, some in ((ours, obs), (theirs, seen))]
     for column in ("action", "log_prob"):
         np.testing.assert_array_equal(acts[0][column], acts[1][column])
         assert len(np.unique(acts[0][column])) > 1
@@ -113,10 +113,10 @@ def test_an_update_learns_the_same_from_parts_and_from_their_vector(name):
 
 
 def test_moments_of_bytes_are_refused_where_a_memory_would_keep_them():
-    agent("a3c", parted(), normalise=True)
+    agent("mlxe", parted(), normalise=True)
     agent("ppo", parted(PIXELS), normalise=True)
     with pytest.raises(ValueError, match=r"algorithm\.normalise: .* parts of bytes; set it to false"):
-        agent("a3c", parted(PIXELS), normalise=True)
+        agent("mlxe", parted(PIXELS), normalise=True)
 
 
 def test_without_parts_observations_are_flattened_without_being_looked_at():

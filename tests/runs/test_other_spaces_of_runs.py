@@ -68,9 +68,9 @@ def test_ppo_solves_a_task_that_shows_a_dict_and_its_policy_takes_the_dict(live,
     assert episode.steps == 8
 
 
-@pytest.mark.parametrize("name", ["a3c", "dqn"])
+@pytest.mark.parametrize("name", ["mlxe", "dqn"])
 def test_a_memory_replays_observations_of_parts_of_bytes(live, name):
-    own = {"a3c": QUICK["algorithm"], "dqn": {"name": "dqn", "layers": [32], "batch": 64, "start_rows": 200}}[name]
+    own = {"mlxe": QUICK["algorithm"], "dqn": {"name": "dqn", "layers": [32], "batch": 64, "start_rows": 200}}[name]
     scaled = {"input_scale": [1.0] * 3 + [1 / 255] * 6}
     result, run = live(task=lamps(pictures=True), algorithm={**own, **scaled}, stop={"env_steps": 600})
     assert result.reason == "env_steps"
