@@ -684,7 +684,7 @@ def _(case):
         {
             "schedule": {"kind": "is", "executors": 1, "sync": "rollout", "rollout_steps": 10_000},
             "stop": {"env_steps": 110_000},
-            "algorithm": {"train_every": 10_000},
+            "algorithm": {"min_updates": 0, "train_every": 10_000},
         },
     )
     case.checks(run, 0)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from torch import nn
 
 from mlxe_async.algorithms import Algorithm
-from mlxe_async.algorithms.distributions import Categorical, Gaussian, raw_action
+from mlxe_async.algorithms.distributions import Categorical, Gaussian, MultiCategorical, raw_action
 from mlxe_async.maths import returns, rollouts
 from mlxe_async.rows import Column
 
@@ -139,3 +139,28 @@ class RecurrentPPO(OwnPPO):
         for _ in range(self.settings.epochs):
             for chosen in np.array_split(self.rng.permutation(batch["step"].shape[1]), self.settings.minibatches):
                 yield {name: column[:, chosen] for name, column in rows.items()}
+
+
+class ChoosingPPO(OwnPPO):
+    """For several choices at once, of which a mask allows some, and observations of several parts."""
+
+    chosen = "action"
+
+    def build(self):
+        self.body = nn.Sequential(nn.Linear(self.spaces.entries, 32), nn.Tanh())
+        self.actor, self.critic = nn.Linear(32, sum(self.spaces.action_sizes)), nn.Linear(32, 1)
+
+    def policy(self, obs, acting=None):
+        logits = self.actor(self.body(self.spaces.vector(obs)))
+        return MultiCategorical(logits, self.spaces.action_sizes, self.spaces.action_shape, self.spaces.mask(obs))
+
+    def judged(self, rows):
+        return self.policy(rows["obs"]), self.critic(self.body(self.spaces.vector(rows["obs"])))[:, 0]
+
+    @torch.no_grad()
+    def values(self, batch, missing):
+        seen = self.tensors({"obs": batch["obs"], "after": batch["next_obs"][missing]})
+        bodies = [self.body(self.spaces.vector(seen[name])) for name in ("obs", "after")]
+        return [self.critic(body)[..., 0].double().numpy() for body in bodies]
+
+    minibatches = GaussianPPO.minibatches

@@ -95,3 +95,37 @@ class Doors(gymnasium.Env):
         for mask, size in zip(self._mask, self._sizes, strict=True):
             mask[self.np_random.integers(size)] = 1
         return tuple(self._mask) if self._kind == "multi" else np.concatenate(self._mask)
+
+
+class Switches(gymnasium.Env):
+    """Two switches: the lamp says where the first belongs, the sign of the dial where the second one does.
+
+    One wrong place of the first switch is blocked in each step, and to choose it is an error. Eight steps an episode.
+    """
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Dict({"lamp": spaces.Discrete(3), "dial": spaces.Box(-1, 1, (1,))})
+        self.action_space = spaces.MultiDiscrete([3, 2])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._count = 0
+        return self._look()
+
+    def step(self, action):
+        first, second = map(int, action)
+        if first == self._blocked:
+            raise RuntimeError(f"switch 1 cannot be put to {first}")
+        right = int(first == self._lamp) + int(second == (self._dial > 0))
+        self._count += 1
+        return *self._look()[:1], right / 2, self._count == 8, False, self._info()
+
+    def _look(self):
+        self._lamp, self._dial = self.np_random.integers(3), self.np_random.uniform(-1, 1)
+        self._blocked = (self._lamp + self.np_random.integers(1, 3)) % 3
+        return {"lamp": self._lamp, "dial": np.array([self._dial], np.float32)}, self._info()
+
+    def _info(self):
+        mask = np.ones(5, np.int8)
+        mask[self._blocked] = 0
+        return {"action_mask": mask}

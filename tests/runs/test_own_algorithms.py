@@ -6,6 +6,7 @@ import signal
 
 import numpy as np
 import pytest
+from live_runs import HERE
 from resume_tools import SAVING, run_here, settings, whole_numbers
 
 from mlxe_async import load_policy
@@ -28,6 +29,11 @@ CASES = {
     "recurrent ppo": {
         "algorithm": {"name": "own_ppo:RecurrentPPO", "epochs": 2, "rows_per_update": 160},
         "task": MASKED,
+        "schedule": SHORT,
+    },
+    "choosing ppo": {
+        "algorithm": {"name": "own_ppo:ChoosingPPO", "epochs": 2, "rows_per_update": 160},
+        "task": {"env": "parted_tasks:Switches", "action_mask": True},
         "schedule": SHORT,
     },
     "reinforce": {"algorithm": {"name": "own_reinforce:REINFORCE", "rows_per_update": 120}},
@@ -123,16 +129,74 @@ def test_a_recurrent_policy_is_loaded_and_forgets_at_a_reset(live, tmp_path):
     assert 1 <= episode.steps <= 20
 
 
+def learned(live, seed=0, threshold=0.0, **chosen):
+    """Whether a run solved its task, and the run."""
+    chosen["stop"] = {**chosen["stop"], "solved": True}
+    chosen["run"] = {"name": "test", "seed": seed, "python_path": [str(HERE)]}
+    tested = {"enabled": True, "rule": "mean_return", "threshold": threshold, "episodes": 10, "screen_steps": 1}
+    result, run = live(**chosen, evaluation=tested)
+    return result.reason == "solved", run
+
+
+def test_choices_of_parts_under_a_mask_are_learned(live):
+    """Eight steps with both switches right are worth 8; by chance, among what is allowed, 4."""
+    solved, run = learned(
+        live,
+        threshold=7.5,
+        algorithm={"name": "own_ppo:ChoosingPPO", "rows_per_update": 512, "learning_rate": 5e-3, "discount": 0.0},
+        task={"env": "parted_tasks:Switches", "action_mask": True},
+        schedule={"kind": "is", "executors": 1, "sync": "rollout", "envs_per_executor": 8, "rollout_steps": 64},
+        stop={"env_steps": 20_000},
+    )
+    assert solved
+    assert not run.all("env_error")
+
+
+@pytest.mark.slow
+def test_normal_numbers_learn_the_pendulum(live):
+    solved, _ = learned(
+        live,
+        threshold=-300.0,
+        algorithm={"name": "own_ppo:GaussianPPO", "discount": 0.9, "rows_per_update": 2048},
+        task={"env": "Pendulum-v1", "max_episode_steps": 200},
+        schedule={"kind": "is", "executors": 1, "sync": "rollout", "envs_per_executor": 8, "rollout_steps": 256},
+        stop={"env_steps": 200_000},
+    )
+    assert solved
+
+
+MEMORY = {
+    "task": {**MASKED, "max_episode_steps": 500},
+    "schedule": {"kind": "is", "executors": 1, "sync": "rollout", "envs_per_executor": 16, "rollout_steps": 128},
+    "stop": {"env_steps": 200_000},
+}
+
+
+@pytest.mark.slow
+def test_a_recurrent_cell_balances_a_pole_whose_velocities_are_hidden(live):
+    solved, _ = learned(
+        live, threshold=300.0, algorithm={"name": "own_ppo:RecurrentPPO", "learning_rate": 3e-3}, **MEMORY
+    )
+    assert solved
+
+
+@pytest.mark.slow
+def test_who_remembers_nothing_does_not(live):
+    tables = {**MEMORY, "schedule": {**MEMORY["schedule"]}}
+    _, run = learned(live, threshold=300.0, algorithm={"name": "ppo", "entropy": 0.0}, **tables)
+    assert max(line["return_mean"] for line in run.all("evaluation")) < 120
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_soft_actor_critic_learns_the_pendulum(live, seed):
-    chosen = {
-        "algorithm": {"name": "own_sac:SAC"},
-        "task": {"env": "Pendulum-v1", "max_episode_steps": 200},
-        "schedule": {"kind": "is", "executors": 1},
-        "run": {"name": "test", "seed": seed},
-        "stop": {"env_steps": 15_000, "solved": True},
-        "evaluation": {"enabled": True, "rule": "mean_return", "threshold": -200.0, "episodes": 10},
-    }
-    result, _ = live(**chosen)
-    assert result.reason == "solved"
+    solved, _ = learned(
+        live,
+        seed,
+        threshold=-200.0,
+        algorithm={"name": "own_sac:SAC"},
+        task={"env": "Pendulum-v1", "max_episode_steps": 200},
+        schedule={"kind": "is", "executors": 1},
+        stop={"env_steps": 15_000},
+    )
+    assert solved
