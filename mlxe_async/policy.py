@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from mlxe_async.tasks.checks import Broken
 from mlxe_async.tasks.help import TaskAids
 from mlxe_async.tasks.recording import EXTRA, Recording
 from mlxe_async.tasks.vector import VectorTask
+
+if TYPE_CHECKING:
+    from torch import nn
 
 ADVERSE_RESTARTS = 20
 VIDEO_STEPS = 500
@@ -145,6 +148,14 @@ class Policy:
             raise ValueError(f"policy acting: expected observations of shape {shape}, got {batch.shape[1:]}")
         action = self._chosen(batch, rng)
         return action[0] if single else action
+
+    def module(self) -> nn.Module:
+        """The policy's network as a plain torch module of its own, with these weights.
+
+        Of an algorithm of one's own it is what `build` made; several modules are attributes of one. Of a built-in one
+        it takes observations (B, *O) as they are stored and returns outputs by head, `policy` and `value` or `q`.
+        """
+        return self.algorithm.module()
 
     def reset(self) -> None:
         """Episodes begin with the next observations: what a recurrent policy carries is forgotten."""

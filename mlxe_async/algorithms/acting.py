@@ -8,7 +8,7 @@ drawn here; its best actions never are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from mlxe_async.convolutions import PictureActor, PictureNetwork
 from mlxe_async.maths import categorical, normaliser
 from mlxe_async.networks import Floats, Network, NumpyNetwork, TorchNetwork, is_picture, parameter_count
 from mlxe_async.rows import Array, Spaces
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Evaluated = Callable[[str, Array], Floats]
 
@@ -162,6 +165,16 @@ class SoftmaxActor(Resumes):
         if moments and flat.ndim == 2:
             moments = normaliser.Moments(moments.mean[:, None], moments.variance[:, None], moments.rows)
         return lambda head, obs: network(head, shown(flat_observations(obs, self.spaces), moments))
+
+    def module(self) -> nn.Module:
+        """The network that acts, with its normalisation, as a plain torch module: outputs by head."""
+        from mlxe_async.networks.plain import PlainNetwork
+
+        weights, moments = self._split(self._flat)
+        if moments is None:
+            return PlainNetwork(self.network, weights)
+        deviation = np.sqrt(moments.variance + normaliser.EPSILON)
+        return PlainNetwork(self.network, weights, moments.mean, deviation, normaliser.LIMIT)
 
     def _learnable(self, weights: Floats, device: str) -> TorchNetwork:
         """The network with gradients."""

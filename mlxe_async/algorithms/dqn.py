@@ -46,6 +46,7 @@ from mlxe_async.rows import Array, Column, Spaces
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 Loss = Literal["huber", "square"]
 Scale = Literal["return", "survival"]
@@ -180,6 +181,7 @@ class DQN(DerivesTogether, Resumes):
 
     def load(self, flat: Floats) -> None:
         """Act with these weights, and explore with the epsilon that came with them, from now on."""
+        self._flat = np.array(flat)
         self._q, self.epsilon = self._actor(flat), float(flat[-1])
         self._versions: tuple[Floats, Callable[[Array], Floats]] | None = None
 
@@ -207,6 +209,12 @@ class DQN(DerivesTogether, Resumes):
         """Log mu (B, A): softmax(Q / temperature), or epsilon / A + (1 - epsilon) [action = best]."""
         log_probs = categorical.log_softmax(self._q(obs) / np.float32(self.settings.temperature))
         return mixture(log_probs, self.settings.behaviour, self.epsilon)
+
+    def module(self) -> nn.Module:
+        """The network of the values as a plain torch module: outputs by head."""
+        from mlxe_async.networks.plain import PlainNetwork
+
+        return PlainNetwork(self.network, self._flat[:-1])
 
     def _actor(self, flat: Floats) -> Callable[[Array], Floats]:
         """Values (..., B, A) as a function of observations, for one version (P,) or several (V, P)."""

@@ -29,6 +29,7 @@ from mlxe_async.rows import Array, Column, Spaces
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from mlxe_async.algorithms.distributions import Distribution
 
@@ -301,6 +302,14 @@ class Algorithm:
         """Go on from published weights (P,) and, for what is not in them, from an older state."""
         self.restore(state)
         self.load(flat)
+
+    def module(self) -> nn.Module:
+        """What acts, as a plain torch module of its own: the author's, or one whose heads are told by name.
+
+        Several modules and parameters come as attributes of one module, under their names.
+        """
+        found: nn.Module = self._modules.as_one()
+        return found
 
     # -- help for authors --
 

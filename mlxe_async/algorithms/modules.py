@@ -170,6 +170,20 @@ class ModulesOf:
         pieces = [_packed(tensor) for _, tensor in self._tensors]
         return np.concatenate(pieces, dtype=np.float32) if pieces else np.zeros(0, np.float32)
 
+    def as_one(self) -> Any:
+        """What is published as one module, copied; a single module is itself."""
+        torch = self._torch
+        if torch is None or not self._tensors:
+            raise ValueError(f"{type(self._algorithm).__name__}: expected torch modules to hand out, it has none")
+        roots = {name.partition(".")[0]: None for name, _ in self._tensors}
+        found = {name: copy.deepcopy(vars(self._algorithm)[name]) for name in roots}
+        if len(found) == 1 and isinstance(only := next(iter(found.values())), torch.nn.Module):
+            return only
+        whole = torch.nn.Module()
+        for name, value in found.items():
+            setattr(whole, name, _as_module(torch, value))
+        return whole
+
     # -- learning --
 
     @contextlib.contextmanager
@@ -276,6 +290,13 @@ def _named(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _named(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def _as_module(torch: Any, value: Any) -> Any:
+    """Containers as torch has them, so that what they hold moves and is saved with the module."""
+    if isinstance(value, Mapping):
+        return torch.nn.ModuleDict(value)
+    return torch.nn.ModuleList(value) if isinstance(value, list | tuple) else value
 
 
 def _is_small_float(tensor: Any) -> bool:

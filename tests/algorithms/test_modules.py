@@ -249,3 +249,26 @@ print("torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr
+
+
+class One(Algorithm):
+    def build(self):
+        self.network = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+
+    def policy(self, obs, acting=None):
+        return Categorical(self.network(obs))
+
+    def update(self, batch, clock):
+        return {}
+
+
+def test_what_acts_is_handed_out_as_a_module_of_its_own():
+    one = made(kind=One, learns=False)
+    module = one.module()
+    assert type(module) is nn.Sequential
+    assert module is not one.network
+    assert torch.equal(module[0].weight, one.network[0].weight)
+    several = made().module()
+    names = {name for name, _ in several.named_parameters()} | {name for name, _ in several.named_buffers()}
+    assert {"body.0.weight", "heads.exact.weight", "scale", "body.1.running_mean"} <= names
+    assert not any(name.startswith("critic") for name in names)

@@ -1,0 +1,86 @@
+"""A network of ours as a plain torch module: for whoever takes a policy elsewhere.
+
+Imports torch; only `Algorithm.module` imports this.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from mlxe_async.networks.flat import Floats, unflatten
+from mlxe_async.networks.shape import LAYER_NORM_EPSILON, STRIDES, Network
+
+
+class PlainNetwork(nn.Module):
+    """Body, trunk and heads as `nn.Sequential`s; observations (B, *O) -> outputs of each head by name (B, outputs).
+
+    Args:
+        network: the shape.
+        flat: its weights (P,); of a noisy network the mu act.
+        mean: what is subtracted from flattened observations (O,); None: nothing.
+        deviation: what they are divided by then (O,).
+        limit: to what they are cut then, on both sides.
+    """
+
+    mean: torch.Tensor
+    deviation: torch.Tensor
+    input_scale: torch.Tensor
+
+    def __init__(
+        self, network: Network, flat: Floats, mean: Any = None, deviation: Any = None, limit: float = float("inf")
+    ) -> None:
+        super().__init__()
+        self._image, self._limit = network.image if network.body != "none" else (), limit
+        arrays = network.perturbed(unflatten(torch.tensor(flat), network.parameters), None)
+        factors = network.input_scale if network.body == "none" else (1 / 255,)
+        self.register_buffer("input_scale", torch.tensor(factors))
+        self.register_buffer("mean", torch.as_tensor(0.0 if mean is None else mean).float())
+        self.register_buffer("deviation", torch.as_tensor(1.0 if deviation is None else deviation).float())
+        self.body = nn.Sequential()
+        if self._image:
+            for (weight, bias), stride in zip(network.layers(arrays, "body"), STRIDES, strict=True):
+                out, height, width, channels = weight.shape
+                layer = nn.Conv2d(channels, out, (height, width), stride)
+                _fill(layer, weight.permute(0, 3, 1, 2), bias)
+                self.body.append(layer).append(_activation(network))
+        self.common = nn.Sequential(*_dense(network, network.layers(arrays, "common"), last=False))
+        self.heads = nn.ModuleDict(
+            {head: nn.Sequential(*_dense(network, network.layers(arrays, head), last=True)) for head in network.heads}
+        )
+
+    def forward(self, obs: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Outputs by head."""
+        x = obs.flatten(1).float()
+        x = ((x - self.mean) / self.deviation).clamp(-self._limit, self._limit) * self.input_scale
+        if self._image:
+            x = self.body(x.view(-1, *self._image)).permute(0, 2, 3, 1).flatten(1)
+        x = self.common(x)
+        return {name: head(x) for name, head in self.heads.items()}
+
+
+def _dense(network: Network, layers: list[tuple[Any, Any]], *, last: bool) -> list[nn.Module]:
+    """Linear layers with what stands between them; behind the `last` of a head stands nothing."""
+    found: list[nn.Module] = []
+    for index, (weight, bias) in enumerate(layers):
+        layer = nn.Linear(*weight.shape)
+        _fill(layer, weight.T, bias)
+        found.append(layer)
+        if last and index == len(layers) - 1:
+            break
+        if network.layer_norm:
+            found.append(nn.LayerNorm(weight.shape[1], LAYER_NORM_EPSILON, elementwise_affine=False))
+        found.append(_activation(network))
+    return found
+
+
+def _fill(layer: Any, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        layer.bias.copy_(bias)
+
+
+def _activation(network: Network) -> nn.Module:
+    return nn.Tanh() if network.activation == "tanh" else nn.ReLU()
