@@ -1,0 +1,178 @@
+"""Layers that authors put networks together from, as plain torch modules; imported by their files alone.
+
+`dense(4, (64, 64), 2)` is a network; `body(spaces)` is what a task's observations go through first, whatever they are,
+and says by `outputs` how many features come out. `Normaliser` shows a network what it sees in units of its deviation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from mlxe_async.networks.shape import FILTERS, STRIDES, WIDTHS, is_picture
+from mlxe_async.rows import Array, Spaces
+
+LIMIT, EPSILON = 10.0, 1e-8  # of what is shown: how large at most; added to the variance
+
+
+def dense(
+    inputs: int, sizes: Sequence[int], outputs: int | None = None, activation: type[nn.Module] = nn.ReLU
+) -> nn.Sequential:
+    """Linear layers with an activation after each, and a linear one of `outputs` at the end, if given."""
+    widths = (inputs, *sizes)
+    pairs = zip(widths, sizes, strict=False)
+    layers = [layer for fan_in, fan_out in pairs for layer in (nn.Linear(fan_in, fan_out), activation())]
+    if outputs is not None:
+        layers.append(nn.Linear(widths[-1], outputs))
+    return nn.Sequential(*layers)
+
+
+def orthogonal(module: nn.Module, gain: float = math.sqrt(2), last: float | None = None) -> nn.Module:
+    """Orthogonal weights (Saxe et al. 2014) and no biases, in place; `last` is the gain of the last layer."""
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    for layer in layers:
+        nn.init.orthogonal_(layer.weight, last if last is not None and layer is layers[-1] else gain)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    return module
+
+
+class Pictures(nn.Module):
+    """Pictures (B, C, H, W), bytes or floats, as features (B, outputs): bytes become numbers from 0 to 1.
+
+    Args:
+        image: (C, H, W).
+        layers: the convolutions and what is between them.
+
+    Raises:
+        ValueError: the convolutions leave nothing of so small a picture.
+    """
+
+    def __init__(self, image: tuple[int, ...], *layers: nn.Module) -> None:
+        super().__init__()
+        self.image, self.layers = tuple(image), nn.Sequential(*layers, nn.Flatten())
+        try:
+            with torch.no_grad():
+                self.outputs = self.layers(torch.zeros(1, *image)).shape[1]
+        except RuntimeError as error:
+            raise ValueError(f"body of pictures {self.image}: too small for its convolutions") from error
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Features (B, outputs) of pictures (B, C, H, W), or of as many numbers in one row."""
+        pictures = obs.reshape(-1, *self.image)
+        features: torch.Tensor = self.layers(pictures / 255 if obs.dtype == torch.uint8 else pictures)
+        return features
+
+
+def nature(image: tuple[int, ...]) -> Pictures:
+    """The three convolutions of Mnih et al. 2015, with ReLU."""
+    layers: list[nn.Module] = []
+    for inputs, outputs, width, stride in zip((image[0], *FILTERS), FILTERS, WIDTHS, STRIDES, strict=False):
+        layers += [nn.Conv2d(inputs, outputs, width, stride), nn.ReLU()]
+    return Pictures(image, *layers)
+
+
+def small(image: tuple[int, ...]) -> Pictures:
+    """One convolution of 16 filters 3 x 3 with ReLU: for grids of some 10 x 10, as in MinAtar (Young and Tian 2019)."""
+    return Pictures(image, nn.Conv2d(image[0], 16, 3), nn.ReLU())
+
+
+def elu_stack(image: tuple[int, ...]) -> Pictures:
+    """Four convolutions of 32 filters 3 x 3, each every second pixel, with ELU, as in Pathak et al. 2017."""
+    pairs = zip((image[0], 32, 32, 32), (32,) * 4, strict=True)
+    layers = [layer for fan_in, fan_out in pairs for layer in (nn.Conv2d(fan_in, fan_out, 3, 2, 1), nn.ELU())]
+    return Pictures(image, *layers)
+
+
+class Body(nn.Module):
+    """What a task shows as features (B, outputs): its pictures through convolutions, its numbers as they are.
+
+    Args:
+        spaces: of the task; a mask of actions is no feature.
+        pictures: makes the convolutions of an (C, H, W); left out, `nature`, or `small` where that is too large.
+    """
+
+    def __init__(self, spaces: Spaces, pictures: Any = None) -> None:
+        super().__init__()
+        self._spaces = spaces
+        parts = [(part.name, part.shape) for part in spaces.parts if part.name != "action_mask"]
+        shapes = dict(parts) if spaces.parts else {"": spaces.observation_shape}
+        self._order = list(shapes)
+        self.convolutions = nn.ModuleDict()
+        self.outputs = 0
+        for name, shape in shapes.items():
+            if len(shape) == 3:
+                made = (pictures or (nature if is_picture(shape) else small))(shape)
+                self.convolutions[_key(name)] = made
+                self.outputs += made.outputs
+            else:
+                self.outputs += math.prod(shape)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Features (B, outputs) of observations (B, *O) as they are stored."""
+        parts = self._spaces.split(obs) if self._spaces.parts else {"": obs}
+        return torch.cat([self._features(name, parts[name]) for name in self._order], -1)
+
+    def _features(self, name: str, part: torch.Tensor) -> torch.Tensor:
+        key = _key(name)
+        if key in self.convolutions:
+            found: torch.Tensor = self.convolutions[key](part)
+            return found
+        return part.flatten(1).float()
+
+
+def body(spaces: Spaces, pictures: Any = None) -> Body:
+    """What a task's observations go through first; see `Body`."""
+    return Body(spaces, pictures)
+
+
+def _key(name: str) -> str:
+    """A part's name as torch allows it."""
+    return name.replace(".", "/") or "pictures"
+
+
+class Normaliser(nn.Module):
+    """(x - mean) / deviation of all rows that were counted so far, cut to +-10; before the first, x itself.
+
+    Mean, variance and count are buffers: made in `build`, they are published with the weights that were learned by
+    them. The learner counts each batch once, by `count`, after it has learned from it (Chan, Golub and LeVeque 1979).
+
+    Args:
+        inputs: entries (O,) of a row.
+    """
+
+    mean: torch.Tensor
+    variance: torch.Tensor
+    rows: torch.Tensor
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(inputs, dtype=torch.float64))
+        self.register_buffer("variance", torch.ones(inputs, dtype=torch.float64))
+        self.register_buffer("rows", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Rows (..., O) in units of the deviation."""
+        shown = (x - self.mean.float()) / (self.variance.float() + EPSILON).sqrt()
+        return shown.clamp(-LIMIT, LIMIT)
+
+    @torch.no_grad()
+    def count(self, rows: torch.Tensor | Array) -> None:
+        """Take further rows (..., O) into account."""
+        values = torch.as_tensor(np.asarray(rows) if isinstance(rows, np.ndarray) else rows).double()
+        values = values.reshape(-1, len(self.mean)).to(self.mean.device)
+        if not len(values):
+            return
+        new = values.new_tensor(len(values))
+        total, shift = self.rows + new, values.mean(0) - self.mean
+        squares = (
+            self.variance * self.rows + values.var(0, correction=0) * new + shift.square() * self.rows * new / total
+        )
+        self.mean += shift * (new / total)
+        self.variance.copy_(squares / total)
+        self.rows.copy_(total)
