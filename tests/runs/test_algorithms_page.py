@@ -1,0 +1,45 @@
+"""What `mlxe_async/algorithms/README.md` prints runs as printed, and learns."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlxe_async import load_policy, read_log
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "mlxe_async" / "algorithms" / "README.md").read_text()
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.S)
+COMMANDS = [text for language, text in BLOCKS if language == "sh"]
+
+
+@pytest.mark.parametrize("number", range(len(COMMANDS)))
+def test_a_command_of_the_page_runs_as_printed(number, tmp_path, monkeypatch):
+    (tmp_path / "mlxe_async").symlink_to(ROOT / "mlxe_async")
+    for language, text in BLOCKS:
+        if language in ("python", "toml"):
+            (tmp_path / text.splitlines()[0].removeprefix("# ")).write_text(text)
+    command = COMMANDS[number].replace("python -m", f"{sys.executable} -m") + " --no-progress"
+    done = subprocess.run(  # noqa: S602 - the text of the page, as a reader would type it
+        command.replace("\n", ""), shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    learned = [event for event in read_log(tmp_path / "runs" / "latest") if event.get("phase") == "learn"]
+    returns = [event["losses"]["mean_return"] for event in learned if event["updates"]]
+    assert len(returns) >= 3
+    assert max(returns[1:]) > returns[0]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    modules = set(sys.modules)
+    try:
+        assert load_policy(tmp_path / "runs" / "latest").module() is not None
+    finally:
+        for name in set(sys.modules) - modules:
+            if name.startswith("my_"):
+                del sys.modules[name]
+
+
+def test_the_algorithm_of_the_page_is_short():
+    (text,) = (text for language, text in BLOCKS if text.startswith("# my_reinforce.py"))
+    assert len(text.splitlines()) <= 60
