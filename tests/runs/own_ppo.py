@@ -96,29 +96,38 @@ class GaussianPPO(OwnPPO):
 
 
 class RecurrentPPO(OwnPPO):
-    """With a gated recurrent unit, whose state each environment carries from step to step."""
+    """With gated recurrent units, whose states each environment carries from step to step: actor's, then critic's."""
 
     chosen = "action"
     cells = 32
 
     def build(self):
         (inputs,) = self.spaces.observation_shape
-        self.carry = (Column("hidden", "<f4", (self.cells,)),)
-        self.unit = nn.GRUCell(inputs, self.cells)
-        self.heads = nn.Linear(self.cells, self.spaces.actions + 1)
+        self.carry = (Column("hidden", "<f4", (2 * self.cells,)),)
+        self.units = nn.ModuleList([nn.GRUCell(inputs, self.cells) for _ in range(2)])
+        self.heads = nn.ModuleList([nn.Linear(self.cells, outputs) for outputs in (self.spaces.actions, 1)])
 
     def policy(self, obs, acting=None):
-        hidden = self.unit(obs, torch.from_numpy(acting.carry["hidden"]))
+        hidden = self.stepped(obs, torch.from_numpy(acting.carry["hidden"]))
         acting.carry["hidden"] = hidden.numpy().copy()
-        return Categorical(self.heads(hidden)[..., :-1])
+        return Categorical(self.outputs(hidden)[..., :-1])
+
+    def stepped(self, obs, hidden):
+        pairs = zip(self.units, hidden.chunk(2, -1), strict=True)
+        return torch.cat([unit(10 * obs, state) for unit, state in pairs], -1)
+
+    def outputs(self, hidden):
+        """Logits and value (..., A + 1) for the states (..., 2 H)."""
+        pairs = zip(self.heads, hidden.chunk(2, -1), strict=True)
+        return torch.cat([head(state) for head, state in pairs], -1)
 
     def unrolled(self, rows):
         """Outputs (T, B, A + 1) of whole sequences, from the state that was stored with their first row."""
         hidden, found = rows["hidden"][0], []
         for obs, first in zip(rows["obs"], rows["first"], strict=True):
-            hidden = self.unit(obs, hidden * ~first[:, None])
+            hidden = self.stepped(obs, hidden * ~first[:, None])
             found.append(hidden)
-        return self.heads(torch.stack(found)), found
+        return self.outputs(torch.stack(found)), found
 
     def judged(self, rows):
         outputs, _ = self.unrolled(rows)
@@ -131,7 +140,7 @@ class RecurrentPPO(OwnPPO):
     def values(self, batch, missing):
         rows = self.tensors(batch | {"first": batch["step"] == 0})
         outputs, states = self.unrolled(rows)
-        after = self.heads(self.unit(rows["next_obs"][missing], torch.stack(states)[missing]))[..., -1]
+        after = self.outputs(self.stepped(rows["next_obs"][missing], torch.stack(states)[missing]))[..., -1]
         return outputs[..., -1].double().numpy(), after.double().numpy()
 
     def minibatches(self, batch):
