@@ -24,11 +24,11 @@ from mlxe_async.errors import SettingsError  # noqa: E402 - see above
 from mlxe_async.settings import algorithm_problems, load_settings  # noqa: E402 - see above
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz_"
-# TOML's types, one value each; whole numbers are numbers too, and 1e3 is no whole number.
+# TOML's types, one value each; whole numbers are numbers too, also where they are written 1e3.
 VALUES = {
     "boolean": True,
     "integer": 3,
-    "number": 1000.0,
+    "number": 1000.5,
     "string": "text",
     "array": [True],
     "nested": [[{"a": 1}]],
@@ -50,8 +50,11 @@ def typos(word):
 
 
 def is_meant(said, typo):
-    """Whether the guess is a key that this is a typo of: `stick` is one of `stack` and of `sticky` alike."""
-    return typo in typos(said.partition('did you mean "')[2].partition('"')[0])
+    """Whether the guess is a key that this is a typo of: `stick` is one of `stack` and of `sticky` alike.
+
+    A word that other packages have for a key leads to that one.
+    """
+    return "as it is called here" in said or typo in typos(said.partition('did you mean "')[2].partition('"')[0])
 
 
 def said_about(table, entries):
@@ -127,7 +130,7 @@ def judge_ranges():
             outside += [edge + 1 for edge in (high, below) if edge != math.inf]
             outside += [edge for edge in (above, below) if math.isfinite(edge)]
             for value in [*NUMBERS, *outside]:
-                is_whole = isinstance(value, int)
+                is_whole = isinstance(value, int) or value.is_integer()
                 if not is_whole and about["type"] == "integer":
                     is_outside = True
                 else:
