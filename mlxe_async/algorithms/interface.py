@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from mlxe_async.algorithms.modules import ModulesOf
-from mlxe_async.maths import metrics
+from mlxe_async.maths import annealing, metrics
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.networks import Floats, Parameters
 from mlxe_async.rows import Array, Column, Spaces
@@ -122,6 +122,13 @@ class Priorities:
         exponent: 0 draws uniformly, 1 fully in proportion; for `"factors"` that of the first phase.
         exponent_growth: for `"factors"`, added for each executor with each further phase, until the exponent is 1.
         correction: exponent beta of the importance weights (N P)^-beta / max; 0 leaves all weights at 1.
+        correction_last: what beta becomes in `correction_steps` environment steps, linearly; None: it stays.
+        correction_steps: until then, and at `correction_last` from then on.
+        largest_decay: factor of the largest priority, which new rows get, for each update; below 1 it can fall, down to
+            the largest that the last update returned, and need not be 1.
+
+    Raises:
+        ValueError: `correction_last` without steps, or a decay outside of (0, 1].
     """
 
     kind: Literal["uniform", "td", "factors"] = "uniform"
@@ -129,6 +136,23 @@ class Priorities:
     exponent: float = 0.4
     exponent_growth: float = 0.0
     correction: float = 0.4
+    correction_last: float | None = None
+    correction_steps: int = 0
+    largest_decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.correction_last is not None and self.correction_steps < 1:
+            raise ValueError(f"priorities: expected correction_steps of at least 1, got {self.correction_steps}")
+        if not 0 < self.largest_decay <= 1:
+            raise ValueError(f"priorities: expected a largest_decay above 0 and at most 1, got {self.largest_decay}")
+
+    def correction_at(self, env_steps: int) -> float:
+        """Exponent beta of the importance weights after so many environment steps; 0 for uniform draws."""
+        if self.kind == "uniform":
+            return 0.0
+        if self.correction_last is None:
+            return self.correction
+        return annealing.linear(self.correction, self.correction_last, self.correction_steps, env_steps)
 
 
 class NoSettings(BaseModel):
@@ -395,7 +419,8 @@ def learned(algorithm: Any, batch: Rows, clock: Clock) -> tuple[Metrics, Floats 
     """Have an algorithm learn from one batch as it is written.
 
     Returns:
-        What was measured, as plain numbers, and new priorities (M,) if there are any.
+        What was measured, as plain numbers, and new priorities (M,) if there are any. A tensor of several numbers is
+        told by its quantiles, such as `advantage.p50`.
 
     Raises:
         TypeError: `update` returned something else.
@@ -415,7 +440,7 @@ def learned(algorithm: Any, batch: Rows, clock: Clock) -> tuple[Metrics, Floats 
             told = f"{type(algorithm).__name__}.update measured {name!r} as a {type(value).__name__}"
             raise TypeError(f"{told}, expected a number")
     if any(not isinstance(value, float | int) for value in measured.values()):
-        measured = metrics.as_floats(measured)
+        measured = metrics.as_floats(metrics.spread(measured))
     if priorities is not None and not isinstance(priorities, np.ndarray):
         priorities = np.asarray(priorities.numpy(force=True) if hasattr(priorities, "numpy") else priorities)
     return measured, priorities

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import torch
 
+QUANTILES = {"min": 0.0, "p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}
+MOST_IN_QUANTILES = 1 << 20  # torch sorts no more for a quantile than 2^24; a sample does
 NEARLY_ALIKE, TINY = 1e-6, 1e-12  # variance by square of the mean; where both are 0
 
 
@@ -23,6 +25,23 @@ def as_floats(metrics: Mapping[str, Any]) -> dict[str, float]:
     device = next((one.device for one in metrics.values() if isinstance(one, torch.Tensor)), None)
     values = [torch.as_tensor(one, dtype=torch.float32, device=device).detach() for one in metrics.values()]
     return dict(zip(metrics, torch.stack(values).tolist(), strict=True))
+
+
+def spread(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors of several numbers by their quantiles: `name.min`, `.p10`, `.p50`, `.p90`, `.max`; others as they are."""
+    import torch
+
+    found: dict[str, Any] = {}
+    for name, value in measured.items():
+        if isinstance(value, torch.Tensor) and value.numel() > 1:
+            flat = value.detach().float().flatten()
+            flat = flat[:: -(-len(flat) // MOST_IN_QUANTILES)]
+            levels = torch.tensor(list(QUANTILES.values()), device=flat.device)
+            names = (f"{name}.{quantile}" for quantile in QUANTILES)
+            found |= dict(zip(names, flat.quantile(levels).unbind(), strict=True))
+        else:
+            found[name] = value
+    return found
 
 
 def means(measured: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -41,8 +41,12 @@ class Priorities:
 
     @property
     def largest(self) -> float:
-        """The largest priority that any update left, at least 1: what a row has that no update has seen."""
-        return max(1.0, float(self._books.whole[LARGEST : LARGEST + 1].view(np.float64)[0]))
+        """The largest priority that any update left, at least 1: what a row has that no update has seen.
+
+        Where it may fall with each update, it is at least what the last one left.
+        """
+        noted = float(self._books.whole[LARGEST : LARGEST + 1].view(np.float64)[0])
+        return max(1.0, noted) if self._shape.largest_decay == 1 or not noted else noted
 
     def insert(self, rows: Array, there: Array | slice, lost: int) -> None:
         """New rows (n,) of the ring, `there` in short, get the largest priority there is; the first `lost` get none."""
@@ -59,7 +63,9 @@ class Priorities:
     def update(self, rows: Array, new: Array) -> None:
         """Rows (n,) of the ring, n > 0, get new priorities (n,), at least 0 and finite."""
         self._priority[rows] = new
-        self._books.whole[LARGEST : LARGEST + 1].view(np.float64)[0] = max(self.largest, float(new.max()))
+        self._books.whole[LARGEST : LARGEST + 1].view(np.float64)[0] = max(
+            self.largest * self._shape.largest_decay, float(new.max())
+        )
         if self._tree is not None:
             self._tree.set(rows, self._weights_of(new))
 

@@ -40,6 +40,7 @@ class ReplayShape:
         derived: the columns computed when a stretch is closed, as JSON.
         prioritised: whether rows are drawn by the priorities that updates left.
         frames: observations are stacks of so many frames (frames, ...), each of which is stored once; 0: they are not.
+        largest_decay: factor of the largest priority for each update; 1: it never falls.
         moments: entries of an observation whose running mean and variance are kept (see `moments`); 0: they are not.
 
     Raises:
@@ -58,6 +59,7 @@ class ReplayShape:
     prioritised: bool = True
     frames: int = 0
     moments: int = 0
+    largest_decay: float = 1.0
 
     def __post_init__(self) -> None:
         shape = self._observation.shape if self.frames else (0,)

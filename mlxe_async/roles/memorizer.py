@@ -359,7 +359,7 @@ class Memorizer:
             updates,
             max(1, self.algorithm.batch_rows // self.algorithm.window),
             exponent=how.exponent if how.kind == "td" else 0.0,
-            beta=0.0 if how.kind == "uniform" else how.correction,
+            beta=how.correction_at(sum(lane["rows"] for lane in memory.ledger())),
             share=self.probabilities() if how.kind == "factors" else None,
             call=call,
         )

@@ -109,6 +109,7 @@ class Blueprint:
                 columns=facts["columns"],
                 derived=facts["derived"],
                 prioritised=facts["prioritised"],
+                largest_decay=facts.get("largest_decay", 1.0),
                 frames=stored_frames(facts),
                 moments=facts.get("moments", 0),
             )

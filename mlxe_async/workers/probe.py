@@ -217,6 +217,7 @@ def _probe(
         "window": algorithm.window,
         "batch_rows": algorithm.batch_rows,
         "rows_per_update": getattr(algorithm, "rows_per_update", 0),
+        "largest_decay": algorithm.priorities.largest_decay if algorithm.memory == "replay" else 1.0,
         "prioritised": algorithm.memory == "replay" and algorithm.priorities.kind == "td",
         "moments": getattr(algorithm, "moment_entries", 0) if algorithm.memory == "replay" else 0,
         "parameters": [[name, list(shape)] for name, shape in algorithm.parameters],

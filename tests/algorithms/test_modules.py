@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from mlxe_async.algorithms import Acting, Algorithm, Clock
+from mlxe_async.algorithms import Acting, Algorithm, Clock, Priorities
 from mlxe_async.algorithms.distributions import Categorical
 from mlxe_async.algorithms.interface import NoSettings, learned
 from mlxe_async.rows import Spaces
@@ -272,3 +272,14 @@ def test_what_acts_is_handed_out_as_a_module_of_its_own():
     names = {name for name, _ in several.named_parameters()} | {name for name, _ in several.named_buffers()}
     assert {"body.0.weight", "heads.exact.weight", "scale", "body.1.running_mean"} <= names
     assert not any(name.startswith("critic") for name in names)
+
+
+def test_importance_weights_may_be_annealed_by_environment_steps():
+    how = Priorities("td", correction=0.4, correction_last=1.0, correction_steps=100)
+    assert [how.correction_at(steps) for steps in (0, 50, 100, 1000)] == pytest.approx([0.4, 0.7, 1.0, 1.0])
+    assert Priorities("td", correction=0.3).correction_at(10**6) == 0.3
+    assert Priorities("uniform").correction_at(5) == 0.0
+    with pytest.raises(ValueError, match="correction_steps of at least 1"):
+        Priorities("td", correction_last=1.0)
+    with pytest.raises(ValueError, match="largest_decay above 0"):
+        Priorities("td", largest_decay=0.0)

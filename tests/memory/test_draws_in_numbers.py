@@ -123,6 +123,26 @@ def test_new_priorities_are_drawn_by_at_once_and_new_rows_have_the_largest_there
     assert memory._priorities.largest == 6.0
 
 
+def test_the_largest_priority_falls_where_it_may_down_to_what_the_last_update_left():
+    memory = memory_of([8.0, 4.0], largest_decay=0.5)
+    assert memory._priorities.largest == 8.0
+    for given, expected in (
+        ((1.0, 3.0), 4.0),
+        ((0.2, 0.5), 2.0),
+        ((0.1, 0.1), 1.0),
+        ((0.1, 0.3), 0.5),
+        ((5.0, 0.1), 5.0),
+    ):
+        plan = memory.draw(1, 1, 2)
+        memory.note_priorities(plan, 0, np.arange(2), np.array(given))
+        memory.settle(plan)
+        assert memory._priorities.largest == expected
+    memory.ingest(0, 1, 1, block(episode(1, 1)), derive, drop_open=False)
+    assert memory._ring["priority"][memory.live()].tolist()[-1] == 5.0
+    fresh, _ = make(largest_decay=0.5)
+    assert fresh._priorities.largest == 1.0  # before any update
+
+
 def test_the_largest_priority_is_at_least_one():
     memory = memory_of([0.25, 0.125])
     assert memory._priorities.largest == 1.0

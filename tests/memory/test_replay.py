@@ -28,9 +28,9 @@ def derive(segment):
     return {"to_end": np.arange(length, 0, -1, dtype=np.float32)}
 
 
-def make(lanes=1, envs=1, stream_rows=16, keep_rows=8, chunk_rows=6, batch_rows=4):
+def make(lanes=1, envs=1, stream_rows=16, keep_rows=8, chunk_rows=6, batch_rows=4, **more):
     shape = ReplayShape(
-        lanes, envs, stream_rows, keep_rows, chunk_rows, batch_rows, 8, COLUMNS.to_json(), DERIVED.to_json()
+        lanes, envs, stream_rows, keep_rows, chunk_rows, batch_rows, 8, COLUMNS.to_json(), DERIVED.to_json(), **more
     )
     buffer = bytearray(shape.nbytes)
     return ReplayMemory(shape, buffer), buffer

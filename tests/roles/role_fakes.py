@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.errors import CorruptRecord, EnvironmentFault, NonFiniteWeights
 from mlxe_async.ipc.words import CALLS
 from mlxe_async.rows import RowLayout, Spaces, standard_columns
@@ -164,7 +165,7 @@ class FakeAlgorithm:
     derived_columns = ()
     window, batch_rows = 1, 4
     parameters = (("w", (3,)),)
-    priorities = SimpleNamespace(kind="uniform", exponent=0.0, correction=0.0)
+    priorities = Priorities()
 
     def __init__(self, updates_due=2, step=1.0):
         self.loaded, self._due, self._step = [], updates_due, step
