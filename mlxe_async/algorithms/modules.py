@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,8 @@ FACTS = frozenset(
     ("settings", "spaces", "learns", "device", "parameters", "batch_rows", "rows_per_update", "window", "priorities")
 ).union(("extra_columns", "carry", "derived_columns", "off_policy", "memory", "bootstraps", "_modules"))
 """Attributes of an algorithm that are told to the engine and not learned."""
+NOTHING: Parameters = (("nothing", (1,)),)
+"""What is published of an algorithm without modules: one number, for the engine's sake."""
 
 
 class ModulesOf:
@@ -52,9 +54,9 @@ class ModulesOf:
                 delattr(algorithm, name)
             with self._seeded():
                 algorithm.build()
-        made = {name: value for name, value in vars(algorithm).items() if name not in before | FACTS}
-        self._tensors = list(_tensors_in(made))
-        self.parameters: Parameters = tuple((name, _slots(tensor)) for name, tensor in self._tensors)
+        self._built = [name for name in vars(algorithm) if name not in before | FACTS]
+        found = [(name, _slots(tensor)) for name, tensor in self._published()]
+        self.parameters: Parameters = tuple(found) or NOTHING
         self._count = parameter_count(self.parameters)
         if self._torch is not None:
             self._to_device()
@@ -69,6 +71,27 @@ class ModulesOf:
     @property
     def _torch(self) -> Any:
         return sys.modules.get("torch")
+
+    def _published(self) -> list[tuple[str, Any]]:
+        """Each parameter and buffer of what `build` made, as it is now."""
+        known = vars(self._algorithm)
+        return list(_tensors_in({name: known[name] for name in self._built if name in known}))
+
+    def _tensors(self) -> list[Any]:
+        """The same, for the flat vector.
+
+        Raises:
+            ValueError: they are not those that `build` made.
+        """
+        found = self._published()
+        now = tuple((name, _slots(tensor)) for name, tensor in found) or NOTHING
+        if now != self.parameters:
+            odd = sorted({name for name, _ in {*now} ^ {*self.parameters}})
+            raise ValueError(
+                f"{type(self._algorithm).__name__}: expected the parameters and buffers that build made, "
+                f"got others of {', '.join(odd)}"
+            )
+        return [tensor for _, tensor in found]
 
     @contextlib.contextmanager
     def _seeded(self) -> Iterator[None]:
@@ -96,15 +119,18 @@ class ModulesOf:
             self._to_device()
         self._of_learner = set(vars(algorithm)) - before
 
+    def _all(self) -> Iterator[Any]:
+        """Everything that the algorithm's attributes hold."""
+        own = {name: value for name, value in vars(self._algorithm).items() if name not in FACTS}
+        return (value for _, value in _inside(own))
+
     def _all_modules(self) -> list[Any]:
         torch = self._torch
-        if torch is None:
-            return []
-        return [value for value in _flattened(vars(self._algorithm)) if isinstance(value, torch.nn.Module)]
+        return [] if torch is None else [value for value in self._all() if isinstance(value, torch.nn.Module)]
 
     def _to_device(self) -> None:
         torch = self._torch
-        for value in _flattened(vars(self._algorithm)):
+        for value in self._all():
             if isinstance(value, torch.nn.Module):
                 value.to(self._algorithm.device)
             elif isinstance(value, torch.nn.Parameter):
@@ -145,7 +171,8 @@ class ModulesOf:
         return self._cached[1]
 
     def _copies(self, count: int) -> list[Any]:
-        return [copy.deepcopy(self._algorithm) for _ in range(count)]
+        one = self._algorithm
+        return [type(one)(one.settings, one.spaces, seed=0, learns=False) for _ in range(count)]
 
     # -- the flat vector --
 
@@ -155,27 +182,27 @@ class ModulesOf:
             raise ValueError(
                 f"{type(self._algorithm).__name__} loading: expected {self._count} numbers, got {flat.shape}"
             )
-        if not self._tensors:
-            return
         start, torch = 0, self._torch
-        flat = np.array(flat, np.float32)
+        if torch is None:
+            return
+        flat, tensors = np.array(flat, np.float32), self._tensors()
         with torch.no_grad():
-            for (_, tensor), (_, shape) in zip(self._tensors, self.parameters, strict=True):
+            for tensor, (_, shape) in zip(tensors, self.parameters, strict=bool(tensors)):
                 stop = start + int(np.prod(shape))
                 tensor.copy_(torch.from_numpy(_unpacked(flat[start:stop], tensor)))
                 start = stop
 
     def packed(self) -> Floats:
         """The flat vector (P,)."""
-        pieces = [_packed(tensor) for _, tensor in self._tensors]
-        return np.concatenate(pieces, dtype=np.float32) if pieces else np.zeros(0, np.float32)
+        pieces = [_packed(tensor) for tensor in self._tensors()]
+        return np.concatenate(pieces, dtype=np.float32) if pieces else np.zeros(self._count, np.float32)
 
     def as_one(self) -> Any:
         """What is published as one module, copied; a single module is itself."""
         torch = self._torch
-        if torch is None or not self._tensors:
+        if torch is None or self.parameters == NOTHING:
             raise ValueError(f"{type(self._algorithm).__name__}: expected torch modules to hand out, it has none")
-        roots = {name.partition(".")[0]: None for name, _ in self._tensors}
+        roots = {name.partition(".")[0]: None for name, _ in self.parameters}
         found = {name: copy.deepcopy(vars(self._algorithm)[name]) for name in roots}
         if len(found) == 1 and isinstance(only := next(iter(found.values())), torch.nn.Module):
             return only
@@ -211,7 +238,7 @@ class ModulesOf:
                     delattr(self._algorithm, name)
             self._begin()
         elif torch is not None:
-            for value in _flattened(vars(self._algorithm)):
+            for value in self._all():
                 if isinstance(value, torch.optim.Optimizer):
                     value.state.clear()
 
@@ -234,7 +261,7 @@ class ModulesOf:
             tensors = (torch.Tensor, torch.nn.Module)
             known = {name: value for name, value in known.items() if not isinstance(value, tensors)}
         if self._generator is not None:
-            known["torch_generator"] = self._generator
+            known["torch.generator"] = self._generator
         return known
 
     def _snapshot(self) -> dict[str, Array]:
@@ -255,24 +282,13 @@ class ModulesOf:
         return snapshot.unknown(self._parts())
 
 
-def _flattened(value: Any) -> Iterator[Any]:
-    """The values in containers, one after the other."""
-    if isinstance(value, Mapping):
-        value = [*value.values()]
-    if isinstance(value, list | tuple):
-        for one in value:
-            yield from _flattened(one)
-    else:
-        yield value
-
-
 def _tensors_in(made: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Each parameter and buffer of what was made, once, with its name."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
     seen: set[int] = set()
-    for name, value in _named(made):
+    for name, value in _inside(made):
         if isinstance(value, torch.nn.Module):
             found = [(f"{name}.{key}", tensor) for key, tensor in (*value.named_parameters(), *value.named_buffers())]
         else:
@@ -283,13 +299,25 @@ def _tensors_in(made: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                 yield key, tensor
 
 
-def _named(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    pairs: Callable[[], Any] = values.items if isinstance(values, Mapping) else lambda: enumerate(values)
-    for key, value in pairs():
-        if isinstance(value, Mapping | list | tuple):
-            yield from _named(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def _inside(value: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """What containers and plain objects hold, with the way to it, such as `nets.0`; each object once."""
+    seen = set() if seen is None else seen
+    torch = sys.modules.get("torch")
+    whole = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer) if torch is not None else ()
+    if isinstance(value, Mapping):
+        parts = [*value.items()]
+    elif isinstance(value, list | tuple):
+        parts = [*enumerate(value)]
+    elif isinstance(value, (*whole, *snapshot.STILL)) or not hasattr(value, "__dict__"):
+        parts = None
+    else:
+        parts = [*vars(value).items()]
+    if parts is None:
+        yield name, value
+    elif id(value) not in seen:
+        seen.add(id(value))
+        for key, one in parts:
+            yield from _inside(one, f"{name}.{key}" if name else str(key), seen)
 
 
 def _as_module(torch: Any, value: Any) -> Any:

@@ -25,7 +25,7 @@ from mlxe_async.rows import Array
 
 NUMBER_BYTES = 9  # a number's kind, and eight bytes of it
 _KINDS: tuple[tuple[type, str], ...] = ((bool, "<q"), (int, "<q"), (float, "<d"), (type(None), "<q"))
-_STILL = (
+STILL = (
     str,
     bytes,
     type,
@@ -102,7 +102,7 @@ class _Walk:
             made = self._value(name, known)
             if made is not known:
                 value.load_state_dict(made)
-        elif isinstance(value, _STILL) or _is_constant(value):
+        elif isinstance(value, STILL) or _is_constant(value):
             pass
         elif hasattr(value, "__dict__") and not isinstance(value, Iterable):
             self._object(name, value)

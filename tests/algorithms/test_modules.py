@@ -84,7 +84,7 @@ def test_what_is_published_is_each_parameter_and_buffer_once_and_comes_back_to_t
     assert len(names) == len(set(names))
     assert "body.1.num_batches_tracked" in names
     assert not any(name.startswith(("tied", "critic")) for name in names)
-    for mine, theirs in zip(one._modules._tensors, two._modules._tensors, strict=True):
+    for mine, theirs in zip(one._modules._published(), two._modules._published(), strict=True):
         assert mine[1].dtype == theirs[1].dtype
         assert torch.equal(mine[1], theirs[1]), mine[0]
     assert two.heads["exact"].weight[0, 0].item() == 1 / 3
@@ -283,3 +283,63 @@ def test_importance_weights_may_be_annealed_by_environment_steps():
         Priorities("td", correction_last=1.0)
     with pytest.raises(ValueError, match="largest_decay above 0"):
         Priorities("td", largest_decay=0.0)
+
+
+class Agent:
+    """An object of the author's own around its networks, which can be called."""
+
+    def __init__(self):
+        self.nets = [nn.Linear(4, 2)]
+        self.itself, self.torch, self.count = self, torch, 0
+
+    def __call__(self, obs):
+        return self.nets[0](obs)
+
+
+class Wrapped(One):
+    def build(self):
+        self.agent = Agent()
+        self.network = self.agent.nets[0]
+
+    def build_learner(self):
+        self.optimiser = torch.optim.SGD(self.agent.nets[0].parameters(), 0.1)
+
+    def policy(self, obs, acting=None):
+        return Categorical(self.agent(obs))
+
+    def update(self, batch, clock):
+        self.optimiser.zero_grad()
+        loss = self.policy(self.tensors(batch)["obs"]).logits.square().mean()
+        loss.backward()
+        self.optimiser.step()
+        self.agent.count += 1
+        return {"loss": loss}
+
+
+def test_modules_within_an_object_of_the_authors_own_are_found():
+    one, two = made(kind=Wrapped), made(seed=1, kind=Wrapped)
+    assert [name for name, _ in one.parameters] == ["agent.nets.0.weight", "agent.nets.0.bias"]
+    first = one.weights()
+    learned(one, batch(0), CLOCK)
+    assert not np.array_equal(one.weights(), first)
+    two.restore(one.state())
+    np.testing.assert_array_equal(one.weights(), two.weights())
+    assert two.agent.count == 1
+
+
+class Replaces(One):
+    def update(self, batch, clock):
+        self.network = nn.Sequential(*self.network) if clock.updates else nn.Linear(4, 2)
+        return {}
+
+
+def test_a_network_that_is_put_in_the_place_of_another_is_published_or_refused():
+    one = made(kind=Replaces)
+    one.network[0].weight.data.fill_(7.0)
+    learned(one, batch(0), Clock(updates=1))
+    assert (one.weights()[:12] == 7).all()
+    one.network = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))  # another one of the same shape
+    np.testing.assert_array_equal(one.weights()[:12], one.network[0].weight.detach().numpy().ravel())
+    learned(one, batch(0), Clock(updates=0))
+    with pytest.raises(ValueError, match="expected the parameters and buffers that build made, got others of"):
+        one.weights()
