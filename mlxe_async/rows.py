@@ -39,12 +39,14 @@ class Column:
         dtype: a numpy dtype string such as `"<f4"`.
         shape: the shape of one row's entry; `()` for a scalar.
         fill: an impossible value that marks memory nobody has written yet.
+        per_rollout: whether a memory of rollouts keeps only the entry of each environment's first row.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...] = ()
     fill: float = -4242
+    per_rollout: bool = False
 
     @property
     def row_bytes(self) -> int:
@@ -97,12 +99,27 @@ class RowLayout:
 
     def to_json(self) -> list[dict[str, Any]]:
         """The layout as plain JSON types."""
-        return [{"name": c.name, "dtype": c.dtype, "shape": list(c.shape), "fill": c.fill} for c in self.columns]
+        more = {"per_rollout": True}
+        return [
+            {
+                "name": c.name,
+                "dtype": c.dtype,
+                "shape": list(c.shape),
+                "fill": c.fill,
+                **(more if c.per_rollout else {}),
+            }
+            for c in self.columns
+        ]
 
     @classmethod
     def from_json(cls, columns: list[dict[str, Any]]) -> RowLayout:
         """The inverse of `to_json`."""
-        return cls(tuple(Column(c["name"], c["dtype"], tuple(c["shape"]), c["fill"]) for c in columns))
+        return cls(
+            tuple(
+                Column(c["name"], c["dtype"], tuple(c["shape"]), c["fill"], c.get("per_rollout", False))
+                for c in columns
+            )
+        )
 
 
 def _aligned(nbytes: int) -> int:

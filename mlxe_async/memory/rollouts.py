@@ -51,8 +51,17 @@ class RolloutShape:
 
     @property
     def row_layout(self) -> RowLayout:
-        """Columns of a row."""
-        return RowLayout.from_json(self.columns)
+        """Columns that are kept of each row."""
+        return self._layout(per_rollout=False)
+
+    @property
+    def first_layout(self) -> RowLayout:
+        """Columns that are kept of each environment's first row alone."""
+        return self._layout(per_rollout=True)
+
+    def _layout(self, *, per_rollout: bool) -> RowLayout:
+        every = RowLayout.from_json(self.columns).columns
+        return RowLayout(tuple(column for column in every if column.per_rollout == per_rollout))
 
     @property
     def state_words(self) -> int:
@@ -62,7 +71,10 @@ class RolloutShape:
     def parts(self) -> list[tuple[str, int]]:
         """Name and bytes of each part of the segment, in order."""
         bookkeeping = -(-Committed.nbytes(self.state_words) // 4096) * 4096
-        return [("bookkeeping", bookkeeping), ("rollouts", self.row_layout.nbytes(self.slots * self.slot_rows))]
+        parts = [("bookkeeping", bookkeeping), ("rollouts", self.row_layout.nbytes(self.slots * self.slot_rows))]
+        if self.first_layout.columns:
+            parts.append(("firsts", self.first_layout.nbytes(self.slots * self.envs)))
+        return parts
 
     @property
     def nbytes(self) -> int:
@@ -88,7 +100,9 @@ class RolloutMemory:
     def __init__(self, shape: RolloutShape, buffer: Any, *, formatted: bool = False) -> None:
         self.shape, self._buffer = shape, buffer
         self._committed = Committed(buffer, 0, shape.state_words, formatted=formatted)
-        self._rows = shape.row_layout.views(buffer, shape.slots * shape.slot_rows, shape.parts()[0][1])
+        books, rows = (size for _, size in shape.parts()[:2])
+        self._rows = shape.row_layout.views(buffer, shape.slots * shape.slot_rows, books)
+        self._firsts = shape.first_layout.views(buffer, shape.slots * shape.envs, books + rows)
         self.reload()
 
     def reload(self) -> None:
@@ -156,6 +170,8 @@ class RolloutMemory:
         if start + count > self.shape.slot_rows:
             raise BufferError(f"rollout of lane {lane}: expected at most {self.shape.slot_rows} rows, got more")
         base = slot * self.shape.slot_rows + start
+        if self._firsts:
+            self._keep_firsts(slot, base, rows)
         for name, column in self._rows.items():
             column[base : base + count] = rows[name]
         self._slot["rows"][slot] += count
@@ -169,6 +185,13 @@ class RolloutMemory:
             done.segments = 1
         self._advance(lane, sequence, done)
         return done
+
+    def _keep_firsts(self, slot: int, base: int, rows: Mapping[str, Array]) -> None:
+        """Keep of environments whose first rows are among these, what is kept of first rows alone."""
+        envs, place = np.unique(rows["env"], return_index=True)
+        new = ~np.isin(envs, self._rows["env"][slot * self.shape.slot_rows : base])
+        for name, column in self._firsts.items():
+            column[slot * self.shape.envs + envs[new]] = rows[name][place[new]]
 
     def set_aside(
         self,
@@ -275,10 +298,13 @@ class RolloutMemory:
         Each environment of each rollout is one column b; shorter ones repeat their last row, with `valid` (T, B) false.
         Rollouts that hold a row older than `oldest_version` are left out.
 
+        Columns that are kept of first rows alone are (B, ...).
+
         Returns:
             The columns, empty when nothing is left, and how many rollouts were left out.
         """
         pieces: list[dict[str, Array]] = []
+        firsts: list[dict[str, Array]] = []
         left_out = 0
         # As the keeper has committed them: it may live in another process.
         slots = self._committed.load()[-len(_SLOT_WORDS) * self.shape.slots :].reshape(-1, self.shape.slots)
@@ -290,13 +316,18 @@ class RolloutMemory:
                 left_out += 1
                 continue
             pieces.append(_by_environment(rows, self.shape.envs))
+            if self._firsts:
+                present = slot * self.shape.envs + np.flatnonzero(np.bincount(rows["env"], minlength=self.shape.envs))
+                firsts.append({name: column[present] for name, column in self._firsts.items()})
         if not pieces:
             return {}, left_out
+        first = {name: np.concatenate([one[name] for one in firsts]) for name in self._firsts}
         if len(pieces) == 1:
-            return pieces[0], left_out
+            return pieces[0] | first, left_out
         longest = max(len(piece["valid"]) for piece in pieces)
         pieces = [{name: _lengthened(name, column, longest) for name, column in piece.items()} for piece in pieces]
-        return {name: np.concatenate([piece[name] for piece in pieces], axis=1) for name in pieces[0]}, left_out
+        whole = {name: np.concatenate([piece[name] for piece in pieces], axis=1) for name in pieces[0]}
+        return whole | first, left_out
 
     def settle(self, plan: Mapping[str, Any]) -> int:
         """Free the slots of a plan that the learner has used. Returns 0: nothing can come too late here.

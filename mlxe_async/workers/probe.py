@@ -200,6 +200,10 @@ def _probe(
     columns = RowLayout(standard_columns(spaces)).with_columns(
         (*algorithm.extra_columns, *getattr(algorithm, "carry", ()))
     )
+    odd = [column.name for column in columns.columns if column.per_rollout and algorithm.memory != "rollouts"]
+    if odd:
+        message = f'"{name}" keeps {", ".join(odd)} per rollout, expected memory = "rollouts" then'
+        raise _Refused([(("algorithm", "name"), message)])
     own = algorithm_settings.model_dump(mode="json")
     own.pop("name", None)
     return {

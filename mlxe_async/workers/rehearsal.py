@@ -136,7 +136,9 @@ def _batch(algorithm: Any, rows: Mapping[str, Array]) -> dict[str, Array]:
     """The rows in the shape that `update` is given: (M, ...), windows (window, M, ...), or rollouts (T, B, ...)."""
     steps, streams = rows["step"].shape
     if algorithm.memory == "rollouts":
-        return {**rows, "valid": np.ones((steps, streams), bool)}
+        own = (*algorithm.extra_columns, *getattr(algorithm, "carry", ()))
+        firsts = {column.name: rows[column.name][0] for column in own if column.per_rollout}
+        return {**rows, **firsts, "valid": np.ones((steps, streams), bool)}
     derived = [algorithm.derive({name: column[:, s].copy() for name, column in rows.items()}) for s in range(streams)]
     columns = dict(rows)
     for column in algorithm.derived_columns:

@@ -167,3 +167,31 @@ def test_a_plan_whose_learner_died_is_settled_by_its_successor():
     assert successor.return_taken() == 1
     successor.settle(plan)
     assert (successor.ready, successor.room(0)) == (0, 1)
+
+
+def test_what_is_kept_per_rollout_is_that_of_each_environments_first_row():
+    layout = COLUMNS.with_columns([Column("hidden", "<f4", (2,), per_rollout=True)])
+    assert RowLayout.from_json(layout.to_json()) == layout
+    shape = RolloutShape(2, 3, 3, 8, layout.to_json())
+    buffer = bytearray(shape.nbytes)
+    memory = RolloutMemory(shape, buffer)
+
+    def take(lane, sequence, envs, hidden, *, last):
+        rows = layout.empty(len(envs))
+        rows["env"][:], rows["hidden"][:], rows["version"][:], rows["last"][:] = envs, np.array(hidden)[:, None], 1, 0
+        rows["last"][-1] = last
+        memory.ingest(lane, sequence, 1, rows, None, drop_open=False)
+
+    take(0, 0, [0, 2, 0], [1, 2, 3], last=False)
+    take(0, 1, [2, 1, 0], [4, 5, 6], last=True)  # environment 1 begins late
+    take(1, 0, [2, 2], [7, 8], last=True)
+    memory = RolloutMemory(shape, buffer)
+    memory.reload()
+    batch, _ = memory.gather(memory.draw(2))
+    assert batch["hidden"].tolist() == [[1, 1], [5, 5], [2, 2], [7, 7]]  # of environments 0, 1, 2, and 2 of the other
+    assert batch["valid"].sum(0).tolist() == [3, 1, 2, 2]
+    plan = memory.draw(1)
+    assert plan["updates"] == 0
+    whole = shape.parts()
+    assert [name for name, _ in whole] == ["bookkeeping", "rollouts", "firsts"]
+    assert [name for name, _ in RolloutShape(2, 3, 3, 8, COLUMNS.to_json()).parts()] == ["bookkeeping", "rollouts"]

@@ -103,7 +103,7 @@ class RecurrentPPO(OwnPPO):
 
     def build(self):
         (inputs,) = self.spaces.observation_shape
-        self.carry = (Column("hidden", "<f4", (2 * self.cells,)),)
+        self.carry = (Column("hidden", "<f4", (2 * self.cells,), per_rollout=True),)
         self.units = nn.ModuleList([nn.GRUCell(inputs, self.cells) for _ in range(2)])
         self.heads = nn.ModuleList([nn.Linear(self.cells, outputs) for outputs in (self.spaces.actions, 1)])
 
@@ -122,8 +122,8 @@ class RecurrentPPO(OwnPPO):
         return torch.cat([head(state) for head, state in pairs], -1)
 
     def unrolled(self, rows):
-        """Outputs (T, B, A + 1) of whole sequences, from the state that was stored with their first row."""
-        hidden, found = rows["hidden"][0], []
+        """Outputs (T, B, A + 1) of whole sequences, from the state that was stored with their first row (B, 2 H)."""
+        hidden, found = rows["hidden"], []
         for obs, first in zip(rows["obs"], rows["first"], strict=True):
             hidden = self.stepped(obs, hidden * ~first[:, None])
             found.append(hidden)
@@ -147,7 +147,9 @@ class RecurrentPPO(OwnPPO):
         rows = self.tensors(batch | {"first": batch["step"] == 0})
         for _ in range(self.settings.epochs):
             for chosen in np.array_split(self.rng.permutation(batch["step"].shape[1]), self.settings.minibatches):
-                yield {name: column[:, chosen] for name, column in rows.items()}
+                yield {
+                    name: column[chosen if name == "hidden" else (slice(None), chosen)] for name, column in rows.items()
+                }
 
 
 class ChoosingPPO(OwnPPO):
