@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +16,7 @@ Activation = Literal["tanh", "relu"]
 Body = Literal["none", "nature"]
 Precision = Literal["float32", "bfloat16"]
 FILTERS, WIDTHS, STRIDES = (32, 64, 64), (8, 4, 3), (4, 2, 1)  # of the body "nature", Mnih et al. 2015
+MOST_WEIGHTS = 1 << 28  # of one layer: 1 GiB
 SMALLEST = 36  # pixels of a side that leave one behind three convolutions
 LAYER_NORM_EPSILON = 1e-5
 SIGMA = 0.5  # of a noisy network at the start, times the root of a layer's inputs
@@ -43,7 +45,7 @@ class Network:
         precision: of what layers are computed in; weights are float32. Networks without a body know float32 alone.
 
     Raises:
-        ValueError: `input_scale` or `image` does not fit.
+        ValueError: `input_scale` or `image` does not fit, or a layer is too large to be made.
     """
 
     inputs: int
@@ -65,6 +67,12 @@ class Network:
             raise ValueError(f"{asked}, got {self.image}{advice}")
         if len(self.input_scale) not in (1, self.inputs):
             raise ValueError(f"input_scale: expected 1 or {self.inputs} factors, got {len(self.input_scale)}")
+        name, shape = max(self.means, key=lambda one: math.prod(one[1]))
+        if math.prod(shape) > MOST_WEIGHTS:
+            raise ValueError(
+                f"{name.partition('.')[0]}: expected at most {MOST_WEIGHTS:,} weights in a layer, got "
+                f"{' x '.join(map(str, shape))}; show smaller observations, or take smaller layers"
+            )
 
     @property
     def parameters(self) -> Parameters:

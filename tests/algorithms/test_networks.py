@@ -180,3 +180,22 @@ def test_columns_stay_where_they_are_on_the_cpu():
     column[0] = 7
     assert here["a"].tolist() == [7, 1, 2]  # the very memory
     assert here["b"].tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        (
+            lambda: Network(10**8, (64,), {"q": (2,)}),
+            "common: expected at most 268,435,456 weights in a layer, got 100000000 x 64",
+        ),
+        (lambda: Network(10**8, (), {"q": (64, 2)}), "q: expected at most"),
+        (
+            lambda: Network(10**8, (512,), {"q": (2,)}, body="nature", image=(4, 5000, 5000)),
+            "common: expected at most .* show smaller observations, or take smaller layers",
+        ),
+    ],
+)
+def test_a_layer_that_is_too_large_is_refused_before_it_is_made(network, words):
+    with pytest.raises(ValueError, match=words):
+        network()
