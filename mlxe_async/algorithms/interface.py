@@ -1,10 +1,8 @@
 """What an algorithm is to the rest of the program: one object that acts, derives, and learns.
 
-The same class lives in four places, with `learns=True` in the learner only (whose object the memorizer shares where it
-lives in the same process). An executor calls `load` and `act`. The memorizer asks for columns, `window`, `batch_rows`
-and `priorities`, calls `derive` when a segment of an episode closes, `updates_due` when rows have come, and for some
-priorities `load` and `appraise`. The learner calls `update`, `weights` and, after a step back, `set_weights`. The
-evaluator calls `greedy_many`; a policy that was loaded from a run calls `greedy`.
+Executors, memorizer, learner and evaluator each make an object of the same class; the learner's has `learns=True`. What
+an author writes, and who calls it, is told in the package's docstring; `Algorithm` has the verbs one by one. The
+protocols below it are what some settings ask of an algorithm besides.
 
 Shapes: L rows of a segment, T time, B environments side by side, M samples of a batch, O an observation, A actions,
 P weights, V versions.
@@ -295,7 +293,7 @@ class Algorithm:
 
     def begin_rollout(self, rng: np.random.Generator) -> None:
         """A rollout begins: whatever the author's modules draw in it by torch's random numbers follows from `rng`."""
-        if self.parameters and (modules := getattr(self, "_modules", None)) is not None:
+        if (modules := getattr(self, "_modules", None)) is not None:
             modules.seed(rng)
 
     def load(self, flat: Floats) -> None:
@@ -413,6 +411,12 @@ def flat_observations(obs: NDArray[Any], spaces: Spaces) -> NDArray[Any]:
         return obs
     lead = obs.ndim - len(spaces.observation_shape)
     return obs.reshape((*obs.shape[:lead], int(np.prod(spaces.observation_shape))))
+
+
+def forgotten(algorithm: Any) -> list[str]:
+    """Attributes that a learner's object has and no state can hold, such as `history (deque)`."""
+    modules = getattr(algorithm, "_modules", None)
+    return [] if modules is None else modules.forgotten
 
 
 def learned(algorithm: Any, batch: Rows, clock: Clock) -> tuple[Metrics, Floats | None]:

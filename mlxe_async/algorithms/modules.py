@@ -140,7 +140,7 @@ class ModulesOf:
 
     def seed(self, rng: np.random.Generator) -> None:
         """Have torch's random numbers follow from `rng`, which is drawn from."""
-        if self._torch is not None:
+        if self._torch is not None and self.parameters != NOTHING:  # others may not even know torch
             self._torch.manual_seed(int(rng.integers(2**63)))
 
     @contextlib.contextmanager

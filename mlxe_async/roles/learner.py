@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from mlxe_async.algorithms.interface import Clock
+from mlxe_async.algorithms.interface import Clock, forgotten
 from mlxe_async.errors import AuditFailed, CompileFailed, NonFiniteWeights, NumericError, UpdateFailed, raised_at
 from mlxe_async.fast import updates
 from mlxe_async.fast.audit import Audit
@@ -160,9 +160,19 @@ class Learner:
         if not self._told:
             self._told = True
             self._notify({"kind": "updates", "fast": self._updates.twin is not None, "detail": self._updates.reason})
+            self._tell_forgotten()
         for sentence in self._remarks():
             self._notify({"kind": "remark", "detail": sentence})
         return self._answered(call, answer() | told)
+
+    def _tell_forgotten(self) -> None:
+        names = forgotten(self.algorithm)
+        if names:
+            sentence = (
+                f"{type(self.algorithm).__name__}: {', '.join(names)}: no state can hold that; a run that goes on, "
+            )
+            sentence += "or a learner that was killed, begins without"
+            self._notify({"kind": "remark", "detail": sentence})
 
     def _keep(self, version: int, call: int, answer: dict[str, Any], parameters: int, roll_backs: int = 0) -> None:
         promotion = None if self._promotion is None else self._promotion.known(parameters)

@@ -1,5 +1,6 @@
 """REINFORCE (Williams 1992): whole episodes, the return that followed each action, nothing else."""
 
+from collections import deque
 from typing import ClassVar
 
 import torch
@@ -46,3 +47,11 @@ class REINFORCE(Algorithm):
         loss.backward()
         self.optimiser.step()
         return {"loss": loss, "entropy": policy.entropy().mean(), "mean_return": returns.mean()}
+
+
+class Remembers(REINFORCE):
+    """Keeps something that no state can hold."""
+
+    def build_learner(self):
+        super().build_learner()
+        self.history = deque()

@@ -115,6 +115,15 @@ def test_where_nobody_waits_it_learns_is_tested_and_goes_on(tmp_path, case):
     assert run.all("run_resume")[0]["previous_run_died"] is False
 
 
+def test_what_no_state_can_hold_is_told_once(live):
+    chosen = tables("reinforce", "serial")
+    chosen |= {"algorithm": {"name": "own_reinforce:Remembers", "rows_per_update": 60}, "stop": {"env_steps": 300}}
+    result, run = live(**chosen)
+    assert result.updates > 1
+    (told,) = [line for line in run.lines if "history (deque)" in str(line)]
+    assert "begins without" in told["message"]
+
+
 def test_a_recurrent_policy_is_loaded_and_forgets_at_a_reset(live, tmp_path):
     result, _ = live(**tables("recurrent ppo", "serial"), checkpoint={"interval_steps": 100})
     policy = load_policy(result.run_dir)
