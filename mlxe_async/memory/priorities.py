@@ -63,9 +63,8 @@ class Priorities:
     def update(self, rows: Array, new: Array) -> None:
         """Rows (n,) of the ring, n > 0, get new priorities (n,), at least 0 and finite."""
         self._priority[rows] = new
-        self._books.whole[LARGEST : LARGEST + 1].view(np.float64)[0] = max(
-            self.largest * self._shape.largest_decay, float(new.max())
-        )
+        fallen = self.largest * self._shape.largest_decay
+        self._books.whole[LARGEST : LARGEST + 1].view(np.float64)[0] = max(fallen, float(new.max()))
         if self._tree is not None:
             self._tree.set(rows, self._weights_of(new))
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from mlxe_async.networks.shape import FILTERS, STRIDES, WIDTHS, is_picture
-from mlxe_async.rows import Array, Spaces
+from mlxe_async.rows import MASK, Array, Spaces
 
 LIMIT, EPSILON = 10.0, 1e-8  # of what is shown: how large at most; added to the variance
 
@@ -100,7 +100,7 @@ class Body(nn.Module):
     def __init__(self, spaces: Spaces, pictures: Any = None) -> None:
         super().__init__()
         self._spaces = spaces
-        parts = [(part.name, part.shape) for part in spaces.parts if part.name != "action_mask"]
+        parts = [(part.name, part.shape) for part in spaces.parts if part.name != MASK]
         shapes = dict(parts) if spaces.parts else {"": spaces.observation_shape}
         self._order = list(shapes)
         self.convolutions = nn.ModuleDict()
