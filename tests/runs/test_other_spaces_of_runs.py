@@ -32,7 +32,7 @@ def played_by(policy, env, episodes=3):
     return returns
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"pictures": True, "texts": True}])
+@pytest.mark.parametrize("kwargs", [{}, pytest.param({"pictures": True, "texts": True}, marks=pytest.mark.slow)])
 def test_ppo_solves_a_task_that_shows_a_dict_and_its_policy_takes_the_dict(live, kwargs):
     task = {**lamps(**kwargs), **({"observe": ["lamp", "shift"]} if kwargs.get("texts") else {})}
     scaled = {"input_scale": [1.0] * 3 + [1 / 255] * 6} if kwargs else {}
@@ -68,7 +68,7 @@ def test_ppo_solves_a_task_that_shows_a_dict_and_its_policy_takes_the_dict(live,
     assert episode.steps == 8
 
 
-@pytest.mark.parametrize("name", ["mlxe", "dqn"])
+@pytest.mark.parametrize("name", [pytest.param("mlxe", marks=pytest.mark.slow), "dqn"])
 def test_a_memory_replays_observations_of_parts_of_bytes(live, name):
     own = {"mlxe": QUICK["algorithm"], "dqn": {"name": "dqn", "layers": [32], "batch": 64, "start_rows": 200}}[name]
     scaled = {"input_scale": [1.0] * 3 + [1 / 255] * 6}
@@ -80,6 +80,7 @@ def test_a_memory_replays_observations_of_parts_of_bytes(live, name):
     assert policy.act(Lamps(pictures=True).reset(seed=1)[0]) in range(4)
 
 
+@pytest.mark.slow
 def test_a_task_of_integers_is_learned_played_and_acted_in(live):
     task = {"env": "FrozenLake-v1", "max_episode_steps": 50, "kwargs": {"is_slippery": False}}
     tests = {**TESTS, "threshold": 0.9, "max_episode_steps": 50}
@@ -104,7 +105,10 @@ def test_a_task_of_integers_is_learned_played_and_acted_in(live):
         policy.act(16)
 
 
-@pytest.mark.parametrize("kind", ["single", "multi", "binary"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("kind", [pytest.param("single", marks=SLOW), "multi", pytest.param("binary", marks=SLOW)])
 def test_masks_reach_whoever_acts_learns_tests_and_plays(live, kind):
     result, run = live(
         task={"env": "parted_tasks:Doors", "kwargs": {"kind": kind}, "action_mask": True},

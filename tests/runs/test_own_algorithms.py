@@ -58,7 +58,7 @@ def told(run):
     return [(line["version"], line["updates"], line["norm"]) for line in run.all("weights")]
 
 
-@cases()
+@cases(quick=())
 def test_the_synchronous_schedule_equals_the_serial_one_bit_for_bit(live, case):
     serial, first = live(**tables(case, "serial"))
     together, second = live(**tables(case, "is"))
@@ -154,6 +154,7 @@ def learned(live, seed=0, threshold=0.0, **chosen):
     return result.reason == "solved", run
 
 
+@pytest.mark.slow
 def test_choices_of_parts_under_a_mask_are_learned(live):
     """Eight steps with both switches right are worth 8; by chance, among what is allowed, 4."""
     solved, run = learned(
