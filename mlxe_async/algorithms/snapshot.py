@@ -62,7 +62,7 @@ def put_back(parts: Mapping[str, Any], state: Mapping[str, Array]) -> dict[str, 
         del take
         return put(state[name])
 
-    made = _Walk(leaf).all(parts)
+    made = _Walk(leaf, puts=True).all(parts)
     return {name: value for name, value in made.items() if value is not parts[name]}
 
 
@@ -83,8 +83,8 @@ _UNCHANGED = _Unchanged()
 class _Walk:
     """Goes through values, and calls `leaf` with the name of each array, how it is taken and how it is put back."""
 
-    def __init__(self, leaf: Leaf) -> None:
-        self._leaf, self._torch = leaf, sys.modules.get("torch")
+    def __init__(self, leaf: Leaf, *, puts: bool = False) -> None:
+        self._leaf, self._torch, self._puts = leaf, sys.modules.get("torch"), puts
         self._seen: set[int] = set()
         self.unknown: list[str] = []
 
@@ -99,9 +99,9 @@ class _Walk:
                 return found
         if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
             known = value.state_dict()
-            made = self._value(name, known)
-            if made is not known:
-                value.load_state_dict(made)
+            self._value(name, known)
+            if self._puts:
+                value.load_state_dict(known)
         elif isinstance(value, STILL) or _is_constant(value):
             pass
         elif hasattr(value, "__dict__") and not isinstance(value, Iterable):
@@ -194,9 +194,9 @@ class _Walk:
         if value is None or isinstance(value, bool | int | float):
             return self._changed(value, self._leaf(name, lambda: _number_bytes(name, value), _number_of))
         if isinstance(value, dict):
-            made = {key: self._value(f"{name}.{key}", one) for key, one in value.items()}
-            changed = {key: one for key, one in made.items() if one is not value[key]}
-            return type(value)(made) if changed and type(value) is not dict else (made if changed else value)
+            for key, one in list(value.items()):
+                value[key] = self._value(f"{name}.{key}", one)
+            return value
         if isinstance(value, list):
             value[:] = [self._value(f"{name}.{index}", one) for index, one in enumerate(value)]
             return value

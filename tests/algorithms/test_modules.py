@@ -42,7 +42,7 @@ class Everything(Algorithm):
         self.other = torch.optim.SGD(self.critic.parameters(), 0.1, momentum=0.9)
         self.third = torch.optim.RMSprop([self.scale], 0.1)
         self.scheduler = torch.optim.lr_scheduler.LinearLR(self.optimiser, 1.0, 0.1, 10)
-        self.noise, self.best, self.counts = Noise(), None, {"seen": 0, "of": [1, 2.5]}
+        self.noise, self.best, self.counts = Noise(), None, collections.defaultdict(int, {"seen": 0, "of": [1, 2.5]})
 
     def policy(self, obs, acting=None):
         return Categorical(self.heads["policy"](self.body(obs)) * self.scale)
