@@ -1,5 +1,6 @@
 """However the supervisor ends, nothing is left: no child, no grandchild, wherever it has drifted to."""
 
+import contextlib
 import json
 import os
 import signal
@@ -71,7 +72,8 @@ def test_nothing_outlives_supervisor_nursery_and_children_that_are_killed_in_one
     for pid in at_once:
         os.kill(pid, signal.SIGSTOP)
     for pid in at_once:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # the first death may have taken it along already
+            os.kill(pid, signal.SIGKILL)
     end(run, signal.SIGKILL)
     assert [pid for pid in (nursery, guard_pid, *pids) if not leaks.gone(pid, 5)] == []
     assert leaks.processes_after(5) == {}
@@ -83,7 +85,8 @@ def test_without_a_guard_the_nursery_takes_all_along():
     for pid in at_once:
         os.kill(pid, signal.SIGSTOP)
     for pid in at_once:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # the first death may have taken it along already
+            os.kill(pid, signal.SIGKILL)
     end(run, signal.SIGKILL)
     assert [pid for pid in (nursery, *pids) if not leaks.gone(pid, 5)] == []
 

@@ -158,6 +158,7 @@ def test_an_error_that_is_kept_keeps_no_shared_memory(tmp_path, kind):
     assert run_on("uvloop", main()) == []
 
 
+@pytest.mark.slow
 def test_a_run_can_begin_with_the_weights_of_another(tmp_path):
     async def main():
         first = await Supervisor(settings(**TINY), run_dir=tmp_path).run()

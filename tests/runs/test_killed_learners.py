@@ -113,6 +113,7 @@ def test_so_does_one_whose_learner_shares_its_process_with_all_others_or_with_no
 EVALUATED = {"enabled": True, "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}
 
 
+@pytest.mark.slow
 def test_a_learner_that_is_killed_from_outside_whenever_it_has_published_changes_nothing_that_is_told(live):
     def tables():
         return {**TABLES["ppo"], "algorithm": {"name": "ppo", **TABLES["ppo"]["algorithm"]}, "evaluation": EVALUATED}

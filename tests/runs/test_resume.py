@@ -157,6 +157,7 @@ def test_a_run_that_has_ended_goes_on_with_another_stop(tmp_path):
     assert result.seconds > half.seconds
 
 
+@pytest.mark.slow
 def test_where_nobody_waits_counters_versions_and_ledger_go_on(tmp_path):
     tables = {"schedule": {"kind": "oa", "updates_per_publish": 4}, "stop": {"env_steps": 2500}}
     chosen = settings(**tables, **SAVING)
@@ -176,6 +177,7 @@ def test_where_nobody_waits_counters_versions_and_ledger_go_on(tmp_path):
     assert ledger["committed"] == ledger["ingested"] + ledger["backlog"]
 
 
+@pytest.mark.slow
 def test_an_environment_that_no_seed_repeats_is_told_and_begun_anew(tmp_path):
     task = {"env": "CartPole-v1", "max_episode_steps": 200, "wrappers": ["odd_tasks:Unrepeatable"]}
     chosen = settings(**STOP, **SAVING, task=task, schedule=SPANNING)

@@ -79,6 +79,7 @@ def test_a_nursery_that_is_killed_takes_all_with_it_and_all_come_back(live, kind
     balanced(run)
 
 
+@pytest.mark.slow
 def test_a_guard_that_is_killed_takes_all_with_it_and_all_come_back(live):
     async def kill(run):
         await run.saw("weights", times=2)
