@@ -1,6 +1,6 @@
 """The algorithms, each in one readable file, found by name; and the class that one's own is derived from.
 
-An author writes three verbs, and says with a few attributes what the engine must know:
+An author writes four verbs, and says with a few attributes what the engine must know:
 
     class Mine(Algorithm):
         Settings = MineSettings                  # pydantic: the keys of [algorithm], validated before anything starts
@@ -21,7 +21,7 @@ An author writes three verbs, and says with a few attributes what the engine mus
 Who calls what: each executor `load`s the newest weights, and calls `begin_rollout` and `act`. The memorizer asks for
 columns, `window`, `batch_rows`, `rows_per_update` and `priorities`, and calls `derive` and `updates_due`. The learner
 calls `update` and `weights`, and after a death `restore`, or `set_weights`. The evaluator and a loaded policy call
-`greedy`. All of these have defaults that follow from the three verbs; `interface.Algorithm` says what each does.
+`greedy`. All of these have defaults that follow from the four verbs; `interface.Algorithm` says what each does.
 
 What is kept without a word: every module, parameter, tensor, optimiser, scheduler, generator, array and number that is
 an attribute of the learner's object, so that a run goes on exactly, also after its learner was killed (`snapshot`).
@@ -40,8 +40,8 @@ from mlxe_async.errors import SettingsError, raised_at
 __all__ = ["REGISTRY", "Acting", "Algorithm", "Clock", "Priorities", "load_algorithm"]
 
 REGISTRY = {
-    "mlxe": "mlxe_async.algorithms.mlxe:MLxE",
     "dqn": "mlxe_async.algorithms.dqn:DQN",
+    "mlxe": "mlxe_async.algorithms.mlxe:MLxE",
     "ppo": "mlxe_async.algorithms.ppo:PPO",
 }
 """Built-in algorithms; the module is imported only when its name is asked for."""

@@ -160,7 +160,9 @@ class NoSettings(BaseModel):
 
 
 class Algorithm:
-    """What every algorithm is derived from. An author writes `build`, `policy` and `update`; the rest has defaults.
+    """What every algorithm is derived from. An author writes `build`, `build_learner`, `policy` and `update`.
+
+    All else has defaults.
 
     Args:
         settings: of the class's `Settings`, validated.

@@ -232,15 +232,14 @@ class ModulesOf:
         """Learn on from a flat vector: optimisers forget; if anything is not finite, all that only learns is new."""
         torch = self._torch
         self.load(flat)
-        if not all(np.isfinite(a).all() for a in self._snapshot().values() if a.dtype.kind == "f"):
+        for value in self._all():
+            if torch is not None and isinstance(value, torch.optim.Optimizer):
+                value.state.clear()
+        if not all(np.isfinite(a).all() for a in self.state().values() if a.dtype.kind == "f"):
             for name in self._of_learner:
                 if name in vars(self._algorithm):
                     delattr(self._algorithm, name)
             self._begin()
-        elif torch is not None:
-            for value in self._all():
-                if isinstance(value, torch.optim.Optimizer):
-                    value.state.clear()
 
     def tensors(self, rows: Mapping[str, Array]) -> dict[str, Any]:
         """Columns as tensors, each of the type that its kind has, on the learner's device."""
@@ -264,12 +263,9 @@ class ModulesOf:
             known["torch.generator"] = self._generator
         return known
 
-    def _snapshot(self) -> dict[str, Array]:
-        return snapshot.taken(self._parts())
-
     def state(self) -> dict[str, Array]:
         """All that is kept, as arrays by name, copied."""
-        return self._snapshot()
+        return snapshot.taken(self._parts())
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Go on from what `state` returned."""
@@ -322,9 +318,10 @@ def _inside(value: Any, name: str = "", seen: set[int] | None = None) -> Iterato
 
 def _as_module(torch: Any, value: Any) -> Any:
     """Containers as torch has them, so that what they hold moves and is saved with the module."""
-    if isinstance(value, Mapping):
-        return torch.nn.ModuleDict(value)
-    return torch.nn.ModuleList(value) if isinstance(value, list | tuple) else value
+    parts = [*value.values()] if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else []
+    if not parts or not all(isinstance(part, torch.nn.Module) for part in parts):
+        return value
+    return torch.nn.ModuleDict(value) if isinstance(value, Mapping) else torch.nn.ModuleList(parts)
 
 
 def _is_small_float(tensor: Any) -> bool:

@@ -160,6 +160,16 @@ def test_learning_on_from_weights_forgets_moments_and_keeps_what_only_learns():
     assert torch.equal(one.critic.weight, critic)
 
 
+def test_moments_that_became_infinite_cost_nothing_else():
+    one = made()
+    learned(one, batch(0), CLOCK)
+    flat, critic = one.weights(), one.critic
+    one.optimiser.state[one.body[0].weight]["exp_avg"].fill_(np.nan)
+    one.set_weights(flat)
+    assert one.critic is critic
+    assert not one.optimiser.state
+
+
 def test_what_became_infinite_begins_anew():
     one = made()
     flat = one.weights()

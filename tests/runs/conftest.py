@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 import pytest
+from command import Command
 from live_runs import LiveRun, on_loop, settings
 
 
@@ -35,3 +36,17 @@ def live(tmp_path):
         return on_loop(main)
 
     return start
+
+
+@pytest.fixture
+def command(tmp_path):
+    """`command(toml, *arguments)`: a run as a process of its own; none is left at the end."""
+    started = []
+
+    def start(toml, *arguments):
+        started.append(Command(tmp_path, toml, "--no-progress", *arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()

@@ -3,7 +3,6 @@
 import gymnasium
 import numpy as np
 import pytest
-from command import Command
 from live_runs import HERE, QUICK
 from parted_tasks import Doors, Lamps
 
@@ -132,19 +131,6 @@ def test_masks_reach_whoever_acts_learns_tests_and_plays(live, kind):
         policy.act(obs)
     with pytest.raises(ValueError, match=r'info\["action_mask"\]: expected \d of 0 or 1, got'):
         policy.act(obs, mask=[1])
-
-
-@pytest.fixture
-def command(tmp_path):
-    started = []
-
-    def start(toml, *arguments):
-        started.append(Command(tmp_path, toml, "--no-progress", *arguments))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.close()
 
 
 def toml(kwargs, more="", algorithm='name = "ppo"'):

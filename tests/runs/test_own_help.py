@@ -3,9 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-from command import Command
-
 HERE = Path(__file__).parent
 TOML = f"""
 [run]
@@ -26,19 +23,6 @@ name = "mlxe"
 min_updates = 4
 batch = 64
 """
-
-
-@pytest.fixture
-def command(tmp_path):
-    started = []
-
-    def start(toml, *arguments):
-        started.append(Command(tmp_path, toml, "--no-progress", *arguments))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.close()
 
 
 def test_all_switches_work_on_an_environment_that_declares_what_they_need(command):
