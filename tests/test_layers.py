@@ -25,7 +25,7 @@ TABLE = {
     "ipc": {"errors"},
     "maths": {"rows"},
     "gpu": set(),
-    "networks": {"gpu", "rows"},
+    "networks": {"gpu", "maths", "rows"},
     "convolutions": {"networks"},
     "optimisers": {"gpu"},
     "tasks": {"errors", "parts", "rows"},

@@ -10,14 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
+from mlxe_async.maths import normaliser
 from mlxe_async.networks.shape import FILTERS, STRIDES, WIDTHS, is_picture
 from mlxe_async.rows import MASK, Array, Spaces
-
-LIMIT, EPSILON = 10.0, 1e-8  # of what is shown: how large at most; added to the variance
 
 
 def dense(
@@ -158,21 +156,14 @@ class Normaliser(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Rows (..., O) in units of the deviation."""
-        shown = (x - self.mean.float()) / (self.variance.float() + EPSILON).sqrt()
-        return shown.clamp(-LIMIT, LIMIT)
+        shown = (x - self.mean.float()) / (self.variance.float() + normaliser.EPSILON).sqrt()
+        return shown.clamp(-normaliser.LIMIT, normaliser.LIMIT)
 
     @torch.no_grad()
     def count(self, rows: torch.Tensor | Array) -> None:
         """Take further rows (..., O) into account."""
-        values = torch.as_tensor(np.asarray(rows) if isinstance(rows, np.ndarray) else rows).double()
-        values = values.reshape(-1, len(self.mean)).to(self.mean.device)
-        if not len(values):
-            return
-        new = values.new_tensor(len(values))
-        total, shift = self.rows + new, values.mean(0) - self.mean
-        squares = (
-            self.variance * self.rows + values.var(0, correction=0) * new + shift.square() * self.rows * new / total
-        )
-        self.mean += shift * (new / total)
-        self.variance.copy_(squares / total)
-        self.rows.copy_(total)
+        values = rows.numpy(force=True) if isinstance(rows, torch.Tensor) else rows
+        known = (self.mean.numpy(force=True), self.variance.numpy(force=True), float(self.rows))
+        found = normaliser.merge(normaliser.Moments(*known), values.reshape(-1, len(self.mean)))
+        for buffer, value in zip((self.mean, self.variance, self.rows), found, strict=True):
+            buffer.copy_(torch.as_tensor(value))
