@@ -55,7 +55,7 @@ _KEYS = {
 _OF_THE_ALGORITHM = ("load", "build", "act", "update")
 _OURS = "mlxe_async/ipc/serve.py"  # from here on outwards every stack of the probe is the same
 _SAME_LIMIT_S = 0.01
-KEEP_ROWS = ("mlxe", "dqn")  # built-in algorithms with a replay memory; of others only the probe can tell
+KEEP_ROWS = ("dqn", "mlxe")  # built-in algorithms with a replay memory; of others only the probe can tell
 LEAST_ROW_BYTES = 40  # what all columns of a row but its observations and the algorithm's own take together
 
 
