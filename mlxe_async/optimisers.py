@@ -69,6 +69,10 @@ class FlatOptimiser:
         ):
             tensor.copy_(torch.as_tensor(state[name]))
 
+    def zero_grad(self) -> None:
+        """Begin a new gradient."""
+        self._gradient.zero_()
+
     def set_rate(self, learning_rate: float) -> None:
         """The learning rate of the steps to come."""
         if learning_rate != self.learning_rate:

@@ -23,6 +23,11 @@ columns, `window`, `batch_rows`, `rows_per_update` and `priorities`, and calls `
 calls `update` and `weights`, and after a death `restore`, or `set_weights`. The evaluator and a loaded policy call
 `greedy`. All of these have defaults that follow from the four verbs; `interface.Algorithm` says what each does.
 
+The built-in files derive from classes in between. `acting.ActsByNetwork` has one network of ours, a shape whose weights
+are one flat vector: numpy evaluates it in executors, without torch, and in the learner it is a torch module, `network`.
+Their `build` makes the shape, their `build_learner` copies of the network and the optimiser. `bootstrapping.Replays`
+has what a replay memory asks for, `fields` the keys that several algorithms have.
+
 What is kept without a word: every module, parameter, tensor, optimiser, scheduler, generator, array and number that is
 an attribute of the learner's object, so that a run goes on exactly, also after its learner was killed (`snapshot`).
 What an environment carries from step to step, such as the state of a recurrent cell, is declared in `carry`.

@@ -1,48 +1,38 @@
-"""What executors and evaluators use of an actor-critic for discrete actions; numpy alone, but for pictures.
+"""What algorithms share that act by a network of ours: numpy evaluates it, and torch learns it.
 
-The flat vector that is published holds the network's weights and then, where observations are normalised, the moments
-they are normalised by, so that both travel under one version. A noisy network's actions are chosen under noise that is
-drawn here; its best actions never are.
+The flat vector that is published holds the network's weights and then what travels with them under one version, such as
+the moments that observations are normalised by. Executors and evaluators need numpy alone, but for pictures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from mlxe_async.algorithms.distributions import Categorical
 from mlxe_async.algorithms.exploration import ExplorationFields, epsilon, mixture
-from mlxe_async.algorithms.fields import ActorCriticFields
 from mlxe_async.algorithms.interface import Acting, Rows, flat_observations
 from mlxe_async.algorithms.states import Resumes
-from mlxe_async.convolutions import PictureActor, PictureNetwork
 from mlxe_async.maths import categorical, normaliser
-from mlxe_async.networks import Floats, Network, NumpyNetwork, TorchNetwork, is_picture, parameter_count
+from mlxe_async.networks import Floats, Network, NumpyNetwork, is_picture, parameter_count
+from mlxe_async.networks.convolutions import PictureActor
 from mlxe_async.rows import Array, Spaces
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
-Evaluated = Callable[[str, Array], Floats]
+    from mlxe_async.networks import TorchNetwork
+
+Evaluated = Callable[..., tuple[Any, ...]]
+"""Outputs of heads: a network of either kind, asked with observations (..., B, O) and the heads' names."""
 
 
 def shown(obs: Array, moments: normaliser.Moments | None) -> Array:
     """What a network is shown instead of flattened observations (..., O); the same, if there are no moments."""
     return obs if moments is None else normaliser.normalise(obs, moments.mean, moments.variance)
-
-
-def refuse_half_a_network(kind: type, base: type, *, learned: str, acted: str) -> None:
-    """A class that learns by a network of its own must act by it, too: executors know nothing of torch's side.
-
-    Raises:
-        ValueError: `kind` has its own method `learned`, and still acts by `acted` of `base`.
-    """
-    if getattr(kind, learned) is not getattr(base, learned) and getattr(kind, acted) is getattr(base, acted):
-        raise ValueError(
-            f"algorithm.name: {kind.__name__} has a {learned} of its own, by which it learns, but acts by {acted} of "
-            f"{base.__name__}, which knows nothing of it; write {acted}, too"
-        )
 
 
 def number_of_actions(kind: type, spaces: Spaces) -> int:
@@ -59,43 +49,163 @@ def number_of_actions(kind: type, spaces: Spaces) -> int:
     return spaces.actions
 
 
-class SoftmaxActor(Resumes):
-    """Acts by a softmax over the outputs of the head `policy`; an actor-critic is derived from it.
+class ActsByNetwork(Resumes):
+    """One network of ours acts; the learner has it as a torch module, `network`, and may have copies of it.
 
-    Args:
-        fields: shape of the network, whose heads are `policy`, with one output for each action, and `value`.
-        spaces: of the task.
-        values: outputs of the critic.
-        explore: how the behaviour departs from the policy; left out, not at all.
+    An author writes `build`, which makes `shape` and tells columns; `build_learner`, which makes optimiser, target and
+    `average` (what is published instead of `network`, where there is one); `policy`; and `update`.
 
     Raises:
-        ValueError: the task has no discrete actions, or masks of them, or `input_scale` does not fit its observations.
+        ValueError: the class learns by a network of its own, and acts by ours.
     """
 
+    shape: Network
+    network: TorchNetwork
+    settings: Any
+    gains: ClassVar[dict[str, float]] = {}
+    """Head -> factor of its last layer's first weights."""
+    of_pictures: ClassVar[dict[str, Any]] = {}
+    """Values for keys that nobody wrote, where the task shows pictures of bytes."""
+
     def __init__(
-        self, fields: ActorCriticFields, spaces: Spaces, *, values: int = 1, explore: ExplorationFields | None = None
+        self, settings: Any, spaces: Spaces, *, seed: int, learns: bool, threads: int = 1, device: str = "cpu"
     ) -> None:
-        actions = number_of_actions(type(self), spaces)
-        refuse_half_a_network(type(self), SoftmaxActor, learned="_learnable", acted="_evaluator")
-        self.spaces, self._normalises = spaces, fields.normalise
-        self._explore = explore or ExplorationFields.model_validate({})
-        inputs = spaces.entries
-        heads = {"policy": (*fields.policy, actions), "value": (*fields.value, values)}
-        look = (fields.activation, fields.input_scale, fields.layer_norm, self._explore.noisy, fields.body)
-        try:
-            self.network = Network(inputs, fields.common, heads, *look, spaces.observation_shape, fields.precision)
-        except ValueError as error:
-            raise ValueError(f"algorithm.{error}") from error
-        self._weights = parameter_count(self.network.parameters)
-        self.moment_entries = inputs if self._normalises else 0
-        self.parameters = self.network.parameters + (normaliser.parameters(inputs) if self._normalises else ())
+        self.settings, self.spaces, self.learns = settings, spaces, learns
+        self.device, self.rng = device, np.random.default_rng([seed, 1])
+        self.batch_rows = getattr(settings, "batch", self.batch_rows)
+        kind = type(self)
+        if kind.learnable is not ActsByNetwork.learnable and kind.evaluator is ActsByNetwork.evaluator:
+            raise ValueError(
+                f"algorithm.name: {kind.__name__} has a learnable of its own, by which it learns, but acts by "
+                f"evaluator of {ActsByNetwork.__name__}, which knows nothing of it; write evaluator, too"
+            )
+        self.moment_entries, self._moments = 0, None
+        for name in self.counted:
+            vars(self).setdefault(name, 0)
+        self.build()
+        if getattr(settings, "normalise", False):
+            self.moment_entries, self._moments = self.shape.inputs, normaliser.nothing(self.shape.inputs)
+        self._weights = parameter_count(self.shape.parameters)
+        self.parameters = (*self.shape.parameters, *self.travelling())
+        initial = np.concatenate([self.shape.initial([seed, 0], self.gains), self.tail()], dtype=np.float32)
+        self.load(initial)
+        if learns:
+            import torch
+
+            torch.set_num_threads(threads)
+            self.set_weights(initial)
 
     @classmethod
     def defaults_for(cls, spaces: Spaces, written: Mapping[str, Any]) -> dict[str, Any]:
-        """Pictures of bytes go through convolutions and a layer that actor and critic share, Mnih et al. 2015."""
-        if spaces.observation_dtype != "|u1" or not is_picture(spaces.observation_shape) or "body" in written:
-            return {}
-        return {"body": "nature", "common": (512,), "policy": (), "value": (), "activation": "relu"}
+        """Pictures of bytes go through convolutions, Mnih et al. 2015, and what goes with them."""
+        pictures = spaces.observation_dtype == "|u1" and is_picture(spaces.observation_shape)
+        return cls.of_pictures if pictures and "body" not in written else {}
+
+    # -- acting --
+
+    def load(self, flat: Floats) -> None:
+        """Act with these weights, and what travels with them, from now on."""
+        self._flat = np.array(flat)
+        self.outputs = self._behaving = self.evaluator(self._flat)
+        self._versions: tuple[Floats, Evaluated] | None = None
+
+    def scores(self, network: Evaluated, obs: Any) -> Any:
+        """What the best action has most of (..., B, A), by numpy or torch, as the network is: its logit, or value."""
+        return network(obs, "policy")[0]
+
+    def act(self, obs: Array, rng: np.random.Generator, acting: Acting) -> Rows:
+        """Draw from the policy."""
+        return self.policy(obs, acting).act(rng)
+
+    def greedy(self, obs: Array, acting: Acting | None = None) -> Array:  # noqa: ARG002 - nothing is carried
+        """The action with the highest score."""
+        return np.asarray(self.scores(self.outputs, obs).argmax(-1))
+
+    def greedy_many(self, flats: Floats, obs: Array) -> Array:
+        """The actions with the highest scores, of several versions."""
+        if self._versions is None or self._versions[0] is not flats:
+            self._versions = (flats, self.evaluator(flats))
+        return np.asarray(self.scores(self._versions[1], obs).argmax(-1))
+
+    def behaviour_log_prob(self, obs: Array, action: Array, acting: Acting | None = None) -> Floats:
+        """The log-probability that `act` stores: under the noise in use, and exploring as at `acting` or the start."""
+        found: Floats = self.policy(obs, acting).log_prob(action)
+        return found
+
+    def evaluator(self, flat: Floats, noise: Any = None) -> Evaluated:
+        """Outputs of heads (..., B, outputs) for raw observations, for one version (P,) or several (V, P)."""
+        weights, moments = self._split(flat)
+        if self.shape.body != "none":
+            pictures = PictureActor(self.shape, weights)
+            return lambda obs, *heads: pictures(flat_observations(obs, self.spaces), *heads)
+        network = NumpyNetwork(self.shape, weights, noise)
+        if moments is None and len(self.spaces.observation_shape) == 1 and not self.spaces.parts:
+            return network  # observations are shown as they are, without the cost of asking in every step
+        if moments and flat.ndim == 2:
+            moments = normaliser.Moments(moments.mean[:, None], moments.variance[:, None], moments.rows)
+        return lambda obs, *heads: network(shown(flat_observations(obs, self.spaces), moments), *heads)
+
+    def module(self) -> nn.Module:
+        """The network that acts, with its normalisation, as a plain torch module: outputs by head."""
+        from mlxe_async.networks.plain import PlainNetwork
+
+        weights, moments = self._split(self._flat)
+        if moments is None:
+            return PlainNetwork(self.shape, weights)
+        deviation = np.sqrt(moments.variance + normaliser.EPSILON)
+        return PlainNetwork(self.shape, weights, moments.mean, deviation, normaliser.LIMIT)
+
+    def shaped(self, common: tuple[int, ...], heads: dict[str, tuple[int, ...]], *, noisy: bool = False) -> Network:
+        """A network for these observations, as the settings say: see `Network`.
+
+        Raises:
+            ValueError: the settings do not fit the observations.
+        """
+        s = self.settings
+        look = (s.activation, s.input_scale, s.layer_norm, noisy, s.body, self.spaces.observation_shape, s.precision)
+        try:
+            return Network(self.spaces.entries, common, heads, *look)
+        except ValueError as error:
+            raise ValueError(f"algorithm.{error}") from error
+
+    # -- what is published --
+
+    def weights(self) -> Floats:
+        """The weights of `average`, or of `network`; then what travels with them."""
+        published = getattr(self, "average", self.network)
+        return np.concatenate([published.flat.numpy(force=True), self.tail()], dtype=np.float32)
+
+    def set_weights(self, flat: Floats) -> None:
+        """Learn on from what was published; the optimiser's memory starts empty."""
+        weights, tail = np.split(flat, [self._weights])
+        self.network = self.learnable(weights)
+        self.put_tail(tail)
+        self.build_learner()
+
+    def learnable(self, weights: Floats) -> TorchNetwork:
+        """The network of these weights as a torch module."""
+        from mlxe_async.networks.learning import torch_network
+
+        return torch_network(self.shape, weights, self.device)
+
+    def travelling(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Names and shapes of what travels behind the weights."""
+        return normaliser.parameters(self.shape.inputs) if self._moments else ()
+
+    def tail(self) -> Any:
+        """What travels behind the weights now."""
+        return normaliser.pack(self._moments) if self._moments else ()
+
+    def put_tail(self, tail: Floats) -> None:
+        """Learn on with what travelled."""
+        if self.moment_entries:
+            self._moments = normaliser.unpack(tail)
+
+    # -- normalised observations --
+
+    def seen(self, obs: Array) -> Array:
+        """What the learner's network is shown of observations (..., *O): flat (..., O), and normalised if it is so."""
+        return shown(flat_observations(obs, self.spaces), self._moments)
 
     def set_moments(self, moments: normaliser.Moments) -> None:
         """Show the network what it learns from by these moments; see `interface.Normalising`."""
@@ -105,84 +215,94 @@ class SoftmaxActor(Resumes):
         """The moments that travel in published weights (P,)."""
         return normaliser.unpack(flat[self._weights :])
 
-    def initial(self, seed: int | list[int], gains: dict[str, float] | None = None) -> Floats:
-        """Fresh weights and no moments (P,); see `Network.initial`."""
-        moments = normaliser.pack(normaliser.nothing(self.network.inputs)) if self._normalises else ()
-        return np.concatenate([self.network.initial(seed, gains), moments], dtype=np.float32)
-
-    def load(self, flat: Floats) -> None:
-        """Act with these weights, and this normalisation, from now on."""
-        self._flat = np.array(flat)
-        self._acting = self._behaving = self._evaluator(self._flat)
-        self._drawn: Acting | None = None
-        self._versions: tuple[Floats, Evaluated] | None = None
-
-    def act(self, obs: Array, rng: np.random.Generator, clock: Acting) -> Rows:
-        """Sample from the behaviour policy, with the log-probability of that mixture under the noise in use."""
-        if self.network.noisy:
-            self._refresh_noise(rng, clock)
-        log_probs = self._log_probs(obs, clock)
-        action = categorical.sample(log_probs, rng)
-        return {"action": action, "log_prob": categorical.of_action(log_probs, action)}
-
-    def greedy(self, obs: Array, acting: Acting | None = None) -> Array:  # noqa: ARG002 - nothing is carried
-        """The most probable action."""
-        return np.asarray(self._acting("policy", obs).argmax(-1))
-
-    def greedy_many(self, flats: Floats, obs: Array) -> Array:
-        """The most probable actions of several versions, each with its own normalisation."""
-        if self._versions is None or self._versions[0] is not flats:
-            self._versions = (flats, self._evaluator(flats))
-        return np.asarray(self._versions[1]("policy", obs).argmax(-1))
-
-    def behaviour_log_prob(self, obs: Array, action: Array, clock: Acting | None = None) -> Floats:
-        """The log-probability that `act` stores: under the noise in use, and epsilon as at `clock` or the start."""
-        return categorical.of_action(self._log_probs(obs, clock or Acting()), action)
-
-    def _log_probs(self, obs: Array, clock: Acting) -> Floats:
-        log_probs, explore = categorical.log_softmax(self._behaving("policy", obs)), self._explore
-        if explore.behaviour == "softmax":
-            return log_probs
-        return mixture(log_probs, explore.behaviour, epsilon(explore, clock))
-
-    def _refresh_noise(self, rng: np.random.Generator, clock: Acting) -> None:
-        """Draw the noise with new weights, at a rollout's start, and every `noise_every` steps."""
-        drawn, every = self._drawn, self._explore.noise_every
-        if drawn and drawn.rollouts == clock.rollouts and not (every and clock.steps - drawn.steps >= every):
-            return
-        self._drawn = Acting(clock.steps, clock.episodes, clock.rollouts)
-        self._behaving = self._evaluator(self._flat, self.network.noise(rng))
-
-    def _evaluator(self, flat: Floats, noise: Any = None) -> Evaluated:
-        """A head's outputs (..., B, outputs) for raw observations, for one version (P,) or several (V, P)."""
-        weights, moments = self._split(flat)
-        if self.network.body != "none":
-            actor = PictureActor(self.network, weights)
-            return lambda head, obs: actor(head, flat_observations(obs, self.spaces))
-        network = NumpyNetwork(self.network, weights, noise)
-        if moments is None and len(self.spaces.observation_shape) == 1 and not self.spaces.parts:
-            return network  # observations are shown as they are, without the cost of asking in every step
-        if moments and flat.ndim == 2:
-            moments = normaliser.Moments(moments.mean[:, None], moments.variance[:, None], moments.rows)
-        return lambda head, obs: network(head, shown(flat_observations(obs, self.spaces), moments))
-
-    def module(self) -> nn.Module:
-        """The network that acts, with its normalisation, as a plain torch module: outputs by head."""
-        from mlxe_async.networks.plain import PlainNetwork
-
-        weights, moments = self._split(self._flat)
-        if moments is None:
-            return PlainNetwork(self.network, weights)
-        deviation = np.sqrt(moments.variance + normaliser.EPSILON)
-        return PlainNetwork(self.network, weights, moments.mean, deviation, normaliser.LIMIT)
-
-    def _learnable(self, weights: Floats, device: str) -> TorchNetwork:
-        """The network with gradients."""
-        kind = TorchNetwork if self.network.body == "none" else PictureNetwork
-        return kind(self.network, weights, device)
+    def count(self, batch: Rows) -> None:
+        """Count a batch's valid observations; after an update: until then learner and behaviour see them alike."""
+        if self._moments:
+            seen = flat_observations(batch["obs"], self.spaces)[batch["valid"].astype(bool)]
+            self._moments = normaliser.merge(self._moments, seen)
 
     def _split(self, flat: Floats) -> tuple[Floats, normaliser.Moments | None]:
         """The network's weights and, if observations are normalised, the moments that travel with them."""
-        if not self._normalises:
-            return flat, None
-        return flat[..., : self._weights], normaliser.unpack(flat[..., self._weights :])
+        moments = normaliser.unpack(flat[..., self._weights :]) if self.moment_entries else None
+        return flat[..., : self._weights], moments
+
+
+class SoftmaxActor(ActsByNetwork):
+    """Acts by a softmax over the outputs of a head "policy"; explores as the settings say, if they say so.
+
+    A noisy network's actions are chosen under noise that is drawn here; its best actions never are.
+    """
+
+    of_pictures: ClassVar = {"body": "nature", "common": (512,), "policy": (), "value": (), "activation": "relu"}
+
+    def actor_and_critic(self, values: int = 1) -> Network:
+        """The shape that the settings say: heads "policy" (A) and "value" (`values`) on what they share."""
+        s, actions = self.settings, number_of_actions(type(self), self.spaces)
+        heads = {"policy": (*s.policy, actions), "value": (*s.value, values)}
+        self._explore = s if isinstance(s, ExplorationFields) else ExplorationFields.model_validate({})
+        return self.shaped(s.common, heads, noisy=self._explore.noisy)
+
+    def load(self, flat: Floats) -> None:
+        """Act with these weights, and this normalisation, from now on."""
+        super().load(flat)
+        self._drawn: Acting | None = None
+
+    def act(self, obs: Array, rng: np.random.Generator, acting: Acting) -> Rows:
+        """Draw from the policy, under the noise in use if the network is noisy."""
+        if self.shape.noisy:
+            self._refresh_noise(rng, acting)
+        return self.policy(obs, acting).act(rng)
+
+    def policy(self, obs: Array, acting: Acting | None = None) -> Categorical:
+        """The mixture that executors draw from."""
+        scores, explore = self.scores(self._behaving, obs), self._explore
+        if explore.behaviour == "softmax":
+            return Categorical(scores)
+        share = epsilon(explore, acting or Acting())
+        return Categorical(mixture(categorical.log_softmax(scores), explore.behaviour, share), normalised=True)
+
+    def _refresh_noise(self, rng: np.random.Generator, acting: Acting) -> None:
+        """Draw the noise with new weights, at a rollout's start, and every `noise_every` steps."""
+        drawn, every = self._drawn, self._explore.noise_every
+        if drawn and drawn.rollouts == acting.rollouts and not (every and acting.steps - drawn.steps >= every):
+            return
+        self._drawn = Acting(acting.steps, acting.episodes, acting.rollouts)
+        self._behaving = self.evaluator(self._flat, self.shape.noise(rng))
+
+
+class ActsByValues(ActsByNetwork):
+    """Acts by a head "q", mostly greedily; the epsilon of its exploration travels with the weights."""
+
+    def __init__(self, settings: Any, spaces: Spaces, **more: Any) -> None:
+        self.epsilon = settings.epsilon_first
+        super().__init__(settings, spaces, **more)
+
+    def scores(self, network: Evaluated, obs: Any) -> Any:
+        """Q (..., B, A), on the network's own scale."""
+        return network(obs, "q")[0]
+
+    def value(self, q: torch.Tensor) -> torch.Tensor:
+        """Q on the scale of targets."""
+        return q.sigmoid() if self.settings.value_scale == "survival" else q
+
+    def policy(self, obs: Array, acting: Acting | None = None) -> Categorical:  # noqa: ARG002 - epsilon travels
+        """softmax(Q / temperature), or epsilon / A + (1 - epsilon) [action = best]."""
+        log_probs = categorical.log_softmax(self.scores(self.outputs, obs) / np.float32(self.settings.temperature))
+        return Categorical(mixture(log_probs, self.settings.behaviour, self.epsilon), normalised=True)
+
+    def load(self, flat: Floats) -> None:
+        """Act with these weights, and explore with the epsilon that came with them, from now on."""
+        super().load(flat)
+        self.put_tail(flat[-1:])
+
+    def travelling(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Epsilon."""
+        return (("exploration.epsilon", (1,)),)
+
+    def tail(self) -> Any:
+        """Epsilon."""
+        return [self.epsilon]
+
+    def put_tail(self, tail: Floats) -> None:
+        """Learn on with this epsilon."""
+        self.epsilon = float(tail[0])

@@ -63,20 +63,25 @@ class Categorical:
     Args:
         logits: (B, A).
         mask: which actions are allowed (B, A), truth values; None: all.
+        normalised: whether the logits are log-probabilities.
     """
 
-    def __init__(self, logits: Any, mask: Any = None) -> None:
+    def __init__(self, logits: Any, mask: Any = None, *, normalised: bool = False) -> None:
         self.logits = logits if mask is None else _masked(logits, mask)
+        self._log_probs = logits if normalised else None
 
     @property
-    def log_probs(self) -> Tensor:
+    def log_probs(self) -> Any:
         """Of all actions (B, A)."""
-        log_probs: Tensor = self.logits.log_softmax(-1)
-        return log_probs
+        if self._log_probs is None:
+            is_array = isinstance(self.logits, np.ndarray)
+            self._log_probs = categorical.log_softmax(self.logits) if is_array else self.logits.log_softmax(-1)
+        return self._log_probs
 
     def act(self, rng: np.random.Generator) -> dict[str, Array]:
         """Draw `action` (B,) and its `log_prob`."""
-        log_probs = categorical.log_softmax(_array(self.logits))
+        is_array = isinstance(self.logits, np.ndarray)
+        log_probs = self.log_probs if is_array else categorical.log_softmax(_array(self.logits))
         action = categorical.sample(log_probs, rng)
         return {"action": action, "log_prob": categorical.of_action(log_probs, action)}
 
@@ -84,19 +89,22 @@ class Categorical:
         """The most probable action (B,)."""
         return np.asarray(_array(self.logits).argmax(-1))
 
-    def log_prob(self, action: Tensor) -> Tensor:
+    def log_prob(self, action: Any) -> Any:
         """(B,) of actions (B,)."""
+        if isinstance(self.logits, np.ndarray):
+            return categorical.of_action(self.log_probs, action)
         return self.log_probs.gather(-1, action[..., None].long())[..., 0]
 
     def entropy(self) -> Tensor:
         """-sum p log p (B,)."""
-        log_probs = self.log_probs
+        log_probs: Tensor = self.log_probs
         return -(log_probs.exp() * log_probs).sum(-1)
 
     def kl(self, other: Categorical) -> Tensor:
         """E log (p / q) (B,)."""
-        log_probs = self.log_probs
-        return (log_probs.exp() * (log_probs - other.log_probs)).sum(-1)
+        log_probs: Tensor = self.log_probs
+        distance: Tensor = log_probs.exp() * (log_probs - other.log_probs)
+        return distance.sum(-1)
 
 
 class MultiCategorical:
@@ -136,7 +144,8 @@ class MultiCategorical:
     def log_prob(self, action: Tensor) -> Tensor:
         """(B,) of actions (B, *shape)."""
         each = action.flatten(action.ndim - len(self.shape)).unbind(-1)
-        return sum(choice.log_prob(one) for choice, one in zip(self.choices, each, strict=True))  # type: ignore[return-value] # never of nothing
+        found: Tensor = sum(choice.log_prob(one) for choice, one in zip(self.choices, each, strict=True))
+        return found
 
     def entropy(self) -> Tensor:
         """(B,)."""

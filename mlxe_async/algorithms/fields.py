@@ -1,8 +1,11 @@
-"""Settings that algorithms are composed of: fields that belong together, and what follows from them alone."""
+"""Keys of `[algorithm]` that several algorithms have: what a key means is told once, defaults are the algorithm's own.
+
+A function gives the field of one key; a class has keys that belong together, and what follows from them alone.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
@@ -12,13 +15,93 @@ from mlxe_async.optimisers import OptimiserKind
 
 Factor = Literal["age", "risk", "td"]
 Sizes = tuple[Annotated[int, Field(ge=1, le=65536)], ...]
-SOME: dict[str, JsonValue] = {"some": True}
+Extra = dict[str, JsonValue]
+SOME: Extra = {"some": True}
 BOOTSTRAPS = needs_any(discount={"above": 0}, returns=["steps_to_end", "state"], correction=["vtrace"])
 HIDDEN = needs_any(common=SOME, policy=SOME, value=SOME)  # of what is done between two layers
 
 
-class ActorCriticFields(BaseModel):
-    """An actor and a critic, side by side or on layers that they share."""
+def key(default: Any, text: str, extra: Extra | None = None, **limits: float) -> Any:
+    """A key: its default, what a higher value does, when it has an effect (see `needs`), and pydantic's limits."""
+    made: Any = Field  # pydantic's overloads know no limits by name and value
+    return made(default, description=text, json_schema_extra=extra, **limits)
+
+
+def discount(default: float, extra: Extra | None = None) -> Any:
+    """Of what comes a step later."""
+    return key(
+        default, "Higher looks further ahead; what it estimates is noisier, and learned later.", extra, ge=0, le=1
+    )
+
+
+def gae_lambda(default: float) -> Any:
+    """Of generalised advantages."""
+    text = "Higher trusts rewards more and the critic less."
+    return key(default, text, needs(discount={"above": 0}), ge=0, le=1)
+
+
+def n_step(default: int, extra: Extra | None = None) -> Any:
+    """Rewards before the critic is asked."""
+    text = "Rewards counted before the critic is asked; higher trusts it less, and learns of consequences sooner."
+    return key(default, text, extra, ge=1, le=100_000)
+
+
+def return_scale(default: float, extra: Extra | None = None) -> Any:
+    """Factor for rewards."""
+    return key(
+        default, "Factor for rewards; higher makes values and steps larger, and an entropy bonus smaller.", extra, gt=0
+    )
+
+
+def normalise(default: bool) -> Any:
+    """Of observations; see `NetworkFields`."""
+    return key(default, "Show the network (obs - mean) / deviation of what was seen so far; false with a body.", STAYS)
+
+
+def value_coefficient(default: float) -> Any:
+    """Of the critic's loss."""
+    return key(default, "Higher favours the critic in layers that are shared.", ge=0)
+
+
+def entropy(default: float) -> Any:
+    """Of the policy's entropy."""
+    return key(default, "Higher keeps the policy random for longer.", ge=0)
+
+
+def batch(default: int) -> Any:
+    """Of a replay memory."""
+    return key(default, "Rows per update; more are smoother and slower.", ge=1)
+
+
+def train_every() -> Any:
+    """Of a replay memory."""
+    text = "New rows per update; higher replays every row less often."
+    return key(2, text, needs(min_updates=[0]), ge=1, le=10**6)
+
+
+def learning_rate(default: float) -> Any:
+    """Of the optimiser, at the start."""
+    return key(default, "Higher learns faster, until it forgets or diverges.", gt=0)
+
+
+def learning_rate_last(default: float) -> Any:
+    """Of the optimiser, in the end."""
+    return key(default, "Rate after anneal_steps; higher keeps learning faster.", ge=0)
+
+
+def anneal_steps(default: int) -> Any:
+    """Between the two."""
+    text = "Environment steps until learning_rate_last; more fall slower."
+    return key(default, text, needs(learning_rate={"not": "learning_rate_last"}), ge=1)
+
+
+def max_gradient_norm(default: float) -> Any:
+    """Of all weights together."""
+    return key(default, "Longer gradients are cut to this; 0 never cuts.", ge=0)
+
+
+class NetworkFields(BaseModel):
+    """What our networks have beside their layers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -32,6 +115,32 @@ class ActorCriticFields(BaseModel):
         "float32",
         description="bfloat16 computes convolutions and their layers faster and coarser; weights stay float32.",
     )
+    input_scale: tuple[float, ...] = Field(
+        (1.0,), description="Factor per input; raising one makes it matter sooner.", json_schema_extra=STAYS
+    )
+
+    @model_validator(mode="after")
+    def _fits_the_body(self) -> NetworkFields:
+        if self.body == "none":
+            if self.precision != "float32":
+                raise ValueError(
+                    'precision = "bfloat16" needs body = "nature": small layers are evaluated by numpy, which has no '
+                    "bfloat16, and would gain nothing"
+                )
+            return self
+        for name in ("normalise", "layer_norm", "noisy"):
+            if name in self.model_fields_set and getattr(self, name):
+                raise ValueError(f'body = "{self.body}" needs {name} = false: it is for layers without convolutions')
+            if name in type(self).model_fields:
+                self.__dict__[name] = False  # the default follows the body, also in a class whose default is true
+        if self.input_scale != (1.0,):
+            raise ValueError(f'body = "{self.body}" needs input_scale = [1.0]: pixels are brought to 0 ... 1 anyway')
+        return self
+
+
+class ActorCriticFields(NetworkFields):
+    """An actor and a critic, side by side or on layers that they share."""
+
     common: Sizes = Field(
         (),
         description="Layers that actor and critic share; more let them learn from each other.",
@@ -55,36 +164,11 @@ class ActorCriticFields(BaseModel):
         description="Normalise each layer: steadier when inputs differ much in size.",
         json_schema_extra=STAYS | HIDDEN,
     )
-    input_scale: tuple[float, ...] = Field(
-        (1.0,), description="Factor per input; raising one makes it matter sooner.", json_schema_extra=STAYS
-    )
-    normalise: bool = Field(
-        False, description="Show the network (obs - mean) / deviation of what was seen so far.", json_schema_extra=STAYS
-    )
-
-    @model_validator(mode="after")
-    def _fits_the_body(self) -> ActorCriticFields:
-        if self.body == "none":
-            if self.precision != "float32":
-                raise ValueError(
-                    'precision = "bfloat16" needs body = "nature": small layers are evaluated by numpy, which has no '
-                    "bfloat16, and would gain nothing"
-                )
-            return self
-        if "normalise" not in self.model_fields_set:
-            self.__dict__["normalise"] = False  # the default follows the body, also in a class whose default is true
-        odd = {"normalise": self.normalise, "layer_norm": self.layer_norm, "noisy": getattr(self, "noisy", False)}
-        for name in (name for name, is_on in odd.items() if is_on):
-            raise ValueError(f'body = "{self.body}" needs {name} = false: it is for layers without convolutions')
-        if self.input_scale != (1.0,):
-            raise ValueError(f'body = "{self.body}" needs input_scale = [1.0]: pixels are brought to 0 ... 1 anyway')
-        return self
+    normalise: bool = normalise(False)
 
 
-class ValueNetworkFields(BaseModel):
+class ValueNetworkFields(NetworkFields):
     """A network with one value for each action."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     layers: Sizes = Field(
         (128, 128), description="Hidden layers; more represent finer values, but slower.", json_schema_extra=STAYS
@@ -98,9 +182,6 @@ class ValueNetworkFields(BaseModel):
         True,
         description="Normalise each layer: values grow more slowly and steadily.",
         json_schema_extra=STAYS | needs(layers=SOME),
-    )
-    input_scale: tuple[float, ...] = Field(
-        (1.0,), description="Factor per input; raising one makes it matter sooner.", json_schema_extra=STAYS
     )
 
 
@@ -127,7 +208,7 @@ class StepFields(BaseModel):
         description="Higher keeps late learning faster.",
         json_schema_extra=needs_any(learning_rate_decay={"below": 1}, learning_rate={"below": "learning_rate_min"}),
     )
-    max_gradient_norm: float = Field(0.0, ge=0, description="Longer gradients are cut to this; 0 never cuts.")
+    max_gradient_norm: float = max_gradient_norm(0.0)
 
     def rate(self, episodes: int) -> float:
         """The learning rate after so many episodes: max(minimum, first * decay ** episodes)."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Rows = dict[str, Array]
 Metrics = dict[str, float]
+Tensors = dict[str, "torch.Tensor"]
 STAYS: dict[str, JsonValue] = {"on_resume": "forbidden"}
 """`json_schema_extra` of a field of `Settings` that must not change when a run goes on: it is part of the network."""
 

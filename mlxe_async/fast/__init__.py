@@ -60,7 +60,7 @@ class Updates:
         """Learn from one batch; see `algorithms.interface.Algorithm.update`."""
         if self.twin is None:
             return learned(self.algorithm, batch, clock)
-        if self.twin.learned is not self.algorithm._learned:
+        if self.twin.learned is not self.algorithm.network:
             self.twin.attach()
         return self.twin.update(batch, clock)
 
@@ -101,7 +101,7 @@ def _twin(algorithm: Any) -> tuple[Twin | None, str]:
     methods = {member for klass in kind.__mro__ for member, value in vars(klass).items() if callable(value)}
     if own := sorted(vars(algorithm).keys() & methods):
         return None, f"its object has a {own[0]} of its own"
-    for network in (algorithm._learned, getattr(algorithm, "_target", algorithm._learned)):
+    for network in (algorithm.network, getattr(algorithm, "target", algorithm.network)):
         if reason := why_not(network):
             return None, reason
     return twin_of(name, algorithm), ""

@@ -105,7 +105,7 @@ class Audit:
         taken: list[torch.Tensor] = []
 
         def note(_step: int) -> None:
-            gradient = algorithm._learned.gradient
+            gradient = algorithm.network.gradient
             if (len(taken) + 1) * gradient.nbytes <= MOST_BYTES or not taken:
                 taken.append(gradient.clone())
 
@@ -170,7 +170,7 @@ class Audit:
         algorithm.restore(before)
         if rng is not None:
             self._jitter(rng)
-        learned = algorithm._learned
+        learned = algorithm.network
 
         def follow(step: int) -> None:
             if step >= len(taken):
@@ -188,8 +188,8 @@ class Audit:
     def _jitter(self, rng: np.random.Generator) -> None:
         import torch
 
-        learned = self._algorithm._learned
-        networks = {id(one): one for one in (learned, getattr(self._algorithm, "_target", learned))}
+        learned = self._algorithm.network
+        networks = {id(one): one for one in (learned, getattr(self._algorithm, "target", learned))}
         with torch.no_grad():
             for network in networks.values():
                 change = 1 + UNITS[self._precision] * rng.standard_normal(network.flat.numel())
@@ -222,7 +222,7 @@ class Audit:
 
     @property
     def _precision(self) -> str:
-        return str(self._algorithm.network.precision)
+        return str(self._algorithm.shape.precision)
 
     def _with(self, before: Callable[[int], None]) -> _Watched:
         return _Watched(self._algorithm, before)
@@ -265,12 +265,12 @@ class _Watched:
         self._algorithm, self._before, self.steps = algorithm, before, 0
 
     def __call__(self, work: Callable[[], Any]) -> Any:
-        real = self._algorithm._optimiser
-        stand_in = self._algorithm._optimiser = _Optimiser(real, self._before)
+        real = self._algorithm.optimiser
+        stand_in = self._algorithm.optimiser = _Optimiser(real, self._before)
         try:
             return work()
         finally:
-            self._algorithm._optimiser, self.steps = real, stand_in.steps
+            self._algorithm.optimiser, self.steps = real, stand_in.steps
 
 
 _ADVICE = (

@@ -31,7 +31,7 @@ class CompiledLoss:
     """The gradient of an algorithm's loss, compiled once it is asked for.
 
     Args:
-        algorithm: with `network`, what is learned in `_learned`, `settings`, and the loss of a minibatch in `_loss`,
+        algorithm: with `shape`, what is learned in `network`, `settings`, and the loss of a minibatch in `loss`,
             which reads nothing else.
     """
 
@@ -48,7 +48,7 @@ class CompiledLoss:
         """Overwrite the network's gradient with that of these rows; returns what the loss measured."""
         if self._compiled is None:
             raise RuntimeError("compiled loss: called before compile()")
-        learned = self._algorithm._learned
+        learned = self._algorithm.network
         gradient, found = self._compiled(learned.flat, rows)
         learned.gradient.copy_(gradient)
         return found
@@ -67,10 +67,10 @@ class CompiledLoss:
         """
         import torch
 
-        began, learned = time.monotonic(), self._algorithm._learned
-        if learned.network.body != "none":
+        began, learned = time.monotonic(), self._algorithm.network
+        if learned.shape.body != "none":
             raise CompileFailed("a network of pictures is not compiled: its convolutions are compiled code already")
-        if learned.network.noisy:
+        if learned.shape.noisy:
             raise CompileFailed("a noisy network cannot be compiled: its weights are drawn anew in between")
         if learned.flat.device.type == "cpu" and cpp_compiler() is None:
             raise CompileFailed(f"no C++ compiler was found: looked for {wanted_compiler()}; install g++ or set CXX")
@@ -88,10 +88,10 @@ class CompiledLoss:
         """Gradient and measured as one function of flat weights (P,) and rows, which holds no weights itself."""
         import torch
 
-        network, scale = self._algorithm.network, self._algorithm._learned.scale
+        network, scale = self._algorithm.shape, self._algorithm.network.scale
         names = network.parameters
         sizes = [int(np.prod(shape)) for _, shape in names]
-        loss, settings = type(self._algorithm)._loss, self._algorithm.settings
+        loss, settings = type(self._algorithm).loss, self._algorithm.settings
 
         def total(flat: torch.Tensor, rows: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, Found]:
             pieces = torch.split(flat, sizes)
@@ -112,7 +112,7 @@ class _Seen:
     """All that a loss sees of its algorithm: settings, and a network that holds no weights of its own."""
 
     def __init__(self, settings: Any, learned: Callable[..., Any]) -> None:
-        self.settings, self._learned = settings, learned
+        self.settings, self.network = settings, learned
 
 
 def _prepare_compiler() -> None:

@@ -34,7 +34,7 @@ class NumpyGradients:
     BLOCK = 1024
 
     def __init__(self, learned: TorchNetwork, gradient: Floats | None = None) -> None:
-        self.network = network = learned.network
+        self.network = network = learned.shape
         if not self.fits(network):
             raise ValueError("numpy's gradients: expected a network that is not noisy")
         self._scale = np.asarray(network.input_scale, np.float32)

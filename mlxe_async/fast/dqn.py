@@ -14,8 +14,8 @@ from mlxe_async.algorithms.dqn import DQN, DQNSettings
 from mlxe_async.algorithms.exploration import mixture
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, flat_observations
 from mlxe_async.fast.quick import Quick, RecordedLoss, as_columns, cross_entropy, quick_network, sigmoid
-from mlxe_async.maths import gradients, metrics
-from mlxe_async.networks import Floats, TorchNetwork
+from mlxe_async.maths import annealing, gradients, metrics
+from mlxe_async.networks import Floats
 from mlxe_async.rows import Array
 
 METRICS = ("loss", "value", "td_error")
@@ -66,28 +66,34 @@ class DQNTwin:
     def attach(self) -> None:
         """Work on the networks that the algorithm learns now."""
         dqn = self._dqn
-        self.learned, self._quick, self._target = dqn._learned, quick_network(dqn._learned), quick_network(dqn._target)
-        self._recorded = RecordedLoss(dqn, lambda rows: dqn._loss(rows)[::2])
+        self.learned, self._quick, self._target = dqn.network, quick_network(dqn.network), quick_network(dqn.target)
+        self._recorded = RecordedLoss(dqn, lambda rows: dqn.loss(rows)[::2])
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """As `DQN.update`."""
         dqn, s, columns = self._dqn, self._dqn.settings, as_columns(self._dqn.columns(batch))
         if clock.updates % s.target_every == 0:
-            dqn._target.flat.lerp_(dqn._learned.flat, s.target_rate)
+            dqn.target.follow(dqn.network, s.target_rate)
         if self._quick is None or self._target is None:
             found: dict[str, Any] = self._recorded(self.learned.tensors(columns))
         else:
             found = self._by_arrays(columns, self._quick, self._target)
-        norm = gradients.shorten(self.learned.gradient, s.max_gradient_norm)
+        norm = gradients.clip_grad_norm_(self.learned.gradient, s.max_gradient_norm)
         told = metrics.as_floats(found | {"gradient_norm": norm})
-        return told | dqn._step(clock), None
+        rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
+        dqn.optimiser.step(rate)
+        dqn.average.follow(self.learned, s.average or 1.0)
+        dqn.epsilon = annealing.linear(s.epsilon_first, s.epsilon_last, s.epsilon_steps, clock.env_steps)
+        return told | {"epsilon": dqn.epsilon, "learning_rate": rate}, None
 
     def log_probs(self, vector: Floats, obs: Array) -> tuple[Array, float]:
         """Log mu (N, A) of published weights (P,) and epsilon, and the largest logit."""
-        dqn, network = self._dqn, TorchNetwork(self._dqn.network, vector[:-1], self._dqn._device)
+        import torch
+
+        dqn, network = self._dqn, self._dqn.learnable(vector[:-1])
         seen = network.tensors({"obs": flat_observations(obs, dqn.spaces)})["obs"]
-        with dqn._torch.no_grad():
-            logits = network(seen, "q")[0] / dqn.settings.temperature
+        with torch.no_grad():
+            logits = dqn.scores(network, seen) / dqn.settings.temperature
         log_probs = logits.log_softmax(-1).numpy(force=True)
         return mixture(log_probs, dqn.settings.behaviour, float(vector[-1])), float(logits.abs().max())
 

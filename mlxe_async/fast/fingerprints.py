@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import inspect
 import json
 import linecache
@@ -25,8 +26,8 @@ from mlxe_async import IMPORTED_NS
 PROJECT = "mlxe_async"
 KEPT = Path(__file__).with_name("fingerprints.json")
 ROOTS = ("update", "set_weights", "weights", "state", "restore")
-ACTING = ("act", "behaviour_log_prob")
-ALWAYS = ("__init__", "__post_init__", "__call__", "__getattr__", "__getattribute__", "__setattr__")
+ACTING = ("act", "behaviour_log_prob", "policy")
+ALWAYS = ("__init__", "__post_init__", "__call__", "forward", "__getattr__", "__getattribute__", "__setattr__")
 PLAIN = (int, float, str, bytes, bool, tuple, type(None))
 Fingerprint = dict[str, str]
 
@@ -61,7 +62,8 @@ def _difference(expected: Fingerprint, found: Fingerprint) -> str:
 
 def fingerprint(algorithm: type) -> Fingerprint:
     """A digest of the text of each function that a class's learning can reach, and the constants that they read."""
-    return _Walk(algorithm, ROOTS).found
+    # Updates call nothing of the way of acting; one that is changed to do so has another text itself.
+    return _Walk(algorithm, ROOTS, without=ACTING).found
 
 
 def acting(algorithm: type) -> Fingerprint:
@@ -77,7 +79,8 @@ class _Walk:
     A method that is called on some object is looked for in each class of the project that was met on the way.
     """
 
-    def __init__(self, algorithm: type, roots: tuple[str, ...]) -> None:
+    def __init__(self, algorithm: type, roots: tuple[str, ...], without: tuple[str, ...] = ()) -> None:
+        self._without = {*without}
         self.found: Fingerprint = {}
         self._mentioned: set[str] = {*roots, *ALWAYS}
         self._classes: dict[type, dict[str, tuple[type, Any]]] = {}
@@ -102,7 +105,7 @@ class _Walk:
     def _members(self, klass: type) -> None:
         """What a class, its bases included, has under the names that were mentioned."""
         members = self._classes[klass]
-        for name in sorted(members.keys() & self._mentioned):
+        for name in sorted(members.keys() & self._mentioned - self._without):
             owner, value = members.pop(name)
             place = f"{owner.__module__}:{owner.__qualname__}.{name}"
             for function in _functions(value):
@@ -118,6 +121,8 @@ class _Walk:
         self.found[place] = digest(function)
         names = set(_names(function.__code__))
         self._mentioned |= names
+        for name in sorted(name for name in names if _ours(name)):  # imported by the function itself
+            self._value(name, importlib.import_module(name), names)
         for name in sorted(names & function.__globals__.keys()):
             self._value(f"{function.__module__}:{name}", function.__globals__[name], names)
 

@@ -80,25 +80,26 @@ class MLxETwin:
     def attach(self) -> None:
         """Work on the networks that the algorithm learns now."""
         mlxe = self._mlxe
-        self.learned, self._quick = mlxe._learned, quick_network(mlxe._learned)
-        self._target = self._quick if mlxe._target is mlxe._learned else quick_network(mlxe._target)
-        self._recorded = RecordedLoss(mlxe, lambda rows: mlxe._loss(rows | mlxe._bootstrapped(rows)))
+        self.learned, self._quick = mlxe.network, quick_network(mlxe.network)
+        self._target = self._quick if mlxe.target is mlxe.network else quick_network(mlxe.target)
+        self._recorded = RecordedLoss(mlxe, lambda rows: mlxe.loss(rows | mlxe.bootstrapped(rows)))
         self._loss_of, self._given = copy.copy(mlxe), _Given()
-        self._loss_of._learned = self._given  # type: ignore[assignment]  # it answers as the network would
+        self._loss_of.network = self._given  # type: ignore[assignment]  # it answers as the network would
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """As `MLxE.update`."""
         mlxe = self._mlxe
-        mlxe._follow(clock)
+        mlxe.follow(clock)
         lead = batch["action"].ndim
         columns = as_columns({n: c.reshape(-1, *c.shape[lead:]) for n, c in mlxe.columns(batch).items()})
         if self._quick is None or self._target is None:
             found: dict[str, Any] = self._recorded(self.learned.tensors(columns))
         else:
             found = self._by_arrays(columns, self._quick, self._target)
-        norm = gradients.shorten(self.learned.gradient, mlxe.settings.max_gradient_norm)
+        norm = gradients.clip_grad_norm_(self.learned.gradient, mlxe.settings.max_gradient_norm)
         told = metrics.as_floats(found | {"gradient_norm": norm})
-        mlxe._apply(clock)
+        mlxe.optimiser.step(mlxe.settings.rate(clock.episodes))
+        mlxe.average.follow(self.learned, mlxe.settings.average or 1.0)
         return told, None
 
     def log_probs(self, vector: Floats, obs: Array) -> tuple[Array, float] | None:
@@ -120,18 +121,19 @@ class MLxETwin:
         return found
 
     def _bootstrapped(self, rows: dict[str, Array], target: Quick) -> dict[str, Array]:
-        """As `MLxE._bootstrapped`."""
+        """As `MLxE.bootstrapped`."""
         own = self._mlxe.settings.correction == "vtrace" and target is not self._quick
-        seen = {"following": rows["next_obs"]} | ({"judged": rows["obs"]} if own else {})
+        seen = {"following": rows[self._mlxe.successor]} | ({"judged": rows["obs"]} if own else {})
         found = {name: target.outputs(obs, ("value",))[0] for name, obs in seen.items()}
         return {name: value[:, 0] if value.shape[-1] == 1 else value for name, value in found.items()}
 
     def _by_autograd(self, given: list[Floats], rows: dict[str, Array]) -> tuple[list[Array], dict[str, Any]]:
         """The gradients of the written loss by the outputs (M, n), where nobody derived them by hand."""
-        torch = self._mlxe._torch
+        import torch
+
         leaves = [torch.from_numpy(one).requires_grad_() for one in given]
         self._given.outputs = tuple(leaves)
-        loss, found = self._loss_of._loss({name: torch.from_numpy(column) for name, column in rows.items()})
+        loss, found = self._loss_of.loss({name: torch.from_numpy(column) for name, column in rows.items()})
         return [one.numpy() for one in torch.autograd.grad(loss, leaves)], found
 
 

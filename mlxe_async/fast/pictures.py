@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxe_async.convolutions import PictureNetwork
 from mlxe_async.networks import Floats
+from mlxe_async.networks.learning import PictureNetwork
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ class PictureGradients:
     BLOCK = 256
 
     def __init__(self, learned: PictureNetwork) -> None:
-        self.network, self._learned = learned.network, learned
+        self.network, self._learned = learned.shape, learned
         self._outputs: list[tuple[torch.Tensor, ...]] = []
 
     def forward(self, observation: NDArray[Any], ungraded: NDArray[Any] | None = None) -> dict[str, Floats]:

@@ -97,8 +97,8 @@ class PPOTwin:
     def attach(self) -> None:
         """Work on the network that the algorithm learns now."""
         ppo = self._ppo
-        self.learned, self._quick = ppo._learned, quick_network(ppo._learned)
-        self._recorded = RecordedLoss(ppo, ppo._loss)
+        self.learned, self._quick = ppo.network, quick_network(ppo.network)
+        self._recorded = RecordedLoss(ppo, ppo.loss)
         s = ppo.settings
         self._gradient = partial(gradient, clip=s.clip, value_coefficient=s.value_coefficient, entropy=s.entropy)
 
@@ -112,9 +112,9 @@ class PPOTwin:
 
     def _examples(self) -> dict[str, Array]:
         rng, rows = np.random.default_rng(0), 64
-        known: dict[str, Array] = {"obs": rng.normal(size=(rows, self._ppo.network.inputs))}
+        known: dict[str, Array] = {"obs": rng.normal(size=(rows, self._ppo.shape.inputs))}
         known |= {name: rng.normal(size=rows) for name in ("log_prob", "advantage", "target")}
-        return known | {"action": rng.integers(self._ppo.network.heads["policy"][-1], size=rows)}
+        return known | {"action": rng.integers(self._ppo.shape.heads["policy"][-1], size=rows)}
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """As `PPO.update`."""
@@ -124,7 +124,7 @@ class PPOTwin:
             found = self._by_tensors(batch, rate)
         else:
             found = self._by_arrays(batch, rate, self._quick)
-        ppo._count(batch)
+        ppo.count(batch)
         return found | {"learning_rate": rate}, None
 
     def log_probs(self, vector: Floats, obs: Array) -> tuple[Array, float]:
@@ -143,8 +143,8 @@ class PPOTwin:
             measured.append(found)
             if s.max_kl and _approximate_kl(found[-2] - found[-1]).mean() > s.max_kl:
                 break
-            gradients.shorten(self.learned.gradient, s.max_gradient_norm)
-            self._ppo._optimiser.step(rate)
+            gradients.clip_grad_norm_(self.learned.gradient, s.max_gradient_norm)
+            self._ppo.optimiser.step(rate)
         return _means(measured, s.clip) | {"minibatches": len(measured)}
 
     def _pieces(self, batch: Rows) -> Iterator[Rows]:
@@ -156,7 +156,7 @@ class PPOTwin:
         sizes = [len(part) for part in np.array_split(range(count), max(1, round(count / s.minibatch)))]
         ends = np.cumsum(sizes)
         for _ in range(s.epochs):
-            order = self._ppo._rng.permutation(count)
+            order = self._ppo.rng.permutation(count)
             gathered = {name: column.take(order, axis=0) for name, column in rows.items()}
             for end, size in zip(ends, sizes, strict=True):
                 yield {name: column[end - size : end] for name, column in gathered.items()}
@@ -174,8 +174,8 @@ class PPOTwin:
         """The same of sequences (T, B, ...), by one evaluation: its values make the advantages, its loss the step."""
         ppo, s, valid = self._ppo, self._ppo.settings, batch["valid"].astype(bool)
         ends, ended, missing = rollouts.unknown(batch)
-        seen = ppo._seen(batch["obs"]).reshape(-1, ppo.network.inputs)
-        outputs = quick.forward(seen, ppo._seen(batch["next_obs"][missing]))
+        seen = ppo.seen(batch["obs"]).reshape(-1, ppo.shape.inputs)
+        outputs = quick.forward(seen, ppo.seen(batch["next_obs"][missing]))
         value = outputs["value"][: valid.size, 0].reshape(valid.shape)
         next_value = rollouts.following(value, outputs["value"][valid.size :, 0], missing)
         arrays = (batch["reward"], value, next_value, ended, ends)
@@ -192,12 +192,12 @@ class PPOTwin:
         return *measured, rows["log_prob"]
 
     def _with_advantages(self, batch: Rows, quick: Quick) -> Rows:
-        """As `PPO._with_advantages`, the columns alone that the loss needs."""
-        seen = self._ppo._seen(batch["obs"])
-        after = self._ppo._seen(batch["next_obs"][rollouts.unknown(batch)[2]])
+        """As `PPO.with_advantages`, the columns alone that the loss needs."""
+        seen = self._ppo.seen(batch["obs"])
+        after = self._ppo.seen(batch["next_obs"][rollouts.unknown(batch)[2]])
         rows = self._judged(batch, self._values(seen, quick), self._values(after, quick))
         valid = batch["valid"].astype(bool)
-        flat = seen.reshape(-1, self._ppo.network.inputs)
+        flat = seen.reshape(-1, self._ppo.shape.inputs)
         return rows | as_columns({"obs": flat if valid.all() else flat[valid.reshape(-1)]})
 
     def _judged(self, batch: Rows, value: Array, after: Array) -> Rows:
@@ -211,7 +211,7 @@ class PPOTwin:
 
     def _values(self, seen: Array, quick: Quick) -> Array:
         """V (...) of normalised observations (..., O), in double precision for the sums to come."""
-        value = quick.outputs(seen.reshape(-1, self._ppo.network.inputs), ("value",))[0]
+        value = quick.outputs(seen.reshape(-1, self._ppo.shape.inputs), ("value",))[0]
         return value.reshape(seen.shape[:-1]).astype(np.float64)
 
     # -- on a GPU, or by a compiled gradient: by tensors --
@@ -221,25 +221,27 @@ class PPOTwin:
         if s.minibatches == "sequences":
             minibatches: Iterator[Any] = (self._tensors(piece) for piece in self._pieces(batch))
         else:
-            minibatches = ppo._shuffled(self._tensors(batch))
+            minibatches = rollouts.shuffled(self._tensors(batch), s.minibatch, s.epochs, ppo.rng)
         for rows in minibatches:
             found = self._compiled(rows) if self._compiled.ready else self._recorded(rows)
             measured.append(found)
             if s.max_kl and found["approximate_kl"] > s.max_kl:
                 break
-            gradients.shorten(self.learned.gradient, s.max_gradient_norm)
-            ppo._optimiser.step(rate)
+            gradients.clip_grad_norm_(self.learned.gradient, s.max_gradient_norm)
+            ppo.optimiser.step(rate)
         return metrics.means(measured) | {"minibatches": len(measured)}
 
     def _tensors(self, batch: Rows) -> dict[str, Any]:
-        """As `PPO._with_advantages`, observations uploaded once, and the columns alone that the loss needs."""
+        """As `PPO.with_advantages`, observations uploaded once, and the columns alone that the loss needs."""
+        import torch
+
         ppo, valid = self._ppo, batch["valid"].astype(bool)
-        obs = self.learned.tensors({"obs": ppo._seen(batch["obs"]).reshape(-1, ppo.network.inputs)})["obs"]
-        after = ppo._values(ppo._seen(batch["next_obs"][rollouts.unknown(batch)[2]]))
-        with ppo._torch.no_grad():
+        obs = self.learned.tensors({"obs": ppo.seen(batch["obs"]).reshape(-1, ppo.shape.inputs)})["obs"]
+        after = ppo.values(ppo.seen(batch["next_obs"][rollouts.unknown(batch)[2]]))
+        with torch.no_grad():
             value = self.learned(obs, "value")[0].reshape(valid.shape).numpy(force=True).astype(np.float64)
         rows = self.learned.tensors(self._judged(batch, value, after))
-        return rows | {"obs": obs if valid.all() else obs[ppo._torch.as_tensor(valid.reshape(-1))]}
+        return rows | {"obs": obs if valid.all() else obs[torch.as_tensor(valid.reshape(-1))]}
 
 
 def _approximate_kl(log_ratio: Floats) -> Floats:

@@ -10,16 +10,18 @@ from numpy.typing import NDArray
 
 from mlxe_async.algorithms.acting import SoftmaxActor, shown
 from mlxe_async.algorithms.interface import flat_observations
-from mlxe_async.convolutions import PictureNetwork
 from mlxe_async.fast.dense import NumpyGradients
 from mlxe_async.fast.pictures import PictureGradients
 from mlxe_async.gpu import Captured
-from mlxe_async.networks import Floats, TorchNetwork
+from mlxe_async.networks import Floats
 from mlxe_async.rows import Array
 
 if TYPE_CHECKING:
     import torch
 
+    from mlxe_async.networks import TorchNetwork
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 Loss = Callable[[dict[str, "torch.Tensor"]], tuple["torch.Tensor", dict[str, "torch.Tensor"]]]
 
 
@@ -39,17 +41,24 @@ class Quick(Protocol):
 def why_not(learned: TorchNetwork) -> str:
     """Why a network is left to torch; "" if it has exactly the structure that the fast ways know."""
     import torch
+    from torch.nn.modules import module as modules
+
+    from mlxe_async.networks.learning import PictureNetwork, TorchNetwork
 
     if type(learned) not in (TorchNetwork, PictureNetwork):
         return f"its network is a {type(learned).__name__}"
-    if vars(learned).keys() & vars(type(learned)).keys():
+    if vars(learned).keys() & {
+        name for kind in type(learned).__mro__ for name, one in vars(kind).items() if callable(one)
+    }:
         return "its network has a method of its own"
+    if any(getattr(learned, name) for name in HOOKS) or any(getattr(modules, f"_global{name}") for name in HOOKS):
+        return "there are hooks on its network"
     leaves = learned.leaves.values()
     if not all(one.requires_grad for one in leaves):
         return "some of its weights are frozen"
-    if any(one._backward_hooks for one in leaves):
+    if any(one._backward_hooks or one._post_accumulate_grad_hooks for one in leaves):
         return "there are hooks on its weights"
-    if learned.network.noisy:
+    if learned.shape.noisy:
         return "its network is noisy"
     if learned.flat.device.type == "cpu" and type(learned) is TorchNetwork and torch.get_num_threads() > 1:
         return "torch shares the work among several threads"
@@ -60,6 +69,8 @@ def quick_network(learned: TorchNetwork) -> Quick | None:
     """What differentiates a network on the CPU; None on other devices."""
     if learned.flat.device.type != "cpu":
         return None
+    from mlxe_async.networks.learning import PictureNetwork
+
     return PictureGradients(learned) if isinstance(learned, PictureNetwork) else NumpyGradients(learned)
 
 
@@ -74,11 +85,13 @@ def as_columns(rows: Mapping[str, Array]) -> dict[str, Array]:
 
 def policy_log_probs(actor: SoftmaxActor, vector: Floats, obs: Array) -> tuple[Array, float]:
     """Log pi (N, A) of published weights (P,) by torch, and the largest logit; observations (N, ...) as stored."""
+    import torch
+
     weights, moments = actor._split(vector)
-    network = actor._learnable(weights, str(actor._device))
+    network = actor.learnable(weights)
     seen = network.tensors({"obs": shown(flat_observations(obs, actor.spaces), moments)})["obs"]
-    with actor._torch.no_grad():
-        logits = network(seen, "policy")[0]
+    with torch.no_grad():
+        logits = actor.scores(network, seen)
     return logits.log_softmax(-1).numpy(force=True), float(logits.abs().max())
 
 
@@ -91,7 +104,7 @@ class RecordedLoss:
     """
 
     def __init__(self, algorithm: Any, loss: Loss) -> None:
-        self._learned, self._loss, self._names = algorithm._learned, loss, list[str]()
+        self._learned, self._loss, self._names = algorithm.network, loss, list[str]()
         gradient = self._learned.gradient
         self.captured = Captured(self._work, str(gradient.device), writes=(gradient,))
 

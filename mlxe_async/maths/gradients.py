@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def shorten(gradient: torch.Tensor, longest: float) -> torch.Tensor:
+def clip_grad_norm_(gradient: torch.Tensor, longest: float) -> torch.Tensor:
     """Scale a flat gradient (P,) in place to a norm of at most `longest`, and return the norm it had, ().
 
     With `longest` 0 it is left as it is. The direction never changes.

@@ -8,10 +8,13 @@ this form a row can be learned from alone, with a value that is always the newes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
 
 Doubles = NDArray[np.float64]
 _FEW = 32
@@ -218,3 +221,8 @@ def _length(reward: NDArray[np.floating]) -> int:
     if reward.ndim != 1 or not len(reward):
         raise ValueError(f"rewards of one segment: expected shape (L,) with L > 0, got {reward.shape}")
     return len(reward)
+
+
+def normalised(advantage: torch.Tensor) -> torch.Tensor:
+    """Mean 0 and deviation 1 within a minibatch (M,), so that a step does not depend on the rewards' size."""
+    return (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
 
 
 def ends(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
@@ -47,3 +50,20 @@ def columns(batch: Mapping[str, NDArray[Any]], rows: int) -> Iterator[dict[str, 
     parts = min(count, max(1, round(int(batch["valid"].sum()) / rows)))
     for part in np.array_split(np.arange(count), parts):
         yield {name: column[:, part[0] : part[-1] + 1] for name, column in batch.items()}
+
+
+def shuffled(
+    rows: Mapping[str, torch.Tensor], size: int, epochs: int, rng: np.random.Generator
+) -> Iterator[dict[str, torch.Tensor]]:
+    """Minibatches of about `size` of the rows (N, ...), all of them in a new order for each epoch.
+
+    Rows are gathered once for each epoch; minibatches are views on consecutive pieces.
+    """
+    import torch
+
+    some = next(iter(rows.values()))
+    sizes = [len(part) for part in np.array_split(range(len(some)), max(1, round(len(some) / size)))]
+    for _ in range(epochs):
+        order = torch.as_tensor(rng.permutation(len(some)), device=some.device)
+        for piece in zip(*[column[order].split(sizes) for column in rows.values()], strict=True):
+            yield dict(zip(rows, piece, strict=True))

@@ -1,4 +1,4 @@
-"""Small fully connected networks whose weights are one flat vector, evaluated by numpy (acting) or torch (learning).
+"""Our networks: weights are one flat vector, evaluated by numpy (acting) or as a torch module (learning).
 
 A network is a common trunk followed by named heads, for instance `{"policy": (64, 64, 2), "value": (64, 64, 1)}`. Its
 weights live in one float32 vector: publishing them is one copy, an optimiser step works on one tensor, and executors
@@ -9,10 +9,14 @@ and epsilon drawn now and then. It is the plain network on weights that are put 
 the non-linearities included, is the same; without epsilon it is the network of the mu, by which policies are tested.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from mlxe_async.networks.acting import NumpyNetwork
 from mlxe_async.networks.flat import Floats, Parameters, flatten, parameter_count, unflatten
-from mlxe_async.networks.learning import TorchNetwork
 from mlxe_async.networks.shape import Activation, Body, Network, Precision, is_picture
+
+if TYPE_CHECKING:
+    from mlxe_async.networks.learning import TorchNetwork
 
 __all__ = [
     "Activation",
@@ -28,3 +32,11 @@ __all__ = [
     "parameter_count",
     "unflatten",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TorchNetwork":  # only now: it needs torch, which acting does without
+        from mlxe_async.networks.learning import TorchNetwork
+
+        return TorchNetwork
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,39 +16,41 @@ class NumpyNetwork:
     """Evaluates a network with numpy; no gradients.
 
     Args:
-        network: the shape.
+        shape: of the network.
         flat: weights (P,), or a stack (V, P) of V versions evaluated side by side on observations (V, B, O).
         noise: what a noisy network acts under, from `Network.noise`; None: the mu alone.
     """
 
-    def __init__(self, network: Network, flat: Floats, noise: Mapping[str, Floats] | None = None) -> None:
-        self.network = network
-        self._scale = np.asarray(network.input_scale, np.float32)
+    def __init__(self, shape: Network, flat: Floats, noise: Mapping[str, Floats] | None = None) -> None:
+        self.shape = shape
+        self._scale = np.asarray(shape.input_scale, np.float32)
         self._scaled = bool((self._scale != 1).any())
         # A private copy: the next version may arrive in the caller's buffer while this one still acts.
-        arrays = unflatten(np.array(flat, np.float32), network.parameters)
-        arrays = dict(network.perturbed(arrays, noise))
+        arrays = unflatten(np.array(flat, np.float32), shape.parameters)
+        arrays = dict(shape.perturbed(arrays, noise))
         if flat.ndim == 2:
             arrays = {name: array[:, None] if "bias" in name else array for name, array in arrays.items()}
-        self._chains = {chain: network.layers(arrays, chain) for chain in ("common", *network.heads)}
+        self._chains = {chain: shape.layers(arrays, chain) for chain in ("common", *shape.heads)}
 
-    def __call__(self, head: str, observation: NDArray[Any]) -> Floats:
-        """One head's output (..., B, outputs) for flattened observations (..., B, O)."""
+    def __call__(self, observation: NDArray[Any], *heads: str) -> tuple[Floats, ...]:
+        """The named heads' outputs (..., B, outputs) for flattened observations (..., B, O)."""
         x: Any = observation * self._scale if self._scaled else observation
         x = x.astype(np.float32, copy=False)
         for weight, bias in self._chains["common"]:
             x = self._activate(x @ weight + bias)
-        layers = self._chains[head]
-        for weight, bias in layers[:-1]:
-            x = self._activate(x @ weight + bias)
-        weight, bias = layers[-1]
-        output: Floats = x @ weight + bias
-        return output
+        outputs: list[Floats] = []
+        for head in heads:
+            y, layers = x, self._chains[head]
+            for weight, bias in layers[:-1]:
+                y = self._activate(y @ weight + bias)
+            weight, bias = layers[-1]
+            outputs.append(y @ weight + bias)
+        return tuple(outputs)
 
     def _activate(self, x: Floats) -> Floats:
-        if self.network.layer_norm:
+        if self.shape.layer_norm:
             centred = x - x.mean(-1, keepdims=True)
             x = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + np.float32(LAYER_NORM_EPSILON))
-        if self.network.activation == "tanh":
+        if self.shape.activation == "tanh":
             return np.tanh(x, out=x)
         return np.maximum(x, 0, out=x)

@@ -32,7 +32,7 @@ def batch(algorithm, **kwargs):
 
 
 def with_epsilon(algorithm, epsilon):
-    algorithm.load(np.append(algorithm.network.initial(3), np.float32(epsilon)))
+    algorithm.load(np.append(algorithm.shape.initial(3), np.float32(epsilon)))
     return algorithm
 
 
@@ -77,14 +77,14 @@ def test_an_update_takes_the_targets_of_the_switch(double):
     algorithm = agent(double=double, target_every=1000, learning_rate=0.1)
     rows = batch(algorithm)
     algorithm.update(rows, Clock(updates=0))
-    algorithm.load(np.append(algorithm._target.flat.detach().numpy(), np.float32(0)))
-    judging = algorithm._q(rows["cut_obs"])
+    algorithm.load(np.append(algorithm.target.flat.detach().numpy(), np.float32(0)))
+    judging = algorithm.outputs(rows["cut_obs"], "q")[0]
     algorithm.load(algorithm.weights())
-    learned = algorithm._q(rows["cut_obs"])
+    learned = algorithm.outputs(rows["cut_obs"], "q")[0]
     best = (learned if double else judging).argmax(-1)
     assert (learned.argmax(-1) != judging.argmax(-1)).any()
     target = rows["partial"] + rows["coefficient"] * judging[np.arange(len(best)), best]
-    q = algorithm._q(rows["obs"])[np.arange(len(best)), rows["action"]]
+    q = algorithm.outputs(rows["obs"], "q")[0][np.arange(len(best)), rows["action"]]
     metrics, _ = algorithm.update(rows, Clock(updates=1))
     assert metrics["td_error"] == pytest.approx(np.abs(target - q).mean(), rel=1e-4)
 
@@ -125,7 +125,7 @@ def test_a_survival_target_is_a_probability_of_the_best_action():
     """Learned and target network are alike at first: the target is partial + coefficient * max sigmoid(Q)."""
     algorithm = agent(value_scale="survival", discount=0.5, n_step=1)
     rows = batch(algorithm, mark="truncated")
-    q, following = algorithm._q(rows["obs"]), algorithm._q(rows["cut_obs"])
+    q, following = algorithm.outputs(rows["obs"], "q")[0], algorithm.outputs(rows["cut_obs"], "q")[0]
     value = 1 / (1 + np.exp(-q[np.arange(len(q)), rows["action"]]))
     target = 0.5 + 0.5 / (1 + np.exp(-following.max(-1)))
     metrics, _ = algorithm.update(rows, Clock())
@@ -149,7 +149,8 @@ def test_a_running_average_is_published_and_the_learned_weights_go_their_own_way
 
 def test_a_softmax_behaviour_draws_in_proportion_to_the_exponentiated_values():
     algorithm = agent(learns=False, behaviour="softmax", temperature=0.5)
-    algorithm._q = lambda obs: np.tile(np.log([1.0, 2.0, 3.0]).astype(np.float32), (len(obs), 1))
+    values = np.log([1.0, 2.0, 3.0]).astype(np.float32)
+    algorithm.outputs = lambda obs, _head: (np.tile(values, (len(obs), 1)),)
     expected = np.array([1, 4, 9]) / 14  # exp(ln q / 0.5) = q squared
     acted = algorithm.act(np.repeat(OBS[:1], 20_000, 0), np.random.default_rng(0), Acting())
     np.testing.assert_allclose(np.bincount(acted["action"]) / 20_000, expected, atol=0.015)
@@ -205,7 +206,7 @@ def test_without_epsilon_it_acts_greedily_and_log_probabilities_stay_finite():
 def test_many_versions_act_like_each_alone_also_when_they_change():
     algorithm = agent(learns=False)
     for count in (2, 3):
-        flats = np.stack([np.append(algorithm.network.initial(seed), np.float32(0.5)) for seed in range(count)])
+        flats = np.stack([np.append(algorithm.shape.initial(seed), np.float32(0.5)) for seed in range(count)])
         together = algorithm.greedy_many(flats, np.broadcast_to(OBS, (count, *OBS.shape)))
         for flat, actions in zip(flats, together, strict=True):
             algorithm.load(flat)
@@ -216,18 +217,18 @@ def test_the_target_network_is_replaced_every_so_many_updates_and_still_meanwhil
     algorithm = agent(target_every=3)
     rows = batch(algorithm)
     for number in range(7):
-        target, learned = (net.flat.detach().clone() for net in (algorithm._target, algorithm._learned))
+        target, learned = (net.flat.detach().clone() for net in (algorithm.target, algorithm.network))
         algorithm.update(rows, Clock(updates=number))
-        torch.testing.assert_close(algorithm._target.flat, learned if number % 3 == 0 else target, rtol=0, atol=0)
+        torch.testing.assert_close(algorithm.target.flat, learned if number % 3 == 0 else target, rtol=0, atol=0)
 
 
 def test_the_target_network_can_move_a_part_of_the_way():
     algorithm = agent(target_every=1, target_rate=0.25)
     rows = batch(algorithm)
     for number in range(2):
-        target, learned = (net.flat.detach().clone() for net in (algorithm._target, algorithm._learned))
+        target, learned = (net.flat.detach().clone() for net in (algorithm.target, algorithm.network))
         algorithm.update(rows, Clock(updates=number))
-        torch.testing.assert_close(algorithm._target.flat.detach(), 0.75 * target + 0.25 * learned)
+        torch.testing.assert_close(algorithm.target.flat.detach(), 0.75 * target + 0.25 * learned)
 
 
 def test_updates_are_due_by_new_rows_and_none_is_lost_in_rounding():
@@ -260,13 +261,13 @@ def test_half_of_a_batch_is_mirrored_only_if_the_task_declares_it():
     mirrored = Spaces((4,), actions=2, symmetry=Symmetry((-1.0,) * 4, (1, 0)))
     algorithm = agent(spaces=mirrored)
     rows = batch(algorithm, length=400) | {"action": np.zeros(400, np.int64)}
-    tensors = algorithm._tensors(rows)
+    tensors = algorithm.tensors_of(rows)
     flipped = tensors["action"].numpy() == 1
     assert 100 < flipped.sum() < 300
     sign = np.where(flipped, -1, 1)[:, None]
     for name in ("obs", "cut_obs"):
         np.testing.assert_array_equal(tensors[name].numpy(), rows[name] * sign)
-    assert not agent(spaces=mirrored, mirror=False)._tensors(rows)["action"].any()
+    assert not agent(spaces=mirrored, mirror=False).tensors_of(rows)["action"].any()
 
 
 def test_the_learning_rate_falls_with_environment_steps():
@@ -274,7 +275,7 @@ def test_the_learning_rate_falls_with_environment_steps():
     rates = []
     for steps in (0, 500, 5000):
         algorithm.update(batch(algorithm), Clock(env_steps=steps))
-        rates.append(algorithm._optimiser.learning_rate)
+        rates.append(algorithm.optimiser.learning_rate)
     assert rates == pytest.approx([1e-3, 5.5e-4, 1e-4])
 
 
@@ -294,7 +295,7 @@ def test_it_learns_the_values_of_a_chain(double):
     for number in range(600):
         algorithm.update(rows, Clock(updates=number))
     algorithm.load(algorithm.weights())
-    q = algorithm._q(places[:4])
+    q = algorithm.outputs(places[:4], "q")[0]
     np.testing.assert_allclose(q[:, 1], 0.9 ** np.arange(3, -1, -1), atol=0.05)
     np.testing.assert_allclose(q[:, 0], 0.9 * np.array([0.729, 0.729, 0.81, 0.9]), atol=0.05)
 

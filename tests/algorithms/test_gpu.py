@@ -257,7 +257,7 @@ def on_a_pretended_gpu(monkeypatch, algorithm, recorder=None):
     way = updates(algorithm)
     if recorder:
         recorded = way.twin._recorded
-        writes = (algorithm._learned.gradient,)
+        writes = (algorithm.network.gradient,)
         recorded.captured = Captured(recorded._work, "cpu", writes=writes, recorder=recorder)
     return way
 
@@ -275,11 +275,11 @@ def test_algorithms_learn_the_same_by_recorded_gradients(case, monkeypatch):
 
 def test_a_gpu_is_asked_only_for_the_values_that_no_next_row_has(monkeypatch):
     algorithm, batch = made("ppo"), rollout()
-    asked, values = [], algorithm._values
-    algorithm._values = lambda obs: asked.append(len(obs)) or values(obs)
-    expected = algorithm._with_advantages(batch)
+    asked, values = [], algorithm.values
+    algorithm.values = lambda obs: asked.append(len(obs)) or values(obs)
+    expected = algorithm.with_advantages(batch)
     assert asked == [16, 4 + 1]  # the last rows, and what came after the truncated one
-    del algorithm._values
+    del algorithm.values
     found = on_a_pretended_gpu(monkeypatch, algorithm).twin._tensors(batch)
     for name, column in found.items():
         torch.testing.assert_close(column, expected[name], rtol=1e-5, atol=1e-5)
@@ -334,11 +334,11 @@ def graphs_wanted():
 @pytest.mark.parametrize("case", CASES)
 def test_real_graphs_learn_what_plain_calls_and_the_cpu_learn(case):
     graphs, plain, here = updates(made(case, "cuda")), made(case, "cuda"), made(case)
-    plain._optimiser._on_device = plain._optimiser.step_on_device
+    plain.optimiser._on_device = plain.optimiser.step_on_device
     found, expected, cpu = learn(graphs, 12), learn(plain, 12), learn(here, 12)
     assert gpu.refusals() == []
     assert graphs.twin._recorded.captured.recorded == 1
-    assert graphs.algorithm._optimiser._on_device.recorded == 1
+    assert graphs.algorithm.optimiser._on_device.recorded == 1
     np.testing.assert_allclose(graphs.algorithm.weights(), plain.weights(), rtol=1e-5, atol=1e-5)
     for one, other in zip(found, expected, strict=True):
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)

@@ -67,6 +67,7 @@ BASES = {
         "constant rate": {**DQN, "learning_rate_last": 0.05},
         "linear": {**DQN, "layers": []},
         "short-sighted": {**DQN, "discount": 0.0},
+        "pictures": {**DQN, "body": "nature", "batch": 8, "start_rows": 8, "target_every": 2},
     },
     "ppo": {
         "plain": PPO,
@@ -285,7 +286,7 @@ def run(name, settings, spaces):
     acting.load(weights.flats[-1])
     # The epsilon that DQN publishes counts by what is done with it, which the actions tell.
     learned = [flat[:-1] if name == "dqn" else flat for flat in weights.flats]
-    known = [*map(np.asarray, acted), *learned, acting.greedy(world.obs), generator_words(learning._rng)]
+    known = [*map(np.asarray, acted), *learned, acting.greedy(world.obs), generator_words(learning.rng)]
     return b"".join(array.tobytes() for array in known)
 
 
@@ -331,7 +332,7 @@ LIVES_IN = {
         "mirrored": "mirror",
         "pictures": "body precision",
     },
-    "dqn": {"softmax": "temperature", "mirrored": "mirror"},
+    "dqn": {"softmax": "temperature", "mirrored": "mirror", "pictures": "body precision"},
     "ppo": {"pictures": "body precision"},
 }
 """Where a key has an effect that has none on the plain base."""

@@ -19,7 +19,7 @@ def agent(seed=1, **settings):
 @pytest.mark.parametrize("size", [1.0, 10.0])
 def test_stored_log_probabilities_are_recomputed_within_rounding(size):
     algorithm = agent()
-    algorithm.load(size * algorithm.network.initial(1))
+    algorithm.load(size * algorithm.shape.initial(1))
     stored, actions = [], []
     rng = np.random.default_rng(3)
     for row in OBS:  # one by one, as an executor with one environment does
@@ -27,7 +27,7 @@ def test_stored_log_probabilities_are_recomputed_within_rounding(size):
         stored.append(acted["log_prob"][0])
         actions.append(acted["action"][0])
     again = algorithm.behaviour_log_prob(OBS, np.array(actions))
-    logits = algorithm._acting("policy", OBS)
+    logits = algorithm.outputs(OBS, "policy")[0]
     assert np.abs(again - stored).max() <= 1e-5 * max(1.0, np.abs(logits).max())
 
 
@@ -56,7 +56,7 @@ def test_greedy_takes_the_most_probable_action():
 def test_many_versions_act_like_each_alone_also_when_they_change():
     algorithm = agent()
     for seeds in [(1, 2), (3, 4, 5)]:
-        flats = np.stack([agent(seed).network.initial(seed) for seed in seeds])
+        flats = np.stack([agent(seed).shape.initial(seed) for seed in seeds])
         obs = np.broadcast_to(OBS, (len(seeds), *OBS.shape))
         together = algorithm.greedy_many(flats, obs)
         for flat, actions in zip(flats, together, strict=True):

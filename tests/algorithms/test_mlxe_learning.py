@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from mlxe_async.algorithms import Acting, Clock
-from mlxe_async.algorithms.mlxe import MLxE, MLxESettings, entropy, policy_loss, value_loss
+from mlxe_async.algorithms.distributions import Categorical
+from mlxe_async.algorithms.mlxe import MLxE, MLxESettings, policy_loss, value_loss
 from mlxe_async.rows import Spaces, Symmetry
 
 SPACES = Spaces((4,), actions=2, symmetry=Symmetry((-1.0,) * 4, (1, 0)))
@@ -55,7 +56,7 @@ def test_the_value_loss_is_half_the_square_or_the_cross_entropy():
 
 def test_the_entropy_is_largest_for_equal_probabilities():
     log_probs = torch.tensor([[0.5, 0.5], [0.9, 0.1], [1.0, 1e-30]]).log()
-    assert entropy(log_probs).tolist() == pytest.approx([np.log(2), 0.325083, 0.0], abs=1e-5)
+    assert Categorical(log_probs).entropy().tolist() == pytest.approx([np.log(2), 0.325083, 0.0], abs=1e-5)
 
 
 @pytest.mark.parametrize("terminated", [True, False])
@@ -84,11 +85,11 @@ def test_on_policy_windows_give_the_targets_of_single_rows(settings):
     starts = np.arange(40)
     targets = []
     for algorithm, batch in ((single, rows | single.derive(rows)), (window, windows(rows, starts, 5))):
-        tensors = algorithm._tensors(batch)
-        tensors |= algorithm._bootstrapped(tensors)
-        (value,) = algorithm._learned(tensors["obs"], "value")
+        tensors = algorithm.tensors_of(batch)
+        tensors |= algorithm.bootstrapped(tensors)
+        (value,) = algorithm.network(tensors["obs"], "value")
         ratio = torch.ones(len(value))
-        targets.append(algorithm._targets(tensors, ratio, algorithm._critic.value(value[:, 0].detach()))[0])
+        targets.append(algorithm.targets(tensors, ratio, algorithm.critic.value(value[:, 0].detach()))[0])
     torch.testing.assert_close(targets[1].reshape(5, 40)[0], targets[0], rtol=1e-4, atol=1e-5)
 
 
@@ -110,10 +111,10 @@ def test_the_correction_weakens_rows_the_policy_would_not_choose_any_more():
     advantages = {}
     for kind in ("none", "clipped"):
         algorithm = learner(correction=kind, mirror=False)
-        tensors = algorithm._tensors(rows | algorithm.derive(rows))
-        tensors |= algorithm._bootstrapped(tensors)
+        tensors = algorithm.tensors_of(rows | algorithm.derive(rows))
+        tensors |= algorithm.bootstrapped(tensors)
         ratio = torch.full((40,), 0.25)
-        advantages[kind] = algorithm._targets(tensors, ratio, torch.zeros(40))[1]
+        advantages[kind] = algorithm.targets(tensors, ratio, torch.zeros(40))[1]
     torch.testing.assert_close(advantages["clipped"], 0.25 * advantages["none"])
 
 
@@ -123,7 +124,7 @@ def test_the_learning_rate_decays_with_episodes_down_to_its_minimum_in_the_optim
     rates = []
     for episodes in (0, 1, 2, 50):
         algorithm.update(batch, Clock(episodes=episodes))
-        rates.append(algorithm._optimiser.learning_rate)
+        rates.append(algorithm.optimiser.learning_rate)
     assert rates == pytest.approx([1e-3, 5e-4, 2.5e-4, 1e-4])
 
 
@@ -137,8 +138,10 @@ def test_mirrored_tasks_are_learned_from_alike():
     for data in (batch, image):
         total = 0
         for _ in range(200):
-            algorithm._differentiate(data, Clock())
-            total = total + algorithm._learned.gradient.numpy().copy() / 200
+            rows = algorithm.tensors_of(data)
+            algorithm.optimiser.zero_grad()
+            algorithm.loss(rows | algorithm.bootstrapped(rows))[0].backward()
+            total = total + algorithm.network.gradient.numpy().copy() / 200
         gradients.append(total)
     similarity = gradients[0] @ gradients[1] / np.linalg.norm(gradients[0]) / np.linalg.norm(gradients[1])
     assert similarity > 0.98
@@ -167,8 +170,8 @@ def test_an_update_returns_no_priorities_and_all_metrics_are_finite_numbers():
 @pytest.mark.parametrize("correction", ["clipped", "vtrace"])
 def test_a_loss_of_ones_own_sees_further_columns_of_the_rows(correction):
     class Margin(MLxE):
-        def _loss(self, rows):
-            loss, found = super()._loss(rows)
+        def loss(self, rows):
+            loss, found = super().loss(rows)
             return loss, found | {"margin": rows["margin"].mean()}
 
     algorithm = Margin(MLxESettings(correction=correction, n_step=2), SPACES, seed=1, learns=True)
@@ -193,7 +196,7 @@ def test_the_published_average_follows_the_learned_weights_slowly():
     algorithm = learner(average=0.25)
     before = algorithm.weights()
     algorithm.update(segment() | algorithm.derive(segment()), Clock())
-    moved = algorithm._learned.flat.numpy() - before
+    moved = algorithm.network.flat.numpy() - before
     np.testing.assert_allclose(algorithm.weights() - before, 0.25 * moved, atol=1e-6)
     assert np.abs(moved).max() > 0
 

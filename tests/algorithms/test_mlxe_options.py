@@ -45,7 +45,7 @@ def windows(rows, length):
 
 def test_the_shapes_of_mlxe_can_be_written_and_have_its_numbers_of_weights():
     final = MLxESettings(common=(128, 256, 128), policy=(64, 128, 64), value=(64, 128, 64), activation="relu")
-    network = MLxE(final, Spaces((5,), actions=2), seed=0, learns=False).network
+    network = MLxE(final, Spaces((5,), actions=2), seed=0, learns=False).shape
     assert parameter_count(network.parameters) == 116_547
     weights = unflatten(network.initial(0), network.parameters)
     assert all(not array.any() for name, array in weights.items() if name.endswith("bias"))
@@ -57,7 +57,7 @@ def test_the_shapes_of_mlxe_can_be_written_and_have_its_numbers_of_weights():
     shared = sum((i + 1) * o for i, o in itertools.pairwise(sizes))
     heads = sum((i + 1) * o for i, o in [(512, 256), (256, 128), (128, 64)])
     older = MLxESettings(common=sizes[1:], policy=(256, 128, 64), value=(256, 128, 64))
-    network = MLxE(older, Spaces((5,), actions=2), seed=0, learns=False).network
+    network = MLxE(older, Spaces((5,), actions=2), seed=0, learns=False).shape
     assert parameter_count(network.parameters) == shared + 2 * heads + 65 * 2 + 65
 
 
@@ -65,12 +65,12 @@ def test_the_shapes_of_mlxe_can_be_written_and_have_its_numbers_of_weights():
 
 
 def flats(algorithm):
-    return algorithm._target.flat.detach().clone(), algorithm._learned.flat.detach().clone()
+    return algorithm.target.flat.detach().clone(), algorithm.network.flat.detach().clone()
 
 
 def test_targets_follow_every_update_by_default_without_a_second_network():
     algorithm = agent()
-    assert algorithm._target is algorithm._learned
+    assert algorithm.target is algorithm.network
 
 
 def test_a_target_for_the_iteration_is_frozen_until_the_version_moves():
@@ -104,13 +104,13 @@ def test_what_is_bootstrapped_is_the_targets_value(settings):
     algorithm, frozen = agent(target="every_k", mirror=False, **settings), agent(mirror=False, **settings)
     rows = windows(segment(), 3) if settings else batch(algorithm)
     algorithm.update(rows, Clock(updates=0))
-    frozen.set_weights(algorithm._target.flat.detach().numpy())
+    frozen.set_weights(algorithm.target.flat.detach().numpy())
     targets = []
     for each in (algorithm, frozen):
-        tensors = each._tensors(rows)
-        tensors |= each._bootstrapped(tensors)
-        value = each._critic.value(each._learned(tensors["obs"], "value")[0][:, 0].detach())
-        targets.append(each._targets(tensors, torch.ones(len(value)), value)[0])
+        tensors = each.tensors_of(rows)
+        tensors |= each.bootstrapped(tensors)
+        value = each.critic.value(each.network(tensors["obs"], "value")[0][:, 0].detach())
+        targets.append(each.targets(tensors, torch.ones(len(value)), value)[0])
     torch.testing.assert_close(*targets)
     assert not torch.equal(*flats(algorithm))
 
@@ -132,13 +132,13 @@ def test_a_categorical_critic_moves_to_the_projected_return_and_its_mean_is_the_
     algorithm = agent(value_scale="categorical", atoms=11, value_low=0.0, value_high=10.0, n_step=2, mirror=False)
     assert dict(algorithm.parameters)["value.1.weight"] == (16, 11)
     rows = batch(algorithm, length=6)
-    tensors = algorithm._tensors(rows)
-    tensors |= algorithm._bootstrapped(tensors)
-    outputs = algorithm._learned(tensors["obs"], "value")[0].detach()
-    value = algorithm._critic.value(outputs)
+    tensors = algorithm.tensors_of(rows)
+    tensors |= algorithm.bootstrapped(tensors)
+    outputs = algorithm.network(tensors["obs"], "value")[0].detach()
+    value = algorithm.critic.value(outputs)
     probability = torch.softmax(outputs, -1)
     torch.testing.assert_close(value, probability @ torch.arange(11.0))
-    target, advantage = algorithm._targets(tensors, torch.ones(6), value)
+    target, advantage = algorithm.targets(tensors, torch.ones(6), value)
     assert target.shape == (6, 11)
     torch.testing.assert_close(target.sum(-1), torch.ones(6))
     assert target[-1].tolist() == pytest.approx([0, 1] + [0] * 9)  # one reward of 1 and the end
@@ -207,7 +207,7 @@ def test_faithful_truncation_holds_for_vtrace_too():
     for flag, discount in ((True, 0.0), (False, 0.9)):
         algorithm = agent(correction="vtrace", n_step=2, discount=0.9, faithful_truncation=flag)
         rows = windows(segment(length=4, mark="truncated"), 2)
-        assert algorithm._tensors(rows)["discount"].tolist() == pytest.approx([0.9] * 5 + [discount])
+        assert algorithm.tensors_of(rows)["discount"].tolist() == pytest.approx([0.9] * 5 + [discount])
 
 
 # -- what is drawn, and how often --
@@ -232,7 +232,7 @@ def test_appraisals_are_the_returns_and_errors_of_a_slow_computation(scale, mark
     algorithm.update(rows, Clock())
     algorithm.load(algorithm.weights())
     flat = torch.tensor(algorithm.weights(), dtype=torch.float64)
-    arrays = unflatten(flat[: algorithm._weights], algorithm.network.parameters)
+    arrays = unflatten(flat[: algorithm._weights], algorithm.shape.parameters)
     mean, variance = rows["obs"].astype(np.float64).mean(0), rows["obs"].astype(np.float64).var(0)
 
     def value(obs):
@@ -282,7 +282,7 @@ def test_updates_are_owed_for_each_segment_or_for_the_iteration():
 def test_the_optimisers_learning_rate_is_that_of_the_formula(episodes):
     algorithm = agent(learning_rate=1e-4, learning_rate_decay=0.998, learning_rate_min=1e-6)
     algorithm.update(batch(algorithm), Clock(episodes=episodes))
-    assert algorithm._optimiser.learning_rate == max(1e-6, 1e-4 * 0.998**episodes)
+    assert algorithm.optimiser.learning_rate == max(1e-6, 1e-4 * 0.998**episodes)
 
 
 # -- what the network is shown --
@@ -306,9 +306,9 @@ def test_normalisation_is_as_told_however_often_rows_are_replayed_and_travels_wi
     heir.set_weights(flat)
     np.testing.assert_array_equal(heir.weights(), flat)
     heir.load(flat)
-    tensors = heir._tensors(rows | {"obs": rows["obs"][:1]} | {k: v[:1] for k, v in rows.items() if k != "obs"})
-    learned = heir._learned(tensors["obs"], "policy")[0].detach().numpy()
-    np.testing.assert_allclose(heir._acting("policy", rows["obs"][:1]), learned, atol=0.05)
+    tensors = heir.tensors_of(rows | {"obs": rows["obs"][:1]} | {k: v[:1] for k, v in rows.items() if k != "obs"})
+    learned = heir.network(tensors["obs"], "policy")[0].detach().numpy()
+    np.testing.assert_allclose(heir.outputs(rows["obs"][:1], "policy")[0], learned, atol=0.05)
 
 
 def test_normalised_observations_of_several_axes_are_flattened():

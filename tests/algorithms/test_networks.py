@@ -1,5 +1,7 @@
 """Networks on flat weights: numpy and torch agree, views are views, gradients are right."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -29,7 +31,7 @@ def test_numpy_and_torch_compute_the_same(network):
     acting, learned = NumpyNetwork(network, flat), TorchNetwork(network, flat)
     outputs = learned(torch.tensor(obs), *network.heads)
     for head, output in zip(network.heads, outputs, strict=True):
-        np.testing.assert_allclose(acting(head, obs), output.detach().numpy(), atol=2e-6)
+        np.testing.assert_allclose(acting(obs, head)[0], output.detach().numpy(), atol=2e-6)
 
 
 @pytest.mark.parametrize("network", SHAPES)
@@ -38,8 +40,8 @@ def test_several_versions_side_by_side_equal_each_alone(network):
     obs = np.random.default_rng(0).normal(size=(3, 7, network.inputs)).astype(np.float32)
     together = NumpyNetwork(network, flats)
     for head in network.heads:
-        alone = [NumpyNetwork(network, flat)(head, x) for flat, x in zip(flats, obs, strict=True)]
-        np.testing.assert_allclose(together(head, obs), np.stack(alone), atol=1e-6)
+        alone = [NumpyNetwork(network, flat)(x, head)[0] for flat, x in zip(flats, obs, strict=True)]
+        np.testing.assert_allclose(together(obs, head)[0], np.stack(alone), atol=1e-6)
 
 
 @pytest.mark.parametrize("network", SHAPES)
@@ -71,7 +73,7 @@ def test_a_step_on_the_flat_weights_is_one_that_the_layers_see():
     with torch.no_grad():
         learned.flat.sub_(learned.gradient, alpha=0.5)
     assert torch.equal(learned.flat, before - 0.5 * learned.gradient)
-    outputs = NumpyNetwork(network, learned.flat.numpy())("value", obs.numpy())
+    outputs = NumpyNetwork(network, learned.flat.numpy())(obs.numpy(), "value")[0]
     np.testing.assert_allclose(learned(obs, "value")[0].detach().numpy(), outputs, atol=1e-6)
 
 
@@ -110,9 +112,9 @@ def test_initial_weights_are_glorot_uniform_with_zero_biases_and_depend_on_the_s
 def test_loaded_weights_do_not_change_with_the_callers_buffer():
     network, buffer = SHAPES[0], SHAPES[0].initial(0)
     acting, obs = NumpyNetwork(network, buffer), np.ones((1, 4), np.float32)
-    before = acting("policy", obs)
+    before = acting(obs, "policy")[0]
     buffer[:] = 0
-    np.testing.assert_array_equal(acting("policy", obs), before)
+    np.testing.assert_array_equal(acting(obs, "policy")[0], before)
 
 
 def test_input_scales_must_fit_the_observation():
@@ -199,3 +201,70 @@ def test_columns_stay_where_they_are_on_the_cpu():
 def test_a_layer_that_is_too_large_is_refused_before_it_is_made(network, words):
     with pytest.raises(ValueError, match=words):
         network()
+
+
+def module():
+    network = SHAPES[0]
+    return TorchNetwork(network, network.initial(3)), torch.randn(6, network.inputs), next(iter(network.heads))
+
+
+def test_a_learned_network_is_a_module_whose_parameters_are_its_flat_weights():
+    learned, obs, head = module()
+    assert sum(one.numel() for one in learned.parameters()) == len(learned.flat)
+    learned(obs, head)[0].square().mean().backward()
+    norm = torch.nn.utils.clip_grad_norm_(learned.parameters(), 1e9)
+    torch.testing.assert_close(norm, learned.gradient.norm())
+    before = learned.flat.clone()
+    torch.optim.SGD(learned.parameters(), 0.5).step()
+    torch.testing.assert_close(learned.flat, before - 0.5 * learned.gradient)
+
+
+@pytest.mark.parametrize("clear", [lambda one: one.zero_grad(), lambda one: one.zero_grad(set_to_none=True)])
+def test_a_new_gradient_lies_in_the_flat_one_again(clear):
+    learned, obs, head = module()
+    learned(obs, head)[0].sum().backward()
+    first = learned.gradient.clone()
+    clear(learned)
+    assert not learned.gradient.any()
+    learned(obs, head)[0].sum().backward()
+    torch.testing.assert_close(learned.gradient, first)
+
+
+def test_a_copy_of_a_learned_network_goes_its_own_way_and_keeps_what_is_frozen():
+    learned, obs, head = module()
+    next(learned.parameters()).requires_grad_(False)
+    copied = copy.deepcopy(learned)
+    assert [one.requires_grad for one in copied.parameters()] == [one.requires_grad for one in learned.parameters()]
+    copied(obs, head)[0].sum().backward()
+    assert copied.gradient.any()
+    assert not learned.gradient.any()
+    copied.put(np.zeros(len(learned.flat), np.float32))
+    assert learned.flat.any()
+    copied.follow(learned, 0.25)
+    torch.testing.assert_close(copied.flat, 0.25 * learned.flat)
+
+
+def test_a_learned_network_of_another_type_is_still_one_vector():
+    learned, obs, head = module()
+    expected = learned(obs, head)[0].detach()
+    assert learned.double() is learned
+    torch.testing.assert_close(learned(obs.double(), head)[0].detach(), expected.double(), atol=1e-5, rtol=1e-5)
+    learned(obs.double(), head)[0].sum().backward()
+    assert learned.gradient.dtype == torch.float64
+    assert learned.gradient.any()
+
+
+def test_a_parameter_that_is_no_view_is_refused_and_another_name_of_one_is_not():
+    learned, _, _ = module()
+    name, leaf = next(iter(learned.named_parameters()))
+    with pytest.raises(AttributeError, match="views on one vector"):
+        setattr(learned, name, torch.nn.Parameter(torch.zeros_like(leaf)))
+    learned.shared = leaf
+    assert len(list(learned.parameters())) == len(learned.leaves)
+
+
+def test_the_state_of_a_learned_network_goes_into_another():
+    learned, _, _ = module()
+    other = TorchNetwork(SHAPES[0], SHAPES[0].initial(4))
+    other.load_state_dict(learned.state_dict())
+    torch.testing.assert_close(other.flat, learned.flat, rtol=0, atol=0)

@@ -56,10 +56,10 @@ def test_numpy_and_torch_put_the_same_weights_together_and_keep_the_non_linearit
     flat, noise = NETWORK.initial(1), NETWORK.noise(np.random.default_rng(7))
     learned = TorchNetwork(NETWORK, flat)
     quiet = learned(torch.tensor(OBS), "policy")[0]
-    np.testing.assert_allclose(quiet.detach().numpy(), NumpyNetwork(NETWORK, flat)("policy", OBS), atol=1e-6)
+    np.testing.assert_allclose(quiet.detach().numpy(), NumpyNetwork(NETWORK, flat)(OBS, "policy")[0], atol=1e-6)
     learned.resample(np.random.default_rng(7))
     loud = learned(torch.tensor(OBS), "policy")[0].detach().numpy()
-    np.testing.assert_allclose(loud, NumpyNetwork(NETWORK, flat, noise)("policy", OBS), atol=1e-6)
+    np.testing.assert_allclose(loud, NumpyNetwork(NETWORK, flat, noise)(OBS, "policy")[0], atol=1e-6)
     arrays = unflatten(flat, NETWORK.parameters)
     layers = [(f"{layer}.weight", f"{layer}.bias") for layer in ("common.0", "policy.0", "policy.1")]
     x = OBS
@@ -89,8 +89,8 @@ def test_the_stored_log_probability_is_that_under_the_noise_in_use():
     acted = algorithm.act(OBS, rng, Acting())
     stored = acted["log_prob"]
     np.testing.assert_allclose(algorithm.behaviour_log_prob(OBS, acted["action"]), stored, atol=1e-6)
-    logits = NumpyNetwork(algorithm.network, algorithm._flat, algorithm.network.noise(np.random.default_rng(0)))
-    scores = logits("policy", OBS)
+    logits = NumpyNetwork(algorithm.shape, algorithm._flat, algorithm.shape.noise(np.random.default_rng(0)))
+    scores = logits(OBS, "policy")[0]
     expected = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
     np.testing.assert_allclose(stored, expected[np.arange(50), acted["action"]], atol=1e-5)
     algorithm.load(algorithm._flat)  # without noise again
@@ -99,7 +99,7 @@ def test_the_stored_log_probability_is_that_under_the_noise_in_use():
 
 def logits_at(algorithm, rng, clock):
     algorithm.act(OBS[:1], rng, clock)
-    return algorithm._behaving("policy", OBS)
+    return algorithm._behaving(OBS, "policy")[0]
 
 
 @pytest.mark.parametrize("every", [0, 3])
@@ -117,7 +117,7 @@ def test_noise_is_drawn_at_a_rollouts_start_with_new_weights_and_every_so_many_s
     algorithm.load(algorithm._flat)
     after = logits_at(algorithm, rng, clock)
     assert (after != before).any()
-    assert (after != algorithm._acting("policy", OBS)).any()
+    assert (after != algorithm.outputs(OBS, "policy")[0]).any()
 
 
 def test_the_same_rollout_begun_again_meets_the_same_noise():
@@ -129,7 +129,7 @@ def test_tests_and_appraisals_know_no_noise():
     algorithm = agent()
     rows = batch(algorithm)
     quiet, judged = algorithm.greedy(OBS), algorithm.appraise(rows)
-    plain = NumpyNetwork(algorithm.network, algorithm._flat)("policy", OBS).argmax(-1)
+    plain = NumpyNetwork(algorithm.shape, algorithm._flat)(OBS, "policy")[0].argmax(-1)
     for number in range(20):
         algorithm.act(OBS, np.random.default_rng(number), Acting(rollouts=number))
         np.testing.assert_array_equal(algorithm.greedy(OBS), quiet)
@@ -142,7 +142,7 @@ def test_tests_and_appraisals_know_no_noise():
 def test_an_update_draws_noise_for_both_networks_and_learns_the_sigmas():
     algorithm = agent(learns=True, target="per_iteration", correction="none", learning_rate=0.01, optimiser="adam")
     drawn = []
-    for network in (algorithm._learned, algorithm._target):
+    for network in (algorithm.network, algorithm.target):
         network.resample = lambda rng, network=network: (
             TorchNetwork.resample(network, rng),
             drawn.append(network._noise["policy.0.bias"]),

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from mlxe_async.algorithms import Acting, Clock, load_algorithm
-from mlxe_async.convolutions import PictureActor, PictureNetwork
 from mlxe_async.fast.pictures import PictureGradients
 from mlxe_async.networks import Network, parameter_count, unflatten
+from mlxe_async.networks.convolutions import PictureActor
+from mlxe_async.networks.learning import PictureNetwork
 from mlxe_async.rows import Spaces
 
 SHAPE = (2, 44, 44)  # the smallest pictures that leave more than one place after the last convolution
@@ -42,7 +43,7 @@ def test_pictures_of_any_size_and_type_are_convolved_as_in_the_paper(dtype, widt
     flat = net.initial(1)
     expected, actor = by_the_book(net, flat, seen), PictureActor(net, flat)
     for head in HEADS:
-        np.testing.assert_allclose(actor(head, seen), expected[head], atol=1e-5, rtol=1e-4)
+        np.testing.assert_allclose(actor(seen, head)[0], expected[head], atol=1e-5, rtol=1e-4)
 
 
 def test_actor_learner_and_blocks_of_rows_compute_the_network_of_the_paper(monkeypatch):
@@ -58,7 +59,7 @@ def test_actor_learner_and_blocks_of_rows_compute_the_network_of_the_paper(monke
     outputs = blocks.forward(seen[:7], seen[7:])
     actor = PictureActor(net, flat)
     for head in HEADS:
-        np.testing.assert_allclose(actor(head, seen), expected[head], atol=1e-5, rtol=1e-4)
+        np.testing.assert_allclose(actor(seen, head)[0], expected[head], atol=1e-5, rtol=1e-4)
         np.testing.assert_allclose(whole[head].detach(), expected[head], atol=1e-5, rtol=1e-4)
         np.testing.assert_allclose(outputs[head], expected[head], atol=1e-5, rtol=1e-4)
     # The gradient by blocks is that of all rows at once; the last three rows have none.
@@ -74,8 +75,8 @@ def test_several_versions_side_by_side_equal_each_alone():
     net = network()
     flats = np.stack([net.initial(seed) for seed in range(2)])
     seen = pictures(2, 3)
-    together = PictureActor(net, flats)("policy", seen)
-    alone = [PictureActor(net, flat)("policy", one) for flat, one in zip(flats, seen, strict=True)]
+    together = PictureActor(net, flats)(seen, "policy")[0]
+    alone = [PictureActor(net, flat)(one, "policy")[0] for flat, one in zip(flats, seen, strict=True)]
     np.testing.assert_array_equal(together, np.stack(alone))
     algorithm = load_algorithm("ppo")
     fields = {"body": "nature", "normalise": False, "common": (16,), "policy": (), "value": (), "activation": "relu"}
@@ -85,8 +86,8 @@ def test_several_versions_side_by_side_equal_each_alone():
 
 def test_bfloat16_is_coarser_and_keeps_weights_and_outputs_in_float32():
     flat, seen = network().initial(1), pictures(8)
-    exact = PictureActor(network(), flat)("value", seen)
-    coarse = PictureActor(network("bfloat16"), flat)("value", seen)
+    exact = PictureActor(network(), flat)(seen, "value")[0]
+    coarse = PictureActor(network("bfloat16"), flat)(seen, "value")[0]
     assert coarse.dtype == np.float32
     assert 0 < np.abs(coarse - exact).max() < 0.05 * np.abs(exact).max() + 0.02
     learned = PictureNetwork(network("bfloat16"), flat)

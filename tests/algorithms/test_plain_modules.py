@@ -40,7 +40,7 @@ def test_the_module_of_a_built_in_algorithm_says_what_it_acts_by(name, settings,
     found = {head: out.detach().numpy() for head, out in module(torch.from_numpy(obs)).items()}
     flattened = obs.reshape(20, -1) if spaces is PICTURES else obs
     for head, outputs in found.items():
-        expected = algorithm._q(flattened) if name == "dqn" else algorithm._acting(head, flattened)
+        expected = algorithm.outputs(flattened, "q" if name == "dqn" else head)[0]
         np.testing.assert_allclose(outputs, expected, rtol=2e-4, atol=2e-4)
     assert found["q" if name == "dqn" else "policy"].argmax(-1).tolist() == algorithm.greedy(obs).tolist()
     assert sum(parameter.numel() for parameter in module.parameters()) <= len(flat)

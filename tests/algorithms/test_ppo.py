@@ -6,7 +6,9 @@ import torch
 from pydantic import ValidationError
 
 from mlxe_async.algorithms import Acting, Clock
-from mlxe_async.algorithms.ppo import PPO, PPOSettings, entropy, normalised_advantage, policy_loss, value_loss
+from mlxe_async.algorithms.distributions import Categorical
+from mlxe_async.algorithms.ppo import PPO, PPOSettings, policy_loss, value_loss
+from mlxe_async.maths.returns import normalised
 from mlxe_async.rows import Spaces
 
 SPACES = Spaces((4,), actions=3)
@@ -52,23 +54,24 @@ def test_value_loss_and_entropy_in_numbers():
     loss.backward()
     assert loss.item() == pytest.approx((2.0 + 0.5) / 2)
     assert target.grad is None
-    assert entropy(torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log()) == pytest.approx((np.log(2) + 0.325083) / 2)
+    policy = Categorical(torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log())
+    assert policy.entropy().tolist() == pytest.approx([np.log(2), 0.325083])
 
 
 def test_normalised_advantages_have_mean_zero_and_deviation_one_also_when_all_are_equal():
-    shown = normalised_advantage(torch.tensor([1.0, 2.0, 6.0]))
+    shown = normalised(torch.tensor([1.0, 2.0, 6.0]))
     assert shown.tolist() == pytest.approx([-0.92582, -0.46291, 1.38873], abs=1e-4)
-    assert normalised_advantage(torch.tensor([7.0])).tolist() == [0.0]
+    assert normalised(torch.tensor([7.0])).tolist() == [0.0]
 
 
 def prepared(algorithm, rows):
     """Advantages back in the shape (T, B) of a rollout without padding."""
-    return algorithm._with_advantages(rows)["advantage"].reshape(rows["action"].shape).numpy()
+    return algorithm.with_advantages(rows)["advantage"].reshape(rows["action"].shape).numpy()
 
 
 def values(algorithm, obs):
-    flat = torch.as_tensor(algorithm._seen(obs), dtype=torch.float32).reshape(-1, 4)
-    return algorithm._learned(flat, "value")[0].detach().numpy().reshape(obs.shape[:-1])
+    flat = torch.as_tensor(algorithm.seen(obs), dtype=torch.float32).reshape(-1, 4)
+    return algorithm.network(flat, "value")[0].detach().numpy().reshape(obs.shape[:-1])
 
 
 @pytest.mark.parametrize("mark", ["terminated", "truncated", "cut"])
@@ -101,7 +104,7 @@ def test_padding_teaches_nothing():
 def test_targets_are_advantages_plus_values():
     algorithm = agent()
     rows = rollout(algorithm)
-    ready = algorithm._with_advantages(rows)
+    ready = algorithm.with_advantages(rows)
     value = (ready["target"] - ready["advantage"]).numpy()
     np.testing.assert_allclose(value, values(algorithm, rows["obs"]).reshape(-1), atol=1e-5)
 
@@ -110,7 +113,7 @@ def test_the_explained_variance_is_that_of_the_rows_it_learned_from():
     algorithm = agent(epochs=1, minibatch=1000)
     rows = rollout(algorithm)
     rows["valid"][10:, 1] = False
-    ready = algorithm._with_advantages(rows)
+    ready = algorithm.with_advantages(rows)
     target, advantage = (ready[name].numpy().astype(np.float64) for name in ("target", "advantage"))
     metrics, _ = algorithm.update(rows, Clock())
     assert metrics["explained_variance"] == pytest.approx(1 - advantage.var() / target.var(), abs=1e-4)
@@ -181,7 +184,7 @@ def test_the_learning_rate_falls_with_environment_steps():
     rates = []
     for steps in (0, 500, 5000):
         algorithm.update(rollout(algorithm), Clock(env_steps=steps))
-        rates.append(algorithm._optimiser.learning_rate)
+        rates.append(algorithm.optimiser.learning_rate)
     assert rates == pytest.approx([1e-3, 5.5e-4, 1e-4])
 
 
@@ -249,7 +252,7 @@ def test_sequences_stay_whole_and_are_judged_by_the_network_as_it_is_just_then()
     metrics, _ = algorithm.update(rows, Clock())
     assert metrics["minibatches"] == 6
     seen, judged = [], []
-    for some in algorithm._minibatches(rows):
+    for some in algorithm.minibatches(rows):
         seen.append(some["obs"].numpy())
         judged.append((some["target"] - some["advantage"]).numpy())
         np.testing.assert_allclose(judged[-1], values(algorithm, seen[-1]), atol=1e-4)
@@ -263,7 +266,7 @@ def test_sequences_stay_whole_and_are_judged_by_the_network_as_it_is_just_then()
 def test_advantages_are_made_once_where_rows_are_shuffled():
     algorithm = agent(epochs=2, minibatch=16, normalise=False)
     rows, targets = rollout(algorithm), []
-    for some in algorithm._minibatches(rows):
+    for some in algorithm.minibatches(rows):
         targets.append(some["target"].sort().values.numpy())
         algorithm.set_weights(agent(seed=9).weights()[: len(algorithm.weights())])
     half = len(targets) // 2

@@ -8,7 +8,8 @@ import torch
 from plain import Plain, assert_same_way, generator_of, tensor
 
 from mlxe_async.algorithms import Clock
-from mlxe_async.algorithms.ppo import PPO, PPOSettings, normalised_advantage
+from mlxe_async.algorithms.ppo import PPO, PPOSettings
+from mlxe_async.maths.returns import normalised as normalised_advantage
 from mlxe_async.rows import Spaces
 
 SPACES = Spaces((3,), actions=3)
@@ -190,14 +191,6 @@ def test_observations_are_shown_as_the_moments_before_the_update_say_and_counted
     together = (50 * mean + len(seen) * seen.mean(0)) / (50 + len(seen))
     np.testing.assert_allclose(published[len(weights) : len(weights) + 3], together, rtol=1e-4)
     assert np.expm1(published[-1]) == pytest.approx(50 + len(seen), rel=1e-4)
-
-
-def test_memories_of_rollouts_owe_one_update_as_soon_as_there_are_rows_and_derive_nothing():
-    algorithm = agent("rows", 2)
-    due = [algorithm.updates_due(rows=rows, new_rows=rows, new_segments=0) for rows in (0, 1, 500)]
-    assert due == [0, 1, 1]
-    assert all(type(one) is int for one in due)
-    assert algorithm.derive(rollout()) == {}
 
 
 def test_advantages_that_hardly_differ_are_not_blown_up():

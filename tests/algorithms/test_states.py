@@ -73,9 +73,9 @@ def test_every_part_of_the_state_matters(name, settings):
     whole = first.state()
     learn(first, range(5, 8))
     # What the next update makes anew, or has no use for.
-    idle = {"_unused", "_seen", "_epsilon"} | ({"moments.single"} if name == "mlxe" else set())
-    idle |= {"_followed"} if settings.get("target") != "per_iteration" else set()
-    for key in sorted(set(whole) - idle - (set() if settings.get("average") else {"_average"})):
+    idle = {"unused", "rows_seen", "epsilon"} | ({"moments.single"} if name == "mlxe" else set())
+    idle |= {"followed"} if settings.get("target") != "per_iteration" else set()
+    for key in sorted(set(whole) - idle - (set() if settings.get("average") else {"average"})):
         other = made(name, settings, seed=4)
         fresh = other.state()[key]
         if np.array_equal(fresh, whole[key]):
@@ -112,7 +112,7 @@ def test_newer_weights_are_gone_on_from_with_what_an_older_state_has_beside_them
     second.restore_around(first.weights(), older)
     np.testing.assert_array_equal(second.weights(), first.weights())
     now = second.state()
-    beside = {key for key in older if key.startswith("optimiser.") or key in ("generator", "_target", "_followed")}
+    beside = {key for key in older if key.startswith("optimiser.") or key in ("generator", "target", "followed")}
     for key in beside:
         np.testing.assert_array_equal(now[key], older[key], err_msg=key)
     assert {"optimiser.steps", "generator"} <= beside

@@ -24,8 +24,9 @@ import gymnasium
 import numpy as np
 from rate import ROOT, best, differentiate, run
 
-from mlxe_async.convolutions import PictureActor, PictureNetwork
 from mlxe_async.networks import Network, Precision
+from mlxe_async.networks.convolutions import PictureActor
+from mlxe_async.networks.learning import PictureNetwork
 from mlxe_async.settings import load_settings
 from mlxe_async.tasks import atari
 from mlxe_async.tasks.making import TaskSettings
@@ -76,7 +77,7 @@ def network_costs(settings: Any, precision: Precision, rows: int) -> dict[str, f
 
     def choosing() -> int:
         for _ in range(5):
-            acting("policy", seen[:count])
+            acting(seen[:count], "policy")
         return 5 * count
 
     def differentiating() -> int:

@@ -209,7 +209,7 @@ def bare_costs(settings: Any, *, native: bool, batch: int) -> dict[str, float]:
 
     def choosing() -> int:
         for _ in range(200):
-            acting("policy", observations)
+            acting(observations, "policy")
         return 200 * count
 
     learning, rows = TorchNetwork(network, flat), torch.randn(batch, 4)

@@ -80,7 +80,7 @@ class Charged:
     def greedy_many(self, flats, obs):
         if flats is not self._flats:
             self._flats, self._numpy = flats, NumpyNetwork(self.network, flats)
-        self._numpy("policy", obs).argmax(-1)
+        self._numpy(obs, "policy")[0].argmax(-1)
         return (obs @ LINEAR > 0).astype(np.int64)
 
 

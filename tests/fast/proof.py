@@ -82,22 +82,22 @@ class Steps:
 
 def update(algorithm, way, rows, clock, look):
     """What an update measured, and how many steps it made."""
-    real, algorithm._optimiser = algorithm._optimiser, Steps(algorithm._optimiser, look)
+    real, algorithm.optimiser = algorithm.optimiser, Steps(algorithm.optimiser, look)
     try:
         metrics, _ = way(rows, clock)
-        return metrics, algorithm._optimiser.count
+        return metrics, algorithm.optimiser.count
     finally:
-        algorithm._optimiser = real
+        algorithm.optimiser = real
 
 
 def take(algorithm, taken, _step):
     """Remember the gradient of a step."""
-    taken.append(algorithm._learned.gradient.clone())
+    taken.append(algorithm.network.gradient.clone())
 
 
 def follow(algorithm, taken, apart, step):
     """Note how far the gradient of a step is from the one that was taken, and go on with that one."""
-    own = algorithm._learned.gradient
+    own = algorithm.network.gradient
     apart.append(float((taken[step] - own).norm() / own.norm().clamp(min=1e-12)))
     own.copy_(taken[step])
 

@@ -67,11 +67,11 @@ def test_a_step_that_is_another_ends_it():
 
     def update(rows, clock):
         found = right(rows, clock)
-        algorithm._average.mul_(1.001)
+        algorithm.average.flat.mul_(1.001)
         return found
 
     way.twin.update = update
-    with pytest.raises(AuditFailed, match=r"_average differs by 0.001 of its norm"):
+    with pytest.raises(AuditFailed, match=r"average differs by 0.001 of its norm"):
         Audit(way, 1).update(batch(algorithm), Clock())
 
 
@@ -99,7 +99,7 @@ def test_another_draw_ends_it():
 
     def update(rows, clock):
         found = right(rows, clock)
-        algorithm._rng.random()
+        algorithm.rng.random()
         return found
 
     way.twin.update = update
@@ -111,11 +111,11 @@ def test_what_rounding_decides_is_no_difference():
     """Two equally good next actions: which one is judged is a matter of the last place, and of nothing else."""
     algorithm = agent("dqn", layers=[16], learning_rate=1e-9)
     with torch.no_grad():  # both actions are worth the same to the one that chooses, but not to the one that judges
-        for network in (algorithm._learned, algorithm._target):
+        for network in (algorithm.network, algorithm.target):
             last = network.leaves["q.1.weight"]
             last[:, 1] = last[:, 0]
             network.leaves["q.1.bias"][:] = torch.tensor([3.0, 3.0, -9.0])
-        algorithm._target.leaves["q.1.bias"][1] += 5
+        algorithm.target.leaves["q.1.bias"][1] += 5
     way = updates(algorithm)
     right = way.twin._quick.outputs
 
@@ -149,7 +149,7 @@ def test_an_algorithm_that_is_done_as_it_is_written_is_not_looked_at():
 
 def test_what_does_not_fit_into_memory_is_compared_as_far_as_it_goes(monkeypatch):
     algorithm = agent("ppo", epochs=3, minibatch=16)
-    monkeypatch.setattr(audit, "MOST_BYTES", 2 * algorithm._learned.gradient.nbytes)
+    monkeypatch.setattr(audit, "MOST_BYTES", 2 * algorithm.network.gradient.nbytes)
     looked = Audit(updates(algorithm), 1)
     expected = agent("ppo", epochs=3, minibatch=16)
     looked.update(batch(algorithm), Clock())

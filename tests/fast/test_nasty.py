@@ -32,7 +32,7 @@ def made(base, kind):
     name = NAMES[base]
     found = agent(name, kind=kind, **SETTINGS[name])
     flat = found.weights()
-    network = sum(leaf.numel() for leaf in found._learned.leaves.values())
+    network = sum(leaf.numel() for leaf in found.network.leaves.values())
     flat[:network] += 0.1 * np.random.default_rng(4).standard_normal(network).astype(np.float32)
     found.set_weights(flat)
     return found
@@ -41,12 +41,12 @@ def made(base, kind):
 def written(algorithm, rows):
     """The gradient of the loss as it is written, by torch.autograd.grad, and nothing of `update`."""
     if algorithm.memory == "rollouts":
-        (tensors,) = algorithm._minibatches(rows)
+        (tensors,) = algorithm.minibatches(rows)
     else:
-        tensors = algorithm._tensors(rows)
-        if hasattr(algorithm, "_bootstrapped"):
-            tensors |= algorithm._bootstrapped(tensors)
-    loss, leaves = algorithm._loss(tensors)[0], algorithm._learned.leaves.values()
+        tensors = algorithm.tensors_of(rows)
+        if hasattr(algorithm, "bootstrapped"):
+            tensors |= algorithm.bootstrapped(tensors)
+    loss, leaves = algorithm.loss(tensors)[0], algorithm.network.leaves.values()
     free = [leaf for leaf in leaves if leaf.requires_grad]
     found = dict(zip(map(id, free), torch.autograd.grad(loss, free, allow_unused=True), strict=True))
     parts = [found.get(id(leaf)) for leaf in leaves]
@@ -108,7 +108,7 @@ def said_by_a_learner(algorithm):
 
 def test_an_error_in_a_built_in_file_is_told_with_its_line_and_not_with_one_of_torchs():
     algorithm = made(ppo.PPO, None)
-    for leaf in algorithm._learned.leaves.values():
+    for leaf in algorithm.network.leaves.values():
         leaf.requires_grad_(False)
     assert re.match(r"\S+mlxe_async/algorithms/ppo\.py:\d+: RuntimeError: .*require grad", said_by_a_learner(algorithm))
 
@@ -126,7 +126,7 @@ def test_what_cannot_be_learned_from_is_told_by_the_learner_in_one_line_with_its
 
 
 @pytest.mark.parametrize(
-    ("base", "method", "acted"), [(ppo.PPO, "_learnable", "_evaluator"), (dqn.DQN, "_values", "_actor")]
+    ("base", "method", "acted"), [(ppo.PPO, "learnable", "evaluator"), (dqn.DQN, "learnable", "evaluator")]
 )
 def test_a_network_that_executors_would_not_know_is_refused(base, method, acted):
     class Own(base):

@@ -25,15 +25,15 @@ RECIPES = {
     "a clipped value loss": (
         "ppo",
         {
-            'critic, randomness = value_loss(value[:, 0], rows["target"])': 'old = rows["target"] - rows["advantage"]\n'
+            'critic = value_loss(value[:, 0], rows["target"])': 'old = rows["target"] - rows["advantage"]\n'
             "        near = old + (value[:, 0] - old).clamp(-0.1, 0.1)\n"
-            '        critic, randomness = value_loss(near, rows["target"])'
+            '        critic = value_loss(near, rows["target"])'
         },
     ),
     "an adaptive KL penalty": (
         "ppo",
         {
-            "- s.entropy * randomness": "- s.entropy * randomness + 2.0 * "
+            "- s.entropy * entropy": "- s.entropy * entropy + 2.0 * "
             'correction.approximate_kl(log_prob, rows["log_prob"])'
         },
     ),
@@ -43,29 +43,27 @@ RECIPES = {
     "another correction": ("mlxe", {"weight * (expected - value)": "weight.square() * (expected - value)"}),
     "a slower target": (
         "mlxe",
-        {"self._target.flat.copy_(self._learned.flat)": "self._target.flat.lerp_(self._learned.flat, 0.1)"},
+        {"self.target.follow(self.network)": "self.target.follow(self.network, 0.1)"},
     ),
     "another loss or target": ("dqn", {"return 0.5 * error.square().where(": "return 3.0 * error.square().where("}),
     "prioritised replay": (
         "dqn",
         {
-            "window, priorities = 1, Priorities()": 'window, priorities = 1, Priorities("td")',
-            "loss, _error, found = self._loss(rows)": "loss, error, found = self._loss(rows)",
-            "return metrics.as_floats(found) | known, None": "return metrics.as_floats(found) | known, "
-            "error.abs().numpy() + 0.01",
+            '"learns", Priorities()': '"learns", Priorities("td")',
+            "loss, _error, found = self.loss(rows)": "loss, error, found = self.loss(rows)",
+            '"learning_rate": rate}, None': '"learning_rate": rate}, error.abs().numpy() + 0.01',
         },
     ),
     "a dueling network": (
         "dqn",
         {
-            '{"q": (*s.layers, self.actions)}': '{"value": (*s.layers, 1), "advantage": (*s.layers, self.actions)}',
-            'return network(obs, "q")[0]': 'value, advantage = network(obs, "value", "advantage")\n'
-            "        return value + advantage - advantage.mean(-1, keepdim=True)",
-            'return lambda obs: network("q", flat_observations(obs, self.spaces))': "def q(obs: Array) -> Floats:\n"
-            "            seen = flat_observations(obs, self.spaces)\n"
-            '            advantage = network("advantage", seen)\n'
-            '            return network("value", seen) + advantage - advantage.mean(-1, keepdims=True)\n\n'
-            "        return q",
+            'heads = {"q": (*self.settings.layers, number_of_actions(type(self), self.spaces))}': "last = ("
+            "number_of_actions(type(self), self.spaces),)\n"
+            '        heads = {"value": (*self.settings.layers, 1), "advantage": self.settings.layers + last}',
+            "    def build_learner": "    def scores(self, network, obs):\n"
+            '        value, advantage = network(obs, "value", "advantage")\n'
+            "        return value + advantage - advantage.mean(-1)[..., None]\n\n"
+            "    def build_learner",
         },
     ),
 }
@@ -121,7 +119,7 @@ def test_a_recipe_is_learned_from_as_it_is_printed(recipe, copied):
         acted = mine.act(rows["obs"], np.random.default_rng(0), Acting())
         assert acted["action"].shape == (len(rows["obs"]),)
         mine.load(mine.weights())
-        values = mine._values(mine._learned, torch.from_numpy(rows["obs"])).detach().numpy()
+        values = mine.scores(mine.network, torch.from_numpy(rows["obs"])).detach().numpy()
         np.testing.assert_array_equal(mine.greedy(rows["obs"]), values.argmax(-1))
     elif recipe == "prioritised replay":
         _, priorities = agent(name, kind=kind, **FLAT[name]).update(rows, Clock())
@@ -188,7 +186,7 @@ def test_another_scale_of_values_is_a_case_of_the_critic_and_its_loss(copied, tm
         assert way.twin is None
         tenth = {"partial": rows["partial"] / 10}
         theirs, _ = gradient(agent("mlxe", entropy=0), rows | tenth)
-        apart = mine._learned.leaves
+        apart = mine.network.leaves
         critic, start = {}, 0
         for name, leaf in apart.items():
             critic[name], start = slice(start, start + leaf.numel()), start + leaf.numel()
@@ -221,10 +219,10 @@ def test_a2c_is_ppo_with_one_epoch_over_the_whole_rollout():
     rows["log_prob"] = algorithm.behaviour_log_prob(flat, rows["action"].reshape(-1)).reshape(rows["action"].shape)
     found, _ = gradient(algorithm, rows)
     other = agent("ppo", **FLAT["ppo"], entropy=0, value_coefficient=0, normalise=False)
-    (some,) = other._minibatches(rows)
-    log_probs = other._learned(some["obs"], "policy")[0].log_softmax(-1)
+    (some,) = other.minibatches(rows)
+    log_probs = other.network(some["obs"], "policy")[0].log_softmax(-1)
     chosen = log_probs.gather(-1, some["action"][:, None])[:, 0]
     advantage = (some["advantage"] - some["advantage"].mean()) / (some["advantage"].std(correction=0) + 1e-8)
-    other._learned.gradient.zero_()
+    other.network.gradient.zero_()
     (-(chosen * advantage).mean()).backward()
-    torch.testing.assert_close(found, other._learned.gradient, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found, other.network.gradient, rtol=1e-4, atol=1e-6)

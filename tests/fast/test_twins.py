@@ -15,7 +15,7 @@ from mlxe_async.algorithms.dqn import DQN
 from mlxe_async.algorithms.mlxe import MLxE
 from mlxe_async.algorithms.ppo import PPO
 from mlxe_async.fast import fingerprints, updates
-from mlxe_async.maths import correction, gradients, normaliser
+from mlxe_async.maths import correction, normaliser
 from mlxe_async.networks import TorchNetwork
 
 KINDS = {"ppo": PPO, "mlxe": MLxE, "dqn": DQN}
@@ -76,8 +76,8 @@ PATCHES = {
     "a loss of mlxe": ("mlxe", mlxe, "policy_loss", lambda log_prob, advantage: -2 * log_prob * advantage.detach()),
     "a loss of dqn": ("dqn", dqn, "q_loss", lambda q, target, _kind: (target.detach() - q).abs()),
     "a function that a loss calls": ("mlxe", correction, "ratio", lambda log_prob, _: log_prob.detach().exp()),
-    "what becomes of a gradient": ("dqn", gradients, "shorten", lambda gradient, _: gradient.mul_(0.5).norm()),
-    "a method": ("dqn", DQN, "_value", lambda _self, q: 0.5 * q),
+    "what becomes of a gradient": ("dqn", dqn, "clip_grad_norm_", lambda gradient, _: gradient.mul_(0.5).norm()),
+    "a method": ("dqn", DQN, "value", lambda _self, q: 0.5 * q),
     "a constant": ("ppo", normaliser, "LIMIT", 0.1),
 }
 
@@ -100,9 +100,9 @@ def test_what_was_patched_is_what_is_learned(patch, monkeypatch):
 
 def test_a_method_put_on_the_object_is_what_is_learned():
     algorithm = agent("ppo")
-    algorithm._loss = lambda rows: (algorithm._learned(rows["obs"], "value")[0].square().mean(), {})
+    algorithm.loss = lambda rows: (algorithm.network(rows["obs"], "value")[0].square().mean(), {})
     found, reason = step(algorithm)
-    assert reason == "its object has a _loss of its own"
+    assert reason == "its object has a loss of its own"
     assert not np.allclose(found, step(agent("ppo"))[0], atol=1e-5)
 
 
@@ -112,19 +112,62 @@ class Twice(TorchNetwork):
 
 
 def other_forward(algorithm):
-    algorithm._learned.__class__ = Twice
+    algorithm.network.__class__ = Twice
 
 
 def frozen(algorithm):
-    algorithm._learned.leaves["q.0.weight"].requires_grad_(False)
+    algorithm.network.leaves["q.0.weight"].requires_grad_(False)
 
 
 def hooked(algorithm):
-    algorithm._learned.leaves["q.0.weight"].register_hook(torch.zeros_like)
+    algorithm.network.leaves["q.0.weight"].register_hook(torch.zeros_like)
 
 
 def own_method(algorithm):
-    algorithm._learned.tensors = lambda rows: TorchNetwork.tensors(algorithm._learned, rows)
+    algorithm.network.tensors = lambda rows: TorchNetwork.tensors(algorithm.network, rows)
+
+
+def hooked_module(algorithm):
+    algorithm.network.register_forward_hook(lambda _module, _given, found: tuple(2 * one for one in found))
+
+
+def hooked_before(algorithm):
+    algorithm.network.register_forward_pre_hook(lambda _module, given: (given[0] + 1, *given[1:]))
+
+
+def forget(leaf):
+    leaf.grad.zero_()
+
+
+def hooked_after_adding(algorithm):
+    for leaf in algorithm.network.parameters():
+        leaf.register_post_accumulate_grad_hook(forget)
+
+
+@pytest.mark.parametrize("change", [hooked_module, hooked_before, hooked_after_adding])
+def test_hooks_of_a_module_are_learned_by(change):
+    algorithm = agent("dqn")
+    change(algorithm)
+    found, reason = step(algorithm)
+    assert "hooks" in reason
+    plain = agent("dqn")
+    step(plain)
+    assert not np.allclose(found, plain.weights(), atol=1e-6)
+
+
+def test_hooks_of_a_module_for_its_gradients_leave_it_to_torch():
+    algorithm = agent("dqn")
+    algorithm.network.register_full_backward_hook(lambda _module, into, _out: into)
+    assert "hooks" in updates(algorithm).reason
+
+
+def test_hooks_of_all_modules_are_learned_by():
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda _module, _given, found: found)
+    try:
+        assert "hooks" in updates(agent("dqn")).reason
+    finally:
+        hook.remove()
+    assert updates(agent("dqn")).reason == ""
 
 
 @pytest.mark.parametrize(
@@ -133,13 +176,13 @@ def own_method(algorithm):
 )
 def test_a_network_of_another_structure_is_left_to_torch(change, said):
     algorithm = agent("dqn")
-    before = algorithm._learned.leaves["q.0.weight"].clone()
+    before = algorithm.network.leaves["q.0.weight"].clone()
     change(algorithm)
     found, reason = step(algorithm)
     assert said in reason
     assert not np.array_equal(found, agent("dqn").weights())
     if change in (frozen, hooked):
-        torch.testing.assert_close(algorithm._learned.leaves["q.0.weight"], before, rtol=0, atol=0)
+        torch.testing.assert_close(algorithm.network.leaves["q.0.weight"], before, rtol=0, atol=0)
 
 
 def test_noisy_networks_and_several_threads_are_left_to_torch():

@@ -5,25 +5,25 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mlxe_async.maths.gradients import shorten
+from mlxe_async.maths.gradients import clip_grad_norm_
 
 
 def test_a_long_gradient_is_cut_to_the_norm_and_keeps_its_direction():
     gradient = torch.tensor([3.0, -4.0])
-    assert shorten(gradient, 1.0) == pytest.approx(5.0)
+    assert clip_grad_norm_(gradient, 1.0) == pytest.approx(5.0)
     torch.testing.assert_close(gradient, torch.tensor([0.6, -0.8]))
 
 
 @pytest.mark.parametrize("longest", [0.0, 5.5])
 def test_a_short_gradient_or_no_bound_changes_nothing(longest):
     gradient = torch.tensor([3.0, -4.0])
-    shorten(gradient, longest)
+    clip_grad_norm_(gradient, longest)
     assert gradient.tolist() == [3.0, -4.0]
 
 
 def test_a_gradient_of_zero_stays_zero():
     gradient = torch.zeros(3)
-    assert shorten(gradient, 0.5) == 0
+    assert clip_grad_norm_(gradient, 0.5) == 0
     assert gradient.tolist() == [0, 0, 0]
 
 
@@ -39,7 +39,7 @@ class OnGPU(torch.Tensor):
 @pytest.mark.parametrize(("longest", "left"), [(1.0, [0.6, -0.8]), (5.5, [3.0, -4.0]), (0.0, [3.0, -4.0])])
 def test_a_gpu_is_not_waited_for_and_shortens_alike(longest, left):
     gradient = torch.tensor([3.0, -4.0]).as_subclass(OnGPU)
-    norm = shorten(gradient, longest).as_subclass(torch.Tensor)
+    norm = clip_grad_norm_(gradient, longest).as_subclass(torch.Tensor)
     assert norm == 5
     torch.testing.assert_close(gradient.as_subclass(torch.Tensor), torch.tensor(left))
 
@@ -47,5 +47,5 @@ def test_a_gpu_is_not_waited_for_and_shortens_alike(longest, left):
 def test_a_gpu_leaves_a_gradient_of_zero_or_nearly_zero_as_it_is():
     for numbers in ([0.0, 0.0], [3e-13, -4e-13]):
         gradient = torch.tensor(numbers, dtype=torch.float64).as_subclass(OnGPU)
-        shorten(gradient, 0.5)
+        clip_grad_norm_(gradient, 0.5)
         assert gradient.tolist() == numbers

@@ -1,7 +1,9 @@
 """Where the rows of a rollout belong together."""
 
 import numpy as np
+import torch
 
+from mlxe_async.maths import rollouts
 from mlxe_async.maths.rollouts import columns, ends, following, unknown
 
 
@@ -66,3 +68,20 @@ def test_pieces_are_whole_sequences_of_about_so_many_valid_rows():
         assert [piece["number"].shape for piece in pieces] == [(4, width) for width in widths]
         np.testing.assert_array_equal(np.concatenate([piece["number"] for piece in pieces], 1), rows["number"])
         assert all(piece["valid"].shape == piece["number"].shape for piece in pieces)
+
+
+def test_shuffled_rows_come_once_an_epoch_in_another_order_and_belong_together():
+    rows = {"a": torch.arange(10), "b": 10.0 * torch.arange(10)[:, None]}
+    pieces = list(rollouts.shuffled(rows, 4, 3, np.random.default_rng(0)))
+    assert [len(piece["a"]) for piece in pieces] == [5, 5] * 3
+    assert all((piece["b"][:, 0] == 10 * piece["a"]).all() for piece in pieces)
+    orders = [torch.cat([one["a"], other["a"]]).tolist() for one, other in zip(pieces[::2], pieces[1::2], strict=True)]
+    assert all(sorted(order) == list(range(10)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 3
+    whole = np.random.default_rng(0).permutation(10).tolist()
+    assert orders[0] == whole
+
+
+def test_fewer_rows_than_a_minibatch_are_one():
+    (only,) = rollouts.shuffled({"a": torch.arange(3)}, 64, 1, np.random.default_rng(0))
+    assert sorted(only["a"].tolist()) == [0, 1, 2]

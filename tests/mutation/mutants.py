@@ -297,7 +297,7 @@ class _Changes(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if called in ("Field", "field"):  # descriptions and bounds are no behaviour of a loss
+        if called in ("Field", "field", "key"):  # descriptions and bounds are no behaviour of a loss
             for argument in node.args[:1]:
                 self.visit(argument)
             return

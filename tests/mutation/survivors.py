@@ -63,8 +63,8 @@ FILES = {
 """File -> folder of its tests."""
 
 ALGORITHMS = tuple(f"{PACKAGE}/algorithms/{name}.py" for name in ("ppo", "dqn", "mlxe"))
-NOT_LEARNING = {"__init__", "load", "act", "greedy", "greedy_many", "behaviour_log_prob", "_log_probs", "_actor"}
-NOT_LEARNING |= {"weights", "set_weights", "compile"}
+NOT_LEARNING = {"__init__", "load", "act", "greedy", "greedy_many", "behaviour_log_prob", "policy"}
+NOT_LEARNING |= {"build", "build_learner", "weights", "set_weights", "compile"}
 
 
 def is_asked(one: Mutant) -> bool:

@@ -37,7 +37,7 @@ class Networks:
         self.network = network
 
     def greedy_many(self, flats, obs):
-        return NumpyNetwork(self.network, flats)("policy", obs).argmax(-1)
+        return NumpyNetwork(self.network, flats)(obs, "policy")[0].argmax(-1)
 
 
 class Corridor(gymnasium.Env):

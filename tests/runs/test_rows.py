@@ -36,7 +36,7 @@ def test_the_stored_log_probability_is_that_of_the_recorded_version(live, kind):
             continue
         mine = rows["version"] == version
         policy.load(published[int(version)])
-        logits = policy._acting("policy", rows["obs"][mine])
+        logits = policy.outputs(rows["obs"][mine], "policy")[0]
         bound = 1e-5 * np.maximum(1, np.abs(logits).max(axis=-1))
         error = np.abs(policy.behaviour_log_prob(rows["obs"][mine], rows["action"][mine]) - rows["log_prob"][mine])
         assert (error <= bound).all()

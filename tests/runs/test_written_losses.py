@@ -15,8 +15,8 @@ from mlxe_async.algorithms import load_algorithm
 from mlxe_async.settings import dump_settings
 
 PACKAGE = Path(importlib.util.find_spec("mlxe_async").origin).parent
-PPO_STEP = "            self._optimiser.step(rate)\n"
-PPO_TOTAL = "total = actor + s.value_coefficient * critic - s.entropy * randomness"
+PPO_STEP = "            self.optimiser.step(rate)\n"
+PPO_TOTAL = "total = actor + s.value_coefficient * critic - s.entropy * entropy"
 MLXE = {"name": "mlxe", "min_updates": 4, "batch": 64}
 PPO = {"name": "ppo", "epochs": 4, "minibatch": 64, "minibatches": "rows", "learning_rate": 0.01}
 ONE_EPOCH = PPO | {"epochs": 1, "minibatches": "sequences"}
@@ -37,15 +37,15 @@ WRITTEN = {
         MLXE,
         {
             "loss, value_mean, entropy_mean = (": "decay = 1e-3 * sum(leaf.square().sum() for leaf in "
-            "self._learned.leaves.values())\n        loss, value_mean, entropy_mean = (",
+            "self.network.leaves.values())\n        loss, value_mean, entropy_mean = (",
             "return loss, {name": "return loss + decay, {name",
         },
     ),
     "entropy annealed by the clock": (
         MLXE,
         {
-            "self._follow(clock)\n": "self._follow(clock)\n        self._weight = clock.env_steps / 1500\n",
-            "- s.entropy * randomness": "- self._weight * randomness",
+            "self.follow(clock)\n": "self.follow(clock)\n        self._weight = clock.env_steps / 1500\n",
+            "- s.entropy * entropy": "- self._weight * entropy",
         },
     ),
     "adaptive KL from a coefficient of 0": (
@@ -54,7 +54,7 @@ WRITTEN = {
             PPO_STEP: PPO_STEP + "            far = found['approximate_kl'] > 0.002\n"
             "            self._beta = 2 * self._beta + 0.1 if far else self._beta / 2\n",
             PPO_TOTAL: PPO_TOTAL + " + self._beta * correction.approximate_kl(log_prob, behaviour)",
-            "    kept = (": "    _beta = 0.0\n    kept = (",
+            "    gains: ClassVar": "    _beta = 0.0\n    gains: ClassVar",
         },
     ),
     "dual clip": (
@@ -144,8 +144,8 @@ def test_a_changed_way_of_acting_is_no_difference_for_the_audit(kind, tmp_path):
     """The stored log-probabilities are those of the behaviour that was written, which the twin does not know."""
     place = Path(PACKAGE.name) / "algorithms" / "acting.py"
     flatter = {
-        'categorical.log_softmax(self._behaving("policy", obs)), self._explore': "categorical.log_softmax(self."
-        '_behaving("policy", obs) / np.float32(3)), self._explore'
+        "self.scores(self._behaving, obs), self._explore": "self.scores(self._behaving, obs) / np.float32(3), "
+        "self._explore"
     }
     shutil.copytree(PACKAGE, tmp_path / PACKAGE.name)
     (tmp_path / place).write_text(changed((PACKAGE / "algorithms" / "acting.py").read_text(), flatter))

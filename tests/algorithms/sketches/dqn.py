@@ -47,30 +47,30 @@ class DQN:
             *(Column("partial", "<f4"), Column("coefficient", "<f4")),
             Column("cut_obs", spaces.observation_dtype, spaces.observation_shape),
         )
-        self.network = Network(int(np.prod(spaces.observation_shape)), (), {"q": (32, spaces.actions)})
-        self.parameters = (*self.network.parameters, ("exploration.epsilon", (1,)))
-        initial = np.append(self.network.initial([seed, 0]), np.float32(1.0))
+        self.shape = Network(int(np.prod(spaces.observation_shape)), (), {"q": (32, spaces.actions)})
+        self.parameters = (*self.shape.parameters, ("exploration.epsilon", (1,)))
+        initial = np.append(self.shape.initial([seed, 0]), np.float32(1.0))
         self.load(initial)
         if learns:
             self.set_weights(initial)
 
     def load(self, flat):
-        self.acting, self.epsilon = NumpyNetwork(self.network, flat[:-1]), float(flat[-1])
+        self.acting, self.epsilon = NumpyNetwork(self.shape, flat[:-1]), float(flat[-1])
 
     def act(self, obs, rng, clock):
         best = self.greedy(obs)
         explore = rng.random(len(obs)) < self.epsilon
-        action = np.where(explore, rng.integers(0, self.network.heads["q"][-1], len(obs)), best)
+        action = np.where(explore, rng.integers(0, self.shape.heads["q"][-1], len(obs)), best)
         return {"action": action, "log_prob": self.behaviour_log_prob(obs, action)}
 
     def greedy(self, obs):
-        return self.acting("q", obs).argmax(-1)
+        return self.acting(obs, "q")[0].argmax(-1)
 
     def greedy_many(self, flats, obs):
-        return NumpyNetwork(self.network, flats[:, :-1])("q", obs).argmax(-1)
+        return NumpyNetwork(self.shape, flats[:, :-1])(obs, "q")[0].argmax(-1)
 
     def behaviour_log_prob(self, obs, action):
-        share = self.epsilon / self.network.heads["q"][-1]
+        share = self.epsilon / self.shape.heads["q"][-1]
         return np.log(share + (1 - self.epsilon) * (action == self.greedy(obs)) + 1e-12).astype(np.float32)
 
     def derive(self, segment):
@@ -106,6 +106,6 @@ class DQN:
         return np.append(self.learned.flat.numpy(), np.float32(self.published_epsilon))
 
     def set_weights(self, flat):
-        self.learned, self.target = TorchNetwork(self.network, flat[:-1]), TorchNetwork(self.network, flat[:-1])
+        self.learned, self.target = TorchNetwork(self.shape, flat[:-1]), TorchNetwork(self.shape, flat[:-1])
         self.optimiser = FlatOptimiser("adam", self.learned.flat, self.learned.gradient, eps=1e-8)
         self.published_epsilon = float(flat[-1])

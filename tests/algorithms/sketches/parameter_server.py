@@ -16,17 +16,22 @@ class ParameterServerA3C(MLxE):
     delay_compensation = 2.0
 
     def differentiate(self, batch, clock):
-        metrics = self._differentiate(batch, clock)
-        return self._learned.gradient.numpy().copy(), metrics
+        self.follow(clock)
+        rows = self.tensors_of(batch)
+        loss, found = self.loss(rows | self.bootstrapped(rows))
+        self.optimiser.zero_grad()
+        loss.backward()
+        return self.network.gradient.numpy().copy(), {name: float(one) for name, one in found.items()}
 
     def apply(self, gradient, worker_weights, clock):
         g = torch.as_tensor(gradient)
-        drift = self._learned.flat - torch.as_tensor(worker_weights)
+        drift = self.network.flat - torch.as_tensor(worker_weights)
         self._mean_square = 0.95 * getattr(self, "_mean_square", torch.zeros_like(g)) + 0.05 * g.square()
         strength = self.delay_compensation / (self._mean_square + 1e-7).sqrt()
-        self._learned.gradient.copy_(g + strength * g.square() * drift)
-        self._apply(clock)
+        self.network.gradient.copy_(g + strength * g.square() * drift)
+        self.optimiser.step(self.settings.rate(clock.episodes))
+        self.average.follow(self.network)
 
     def take(self, flat):
         """A worker's own copy of the server's weights, to differentiate at; its optimiser is never used."""
-        self._learned.flat.copy_(torch.as_tensor(np.asarray(flat)))
+        self.network.flat.copy_(torch.as_tensor(np.asarray(flat)))

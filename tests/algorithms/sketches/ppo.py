@@ -43,16 +43,16 @@ class PPO:
         self.settings = settings
         self.batch_rows = settings.rollout_rows
         inputs = int(np.prod(spaces.observation_shape))
-        self.network = Network(inputs, (), {"policy": (16, spaces.actions), "value": (16, 1)})
-        self.parameters = self.network.parameters
-        initial = self.network.initial([seed, 0], {"policy": 0.01})
+        self.shape = Network(inputs, (), {"policy": (16, spaces.actions), "value": (16, 1)})
+        self.parameters = self.shape.parameters
+        initial = self.shape.initial([seed, 0], {"policy": 0.01})
         self.load(initial)
         if learns:
             self.rng = np.random.default_rng([seed, 1])
             self.set_weights(initial)
 
     def load(self, flat):
-        self.acting = NumpyNetwork(self.network, flat)
+        self.acting = NumpyNetwork(self.shape, flat)
 
     def act(self, obs, rng, clock):
         scores = self._scores(obs)
@@ -63,13 +63,13 @@ class PPO:
         return self._scores(obs).argmax(-1)
 
     def greedy_many(self, flats, obs):
-        return NumpyNetwork(self.network, flats)("policy", obs).argmax(-1)
+        return NumpyNetwork(self.shape, flats)(obs, "policy")[0].argmax(-1)
 
     def behaviour_log_prob(self, obs, action):
         return np.take_along_axis(self._scores(obs), action[:, None], -1)[:, 0]
 
     def _scores(self, obs):
-        logits = self.acting("policy", obs)
+        logits = self.acting(obs, "policy")[0]
         return logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
 
     def derive(self, segment):
@@ -101,13 +101,13 @@ class PPO:
         learnable = np.flatnonzero(valid.reshape(-1))
         for _ in range(s.epochs):
             for chosen in np.array_split(self.rng.permutation(learnable), s.minibatches):
-                loss = self._loss({k: v[chosen] for k, v in rows.items()})
+                loss = self.loss({k: v[chosen] for k, v in rows.items()})
                 self.learned.gradient.zero_()
                 loss.backward()
                 self.optimiser.step(self.settings.learning_rate)
         return {"loss": float(loss.detach())}, None
 
-    def _loss(self, rows):
+    def loss(self, rows):
         logits, value = self.learned(rows["obs"], "policy", "value")
         log_prob = logits.log_softmax(-1).gather(-1, rows["action"][:, None])[:, 0]
         advantage = (rows["advantage"] - rows["advantage"].mean()) / (rows["advantage"].std() + 1e-8)
@@ -118,5 +118,5 @@ class PPO:
         return self.learned.flat.numpy().copy()
 
     def set_weights(self, flat):
-        self.learned = TorchNetwork(self.network, flat)
+        self.learned = TorchNetwork(self.shape, flat)
         self.optimiser = FlatOptimiser("adam", self.learned.flat, self.learned.gradient, eps=1e-8)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxe_async.networks import Floats, Network, TorchNetwork, unflatten
-from mlxe_async.networks.shape import STRIDES
+from mlxe_async.networks.flat import Floats, unflatten
+from mlxe_async.networks.shape import STRIDES, Network
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,7 @@ TILE = STRIDES[0]
 Layers = dict[str, list[tuple[Any, Any]]]
 
 
-def _prepared(network: Network, chains: Layers) -> Layers:
+def prepared(network: Network, chains: Layers) -> Layers:
     """The layers as they are computed with: of the network's precision, convolutions (out, in, height, width)."""
     import torch
 
@@ -72,7 +72,7 @@ def _tiled_weights(weight: torch.Tensor) -> torch.Tensor:
     return tiles.reshape(out, height // TILE, width // TILE, channels * TILE * TILE)
 
 
-def _evaluated(network: Network, chains: Layers, observation: torch.Tensor, heads: tuple[str, ...]) -> list[Any]:
+def evaluated(network: Network, chains: Layers, observation: torch.Tensor, heads: tuple[str, ...]) -> list[Any]:
     """Outputs (M, outputs) float32 of the heads for flattened pictures (M, O) by prepared layers."""
     import torch
     from torch.nn.functional import conv2d
@@ -98,48 +98,33 @@ class PictureActor:
     """Evaluates a network of pictures without gradients; numpy in, numpy out, as `NumpyNetwork` does.
 
     Args:
-        network: the shape.
+        shape: of the network.
         flat: weights (P,), or a stack (V, P) of V versions evaluated on observations (V, B, O); copied.
         threads: of torch, for the whole process.
     """
 
-    def __init__(self, network: Network, flat: Floats, threads: int = 1) -> None:
-        self.network, self._flats, self._threads = network, np.array(flat, np.float32), threads
+    def __init__(self, shape: Network, flat: Floats, threads: int = 1) -> None:
+        self.shape, self._flats, self._threads = shape, np.array(flat, np.float32), threads
         self._versions: list[Layers] | None = None
 
-    def __call__(self, head: str, observation: NDArray[Any]) -> Floats:
-        """One head's output (..., B, outputs) for flattened observations (..., B, O)."""
+    def __call__(self, observation: NDArray[Any], *heads: str) -> tuple[Floats, ...]:
+        """The named heads' outputs (..., B, outputs) for flattened observations (..., B, O)."""
         import torch
 
         if self._versions is None:  # only now: who never acts, such as the probe, does not wait for torch
             torch.set_num_threads(self._threads)
             self._versions = [self._layers(flat) for flat in np.atleast_2d(self._flats)]
+        several = observation if self._flats.ndim == 2 else observation[None]
         with torch.no_grad():
-            several = observation if self._flats.ndim == 2 else observation[None]
             outputs = [
-                _evaluated(self.network, chains, torch.from_numpy(np.ascontiguousarray(seen)), (head,))[0].numpy()
+                evaluated(self.shape, chains, torch.from_numpy(np.ascontiguousarray(seen)), heads)
                 for chains, seen in zip(self._versions, several, strict=True)
             ]
-        return np.stack(outputs) if self._flats.ndim == 2 else outputs[0]
+        of_heads = ([one.numpy() for one in versions] for versions in zip(*outputs, strict=True))
+        return tuple(np.stack(versions) if self._flats.ndim == 2 else versions[0] for versions in of_heads)
 
     def _layers(self, flat: Floats) -> Layers:
         import torch
 
-        arrays = unflatten(torch.from_numpy(flat), self.network.parameters)
-        return _prepared(self.network, {chain: self.network.layers(arrays, chain) for chain in self.network.chains})
-
-
-class PictureNetwork(TorchNetwork):
-    """A network of pictures with gradients; see `TorchNetwork`."""
-
-    def __call__(self, observation: torch.Tensor, *heads: str) -> tuple[torch.Tensor, ...]:
-        """The named heads' outputs (M, outputs) for flattened pictures (M, O), bytes or floats."""
-        return self.evaluated(self.prepared(), observation, heads)
-
-    def prepared(self) -> Layers:
-        """The layers as they are computed with, which several calls of `evaluated` may share."""
-        return _prepared(self.network, self._chains)
-
-    def evaluated(self, layers: Layers, observation: torch.Tensor, heads: tuple[str, ...]) -> tuple[torch.Tensor, ...]:
-        """The heads' outputs by prepared layers."""
-        return tuple(_evaluated(self.network, layers, observation, heads))
+        arrays = unflatten(torch.from_numpy(flat), self.shape.parameters)
+        return prepared(self.shape, {chain: self.shape.layers(arrays, chain) for chain in self.shape.chains})
