@@ -65,8 +65,13 @@ class ModulesOf:
                 self._torch.set_num_threads(threads)
             self._begin()
         else:
-            for module in self._all_modules():
+            modules = self._all_modules()
+            for module in modules:
                 module.eval()
+            if modules:
+                from mlxe_async.networks import sequential
+
+                sequential.act_by_numpy(modules)
 
     @property
     def _torch(self) -> Any:
@@ -204,6 +209,11 @@ class ModulesOf:
             raise ValueError(f"{type(self._algorithm).__name__}: expected torch modules to hand out, it has none")
         roots = {name.partition(".")[0]: None for name, _ in self.parameters}
         found = {name: copy.deepcopy(vars(self._algorithm)[name]) for name in roots}
+        modules = [value for _, value in _inside(found) if isinstance(value, torch.nn.Module)]
+        if modules:
+            from mlxe_async.networks import sequential
+
+            sequential.act_by_torch(modules)
         if len(found) == 1 and isinstance(only := next(iter(found.values())), torch.nn.Module):
             return only
         whole = torch.nn.Module()
