@@ -161,6 +161,8 @@ _QUIET = _Quiet()
 def _linear(layer: Any, x: Array, own: bool, known: Known) -> Array | None:
     del own
     parameters = layer._parameters
+    if "weight" not in parameters or "bias" not in parameters:
+        return None
     weight, bias = parameters["weight"], parameters["bias"]
     there = known.get(layer)
     if (
@@ -211,6 +213,8 @@ def _layer_norm(layer: Any, x: Array, own: bool, known: Known) -> Array | None:
     variance = np.add.reduce(np.square(y), -1, keepdims=True) / np.float32(size)
     y /= np.sqrt(variance + np.float32(layer.eps))
     for name, apply in (("weight", np.multiply), ("bias", np.add)):
+        if name not in parameters:
+            return None
         if parameters[name] is not None:
             array = _memory(parameters[name])
             if array is None or array.shape != (size,):

@@ -308,6 +308,17 @@ def test_an_input_that_torch_refuses_is_refused_in_its_words(x, by_numpy):
     assert by_numpy == [False]
 
 
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_a_parameter_that_is_gone_is_missed_in_torchs_words(index, name, by_numpy):
+    module, x = placed(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))), observations()
+    agrees(module, x, by_numpy, numpy=True)
+    delattr(module[index], name)
+    module[index].register_parameter("other", nn.Parameter(torch.ones(4)))
+    with torch.inference_mode(), pytest.raises(AttributeError, match=f"has no attribute '{name}'"):
+        module(x)
+
+
 def test_inputs_by_name_and_too_many_are_torchs_affair(by_numpy):
     module, x = placed(net()), observations()
     with torch.inference_mode():
