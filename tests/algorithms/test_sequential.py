@@ -371,6 +371,7 @@ def test_who_listens_or_transforms_hears_torch(by_numpy):
     with torch.inference_mode():
         expected = nn.Sequential.forward(module, x)
         close(torch.vmap(module)(x), expected)
+        close(torch.vmap(lambda one: one[:, :3] + module(x[0]))(x), x[..., :3] + expected[0])
         with Counting() as counting:
             module(x)
         assert counting.seen
@@ -421,6 +422,11 @@ def test_other_weights_for_one_call_are_used(by_numpy):
         fresh = net()
         fresh.load_state_dict(others)
         close(found, fresh(x))
+        by_numpy.clear()
+        several = {name: torch.stack([value, 2 * value]) for name, value in others.items()}
+        both = torch.vmap(lambda weights: torch.func.functional_call(module, weights, x))(several)
+        close(both[0], fresh(x))
+        assert by_numpy == [False]
     agrees(module, x, by_numpy, numpy=True)
 
 
