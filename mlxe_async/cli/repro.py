@@ -44,9 +44,9 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser(
         USAGE,
         "Live an environment's last episode again, as a crash report tells of it, and say whether the same happened.",
-        "repro runs/latest/crashes/executor-0-1.json --here",
+        "repro runs/latest/crash/executor-0-1.txt --here",
     )
-    parser.add_argument("crash", type=Path, metavar="CRASH", help="a report in the run's folder crashes")
+    parser.add_argument("crash", type=Path, metavar="CRASH", help="a report in the run's folder crash")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="the run's folder; by default that of the report")
     parser.add_argument("--here", action="store_true", help="in this process, for a debugger")
     parser.add_argument(
