@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser(
         USAGE,
         "Live an environment's last episode again, as a crash report tells of it, and say whether the same happened.",
-        "repro runs/latest/crash/executor-0-1.txt --here",
+        "repro runs/latest/crash/mlxe-exe-0.1.txt --here",
     )
     parser.add_argument("crash", type=Path, metavar="CRASH", help="a report in the run's folder crash")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="the run's folder; by default that of the report")

@@ -1,8 +1,8 @@
-"""Keep the report of a study in little room: `python tests/benchmarks/keep_study.py STUDY FOLDER [--pictures A,B] [--curves]`.
+"""Keep the report of a study in little room: `python tests/benchmarks/keep_study.py STUDY FOLDER [...]`.
 
 STUDY is a folder of `compare`. FOLDER, such as `runs/study/presets`, then holds
 
-    outcomes.jsonl  one line per run, without its first seconds and its curve, which only pictures need (`--curves`)
+    outcomes.jsonl  one line per run, without its first seconds and its curve, which only pictures need (see `--curves`)
     table.md        all tables but that of every run, which the lines are
     A.png, B.png    the pictures named, in few colours
 
@@ -26,7 +26,7 @@ from mlxe_async.analysis.outcomes import Outcome
 from mlxe_async.analysis.study import ALL_OUTCOMES
 
 COLOURS = 16
-DIGITS = 4  # tables show one; with fewer ranks would be tied, and a p-value change
+DIGITS = 5  # tables show one; with fewer, ranks would be tied and shares and p-values change
 FOR_ALL = ("env", "host", "versions")  # facts that are told again only where they differ from the line before
 TOLD = ("passes", "episode_steps", "jobs", *FOR_ALL)
 AT_THE_END = ("episodes", "seconds")
@@ -56,7 +56,10 @@ def _is_default(name: str, value: Any) -> bool:
 def _rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: round(item, DIGITS) if isinstance(item, float) else item for key, item in value.items()}
-    return round(value, DIGITS) if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    short = round(value, DIGITS)
+    return short if f"{short:.1f}" == f"{value:.1f}" else value
 
 
 def main() -> int:

@@ -1,22 +1,20 @@
-"""What README.md prints under its headings about own code runs as printed, and learns."""
+"""What README.md and the page of tasks print about own code runs as printed, and learns."""
 
 import re
 import subprocess
 import sys
-from pathlib import Path
 
+import pages
 import pytest
+from pages import ROOT
 
 from mlxe_async import read_log
 
-ROOT = Path(__file__).parents[2]
+README, TASKS = ROOT / "README.md", ROOT / "mlxe_async" / "tasks" / "README.md"
 
 
-def section(heading):
-    text = (ROOT / "README.md").read_text()
-    match = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## )", text, re.M | re.S)
-    assert match, heading
-    return re.findall(r"```(\w+)\n(.*?)```", match[1], re.S)
+def section(heading, page=README):
+    return pages.blocks(pages.section(page, heading))
 
 
 @pytest.fixture
@@ -42,8 +40,8 @@ def run(command, folder):
 
 
 @pytest.mark.parametrize("kind", ["is", pytest.param("oa", marks=pytest.mark.slow)])
-def test_an_environment_a_wrapper_and_a_loss_of_ones_own_learn_under_both_schedules(folder, kind):
-    blocks = section("Your own environment, wrapper and loss")
+def test_an_environment_and_a_loss_of_ones_own_learn_under_both_schedules(folder, kind):
+    blocks = section("Your own environment, network, loss and algorithm")
     runs = []
     for language, text in blocks:
         if language in ("python", "toml"):
@@ -59,6 +57,16 @@ def test_an_environment_a_wrapper_and_a_loss_of_ones_own_learn_under_both_schedu
     run(line, folder)
     lengths = [event["length"] for event in read_log(folder / "runs" / "latest") if event["event"] == "episode_end"]
     assert sum(lengths[-10:]) < sum(lengths[:10]) / 2
+
+
+def test_a_wrapper_with_arguments_works_as_the_page_of_tasks_prints_it(folder):
+    for language, text in section("Wrappers", TASKS):
+        if language in ("python", "toml"):
+            (folder / text.splitlines()[0].removeprefix("# ")).write_text(text)
+    ((_, line),) = [block for block in section("Wrappers", TASKS) if block[0] == "sh"]
+    run(f"{line.strip()} --no-progress", folder)
+    ends = [event for event in read_log(folder / "runs" / "latest") if event["event"] == "episode_end"]
+    assert ends[0]["episode_return"] == pytest.approx(0.95 * ends[0]["length"])
 
 
 def test_the_program_that_embeds_a_run_works_as_printed(folder):

@@ -1,26 +1,21 @@
-"""The analysis script of the README does what it promises, on the log of a run that is still going on."""
+"""The analysis script of the log's page does what it promises, on the log of a run that is still going on."""
 
-import re
 import subprocess
 import sys
-from pathlib import Path
+
+import pages
 
 from mlxe_async.logs.events import EpisodeEnd, PhaseEvent
 from mlxe_async.logs.journal import Journal
 from mlxe_async.run_folder import RunFolder
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = pages.ROOT / "mlxe_async" / "logs" / "README.md"
 HEADING = "Reading the log"
 
 
 def script() -> str:
     """The first Python block under the heading."""
-    text = README.read_text()
-    _, heading, section = text.partition(f"# {HEADING}\n")
-    assert heading, f"README.md has no heading '{HEADING}'"
-    block = re.search(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    assert block, f"README.md has no Python block under '{HEADING}'"
-    return block[1]
+    return next(text for language, text in pages.blocks(pages.section(PAGE, HEADING)) if language == "python")
 
 
 def test_the_script_prints_learning_curve_and_time_per_phase_of_a_live_log(tmp_path):
