@@ -84,17 +84,17 @@ def tables(text: str) -> Iterator[tuple[int, list[list[str]]]]:
         yield match.start(), [row for row in rows if set("".join(row)) - set("-: ")]
 
 
-def figures(text: str) -> set[str]:
+def figures(text: str) -> list[str]:
     """Numbers in the text, without thousands' commas; none of code, dates, versions or the targets of links."""
     plain = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     for pattern, left in ((LINK, r"\1"), (re.compile(r"`[^`]*`"), ""), (DATE, ""), (VERSION, "")):
         plain = pattern.sub(left, plain)
-    return {number.replace(",", "") for number in NUMBER.findall(plain)}
+    return numbers(plain)
 
 
-def kept(text: str) -> set[str]:
-    """Numbers of a kept result, as `figures` gives those of a page."""
-    return {number.rstrip(",").replace(",", "") for number in NUMBER.findall(text)}
+def numbers(text: str) -> list[str]:
+    """All of them, in order, without thousands' commas."""
+    return [number.replace(",", "") for number in NUMBER.findall(text)]
 
 
 def links(page: Path, text: str | None = None) -> Iterator[tuple[str, Path, str]]:
