@@ -23,6 +23,7 @@ from mlxe_async.logs.safe import visible
 
 # Each names a module with `run(arguments: Sequence[str]) -> int`, imported when asked for, and a line of help.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "new": ("mlxe_async.cli.new", "write settings, task, algorithm and test of your own"),
     "follow": ("mlxe_async.cli.follow", "show a run while it goes on, or print its events"),
     "play": ("mlxe_async.cli.play", "play episodes with a run's saved policy"),
     "eval": ("mlxe_async.cli.evaluate", "test a run's saved policy as the run did, or harder"),
