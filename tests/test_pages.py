@@ -4,7 +4,9 @@ import ast
 import configparser
 import contextlib
 import json
+import platform
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -270,6 +272,25 @@ def test_every_figure_stands_in_the_kept_result_that_its_section_names(page, hea
 def test_a_figure_that_was_not_measured_is_found():
     text = pages.sections(STUDY)["Four schedules"].replace("1.10 [1.06, 1.15]", "7.77 [1.06, 1.15]")
     assert "7.77" in set(pages.figures(text)) - sources(STUDY, text)
+
+
+def test_each_kept_result_names_its_command_its_day_and_its_machine():
+    program = runpy.run_path(str(BENCHMARKS.with_name("kept.py")))
+    found = {file.stem: file.read_text().splitlines() for file in program["RESULTS"].glob("*.txt")}
+    assert set(program["COMMANDS"]) <= set(found)
+    for name, lines in found.items():
+        assert lines[0].startswith("$ python ")
+        assert re.match(rf"# {pages.DATE.pattern}, .*\b(core|machine)", lines[1])
+        if name in program["COMMANDS"]:
+            assert lines[0] == f"$ {program['COMMANDS'][name]}"
+
+
+def test_what_a_command_prints_is_kept_under_its_command_day_and_machine():
+    kept = runpy.run_path(str(BENCHMARKS.with_name("kept.py")))["kept"]
+    command, about, nothing, printed = kept("python --version").splitlines()
+    assert command == "$ python --version"
+    assert re.match(rf"# {pages.DATE.pattern}, \d+ cores of .*, commit \w+", about)
+    assert (nothing, printed) == ("", f"Python {platform.python_version()}")
 
 
 def test_each_row_of_the_benchmarks_is_a_line_of_a_kept_result():
