@@ -37,6 +37,8 @@ def numpy_of(module: nn.Module) -> Callable[..., Any] | None:
     Returns:
         a method, bound to the module; None: the module is no plain network, or has no linear layer.
     """
+    if None in _FOUND:
+        return None
     layers = [*module.modules()]
     with torch.inference_mode():
         is_plain = all(_kind_of(layer) is not None for layer in layers) and all(
@@ -293,8 +295,18 @@ _TORCHS_OWN: dict[type, Any] = {kind: kind.forward for kind in _KINDS}
 _CALL = nn.Module.__call__
 _FLOAT32 = np.dtype(np.float32)  # the one object that all arrays of this type have
 _INTERNAL: Any = torch._C
-_traced, _transforming = _INTERNAL._get_tracing_state, _INTERNAL._functorch.peek_interpreter_stack
-_listening, _overriding = _INTERNAL._len_torch_dispatch_stack, _INTERNAL._len_torch_function_stack
+_NAMES = (
+    *("_get_tracing_state", "_functorch.peek_interpreter_stack"),
+    *("_len_torch_dispatch_stack", "_len_torch_function_stack"),
+)
+"""Torch's own names for what goes on; where one is missing nobody can tell, and torch evaluates everything."""
+
+
+def _named(name: str) -> Any:
+    return functools.reduce(lambda found, part: getattr(found, part, None), name.split("."), _INTERNAL)
+
+
+_traced, _transforming, _listening, _overriding = _FOUND = [_named(name) for name in _NAMES]
 
 
 def _kind_of(layer: Any) -> _Kind | None:

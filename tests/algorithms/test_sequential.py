@@ -50,7 +50,7 @@ def observations(*shape):
 
 def close(found, expected):
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-    largest = expected.abs().max().item() if expected.numel() else 0.0
+    largest = expected.abs().nan_to_num(posinf=0.0).max().item() if expected.numel() else 0.0
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6 * largest)
 
 
@@ -80,6 +80,7 @@ NETS = {
     "nested": lambda: nn.Sequential(
         nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.ELU())), nn.Identity(), net(inputs=8)
     ),
+    "identity first": lambda: nn.Sequential(nn.Identity(), nn.Tanh(), nn.Identity(), nn.ReLU(), nn.Linear(4, 3)),
     "identity last": lambda: net(nn.Identity(), nn.Sequential()),
 }
 
@@ -115,6 +116,14 @@ def test_the_numbers_hold_where_they_are_large_small_or_none(by_numpy):
                 found = placed(module)(special[:, None])
             assert by_numpy == [True]
             torch.testing.assert_close(found, layer(special)[:, None], rtol=1e-6, atol=1e-38, equal_nan=True)
+
+
+def test_sums_beyond_all_numbers_are_told_by_nobody(by_numpy):
+    module = placed(nn.Sequential(nn.Linear(1, 1)))
+    with torch.no_grad():
+        module[0].weight.fill_(1.0)
+        module[0].bias.fill_(3e38)
+    agrees(module, torch.tensor([[3e38], [-np.inf]]), by_numpy, numpy=True)
 
 
 def test_a_norm_of_numbers_far_from_zero_is_no_worse_than_that_of_torch(by_numpy):
@@ -235,6 +244,11 @@ def late(module):
         "bias of one number": (lambda: setattr(module[0], "bias", nn.Parameter(torch.ones(1))), False),
         "other size": (lambda: put(module, 2, nn.Linear(16, 7)), True),
         "other data": (lambda: setattr(module[0].weight, "data", torch.ones(16, 4)), True),
+        "fewer outputs": (lambda: cut(module[2]), True),
+        "weight of its own kind": (
+            lambda: setattr(module[2], "weight", DerivedParameter(module[2].weight.data)),
+            False,
+        ),
         "turned data": (lambda: setattr(module[1][0].weight, "data", module[1][0].weight.data.t()), True),
         "in place": (lambda: module[0].weight.data.mul_(2), True),
         "loaded": (lambda: module.load_state_dict({k: v + 1 for k, v in twice.state_dict().items()}), True),
@@ -258,6 +272,10 @@ def put(module, index, layer):
     module[index] = layer
 
 
+def cut(layer):
+    layer.weight.data, layer.bias.data = layer.weight.data[:2], layer.bias.data[:2]
+
+
 def with_new_hooks(layer):
     layer._forward_hooks = type(layer._forward_hooks)()
     layer.register_forward_hook(lambda _m, _x, y: y + 1)
@@ -272,7 +290,9 @@ def test_what_changes_after_the_first_use_is_noticed(name, by_numpy):
     change, goes_on = late(module)[name]
     change()
     found = agrees(module, x, by_numpy, numpy=goes_on)
-    assert name in ("training", "frozen", "shared memory", "pruned") or not torch.equal(found, before)
+    assert name in ("training", "frozen", "shared memory", "pruned", "weight of its own kind") or not torch.equal(
+        found, before
+    )
 
 
 def test_a_network_that_became_double_is_left_to_torch(by_numpy):
@@ -582,3 +602,9 @@ def test_a_network_in_place_of_another_acts_in_its_place(by_numpy):
     by_numpy.clear()
     np.testing.assert_array_equal(executor.greedy(obs), expected)
     assert by_numpy == [True]  # the other module's
+
+
+def test_a_torch_that_does_not_tell_what_goes_on_evaluates_everything(monkeypatch):
+    assert numpy_of(net()) is not None
+    monkeypatch.setattr(sequential, "_FOUND", (*sequential._FOUND[:-1], None))
+    assert numpy_of(net()) is None
