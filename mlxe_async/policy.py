@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlxe_async import checkpoints
 from mlxe_async.algorithms import Acting, Algorithm, load_algorithm
 from mlxe_async.errors import EnvironmentFault, NotFound, ResourceError, RunFailed, TaskError
 from mlxe_async.ipc.segments import available_memory
 from mlxe_async.roles.evaluator import Evaluator, GreedyPolicy, Rules, Sampled, Starts, Verdict, joined
 from mlxe_async.rows import MASK, Array, Spaces
-from mlxe_async.run_folder import find_run
 from mlxe_async.seeds import generator
 from mlxe_async.settings import Settings, algorithm_problems, load_settings
 from mlxe_async.settings.model import UNLIMITED_TEST_STEPS
 from mlxe_async.settings.problems import dotted
+from mlxe_async.storage import checkpoints
+from mlxe_async.storage.run_folder import find_run
 from mlxe_async.tasks.checks import Broken
 from mlxe_async.tasks.help import TaskAids
 from mlxe_async.tasks.recording import EXTRA, Recording

@@ -15,13 +15,8 @@ TABLE = {
     "parts": set(),
     "rows": {"parts"},
     "seeds": set(),
-    "files": {"errors"},
-    "array_files": {"errors", "files", "rows"},
-    "plain": set(),
-    "checkpoints": {"array_files", "errors", "files", "plain", "rows"},
-    "run_folder": {"errors", "files", "logs", "checkpoints"},
-    "crashes": {"errors", "files", "logs", "plain"},
-    "logs": {"errors", "files", "run_folder"},
+    "storage": {"errors", "rows"},
+    "logs": {"errors", "storage"},
     "ipc": {"errors"},
     "maths": {"rows"},
     "gpu": set(),
@@ -35,9 +30,9 @@ TABLE = {
     # Above the algorithms, which know nothing of it; of the roles the learner alone imports it.
     "fast": {"algorithms", "convolutions", "errors", "gpu", "maths", "networks", "optimisers", "rows", "toolchain"},
     "roles": {"algorithms", "errors", "fast", "maths", "memory", "rows", "seeds", "tasks"},
-    "settings": {"errors", "files", "logs"},
+    "settings": {"errors", "storage"},
     "schedules": set(),
-    "analysis": {"errors", "files", "logs", "rows", "run_folder"},
+    "analysis": {"errors", "logs", "rows", "storage"},
     "workers": {"*"},
     "policy": {"*"},
     "baselines": {"*"},
@@ -51,15 +46,10 @@ ABOVE = {"cli", "__main__", "supervisor", "testing"}
 # part -> third-party packages it may import at all.
 PACKAGES = {
     "errors": set(),
-    "plain": set(),
     "parts": {"numpy", "torch"},
     "rows": {"numpy"},
     "seeds": {"numpy"},
-    "files": set(),
-    "array_files": {"numpy"},
-    "checkpoints": {"numpy", "safetensors"},
-    "run_folder": set(),
-    "crashes": set(),
+    "storage": {"numpy", "safetensors"},
     "logs": {"structlog"},
     "ipc": {"numpy"},
     "maths": {"numpy", "torch"},
@@ -85,17 +75,22 @@ def part_of(path):
     return relative.parts[0] if len(relative.parts) > 1 else relative.stem
 
 
+def modules_of(node):
+    """Modules that a statement imports, if it is one that does."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "imports are absolute"
+        if node.module == "mlxe_async":
+            yield from (f"mlxe_async.{alias.name}" for alias in node.names)
+        else:
+            yield node.module
+
+
 def imports_of(path):
-    """(module, is it the package's own) for every import of a file, those inside functions included."""
+    """Modules that a file imports, also inside functions."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute"
-            if node.module == "mlxe_async":
-                yield from (f"mlxe_async.{alias.name}" for alias in node.names)
-            else:
-                yield node.module
+        yield from modules_of(node)
 
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
@@ -138,6 +133,13 @@ def test_twins_are_imported_by_the_learners_role_alone():
     assert importing == {"roles/learner.py"}
 
 
+def test_a_run_folder_is_made_without_waiting_for_numpy():
+    for name in ("run_folder", "files", "safe_text", "crash_reports", "json_checks"):
+        tree = ast.parse((PACKAGE / "storage" / f"{name}.py").read_text())
+        at_once = {module for node in tree.body for module in modules_of(node)}
+        assert not {"numpy", "safetensors", "mlxe_async.rows", "mlxe_async.storage.array_files"} & at_once
+
+
 def test_roles_know_no_loops_and_no_pipes():
     for path in (PACKAGE / "roles").glob("*.py"):
         assert not {"asyncio", "socket", "mlxe_async.ipc.channel", "mlxe_async.ipc.process"} & set(imports_of(path))
@@ -145,6 +147,50 @@ def test_roles_know_no_loops_and_no_pipes():
 
 def test_every_part_of_the_package_has_its_place_in_the_table():
     assert {part_of(path) for path in FILES} <= set(TABLE)
+
+
+def name_of(path):
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def executed_imports(path, own):
+    """Which of our `own` modules a file imports when it runs, inside functions too; not those that only types name."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in for_types:
+            continue
+        if isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            yield from names & own or {node.module} & own  # a package that is only on the way is not counted
+        else:
+            yield from own.intersection(modules_of(node))
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    own = {name_of(path): path for path in FILES}
+    after = {name: set(executed_imports(path, set(own))) - {name} for name, path in own.items()}
+    # What imports nothing that is left is in no circle; what remains in the end is in one, or leads into one.
+    while leaves := [name for name, others in after.items() if not others]:
+        for leaf in leaves:
+            del after[leaf]
+        for others in after.values():
+            others.difference_update(leaves)
+    assert not after
+
+
+WINGS = sorted(path.parent for path in (PACKAGE / "supervisor").glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("wing", WINGS, ids=lambda path: path.name)
+def test_a_wing_of_the_supervisor_has_few_files(wing):
+    assert len(list(wing.glob("*.py"))) <= 8
 
 
 SCRIPTS = sorted(path for place in ("benchmarks", "faults") for path in (Path(__file__).parent / place).rglob("*.py"))

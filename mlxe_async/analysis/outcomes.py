@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import RunFailed
-from mlxe_async.files import read_bounded
 from mlxe_async.logs.reader import read_log
-from mlxe_async.run_folder import LOG, STATUS
+from mlxe_async.storage.files import read_bounded
+from mlxe_async.storage.run_folder import LOG, STATUS
 
 CURVE_POINTS = 200
 SPANS_S = 3.0

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import NotFound, ResourceError, RunFailed, RunFolderBusy
-from mlxe_async.files import STAGED, open_plain, read_bounded
-from mlxe_async.logs.safe import visible
-from mlxe_async.run_folder import LATEST, LOCK, LOG, RECORDING, RUN, SETTINGS, STATUS, is_held
+from mlxe_async.storage.files import STAGED, open_plain, read_bounded
+from mlxe_async.storage.run_folder import LATEST, LOCK, LOG, RECORDING, RUN, SETTINGS, STATUS, is_held
+from mlxe_async.storage.safe_text import visible
 
 NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)-[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
 CONTENTS = (LOCK, LOG, SETTINGS, RUN, STATUS, RECORDING, "checkpoints", "crash")

@@ -23,7 +23,7 @@ from typing import Any
 
 from mlxe_async.analysis.outcomes import Outcome, of_format_1
 from mlxe_async.errors import NotFound, ResourceError, RunFailed, RunFolderBusy, SettingsError
-from mlxe_async.files import is_file, make_folder, read_bounded, replace_file
+from mlxe_async.storage.files import is_file, make_folder, read_bounded, replace_file
 
 STUDY, OUTCOMES, RUNS, BASELINES = "study.json", "outcomes", "runs", "baselines.json"
 ALL_OUTCOMES = "outcomes.jsonl"

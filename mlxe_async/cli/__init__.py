@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import resource
 import signal
 import sys
 import textwrap
@@ -17,9 +16,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mlxe_async.cli.console import Console, open_missing_streams, silence_broken_pipes
+from mlxe_async.cli.limits import require_address_space, require_descriptors
 from mlxe_async.errors import MlxeError, ResourceError, SettingsError, UnsupportedPlatform
 from mlxe_async.ipc import linux
-from mlxe_async.logs.safe import visible
+from mlxe_async.storage.safe_text import visible
 
 # Each names a module with `run(arguments: Sequence[str]) -> int`, imported when asked for, and a line of help.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -37,10 +37,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 # Import numpy or torch, which end the process in their own words where they get no memory.
 HEAVY = ("play", "eval", "compare", "replay", "repro", "schema")
-# Importing torch was measured to take 643 MiB (torch 2.13 for CPUs, one thread); a run takes more.
-LEAST_ADDRESS_SPACE = 640 * 2**20
-# An event loop and its wake-ups, the standard streams, and a module that is being imported.
-LEAST_DESCRIPTORS = 20
 
 HELP = """\
 usage: python -m mlxe_async [FILE.toml] [--resume RUN] [--set a.b=VALUE ...]
@@ -160,38 +156,6 @@ def _command(arguments: list[str]) -> int:
     from mlxe_async.cli.run import run as run_file
 
     return run_file(arguments)
-
-
-def require_descriptors() -> None:
-    """Raise a soft limit on descriptors that is lower than a loop and a few files take, or refuse to go on.
-
-    Raises:
-        ResourceError: the process may not have so many (`ulimit -n`).
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= LEAST_DESCRIPTORS:
-        return
-    if hard != resource.RLIM_INFINITY and hard < LEAST_DESCRIPTORS:
-        raise ResourceError(
-            f"the limit of this process's descriptors is {hard} (ulimit -Hn), expected at least {LEAST_DESCRIPTORS} to "
-            "read files at all, and more for a run; raise it: ulimit -n 1024"
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (LEAST_DESCRIPTORS, hard))
-
-
-def require_address_space() -> None:
-    """Refuse to go on where libraries could not even be loaded.
-
-    Raises:
-        ResourceError: the process may have too little address space (`ulimit -v`).
-    """
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESS_SPACE:
-        needed = LEAST_ADDRESS_SPACE // 2**20
-        raise ResourceError(
-            f"the limit of this process's address space is {limit // 2**20:,} MiB, expected at least {needed:,} MiB to "
-            "load its libraries, and more for a run; raise it: ulimit -v unlimited"
-        )
 
 
 def _help_on(name: str) -> str:

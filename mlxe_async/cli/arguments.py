@@ -8,7 +8,7 @@ import textwrap
 from typing import NoReturn
 
 from mlxe_async.errors import SettingsError
-from mlxe_async.logs.safe import visible
+from mlxe_async.storage.safe_text import visible
 
 WIDTH = 79  # columns of a page of help
 RUN = 'folder of a run, its name in runs/, or "latest"'

@@ -27,11 +27,11 @@ from mlxe_async.cli.arguments import Parser
 from mlxe_async.cli.console import Console
 from mlxe_async.cli.studying import Interrupted, Runner, interruptible, pass_adverse_starts
 from mlxe_async.errors import RunFailed, SettingsError
-from mlxe_async.files import PLAIN_NAME, read_bounded
-from mlxe_async.logs.safe import visible
-from mlxe_async.run_folder import find_run
 from mlxe_async.settings import Settings, load_settings
 from mlxe_async.settings.model import REPEATED
+from mlxe_async.storage.files import PLAIN_NAME, read_bounded
+from mlxe_async.storage.run_folder import find_run
+from mlxe_async.storage.safe_text import visible
 
 FIVE_SEEDS = "0..4"
 LONGEST_FILE = 2**20

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from mlxe_async.ipc import linux
-from mlxe_async.logs.safe import visible
+from mlxe_async.storage.safe_text import visible
 
 WHOLE = 4096  # bytes that a pipe reported as writable takes without blocking: PIPE_BUF of Linux
 PATIENCE_S = 1.0

@@ -11,9 +11,9 @@ from pathlib import Path
 from mlxe_async.analysis.curve import Row, columns_of, curve_of
 from mlxe_async.cli.arguments import Parser
 from mlxe_async.errors import ResourceError
-from mlxe_async.files import replace_file
 from mlxe_async.logs.reader import log_of, read_log
-from mlxe_async.logs.safe import visible
+from mlxe_async.storage.files import replace_file
+from mlxe_async.storage.safe_text import visible
 
 ABOUT = """\
 Print the learning curves of runs as CSV, a line for each stretch of environment steps: seconds, episodes, updates and

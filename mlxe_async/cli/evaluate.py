@@ -13,7 +13,7 @@ import numpy as np
 from mlxe_async.cli.arguments import CHECKPOINT, RUN, Parser
 from mlxe_async.cli.console import Console
 from mlxe_async.cli.play import which_checkpoint
-from mlxe_async.logs.safe import visible
+from mlxe_async.storage.safe_text import visible
 
 if TYPE_CHECKING:
     from mlxe_async.policy import Policy

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from mlxe_async.cli.arguments import CHECKPOINT, RUN, Parser
 from mlxe_async.cli.console import Console
 from mlxe_async.errors import SettingsError
-from mlxe_async.logs.safe import visible
+from mlxe_async.storage.safe_text import visible
 
 KINDS = ("auto", "best", "last", "solved")
 USAGE = (

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from mlxe_async.cli.arguments import RUN, Parser
 from mlxe_async.cli.run import finish_run
-from mlxe_async.run_folder import find_run
 from mlxe_async.settings import load_settings
+from mlxe_async.storage.run_folder import find_run
 
 
 def run(arguments: Sequence[str]) -> int:

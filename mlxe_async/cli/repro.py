@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.cli.arguments import Parser
-from mlxe_async.crashes import CrashReport, read_report
 from mlxe_async.errors import EnvironmentFault, MlxeError, RunFailed, TaskError
-from mlxe_async.logs.safe import visible
 from mlxe_async.rows import Array
 from mlxe_async.settings import Settings, load_settings
+from mlxe_async.storage.crash_reports import CrashReport, read_report
+from mlxe_async.storage.safe_text import visible
 
 USAGE = "repro CRASH [--run RUN_FOLDER] [--here]"
 START_LIMIT_S = 60.0

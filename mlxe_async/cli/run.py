@@ -17,9 +17,9 @@ from mlxe_async.cli.arguments import Parser
 from mlxe_async.cli.console import Console
 from mlxe_async.errors import SettingsError
 from mlxe_async.logs import events
-from mlxe_async.logs.safe import visible
-from mlxe_async.run_folder import find_run
 from mlxe_async.settings import Settings, load_settings
+from mlxe_async.storage.run_folder import find_run
+from mlxe_async.storage.safe_text import visible
 
 if TYPE_CHECKING:
     from mlxe_async.supervisor import Result, Supervisor
@@ -82,7 +82,7 @@ def _run_folder(asked: argparse.Namespace) -> Path:
 
 def _in_loop(settings: Settings, folder: Path | None, *, check: bool, shows_progress: bool) -> int:
     # The settings are good: now it may take the time to import what a run needs.
-    from mlxe_async.cli import require_address_space
+    from mlxe_async.cli.limits import require_address_space
 
     require_address_space()
     import uvloop

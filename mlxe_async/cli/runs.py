@@ -15,7 +15,7 @@ from pathlib import Path
 from mlxe_async.analysis.past_runs import PastRun, past_runs, point_latest, remove
 from mlxe_async.cli.arguments import Parser
 from mlxe_async.errors import MlxeError, RunFailed, SettingsError
-from mlxe_async.logs.safe import visible
+from mlxe_async.storage.safe_text import visible
 
 KEPT = 10
 DAY_S = 86_400.0

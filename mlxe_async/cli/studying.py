@@ -22,11 +22,11 @@ from mlxe_async.analysis.outcomes import Outcome, failure, outcome
 from mlxe_async.analysis.study import Arm, StudyFolder
 from mlxe_async.cli.console import Console
 from mlxe_async.errors import MlxeError, RunFailed
-from mlxe_async.files import read_bounded
 from mlxe_async.ipc.linux import die_with_parent
-from mlxe_async.logs.safe import visible
-from mlxe_async.run_folder import LOCK, LOG
 from mlxe_async.settings import toml_value
+from mlxe_async.storage.files import read_bounded
+from mlxe_async.storage.run_folder import LOCK, LOG
+from mlxe_async.storage.safe_text import visible
 
 PATIENCE_S = 10.0
 LONGEST_SAID, LONGEST_LOCK = 2**16, 4096

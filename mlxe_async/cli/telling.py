@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mlxe_async.logs.safe import visible
+from mlxe_async.storage.safe_text import visible
 
 LONGEST_VALUE = 160
 

@@ -25,12 +25,12 @@ from typing import Any, TypeVar, cast
 
 import structlog
 
-from mlxe_async.files import expect_file
 from mlxe_async.logs.events import COMMON, Event, LogGap
 from mlxe_async.logs.events import Warning as WarningEvent
 from mlxe_async.logs.lines import LineMaker, many_lines
-from mlxe_async.logs.safe import is_secret, redact
-from mlxe_async.run_folder import EARLIER
+from mlxe_async.storage.files import expect_file
+from mlxe_async.storage.run_folder import EARLIER
+from mlxe_async.storage.safe_text import is_secret, redact
 
 LONGEST_TEXT = 16 * 1024
 DEEPEST = 8

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mlxe_async.logs.safe import is_secret
+from mlxe_async.storage.safe_text import is_secret
 
 _TO_JSON = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(", ", ": "))
 _NUMBERS = {int, float, bool}

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import NotFound, ResourceError
-from mlxe_async.files import expect_file, is_file, is_folder
-from mlxe_async.logs.safe import visible
-from mlxe_async.run_folder import EARLIER, LOG, find_run, is_held
+from mlxe_async.storage.files import expect_file, is_file, is_folder
+from mlxe_async.storage.run_folder import EARLIER, LOG, find_run, is_held
+from mlxe_async.storage.safe_text import visible
 
 LONGEST_LINE = 8 * 2**20
 READ_BYTES = 2**18

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from mlxe_async.files import PLAIN_NAME
+from mlxe_async.storage.files import PLAIN_NAME
 
 LARGEST = 2**63 - 1
 LONGEST = 512  # letters of a name; what is to be imported by a longer one cannot be

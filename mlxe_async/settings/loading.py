@@ -14,8 +14,6 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from mlxe_async.errors import SettingsError
-from mlxe_async.files import PLAIN_NAME
-from mlxe_async.logs.safe import visible
 from mlxe_async.settings.effects import idle, is_certain, refused_and_remarks
 from mlxe_async.settings.forms import with_whole_numbers
 from mlxe_async.settings.model import SCHEDULES, Settings
@@ -23,6 +21,8 @@ from mlxe_async.settings.places import Places
 from mlxe_async.settings.problems import Path, Problem, describe, shown
 from mlxe_async.settings.rules import not_plain
 from mlxe_async.settings.toml_places import MAXIMUM_KEY_PARTS, TooMuch, find_places
+from mlxe_async.storage.files import PLAIN_NAME
+from mlxe_async.storage.safe_text import visible
 
 MAXIMUM_BYTES = 2**20
 MAXIMUM_SHOWN = 50

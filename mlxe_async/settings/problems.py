@@ -16,8 +16,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from mlxe_async.logs.safe import is_secret, visible
 from mlxe_async.settings.synonyms import our_name
+from mlxe_async.storage.safe_text import is_secret, visible
 
 Path = tuple[str | int, ...]
 

@@ -16,10 +16,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mlxe_async.logs.safe import redact, visible
 from mlxe_async.settings.model import Settings
 from mlxe_async.settings.problems import Path
 from mlxe_async.settings.writing import as_tables, toml_value
+from mlxe_async.storage.safe_text import redact, visible
 
 Effect = Literal["cosmetic", "allowed", "forbidden"]
 

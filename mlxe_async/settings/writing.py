@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from mlxe_async.logs.safe import redact
 from mlxe_async.settings.effects import idle as without_effect
 from mlxe_async.settings.model import Settings
 from mlxe_async.settings.problems import Path
+from mlxe_async.storage.safe_text import redact
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 

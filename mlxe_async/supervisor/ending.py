@@ -11,11 +11,12 @@ from mlxe_async.errors import MlxeError, ResourceError
 from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.logs import events
 from mlxe_async.rows import Array
+from mlxe_async.supervisor.event_log import Story
 from mlxe_async.supervisor.measures import Measures
-from mlxe_async.supervisor.opening import Opened
-from mlxe_async.supervisor.recording import Ended, Recorder, Recording
+from mlxe_async.supervisor.recording.file import Recording
+from mlxe_async.supervisor.recording.steps import Ended, Recorder
 from mlxe_async.supervisor.results import Result
-from mlxe_async.supervisor.story import Story
+from mlxe_async.supervisor.startup.run_files import Opened
 from mlxe_async.supervisor.team import Team
 
 SIGNAL_EXITS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}

@@ -11,12 +11,13 @@ from mlxe_async.ipc.process import Process
 from mlxe_async.schedules import POLL_S, schedule_of
 from mlxe_async.settings import Settings
 from mlxe_async.supervisor.budget import Bell, Budget
-from mlxe_async.supervisor.keeping import FINAL_LIMIT_S, Keeper
-from mlxe_async.supervisor.opening import Resumption
-from mlxe_async.supervisor.replaying import Replay
-from mlxe_async.supervisor.resuming import ResumePoint
+from mlxe_async.supervisor.checkpointing.resume_point import ResumePoint
+from mlxe_async.supervisor.checkpointing.resume_roles import restore_roles
+from mlxe_async.supervisor.checkpointing.whole import FINAL_LIMIT_S, Keeper
+from mlxe_async.supervisor.event_log import Story
+from mlxe_async.supervisor.recording.replay import Replay
 from mlxe_async.supervisor.staff import Staff
-from mlxe_async.supervisor.story import Story
+from mlxe_async.supervisor.startup.run_files import Resumption
 
 FINISH_LIMIT_S = 1.5
 ROUND_LIMIT_S = 60.0  # where a round belongs to the result, and nobody waits for the command to end
@@ -92,7 +93,7 @@ class MainLoop:
     async def _follow(self) -> None:
         staff, point = self._staff, self._point
         if point is not None:
-            await point.restore_roles(staff.homes, self._story, free_running=staff.crew.free_running)
+            await restore_roles(point, staff.homes, self._story, free_running=staff.crew.free_running)
             if self._resumption is not None:
                 self._resumption.tell(exact=point.exact)
             self._is_whole = True

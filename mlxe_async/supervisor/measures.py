@@ -10,7 +10,7 @@ from mlxe_async.ipc.nursery import Nursery
 from mlxe_async.ipc.process import Process
 from mlxe_async.settings import Settings
 from mlxe_async.supervisor.budget import Bell, Budget, Counters
-from mlxe_async.supervisor.cpu import CpuClock
+from mlxe_async.supervisor.monitoring.cpu_time import CpuClock
 
 CPU_LOOK_S = 0.1
 

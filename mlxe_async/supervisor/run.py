@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import MlxeError, ResourceError, RunFailed, StoppedEarly, UnsupportedPlatform
-from mlxe_async.files import write_new
 from mlxe_async.ipc.linux import lack, refusal
 from mlxe_async.ipc.nursery import Nursery
 from mlxe_async.ipc.process import Process
@@ -22,25 +21,27 @@ from mlxe_async.ipc.segments import Segment, available_memory
 from mlxe_async.ipc.weights import WeightsWriter
 from mlxe_async.logs import events
 from mlxe_async.logs.events import Event
-from mlxe_async.logs.safe import redact
+from mlxe_async.logs.subscribers import Subscribers
 from mlxe_async.rows import Array
-from mlxe_async.run_folder import RunFolder
 from mlxe_async.settings import Settings
-from mlxe_async.supervisor.blueprint import Blueprint
-from mlxe_async.supervisor.descriptors import reserve_descriptors
+from mlxe_async.storage.files import write_new
+from mlxe_async.storage.run_folder import RunFolder
+from mlxe_async.storage.safe_text import redact
+from mlxe_async.supervisor.checkpointing.resume_memory import fill
+from mlxe_async.supervisor.checkpointing.resume_point import ResumePoint
+from mlxe_async.supervisor.checkpointing.weights import Origin, published_weights, weights_to_begin_with
 from mlxe_async.supervisor.ending import SIGNAL_EXITS, digest_of, tell_end
 from mlxe_async.supervisor.main_loop import MainLoop
 from mlxe_async.supervisor.measures import Measures
-from mlxe_async.supervisor.opening import Opened
-from mlxe_async.supervisor.probing import probed, rehearsed
-from mlxe_async.supervisor.replaying import Replay
+from mlxe_async.supervisor.monitoring.loop_lag import stacks
+from mlxe_async.supervisor.recording.replay import Replay
 from mlxe_async.supervisor.results import CheckReport, Result
-from mlxe_async.supervisor.resuming import ResumePoint
-from mlxe_async.supervisor.saving import Origin, published_weights, weights_to_begin_with
-from mlxe_async.supervisor.subscribers import Subscribers
+from mlxe_async.supervisor.startup.blueprint import Blueprint
+from mlxe_async.supervisor.startup.host_limits import reserve_descriptors
+from mlxe_async.supervisor.startup.probe import probed, rehearsed
+from mlxe_async.supervisor.startup.run_files import Opened
 from mlxe_async.supervisor.team import Team
 from mlxe_async.supervisor.waiting import first_of, let_go, to_the_end
-from mlxe_async.supervisor.watching import stacks
 
 STOP_GRACE_S = 1.0
 START_GRACE_S = 1.0  # for a start that is under way when a stop is asked for
@@ -301,7 +302,7 @@ class Supervisor:
             self._segments = blueprint.create_segments()
             if point is not None and point.whole is not None:
                 with point.taking_up():
-                    point.fill(self._segments, blueprint)
+                    fill(point, self._segments, blueprint)
             if origin is not None:
                 # The learner goes on from what is published, as it would after a restart.
                 WeightsWriter(self._segments["weights"]).publish(origin.flat)

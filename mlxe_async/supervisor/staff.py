@@ -17,15 +17,16 @@ from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
 from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
 from mlxe_async.rows import Array
 from mlxe_async.settings import Settings
-from mlxe_async.supervisor.blueprint import Blueprint, Post
-from mlxe_async.supervisor.handles.crew import Crew
+from mlxe_async.supervisor.checkpointing.resume_point import ResumePoint
+from mlxe_async.supervisor.checkpointing.resume_roles import restore_handles
+from mlxe_async.supervisor.checkpointing.weights import published_weights
+from mlxe_async.supervisor.handles.context import Crew
 from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
 from mlxe_async.supervisor.handles.learner import LearnerHandle
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
-from mlxe_async.supervisor.judge import SolvedJudge
-from mlxe_async.supervisor.resuming import ResumePoint
-from mlxe_async.supervisor.saving import published_weights
+from mlxe_async.supervisor.handles.solved import SolvedJudge
+from mlxe_async.supervisor.startup.blueprint import Blueprint, Post
 
 ENTRY = "mlxe_async.workers:serve_roles"
 
@@ -137,8 +138,8 @@ class Staff:
             crew.publications.hold(int(version))
         if crew.alike:
             crew.excused.update(state["delivered"])
-        self._started_before = point.restore_handles(
-            self.executors, self.memorizer, self.learner, self.evaluator, ingested
+        self._started_before = restore_handles(
+            point, self.executors, self.memorizer, self.learner, self.evaluator, ingested
         )
 
     def release(self) -> None:

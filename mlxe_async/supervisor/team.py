@@ -12,20 +12,20 @@ from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.words import ProgressPage
 from mlxe_async.rows import Array
 from mlxe_async.settings import Settings
-from mlxe_async.supervisor.accounts import memory_of, progress_of
-from mlxe_async.supervisor.blueprint import Blueprint
-from mlxe_async.supervisor.crashes import Crashes
-from mlxe_async.supervisor.handles.crew import Crew
-from mlxe_async.supervisor.housekeeping import Housekeeping
-from mlxe_async.supervisor.keeping import Keeper
-from mlxe_async.supervisor.listening import Listener
+from mlxe_async.supervisor.checkpointing.resume_point import ResumePoint
+from mlxe_async.supervisor.checkpointing.whole import Keeper
+from mlxe_async.supervisor.handles.context import Crew
 from mlxe_async.supervisor.measures import Measures
-from mlxe_async.supervisor.opening import Opened
-from mlxe_async.supervisor.placing import Placing
-from mlxe_async.supervisor.resuming import ResumePoint
+from mlxe_async.supervisor.monitoring.affinity import Placing
+from mlxe_async.supervisor.monitoring.crashes import Crashes
+from mlxe_async.supervisor.monitoring.loop_lag import starved, watch_lag
+from mlxe_async.supervisor.monitoring.periodic import Housekeeping
+from mlxe_async.supervisor.monitoring.status import memory_of, progress_of
+from mlxe_async.supervisor.monitoring.stragglers import Stragglers
+from mlxe_async.supervisor.process_events import Listener
 from mlxe_async.supervisor.staff import Staff
-from mlxe_async.supervisor.stragglers import Stragglers
-from mlxe_async.supervisor.watching import starved, watch_lag
+from mlxe_async.supervisor.startup.blueprint import Blueprint
+from mlxe_async.supervisor.startup.run_files import Opened
 
 
 class Team:
@@ -77,7 +77,14 @@ class Team:
             segments,
             nursery,
             crew,
-            Listener(story, self._drain, crashes, {post.name: post.roles for post in blueprint.posts}, opened.recorder),
+            Listener(
+                story,
+                measures.counters,
+                self._drain,
+                crashes,
+                {post.name: post.roles for post in blueprint.posts},
+                opened.recorder,
+            ),
             crash=folder.crash_path,
             judged=opened.saver.tested,
             solved=lambda version, flat: opened.solved.note(version, flat, crew.publications.get(version)),

@@ -15,7 +15,7 @@ import numpy as np
 
 from mlxe_async.errors import ResourceError
 from mlxe_async.rows import Array
-from mlxe_async.run_folder import RUN, SETTINGS, find_run
+from mlxe_async.storage.run_folder import RUN, SETTINGS, find_run
 from mlxe_async.testing.counting import Place, decode, reward_of
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def rows_of(run: str | os.PathLike[str]) -> dict[int, dict[str, Array]]:
     # Here, because an environment that lives beside this module must not wait for it.
     from mlxe_async.memory.shape import ReplayShape
     from mlxe_async.settings import load_settings
-    from mlxe_async.supervisor.blueprint import Blueprint
+    from mlxe_async.supervisor.startup.blueprint import Blueprint
 
     folder = find_run(run)
     try:

@@ -32,7 +32,7 @@ class StateFiles:
         Returns:
             `nbytes` and `sha256` of the file, and `facts` that the role told besides.
         """
-        from mlxe_async.array_files import write_arrays
+        from mlxe_async.storage.array_files import write_arrays
 
         self._tick()
         state = self._roles[name].state()
@@ -49,7 +49,7 @@ class StateFiles:
 
     def restore(self, *, name: str, path: str) -> dict[str, Any]:
         """Have the role called `name` go on from what is in a file; returns what it says to that."""
-        from mlxe_async.array_files import read_arrays
+        from mlxe_async.storage.array_files import read_arrays
 
         self._tick("restore")
         # The memory and what waited in the lanes are in their segments already.

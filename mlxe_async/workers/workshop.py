@@ -31,7 +31,7 @@ class Workshop:
     """Maps the shared memory that a specification names and builds roles on it.
 
     Args:
-        spec: settings and facts, as `supervisor.blueprint` writes them.
+        spec: settings and facts, as `supervisor.startup.blueprint` writes them.
         channel: the pipe to the supervisor.
         fds: descriptors of the segments, by name.
     """
@@ -200,7 +200,7 @@ class Workshop:
         )
 
     def _keep_batch(self, batch: Mapping[str, Array]) -> str | None:
-        from mlxe_async.array_files import write_arrays
+        from mlxe_async.storage.array_files import write_arrays
 
         if self.spec.get("crash") is None:
             return None

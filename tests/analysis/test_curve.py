@@ -12,7 +12,7 @@ from mlxe_async.cli import main
 from mlxe_async.errors import RunFailed
 from mlxe_async.logs.events import EpisodeEnd, Evaluation, PhaseEvent, RunEnd, Weights
 from mlxe_async.logs.journal import Journal
-from mlxe_async.run_folder import RunFolder
+from mlxe_async.storage.run_folder import RunFolder
 
 SECOND = 10**9
 

@@ -15,8 +15,9 @@ from cli_tools import GOOD, command, install, result
 
 from mlxe_async import cli, errors
 from mlxe_async.algorithms import REGISTRY, load_algorithm
-from mlxe_async.cli import COMMANDS, LEAST_DESCRIPTORS, help_text, main, require_descriptors
+from mlxe_async.cli import COMMANDS, help_text, main
 from mlxe_async.cli.explain import algorithm_names, table_names
+from mlxe_async.cli.limits import LEAST_DESCRIPTORS, require_descriptors
 from mlxe_async.settings import settings_schema
 
 HEAVY = ("torch", "gymnasium", "numpy", "uvloop", "structlog", "matplotlib", "safetensors")

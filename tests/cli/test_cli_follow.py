@@ -11,7 +11,7 @@ from mlxe_async.cli import main
 from mlxe_async.cli.telling import told
 from mlxe_async.logs.events import EpisodeEnd, RunEnd, Weights
 from mlxe_async.logs.journal import Journal
-from mlxe_async.run_folder import RunFolder
+from mlxe_async.storage.run_folder import RunFolder
 
 
 @pytest.fixture

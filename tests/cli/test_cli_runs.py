@@ -13,7 +13,7 @@ from mlxe_async.cli import main
 from mlxe_async.errors import RunFailed, RunFolderBusy
 from mlxe_async.logs.events import RunEnd
 from mlxe_async.logs.journal import Journal
-from mlxe_async.run_folder import LOCK, RECORDING, RunFolder
+from mlxe_async.storage.run_folder import LOCK, RECORDING, RunFolder
 
 DAY_S = 86_400
 SETTINGS = '[task]\nenv = "CartPole-v1"\n[schedule]\nkind = "oa"\n[algorithm]\nname = "mlxe"\n'

@@ -7,7 +7,7 @@ import pages
 
 from mlxe_async.logs.events import EpisodeEnd, PhaseEvent
 from mlxe_async.logs.journal import Journal
-from mlxe_async.run_folder import RunFolder
+from mlxe_async.storage.run_folder import RunFolder
 
 PAGE = pages.ROOT / "mlxe_async" / "logs" / "README.md"
 HEADING = "Reading the log"

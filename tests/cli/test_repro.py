@@ -3,7 +3,7 @@
 import pytest
 
 from mlxe_async.cli import main
-from mlxe_async.crashes import CrashReport
+from mlxe_async.storage.crash_reports import CrashReport
 
 MODULE = '''
 import os, signal, time

@@ -16,7 +16,7 @@ from mlxe_async.cli.view import display as display_module
 from mlxe_async.cli.view.display import Display
 from mlxe_async.logs.events import EpisodeEnd, RunEnd
 from mlxe_async.logs.journal import Journal
-from mlxe_async.run_folder import RunFolder
+from mlxe_async.storage.run_folder import RunFolder
 
 LIMIT_S = 30
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")

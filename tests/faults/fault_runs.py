@@ -29,7 +29,7 @@ import leaks  # noqa: E402 - found by the line above
 from command import Command  # noqa: E402 - see above
 
 from mlxe_async.errors import MlxeError, ResourceError  # noqa: E402 - see above
-from mlxe_async.run_folder import load_checkpoint  # noqa: E402 - see above
+from mlxe_async.storage.run_folder import load_checkpoint  # noqa: E402 - see above
 from mlxe_async.testing import audit  # noqa: E402 - see above
 
 SCALES = ("ci", "hour", "day")

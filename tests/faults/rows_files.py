@@ -21,9 +21,9 @@ from fault_runs import PYTHON, ROOT, SLOW_START_S, loaded, loaded_version, newes
 from settings_keys import known_keys
 from tampering import tampered
 
-from mlxe_async import checkpoints
-from mlxe_async.checkpoints import TENSORS
-from mlxe_async.supervisor.keeping import SUFFIX
+from mlxe_async.storage import checkpoints
+from mlxe_async.storage.checkpoints import TENSORS
+from mlxe_async.supervisor.checkpointing.whole import SUFFIX
 
 GOOD = '[task]\nenv = "CartPole-v1"\n'
 

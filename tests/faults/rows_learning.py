@@ -473,9 +473,9 @@ class Prioritised(MLxE):
 )
 def _(case):
     """NaN, infinity and -1 in the priorities of all rows, from outside, while an algorithm draws by them."""
-    from mlxe_async.checkpoints import load_whole
     from mlxe_async.memory.replay import ReplayMemory
     from mlxe_async.memory.shape import ReplayShape
+    from mlxe_async.storage.checkpoints import load_whole
 
     folder = case.folder / "modules"
     folder.mkdir()
@@ -531,8 +531,8 @@ SHIFTED = """
 import sys
 from mlxe_async.cli import main
 from mlxe_async.ipc.lanes import format_lane
-from mlxe_async.supervisor.accounts import memory_of
-from mlxe_async.supervisor.blueprint import Blueprint
+from mlxe_async.supervisor.monitoring.status import memory_of
+from mlxe_async.supervisor.startup.blueprint import Blueprint
 START = {start}
 made = Blueprint.create_segments
 def shifted(self):

@@ -194,7 +194,7 @@ def _(case):
 async def broken(self):
     await asyncio.sleep(1.0)
     raise ZeroDivisionError("a mistake of ours")
-from mlxe_async.supervisor.housekeeping import Housekeeping
+from mlxe_async.supervisor.monitoring.periodic import Housekeeping
 
 Housekeeping.{name} = broken
 """

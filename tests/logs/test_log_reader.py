@@ -14,7 +14,7 @@ from mlxe_async.logs import reader
 from mlxe_async.logs.events import RunEnd, Weights
 from mlxe_async.logs.journal import Journal
 from mlxe_async.logs.reader import follow, read_log
-from mlxe_async.run_folder import RunFolder
+from mlxe_async.storage.run_folder import RunFolder
 
 END = RunEnd("asked", False, 0, 0, 0, 0.0, 0.0, None, 0)
 LIMIT_S = 20

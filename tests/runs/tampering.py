@@ -8,8 +8,8 @@ import random
 
 import numpy as np
 
-from mlxe_async.array_files import read_arrays, write_arrays
-from mlxe_async.checkpoints import MANIFEST, TENSORS
+from mlxe_async.storage.array_files import read_arrays, write_arrays
+from mlxe_async.storage.checkpoints import MANIFEST, TENSORS
 
 VALUES = (
     -1, -5, 0, 7, 2**31, 2**53 + 1, 2**62, 2**63, -(2**63) - 1, 10**400, 1.5, -0.5, 1e308, math.nan, math.inf,

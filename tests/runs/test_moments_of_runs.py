@@ -10,7 +10,7 @@ from resume_tools import SAVING, run_here, settings
 
 from mlxe_async.maths import normaliser
 from mlxe_async.memory.replay import ReplayMemory
-from mlxe_async.run_folder import load_checkpoint
+from mlxe_async.storage.run_folder import load_checkpoint
 
 KINDS = ("is", "serial", "istb", "ia", "oa")
 NORMALISING = {

@@ -8,10 +8,10 @@ import pytest
 from live_runs import on_loop, settings
 
 from mlxe_async.errors import RunFailed, SettingsError
-from mlxe_async.run_folder import RECORDING
 from mlxe_async.settings import load_settings
+from mlxe_async.storage.run_folder import RECORDING
 from mlxe_async.supervisor import Supervisor
-from mlxe_async.supervisor.recording import Recorded
+from mlxe_async.supervisor.recording.file import Recorded
 
 OA = {"kind": "oa", "executors": 2, "updates_per_publish": 4}
 RECORDED = {"run": {"name": "test", "seed": 3, "record": True}}

@@ -13,11 +13,11 @@ from resume_tools import SAVING, interrupted, run_here, settings, whole_numbers
 
 from mlxe_async.errors import RunFailed, RunFolderBusy, SettingsError
 from mlxe_async.logs.reader import read_log
-from mlxe_async.logs.safe import visible
-from mlxe_async.run_folder import RunFolder, load_checkpoint
 from mlxe_async.settings import dump_settings, load_settings
+from mlxe_async.storage.run_folder import RunFolder, load_checkpoint
+from mlxe_async.storage.safe_text import visible
 from mlxe_async.supervisor import Supervisor
-from mlxe_async.supervisor.invocation import without_secrets
+from mlxe_async.supervisor.startup.provenance import without_secrets
 
 STOP = {"stop": {"env_steps": 1200}}
 TESTED = {"evaluation": {"enabled": True, "rule": "cap", "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}}

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from mlxe_async import load_policy
-from mlxe_async.run_folder import load_checkpoint
+from mlxe_async.storage.run_folder import load_checkpoint
 
 SOLVING = {
     "stop": {"solved": True, "steps_after_solved": 800, "env_steps": 100_000},

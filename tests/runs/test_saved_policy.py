@@ -6,10 +6,11 @@ import sys
 import numpy as np
 import pytest
 
-from mlxe_async import checkpoints, load_policy, policy
+from mlxe_async import load_policy, policy
 from mlxe_async.errors import NotFound
 from mlxe_async.parts import laid_out, stored_as
 from mlxe_async.rows import Spaces
+from mlxe_async.storage import checkpoints
 
 SOLVING = {
     "stop": {"solved": True, "env_steps": 100_000},

@@ -11,9 +11,9 @@ from tampering import tampered
 
 from mlxe_async.errors import MlxeError
 from mlxe_async.ipc.process import Process
-from mlxe_async.supervisor import probing
 from mlxe_async.supervisor import run as run_module
 from mlxe_async.supervisor.main_loop import MainLoop
+from mlxe_async.supervisor.startup import probe
 
 SCHEDULE = {"kind": "oa", "executors": 2, "envs_per_executor": 2}
 TESTED = {"enabled": True, "rule": "cap", "max_episode_steps": 40, "screen_steps": 10, "episodes": 2, "passes": 100}
@@ -42,7 +42,7 @@ def without_processes(monkeypatch, saved):
 
     @contextlib.asynccontextmanager
     async def known(_nursery, chosen, _processes):
-        yield probing._judged(chosen, json.loads(json.dumps(facts)))
+        yield probe._judged(chosen, json.loads(json.dumps(facts)))
 
     async def nothing(*_):
         pass

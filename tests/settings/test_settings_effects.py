@@ -14,7 +14,7 @@ from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.settings import dump_settings, load_settings
 from mlxe_async.settings.effects import idle_in
 from mlxe_async.settings.resuming import changes
-from mlxe_async.supervisor.probing import _judged
+from mlxe_async.supervisor.startup.probe import _judged
 from mlxe_async.workers import Probe
 
 FOLDER = Path(__file__).parents[2] / "settings"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlxe_async.cli.view.activity import Activity, Curve
-from mlxe_async.logs.safe import visible
 from mlxe_async.settings.model import ROWS_PER_EXECUTOR
+from mlxe_async.storage.safe_text import visible
 
 RECENT_EPISODES = 20
 MOST_LANES = 1024

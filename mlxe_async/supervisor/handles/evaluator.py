@@ -13,8 +13,8 @@ from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
 from mlxe_async.rows import Array
 from mlxe_async.supervisor.handles.answers import is_evaluated
-from mlxe_async.supervisor.handles.crew import Crew
-from mlxe_async.supervisor.judge import SolvedJudge
+from mlxe_async.supervisor.handles.context import Crew
+from mlxe_async.supervisor.handles.solved import SolvedJudge
 
 TEST_SLICE_S = 0.05
 

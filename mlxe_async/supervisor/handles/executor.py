@@ -16,9 +16,9 @@ from mlxe_async.logs import events
 from mlxe_async.roles.places import Place
 from mlxe_async.rows import Array
 from mlxe_async.supervisor.handles import answers
-from mlxe_async.supervisor.handles.crew import Crew
+from mlxe_async.supervisor.handles.context import Crew
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
-from mlxe_async.supervisor.recording import Ended, Rollout
+from mlxe_async.supervisor.recording.steps import Ended, Rollout
 
 POISON_DEATHS = 3
 PATIENT_ROLLOUTS = 16

@@ -19,9 +19,9 @@ from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.rows import Array
 from mlxe_async.supervisor.handles.answers import LEARNED, PUBLISHED
-from mlxe_async.supervisor.handles.crew import Crew
+from mlxe_async.supervisor.handles.context import Crew
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
-from mlxe_async.supervisor.recording import Ended, Learned, Published
+from mlxe_async.supervisor.recording.steps import Ended, Learned, Published
 
 TRIES = 3
 """Learners that may die over one plan before it is given up: it may be to blame."""

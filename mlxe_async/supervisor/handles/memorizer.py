@@ -10,8 +10,8 @@ from mlxe_async.errors import ProcessDied
 from mlxe_async.ipc.answers import require
 from mlxe_async.ipc.process import Process
 from mlxe_async.supervisor.handles.answers import INGESTED, PLAN
-from mlxe_async.supervisor.handles.crew import Crew
-from mlxe_async.supervisor.recording import Ended, Ingested, Memorized
+from mlxe_async.supervisor.handles.context import Crew
+from mlxe_async.supervisor.recording.steps import Ended, Ingested, Memorized
 
 
 class MemorizerHandle:

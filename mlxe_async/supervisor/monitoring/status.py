@@ -1,0 +1,74 @@
+"""What is told of a run as a whole: status, progress, and the account of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.ipc.lanes import lane_state
+from mlxe_async.ipc.segments import Segment
+from mlxe_async.memory.replay import ReplayMemory
+from mlxe_async.memory.rollouts import RolloutMemory
+from mlxe_async.memory.shape import ReplayShape
+from mlxe_async.supervisor.budget import Budget, Counters
+from mlxe_async.supervisor.event_log import Story
+from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
+from mlxe_async.supervisor.startup.blueprint import Blueprint
+
+
+def progress_of(
+    counters: Counters, budget: Budget, story: Story, memorizer: MemorizerHandle, cpu_seconds: Mapping[str, float]
+) -> dict[str, Any]:
+    """How far a run is, in plain JSON types; see `Supervisor.progress`."""
+    seconds = max(1e-9, budget.seconds)
+    return {
+        **counters.to_json(),
+        "seconds": round(budget.seconds, 3),
+        "steps_per_second": round(counters.env_steps / seconds, 1),
+        "mean_return": float(np.mean(story.returns)) if story.returns else None,
+        "lag": story.lag,
+        "owed_updates": memorizer.owed,
+        "memory_rows": memorizer.held,
+        "throttled_s": round(story.throttled_s, 3),
+        "log_lines_dropped": story.lines_dropped,
+        "last_evaluation": story.last_evaluation,
+        "cpu_seconds": dict(cpu_seconds),
+        "stop": {name: round(budget.spent(name) / limit, 6) for name, limit in budget.limits().items()},
+    }
+
+
+def memory_of(blueprint: Blueprint, segments: Mapping[str, Segment]) -> ReplayMemory | RolloutMemory:
+    """An onlooker's view on the memory."""
+    shape, buffer = blueprint.memory_shape, segments["memory"].buffer
+    if isinstance(shape, ReplayShape):
+        return ReplayMemory(shape, buffer, formatted=True)
+    return RolloutMemory(shape, buffer, formatted=True)
+
+
+def tell_ledger(
+    blueprint: Blueprint, segments: Mapping[str, Segment], memorizer: MemorizerHandle, story: Story, *, former: int
+) -> None:
+    """Balance what the lanes say against what the memory says, and have it told.
+
+    Args:
+        blueprint: sizes.
+        segments: lanes and memory.
+        memorizer: knows how many rows are held.
+        story: tells the log.
+        former: rows taken in by a memory that the run does not go on with.
+    """
+    lanes = []
+    memory = memory_of(blueprint, segments)
+    for index, taken in enumerate(memory.ledger()):
+        state = lane_state(segments[f"lane-{index}"])
+        backlog = (state.commit - taken["position"]) % 2**64
+        lanes.append({"committed_blocks": state.commit, "backlog_blocks": backlog, **taken})
+    ingested = sum(lane["rows"] for lane in lanes)
+    waiting = sum(lane["backlog_blocks"] for lane in lanes)
+    capacity = blueprint.memory_shape.capacity
+    overwritten = memory.overwritten if isinstance(memory, ReplayMemory) else 0
+    story.ledger(
+        lanes, ingested, waiting, kept=memorizer.held, capacity=capacity, overwritten=overwritten, former=former
+    )

@@ -1,0 +1,1 @@
+"""Recording in which order an `oa` run happened, and replaying it bit for bit."""

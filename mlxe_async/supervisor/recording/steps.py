@@ -1,0 +1,186 @@
+"""What is recorded of an `oa` run: each step in which it could have gone otherwise, as a few bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from dataclasses import asdict, dataclass
+from typing import ClassVar, Protocol
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A rollout was delivered.
+
+    Args:
+        executor: whose.
+        version: weights it was played under.
+        rollout: its number.
+        finished_episodes: of the whole run, as its executor was told.
+        steps: that the executor had delivered before.
+        rows: it has.
+        blocks: of the lane it took.
+    """
+
+    executor: int
+    version: int
+    rollout: int
+    finished_episodes: int
+    steps: int
+    rows: int
+    blocks: int
+
+    _form: ClassVar[struct.Struct] = struct.Struct("<IQQQQII")
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return self._form.pack(*asdict(self).values())
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Rollout:
+        """From bytes."""
+        return cls(*cls._form.unpack(payload))
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """The memorizer took in all blocks of each lane before these positions."""
+
+    positions: tuple[int, ...]
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return struct.pack(f"<{len(self.positions)}Q", *self.positions)
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Ingested:
+        """From bytes."""
+        return cls(struct.unpack(f"<{len(payload) // 8}Q", payload))
+
+
+@dataclass(frozen=True)
+class Memorized:
+    """The same, and a plan was drawn.
+
+    Args:
+        most_updates: it was asked for, None for all.
+        settled: the learner had used the plan before.
+        updates: the plan has.
+        positions: as of `Ingested`.
+    """
+
+    most_updates: int | None
+    settled: bool
+    updates: int
+    positions: tuple[int, ...]
+
+    _form: ClassVar[struct.Struct] = struct.Struct("<Q?I")
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        head = self._form.pack(self.most_updates or 0, self.settled, self.updates)
+        return head + Ingested(self.positions).pack()
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Memorized:
+        """From bytes."""
+        most, settled, updates = cls._form.unpack_from(payload)
+        return cls(most or None, settled, updates, Ingested.unpack(payload[cls._form.size :]).positions)
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The learner learned from the plan that was drawn last.
+
+    Args:
+        env_steps: of the run, as it was told.
+        episodes: the same.
+        updates: the same.
+        progress: the same.
+        version: newest afterwards.
+        norm: of its weights.
+    """
+
+    env_steps: int
+    episodes: int
+    updates: int
+    progress: float | None
+    version: int
+    norm: float | None
+
+    _form: ClassVar[struct.Struct] = struct.Struct("<QQQdQd")
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        *counts, version, norm = (math.nan if value is None else value for value in asdict(self).values())
+        return self._form.pack(*counts, version, norm)
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Learned:
+        """From bytes."""
+        env_steps, episodes, updates, progress, version, norm = cls._form.unpack(payload)
+        return cls(env_steps, episodes, updates, _known(progress), version, _known(norm))
+
+
+@dataclass(frozen=True)
+class Published:
+    """The weights that the run begins with were published."""
+
+    version: int
+    norm: float | None
+
+    _form: ClassVar[struct.Struct] = struct.Struct("<Qd")
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return self._form.pack(self.version, math.nan if self.norm is None else self.norm)
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Published:
+        """From bytes."""
+        version, norm = cls._form.unpack(payload)
+        return cls(version, _known(norm))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The recording ends here, with these final weights, or because of what cannot be repeated.
+
+    Args:
+        weights_hash: SHA-256 of the flat weights, empty when the run went on without being recorded.
+        why: what cannot be repeated.
+    """
+
+    weights_hash: str
+    why: str = ""
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Ended:
+        """From bytes."""
+        return cls(**json.loads(payload))
+
+
+Step = Rollout | Ingested | Memorized | Learned | Published | Ended
+
+
+def _known(number: float) -> float | None:
+    return None if math.isnan(number) else number
+
+
+class Recorder(Protocol):
+    """Hears what happens."""
+
+    def note(self, step: Step) -> None:
+        """This happened after all that was noted before."""
+
+
+class NoRecorder:
+    """Of a run that is not recorded."""
+
+    def note(self, step: Step) -> None:
+        """Nothing."""

@@ -1,0 +1,312 @@
+"""From settings and the probe's facts to sizes: which process holds which roles, and which bytes they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mlxe_async.ipc.kept import LEAST_BYTES, SLOTS
+from mlxe_async.ipc.lanes import format_lane, lane_bytes
+from mlxe_async.ipc.segments import BytePlan, Segment, available_memory
+from mlxe_async.ipc.weights import format_weights, weights_bytes
+from mlxe_async.ipc.words import PAGE_BYTES, WORD_STRIDE
+from mlxe_async.memory.committed import format_memory
+from mlxe_async.memory.frames import MOST as MOST_FRAMES
+from mlxe_async.memory.rollouts import RolloutShape
+from mlxe_async.memory.shape import ReplayShape
+from mlxe_async.roles.places import Places
+from mlxe_async.roles.promotion import REMARKS
+from mlxe_async.rows import RowLayout
+from mlxe_async.settings import Settings
+from mlxe_async.supervisor.startup.host_limits import usable_cores
+
+PLAN_UPDATES = 512
+STATE_VECTORS = 5
+"""Vectors as large as the weights in the state of the algorithms that come with this: what is planned for."""
+KEPT = ("learner", "memorizer")
+ROLLOUT_SLOTS_PER_EXECUTOR = 4
+SHORT_EPISODE, GATHERED_BYTES = 10, 1 << 28  # rows; of rollouts that are gathered before an update
+
+
+@dataclass(frozen=True)
+class Post:
+    """One process to be.
+
+    Args:
+        name: its name.
+        roles: what it holds.
+        segments: what it may map.
+        page: its progress page; those of its threads follow.
+        threads: roles that work at the same time as the others, each in a thread of its own.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+    segments: tuple[str, ...]
+    page: int
+    threads: tuple[str, ...] = ()
+
+    @property
+    def pages(self) -> range:
+        """Numbers of its progress pages."""
+        return range(self.page, self.page + 1 + len(self.threads))
+
+
+class Blueprint:
+    """All sizes of one run.
+
+    Args:
+        settings: the run's settings.
+        facts: what the probe reported: spaces, columns, numbers of parameters.
+    """
+
+    def __init__(self, settings: Settings, facts: Mapping[str, Any]) -> None:
+        self.settings = settings
+        self.facts = facts
+        schedule, memory = settings.schedule, settings.memory
+        self.free_running = schedule.kind == "oa"
+        self.alike = schedule.kind in ("serial", "istb", "is")
+        self.executors = schedule.executors
+        self.envs = schedule.envs_per_executor
+        self.parameters = sum(_size(shape) for _, shape in facts["parameters"])
+        self.layout = RowLayout.from_json(facts["columns"])
+        self.chunk_rows = max(memory.chunk_rows, self.envs)
+        self.cores = usable_cores()
+        self.joined = (
+            schedule.kind in ("serial", "istb")
+            or settings.run.record  # who overwrites what while the learner reads could not be told
+            or schedule.memorizer == "learner"
+            or (schedule.memorizer == "auto" and self.cores <= 2)
+        )
+        capacity = settings.capacity_rows
+        self.most_rollouts: int | None = getattr(schedule, "max_rollouts", None)
+        self.memory_shape: ReplayShape | RolloutShape
+        if facts["memory_kind"] == "rollouts":
+            slots = ROLLOUT_SLOTS_PER_EXECUTOR
+            if schedule.kind == "ia":
+                self.most_rollouts = self.most_rollouts or ROLLOUT_SLOTS_PER_EXECUTOR
+                # Those of one iteration come in while the learner's are not yet given back; nobody may wait for room,
+                # because the slowest must deliver.
+                slots = 2 * self.most_rollouts
+            self.memory_shape = RolloutShape(
+                lanes=self.executors,
+                envs=self.envs,
+                slots=slots * self.executors + self._gathered_slots,
+                slot_rows=self._rollout_rows or capacity,
+                columns=facts["columns"],
+            )
+        else:
+            stream_rows = max(1, capacity // (self.executors * self.envs))
+            self.memory_shape = ReplayShape(
+                lanes=self.executors,
+                envs=self.envs,
+                stream_rows=stream_rows,
+                keep_rows=min(memory.keep_rows, stream_rows),
+                chunk_rows=self.chunk_rows,
+                batch_rows=facts["batch_rows"],
+                plan_updates=PLAN_UPDATES,
+                columns=facts["columns"],
+                derived=facts["derived"],
+                prioritised=facts["prioritised"],
+                largest_decay=facts.get("largest_decay", 1.0),
+                frames=stored_frames(facts),
+                moments=facts.get("moments", 0),
+            )
+        self.posts = self._posts()
+        self.promotes = settings.learner.promote_best > 0
+        if self.promotes:
+            self.posts = [
+                replace(post, segments=(*post.segments, "best")) if "learner" in post.roles else post
+                for post in self.posts
+            ]
+
+        self.posts = [
+            replace(post, segments=(*post.segments, *(name for name in KEPT if name in post.roles)))
+            for post in self.posts
+        ]
+
+    def _posts(self) -> list[Post]:
+        executors = [f"executor-{i}" for i in range(self.executors)]
+        lanes = tuple(f"lane-{i}" for i in range(self.executors))
+        evaluation = self.settings.evaluation.enabled
+        if self.settings.schedule.kind == "serial":
+            roles = (*executors, "learner", "memorizer", *(["evaluator"] if evaluation else []))
+            return [Post("mlxe-serial", roles, ("control", "weights", "tested", "memory", *lanes), 0)]
+        if self.settings.schedule.kind == "istb":
+            roles = (*executors, "learner", "memorizer")
+            post = Post("mlxe-istb", roles, ("control", "weights", "memory", *lanes), 0, threads=tuple(executors))
+            return [post, *([self._evaluator_post(len(post.pages))] if evaluation else [])]
+        posts = [
+            Post(f"mlxe-exe-{i}", (role,), ("control", "weights", f"lane-{i}"), i) for i, role in enumerate(executors)
+        ]
+        if self.joined:
+            posts.append(
+                Post("mlxe-lrn", ("learner", "memorizer"), ("control", "weights", "memory", *lanes), len(posts))
+            )
+        else:
+            posts.append(Post("mlxe-mem", ("memorizer",), ("control", "weights", "memory", *lanes), len(posts)))
+            posts.append(Post("mlxe-lrn", ("learner",), ("control", "weights", "memory"), len(posts)))
+        if evaluation:
+            posts.append(self._evaluator_post(len(posts)))
+        return posts
+
+    @staticmethod
+    def _evaluator_post(page: int) -> Post:
+        return Post("mlxe-eval", ("evaluator",), ("control", "tested"), page)
+
+    @property
+    def _rollout_rows(self) -> int | None:
+        """Most rows of one rollout; None: an episode may have any number of steps."""
+        if self.settings.schedule.sync == "rollout":
+            return self.settings.schedule.rollout_steps * self.envs
+        return self.facts["task"]["max_episode_steps"] or None
+
+    @property
+    def _gathered_slots(self) -> int:
+        """Slots for the rollouts that come together before an update; 0 where they do not wait for each other."""
+        wanted, longest = int(self.facts.get("rows_per_update", 0)), self._rollout_rows
+        if not wanted:
+            return 0
+        if self.settings.schedule.sync == "rollout":
+            return -(-wanted // (longest or 1))
+        slot_bytes = self.layout.nbytes(longest or self.settings.capacity_rows)
+        return min(-(-wanted // SHORT_EPISODE), max(1, GATHERED_BYTES // slot_bytes))
+
+    @property
+    def round_rows(self) -> int | None:
+        """Most rows that are counted between two boundaries of the schedule, None where that is not known before."""
+        rows = self._rollout_rows if self.alike else None
+        return None if rows is None else rows * self.executors
+
+    @property
+    def memory_to_keep(self) -> dict[str, Any]:
+        """What must be the same for a run to go on with the memory of a checkpoint, as JSON."""
+        shape = self.memory_shape
+        return {**shape.to_json(), "state_words": shape.state_words, "block_rows": self.chunk_rows}
+
+    @property
+    def asked_offset(self) -> int:
+        """Where, behind the progress pages, there is a word for each executor: rollouts it is not to go on with."""
+        return PAGE_BYTES * sum(len(post.pages) for post in self.posts)
+
+    @property
+    def places_offset(self) -> int:
+        """Where, behind those words, the executors count: see `places_bytes`."""
+        return self.asked_offset + WORD_STRIDE * self.executors
+
+    @property
+    def places_bytes(self) -> int:
+        """Bytes of one executor's `roles.places.Places`, which follow on each other."""
+        return Places.nbytes(self.envs, *self._action)
+
+    @property
+    def _action(self) -> tuple[str, tuple[int, ...]]:
+        column = next(column for column in self.layout.columns if column.name == "action")
+        return column.dtype, column.shape
+
+    def places(self, control: Segment, index: int) -> Places:
+        """Where the environments of an executor stand, or stood when it died."""
+        return Places(self.envs, *self._action, control.buffer, self.places_offset + index * self.places_bytes)
+
+    def page_of(self, role: str) -> int:
+        """Number of the progress page on which a role is at work."""
+        post = next(post for post in self.posts if role in post.roles)
+        return post.page + (1 + post.threads.index(role) if role in post.threads else 0)
+
+    @property
+    def learner_threads(self) -> int:
+        """Threads of the learner: as asked, else what the executors leave of the cores."""
+        return self.settings.learner.threads or max(1, self.cores - self.executors)
+
+    @property
+    def keep_state_every(self) -> int:
+        """Publications from one write of the learner's state to the next; 0: as time allows.
+
+        That is nowhere where a run must be able to repeat itself.
+        """
+        return self.settings.learner.keep_state_every or int(self.alike or self.settings.run.record)
+
+    def byte_plan(self) -> BytePlan:
+        """Every shared segment with its size; the learner's own has it with its first publication."""
+        plan = BytePlan()
+        for name, size in self._sizes().items():
+            plan.add(name, size)
+        plan.add("learner, later", SLOTS * STATE_VECTORS * 4 * self.parameters)
+        return plan
+
+    def _sizes(self) -> dict[str, int]:
+        lane = lane_bytes(self.settings.memory.lane_slots, self.layout.nbytes(self.chunk_rows))
+        return {
+            "control": self.places_offset + self.places_bytes * self.executors,
+            "weights": weights_bytes(self.parameters),
+            "tested": weights_bytes(self.parameters),
+            "memory": self.memory_shape.nbytes,
+            **dict.fromkeys(KEPT, LEAST_BYTES),
+            **({"best": weights_bytes(self.parameters + REMARKS)} if self.promotes else {}),
+            **{f"lane-{i}": lane for i in range(self.executors)},
+        }
+
+    def create_segments(self) -> dict[str, Segment]:
+        """Reserve all shared memory, or none of it.
+
+        Raises:
+            ResourceError: there is not enough; the message holds the whole plan.
+        """
+        self.byte_plan().check(available_memory())
+        segments: dict[str, Segment] = {}
+        try:
+            for name, size in self._sizes().items():
+                segments[name] = Segment.create(name, size, grows=name in KEPT)
+        except BaseException:
+            for segment in segments.values():
+                segment.close()
+            raise
+        format_weights(segments["weights"], self.parameters)
+        format_weights(segments["tested"], self.parameters)
+        if self.promotes:
+            format_weights(segments["best"], self.parameters + REMARKS)
+        format_memory(segments["memory"].buffer, self.memory_shape.state_words)
+        payload = self.layout.nbytes(self.chunk_rows)
+        for i in range(self.executors):
+            format_lane(segments[f"lane-{i}"], self.settings.memory.lane_slots, payload, self.layout.schema_hash)
+        return segments
+
+    def spec(self, post: Post, epoch: int, episodes: Mapping[str, list[int]]) -> dict[str, Any]:
+        """What the process of a post is told at birth, in plain JSON types."""
+        return {
+            "roles": list(post.roles),
+            "page": post.page,
+            "threaded": list(post.threads),
+            "asked_offset": self.asked_offset,
+            "places_offset": self.places_offset,
+            "places_bytes": self.places_bytes,
+            "epoch": epoch,
+            "episodes": dict(episodes),
+            "settings": self.settings.model_dump(mode="json"),
+            "spaces": self.facts["spaces"],
+            "columns": self.facts["columns"],
+            "parameters": self.parameters,
+            "memory_kind": self.facts["memory_kind"],
+            "memory_shape": self.memory_shape.to_json(),
+            "executors": self.executors,
+            "chunk_rows": self.chunk_rows,
+            "plan_updates": PLAN_UPDATES,
+            "rollouts_per_update": 1 if self.free_running else None,
+            "redo": not self.free_running,
+            "threads": self.learner_threads if "learner" in post.roles else 1,
+            "keep_state_every": self.keep_state_every,
+        }
+
+
+def stored_frames(facts: Mapping[str, Any]) -> int:
+    """Frames of which an observation is made and which a replay memory stores one by one; 0: it stores them whole."""
+    frames = int(facts["spaces"].get("frames", 0))
+    return frames if frames <= MOST_FRAMES else 0
+
+
+def _size(shape: list[int]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size

@@ -1,0 +1,65 @@
+"""What the host allows a run: cores, and file descriptors, which are counted before anything is started."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+from mlxe_async.errors import ResourceError
+from mlxe_async.ipc.linux import refusal
+from mlxe_async.settings import Settings
+
+# A segment has its own and that of its mapping; a process its pidfd, its channel and the file for its stacks.
+PER_SEGMENT, PER_PROCESS = 2, 3
+SEGMENTS = ("control", "memory", "weights", "tested", "learner", "memorizer", "best")
+PROCESSES = ("nursery", "guard", "probe", "memorizer", "learner", "evaluator")
+# Log, lock, files being written, modules being imported, the thread's and the loop's.
+IN_PASSING = 32
+# A copy of what a fork hands over, which may have to wait: the memorizer and the learner are handed every lane.
+PER_LANE_IN_PASSING = 1
+PER_EXECUTOR = PER_SEGMENT + PER_PROCESS + PER_LANE_IN_PASSING
+# What an embedding program or a library opens meanwhile is not ours to count.
+ROOM = 2
+
+
+def reserve_descriptors(settings: Settings) -> None:
+    """Count what the supervisor of a run will have open, and raise the soft limit on descriptors if it is too low.
+
+    Raises:
+        ResourceError: the hard limit is too low; the message says how many executors would fit.
+    """
+    try:
+        used = used_now()
+    except OSError as error:  # not even one more can be opened
+        raise ResourceError(f"the open descriptors cannot be counted: {refusal(error)}") from error
+    fixed = PER_SEGMENT * len(SEGMENTS) + PER_PROCESS * len(PROCESSES) + IN_PASSING
+    needed = used + fixed + PER_EXECUTOR * settings.schedule.executors
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        fit = max(0, (hard - used - fixed) // PER_EXECUTOR)
+        advice = f"schedule.executors = {fit} would fit" if fit else "not even one executor fits"
+        raise ResourceError(
+            f"schedule.executors = {settings.schedule.executors} needs {needed} descriptors, this process may have "
+            f"{hard} (ulimit -Hn); {advice}, or raise the limit"
+        )
+    # Not all that may be had: programs that environments start inherit it, and some walk through every number below.
+    most = ROOM * needed if hard == resource.RLIM_INFINITY else min(hard, ROOM * needed)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def used_now() -> int:
+    """How many descriptors this process has open."""
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - nothing but the number is of interest
+
+
+def usable_cores() -> int:
+    """Cores this process may use: the smaller of its affinity and its control group's quota."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, -(-int(quota) // int(period))))

@@ -1,0 +1,118 @@
+"""What needs nobody's word is refused before the first process is started."""
+
+import asyncio
+import json
+
+import pytest
+
+from mlxe_async.algorithms import REGISTRY, load_algorithm
+from mlxe_async.errors import ResourceError, SettingsError, TaskError
+from mlxe_async.ipc.life import Hang
+from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.settings import load_settings
+from mlxe_async.supervisor.startup.probe import (
+    KEEP_ROWS,
+    _judged,
+    _refuse_what_no_row_fits,
+    _shown,
+    hang_sentence,
+    probed,
+)
+from mlxe_async.workers import Probe
+
+
+class NeverStarted:
+    async def start(self, *_):
+        raise AssertionError("a process would have been started")
+
+
+def test_more_rows_than_even_the_smallest_could_fit_are_refused_at_once():
+    settings = load_settings({"task": {"env": "CartPole-v1"}, "memory": {"capacity_rows": 10**12}})
+
+    async def main():
+        async with probed(NeverStarted(), settings, []):
+            pass
+
+    with pytest.raises(ResourceError, match=r"at least, for memory.capacity_rows = 1000000000000 +38,146,972.66 MiB"):
+        asyncio.run(main())
+
+
+def test_the_algorithms_that_keep_rows_are_known_without_importing_them():
+    assert [name for name in REGISTRY if load_algorithm(name).memory == "replay"] == list(KEEP_ROWS)
+
+
+@pytest.mark.parametrize(("sync", "limit"), [("rollout", 0), ("episode", 500), ("episode", None)])
+def test_a_capacity_that_has_no_effect_is_refused(sync, limit):
+    tables = {"algorithm": {"name": "ppo"}, "schedule": {"kind": "is", "sync": sync}}
+    settings = load_settings({"task": {"env": "CartPole-v1"}, "memory": {"capacity_rows": 10**12}, **tables})
+    _refuse_what_no_row_fits(settings)
+    kind = {"memory_kind": "rollouts", "off_policy": "corrects", "bootstraps": True}
+    task = {"registered_max_episode_steps": 500, "reward_threshold": 475.0}
+    facts = {**kind, "defaults": {}, "task": {"max_episode_steps": limit, **task}}
+    if limit is None:  # it says how long an episode may be
+        assert _judged(settings, facts).settings.memory.capacity_rows == 10**12
+        return
+    with pytest.raises(SettingsError, match=r'memory.capacity_rows: has no effect with algorithm.name = "ppo"'):
+        _judged(settings, facts)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "refused", "said"),
+    [
+        ("task.wrappers", ["mlxe_async:No"], TaskError, "--set task.wrappers: task.wrappers: module mlxe_async has no"),
+        ("algorithm.name", "dqn", SettingsError, "--set algorithm.name: algorithm.name: dqn needs a task"),
+    ],
+)
+def test_what_the_probe_refuses_is_told_at_the_key_it_is_about(tmp_path, key, value, refused, said):
+    (file := tmp_path / "a.toml").write_text('[task]\nenv = "Pendulum-v1"\n[algorithm]\nname = "ppo"\n')
+    settings = load_settings(file, [f"{key}={json.dumps(value)}"])
+    facts = Probe(settings.model_dump(mode="json"), ProgressPage(bytearray(PAGE_BYTES))).probe()
+    with pytest.raises(refused) as raised:
+        _judged(settings, facts)
+    assert str(raised.value).startswith(said)
+
+
+STACK = """Fatal Python error: Aborted
+
+Thread 0x00007f01 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+
+Current thread 0x00007f02 (most recent call first):
+  File "/my/world.py", line 12 in step
+  File "/x/mlxe_async/tasks/vector.py", line 233 in step
+  File "/x/mlxe_async/ipc/serve.py", line 151 in _call
+  File "/x/mlxe_async/ipc/birth.py", line 92 in _live
+
+Extension modules: numpy.core (total: 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("hang", "says", "advice"),
+    [
+        (Hang("step", 5.0, 0.2), "task.env = \"CartPole-v1\" hangs in 'step', over its limit of 5 s", "step_timeout_s"),
+        (Hang("step", 60.0, 0.2), "hangs in 'step', over its limit of 60 s", "reset_timeout_s"),
+        (Hang("import", 60.0, 0.2), "task.env = \"CartPole-v1\" hangs in 'import'", "reset_timeout_s"),
+        (Hang("load", 60.0, 0.2), "the algorithm \"dqn\" hangs in 'load'", None),
+        (Hang("update", 60.0, 0.2), "the algorithm \"dqn\" hangs in 'update'", "update_timeout_s"),
+    ],
+)
+def test_a_hang_of_the_probe_is_told_with_its_place_and_the_key_that_gives_it_longer(hang, says, advice):
+    settings = load_settings({"task": {"env": "CartPole-v1"}, "algorithm": {"name": "dqn"}})
+    sentence = hang_sentence(settings, hang, STACK)
+    assert says in sentence
+    assert 'in File "/my/world.py", line 12 in step' in sentence
+    assert [word for word in sentence.split() if word.startswith("schedule.")] == [f"schedule.{advice}"] * bool(advice)
+
+
+def test_of_the_stack_of_a_hang_only_what_is_of_use_is_shown():
+    assert _shown(STACK).splitlines() == [
+        "the stack of the probe, innermost call first:",
+        '  File "/my/world.py", line 12 in step',
+        '  File "/x/mlxe_async/tasks/vector.py", line 233 in step',
+    ]
+
+
+def test_a_hang_without_a_stack_is_told_as_such():
+    settings = load_settings({"task": {"env": "CartPole-v1"}})
+    assert "left no stack" in hang_sentence(settings, Hang("reset", 1.0, 0.2), "")

@@ -1,0 +1,66 @@
+"""What processes say between their answers: a notice goes where it belongs, one that is not known ends its process."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from mlxe_async.errors import ProtocolError
+from mlxe_async.supervisor.budget import Counters
+from mlxe_async.supervisor.process_events import Listener
+from mlxe_async.supervisor.recording.steps import Ended, NoRecorder
+
+
+def listening(story, crashes=None, roles=(), recorder=None):
+    return Listener(story, Counters(), asyncio.Event(), crashes, dict(roles), recorder or NoRecorder())
+
+
+def test_a_remark_of_the_learner_is_a_warning_in_the_log_and_what_is_unknown_is_refused():
+    warned = []
+    story = SimpleNamespace(warn=lambda message, role: warned.append((message, role)))
+    listener, process = listening(story), SimpleNamespace(name="mlxe-lrn")
+    listener.notice(process, {"notice": {"kind": "remark", "detail": "memory stays pageable"}})
+    assert warned == [("learner.device: memory stays pageable", "learner")]
+    with pytest.raises(ProtocolError, match="mlxe-lrn sent a notice that is not known"):
+        listener.notice(process, {"notice": {"kind": "remark", "detail": 7}})
+
+
+FAULT = {
+    "kind": "env_error", "executor": 1, "env": 0, "phase": "step", "detail": "hot", "episode": 3, "step": 2, "seed": 7,
+    "faults": 1, "trace": "",
+}  # fmt: skip
+
+
+def test_a_fault_of_an_environment_is_told_if_it_is_whole_and_of_an_executor_of_that_process():
+    told = []
+    tells = SimpleNamespace(
+        env_error=lambda index, fault: told.append(index), faulted=lambda index, fault: told.append(index)
+    )
+    roles = {"mlxe-exe-1": ("executor-1",), "mlxe-exe-2": ("executor-2",)}
+    listener, process = listening(tells, crashes=tells, roles=roles), SimpleNamespace(name="mlxe-exe-1")
+    listener.notice(process, {"notice": FAULT})
+    assert told == [1, 1]
+    without_seed = {name: value for name, value in FAULT.items() if name != "seed"}
+    note = {"kind": "note", "executor": 2, "about": "dtype", "detail": "cast"}
+    for bad in (FAULT | {"executor": 2}, FAULT | {"executor": 99}, FAULT | {"env": "0"}, without_seed, note):
+        with pytest.raises(ProtocolError, match="mlxe-exe-1 sent"):
+            listener.notice(process, {"notice": bad})
+    assert told == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "why"),
+    [
+        ("mlxe-exe-1", False, "executor 1 died"),
+        ("mlxe-lrn", False, "the learner died"),
+        ("mlxe-eval", False, None),
+        ("mlxe-exe-1", True, None),
+    ],
+)
+def test_a_death_ends_the_recording_whatever_the_process_was_doing(name, expected, why):
+    noted, story = [], SimpleNamespace(emit=lambda *_, **__: None)
+    crashes, recorder = SimpleNamespace(died=lambda *_: None), SimpleNamespace(note=noted.append)
+    process = SimpleNamespace(name=name, pid=7, epoch=1)
+    status = SimpleNamespace(code=None, signal=9, stack="")
+    listening(story, crashes, recorder=recorder).exited(process, "it died", status, expected)
+    assert noted == ([Ended("", why)] if why else [])
