@@ -28,7 +28,6 @@ from mlxe_async.cli.console import Console
 from mlxe_async.cli.studying import Interrupted, Runner, interruptible, pass_adverse_starts
 from mlxe_async.errors import RunFailed, SettingsError
 from mlxe_async.settings import Settings, load_settings
-from mlxe_async.settings.model import REPEATED
 from mlxe_async.storage.files import PLAIN_NAME, read_bounded
 from mlxe_async.storage.run_folder import find_run
 from mlxe_async.storage.safe_text import visible
@@ -331,7 +330,7 @@ def _beside(plan: Plan, settings: Sequence[Settings]) -> Iterator[str]:
         raise SettingsError(
             [f"--jobs: got {plan.jobs}, expected 1: stop.seconds ends runs of {', '.join(timed)}, and others slow them"]
         )
-    free = {one.schedule.kind for one in settings} - REPEATED
+    free = {one.schedule.kind for one in settings if not one.schedule.reproducible}
     if free:
         kinds = " and ".join(sorted(free))
         yield f"schedule {kinds}: what is learned depends on who is fast, and so on what runs side by side"

@@ -20,7 +20,6 @@ from typing import Literal
 
 Path = tuple[str, ...]
 OffPolicy = Literal["learns", "corrects", "ignores"]
-DEFAULT_MAX_POLICY_LAG = 8
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Facts:
         bootstraps: whether what follows the end of its rows is valued, where the episode goes on.
         sync: what a rollout is.
         unfinished: what `ia` does with the episodes under way.
-        max_policy_lag: the bound of `oa`; None: the default, which a replay memory does not have.
+        max_policy_lag: the bound of `oa`; None: there is none.
     """
 
     kind: str
@@ -45,13 +44,6 @@ class Facts:
     sync: str = "episode"
     unfinished: str | None = None
     max_policy_lag: int | None = None
-
-    @property
-    def lag(self) -> int:
-        """How old rollouts may be when they are learned from."""
-        if self.kind != "oa":
-            return 0
-        return DEFAULT_MAX_POLICY_LAG if self.max_policy_lag is None else self.max_policy_lag
 
 
 @dataclass(frozen=True)
@@ -77,13 +69,18 @@ _Row = tuple[Callable[[Facts], bool], Callable[[Facts], Verdict]]
 
 _TABLE: tuple[_Row, ...] = (
     (
-        lambda facts: facts.memory == "rollouts" and facts.off_policy == "ignores" and facts.lag > 0,
+        lambda facts: (
+            facts.memory == "rollouts"
+            and facts.off_policy == "ignores"
+            and facts.kind == "oa"
+            and facts.max_policy_lag != 0
+        ),
         lambda facts: Verdict(
             True,
             _KIND,
             _NAME,
-            f'got "oa", where rollouts may be {facts.lag} versions old, expected "is", "ia" or schedule.max_policy_lag '
-            "= 0: this algorithm learns from rollouts as if its present policy had made them",
+            f'got "oa", where rollouts may be {facts.max_policy_lag} versions old, expected "is", "ia" or '
+            "schedule.max_policy_lag = 0: this algorithm learns from rollouts as if its present policy had made them",
         ),
     ),
     (

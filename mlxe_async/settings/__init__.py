@@ -8,15 +8,10 @@ from mlxe_async.settings.model import (
     AlgorithmTable,
     Checkpoint,
     Evaluation,
-    IaSchedule,
-    IsSchedule,
-    IstbSchedule,
     Learner,
     Logs,
     Memory,
-    OaSchedule,
     Run,
-    SerialSchedule,
     Settings,
     Stop,
     Supervision,
@@ -24,6 +19,7 @@ from mlxe_async.settings.model import (
 )
 from mlxe_async.settings.places import Places
 from mlxe_async.settings.problems import Problem, describe
+from mlxe_async.settings.schedules import IaSchedule, IsSchedule, IstbSchedule, OaSchedule, SerialSchedule
 from mlxe_async.settings.writing import as_tables, dump_settings, settings_schema, toml_value
 
 __all__ = [

@@ -16,10 +16,11 @@ from pydantic import BaseModel, ValidationError
 from mlxe_async.errors import SettingsError
 from mlxe_async.settings.effects import idle, is_certain, refused_and_remarks
 from mlxe_async.settings.forms import with_whole_numbers
-from mlxe_async.settings.model import SCHEDULES, Settings
+from mlxe_async.settings.model import Settings
 from mlxe_async.settings.places import Places
 from mlxe_async.settings.problems import Path, Problem, describe, shown
 from mlxe_async.settings.rules import not_plain
+from mlxe_async.settings.schedules import SCHEDULES
 from mlxe_async.settings.toml_places import MAXIMUM_KEY_PARTS, TooMuch, find_places
 from mlxe_async.storage.files import PLAIN_NAME
 from mlxe_async.storage.safe_text import visible

@@ -37,11 +37,10 @@ from mlxe_async.settings.forms import (
 )
 from mlxe_async.settings.places import Places
 from mlxe_async.settings.rules import contradictions
+from mlxe_async.settings.schedules import IaSchedule, IsSchedule, IstbSchedule, OaSchedule, SerialSchedule
 
 ROWS_PER_EXECUTOR = 1024
 UNLIMITED_TEST_STEPS = 50_000
-REPEATED = {"serial", "is"}
-"Schedules under which the same settings make the same run, whatever else the machine does."
 
 
 class Run(Table):
@@ -190,116 +189,6 @@ class Task(Table):
         description='Keep info["action_mask"], 1 for each allowed action, with the observations; every reset and step '
         "must give it.",
     )
-
-
-class _AnySchedule(Table):
-    """What all schedules have."""
-
-    executors: int = Field(
-        default=2, ge=1, le=1024, description="Processes that step environments; more fill more cores."
-    )
-    envs_per_executor: int = Field(
-        default=1, ge=1, le=65_536, description="Environments side by side in one executor; more cost less each."
-    )
-    min_executors: int = Field(
-        default=1, ge=1, le=1024, description="The run fails when fewer than this are left; higher stops sooner."
-    )
-    sync: Literal["episode", "rollout"] = Field(
-        default="episode",
-        description="An executor delivers, and takes new weights, after an episode or after rollout_steps; "
-        "left out, episode with one environment and rollout with several.",
-    )
-    rollout_steps: int = Field(
-        default=128,
-        ge=1,
-        le=10**7,
-        description='Steps of each environment per rollout, for sync = "rollout"; more wait longer.',
-    )
-    memorizer: Literal["auto", "own", "learner"] = Field(
-        default="auto", description="Where the memory lives: an own process, the learner's, or what suits the cores."
-    )
-    step_timeout_s: Limit = Field(
-        default=5.0, description="A step that takes longer is a hang: the executor is restarted."
-    )
-    reset_timeout_s: Limit = Field(
-        default=60.0,
-        description="The same for making and resetting an environment, and for the first step of an episode.",
-    )
-    update_timeout_s: Limit = Field(default=60.0, description="The same for one update of the learner.")
-
-
-class SerialSchedule(_AnySchedule):
-    """`kind = "serial"`: everything in one process, in order; for debuggers and tests."""
-
-    kind: Literal["serial"] = Field(description="All roles in one process, one after the other.")
-
-
-class IsSchedule(_AnySchedule):
-    """`kind = "is"`: every executor delivers once, all wait, then learn, then publish. Deterministic."""
-
-    kind: Literal["is"] = Field(description="Iterative synchronous: all wait for each other.")
-
-
-class IstbSchedule(_AnySchedule):
-    """`kind = "istb"`: as `is`, but executors are threads of one process; the baseline that processes are held against.
-
-    Memorizer and learner live in that process too. One that dies takes all with it, and begins their rollouts again.
-    """
-
-    kind: Literal["istb"] = Field(description="Iterative synchronous, threaded baseline: one process, many threads.")
-    executors: int = Field(
-        default=2, ge=1, le=1024, description="Threads that step environments; more share one core's worth of Python."
-    )
-    flavour: Literal["fair", "as_published"] = Field(
-        default="fair",
-        description="fair differs from is by its threads alone; as_published also waits by looking once a second.",
-    )
-
-
-class IaSchedule(_AnySchedule):
-    """`kind = "ia"`: who has delivered goes again until the slowest has, then learn, then publish.
-
-    Who is faster decides what is learned from: two runs with one seed differ.
-    """
-
-    kind: Literal["ia"] = Field(description="Iterative asynchronous: fast executors go again until all have delivered.")
-    unfinished: Literal["keep", "drop"] = Field(
-        default="keep",
-        description="Episodes under way when all have delivered: keep learns from their rows and goes on with them "
-        "under the next weights, drop throws them away, which favours short ones.",
-    )
-    max_rollouts: int | None = Field(
-        default=None,
-        ge=1,
-        le=10**6,
-        description="Rollouts of one executor in an iteration, then it waits too; left out, "
-        "4 for algorithms that learn from rollouts and no bound for a replay memory. More wait less.",
-    )
-
-
-class OaSchedule(_AnySchedule):
-    """`kind = "oa"`: nobody waits; generating, memorizing and learning overlap."""
-
-    kind: Literal["oa"] = Field(description="Online asynchronous: nobody waits.")
-    max_policy_lag: int | None = Field(
-        default=None,
-        ge=0,
-        le=10**9,
-        description="Rows made with weights older than this many versions are not learned from; "
-        "left out, 8 for algorithms that learn from rollouts and no bound for a replay memory.",
-    )
-    updates_per_publish: int = Field(
-        default=1, ge=1, le=10**6, description="Updates between two publications; higher copies less and lags more."
-    )
-    max_owed_updates: int = Field(
-        default=128,
-        ge=1,
-        le=10**9,
-        description="Executors wait when the learner owes this many updates; higher waits less.",
-    )
-
-
-SCHEDULES = (SerialSchedule, IsSchedule, IstbSchedule, IaSchedule, OaSchedule)
 
 
 class AlgorithmTable(BaseModel):

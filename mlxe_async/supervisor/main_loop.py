@@ -37,6 +37,7 @@ class MainLoop:
         resumption: told that the roles have taken that up; None for a new one.
         replay: the recording to be followed instead of the schedule, if any.
         digest: of the published weights.
+        flavour: of the schedule, where it has one.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class MainLoop:
         resumption: Resumption | None,
         replay: Replay | None,
         digest: Callable[[], str | None],
+        flavour: str | None,
     ) -> None:
+        self._flavour = flavour
         self._settings, self._staff, self._story, self._budget, self._bell = settings, staff, story, budget, bell
         self._keeper, self._point, self._replay, self._digest = keeper, point, replay, digest
         self._resumption = resumption
@@ -64,7 +67,6 @@ class MainLoop:
 
     async def run(self, processes: Sequence[Process], beside: Sequence[Coroutine[Any, Any, None]]) -> None:
         """Run the schedule to its end, and `beside` as long as that takes; then save all."""
-        flavour = getattr(self._settings.schedule, "flavour", None)
         async with asyncio.TaskGroup() as group:
             watchers = [group.create_task(process.run()) for process in processes]
             watchers += [group.create_task(work) for work in beside]
@@ -77,11 +79,11 @@ class MainLoop:
             await asyncio.wait([schedule, stopped], return_when=asyncio.FIRST_COMPLETED)
             if not schedule.done():
                 # What is under way may be finished, in a bounded time.
-                if self._staff.crew.alike:
+                if self._staff.crew.deterministic:
                     asked = group.create_task(self._bell.wait_until(lambda: self._budget.at_once))
                     await asyncio.wait([schedule, asked], timeout=ROUND_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
                     asked.cancel()
-                looking = 2 * POLL_S if flavour == "as_published" else 0.0
+                looking = 2 * POLL_S if self._flavour == "as_published" else 0.0
                 await asyncio.wait([schedule], timeout=FINISH_LIMIT_S + looking)
             for task in (schedule, stopped):
                 task.cancel()
@@ -105,8 +107,7 @@ class MainLoop:
             await self._replay.follow(staff.homes, self._story, staff.crew.counters, self._bell)
             self.replayed = self._replay.verdict(self._digest())
             return
-        chosen = self._settings.schedule
-        who_waits = schedule_of(chosen.kind, getattr(chosen, "flavour", None))
+        who_waits = schedule_of(self._settings.schedule.kind, self._flavour)
         await who_waits(staff.executors, staff.memorizer, staff.learner, staff.evaluator, self._budget)
 
     async def _save_all(self) -> None:

@@ -391,6 +391,7 @@ class Supervisor:
             resumption=opened.resumption,
             replay=self._replay,
             digest=lambda: digest_of(self._published()),
+            flavour=self._blueprint.traits.flavour,
         )
         await self._main.run(self._processes, team.beside(drains=self._replay is None))
         if self._requested is not None or self._replay is not None:

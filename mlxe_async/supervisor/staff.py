@@ -61,7 +61,7 @@ class Staff:
         solved: Callable[[int, Array], None],
         cpu_seconds: Callable[[], float],
     ) -> None:
-        schedule = settings.schedule
+        traits = blueprint.traits
         self._settings, self._blueprint, self._segments = settings, blueprint, segments
         self._nursery, self._listener, self._crash = nursery, listener, crash
         self._started_before = 0
@@ -78,8 +78,8 @@ class Staff:
         self.memorizer = MemorizerHandle(
             self.homes["memorizer"],
             crew,
-            updates_per_plan=getattr(schedule, "updates_per_publish", None),
-            most_owed=getattr(schedule, "max_owed_updates", None),
+            updates_per_plan=traits.updates_per_plan,
+            most_owed=traits.max_owed_updates,
             executors=blueprint.executors,
         )
         self.learner = LearnerHandle(
@@ -89,7 +89,7 @@ class Staff:
             started=self.episodes_started,
             cpu_seconds=cpu_seconds,
             newest=functools.partial(published_weights, segments["weights"], blueprint.parameters),
-            repeats=blueprint.alike and blueprint.keep_state_every == 1,
+            repeats=traits.deterministic and blueprint.keep_state_every == 1,
         )
         names = [f"executor-{index}" for index in range(blueprint.executors)]
         asked = Words(segments["control"].buffer, blueprint.asked_offset, names)
@@ -100,9 +100,9 @@ class Staff:
                 crew,
                 self.memorizer,
                 blueprint.envs,
-                unfinished=getattr(schedule, "unfinished", "keep"),
+                unfinished=traits.unfinished,
                 ask=functools.partial(asked.set, names[index]),
-                most_rollouts=blueprint.most_rollouts,
+                most_rollouts=traits.max_rollouts,
                 max_rss_mb=settings.supervision.max_executor_rss_mb,
             )
             for index in range(blueprint.executors)
@@ -136,7 +136,7 @@ class Staff:
         for version, about in state["publications"].items():
             crew.publications.note(int(version), about)
             crew.publications.hold(int(version))
-        if crew.alike:
+        if crew.deterministic:
             crew.excused.update(state["delivered"])
         self._started_before = restore_handles(
             point, self.executors, self.memorizer, self.learner, self.evaluator, ingested

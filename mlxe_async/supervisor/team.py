@@ -66,8 +66,8 @@ class Team:
             measures.counters,
             measures.bell,
             story,
-            free_running=blueprint.free_running,
-            alike=blueprint.alike,
+            free_running=blueprint.traits.free_running,
+            deterministic=blueprint.traits.deterministic,
             recorder=opened.recorder,
             crashes=crashes,
         )

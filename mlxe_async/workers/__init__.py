@@ -24,7 +24,7 @@ def serve_roles(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]
     roles = {name: workshop.build(name) for name in spec["roles"]}
     if workshop.pinned is not None:
         roles["pinned"] = workshop.pinned
-    roles["keeper"] = StateFiles(dict(roles), workshop.page, workshop.settings["schedule"]["update_timeout_s"])
+    roles["keeper"] = StateFiles(dict(roles), workshop.page, workshop.settings.schedule.update_timeout_s)
     facts = {"state_behind": roles["learner"].behind} if "learner" in roles else None
     serve(channel, roles, workshop.page, facts=facts, threaded=spec["threaded"])
 

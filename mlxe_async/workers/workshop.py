@@ -22,8 +22,8 @@ from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
 from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.rows import Array, RowLayout, Spaces
-from mlxe_async.schedules.soundness import DEFAULT_MAX_POLICY_LAG
 from mlxe_async.seeds import derive_seed
+from mlxe_async.settings.model import Settings
 from mlxe_async.workers.examiner import Examiner
 
 
@@ -39,7 +39,7 @@ class Workshop:
     def __init__(self, spec: Mapping[str, Any], channel: ChildChannel, fds: Mapping[str, int]) -> None:
         self.spec = spec
         self.channel = channel
-        self.settings: Mapping[str, Any] = spec["settings"]
+        self.settings = Settings.model_validate(spec["settings"])
         self.spaces = Spaces.from_json(spec["spaces"])
         self.layout = RowLayout.from_json(spec["columns"])
         self.parameters = int(spec["parameters"])
@@ -64,17 +64,22 @@ class Workshop:
     def _algorithm(self, *, learns: bool, seed: int) -> Any:
         from mlxe_async.algorithms import load_algorithm
 
-        algorithm = load_algorithm(self.settings["algorithm"]["name"])
+        algorithm = load_algorithm(self.settings.algorithm.name)
         known = algorithm.Settings.model_fields
-        fields = {key: value for key, value in self.settings["algorithm"].items() if key != "name" or key in known}
+        fields = {key: value for key, value in self.settings.algorithm.table.items() if key != "name" or key in known}
         return algorithm(
             algorithm.Settings.model_validate(fields),
             self.spaces,
             seed=seed,
             learns=learns,
             threads=self.spec["threads"],
-            device=self.settings["learner"]["device"],
+            device=self.settings.learner.device,
         )
+
+    @property
+    def _task(self) -> dict[str, Any]:
+        """The `[task]` table, as environments are made from it."""
+        return self.settings.task.model_dump(mode="json")
 
     def _memory(self) -> Any:
         if "memory" not in self._shared:
@@ -92,21 +97,21 @@ class Workshop:
         from mlxe_async.roles.places import Places
         from mlxe_async.tasks.native import training_task
 
-        schedule, supervision = self.settings["schedule"], self.settings["supervision"]
+        schedule, supervision = self.settings.schedule, self.settings.supervision
         plan = ExecutorPlan(
             index=index,
-            seed=self.settings["run"]["seed"],
+            seed=self.settings.run.seed,
             life=0 if self.spec["redo"] else self.spec["epoch"],
-            sync=schedule["sync"],
-            rollout_steps=schedule["rollout_steps"],
+            sync=schedule.sync,
+            rollout_steps=schedule.rollout_steps,
             chunk_rows=self.spec["chunk_rows"],
-            step_timeout_s=schedule["step_timeout_s"],
-            reset_timeout_s=schedule["reset_timeout_s"],
-            fault_limit=supervision["env_fault_limit"],
-            fault_window_s=supervision["env_fault_window_s"],
-            nonfinite=supervision["nonfinite"],
+            step_timeout_s=schedule.step_timeout_s,
+            reset_timeout_s=schedule.reset_timeout_s,
+            fault_limit=supervision.env_fault_limit,
+            fault_window_s=supervision.env_fault_window_s,
+            nonfinite=supervision.nonfinite,
             records=self.spec["redo"],
-            tells_memory=supervision["max_executor_rss_mb"] is not None,
+            tells_memory=supervision.max_executor_rss_mb is not None,
             executors=self.spec["executors"],
         )
         name, threads = f"executor-{index}", self.spec["threaded"]
@@ -115,15 +120,15 @@ class Workshop:
         asked = Words(self._segments["control"].buffer, offset, names)
         # Forked from one process, all would share the state of the global generators some environments use. Executors
         # that live in one process do share it: such environments repeat themselves exactly only under `is`.
-        seed = derive_seed(self.settings["run"]["seed"], "executor.globals", index, plan.life)
+        seed = derive_seed(self.settings.run.seed, "executor.globals", index, plan.life)
         random.seed(seed)
         np.random.seed(seed)
-        envs, action = schedule["envs_per_executor"], self.layout.columns[1]
+        envs, action = schedule.envs_per_executor, self.layout.columns[1]
         begin = self.spec["places_offset"] + index * self.spec["places_bytes"]
         places = Places(envs, action.dtype, action.shape, self._segments["control"].buffer, begin)
         places.clear()
-        page.enter(schedule["reset_timeout_s"], "make")
-        task = training_task(self.settings["task"], envs, cursor=places.cursor)
+        page.enter(schedule.reset_timeout_s, "make")
+        task = training_task(self._task, envs, cursor=places.cursor)
         page.leave()
         return Executor(
             plan,
@@ -147,7 +152,7 @@ class Workshop:
         if memory.kind == "rollouts":
             memory.return_taken()
         plan = MemorizerPlan(
-            seed=self.settings["run"]["seed"],
+            seed=self.settings.run.seed,
             chunk_rows=self.spec["chunk_rows"],
             redo=self.spec["redo"],
             rollouts_per_update=self.spec["rollouts_per_update"],
@@ -176,24 +181,25 @@ class Workshop:
             last_good = np.zeros(self.parameters, dtype=np.float32)
             if WeightsReader(self._segments["weights"]).read(last_good) is None:
                 raise MlxeError(f"learner starting: expected to read its predecessor's weights {weights.version} whole")
-        seed, memory = derive_seed(self.settings["run"]["seed"], "learner", weights.version), self._memory()
-        if memory.kind == "rollouts" and self.settings["learner"]["device"] != "cpu":
+        learner = self.settings.learner
+        seed, memory = derive_seed(self.settings.run.seed, "learner", weights.version), self._memory()
+        if memory.kind == "rollouts" and learner.device != "cpu":
             self.pinned = PinnedMemory(self._segments["memory"].buffer)
-        use_graphs(self.settings["learner"]["graphs"])
+        use_graphs(learner.graphs)
         return Learner(
             algorithm=self._algorithm(learns=True, seed=seed),
             memory=memory,
             weights=weights,
             page=self.page,
-            update_timeout_s=self.settings["schedule"]["update_timeout_s"],
-            max_policy_lag=self._max_policy_lag(),
+            update_timeout_s=self.settings.schedule.update_timeout_s,
+            max_policy_lag=self.settings.schedule.traits(memory.kind).max_policy_lag,
             last_good=last_good,
             store=KeptState(self._segments["learner"]),
             keep_every=self.spec["keep_state_every"],
             promotion=self._promotion(),
-            compile=self.settings["learner"]["compile"],
-            fast=self.settings["learner"]["fast"],
-            audit_every=self.settings["learner"]["audit_every"],
+            compile=learner.compile,
+            fast=learner.fast,
+            audit_every=learner.audit_every,
             notify=lambda message: self.channel.send({"notice": message}),
             remarks=refusals,
             keep_batch=self._keep_batch,
@@ -214,23 +220,18 @@ class Workshop:
     def _promotion(self) -> Any:
         from mlxe_async.roles.promotion import REMARKS, Promotion
 
-        patience = self.settings["learner"]["promote_best"]
+        patience = self.settings.learner.promote_best
         if not patience:
             return None
         segment, kept = self._segments["best"], np.zeros(self.parameters + REMARKS, dtype=np.float32)
         found = WeightsReader(segment).read(kept)
         return Promotion(patience, WeightsWriter(segment), kept if found else None)
 
-    def _max_policy_lag(self) -> int | None:
-        bound: int | None = self.settings["schedule"].get("max_policy_lag")
-        if bound is None and self.spec["memory_kind"] == "rollouts":
-            return DEFAULT_MAX_POLICY_LAG
-        return bound
-
     def _evaluator(self) -> Any:
         from mlxe_async.roles.evaluator import Evaluator
 
-        evaluator = Evaluator(self._algorithm(learns=False, seed=0), self.settings["task"], self.settings["evaluation"])
+        evaluation = self.settings.evaluation.model_dump(mode="json")
+        evaluator = Evaluator(self._algorithm(learns=False, seed=0), self._task, evaluation)
         return Examiner(evaluator, WeightsReader(self._segments["tested"]), self.parameters, self.page)
 
 

@@ -14,7 +14,7 @@ SCHEDULES = [
     {"kind": "is"},
     {"kind": "ia", "unfinished": "keep"},
     {"kind": "ia", "unfinished": "drop"},
-    {"kind": "oa"},
+    {"kind": "oa", "max_policy_lag": None},
     {"kind": "oa", "max_policy_lag": 0},
     {"kind": "oa", "max_policy_lag": 3},
 ]
@@ -44,7 +44,7 @@ def test_who_does_not_bootstrap_needs_whole_episodes(schedule):
 
 
 def test_a_refusal_says_what_would_do():
-    (verdict,) = verdicts(Facts("oa", "rollouts", "ignores"))
+    (verdict,) = verdicts(Facts("oa", "rollouts", "ignores", max_policy_lag=8))
     assert verdict.message.startswith('got "oa", where rollouts may be 8 versions old, expected "is", "ia" or')
     (verdict,) = verdicts(Facts("oa", "rollouts", "ignores", max_policy_lag=3))
     assert "3 versions old" in verdict.message

@@ -35,7 +35,7 @@ def fill(point: ResumePoint, segments: Mapping[str, Segment], blueprint: Bluepri
     keeps_memory = saved == blueprint.memory_to_keep
     learner = read_arrays(whole.path / f"learner{SUFFIX}", lambda name: name.startswith("algorithm."))
     same = not point.told and not point.other_versions and keeps_memory
-    point.exact = blueprint.alike and same and bool(learner)
+    point.exact = blueprint.traits.deterministic and same and bool(learner)
     _fill_memory(point, segments, blueprint, keeps=keeps_memory)
     writer = WeightsWriter(segments["weights"])
     flat = np.concatenate([whole.tensors[name].ravel() for name, _ in whole.facts["parameters"]])

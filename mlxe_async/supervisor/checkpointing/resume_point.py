@@ -15,7 +15,6 @@ from mlxe_async.logs import events
 from mlxe_async.logs.reader import event_of
 from mlxe_async.rows import Array
 from mlxe_async.settings import Settings, as_tables, load_settings
-from mlxe_async.settings.model import REPEATED
 from mlxe_async.settings.resuming import Change, changes
 from mlxe_async.storage import checkpoints
 from mlxe_async.storage.array_files import read_arrays
@@ -104,7 +103,7 @@ class ResumePoint:
         return self.whole is None and not self.has_saved and self._repeats(settings)
 
     def _repeats(self, settings: Settings) -> bool:
-        return {self.settings.schedule.kind, settings.schedule.kind} <= REPEATED
+        return self.settings.schedule.reproducible and settings.schedule.reproducible
 
     @property
     def begun_with(self) -> events.InitFrom | None:
@@ -126,7 +125,7 @@ class ResumePoint:
             return RunFailed(self.cause)
         why = ""
         if not self.has_saved and not self._repeats(settings):
-            kind = next(one.schedule.kind for one in (settings, self.settings) if one.schedule.kind not in REPEATED)
+            kind = next(one.schedule.kind for one in (settings, self.settings) if not one.schedule.reproducible)
             why = f': nothing was saved before it ended, and under schedule "{kind}" beginning anew is another run'
         file = visible(str(self.folder.path / "settings.toml"))
         return RunFailed(f"{self.cause}{why}; begin a new run with its settings: python -m mlxe_async {file}")

@@ -124,7 +124,7 @@ class Keeper:
         if crew.free_running:
             return True
         under_way = any(executor.busy for executor in self._executors)
-        if crew.alike:
+        if crew.deterministic:
             return not under_way or self._settings.schedule.sync == "episode"
         return not under_way and not crew.delivered
 

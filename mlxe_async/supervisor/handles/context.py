@@ -71,7 +71,7 @@ class Crew:
         bell: rung whenever something changed that somebody may be waiting for.
         story: tells the log.
         free_running: nobody waits for a phase to end (`oa`).
-        alike: what a dead executor left unfinished is generated again, alike (all but `ia` and `oa`).
+        deterministic: what a dead executor left unfinished is generated again, to the same rows.
         recorder: hears all that a replay would have to do alike.
         crashes: knows where dead executors were; None: nobody asks.
     """
@@ -81,7 +81,7 @@ class Crew:
     bell: Bell
     story: Story
     free_running: bool
-    alike: bool
+    deterministic: bool
     recorder: Recorder = field(default_factory=NoRecorder)
     crashes: Crashes | None = None
     publications: Publications = field(default_factory=Publications)

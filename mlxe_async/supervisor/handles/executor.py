@@ -33,7 +33,7 @@ class ExecutorHandle:
         crew: what is shared.
         memorizer: asked whether there is room for another rollout.
         envs: environments it steps.
-        unfinished: what becomes of the episodes of a rollout that is interrupted, see `roles.executor`.
+        unfinished: what becomes of the episodes of a rollout that is interrupted, see `roles.executor`; None: none is.
         ask: tells the executor how many of its rollouts it is not to go on with; never waits.
         most_rollouts: rollouts between two that cannot be interrupted, the first included; None: any number.
         max_rss_mb: more memory than this, and its process is replaced between two episodes.
@@ -47,7 +47,7 @@ class ExecutorHandle:
         memorizer: MemorizerHandle,
         envs: int,
         *,
-        unfinished: str = "keep",
+        unfinished: str | None = None,
         ask: Callable[[int], None] = lambda _rollouts: None,
         most_rollouts: int | None = None,
         max_rss_mb: int | None = None,
@@ -72,7 +72,7 @@ class ExecutorHandle:
     def episodes_started(self) -> int:
         """Episodes begun so far, those that came to nothing and those under way included."""
         under_way = self.envs if self._busy else self._under_way
-        return self._begun_in_all + under_way + (0 if self._crew.alike else self._died_with)
+        return self._begun_in_all + under_way + (0 if self._crew.deterministic else self._died_with)
 
     def _stand(self, begun: list[int], running: list[bool]) -> None:
         """Number of the present or next episode of each environment (B,), and whether it is under way (B,)."""
@@ -108,7 +108,7 @@ class ExecutorHandle:
             return None
         held_back = None if self._memorizer.has_room else time.monotonic()
         # A round is finished by all who can: what it leads to must not depend on when the run was asked to stop.
-        go_on = await crew.wait_until(self._may_begin) or (crew.alike and not self.lost)
+        go_on = await crew.wait_until(self._may_begin) or (crew.deterministic and not self.lost)
         if held_back is not None:
             crew.story.throttled_s += time.monotonic() - held_back
         if not go_on or self._interrupted:
@@ -240,7 +240,7 @@ class ExecutorHandle:
                 fresh = self.envs - self._under_way
                 self._died_with += fresh
                 crew.counters.episodes_aborted += fresh
-                if (crew.ending and not crew.alike) or self._interrupted:
+                if (crew.ending and not crew.deterministic) or self._interrupted:
                     return None
             except RemoteError as error:
                 if error.kind == "NumericError":

@@ -26,6 +26,7 @@ STATE_VECTORS = 5
 """Vectors as large as the weights in the state of the algorithms that come with this: what is planned for."""
 KEPT = ("learner", "memorizer")
 ROLLOUT_SLOTS_PER_EXECUTOR = 4
+
 SHORT_EPISODE, GATHERED_BYTES = 10, 1 << 28  # rows; of rollouts that are gathered before an update
 
 
@@ -65,8 +66,7 @@ class Blueprint:
         self.settings = settings
         self.facts = facts
         schedule, memory = settings.schedule, settings.memory
-        self.free_running = schedule.kind == "oa"
-        self.alike = schedule.kind in ("serial", "istb", "is")
+        self.traits = traits = schedule.traits(facts["memory_kind"])
         self.executors = schedule.executors
         self.envs = schedule.envs_per_executor
         self.parameters = sum(_size(shape) for _, shape in facts["parameters"])
@@ -80,15 +80,13 @@ class Blueprint:
             or (schedule.memorizer == "auto" and self.cores <= 2)
         )
         capacity = settings.capacity_rows
-        self.most_rollouts: int | None = getattr(schedule, "max_rollouts", None)
         self.memory_shape: ReplayShape | RolloutShape
         if facts["memory_kind"] == "rollouts":
             slots = ROLLOUT_SLOTS_PER_EXECUTOR
-            if schedule.kind == "ia":
-                self.most_rollouts = self.most_rollouts or ROLLOUT_SLOTS_PER_EXECUTOR
+            if traits.max_rollouts is not None:
                 # Those of one iteration come in while the learner's are not yet given back; nobody may wait for room,
                 # because the slowest must deliver.
-                slots = 2 * self.most_rollouts
+                slots = 2 * traits.max_rollouts
             self.memory_shape = RolloutShape(
                 lanes=self.executors,
                 envs=self.envs,
@@ -176,7 +174,7 @@ class Blueprint:
     @property
     def round_rows(self) -> int | None:
         """Most rows that are counted between two boundaries of the schedule, None where that is not known before."""
-        rows = self._rollout_rows if self.alike else None
+        rows = self._rollout_rows if self.traits.deterministic else None
         return None if rows is None else rows * self.executors
 
     @property
@@ -225,7 +223,7 @@ class Blueprint:
 
         That is nowhere where a run must be able to repeat itself.
         """
-        return self.settings.learner.keep_state_every or int(self.alike or self.settings.run.record)
+        return self.settings.learner.keep_state_every or int(self.traits.deterministic or self.settings.run.record)
 
     def byte_plan(self) -> BytePlan:
         """Every shared segment with its size; the learner's own has it with its first publication."""
@@ -292,8 +290,8 @@ class Blueprint:
             "executors": self.executors,
             "chunk_rows": self.chunk_rows,
             "plan_updates": PLAN_UPDATES,
-            "rollouts_per_update": 1 if self.free_running else None,
-            "redo": not self.free_running,
+            "rollouts_per_update": 1 if self.traits.free_running else None,
+            "redo": not self.traits.free_running,
             "threads": self.learner_threads if "learner" in post.roles else 1,
             "keep_state_every": self.keep_state_every,
         }

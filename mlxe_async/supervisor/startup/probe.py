@@ -29,6 +29,7 @@ PROBE = "mlxe_async.workers:serve_probe"
 PRELOADED = [
     "numpy",
     "gymnasium",
+    "mlxe_async.settings.model",
     "mlxe_async.workers",
     "mlxe_async.tasks.probe",
     "mlxe_async.algorithms.mlxe",
@@ -249,7 +250,7 @@ def _judging(settings: Settings, task: dict[str, Any]) -> Evaluation:
 
 def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
     """Refuse what an algorithm cannot learn from under this schedule; what is merely odd is told by the log."""
-    schedule = settings.schedule
+    schedule, traits = settings.schedule, settings.schedule.traits(facts["memory_kind"])
     found = list(
         verdicts(
             Facts(
@@ -258,8 +259,8 @@ def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
                 off_policy=facts["off_policy"],
                 bootstraps=facts["bootstraps"],
                 sync=schedule.sync,
-                unfinished=getattr(schedule, "unfinished", None),
-                max_policy_lag=getattr(schedule, "max_policy_lag", None),
+                unfinished=traits.unfinished,
+                max_policy_lag=traits.max_policy_lag,
             )
         )
     )

@@ -89,10 +89,10 @@ class FakeProcess:
         }
 
 
-def crew_of(stop, *, free_running=False, alike=False):
+def crew_of(stop, *, free_running=False, deterministic=False):
     counters, bell = Counters(), Bell()
     budget = Budget(stop, counters, bell)
-    return Crew(budget, counters, bell, Nothing(), free_running=free_running, alike=alike)
+    return Crew(budget, counters, bell, Nothing(), free_running=free_running, deterministic=deterministic)
 
 
 def executor_of(crew, index, *, seed=0, deaths=0.0, gives_up_after=None, **more):

@@ -69,7 +69,7 @@ def test_counters_stay_exact_whoever_is_interrupted_or_killed(seed, unfinished, 
 
 def test_an_episode_that_is_kept_and_then_dies_with_its_executor_is_not_begun_again():
     crew = crew_of({"env_steps": 10**6})
-    executor = executor_of(crew, 0)
+    executor = executor_of(crew, 0, unfinished="keep")
 
     async def main():
         await executor.generate(1)
@@ -190,7 +190,7 @@ def test_nobody_plays_more_rollouts_in_a_round_than_allowed():
 
 @pytest.mark.parametrize("kind", ["serial", "is", "ia"])
 def test_a_round_goes_on_without_an_executor_that_is_given_up(kind):
-    crew = crew_of({"env_steps": 500}, alike=kind != "ia")
+    crew = crew_of({"env_steps": 500}, deterministic=kind != "ia")
     executors = [executor_of(crew, 0), executor_of(crew, 1, gives_up_after=3)]
     rest = played(kind, executors, crew)
     assert executors[1].lost == "broken again and again"
@@ -199,7 +199,7 @@ def test_a_round_goes_on_without_an_executor_that_is_given_up(kind):
 
 
 def test_what_kills_three_times_is_not_tried_in_the_same_way_again():
-    crew = crew_of({"env_steps": 300}, alike=True)
+    crew = crew_of({"env_steps": 300}, deterministic=True)
     executor = executor_of(crew, 0, deaths=0.1, seed=3)
     played("is", [executor], crew)
     attempts = [attempt for _, _, attempt in executor.process.calls]
