@@ -188,9 +188,19 @@ def test_no_module_imports_itself_by_way_of_others():
 WINGS = sorted(path.parent for path in (PACKAGE / "supervisor").glob("*/__init__.py"))
 
 
+def test_the_supervisor_is_a_house_of_few_rooms():
+    rooms = [*(PACKAGE / "supervisor").glob("*.py"), *WINGS]
+    assert len(rooms) <= 16, sorted(path.name for path in rooms)
+
+
 @pytest.mark.parametrize("wing", WINGS, ids=lambda path: path.name)
 def test_a_wing_of_the_supervisor_has_few_files(wing):
     assert len(list(wing.glob("*.py"))) <= 8
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "supervisor").rglob("*.py")), ids=lambda path: path.name)
+def test_no_file_of_the_supervisor_is_long(path):
+    assert len(path.read_text().splitlines()) <= 350
 
 
 SCRIPTS = sorted(path for place in ("benchmarks", "faults") for path in (Path(__file__).parent / place).rglob("*.py"))

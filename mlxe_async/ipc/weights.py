@@ -70,6 +70,12 @@ class _Weights:
             for buffer in range(BUFFERS)
         ]
 
+    def release(self) -> None:
+        """Let go of the shared memory, which else stays mapped as long as this object; nothing can be read any more."""
+        for words in (self._latest, *self._headers):
+            words.release()
+        self._blobs.clear()
+
     def _check(self, vector: NDArray[np.float32]) -> None:
         if vector.dtype != np.float32 or vector.shape != (self.parameters,) or not vector.flags.c_contiguous:
             raise ValueError(

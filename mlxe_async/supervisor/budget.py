@@ -1,14 +1,20 @@
-"""Counting, and knowing when to stop."""
+"""What a run counts and measures of itself, and when it has to stop: counters, stop conditions, time, CPU time."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlxe_async.ipc.nursery import Nursery
+from mlxe_async.ipc.process import Process
+from mlxe_async.settings import Settings
+from mlxe_async.supervisor.monitoring.cpu_time import CpuClock
+
 AFTER_SOLVED = "steps_after_solved"
+CPU_LOOK_S = 0.1
 LIMITS = ("env_steps", "episodes", "episode_steps", "updates", "seconds")
 
 
@@ -83,8 +89,6 @@ class Budget:
         stop: the `[stop]` table.
         counters: the run's counters, kept up to date by the handles.
         bell: rung when the budget runs out, so that nobody goes on waiting.
-        at_boundary: what is to be done between two rounds, if anything.
-        is_boundary_due: whether a learner that waits for something to learn from should rather let that be done.
     """
 
     stop: Mapping[str, Any]
@@ -93,8 +97,6 @@ class Budget:
     reason: str | None = None
     at_once: bool = False
     began: float = field(default_factory=time.monotonic)
-    at_boundary: Callable[[], Awaitable[None]] | None = None
-    is_boundary_due: Callable[[], bool] = lambda: False
     _solved_at_step: int | None = None
 
     def __post_init__(self) -> None:
@@ -134,11 +136,6 @@ class Budget:
         self.counters.rollouts += sum(rollout is not None for rollout in rollouts)
         _ = self.remaining
 
-    async def boundary(self) -> None:
-        """Part of the schedules' verbs: a moment at which the run may save itself."""
-        if self.at_boundary is not None:
-            await self.at_boundary()
-
     def state(self) -> dict[str, Any]:
         """What is to be kept: seconds used, and where the task was solved."""
         return {"seconds": self.seconds, "solved_at_step": self._solved_at_step}
@@ -163,3 +160,66 @@ class Budget:
         if self.reason is None:
             self.reason = reason
         self.bell.ring()
+
+
+class Measures:
+    """Counters, budget and clocks of one run, over all its resumptions; the time begins when this is made.
+
+    Args:
+        settings: the run's settings.
+        processes: whose CPU time counts, as they come and go.
+        nursery: the same.
+    """
+
+    def __init__(self, settings: Settings, processes: Sequence[Process], nursery: Nursery) -> None:
+        self.counters, self.bell = Counters(), Bell()
+        self.budget = Budget(settings.stop.model_dump(), self.counters, self.bell)
+        self.cpu = CpuClock()
+        self._processes, self._nursery = processes, nursery
+        self._began = time.monotonic()
+        self._gap_ns = 0  # of all resumptions so far
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the run began, without those between its interruptions and its resumptions."""
+        return time.monotonic() - self._began
+
+    def look_at_cpu(self, *, at_most_every_s: float = 0.0) -> None:
+        """Note how much CPU time each process has used so far, unless that was just done."""
+        if self.cpu.age_s < at_most_every_s:
+            return
+        living = [(name, pid) for pid, name in self.living().items()]
+        if self._nursery.pid:
+            living.append(("mlxe-nursery", self._nursery.pid))
+        self.cpu.look(living)
+
+    def living(self) -> dict[int, str]:
+        """The run's processes by pid, without this one and the nursery."""
+        return {process.pid: process.name for process in self._processes if process.pid}
+
+    def cpu_seconds(self, without: str) -> float:
+        """CPU time of all processes but those whose name begins like this, a moment ago."""
+        self.look_at_cpu(at_most_every_s=CPU_LOOK_S)
+        return self.cpu.total(without=without)
+
+    def to_keep(self, next_seq: int) -> dict[str, Any]:
+        """Time and CPU time for a checkpoint that is made before the line `next_seq` of the log."""
+        self.look_at_cpu()
+        return {
+            "log": {"next_seq": next_seq, "clock_ns": time.monotonic_ns() - self._gap_ns},
+            "seconds": self.seconds,
+            "cpu_seconds": self.cpu.by_name(),
+        }
+
+    def go_on(self, state: Mapping[str, Any], first_version: int) -> int | None:
+        """Count on from a checkpoint. Returns for how long (ns) the run's clocks stood still, None if unknown."""
+        for name, count in state["counters"].items():
+            setattr(self.counters, name, count)
+        self.counters.version = first_version
+        self.cpu.go_on(state["cpu_seconds"])
+        marks = state.get("log", {})  # checkpoints of older programs have none
+        gap_ns = round(self._began * 1e9) - marks["clock_ns"] if marks else None
+        self._gap_ns = gap_ns or 0
+        self._began -= state["seconds"]
+        self.budget.restore(state["budget"])
+        return gap_ns

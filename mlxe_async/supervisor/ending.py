@@ -11,13 +11,13 @@ from mlxe_async.errors import MlxeError, ResourceError
 from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.logs import events
 from mlxe_async.rows import Array
+from mlxe_async.supervisor.budget import Measures
 from mlxe_async.supervisor.event_log import Story
-from mlxe_async.supervisor.measures import Measures
+from mlxe_async.supervisor.monitoring.periodic import Periodic
 from mlxe_async.supervisor.recording.file import Recording
 from mlxe_async.supervisor.recording.steps import Ended, Recorder
 from mlxe_async.supervisor.results import Result
-from mlxe_async.supervisor.startup.run_files import Opened
-from mlxe_async.supervisor.team import Team
+from mlxe_async.supervisor.startup.run_files import RunFiles
 
 SIGNAL_EXITS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
@@ -80,49 +80,51 @@ def digest_of(flat: tuple[int, Array] | None) -> str | None:
 
 
 def tell_end(
-    opened: Opened,
+    files: RunFiles,
     measures: Measures,
-    team: Team | None,
+    periodic: Periodic | None,
     flat: tuple[int, Array] | None,
     failure: BaseException | None,
     *,
+    busy: bool,
     requested: str | None,
     replayed: str | None,
 ) -> Result:
     """Find the verdict, and say the last words: in the recording, the log and the status.
 
     Args:
-        opened: the run's log, folder and checkpoints.
+        files: the run's log, folder and checkpoints.
         measures: the run's counters, budget and clocks.
-        team: who took part; None where it did not come to that.
+        periodic: what went on beside the schedule; None where it did not come to that.
         flat: version and weights (P,) of the newest publication, None where there is none.
         failure: what was raised, if anything.
+        busy: whether the learner was in the middle of an update.
         requested: what a stop was last asked for by, if it was.
         replayed: of a replay, how far it came.
     """
-    counters, story = measures.counters, opened.story
+    counters, story = measures.counters, files.story
 
     def is_there() -> bool:
-        return team is None or team.housekeeping.check_folder()
+        return periodic is None or periodic.check_folder()
 
-    reason, exit_code = verdict(measures.budget.reason, failure, is_there, requested, opened.saver.unsaved)
+    reason, exit_code = verdict(measures.budget.reason, failure, is_there, requested, files.saver.unsaved)
     digest = digest_of(flat)
-    if opened.resumption is not None:
-        opened.resumption.tell(exact=False)  # it ended before all was taken up
-    end_recording(opened.recorder, digest, story, busy=team is None or team.staff.learner.busy)
+    if files.resumption is not None:
+        files.resumption.tell(exact=False)  # it ended before all was taken up
+    end_recording(files.recorder, digest, story, busy=busy)
     result = Result(
         reason=reason,
-        solved=opened.solved.at is not None,
+        solved=files.solved.at is not None,
         steps=counters.env_steps,
         episodes=counters.episodes,
         updates=counters.updates,
         seconds=measures.seconds,
-        run_dir=opened.folder.path,
+        run_dir=files.folder.path,
         exit_code=exit_code,
         weights_hash=digest,
-        solved_at=opened.solved.at,
+        solved_at=files.solved.at,
         mean_return=story.mean_return,
-        score=opened.saver.score,
+        score=files.saver.score,
         replayed=replayed,
     )
     story.emit(
@@ -139,6 +141,6 @@ def tell_end(
             trace=trace_of(failure),
         )
     )
-    if team is not None:
-        team.housekeeping.write_status(reason)
+    if periodic is not None:
+        periodic.write_status(reason)
     return result

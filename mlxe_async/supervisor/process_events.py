@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Collection, Mapping
 from typing import Any
 
 from mlxe_async.errors import ProtocolError
@@ -14,10 +13,10 @@ from mlxe_async.ipc.listener import ProcessListener
 from mlxe_async.ipc.nursery import ExitStatus
 from mlxe_async.ipc.process import Process
 from mlxe_async.logs import events
-from mlxe_async.supervisor.budget import Counters
-from mlxe_async.supervisor.event_log import Story, role_of
+from mlxe_async.supervisor.context import RunContext
+from mlxe_async.supervisor.event_log import role_of
 from mlxe_async.supervisor.monitoring.crashes import Crashes
-from mlxe_async.supervisor.recording.steps import Ended, Recorder
+from mlxe_async.supervisor.recording.steps import Ended
 
 FAULT: Kind = {
     "env": int, "phase": str, "detail": str, "episode": (int, None), "step": int, "seed": (int, None), "faults": int,
@@ -29,36 +28,25 @@ class Listener(ProcessListener):
     """Passes it on to the log and to those who wait.
 
     Args:
-        story: tells the log.
-        counters: of the run; restarts are counted here.
+        run: what the run consists of.
         drain: set when blocks were committed in the middle of a rollout.
         crashes: writes reports.
-        roles: what each process holds, by the process's name.
-        recorder: a recording ends with a death, also one in the middle of nothing: the next life begins elsewhere.
     """
 
-    def __init__(
-        self,
-        story: Story,
-        counters: Counters,
-        drain: asyncio.Event,
-        crashes: Crashes,
-        roles: Mapping[str, Collection[str]],
-        recorder: Recorder,
-    ) -> None:
-        self._story, self._counters, self._drain = story, counters, drain
-        self._crashes, self._roles, self._recorder = crashes, roles, recorder
+    def __init__(self, run: RunContext, drain: asyncio.Event, crashes: Crashes) -> None:
+        self._run, self._drain, self._crashes = run, drain, crashes
+        self._roles = {post.name: post.roles for post in run.blueprint.posts}
         self._exit_sentence: dict[str, str] = {}
 
     def started(self, process: Process, pid: int, seconds: float) -> None:
         """The hand-shake is done."""
-        self._story.emit(
+        self._run.story.emit(
             events.ProcStart(process=process.name, pid=pid, epoch=process.epoch, seconds=seconds),
             *role_of(process.name),
         )
         if process.name in ("mlxe-lrn", "mlxe-istb", "mlxe-serial") and process.epoch > 1:
-            self._story.warn(
-                f"the learner goes on from the published weights {self._counters.version}; "
+            self._run.story.warn(
+                f"the learner goes on from the published weights {self._run.counters.version}; "
                 f"{_about_state(process.facts.get('state_behind'))}, rows and counters are kept",
                 "learner",
             )
@@ -67,7 +55,7 @@ class Listener(ProcessListener):
         """The process and its group are gone."""
         name = signal.Signals(status.signal).name if status.signal in set(signal.Signals) else None
         self._exit_sentence[process.name] = sentence
-        self._story.emit(
+        self._run.story.emit(
             events.ProcExit(
                 process=process.name,
                 pid=process.pid or 0,
@@ -84,14 +72,15 @@ class Listener(ProcessListener):
             self._crashes.died(process, sentence, status)
             role, index = role_of(process.name)
             if role != "evaluator":  # nothing in the run depends on when versions were tested
-                self._recorder.note(Ended("", f"the {role} died" if index is None else f"{role} {index} died"))
+                # The next life begins elsewhere, also after a death in the middle of nothing.
+                self._run.recorder.note(Ended("", f"the {role} died" if index is None else f"{role} {index} died"))
 
     def restarting(self, process: Process, delay_s: float, attempt: int) -> None:
         """It will be forked again."""
         planned = process.is_replaced
-        self._counters.recycled += planned
-        self._counters.restarts += not planned
-        self._story.emit(
+        self._run.counters.recycled += planned
+        self._run.counters.restarts += not planned
+        self._run.story.emit(
             events.ProcRestart(
                 process=process.name,
                 epoch=process.epoch + 1,
@@ -105,7 +94,7 @@ class Listener(ProcessListener):
 
     def hang(self, process: Process, hang: Hang) -> None:
         """It is being ended because a call outstayed its limit."""
-        self._story.emit(
+        self._run.story.emit(
             events.Hang(
                 process=process.name,
                 pid=process.pid or 0,
@@ -119,7 +108,7 @@ class Listener(ProcessListener):
     def hang_stack(self, process: Process, stack: str) -> None:
         """Where it hung."""
         call = process.hang.call if process.hang else ""
-        self._story.emit(
+        self._run.story.emit(
             events.HangStack(process=process.name, pid=process.pid or 0, call=call, stack=stack),
             *role_of(process.name),
         )
@@ -136,18 +125,18 @@ class Listener(ProcessListener):
                 self._drain.set()
             case {"notice": {"kind": "env_error", "executor": int(index)} as fault} if self._holds(process, index):
                 require(fault, FAULT, f"{process.name} sent an env_error")
-                self._story.env_error(index, fault)
+                self._run.story.env_error(index, fault)
                 self._crashes.faulted(index, fault)
             case {"notice": {"kind": "note", "executor": int(index), "about": str(kind), "detail": str(sentence)}} if (
                 self._holds(process, index)
             ):
-                self._story.noted(index, kind, sentence)
+                self._run.story.noted(index, kind, sentence)
             case {"notice": {"kind": "compiled", "seconds": float() | None as seconds, "detail": str(sentence)}}:
-                self._story.compiled(seconds, sentence)
+                self._run.story.compiled(seconds, sentence)
             case {"notice": {"kind": "updates", "fast": bool() as fast, "detail": str(sentence)}}:
-                self._story.updates(fast=fast, reason=sentence)
+                self._run.story.updates(fast=fast, reason=sentence)
             case {"notice": {"kind": "remark", "detail": str(sentence)}}:
-                self._story.warn(f"learner.device: {sentence}", "learner")
+                self._run.story.warn(f"learner.device: {sentence}", "learner")
             case _:
                 raise ProtocolError(f"{process.name} sent a notice that is not known: {str(message)[:200]}")
 

@@ -3,45 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mlxe_async.errors import MlxeError, ResourceError, RunFailed, StoppedEarly, UnsupportedPlatform
-from mlxe_async.ipc.linux import lack, refusal
+from mlxe_async.errors import MlxeError, RunFailed, StoppedEarly, UnsupportedPlatform
+from mlxe_async.ipc.linux import lack
 from mlxe_async.ipc.nursery import Nursery
 from mlxe_async.ipc.process import Process
-from mlxe_async.ipc.segments import Segment, available_memory
-from mlxe_async.ipc.weights import WeightsWriter
 from mlxe_async.logs import events
 from mlxe_async.logs.events import Event
 from mlxe_async.logs.subscribers import Subscribers
 from mlxe_async.rows import Array
 from mlxe_async.settings import Settings
-from mlxe_async.storage.files import write_new
-from mlxe_async.storage.run_folder import RunFolder
 from mlxe_async.storage.safe_text import redact
-from mlxe_async.supervisor.checkpointing.resume_memory import fill
-from mlxe_async.supervisor.checkpointing.resume_point import ResumePoint
-from mlxe_async.supervisor.checkpointing.weights import Origin, published_weights, weights_to_begin_with
-from mlxe_async.supervisor.ending import SIGNAL_EXITS, digest_of, tell_end
+from mlxe_async.supervisor.assembly import Assembly
+from mlxe_async.supervisor.budget import Measures
+from mlxe_async.supervisor.checkpointing.weights import published_weights
+from mlxe_async.supervisor.checkpointing.whole import Keeper
+from mlxe_async.supervisor.context import RunContext
+from mlxe_async.supervisor.ending import SIGNAL_EXITS, tell_end
 from mlxe_async.supervisor.main_loop import MainLoop
-from mlxe_async.supervisor.measures import Measures
-from mlxe_async.supervisor.monitoring.loop_lag import stacks
+from mlxe_async.supervisor.monitoring.loop_lag import stacks, write_stacks
+from mlxe_async.supervisor.monitoring.periodic import Periodic
 from mlxe_async.supervisor.recording.replay import Replay
 from mlxe_async.supervisor.results import CheckReport, Result
-from mlxe_async.supervisor.startup.blueprint import Blueprint
-from mlxe_async.supervisor.startup.host_limits import reserve_descriptors
-from mlxe_async.supervisor.startup.probe import probed, rehearsed
-from mlxe_async.supervisor.startup.run_files import Opened
-from mlxe_async.supervisor.team import Team
-from mlxe_async.supervisor.waiting import first_of, let_go, to_the_end
+from mlxe_async.supervisor.startup.run_files import RunFiles
+from mlxe_async.supervisor.startup.start import Startup
+from mlxe_async.supervisor.waiting import first_of, let_go, to_the_end, unless_stopped
 
 STOP_GRACE_S = 1.0
 START_GRACE_S = 1.0  # for a start that is under way when a stop is asked for
@@ -70,12 +63,8 @@ class Supervisor:
     ) -> None:
         if not sys.platform.startswith("linux"):
             raise UnsupportedPlatform("mlxe_async needs Linux (memfd, pidfd, prctl); this is " + sys.platform)
-        self._base = Path(run_dir or settings.run.dir)
         self._replay = None if replay is None else Replay(Path(replay))
-        self.settings = settings = settings if self._replay is None else self._replay.prepared(settings)
-        self._resume = resume
-        self._point: ResumePoint | None = None
-        self._anew: ResumePoint | None = None
+        settings = settings if self._replay is None else self._replay.prepared(settings)
         self._dumps = 0
         self._requested: str | None = None
         self._used = ""
@@ -88,17 +77,29 @@ class Supervisor:
         )
         self._processes: list[Process] = []
         self._measures = Measures(settings, self._processes, self._nursery)
-        self._facts: dict[str, Any] = {}
-        self._cautions: list[str] = []
-        self._segments: dict[str, Segment] = {}
         # A thread of our own, which ends with the run: the loop's is the embedding program's.
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="mlxe-disk")
-        self._blueprint: Blueprint
-        # What there is so far: each needs those before it, and a run may end after any of them.
-        self._folder: RunFolder | None = None
-        self._opened: Opened | None = None
-        self._team: Team | None = None
+        self._startup = Startup(
+            settings,
+            base=Path(run_dir or settings.run.dir),
+            resume=resume,
+            replay=self._replay,
+            nursery=self._nursery,
+            processes=self._processes,
+            measures=self._measures,
+            subscribers=self._subscribers,
+            disk=self._disk,
+        )
+        # Each needs those before it, and a run may end after any of them.
+        self._run: RunContext | None = None
+        self._parts: Assembly | None = None
+        self._periodic: Periodic | None = None
         self._main: MainLoop | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """The run's settings; once it has started, with the defaults that only the probe knows."""
+        return self._startup.settings
 
     # -- for whoever embeds a run -----------------------------------------------------------------------------------
 
@@ -121,8 +122,8 @@ class Supervisor:
     def request_stop(self, reason: str = "requested") -> None:
         """Stop soon: finish what is under way, save, and return. Call it from the loop's thread."""
         budget = self._measures.budget
-        if self._opened is not None and budget.reason is None:
-            self._opened.story.emit(events.StopRequested(reason=reason))
+        if budget.reason is None:
+            self._tell(events.StopRequested(reason=reason))
         self._requested = reason
         budget.finish(reason, at_once=True)
 
@@ -132,9 +133,9 @@ class Supervisor:
         Raises:
             RuntimeError: the run has not started yet, or is over.
         """
-        if self._team is None:
+        if self._periodic is None:
             raise RuntimeError("Supervisor.progress(): expected a run that has started and is not over; await run()")
-        return self._team.progress()
+        return self._periodic.progress()
 
     async def check(self) -> CheckReport:
         """Probe the task, do one update on made-up rows, compute the memory plan; no run is begun, no folder made.
@@ -150,32 +151,21 @@ class Supervisor:
             RuntimeError: this object has run or checked before.
         """
         self._use("check")
-        report: list[CheckReport] = []
+        report: CheckReport | None = None
+
+        async def check() -> None:
+            nonlocal report
+            report = await self._startup.check()
+
         try:
-            reserve_descriptors(self.settings)
-            await self._unless_stopped(self._check(report))
+            await self._unless_stopped(check())
         except BaseExceptionGroup as error:
             raise first_of(error) from None
         finally:
             await to_the_end(self._shut_down(None))
-        if not report:
+        if report is None:
             raise self._stopped_early()
-        return report[0]
-
-    async def _check(self, report: list[CheckReport]) -> None:
-        past = None if self._resume is None else self._find(self._resume, writes=False)
-        async with self._probed():
-            settings, start = self.settings.with_algorithm(self._facts["algorithm"]), list[str]()
-            if past is not None:
-                past.judge(settings, self._facts)
-                start += past.outlook(settings)
-            if past is None or past.begins_anew(settings):
-                origin = self._origin(past)
-                start += [] if origin is None else [f"begins with   {origin}"]
-            plan = Blueprint(self.settings, self._facts).byte_plan()
-            plan.check(available_memory())
-            await rehearsed(self.settings, self._processes[0])  # the probe's, the only one yet
-            report.append(CheckReport(plan.lines(), self._facts, start))
+        return report
 
     async def run(self) -> Result:
         """Run until a stop condition is met.
@@ -235,201 +225,78 @@ class Supervisor:
 
         May be called from a signal handler. Returns the file, None before there is a run folder.
         """
-        text = stacks()
-        if self._folder is None or self._opened is None or not self._folder.is_there:
+        text, folder = stacks(), self._startup.folder
+        if folder is None or self._startup.files is None or not folder.is_there:
             return None
         self._dumps += 1
-        status = "{}" if self._team is None else json.dumps(redact(self.progress()))
-        try:
-            path = self._folder.crash_path / f"supervisor.{os.getpid()}.{self._dumps}.stacks"
-            write_new(path, f"{text}\nstatus: {status}\n".encode("utf-8", "backslashreplace"), durable=False)
-            told: Path | None = path
-        except OSError:
-            told = None
+        status = "{}" if self._periodic is None else json.dumps(redact(self.progress()))
+        told = write_stacks(folder, self._dumps, text, status)
         event = events.Stacks(reason=reason, path=str(told) if told else None, stacks=text)
-        self._loop.call_soon_threadsafe(self._tell_late, event)
+        self._loop.call_soon_threadsafe(self._tell, event)
         return told
 
-    def _tell_late(self, event: Event) -> None:
-        if self._opened is not None:
-            self._opened.story.emit(event)
+    def _tell(self, event: Event, role: str = "supervisor") -> None:
+        """Tell the log, if there is one yet."""
+        if self._startup.files is not None:
+            self._startup.files.story.emit(event, role)
 
-    # -- start up ---------------------------------------------------------------------------------------------------
+    # -- start up, main loop, shut down -------------------------------------------------------------------------------
 
     async def _unless_stopped(self, start: Coroutine[Any, Any, None]) -> bool:
         """Await a start, but for a moment only once a stop is asked for; whether it came to its end."""
         budget = self._measures.budget
-        starting = asyncio.ensure_future(start)
-        stopped = asyncio.ensure_future(self._measures.bell.wait_until(lambda: budget.reason is not None))
-        try:
-            await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
-            if not starting.done():
-                await asyncio.wait([starting], timeout=START_GRACE_S)
-            if starting.done():
-                starting.result()
-                return True
-        finally:
-            for task in (starting, stopped):
-                task.cancel()
-            await to_the_end(asyncio.wait([starting, stopped]))
-        if not starting.cancelled():
-            starting.result()  # what it raised instead
-        return False
+        stop = self._measures.bell.wait_until(lambda: budget.reason is not None)
+        return await unless_stopped(start, stop, START_GRACE_S)
 
     def _stopped_early(self) -> StoppedEarly:
         reason = self._requested or "requested"
         return StoppedEarly(reason, SIGNAL_EXITS.get(reason, RunFailed.exit_code))
 
     async def _start(self) -> None:
-        began = time.monotonic()
-        reserve_descriptors(self.settings)
-        try:
-            self._disk.submit(int)  # it has its thread from now on
-        except RuntimeError as error:
-            raise ResourceError(f"the supervisor cannot start its thread for files: {refusal(error)}") from error
-        if self._resume is not None:
-            found = self._find(self._resume, writes=True)
-            if found.begins_anew(self.settings):
-                self._anew = found
-            else:
-                self._point = found
-        async with self._probed():
-            self._blueprint = blueprint = Blueprint(self.settings, self._facts)
-            point = self._point
-            if past := point or self._anew:
-                past.judge(self.settings.with_algorithm(self._facts["algorithm"]), self._facts)
-            origin = self._origin(self._anew) if point is None else None
-            self._segments = blueprint.create_segments()
-            if point is not None and point.whole is not None:
-                with point.taking_up():
-                    fill(point, self._segments, blueprint)
-            if origin is not None:
-                # The learner goes on from what is published, as it would after a restart.
-                WeightsWriter(self._segments["weights"]).publish(origin.flat)
-            opened = self._open(self.settings.with_algorithm(self._facts["algorithm"]), origin)
-            opened.begin(blueprint.cores)
-            opened.story.emit(
-                events.ProbeOk(
-                    seconds=time.monotonic() - began,
-                    spaces=self._facts["spaces"],
-                    parameters=blueprint.parameters,
-                    plan_bytes=blueprint.byte_plan().total,
-                    memory=self._facts["memory_kind"],
-                ),
-                "probe",
-            )
-            for note in (*self._facts["task"]["notes"], *self._cautions):
-                opened.story.warn(note)
-            if weakness := self._nursery.weakness:
-                opened.story.warn(
-                    f"{weakness}; what environments have started may be left behind when all processes of this run "
-                    "are killed in one moment"
-                )
-            self._assemble(opened)
+        async with self._startup.begun() as run:
+            self._run, self._parts = run, Assembly(run)
+            self._periodic = Periodic(run, self._parts)
+            self._processes += self._parts.processes
+            if run.point is not None:
+                with run.point.taking_up():
+                    self._parts.restore()
         async with asyncio.TaskGroup() as group:
             for process in self._processes:
                 group.create_task(process.start())
 
-    @contextlib.asynccontextmanager
-    async def _probed(self) -> AsyncIterator[None]:
-        async with probed(self._nursery, self.settings, self._processes) as found:
-            self.settings, self._facts, self._cautions = found.settings, found.facts, found.cautions
-            yield
-
-    def _find(self, path: str | os.PathLike[str], *, writes: bool) -> ResumePoint:
-        """What to go on from; its folder is held from now on."""
-        found = ResumePoint.find(path, writes=writes)
-        self._folder = found.folder
-        found.refuse_another_algorithm(self.settings)
-        return found
-
-    def _origin(self, anew: ResumePoint | None) -> Origin | None:
-        """The weights of another run to begin with, if any; those that a run which begins anew began with."""
-        origin = weights_to_begin_with(self.settings, self._facts)
-        if anew is not None:
-            anew.refuse_other_weights(None if origin is None else origin.digest)
-        return origin
-
-    def _open(self, settings: Settings, origin: Origin | None) -> Opened:
-        if self._folder is None:
-            self._folder = RunFolder.create(self._base, settings.run.name)
-        self._opened = Opened(
-            self._folder, settings, self._facts, self._measures, self._subscribers, self._point, self._anew, origin
-        )
-        return self._opened
-
-    def _assemble(self, opened: Opened) -> None:
-        self._team = team = Team(
-            self.settings,
-            self._blueprint,
-            self._segments,
-            self._nursery,
-            opened,
-            self._measures,
-            published=self._published,
-            former_rows=self._point.former_rows if self._point else 0,
-            disk=self._disk,
-        )
-        self._processes += team.staff.processes
-        if self._point is not None:
-            with self._point.taking_up():
-                team.restore(self._point)
-
-    # -- main loop ----------------------------------------------------------------------------------------------------
-
     async def _run_main_loop(self) -> None:
-        opened, team, measures = self._opened, self._team, self._measures
-        assert opened is not None and team is not None  # noqa: S101, PT018 - the run has started
-        self._main = MainLoop(
-            self.settings,
-            team.staff,
-            opened.story,
-            measures.budget,
-            measures.bell,
-            keeper=team.keeper,
-            point=self._point,
-            resumption=opened.resumption,
-            replay=self._replay,
-            digest=lambda: digest_of(self._published()),
-            flavour=self._blueprint.traits.flavour,
-        )
-        await self._main.run(self._processes, team.beside(drains=self._replay is None))
-        if self._requested is not None or self._replay is not None:
+        run, parts, periodic = self._run, self._parts, self._periodic
+        assert run is not None and parts is not None and periodic is not None  # noqa: S101, PT018 - it has started
+        self._main = MainLoop(run, parts, Keeper(run, parts))
+        await self._main.run(self._processes, periodic.tasks())
+        if self._requested is not None or run.replay is not None:
             return
-        if why := team.staff.learner.never_learned:
+        if why := parts.learner.never_learned:
             raise RunFailed(why)
-        if not measures.counters.updates:
-            opened.story.warn(f"nothing was learned: no update was due within {measures.counters.env_steps} steps")
-
-    def _published(self) -> tuple[int, Array] | None:
-        return published_weights(self._segments["weights"], self._blueprint.parameters)
+        if not run.counters.updates:
+            run.story.warn(f"nothing was learned: no update was due within {run.counters.env_steps} steps")
 
     def _nursery_exited(self, pid: int, sentence: str, expected: bool) -> None:
-        if self._opened is not None:
-            self._opened.story.emit(
-                events.ProcExit(process="mlxe-nursery", pid=pid, epoch=0, expected=expected, sentence=sentence),
-                "nursery",
-            )
+        told = events.ProcExit(process="mlxe-nursery", pid=pid, epoch=0, expected=expected, sentence=sentence)
+        self._tell(told, "nursery")
 
-    # -- shut down ----------------------------------------------------------------------------------------------------
-
-    def _last_weights(self) -> tuple[int, Array] | None:
+    def _last_weights(self, files: RunFiles) -> tuple[int, Array] | None:
         """Version and weights (P,) to end with, if there are any; where they are damaged the run still has its end."""
-        if self._opened is None or not self._segments:
+        if not self._startup.segments:
             return None
         try:
-            return self._published()
+            return published_weights(self._startup.segments["weights"], self._startup.blueprint.parameters)
         except MlxeError as error:
-            self._opened.story.warn(f"the last weights cannot be saved: {error}")
+            files.story.warn(f"the last weights cannot be saved: {error}")
             return None
 
     async def _shut_down(self, failure: BaseException | None) -> Result | None:
         self._disk.shutdown()
         self._measures.look_at_cpu()
-        opened, team = self._opened, self._team
-        flat = self._last_weights()
-        if opened is not None and flat is not None and not (self._main and self._main.is_saved):
-            opened.saver.save(*flat, solved_at=opened.solved.at)
+        files, parts, main = self._startup.files, self._parts, self._main
+        flat = None if files is None else self._last_weights(files)
+        if files is not None and flat is not None and not (main and main.is_saved):
+            files.saver.save(*flat, solved_at=files.solved.at)
         # Who cancels, as a second signal does, does not wait for an executor that hangs.
         grace_s = GRACE_AT_ONCE_S if isinstance(failure, asyncio.CancelledError) else STOP_GRACE_S
         self._nursery.wake()
@@ -437,24 +304,31 @@ class Supervisor:
             for process in self._processes:
                 group.create_task(process.stop(grace_s))
         await self._nursery.stop()
-        result = None
-        if opened is not None:
-            if team is not None:
-                try:
-                    team.housekeeping.tell_ledger()
-                except MlxeError as error:  # damaged shared memory has no account, but the run still has its end
-                    opened.story.warn(str(error))
-                opened.story.emit(opened.story.bottleneck(max(1, len(team.staff.executors))))
-            replayed = self._main.replayed if self._main else None
-            result = tell_end(opened, self._measures, team, flat, failure, requested=self._requested, replayed=replayed)
-            opened.end()
-        if self._folder is not None:
-            self._folder.close()
-        # Processes and their channels hold each other until the garbage collector comes by, and that may be long after.
+        result = None if files is None else self._tell_end(files, flat, failure)
         self._processes.clear()
-        if team is not None:
-            team.release()
-        self._team = self._main = None
-        for segment in self._segments.values():
-            segment.close()
+        if parts is not None:
+            parts.close()
+        self._run = self._parts = self._periodic = self._main = None
+        self._startup.close()
+        return result
+
+    def _tell_end(self, files: RunFiles, flat: tuple[int, Array] | None, failure: BaseException | None) -> Result:
+        parts, periodic = self._parts, self._periodic
+        if parts is not None and periodic is not None:
+            try:
+                periodic.tell_ledger()
+            except MlxeError as error:  # damaged shared memory has no account, but the run still has its end
+                files.story.warn(str(error))
+            files.story.emit(files.story.bottleneck(max(1, len(parts.executors))))
+        result = tell_end(
+            files,
+            self._measures,
+            periodic,
+            flat,
+            failure,
+            busy=parts is None or parts.learner.busy,
+            requested=self._requested,
+            replayed=self._main.replayed if self._main else None,
+        )
+        files.end()
         return result

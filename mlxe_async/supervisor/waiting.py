@@ -27,6 +27,25 @@ async def to_the_end(work: Awaitable[Any]) -> Any:
     return task.result()
 
 
+async def unless_stopped(work: Awaitable[Any], stop: Awaitable[Any], grace_s: float) -> bool:
+    """Await `work`, but for `grace_s` only once `stop` is over; whether it came to its end."""
+    working, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop)
+    try:
+        await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            await asyncio.wait([working], timeout=grace_s)
+        if working.done():
+            working.result()
+            return True
+    finally:
+        for task in (working, stopped):
+            task.cancel()
+        await to_the_end(asyncio.wait([working, stopped]))
+    if not working.cancelled():
+        working.result()  # what it raised instead
+    return False
+
+
 def first_of(error: BaseException) -> BaseException:
     """The error that matters of a group of them: ours before others, whichever came first."""
     leaves = list(_leaves(error))

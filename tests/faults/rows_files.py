@@ -23,7 +23,7 @@ from tampering import tampered
 
 from mlxe_async.storage import checkpoints
 from mlxe_async.storage.checkpoints import TENSORS
-from mlxe_async.supervisor.checkpointing.whole import SUFFIX
+from mlxe_async.supervisor.checkpointing.saved_state import SUFFIX
 
 GOOD = '[task]\nenv = "CartPole-v1"\n'
 

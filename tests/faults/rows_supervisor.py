@@ -194,9 +194,9 @@ def _(case):
 async def broken(self):
     await asyncio.sleep(1.0)
     raise ZeroDivisionError("a mistake of ours")
-from mlxe_async.supervisor.monitoring.periodic import Housekeeping
+from mlxe_async.supervisor.monitoring.periodic import Periodic
 
-Housekeeping.{name} = broken
+Periodic.{name} = broken
 """
     run = case.driver(PATCHED.format(patch=patch), ENDLESS)
     got = run.ended(60)

@@ -18,7 +18,9 @@ def test_the_clock_of_an_executor_survives_its_death(live, kind):
         def hook(line):
             if line["event"] == "run_end":
                 supervisor = run.supervisor
-                memory = ReplayMemory(supervisor._blueprint.memory_shape, supervisor._segments["memory"].buffer)
+                memory = ReplayMemory(
+                    supervisor._startup.blueprint.memory_shape, supervisor._startup.segments["memory"].buffer
+                )
                 for index in memory.live():
                     row = memory.row(index)
                     clocks.setdefault(int(index) // memory.shape.stream_rows, []).append((row["stamp"], row["clock"]))

@@ -42,7 +42,7 @@ def test_one_that_goes_on_ends_with_another_exit_code_when_its_last_weights_are_
 def test_one_whose_weights_in_memory_are_damaged_still_tells_its_end(live):
     async def spoil(run):
         await run.saw("weights", times=2)
-        buffer = run.supervisor._segments["weights"].buffer
+        buffer = run.supervisor._startup.segments["weights"].buffer
         buffer[:STAMP_BYTES] = buffer[-STAMP_BYTES:] = bytes(STAMP_BYTES)
         await run.saw("run_end")
         runs.append(run)

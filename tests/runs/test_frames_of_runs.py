@@ -17,11 +17,11 @@ TABLES = {
 def test_frames_stored_once_give_the_same_weights_as_whole_stacks(live, monkeypatch, padding):
     task = {"env": "frame_tasks:Dot", "wrappers": [f"frame_tasks:{padding}"], "max_episode_steps": 21}
     once, run = live(task=task, **TABLES)
-    shape = run.supervisor._blueprint.memory_shape
+    shape = run.supervisor._startup.blueprint.memory_shape
     assert (shape.frames, shape.stacked) == (4, ("obs", "next_obs", "cut_obs"))
     monkeypatch.setattr(blueprint, "stored_frames", lambda facts: 0)
     whole, other = live(task=task, **TABLES)
-    assert other.supervisor._blueprint.memory_shape.frames == 0
+    assert other.supervisor._startup.blueprint.memory_shape.frames == 0
     assert once.updates == whole.updates > 300
     assert once.weights_hash == whole.weights_hash
     overwritten = [each.all("ledger")[-1]["overwritten"] for each in (run, other)]

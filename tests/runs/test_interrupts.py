@@ -19,7 +19,9 @@ def columns_at_the_end(run, rows):
     def hook(line):
         if line["event"] == "run_end":
             supervisor = run.supervisor
-            memory = ReplayMemory(supervisor._blueprint.memory_shape, supervisor._segments["memory"].buffer)
+            memory = ReplayMemory(
+                supervisor._startup.blueprint.memory_shape, supervisor._startup.segments["memory"].buffer
+            )
             live_rows = memory.live()
             rows.update(memory.columns(live_rows) | {"left": memory._ring["left"][live_rows].copy()})
             rows["stream"] = live_rows // memory.shape.stream_rows

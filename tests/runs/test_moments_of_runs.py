@@ -26,7 +26,9 @@ def look(run, seen):
     def hear(line):
         if line["event"] == "run_end":
             supervisor = run.supervisor
-            memory = ReplayMemory(supervisor._blueprint.memory_shape, supervisor._segments["memory"].buffer)
+            memory = ReplayMemory(
+                supervisor._startup.blueprint.memory_shape, supervisor._startup.segments["memory"].buffer
+            )
             taken = sum(lane["rows"] - lane["dropped"] for lane in memory.ledger())
             closed = memory.columns(memory.live())["obs"].astype(np.float64)
             seen.update(told=memory.moments(), taken=taken, closed=closed, books=memory._books.moments.copy())

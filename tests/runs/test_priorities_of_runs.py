@@ -41,7 +41,9 @@ def test_after_the_memorizer_was_killed_rows_still_know_when_they_came(live):
         def look(line):
             if line["event"] == "run_end":
                 supervisor = run.supervisor
-                memory = ReplayMemory(supervisor._blueprint.memory_shape, supervisor._segments["memory"].buffer)
+                memory = ReplayMemory(
+                    supervisor._startup.blueprint.memory_shape, supervisor._startup.segments["memory"].buffer
+                )
                 live_rows = memory.live()
                 order = np.argsort(memory._ring["stamp"][live_rows])
                 seen.update(born=memory._ring["born"][live_rows][order], phases=memory.phases)

@@ -21,7 +21,9 @@ def test_the_stored_log_probability_is_that_of_the_recorded_version(live, kind):
                 version, flat = supervisor._published()
                 published[version] = flat
             if line["event"] == "run_end":
-                memory = ReplayMemory(supervisor._blueprint.memory_shape, supervisor._segments["memory"].buffer)
+                memory = ReplayMemory(
+                    supervisor._startup.blueprint.memory_shape, supervisor._startup.segments["memory"].buffer
+                )
                 rows.update(memory.columns(memory.live()))
                 rows["spaces"] = supervisor._facts["spaces"]
 

@@ -11,9 +11,8 @@ from tampering import tampered
 
 from mlxe_async.errors import MlxeError
 from mlxe_async.ipc.process import Process
-from mlxe_async.supervisor import run as run_module
 from mlxe_async.supervisor.main_loop import MainLoop
-from mlxe_async.supervisor.startup import probe
+from mlxe_async.supervisor.startup import probe, start
 
 SCHEDULE = {"kind": "oa", "executors": 2, "envs_per_executor": 2}
 TESTED = {"enabled": True, "rule": "cap", "max_episode_steps": 40, "screen_steps": 10, "episodes": 2, "passes": 100}
@@ -51,7 +50,7 @@ def without_processes(monkeypatch, saved):
         for work in beside:
             work.close()
 
-    monkeypatch.setattr(run_module, "probed", known)
+    monkeypatch.setattr(start, "probed", known)
     monkeypatch.setattr(Process, "start", nothing)
     monkeypatch.setattr(MainLoop, "run", at_once)
 

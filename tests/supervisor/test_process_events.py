@@ -12,7 +12,14 @@ from mlxe_async.supervisor.recording.steps import Ended, NoRecorder
 
 
 def listening(story, crashes=None, roles=(), recorder=None):
-    return Listener(story, Counters(), asyncio.Event(), crashes, dict(roles), recorder or NoRecorder())
+    posts = [SimpleNamespace(name=name, roles=held) for name, held in dict(roles).items()]
+    run = SimpleNamespace(
+        story=story,
+        counters=Counters(),
+        recorder=recorder or NoRecorder(),
+        blueprint=SimpleNamespace(posts=posts),
+    )
+    return Listener(run, asyncio.Event(), crashes)
 
 
 def test_a_remark_of_the_learner_is_a_warning_in_the_log_and_what_is_unknown_is_refused():

@@ -34,8 +34,9 @@ from mlxe_async.storage.json_checks import (
     table,
 )
 from mlxe_async.supervisor.budget import Counters
-from mlxe_async.supervisor.checkpointing.whole import OWN, SUFFIX
 
+OWN = "supervisor"
+SUFFIX = ".safetensors"
 NEEDED = (OWN, "memorizer", "learner")
 
 _COUNTERS = table({}, {field.name: count for field in fields(Counters)}, is_closed=True)

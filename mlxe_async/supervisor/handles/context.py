@@ -74,6 +74,7 @@ class Crew:
         deterministic: what a dead executor left unfinished is generated again, to the same rows.
         recorder: hears all that a replay would have to do alike.
         crashes: knows where dead executors were; None: nobody asks.
+        is_checkpoint_due: whether a learner that waits for something to learn from should rather let the run save.
     """
 
     budget: Budget
@@ -84,6 +85,7 @@ class Crew:
     deterministic: bool
     recorder: Recorder = field(default_factory=NoRecorder)
     crashes: Crashes | None = None
+    is_checkpoint_due: Callable[[], bool] = lambda: False
     publications: Publications = field(default_factory=Publications)
     """How far the run was when each version was published."""
     returns: dict[int, list[float]] = field(default_factory=dict)

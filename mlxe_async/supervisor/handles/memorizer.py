@@ -139,7 +139,7 @@ class MemorizerHandle:
         return self._unseen > 0 or self.owed > 0
 
     def _is_wanted(self) -> bool:
-        return self._has_work or self._crew.budget.is_boundary_due()
+        return self._has_work or self._crew.is_checkpoint_due()
 
     async def ingest(self) -> None:
         """Only take in, to give the lanes their room back in the middle of long rollouts."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import signal
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,39 +13,25 @@ from mlxe_async.errors import MlxeError
 from mlxe_async.ipc.lanes import LaneRemains
 from mlxe_async.ipc.nursery import ExitStatus
 from mlxe_async.ipc.process import Process
-from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.words import ProgressPage
 from mlxe_async.logs import events
 from mlxe_async.roles.places import Place
 from mlxe_async.rows import Array
 from mlxe_async.storage.crash_reports import MOST_ACTION_NUMBERS, CrashReport
-from mlxe_async.supervisor.event_log import Story, role_of
-from mlxe_async.supervisor.startup.blueprint import Blueprint
+from mlxe_async.supervisor.context import RunContext
+from mlxe_async.supervisor.event_log import role_of
 
 
 class Crashes:
     """Knows where dead executors were.
 
     Args:
-        blueprint: sizes and places.
-        segments: the shared memory.
+        run: what the run consists of.
         pages: all progress pages.
-        folder: the run's folder.
-        crash_folder: gives the folder for reports, making it if need be.
-        story: tells the log.
     """
 
-    def __init__(
-        self,
-        blueprint: Blueprint,
-        segments: Mapping[str, Segment],
-        pages: list[ProgressPage],
-        folder: Path,
-        crash_folder: Callable[[], Path],
-        story: Story,
-    ) -> None:
-        self._blueprint, self._segments, self._pages = blueprint, segments, pages
-        self._folder, self._crash_folder, self._story = folder, crash_folder, story
+    def __init__(self, run: RunContext, pages: Sequence[ProgressPage]) -> None:
+        self._run, self._blueprint, self._pages = run, run.blueprint, pages
         self._stood: dict[int, Place] = {}
         self._faults: dict[int, dict[str, Any]] = {}
 
@@ -92,7 +77,7 @@ class Crashes:
     def given_up(self, executor: int, process: Process, why: str) -> None:
         """An executor lives, but its environments failed too often."""
         fault = self._faults.get(executor, {})
-        place = self._blueprint.places(self._segments["control"], executor)
+        place = self._blueprint.places(self._run.segments["control"], executor)
         env, step = fault.get("env"), fault.get("step", 0)
         about: dict[str, Any] = {}
         if env is not None and 0 <= env < len(place.action):
@@ -116,10 +101,10 @@ class Crashes:
     def _place_of(self, executor: int) -> Place | None:
         if not self._pages[self._blueprint.page_of(f"executor-{executor}")].pulse()[1]:
             return None
-        return self._blueprint.places(self._segments["control"], executor).present()
+        return self._blueprint.places(self._run.segments["control"], executor).present()
 
     def _common(self) -> dict[str, Any]:
-        return {"run": self._folder.name, "time": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")}
+        return {"run": self._run.folder.path.name, "time": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")}
 
     def _about(self, executor: int | None, place: Place | None) -> dict[str, Any]:
         if executor is None or place is None:
@@ -142,7 +127,7 @@ class Crashes:
         layout, rows = self._blueprint.layout, self._blueprint.chunk_rows
         found: list[Array] = []
         try:
-            remains = LaneRemains(self._segments[f"lane-{executor}"], layout.schema_hash)
+            remains = LaneRemains(self._run.segments[f"lane-{executor}"], layout.schema_hash)
         except MlxeError:  # a damaged lane is told of elsewhere
             return None
         for payload, count in remains.blocks():
@@ -159,13 +144,13 @@ class Crashes:
 
     def _write(self, index: int | None, report: CrashReport) -> None:
         try:
-            path = report.write(self._crash_folder())
+            path = report.write(self._run.folder.crash_path)
         except (OSError, MlxeError) as error:
-            self._story.warn(f"the crash report of {report.process} cannot be written: {error}")
+            self._run.story.warn(f"the crash report of {report.process} cannot be written: {error}")
             return
-        self._story.emit(
+        self._run.story.emit(
             events.CrashReport(
-                file=str(path.relative_to(self._folder)),
+                file=str(path.relative_to(self._run.folder.path)),
                 process=report.process,
                 what=report.what,
                 env=report.env,

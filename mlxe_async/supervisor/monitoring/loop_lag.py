@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 
 from mlxe_async.logs import events
+from mlxe_async.storage.files import write_new
+from mlxe_async.storage.run_folder import RunFolder
+from mlxe_async.supervisor.assembly import Assembly
 from mlxe_async.supervisor.event_log import Story
-from mlxe_async.supervisor.staff import Staff
 from mlxe_async.supervisor.waiting import every
 
 LAG_LOOK_S = 0.5
@@ -31,12 +35,12 @@ async def watch_lag(story: Story) -> None:
         expected = time.monotonic() + LAG_LOOK_S
 
 
-async def starved(staff: Staff, story: Story) -> None:
+async def starved(parts: Assembly, story: Story) -> None:
     """Say every `STARVED_TOLD_S` whom the learner waits for, while no rows come; runs until it is cancelled."""
-    counters = staff.crew.counters
+    counters = parts.crew.counters
     seen, since, told = (0, 0, 0), time.monotonic(), 0
     async for _ in every(STARVED_LOOK_S):
-        now = (counters.env_steps, counters.updates, staff.memorizer.rows_ingested)
+        now = (counters.env_steps, counters.updates, parts.memorizer.rows_ingested)
         if now != seen:
             seen, since, told = now, time.monotonic(), 0
             continue
@@ -44,16 +48,16 @@ async def starved(staff: Staff, story: Story) -> None:
         if waited < (told + 1) * STARVED_TOLD_S:
             continue
         told += 1
-        story.emit(events.Starved(waited_s=round(waited, 3), waits_for=_who(staff)))
+        story.emit(events.Starved(waited_s=round(waited, 3), waits_for=_who(parts)))
 
 
-def _who(staff: Staff) -> str:
+def _who(parts: Assembly) -> str:
     """Who is at work, or dead, in words."""
-    if staff.learner.busy:
+    if parts.learner.busy:
         return "its own update to end"
     found = [
         f"executor {executor.index}{'' if executor.process.alive else ' (being restarted)'}"
-        for executor in staff.executors
+        for executor in parts.executors
         if executor.busy
     ]
     if not found:
@@ -77,3 +81,13 @@ def stacks() -> str:
         text.write(f"Task {task.get_name()}:\n")
         task.print_stack(file=text)
     return text.getvalue()
+
+
+def write_stacks(folder: RunFolder, number: int, text: str, status: str) -> Path | None:
+    """Write the `number`-th stacks of this process, and the status, into the run's folder; None if that fails."""
+    try:
+        path = folder.crash_path / f"supervisor.{os.getpid()}.{number}.stacks"
+        write_new(path, f"{text}\nstatus: {status}\n".encode("utf-8", "backslashreplace"), durable=False)
+    except OSError:
+        return None
+    return path

@@ -17,12 +17,11 @@ from mlxe_async.settings import Problem, Settings, as_tables, dump_settings
 from mlxe_async.settings.effects import idle
 from mlxe_async.storage.run_folder import RECORDING, RunFolder
 from mlxe_async.storage.safe_text import visible
-from mlxe_async.supervisor.budget import Counters
+from mlxe_async.supervisor.budget import Counters, Measures
 from mlxe_async.supervisor.checkpointing.resume_point import ResumePoint
 from mlxe_async.supervisor.checkpointing.weights import Origin, Saver
 from mlxe_async.supervisor.event_log import Story
 from mlxe_async.supervisor.handles.solved import Solved
-from mlxe_async.supervisor.measures import Measures
 from mlxe_async.supervisor.recording.file import Recording
 from mlxe_async.supervisor.recording.replay import facts_of
 from mlxe_async.supervisor.recording.steps import NoRecorder, Recorder
@@ -32,7 +31,7 @@ ROUTINE_WAITS_S = 0.1
 LONGEST_TORN = 200
 
 
-class Opened:
+class RunFiles:
     """What a run writes to, from here to its end.
 
     Args:

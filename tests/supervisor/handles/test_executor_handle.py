@@ -14,6 +14,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "schedules"))
 
 from virtual_time import in_virtual_time
 
+from mlxe_async.supervisor.main_loop import Rounds
+
+
+class NeverDue:
+    """A keeper that saves nothing between rounds."""
+
+    async def at_boundary(self):
+        pass
+
 
 class Rest:
     """Memorizer, learner and evaluator in one: a version for each round."""
@@ -39,7 +48,7 @@ class Rest:
 
 def played(kind, executors, crew):
     rest = Rest(crew)
-    in_virtual_time(schedule_of(kind)(executors, rest, rest, rest, crew.budget))
+    in_virtual_time(schedule_of(kind)(executors, rest, rest, rest, Rounds(crew.budget, NeverDue())))
     return rest
 
 

@@ -132,7 +132,13 @@ def reported(tmp_path, *, steps, earlier=0, lost=False, phase="step"):
         )
         story = SimpleNamespace(emit=lambda event, role, idx: told.append((event, role, idx)))
         page = SimpleNamespace(pulse=lambda: (1, 1))
-        crashes = Crashes(blueprint, {"lane-0": lane, "control": control}, [page], tmp_path, lambda: tmp_path, story)
+        run = SimpleNamespace(
+            blueprint=blueprint,
+            segments={"lane-0": lane, "control": control},
+            folder=SimpleNamespace(path=tmp_path, crash_path=tmp_path),
+            story=story,
+        )
+        crashes = Crashes(run, [page])
         process = SimpleNamespace(name="mlxe-exe-0", pid=5, epoch=1, trace="")
         crashes.died(process, "it died", SimpleNamespace(signal=9, code=None, stack=""))
         ((event, role, idx),) = told

@@ -1,0 +1,225 @@
+"""Processes and handles of one run, put together: which process holds which role, which handle talks to it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mlxe_async.ipc.lanes import begin_epoch
+from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.restarts import RestartPolicy
+from mlxe_async.ipc.watch import Watch
+from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
+from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
+from mlxe_async.supervisor.checkpointing.due import CheckpointDue
+from mlxe_async.supervisor.checkpointing.restore import restore_handles
+from mlxe_async.supervisor.context import RunContext
+from mlxe_async.supervisor.handles.context import Crew
+from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
+from mlxe_async.supervisor.handles.executor import ExecutorHandle
+from mlxe_async.supervisor.handles.learner import LearnerHandle
+from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
+from mlxe_async.supervisor.handles.solved import SolvedJudge
+from mlxe_async.supervisor.monitoring.crashes import Crashes
+from mlxe_async.supervisor.monitoring.status import memory_of
+from mlxe_async.supervisor.process_events import Listener
+from mlxe_async.supervisor.startup.blueprint import Post
+
+ENTRY = "mlxe_async.workers:serve_roles"
+
+
+class Assembly:
+    """Made, but no process is started. Nothing here is held by what it holds: when it is dropped, all of it is gone.
+
+    Args:
+        run: what the run consists of.
+    """
+
+    def __init__(self, run: RunContext) -> None:
+        self._run = run
+        blueprint, traits, segments = run.blueprint, run.blueprint.traits, run.segments
+        control = segments["control"].buffer
+        self.drain = asyncio.Event()
+        "Set when blocks were committed in the middle of a rollout."
+        self.due = CheckpointDue(run.settings.checkpoint, run.counters, blueprint.round_rows)
+        self.pages = [ProgressPage(control, page * PAGE_BYTES) for post in blueprint.posts for page in post.pages]
+        crashes = Crashes(run, self.pages)
+        self.crew = crew = Crew(
+            run.budget,
+            run.counters,
+            run.bell,
+            run.story,
+            free_running=traits.free_running,
+            deterministic=traits.deterministic,
+            recorder=run.recorder,
+            crashes=crashes,
+            is_checkpoint_due=self.due.now,
+        )
+        self.executors: list[ExecutorHandle] = []
+        self._episodes = _Episodes(self.executors)
+        make = _Processes(run, Listener(run, self.drain, crashes), self.pages, self.executors)
+        self.processes = [make.process(post) for post in blueprint.posts]
+        self.homes = {
+            role: process for post, process in zip(blueprint.posts, self.processes, strict=True) for role in post.roles
+        }
+        "Name of a role -> its process."
+        self.memorizer = MemorizerHandle(
+            self.homes["memorizer"],
+            crew,
+            updates_per_plan=traits.updates_per_plan,
+            most_owed=traits.max_owed_updates,
+            executors=blueprint.executors,
+        )
+        self.learner = LearnerHandle(
+            self.homes["learner"],
+            crew,
+            self.memorizer,
+            started=self._episodes.started,
+            cpu_seconds=functools.partial(run.measures.cpu_seconds, without="mlxe-eval"),
+            newest=run.published,
+            repeats=traits.deterministic and blueprint.keep_state_every == 1,
+        )
+        names = [f"executor-{index}" for index in range(blueprint.executors)]
+        self._asked = Words(control, blueprint.asked_offset, names)
+        self.executors += [
+            ExecutorHandle(
+                index,
+                self.homes[name],
+                crew,
+                self.memorizer,
+                blueprint.envs,
+                unfinished=traits.unfinished,
+                ask=functools.partial(self._asked.set, name),
+                most_rollouts=traits.max_rollouts,
+                max_rss_mb=run.settings.supervision.max_executor_rss_mb,
+            )
+            for index, name in enumerate(names)
+        ]
+        solved, publications = run.files.solved, crew.publications
+        self._weights = WeightsReader(segments["weights"]), WeightsWriter(segments["tested"])
+        self.evaluator = EvaluatorHandle(
+            self.homes.get("evaluator"),
+            crew,
+            weights=self._weights[0],
+            tested=self._weights[1],
+            parameters=blueprint.parameters,
+            judge=SolvedJudge(run.settings.evaluation.passes),
+            in_flight=run.settings.evaluation.in_flight,
+            interval_steps=run.settings.evaluation.interval_steps,
+            judged=run.files.saver.tested,
+            solved=lambda version, flat: solved.note(version, flat, publications.get(version)),
+        )
+
+    def page_of(self, executor: int) -> ProgressPage:
+        """The progress page of an executor."""
+        return self.pages[self._run.blueprint.page_of(f"executor-{executor}")]
+
+    def episodes_started(self) -> int:
+        """Episodes begun so far, those of executors that are no more included."""
+        return self._episodes.started()
+
+    def restore(self) -> None:
+        """Let the handles go on where the run was interrupted."""
+        run, crew = self._run, self.crew
+        assert run.point is not None  # noqa: S101 - there is something to go on from
+        ingested = sum(lane["rows"] for lane in memory_of(run.blueprint, run.segments).ledger())
+        state = run.point.state
+        crew.returns.update({int(version): returns for version, returns in state["returns"].items()})
+        for version, about in state["publications"].items():
+            crew.publications.note(int(version), about)
+            crew.publications.hold(int(version))
+        if crew.deterministic:
+            crew.excused.update(state["delivered"])
+        self._episodes.before = restore_handles(
+            run.point, self.executors, self.memorizer, self.learner, self.evaluator, ingested
+        )
+
+    def close(self) -> None:
+        """Let go of the shared memory and of the processes; nothing is asked of the handles any more."""
+        for words in (*self.pages, self._asked):
+            words.release()
+        for weights in self._weights:
+            weights.release()
+        # Processes and their channels hold each other until the garbage collector comes by.
+        self.processes.clear()
+        self.homes.clear()
+        self.executors.clear()
+
+
+class _Episodes:
+    """Counts episodes begun: those of the executors, and of executors that are no more."""
+
+    def __init__(self, executors: Sequence[ExecutorHandle]) -> None:
+        self._executors = executors
+        self.before = 0
+
+    def started(self) -> int:
+        return self.before + sum(executor.episodes_started for executor in self._executors)
+
+
+class _Processes:
+    """Makes the process of a post.
+
+    Args:
+        run: what the run consists of.
+        listener: told what happens to the processes.
+        pages: all progress pages.
+        executors: filled before the first process is started: each life is told where their episodes stand.
+    """
+
+    def __init__(
+        self,
+        run: RunContext,
+        listener: Listener,
+        pages: Sequence[ProgressPage],
+        executors: Sequence[ExecutorHandle],
+    ) -> None:
+        self._run, self._listener, self._pages, self._executors = run, listener, pages, executors
+        self._crash = run.folder.crash_path
+        self._watch = Watch()
+
+    def process(self, post: Post) -> Process:
+        """Not yet started."""
+        run, schedule, supervision = self._run, self._run.settings.schedule, self._run.settings.supervision
+        writes_lanes = any(role.startswith("executor") for role in post.roles)
+        silences = [schedule.step_timeout_s] if writes_lanes else []
+        if not writes_lanes or "learner" in post.roles:
+            silences.append(schedule.update_timeout_s)
+        return Process(
+            lambda: run.nursery,
+            post.name,
+            ENTRY,
+            functools.partial(self._spec, post),
+            lambda: {name: run.segments[name].fd for name in post.segments},
+            ProgressPages([self._pages[page] for page in post.pages]),
+            RestartPolicy(
+                limit=supervision.restart_limit,
+                window_s=supervision.restart_window_s,
+                backoff_s=supervision.backoff_s,
+                backoff_max_s=supervision.backoff_max_s,
+                start_timeout_s=supervision.start_timeout_s,
+                silence_s=max(silences),
+                seed=run.settings.run.seed,
+            ),
+            self._listener,
+            self._before_start(post) if writes_lanes else None,
+            watch=self._watch,
+            stdout_path=str(self._crash / f"{post.name}.output"),
+            oom_score_adj=500 if writes_lanes else 0,
+        )
+
+    def _spec(self, post: Post, epoch: int) -> dict[str, Any]:
+        episodes = {str(e.index): e.next_episodes for e in self._executors if f"executor-{e.index}" in post.roles}
+        return {**self._run.blueprint.spec(post, epoch, episodes), "crash": str(self._crash)}
+
+    def _before_start(self, post: Post) -> Callable[[int], None]:
+        """Only when a process begins its next life is the old writer of its lanes known to be dead."""
+        lanes = [self._run.segments[name] for name in post.segments if name.startswith("lane-")]
+
+        def begin(_epoch: int) -> None:
+            for lane in lanes:
+                begin_epoch(lane)
+
+        return begin
