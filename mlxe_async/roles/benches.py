@@ -1,4 +1,4 @@
-"""Where versions are tested: on the vectorised CartPole many at once, in any other environment one after the other."""
+"""Where versions are tested: many at once where the task has a simulator of its own, else one after the other."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 from mlxe_async.algorithms.interface import Acting
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.roles.trials import Floats, GreedyPolicy, Rules, Trial
-from mlxe_async.tasks.cartpole import ADVERSE_THETA, ADVERSE_X
-from mlxe_async.tasks.physics import BLOCK, CartPolePhysics, Doubles, start_state
+from mlxe_async.tasks.simulators import Batch, BatchSimulator
 from mlxe_async.tasks.vector import VectorTask
 
 FAULTS_PER_TEST = 3
-# coordinate of the state, and where it is put
-ADVERSE_WAYS = ((0, -ADVERSE_X), (0, ADVERSE_X), (2, -ADVERSE_THETA), (2, ADVERSE_THETA))
+STEPS_AT_ONCE = 64  # of one version, before another has its turn
 
 
 class Bench(Protocol):
@@ -43,24 +41,11 @@ def bench_for(algorithm: GreedyPolicy, task: Mapping[str, Any], rules: Rules) ->
     """
     one = VectorTask(task, 1, evaluation=True)
     one.close()
-    if one.is_plain_cartpole and (rules.starts != "standard" or not getattr(algorithm, "carry", ())):
-        return CartPoleBench(algorithm, rules, one.spaces.observation_shape[0])
+    if one.simulator is not None and (rules.starts != "standard" or not getattr(algorithm, "carry", ())):
+        return SimulatorBench(algorithm, rules, one.simulator, one.spaces.observation_shape[0])
     if rules.starts != "standard":
         raise TaskError(f'adverse starts: are those of plain CartPole, got task.env = "{task["env"]}"')
     return TaskBench(algorithm, rules, task)
-
-
-def start_states(rules: Rules) -> Doubles:
-    """The states (B, 4) in which the restarts of a test on CartPole begin.
-
-    Adverse ones are the standard ones with one coordinate overwritten: a quarter of them, in this order, has the cart
-    at -1.5, at +1.5, the pole at -0.15 and at +0.15 rad.
-    """
-    states = np.stack([start_state(seed) for seed in rules.seeds])
-    if rules.starts == "adverse":
-        for quarter, (coordinate, place) in zip(np.array_split(states, 4), ADVERSE_WAYS, strict=True):
-            quarter[:, coordinate] = place
-    return states
 
 
 @dataclass
@@ -69,18 +54,18 @@ class _Batch:
 
     tests: list[Trial]
     flats: Floats  # (V, P)
-    physics: CartPolePhysics
-    obs: Floats  # (V, B, O), the physics' own
+    rows: Batch
+    obs: Floats  # (V, B, O), those of the rows
 
 
-class CartPoleBench:
-    """All restarts of several versions as rows of one physics."""
+class SimulatorBench:
+    """All restarts of several versions as rows of one batch of the task's own simulator."""
 
-    def __init__(self, algorithm: GreedyPolicy, rules: Rules, features: int) -> None:
+    def __init__(self, algorithm: GreedyPolicy, rules: Rules, simulator: BatchSimulator, features: int) -> None:
         self._algorithm = algorithm
         self._rules = rules
-        self._features = features
-        self._starts = start_states(rules)
+        self._simulator, self._features = simulator, features
+        self._starts = simulator.starts(rules.seeds, adverse=rules.starts == "adverse")
         self._long_turn = False
         self._batches: dict[tuple[int, ...], _Batch] = {}  # the screen's and the long tests'
 
@@ -96,16 +81,16 @@ class CartPoleBench:
         batch = self._batch_of(tests)
         ends = [rules.screen_steps if t.ticks < rules.screen_steps else rules.max_episode_steps for t in tests]
         left = [min(end, rules.max_episode_steps) - t.ticks for end, t in zip(ends, tests, strict=True)]
-        ticks = min(BLOCK, *left)
-        physics, flats, obs, greedy_many = batch.physics, batch.flats, batch.obs, self._algorithm.greedy_many
-        with np.errstate(all="ignore"):  # rows that have fallen whirl on until the end of the block
+        ticks = min(self._simulator.block, *left)
+        rows, flats, obs, greedy_many = batch.rows, batch.flats, batch.obs, self._algorithm.greedy_many
+        with np.errstate(all="ignore"):  # rows that have ended whirl on until the end of the block
             for _ in range(ticks):
-                physics.tick(greedy_many(flats, obs).reshape(-1))
-                physics.observe()
-        fallen = physics.fallen().reshape(len(tests), rules.episodes)
+                rows.tick(greedy_many(flats, obs).reshape(-1))
+                rows.observe()
+        fallen = rows.fallen().reshape(len(tests), rules.episodes)
         if fallen.max() >= 0:
-            self._lay_down(physics, np.flatnonzero(fallen >= 0))
-        states = physics.state.reshape(len(tests), rules.episodes, 4)
+            rows.lay_down(np.flatnonzero(fallen >= 0))
+        states = rows.state.reshape(len(tests), rules.episodes, -1)
         share = (time.perf_counter() - began) / len(tests)
         for test, when, state in zip(tests, fallen, states, strict=True):
             test.seconds += share
@@ -138,19 +123,14 @@ class CartPoleBench:
         test.steps = int(test.returns.sum())
         test.done = test.done or test.ticks >= self._rules.max_episode_steps or bool(test.finished.all())
 
-    def _lay_down(self, physics: CartPolePhysics, rows: NDArray[np.int64]) -> None:
-        """Put fallen rows where they can do no harm: they are finished, but keep their place in the batch."""
-        physics.place(rows, np.zeros((len(rows), 4)))
-        physics.observe()
-
     def _batch_of(self, tests: Sequence[Trial]) -> _Batch:
         key = tuple(id(test) for test in tests)
         batch = self._batches.get(key)
         if batch is None:
             states = np.concatenate([self._starts if t.states is None else t.states for t in tests])
-            physics = CartPolePhysics(states, self._features)
-            obs = physics.obs.reshape(len(tests), self._rules.episodes, self._features)
-            batch = _Batch(list(tests), np.stack([test.flat for test in tests]), physics, obs)
+            rows = self._simulator.batch(states, self._features)
+            obs = rows.obs.reshape(len(tests), self._rules.episodes, self._features)
+            batch = _Batch(list(tests), np.stack([test.flat for test in tests]), rows, obs)
             # Two groups take turns; any other arrangement of versions is a thing of the past.
             recent = [old for old in self._batches.values() if not any(test in tests for test in old.tests)]
             self._batches = {tuple(map(id, old.tests)): old for old in recent[-1:]}
@@ -177,7 +157,7 @@ class TaskBench:
             self._current = undecided[0]
             self._flats = self._current.flat[None]
             self._begin(self._current)
-        for _ in range(BLOCK):
+        for _ in range(STEPS_AT_ONCE):
             if self._current.done:
                 break
             self._step(self._current)

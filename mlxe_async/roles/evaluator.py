@@ -6,9 +6,9 @@ Without a rule they run to their end too, and nobody decides.
 Starts, rewards and step limit are the environment's own or the evaluation's, never those of training. A test that is
 asked for by hand may begin in adverse starts, or sample its actions (`Sampled`): how far can a policy be trusted?
 
-CartPole is tested on the vectorised physics, all restarts of all waiting versions as one batch of `V x episodes`
-rows. New versions are first screened for a few steps among themselves, taking turns with the long tests, so that a
-hopeless version is known to be one within milliseconds while a good one is on its way through a million steps.
+Where the task has a simulator of its own, all restarts of all waiting versions are one batch of `V x episodes` rows.
+New versions are first screened for a few steps among themselves, taking turns with the long tests, so that a hopeless
+version is known to be one within milliseconds while a good one is on its way through a million steps.
 Other environments are stepped by `VectorTask`, one version after the other.
 
 Which versions happen to share a batch changes nothing in their tests: each keeps its own rows and its own matrices.

@@ -32,6 +32,8 @@ from mlxe_async.tasks import atari, cartpole
 from mlxe_async.tasks.help import TaskAids, declared_by
 from mlxe_async.tasks.hostile import described, one_line, words_of
 from mlxe_async.tasks.observing import Packing, packing_of
+from mlxe_async.tasks.physics import CartPoleSimulator
+from mlxe_async.tasks.simulators import BatchSimulator
 
 _MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _IMPORTED_ID = re.compile(rf"(?P<module>{_MODULE}):(?P<name>[\w./-]+)", re.ASCII)
@@ -243,9 +245,10 @@ def _action(env_id: str, space: Any) -> Spaces:
     return Spaces((), action_shape=space.shape, action_low=tuple(low.tolist()), action_high=tuple(high.tolist()))
 
 
-def is_plain_cartpole(env: gymnasium.Env[Any, Any], task: TaskSettings) -> bool:
-    """Whether this is gymnasium's own CartPole: no subclass with other physics, no arguments, no wrappers."""
-    return type(env.unwrapped) is CartPoleEnv and not task.wrappers and not task.kwargs
+def simulator_of(env: gymnasium.Env[Any, Any], task: TaskSettings) -> BatchSimulator | None:
+    """The task's own simulator, if it has one: gymnasium's CartPole itself, without subclass, arguments or wrappers."""
+    is_plain = type(env.unwrapped) is CartPoleEnv and not task.wrappers and not task.kwargs
+    return CartPoleSimulator() if is_plain else None
 
 
 def has_own_rewards(env: gymnasium.Env[Any, Any]) -> bool:

@@ -10,16 +10,20 @@ checking each tick would cost a quarter of it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from mlxe_async.tasks.cartpole import START_BOUND, THETA_LIMIT, X_LIMIT, squared_position
+from mlxe_async.tasks.cartpole import ADVERSE_THETA, ADVERSE_X, START_BOUND, THETA_LIMIT, X_LIMIT, squared_position
 
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
 
 BLOCK = 64
+# coordinate of the state, and where it is put
+ADVERSE_WAYS = ((0, -ADVERSE_X), (0, ADVERSE_X), (2, -ADVERSE_THETA), (2, ADVERSE_THETA))
 
 _GRAVITY = np.array(9.8)
 _POLE_MASS = np.array(0.1)
@@ -83,6 +87,11 @@ class CartPolePhysics:
         """Put some rows (M,) into other states (M, 4)."""
         self._by_row[rows] = np.asarray(states, np.float64).reshape(-1, 2, 2)
 
+    def lay_down(self, rows: NDArray[np.integer]) -> None:
+        """Put fallen rows (M,) upright in the middle."""
+        self.place(rows, np.zeros((len(rows), 4)))
+        self.observe()
+
     def observe(self) -> None:
         """Bring `obs` up to date."""
         np.copyto(self._shown, self._by_row, "same_kind")
@@ -136,3 +145,25 @@ class CartPolePhysics:
         if not out.any():
             return np.full(out.shape[1], -1)
         return np.where(out.any(0), out.argmax(0), -1)
+
+
+class CartPoleSimulator:
+    """What CartPole offers for its tests; see `simulators`."""
+
+    block = BLOCK
+
+    def starts(self, seeds: Sequence[int], *, adverse: bool) -> Doubles:
+        """The states (B, 4) in which resets with these seeds begin.
+
+        Adverse ones are the standard ones with one coordinate overwritten: a quarter of them, in this order, has the
+        cart at -1.5, at +1.5, the pole at -0.15 and at +0.15 rad.
+        """
+        states = np.stack([start_state(seed) for seed in seeds])
+        if adverse:
+            for quarter, (coordinate, place) in zip(np.array_split(states, 4), ADVERSE_WAYS, strict=True):
+                quarter[:, coordinate] = place
+        return states
+
+    def batch(self, states: Doubles, features: int) -> CartPolePhysics:
+        """Carts with poles in these states (N, 4)."""
+        return CartPolePhysics(states, features)

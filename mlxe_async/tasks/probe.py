@@ -43,7 +43,7 @@ def probe(
     Returns:
         Plain JSON facts: `env`; `spaces` (`Spaces.to_json`); `max_episode_steps`, the limit in force or null, and
         `registered_max_episode_steps`; `reward_threshold` as registered, or null, also where a wrapper changes rewards;
-        `evaluation_vectorised`, whether tests use the vectorised CartPole; `make_seconds`, `first_step_seconds`
+        `evaluation_vectorised`, whether tests use a simulator of the task's own; `make_seconds`, `first_step_seconds`
         (with its reset), `step_seconds`; `notes`, odd but harmless things; `gymnasium`, its version.
 
     Raises:
@@ -78,7 +78,7 @@ def probe(
         "max_episode_steps": vector.max_episode_steps,
         "registered_max_episode_steps": spec.max_episode_steps,
         "reward_threshold": spec.reward_threshold if vector.has_own_rewards else None,
-        "evaluation_vectorised": vector.is_plain_cartpole,
+        "evaluation_vectorised": vector.simulator is not None,
         "make_seconds": made - began,
         "first_step_seconds": tried - made,
         "step_seconds": step_seconds,

@@ -29,9 +29,9 @@ from mlxe_async.tasks.making import (
     TaskSettings,
     find_spec,
     has_own_rewards,
-    is_plain_cartpole,
     make,
     read_spaces,
+    simulator_of,
 )
 
 BOUNDS_EVERY = 16
@@ -91,7 +91,7 @@ class VectorTask:
         count: B.
         max_episode_steps: the limit in force, or None.
         spec: gymnasium's registry entry.
-        is_plain_cartpole: whether, shaping and starts aside, this is exactly gymnasium's CartPole.
+        simulator: steps many rows of this task at once, shaping and starts aside; None where the task has none.
         has_own_rewards: whether no wrapper is there to change the rewards.
         out_of_bounds: observations seen outside the space's bounds, of those that were looked at.
         offers_masks: whether the first reset came with a mask of allowed actions that nobody asked for.
@@ -131,7 +131,7 @@ class VectorTask:
                 self._envs.append(self._made(index))
             self.spaces: Spaces
             self.spaces, self.aids, self.packing = read_spaces(self._envs[0], self._task)
-            self.is_plain_cartpole = is_plain_cartpole(self._envs[0], self._task)
+            self.simulator = simulator_of(self._envs[0], self._task)
             self.has_own_rewards = has_own_rewards(self._envs[0])
         except BaseException:
             self.close()

@@ -19,7 +19,7 @@ from mlxe_async.ipc.segments import BytePlan, Segment, available_memory
 from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.schedules.soundness import Facts, verdicts
 from mlxe_async.settings import Settings
-from mlxe_async.settings.effects import idle, refused_and_remarks
+from mlxe_async.settings.effects import MEMORIES, idle, refused_and_remarks
 from mlxe_async.settings.model import Evaluation
 from mlxe_async.settings.problems import Problem
 from mlxe_async.supervisor.waiting import to_the_end
@@ -32,9 +32,7 @@ PRELOADED = [
     "mlxe_async.settings.model",
     "mlxe_async.workers",
     "mlxe_async.tasks.probe",
-    "mlxe_async.algorithms.mlxe",
-    "mlxe_async.algorithms.dqn",
-    "mlxe_async.algorithms.ppo",
+    *(f"mlxe_async.algorithms.{name}" for name in MEMORIES),
     "mlxe_async.roles.executor",
     "mlxe_async.roles.memorizer",
     "mlxe_async.roles.evaluator",
@@ -56,7 +54,6 @@ _KEYS = {
 _OF_THE_ALGORITHM = ("load", "build", "act", "update")
 _OURS = "mlxe_async/ipc/serve.py"  # from here on outwards every stack of the probe is the same
 _SAME_LIMIT_S = 0.01
-KEEP_ROWS = ("dqn", "mlxe")  # built-in algorithms with a replay memory; of others only the probe can tell
 LEAST_ROW_BYTES = 40  # what all columns of a row but its observations and the algorithm's own take together
 
 
@@ -204,7 +201,7 @@ def _shown(stack: str) -> str:
 
 def _refuse_what_no_row_fits(settings: Settings) -> None:
     """The whole plan needs the probe's word; what is too much for the smallest rows needs nobody's."""
-    if settings.algorithm.name not in KEEP_ROWS:
+    if MEMORIES.get(settings.algorithm.name) != "replay":
         return
     least, rows = BytePlan(), settings.capacity_rows
     least.add(f"at least, for memory.capacity_rows = {rows}", rows * LEAST_ROW_BYTES)

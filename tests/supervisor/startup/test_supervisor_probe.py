@@ -10,8 +10,8 @@ from mlxe_async.errors import ResourceError, SettingsError, TaskError
 from mlxe_async.ipc.life import Hang
 from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.settings import load_settings
+from mlxe_async.settings.effects import MEMORIES
 from mlxe_async.supervisor.startup.probe import (
-    KEEP_ROWS,
     _judged,
     _refuse_what_no_row_fits,
     _shown,
@@ -38,7 +38,7 @@ def test_more_rows_than_even_the_smallest_could_fit_are_refused_at_once():
 
 
 def test_the_algorithms_that_keep_rows_are_known_without_importing_them():
-    assert [name for name in REGISTRY if load_algorithm(name).memory == "replay"] == list(KEEP_ROWS)
+    assert {name: load_algorithm(name).memory for name in REGISTRY} == MEMORIES
 
 
 @pytest.mark.parametrize(("sync", "limit"), [("rollout", 0), ("episode", 500), ("episode", None)])
