@@ -230,7 +230,7 @@ def load_whole(
 
 
 def check_weights(found: Whole) -> None:
-    """See that the weights are those that the facts tell of, and finite, and the facts what `Saver` writes.
+    """See that the weights are those that the facts tell of, and finite, and the facts what `WeightsSaver` writes.
 
     Raises:
         Misfit: a fact is something else; the message names file and key.

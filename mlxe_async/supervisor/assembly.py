@@ -16,7 +16,7 @@ from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
 from mlxe_async.supervisor.checkpointing.due import CheckpointDue
 from mlxe_async.supervisor.checkpointing.restore import restore_handles
 from mlxe_async.supervisor.context import RunContext
-from mlxe_async.supervisor.handles.context import Crew
+from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
 from mlxe_async.supervisor.handles.learner import LearnerHandle
@@ -24,8 +24,8 @@ from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.handles.solved import SolvedJudge
 from mlxe_async.supervisor.monitoring.crashes import Crashes
 from mlxe_async.supervisor.monitoring.status import memory_of
-from mlxe_async.supervisor.process_events import Listener
-from mlxe_async.supervisor.startup.blueprint import Post
+from mlxe_async.supervisor.process_events import ProcessEvents
+from mlxe_async.supervisor.startup.blueprint import PlannedProcess
 
 ENTRY = "mlxe_async.workers:serve_roles"
 
@@ -44,13 +44,15 @@ class Assembly:
         self.drain = asyncio.Event()
         "Set when blocks were committed in the middle of a rollout."
         self.due = CheckpointDue(run.settings.checkpoint, run.counters, blueprint.round_rows)
-        self.pages = [ProgressPage(control, page * PAGE_BYTES) for post in blueprint.posts for page in post.pages]
+        self.pages = [
+            ProgressPage(control, page * PAGE_BYTES) for planned in blueprint.processes for page in planned.pages
+        ]
         crashes = Crashes(run, self.pages)
-        self.crew = crew = Crew(
+        self.context = context = HandleContext(
             run.budget,
             run.counters,
             run.bell,
-            run.story,
+            run.log,
             free_running=traits.free_running,
             deterministic=traits.deterministic,
             recorder=run.recorder,
@@ -59,22 +61,24 @@ class Assembly:
         )
         self.executors: list[ExecutorHandle] = []
         self._episodes = _Episodes(self.executors)
-        make = _Processes(run, Listener(run, self.drain, crashes), self.pages, self.executors)
-        self.processes = [make.process(post) for post in blueprint.posts]
-        self.homes = {
-            role: process for post, process in zip(blueprint.posts, self.processes, strict=True) for role in post.roles
+        make = _Processes(run, ProcessEvents(run, self.drain, crashes), self.pages, self.executors)
+        self.processes = [make.process(planned) for planned in blueprint.processes]
+        self.by_role = {
+            role: process
+            for planned, process in zip(blueprint.processes, self.processes, strict=True)
+            for role in planned.roles
         }
         "Name of a role -> its process."
         self.memorizer = MemorizerHandle(
-            self.homes["memorizer"],
-            crew,
+            self.by_role["memorizer"],
+            context,
             updates_per_plan=traits.updates_per_plan,
             most_owed=traits.max_owed_updates,
             executors=blueprint.executors,
         )
         self.learner = LearnerHandle(
-            self.homes["learner"],
-            crew,
+            self.by_role["learner"],
+            context,
             self.memorizer,
             started=self._episodes.started,
             cpu_seconds=functools.partial(run.measures.cpu_seconds, without="mlxe-eval"),
@@ -86,8 +90,8 @@ class Assembly:
         self.executors += [
             ExecutorHandle(
                 index,
-                self.homes[name],
-                crew,
+                self.by_role[name],
+                context,
                 self.memorizer,
                 blueprint.envs,
                 unfinished=traits.unfinished,
@@ -97,11 +101,11 @@ class Assembly:
             )
             for index, name in enumerate(names)
         ]
-        solved, publications = run.files.solved, crew.publications
+        solved, publications = run.files.solved, context.publications
         self._weights = WeightsReader(segments["weights"]), WeightsWriter(segments["tested"])
         self.evaluator = EvaluatorHandle(
-            self.homes.get("evaluator"),
-            crew,
+            self.by_role.get("evaluator"),
+            context,
             weights=self._weights[0],
             tested=self._weights[1],
             parameters=blueprint.parameters,
@@ -122,16 +126,16 @@ class Assembly:
 
     def restore(self) -> None:
         """Let the handles go on where the run was interrupted."""
-        run, crew = self._run, self.crew
+        run, context = self._run, self.context
         assert run.point is not None  # noqa: S101 - there is something to go on from
         ingested = sum(lane["rows"] for lane in memory_of(run.blueprint, run.segments).ledger())
         state = run.point.state
-        crew.returns.update({int(version): returns for version, returns in state["returns"].items()})
+        context.returns.update({int(version): returns for version, returns in state["returns"].items()})
         for version, about in state["publications"].items():
-            crew.publications.note(int(version), about)
-            crew.publications.hold(int(version))
-        if crew.deterministic:
-            crew.excused.update(state["delivered"])
+            context.publications.note(int(version), about)
+            context.publications.hold(int(version))
+        if context.deterministic:
+            context.excused.update(state["delivered"])
         self._episodes.before = restore_handles(
             run.point, self.executors, self.memorizer, self.learner, self.evaluator, ingested
         )
@@ -144,7 +148,7 @@ class Assembly:
             weights.release()
         # Processes and their channels hold each other until the garbage collector comes by.
         self.processes.clear()
-        self.homes.clear()
+        self.by_role.clear()
         self.executors.clear()
 
 
@@ -160,7 +164,7 @@ class _Episodes:
 
 
 class _Processes:
-    """Makes the process of a post.
+    """Makes the processes that are planned.
 
     Args:
         run: what the run consists of.
@@ -172,7 +176,7 @@ class _Processes:
     def __init__(
         self,
         run: RunContext,
-        listener: Listener,
+        listener: ProcessEvents,
         pages: Sequence[ProgressPage],
         executors: Sequence[ExecutorHandle],
     ) -> None:
@@ -180,20 +184,20 @@ class _Processes:
         self._crash = run.folder.crash_path
         self._watch = Watch()
 
-    def process(self, post: Post) -> Process:
+    def process(self, planned: PlannedProcess) -> Process:
         """Not yet started."""
         run, schedule, supervision = self._run, self._run.settings.schedule, self._run.settings.supervision
-        writes_lanes = any(role.startswith("executor") for role in post.roles)
+        writes_lanes = any(role.startswith("executor") for role in planned.roles)
         silences = [schedule.step_timeout_s] if writes_lanes else []
-        if not writes_lanes or "learner" in post.roles:
+        if not writes_lanes or "learner" in planned.roles:
             silences.append(schedule.update_timeout_s)
         return Process(
             lambda: run.nursery,
-            post.name,
+            planned.name,
             ENTRY,
-            functools.partial(self._spec, post),
-            lambda: {name: run.segments[name].fd for name in post.segments},
-            ProgressPages([self._pages[page] for page in post.pages]),
+            functools.partial(self._spec, planned),
+            lambda: {name: run.segments[name].fd for name in planned.segments},
+            ProgressPages([self._pages[page] for page in planned.pages]),
             RestartPolicy(
                 limit=supervision.restart_limit,
                 window_s=supervision.restart_window_s,
@@ -204,19 +208,19 @@ class _Processes:
                 seed=run.settings.run.seed,
             ),
             self._listener,
-            self._before_start(post) if writes_lanes else None,
+            self._before_start(planned) if writes_lanes else None,
             watch=self._watch,
-            stdout_path=str(self._crash / f"{post.name}.output"),
+            stdout_path=str(self._crash / f"{planned.name}.output"),
             oom_score_adj=500 if writes_lanes else 0,
         )
 
-    def _spec(self, post: Post, epoch: int) -> dict[str, Any]:
-        episodes = {str(e.index): e.next_episodes for e in self._executors if f"executor-{e.index}" in post.roles}
-        return {**self._run.blueprint.spec(post, epoch, episodes), "crash": str(self._crash)}
+    def _spec(self, planned: PlannedProcess, epoch: int) -> dict[str, Any]:
+        episodes = {str(e.index): e.next_episodes for e in self._executors if f"executor-{e.index}" in planned.roles}
+        return {**self._run.blueprint.spec(planned, epoch, episodes), "crash": str(self._crash)}
 
-    def _before_start(self, post: Post) -> Callable[[int], None]:
+    def _before_start(self, planned: PlannedProcess) -> Callable[[int], None]:
         """Only when a process begins its next life is the old writer of its lanes known to be dead."""
-        lanes = [self._run.segments[name] for name in post.segments if name.startswith("lane-")]
+        lanes = [self._run.segments[name] for name in planned.segments if name.startswith("lane-")]
 
         def begin(_epoch: int) -> None:
             for lane in lanes:

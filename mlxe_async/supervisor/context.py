@@ -14,7 +14,7 @@ from mlxe_async.storage.run_folder import RunFolder
 from mlxe_async.supervisor.budget import Bell, Budget, Counters, Measures
 from mlxe_async.supervisor.checkpointing.resume_point import ResumePoint
 from mlxe_async.supervisor.checkpointing.weights import published_weights
-from mlxe_async.supervisor.event_log import Story
+from mlxe_async.supervisor.event_log import EventLog
 from mlxe_async.supervisor.recording.replay import Replay
 from mlxe_async.supervisor.recording.steps import Recorder
 from mlxe_async.supervisor.startup.blueprint import Blueprint
@@ -53,9 +53,9 @@ class RunContext:
         return self.files.folder
 
     @property
-    def story(self) -> Story:
+    def log(self) -> EventLog:
         """Tells the log."""
-        return self.files.story
+        return self.files.log
 
     @property
     def recorder(self) -> Recorder:

@@ -12,7 +12,7 @@ from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.logs import events
 from mlxe_async.rows import Array
 from mlxe_async.supervisor.budget import Measures
-from mlxe_async.supervisor.event_log import Story
+from mlxe_async.supervisor.event_log import EventLog
 from mlxe_async.supervisor.monitoring.periodic import Periodic
 from mlxe_async.supervisor.recording.file import Recording
 from mlxe_async.supervisor.recording.steps import Ended, Recorder
@@ -52,7 +52,7 @@ def verdict(
     return reason, exit_code
 
 
-def end_recording(recorder: Recorder, digest: str | None, story: Story, *, busy: bool) -> None:
+def end_recording(recorder: Recorder, digest: str | None, log: EventLog, *, busy: bool) -> None:
     """Write the last word of a recording, if there is one; `busy`: the learner was in the middle of an update."""
     if not isinstance(recorder, Recording):
         return
@@ -62,7 +62,7 @@ def end_recording(recorder: Recorder, digest: str | None, story: Story, *, busy:
         recorder.note(Ended(digest))
     recorder.close()
     if recorder.failure:
-        story.warn(recorder.failure)
+        log.warn(recorder.failure)
 
 
 def trace_of(failure: BaseException | None) -> str:
@@ -102,7 +102,7 @@ def tell_end(
         requested: what a stop was last asked for by, if it was.
         replayed: of a replay, how far it came.
     """
-    counters, story = measures.counters, files.story
+    counters, log = measures.counters, files.log
 
     def is_there() -> bool:
         return periodic is None or periodic.check_folder()
@@ -111,7 +111,7 @@ def tell_end(
     digest = digest_of(flat)
     if files.resumption is not None:
         files.resumption.tell(exact=False)  # it ended before all was taken up
-    end_recording(files.recorder, digest, story, busy=busy)
+    end_recording(files.recorder, digest, log, busy=busy)
     result = Result(
         reason=reason,
         solved=files.solved.at is not None,
@@ -123,11 +123,11 @@ def tell_end(
         exit_code=exit_code,
         weights_hash=digest,
         solved_at=files.solved.at,
-        mean_return=story.mean_return,
+        mean_return=log.mean_return,
         score=files.saver.score,
         replayed=replayed,
     )
-    story.emit(
+    log.emit(
         events.RunEnd(
             reason=reason,
             solved=result.solved,

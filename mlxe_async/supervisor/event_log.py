@@ -15,7 +15,7 @@ RECENT_EPISODES = 100
 _ROLES = {"mlxe-exe": "executor", "mlxe-mem": "memorizer", "mlxe-lrn": "learner", "mlxe-eval": "evaluator"}
 
 
-class Story:
+class EventLog:
     """Turns happenings into events, and keeps the few sums that status and verdicts need.
 
     Args:

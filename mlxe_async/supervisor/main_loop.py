@@ -12,7 +12,7 @@ from mlxe_async.schedules import POLL_S, schedule_of
 from mlxe_async.supervisor.assembly import Assembly
 from mlxe_async.supervisor.budget import Budget
 from mlxe_async.supervisor.checkpointing.restore import restore_roles
-from mlxe_async.supervisor.checkpointing.whole import FINAL_LIMIT_S, Keeper
+from mlxe_async.supervisor.checkpointing.whole import FINAL_LIMIT_S, WholeCheckpoints
 from mlxe_async.supervisor.context import RunContext
 from mlxe_async.supervisor.ending import digest_of
 
@@ -25,11 +25,11 @@ class Rounds:
 
     Args:
         budget: counts and says when to stop.
-        keeper: makes whole checkpoints.
+        checkpoints: makes whole checkpoints.
     """
 
-    def __init__(self, budget: Budget, keeper: Keeper) -> None:
-        self._budget, self._keeper = budget, keeper
+    def __init__(self, budget: Budget, checkpoints: WholeCheckpoints) -> None:
+        self._budget, self._checkpoints = budget, checkpoints
 
     @property
     def remaining(self) -> bool:
@@ -42,7 +42,7 @@ class Rounds:
 
     async def boundary(self) -> None:
         """The run may save itself now."""
-        await self._keeper.at_boundary()
+        await self._checkpoints.at_boundary()
 
 
 class MainLoop:
@@ -51,11 +51,11 @@ class MainLoop:
     Args:
         run: what the run consists of.
         parts: its processes and handles, started.
-        keeper: makes whole checkpoints.
+        checkpoints: makes whole checkpoints.
     """
 
-    def __init__(self, run: RunContext, parts: Assembly, keeper: Keeper) -> None:
-        self._run, self._parts, self._keeper = run, parts, keeper
+    def __init__(self, run: RunContext, parts: Assembly, checkpoints: WholeCheckpoints) -> None:
+        self._run, self._parts, self._checkpoints = run, parts, checkpoints
         self._is_whole = False
         self.is_saved = False
         "The last checkpoint is whole and on disk."
@@ -77,7 +77,7 @@ class MainLoop:
             await asyncio.wait([schedule, stopped], return_when=asyncio.FIRST_COMPLETED)
             if not schedule.done():
                 # What is under way may be finished, in a bounded time.
-                if self._parts.crew.deterministic:
+                if self._parts.context.deterministic:
                     asked = group.create_task(bell.wait_until(lambda: budget.at_once))
                     await asyncio.wait([schedule, asked], timeout=ROUND_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
                     asked.cancel()
@@ -93,35 +93,35 @@ class MainLoop:
     async def _follow(self) -> None:
         run, parts = self._run, self._parts
         if run.point is not None:
-            await restore_roles(run.point, parts.homes, run.story, free_running=parts.crew.free_running)
+            await restore_roles(run.point, parts.by_role, run.log, free_running=parts.context.free_running)
             if run.files.resumption is not None:
                 run.files.resumption.tell(exact=run.point.exact)
             self._is_whole = True
-            if not parts.crew.free_running and not parts.crew.excused:
+            if not parts.context.free_running and not parts.context.excused:
                 # The last test may have been cut short; if it was not, nothing is due.
                 await parts.evaluator.evaluate(run.counters.version)
         self._is_whole = True
         if run.replay is not None:
-            await run.replay.follow(parts.homes, run.story, run.counters, run.bell)
+            await run.replay.follow(parts.by_role, run.log, run.counters, run.bell)
             self.replayed = run.replay.verdict(digest_of(run.published()))
             return
         who_waits = schedule_of(run.settings.schedule.kind, run.blueprint.traits.flavour)
-        rounds = Rounds(run.budget, self._keeper)
+        rounds = Rounds(run.budget, self._checkpoints)
         await who_waits(parts.executors, parts.memorizer, parts.learner, parts.evaluator, rounds)
 
     async def _save_all(self) -> None:
         """The last checkpoint: a whole one, if all is known of what was done so far."""
-        if self._is_whole and self._keeper.at_rest:
+        if self._is_whole and self._checkpoints.at_rest:
             try:
                 async with asyncio.timeout(FINAL_LIMIT_S):
-                    self.is_saved = await self._keeper.save()
+                    self.is_saved = await self._checkpoints.save()
             except TimeoutError:
-                self._run.story.warn(
+                self._run.log.warn(
                     f"the last whole checkpoint was not complete after {FINAL_LIMIT_S:g} s: only the newest weights "
                     "are saved, and the run can go on from the whole checkpoint before"
                 )
         else:
-            self._run.story.warn(
+            self._run.log.warn(
                 "stopped in the middle of a round: the newest weights are saved, and the run can go on from the whole "
                 "checkpoint before"
             )

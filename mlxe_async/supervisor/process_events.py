@@ -24,7 +24,7 @@ FAULT: Kind = {
 }  # fmt: skip
 
 
-class Listener(ProcessListener):
+class ProcessEvents(ProcessListener):
     """Passes it on to the log and to those who wait.
 
     Args:
@@ -35,17 +35,17 @@ class Listener(ProcessListener):
 
     def __init__(self, run: RunContext, drain: asyncio.Event, crashes: Crashes) -> None:
         self._run, self._drain, self._crashes = run, drain, crashes
-        self._roles = {post.name: post.roles for post in run.blueprint.posts}
+        self._roles = {planned.name: planned.roles for planned in run.blueprint.processes}
         self._exit_sentence: dict[str, str] = {}
 
     def started(self, process: Process, pid: int, seconds: float) -> None:
         """The hand-shake is done."""
-        self._run.story.emit(
+        self._run.log.emit(
             events.ProcStart(process=process.name, pid=pid, epoch=process.epoch, seconds=seconds),
             *role_of(process.name),
         )
         if process.name in ("mlxe-lrn", "mlxe-istb", "mlxe-serial") and process.epoch > 1:
-            self._run.story.warn(
+            self._run.log.warn(
                 f"the learner goes on from the published weights {self._run.counters.version}; "
                 f"{_about_state(process.facts.get('state_behind'))}, rows and counters are kept",
                 "learner",
@@ -55,7 +55,7 @@ class Listener(ProcessListener):
         """The process and its group are gone."""
         name = signal.Signals(status.signal).name if status.signal in set(signal.Signals) else None
         self._exit_sentence[process.name] = sentence
-        self._run.story.emit(
+        self._run.log.emit(
             events.ProcExit(
                 process=process.name,
                 pid=process.pid or 0,
@@ -80,7 +80,7 @@ class Listener(ProcessListener):
         planned = process.is_replaced
         self._run.counters.recycled += planned
         self._run.counters.restarts += not planned
-        self._run.story.emit(
+        self._run.log.emit(
             events.ProcRestart(
                 process=process.name,
                 epoch=process.epoch + 1,
@@ -94,7 +94,7 @@ class Listener(ProcessListener):
 
     def hang(self, process: Process, hang: Hang) -> None:
         """It is being ended because a call outstayed its limit."""
-        self._run.story.emit(
+        self._run.log.emit(
             events.Hang(
                 process=process.name,
                 pid=process.pid or 0,
@@ -108,7 +108,7 @@ class Listener(ProcessListener):
     def hang_stack(self, process: Process, stack: str) -> None:
         """Where it hung."""
         call = process.hang.call if process.hang else ""
-        self._run.story.emit(
+        self._run.log.emit(
             events.HangStack(process=process.name, pid=process.pid or 0, call=call, stack=stack),
             *role_of(process.name),
         )
@@ -125,18 +125,18 @@ class Listener(ProcessListener):
                 self._drain.set()
             case {"notice": {"kind": "env_error", "executor": int(index)} as fault} if self._holds(process, index):
                 require(fault, FAULT, f"{process.name} sent an env_error")
-                self._run.story.env_error(index, fault)
+                self._run.log.env_error(index, fault)
                 self._crashes.faulted(index, fault)
             case {"notice": {"kind": "note", "executor": int(index), "about": str(kind), "detail": str(sentence)}} if (
                 self._holds(process, index)
             ):
-                self._run.story.noted(index, kind, sentence)
+                self._run.log.noted(index, kind, sentence)
             case {"notice": {"kind": "compiled", "seconds": float() | None as seconds, "detail": str(sentence)}}:
-                self._run.story.compiled(seconds, sentence)
+                self._run.log.compiled(seconds, sentence)
             case {"notice": {"kind": "updates", "fast": bool() as fast, "detail": str(sentence)}}:
-                self._run.story.updates(fast=fast, reason=sentence)
+                self._run.log.updates(fast=fast, reason=sentence)
             case {"notice": {"kind": "remark", "detail": str(sentence)}}:
-                self._run.story.warn(f"learner.device: {sentence}", "learner")
+                self._run.log.warn(f"learner.device: {sentence}", "learner")
             case _:
                 raise ProtocolError(f"{process.name} sent a notice that is not known: {str(message)[:200]}")
 

@@ -24,7 +24,7 @@ from mlxe_async.storage.safe_text import redact
 from mlxe_async.supervisor.assembly import Assembly
 from mlxe_async.supervisor.budget import Measures
 from mlxe_async.supervisor.checkpointing.weights import published_weights
-from mlxe_async.supervisor.checkpointing.whole import Keeper
+from mlxe_async.supervisor.checkpointing.whole import WholeCheckpoints
 from mlxe_async.supervisor.context import RunContext
 from mlxe_async.supervisor.ending import SIGNAL_EXITS, tell_end
 from mlxe_async.supervisor.main_loop import MainLoop
@@ -238,7 +238,7 @@ class Supervisor:
     def _tell(self, event: Event, role: str = "supervisor") -> None:
         """Tell the log, if there is one yet."""
         if self._startup.files is not None:
-            self._startup.files.story.emit(event, role)
+            self._startup.files.log.emit(event, role)
 
     # -- start up, main loop, shut down -------------------------------------------------------------------------------
 
@@ -267,14 +267,14 @@ class Supervisor:
     async def _run_main_loop(self) -> None:
         run, parts, periodic = self._run, self._parts, self._periodic
         assert run is not None and parts is not None and periodic is not None  # noqa: S101, PT018 - it has started
-        self._main = MainLoop(run, parts, Keeper(run, parts))
+        self._main = MainLoop(run, parts, WholeCheckpoints(run, parts))
         await self._main.run(self._processes, periodic.tasks())
         if self._requested is not None or run.replay is not None:
             return
         if why := parts.learner.never_learned:
             raise RunFailed(why)
         if not run.counters.updates:
-            run.story.warn(f"nothing was learned: no update was due within {run.counters.env_steps} steps")
+            run.log.warn(f"nothing was learned: no update was due within {run.counters.env_steps} steps")
 
     def _nursery_exited(self, pid: int, sentence: str, expected: bool) -> None:
         told = events.ProcExit(process="mlxe-nursery", pid=pid, epoch=0, expected=expected, sentence=sentence)
@@ -287,7 +287,7 @@ class Supervisor:
         try:
             return published_weights(self._startup.segments["weights"], self._startup.blueprint.parameters)
         except MlxeError as error:
-            files.story.warn(f"the last weights cannot be saved: {error}")
+            files.log.warn(f"the last weights cannot be saved: {error}")
             return None
 
     async def _shut_down(self, failure: BaseException | None) -> Result | None:
@@ -318,8 +318,8 @@ class Supervisor:
             try:
                 periodic.tell_ledger()
             except MlxeError as error:  # damaged shared memory has no account, but the run still has its end
-                files.story.warn(str(error))
-            files.story.emit(files.story.bottleneck(max(1, len(parts.executors))))
+                files.log.warn(str(error))
+            files.log.emit(files.log.bottleneck(max(1, len(parts.executors))))
         result = tell_end(
             files,
             self._measures,

@@ -41,7 +41,7 @@ from mlxe_async.logs.journal import Journal
 from mlxe_async.roles.places import Places
 from mlxe_async.settings import Settings, load_settings
 from mlxe_async.supervisor.budget import Bell, Budget, Counters
-from mlxe_async.supervisor.event_log import Story
+from mlxe_async.supervisor.event_log import EventLog
 from mlxe_async.supervisor.monitoring.status import tell_ledger
 from mlxe_async.supervisor.recording.file import Recording
 from mlxe_async.supervisor.recording.steps import Learned, Memorized, Rollout
@@ -244,9 +244,9 @@ def ledger_cost(settings: Settings, facts: dict[str, Any], folder: Path) -> floa
     try:
         counters = Counters()
         with Journal(folder / "log.jsonl", "protection") as journal:
-            story = Story(journal, counters, Budget(settings.stop.model_dump(), counters, Bell()))
+            log = EventLog(journal, counters, Budget(settings.stop.model_dump(), counters, Bell()))
             memorizer = cast("Any", SimpleNamespace(held=7))
-            return microseconds(lambda: tell_ledger(blueprint, segments, memorizer, story, former=0))
+            return microseconds(lambda: tell_ledger(blueprint, segments, memorizer, log, former=0))
     finally:
         for segment in segments.values():
             segment.close()

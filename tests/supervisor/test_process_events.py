@@ -7,25 +7,25 @@ import pytest
 
 from mlxe_async.errors import ProtocolError
 from mlxe_async.supervisor.budget import Counters
-from mlxe_async.supervisor.process_events import Listener
+from mlxe_async.supervisor.process_events import ProcessEvents
 from mlxe_async.supervisor.recording.steps import Ended, NoRecorder
 
 
-def listening(story, crashes=None, roles=(), recorder=None):
-    posts = [SimpleNamespace(name=name, roles=held) for name, held in dict(roles).items()]
+def listening(log, crashes=None, roles=(), recorder=None):
+    processes = [SimpleNamespace(name=name, roles=held) for name, held in dict(roles).items()]
     run = SimpleNamespace(
-        story=story,
+        log=log,
         counters=Counters(),
         recorder=recorder or NoRecorder(),
-        blueprint=SimpleNamespace(posts=posts),
+        blueprint=SimpleNamespace(processes=processes),
     )
-    return Listener(run, asyncio.Event(), crashes)
+    return ProcessEvents(run, asyncio.Event(), crashes)
 
 
 def test_a_remark_of_the_learner_is_a_warning_in_the_log_and_what_is_unknown_is_refused():
     warned = []
-    story = SimpleNamespace(warn=lambda message, role: warned.append((message, role)))
-    listener, process = listening(story), SimpleNamespace(name="mlxe-lrn")
+    log = SimpleNamespace(warn=lambda message, role: warned.append((message, role)))
+    listener, process = listening(log), SimpleNamespace(name="mlxe-lrn")
     listener.notice(process, {"notice": {"kind": "remark", "detail": "memory stays pageable"}})
     assert warned == [("learner.device: memory stays pageable", "learner")]
     with pytest.raises(ProtocolError, match="mlxe-lrn sent a notice that is not known"):
@@ -65,9 +65,9 @@ def test_a_fault_of_an_environment_is_told_if_it_is_whole_and_of_an_executor_of_
     ],
 )
 def test_a_death_ends_the_recording_whatever_the_process_was_doing(name, expected, why):
-    noted, story = [], SimpleNamespace(emit=lambda *_, **__: None)
+    noted, log = [], SimpleNamespace(emit=lambda *_, **__: None)
     crashes, recorder = SimpleNamespace(died=lambda *_: None), SimpleNamespace(note=noted.append)
     process = SimpleNamespace(name=name, pid=7, epoch=1)
     status = SimpleNamespace(code=None, signal=9, stack="")
-    listening(story, crashes, recorder=recorder).exited(process, "it died", status, expected)
+    listening(log, crashes, recorder=recorder).exited(process, "it died", status, expected)
     assert noted == ([Ended("", why)] if why else [])

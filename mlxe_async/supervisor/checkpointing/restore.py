@@ -23,7 +23,7 @@ from mlxe_async.rows import Array
 from mlxe_async.storage.array_files import read_arrays, read_into
 from mlxe_async.supervisor.checkpointing.resume_point import ResumePoint
 from mlxe_async.supervisor.checkpointing.saved_state import SUFFIX
-from mlxe_async.supervisor.event_log import Story
+from mlxe_async.supervisor.event_log import EventLog
 from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
 from mlxe_async.supervisor.handles.learner import LearnerHandle
@@ -134,7 +134,9 @@ def restore_handles(
     return sum(int(arrays[f"executor-{index}.begun"].sum()) for index in gone)
 
 
-async def restore_roles(point: ResumePoint, homes: Mapping[str, Process], story: Story, *, free_running: bool) -> None:
+async def restore_roles(
+    point: ResumePoint, by_role: Mapping[str, Process], log: EventLog, *, free_running: bool
+) -> None:
     """Have learner, memorizer and executors go on; what cannot, begins afresh, and that is told.
 
     Raises:
@@ -143,16 +145,16 @@ async def restore_roles(point: ResumePoint, homes: Mapping[str, Process], story:
     assert point.whole is not None  # noqa: S101 - see ResumePoint.state
     names = ["learner", *([] if point.former_rows else ["memorizer"])]
     if not free_running:
-        names += [name for name in homes if name.startswith("executor-")]
+        names += [name for name in by_role if name.startswith("executor-")]
     for name in names:
         file = f"{name}{SUFFIX}"
         if file not in point.whole.files:
             continue
-        said = await _restored(point, homes[name], name, point.whole.path / file, story.warn)
+        said = await _restored(point, by_role[name], name, point.whole.path / file, log.warn)
         if said.get("exact") is False:
             point.exact = False
             if name == "learner":
-                story.warn(
+                log.warn(
                     f"the learner goes on from the saved weights {point.version}; this algorithm has no state() and "
                     "restore(), so its optimiser starts fresh",
                     "learner",
@@ -162,9 +164,9 @@ async def restore_roles(point: ResumePoint, homes: Mapping[str, Process], story:
                 point.exact = False
                 index = int(name.removeprefix("executor-"))
                 envs = ", ".join(map(str, said[fault]))
-                story.warn(f"executor {index}: {sentence.format(envs)}", "executor", index)
+                log.warn(f"executor {index}: {sentence.format(envs)}", "executor", index)
     if point.former_rows:
-        story.warn("the memory has another shape than the saved one: it begins empty")
+        log.warn("the memory has another shape than the saved one: it begins empty")
 
 
 async def _restored(

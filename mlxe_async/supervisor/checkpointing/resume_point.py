@@ -38,7 +38,7 @@ class ResumePoint:
     Args:
         folder: the run's folder, held by this process.
         settings: of the run so far.
-        log: how its log ends.
+        log_end: how its log ends.
         rejected: number and cause of each checkpoint that was not fit.
         whole: the checkpoint; None when none was fit.
         cause: why none was fit.
@@ -49,7 +49,7 @@ class ResumePoint:
 
     folder: RunFolder
     settings: Settings
-    log: LogEnd
+    log_end: LogEnd
     rejected: list[tuple[int, str]] = field(default_factory=list)
     whole: checkpoints.Whole | None = None
     cause: str = ""
@@ -76,8 +76,8 @@ class ResumePoint:
         try:
             _check_owner(folder.path)
             settings = load_settings(folder.path / "settings.toml", of_run=True)
-            log = read_log_end(folder.log_path, writes=writes)
-            point = cls(folder, settings, log, about=_about(folder.path / RUN))
+            log_end = read_log_end(folder.log_path, writes=writes)
+            point = cls(folder, settings, log_end, about=_about(folder.path / RUN))
             note = point.rejected.append
             try:
                 point.whole = checkpoints.load_whole(
@@ -155,10 +155,10 @@ class ResumePoint:
         """
         lines = [f"spoilt        checkpoint {number}: {cause}" for number, cause in self.rejected]
         lines += [f"changed       {change}" for change in self.told]
-        reached = f"{self.log.env_steps:,} steps and {self.log.episodes:,} episodes"
+        reached = f"{self.log_end.env_steps:,} steps and {self.log_end.episodes:,} episodes"
         if self.whole is not None:
             counted = self.state["counters"]
-            steps, episodes = self.log.env_steps - counted["env_steps"], self.log.episodes - counted["episodes"]
+            steps, episodes = self.log_end.env_steps - counted["env_steps"], self.log_end.episodes - counted["episodes"]
             used = f"version {self.version:,}, {counted['env_steps']:,} steps, {counted['updates']:,} updates"
             lost = f"{max(0, steps):,} steps and {max(0, episodes):,} episodes, of {reached}"
             return [f"goes on from  checkpoint {self.whole.number}: {used}", *lines, f"lost          {lost}"]
@@ -276,7 +276,7 @@ class ResumePoint:
         assert self.whole is not None  # noqa: S101 - see state
         if self.exact:
             return self.version
-        return max(self.version, self.log.version, checkpoints.newest_version(self.folder.checkpoints_path))
+        return max(self.version, self.log_end.version, checkpoints.newest_version(self.folder.checkpoints_path))
 
     def own_arrays(self) -> dict[str, Array]:
         """The supervisor's arrays."""

@@ -23,7 +23,7 @@ from mlxe_async.storage import checkpoints
 from mlxe_async.storage.run_folder import CHECKPOINTS, RunFolder, find_run
 from mlxe_async.storage.safe_text import visible
 from mlxe_async.supervisor.budget import Counters
-from mlxe_async.supervisor.event_log import Story
+from mlxe_async.supervisor.event_log import EventLog
 
 
 def published_weights(segment: Segment, parameters: int) -> tuple[int, Array] | None:
@@ -97,7 +97,7 @@ class _Best:
     counters: dict[str, int]
 
 
-class Saver:
+class WeightsSaver:
     """Writes checkpoints of one run; a failure is told and the run goes on.
 
     Beside the newest weights it keeps the best ones tested so far: those with the highest mean return in their test,
@@ -108,15 +108,15 @@ class Saver:
         settings: the run's settings.
         facts: what the probe reported.
         folder: the run's folder.
-        story: tells the log.
+        log: tells the log.
         counters: the run's counters.
     """
 
     def __init__(
-        self, settings: Settings, facts: Mapping[str, Any], folder: RunFolder, story: Story, counters: Counters
+        self, settings: Settings, facts: Mapping[str, Any], folder: RunFolder, log: EventLog, counters: Counters
     ) -> None:
         self._settings, self._facts, self._folder = settings, facts, folder
-        self._story, self._counters = story, counters
+        self._log, self._counters = log, counters
         self._number = 0
         self._best: _Best | None = None
         self._best_saved = 0
@@ -201,7 +201,7 @@ class Saver:
 
     def _failed(self, number: int, error: BaseException) -> None:
         self.unsaved = str(error)
-        self._story.emit(events.CheckpointRejected(number=number, cause=self.unsaved))
+        self._log.emit(events.CheckpointRejected(number=number, cause=self.unsaved))
 
     def _check_folder(self) -> None:
         # Else it would be made again, without the log and all else.
@@ -249,7 +249,7 @@ class Saver:
             self._failed(number, error)
             return False
         self.unsaved = None
-        self._story.emit(
+        self._log.emit(
             events.Checkpoint(
                 number=number,
                 version=version,

@@ -32,7 +32,7 @@ FINAL_LIMIT_S = 60.0
 FAILURES_IN_A_ROW = 3
 
 
-class Keeper:
+class WholeCheckpoints:
     """Makes whole checkpoints when they are due.
 
     Args:
@@ -53,15 +53,15 @@ class Keeper:
     @property
     def at_rest(self) -> bool:
         """Whether all is known of what was done so far, so that the run could go on from here."""
-        parts, crew = self._parts, self._parts.crew
+        parts, context = self._parts, self._parts.context
         if parts.learner.busy or parts.memorizer.busy or self._run.published() is None:
             return False
-        if crew.free_running:
+        if context.free_running:
             return True
         under_way = any(executor.busy for executor in parts.executors)
-        if crew.deterministic:
+        if context.deterministic:
             return not under_way or self._run.settings.schedule.sync == "episode"
-        return not under_way and not crew.delivered
+        return not under_way and not context.delivered
 
     async def save(self) -> bool:
         """Save everything now; returns whether it is on disk.
@@ -107,12 +107,12 @@ class Keeper:
 
     def _snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Facts and arrays of the supervisor, all of this one moment."""
-        run, parts, crew = self._run, self._parts, self._parts.crew
+        run, parts, context = self._run, self._parts, self._parts.context
         facts: dict[str, Any] = {
-            "counters": crew.counters.to_json(),
-            "budget": crew.budget.state(),
-            "delivered": sorted(crew.delivered),
-            "returns": {str(version): returns for version, returns in crew.returns.items()},
+            "counters": context.counters.to_json(),
+            "budget": context.budget.state(),
+            "delivered": sorted(context.delivered),
+            "returns": {str(version): returns for version, returns in context.returns.items()},
             "memorizer": parts.memorizer.state(),
             "executors": [],
             "memory_shape": run.blueprint.memory_to_keep,
@@ -126,8 +126,8 @@ class Keeper:
             arrays |= {f"executor-{executor.index}.{name}": array for name, array in own.items()}
         facts["evaluator"], passed = parts.evaluator.state()
         arrays |= {f"passed.{version}": flat for version, flat in passed.items()}
-        kept = {int(version) for version in passed} | {crew.counters.version}
-        known = {str(version): crew.publications.get(version) for version in sorted(kept)}
+        kept = {int(version) for version in passed} | {context.counters.version}
+        known = {str(version): context.publications.get(version) for version in sorted(kept)}
         facts["publications"] = {version: about for version, about in known.items() if about is not None}
         facts["saver"], best = run.files.saver.state()
         arrays |= best
@@ -141,11 +141,11 @@ class Keeper:
                 facts["waiting"] = kept["facts"]["waiting"]
                 facts["memorizer"]["rows_since"] += kept["facts"]["ingested"]["rows"]
             else:
-                kept = await self._parts.homes[name].call("save", role="keeper", name=name, path=path)
+                kept = await self._parts.by_role[name].call("save", role="keeper", name=name, path=path)
             return Written(kept["nbytes"], kept["sha256"])
 
         names = ["memorizer", "learner"]
-        if not self._parts.crew.free_running:
+        if not self._parts.context.free_running:
             names += [f"executor-{executor.index}" for executor in self._parts.executors if not executor.busy]
         return {name: keep(name) for name in names}
 

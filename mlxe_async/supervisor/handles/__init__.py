@@ -2,5 +2,5 @@
 
 What happens then is decided here, once, so that the schedules need not know: an executor's rollout is begun again
 (`executor`), a plan whose learner died is given up and its rows stay in the memory (`memorizer`, `learner`), a test is
-repeated or dropped (`evaluator`). What they share is the `crew`.
+repeated or dropped (`evaluator`). What they share is the `context`.
 """

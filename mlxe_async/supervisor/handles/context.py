@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.supervisor.budget import Bell, Budget, Counters
-from mlxe_async.supervisor.event_log import Story
+from mlxe_async.supervisor.event_log import EventLog
 from mlxe_async.supervisor.monitoring.crashes import Crashes
 from mlxe_async.supervisor.recording.steps import NoRecorder, Recorder
 
@@ -62,14 +62,14 @@ class Publications:
 
 
 @dataclass
-class Crew:
+class HandleContext:
     """What the handles of one run share.
 
     Args:
         budget: counts and says when to stop.
         counters: the run's counters.
         bell: rung whenever something changed that somebody may be waiting for.
-        story: tells the log.
+        log: tells the log.
         free_running: nobody waits for a phase to end (`oa`).
         deterministic: what a dead executor left unfinished is generated again, to the same rows.
         recorder: hears all that a replay would have to do alike.
@@ -80,7 +80,7 @@ class Crew:
     budget: Budget
     counters: Counters
     bell: Bell
-    story: Story
+    log: EventLog
     free_running: bool
     deterministic: bool
     recorder: Recorder = field(default_factory=NoRecorder)

@@ -13,7 +13,7 @@ from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
 from mlxe_async.rows import Array
 from mlxe_async.supervisor.handles.answers import is_evaluated
-from mlxe_async.supervisor.handles.context import Crew
+from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.handles.solved import SolvedJudge
 
 TEST_SLICE_S = 0.05
@@ -24,7 +24,7 @@ class EvaluatorHandle:
 
     Args:
         process: where it lives; None: evaluation is off, and every verb returns at once.
-        crew: what is shared.
+        context: what is shared.
         weights: where versions are published.
         tested: where the version to be tested is laid down for the evaluator.
         parameters: number of weights P.
@@ -38,7 +38,7 @@ class EvaluatorHandle:
     def __init__(
         self,
         process: Process | None,
-        crew: Crew,
+        context: HandleContext,
         *,
         weights: WeightsReader,
         tested: WeightsWriter,
@@ -51,7 +51,7 @@ class EvaluatorHandle:
     ) -> None:
         self.process = process
         self.tests = 0
-        self._crew, self._weights, self._tested = crew, weights, tested
+        self._context, self._weights, self._tested = context, weights, tested
         self._parameters, self._judge, self._most, self._solved = parameters, judge, in_flight, solved
         self._judged = judged
         self._under_test: dict[int, Array] = {}
@@ -92,13 +92,13 @@ class EvaluatorHandle:
 
     async def evaluate(self, version: int | None = None) -> None:
         """Test; see `schedules.verbs`. At most one version is taken up for each finished training episode."""
-        crew = self._crew
+        context = self._context
         if self.process is None:
             if version is None:
-                await crew.wait_until(lambda: False)
+                await context.wait_until(lambda: False)
             return
         if version is None:
-            if not await crew.wait_until(lambda: self._in_flight > 0 or self._is_due):
+            if not await context.wait_until(lambda: self._in_flight > 0 or self._is_due):
                 return
             await self._advance(self.process, TEST_SLICE_S)
         elif self._is_due:
@@ -109,8 +109,8 @@ class EvaluatorHandle:
         """A training episode has finished since a version was last taken up, there is a new one and room for it."""
         newest = self._weights.latest()
         return (
-            self._crew.counters.episodes > self._last_episode
-            and self._crew.counters.env_steps >= self._last_steps + self._interval_steps
+            self._context.counters.episodes > self._last_episode
+            and self._context.counters.env_steps >= self._last_steps + self._interval_steps
             and newest > self._last_version
             and self._in_flight < self._most
         )
@@ -128,7 +128,7 @@ class EvaluatorHandle:
                 )
                 break
             except ProcessDied:
-                if self._crew.ending:
+                if self._context.ending:
                     return
                 if seconds is not None:
                     # The tests under way went down with their process; later versions are tested instead.
@@ -140,7 +140,7 @@ class EvaluatorHandle:
         process.note_progress()
         for verdict in done["verdicts"]:
             self._hear(verdict)
-        self._crew.bell.ring()
+        self._context.bell.ring()
 
     def _take_up(self) -> int | None:
         flat = np.empty(self._parameters, dtype=np.float32)
@@ -150,9 +150,9 @@ class EvaluatorHandle:
         self._tested.publish(flat)
         self._before[version] = (self._last_episode, self._last_version, self._last_steps)
         self._under_test[version] = flat
-        self._crew.publications.hold(version)
-        self._last_episode, self._last_version = self._crew.counters.episodes, version
-        self._last_steps = self._crew.counters.env_steps
+        self._context.publications.hold(version)
+        self._last_episode, self._last_version = self._context.counters.episodes, version
+        self._last_steps = self._context.counters.env_steps
         return version
 
     def _hear(self, verdict: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ class EvaluatorHandle:
         self._before.pop(verdict["version"], None)
         judged = verdict["passed"] is not None
         first = self._judge.feed(verdict["version"], passed=verdict["passed"]) if judged else None
-        self._crew.story.evaluated(verdict, self._judge.length)
+        self._context.log.evaluated(verdict, self._judge.length)
         if not verdict["fault"] and verdict["version"] in self._under_test:
             self._judged(verdict["version"], self._under_test[verdict["version"]], verdict["return_mean"])
         if first is not None and not self._is_solved:
@@ -172,4 +172,4 @@ class EvaluatorHandle:
 
     def _forget_but(self, needed: Collection[int]) -> None:
         self._under_test = {version: flat for version, flat in self._under_test.items() if version in needed}
-        self._crew.publications.release(needed)
+        self._context.publications.release(needed)

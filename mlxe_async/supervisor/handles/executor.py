@@ -16,7 +16,7 @@ from mlxe_async.logs import events
 from mlxe_async.roles.places import Place
 from mlxe_async.rows import Array
 from mlxe_async.supervisor.handles import answers
-from mlxe_async.supervisor.handles.context import Crew
+from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.recording.steps import Ended, Rollout
 
@@ -30,7 +30,7 @@ class ExecutorHandle:
     Args:
         index: its number.
         process: where it lives, perhaps as one of several threads.
-        crew: what is shared.
+        context: what is shared.
         memorizer: asked whether there is room for another rollout.
         envs: environments it steps.
         unfinished: what becomes of the episodes of a rollout that is interrupted, see `roles.executor`; None: none is.
@@ -43,7 +43,7 @@ class ExecutorHandle:
         self,
         index: int,
         process: Process,
-        crew: Crew,
+        context: HandleContext,
         memorizer: MemorizerHandle,
         envs: int,
         *,
@@ -59,7 +59,7 @@ class ExecutorHandle:
         self.rows = 0
         self.pace = 0.0
         "Steps a second in its last rollout, all its environments together counted once."
-        self._crew, self._memorizer = crew, memorizer
+        self._context, self._memorizer = context, memorizer
         self._unfinished, self._ask, self._most_rollouts = unfinished, ask, most_rollouts
         self._stand([0] * envs, [False] * envs)
         self._busy = self._interruptible = self._interrupted = False
@@ -72,7 +72,7 @@ class ExecutorHandle:
     def episodes_started(self) -> int:
         """Episodes begun so far, those that came to nothing and those under way included."""
         under_way = self.envs if self._busy else self._under_way
-        return self._begun_in_all + under_way + (0 if self._crew.deterministic else self._died_with)
+        return self._begun_in_all + under_way + (0 if self._context.deterministic else self._died_with)
 
     def _stand(self, begun: list[int], running: list[bool]) -> None:
         """Number of the present or next episode of each environment (B,), and whether it is under way (B,)."""
@@ -97,20 +97,20 @@ class ExecutorHandle:
 
         None when the budget ran out, when this executor is lost for good, or when it was interrupted before it began.
         """
-        crew = self._crew
-        if self.index in crew.excused:
-            crew.excused.discard(self.index)
-            crew.delivered.add(self.index)
+        context = self._context
+        if self.index in context.excused:
+            context.excused.discard(self.index)
+            context.delivered.add(self.index)
             return {}
         self._interruptible, self._interrupted = interruptible, False
         self._in_a_row = self._in_a_row + 1 if interruptible else 1
-        if self.lost and not crew.free_running:
+        if self.lost and not context.free_running:
             return None
         held_back = None if self._memorizer.has_room else time.monotonic()
         # A round is finished by all who can: what it leads to must not depend on when the run was asked to stop.
-        go_on = await crew.wait_until(self._may_begin) or (crew.deterministic and not self.lost)
+        go_on = await context.wait_until(self._may_begin) or (context.deterministic and not self.lost)
         if held_back is not None:
-            crew.story.throttled_s += time.monotonic() - held_back
+            context.log.throttled_s += time.monotonic() - held_back
         if not go_on or self._interrupted:
             self._interruptible = False
             return None
@@ -124,25 +124,25 @@ class ExecutorHandle:
         self._rollouts += 1
         self._deaths = 0
         self._died_at.clear()
-        crew.delivered.add(self.index)
+        context.delivered.add(self.index)
         # Numbers were passed over where an episode went down with a former life of the executor.
         before = self._begun_in_all
         self._move(report["moved"], report["begun"], report["running"])
         ended = self._begun_in_all - before
         finished = len(report["episodes"]["return"])
-        crew.counters.episodes_aborted += ended - finished
-        crew.counters.env_steps += report["rows"]
-        crew.counters.out_of_bounds += report["out_of_bounds"]
-        crew.counters.episodes += finished
+        context.counters.episodes_aborted += ended - finished
+        context.counters.env_steps += report["rows"]
+        context.counters.out_of_bounds += report["out_of_bounds"]
+        context.counters.episodes += finished
         longest = max(report["episodes"]["steps"], default=0)
-        crew.counters.episode_steps = max(crew.counters.episode_steps, longest)
-        crew.returns.setdefault(report["version"], []).extend(report["episodes"]["return"])
+        context.counters.episode_steps = max(context.counters.episode_steps, longest)
+        context.returns.setdefault(report["version"], []).extend(report["episodes"]["return"])
         self.rows += report["rows"]
         self.pace = report["rows"] / self.envs / max(1e-6, report["seconds"] - report["lane_wait_s"])
         self.process.note_progress()
-        crew.story.generated(self.index, report)
+        context.log.generated(self.index, report)
         self._look_at_memory(report["rss_mb"])
-        crew.bell.ring()
+        context.bell.ring()
         return report
 
     def _look_at_memory(self, rss_mb: float | None) -> None:
@@ -154,7 +154,7 @@ class ExecutorHandle:
         if not self._under_way or self._heavy_rollouts >= PATIENT_ROLLOUTS:
             self._heavy_rollouts = 0
             limit = f"supervision.max_executor_rss_mb = {self._max_rss_mb}"
-            self._crew.recorder.note(Ended("", f"executor {self.index} was replaced"))
+            self._context.recorder.note(Ended("", f"executor {self.index} was replaced"))
             self.process.recycle(f"{rss_mb:.0f} MiB in RAM, more than {limit}")
 
     @property
@@ -184,19 +184,19 @@ class ExecutorHandle:
         self._rollouts, self.rows = facts["rollouts"], facts["rows"]
         self._deaths, self._died_with = facts["deaths"], facts["died_with"]
         self._stand(arrays["begun"].tolist(), arrays["running"].tolist())
-        if self._crew.free_running:
+        if self._context.free_running:
             self.process.epoch = facts["epoch"]
             if facts["busy"]:
                 fresh = self.envs - self._under_way
                 self._died_with += fresh
-                self._crew.counters.episodes_aborted += fresh
+                self._context.counters.episodes_aborted += fresh
 
     def interrupt(self) -> None:
         """End an interruptible rollout that is under way at the next step; see `schedules.verbs`."""
         if self._interruptible and not self._interrupted:
             self._interrupted = True
             self._ask(self._rollouts + 1)
-            self._crew.bell.ring()
+            self._context.bell.ring()
 
     def _may_begin(self) -> bool:
         if self._interrupted:
@@ -205,10 +205,10 @@ class ExecutorHandle:
         return not self.lost and few_enough and self._memorizer.has_room
 
     async def _until_delivered(self, version: int | None) -> dict[str, Any] | None:
-        crew = self._crew
+        context = self._context
         while True:
             try:
-                finished = crew.counters.episodes
+                finished = context.counters.episodes
                 report: dict[str, Any] = await self.process.call(
                     "generate",
                     role=f"executor-{self.index}",
@@ -221,7 +221,7 @@ class ExecutorHandle:
                     steps=self.rows,
                     unfinished=self._unfinished if self._interruptible else None,
                 )
-                crew.recorder.note(
+                context.recorder.note(
                     Rollout(
                         executor=self.index,
                         version=report["version"],
@@ -239,8 +239,8 @@ class ExecutorHandle:
                 # Those that the last rollout left under way are passed over by their number, and counted then.
                 fresh = self.envs - self._under_way
                 self._died_with += fresh
-                crew.counters.episodes_aborted += fresh
-                if (crew.ending and not crew.deterministic) or self._interrupted:
+                context.counters.episodes_aborted += fresh
+                if (context.ending and not context.deterministic) or self._interrupted:
                     return None
             except RemoteError as error:
                 if error.kind == "NumericError":
@@ -248,24 +248,24 @@ class ExecutorHandle:
                 if error.kind != "TooManyFaults":
                     raise RunFailed(f"executor {self.index} generating: {error}") from error
                 self.lost = error.message
-                crew.story.executor_lost(self.index, error.message)
-                if crew.crashes is not None:
-                    crew.crashes.given_up(self.index, self.process, error.message)
-                crew.bell.ring()
+                context.log.executor_lost(self.index, error.message)
+                if context.crashes is not None:
+                    context.crashes.given_up(self.index, self.process, error.message)
+                context.bell.ring()
                 return None
 
     def _note_place(self) -> None:
         """After a death: was it the same episode again and again? Then it is passed over."""
-        crew = self._crew
-        self._died_at.append(crew.crashes.stood(self.index) if crew.crashes else None)
+        context = self._context
+        self._died_at.append(context.crashes.stood(self.index) if context.crashes else None)
         last = self._died_at[-POISON_DEATHS:]
         if self._deaths % POISON_DEATHS or len(last) < POISON_DEATHS:
             return
         place = last[-1]
         if place is None or {(at.env, at.seed) for at in last if at} != {(place.env, place.seed)} or None in last:
             return
-        crew.counters.poisoned += 1
-        crew.story.emit(
+        context.counters.poisoned += 1
+        context.log.emit(
             events.Poison(
                 env=place.env,
                 episode=place.episode,

@@ -19,7 +19,7 @@ from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.rows import Array
 from mlxe_async.supervisor.handles.answers import LEARNED, PUBLISHED
-from mlxe_async.supervisor.handles.context import Crew
+from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.recording.steps import Ended, Learned, Published
 
@@ -32,7 +32,7 @@ class LearnerHandle:
 
     Args:
         process: where it lives.
-        crew: what is shared.
+        context: what is shared.
         memorizer: told which plans are used.
         started: episodes begun so far, for the record of each publication.
         cpu_seconds: used so far by all processes but the evaluator, for the same record.
@@ -43,7 +43,7 @@ class LearnerHandle:
     def __init__(
         self,
         process: Process,
-        crew: Crew,
+        context: HandleContext,
         memorizer: MemorizerHandle,
         *,
         started: Callable[[], int],
@@ -52,7 +52,7 @@ class LearnerHandle:
         repeats: bool = False,
     ) -> None:
         self.process = process
-        self._crew, self._memorizer = crew, memorizer
+        self._context, self._memorizer = context, memorizer
         self._started, self._cpu_seconds, self._newest = started, cpu_seconds, newest
         self._repeats = repeats
         self._calls = 0
@@ -75,7 +75,7 @@ class LearnerHandle:
         """Publish the present weights, unless they are."""
         if self.is_published:
             self.is_published = False
-            return self._crew.counters.version
+            return self._context.counters.version
         self._calls += 1
         while True:
             try:
@@ -86,33 +86,33 @@ class LearnerHandle:
                     call=self._calls,
                 )
             except ProcessDied:
-                if self._crew.ending:
-                    return self._crew.counters.version
+                if self._context.ending:
+                    return self._context.counters.version
             else:
-                self._crew.recorder.note(Published(done["version"], done["norm"]))
+                self._context.recorder.note(Published(done["version"], done["norm"]))
                 self._published(done["version"], done["start_ns"], done["seconds"], done["norm"])
                 return int(done["version"])
 
     async def learn(self, plan: dict[str, Any]) -> int:
         """Learn from a plan and publish; see `schedules.verbs`."""
-        counters = self._crew.counters
+        counters = self._context.counters
         if not plan["updates"]:
-            self._crew.delivered.clear()
+            self._context.delivered.clear()
             return counters.version
         self.busy = True
         moment: dict[str, Any] = {
             "env_steps": counters.env_steps,
             "episodes": counters.episodes,
             "updates": counters.updates,
-            "progress": self._crew.training_result(counters.version),
+            "progress": self._context.training_result(counters.version),
         }
         self._calls += 1
         try:
             done = await self._learned({"plan": plan, "call": self._calls, **moment})
         except ProcessDied as error:
             self._hear_last_publication()
-            if self._repeats and not self._crew.ending:
-                self._crew.story.warn(f"the learner died {TRIES} times over one plan, which is given up", "learner")
+            if self._repeats and not self._context.ending:
+                self._context.log.warn(f"the learner died {TRIES} times over one plan, which is given up", "learner")
             return self._give_up(plan, str(error))
         except RemoteError as error:
             if error.kind == "NumericError":
@@ -121,17 +121,17 @@ class LearnerHandle:
                 raise AuditFailed(f"learner: {error.message}") from error
             if error.kind != "UpdateFailed":
                 raise RunFailed(f"learner learning: {error}") from error
-            self._crew.recorder.note(Ended("", "an update raised"))
+            self._context.recorder.note(Ended("", "an update raised"))
             self._note_failure(error)
             return self._give_up(plan, f"update raised {error.message}")
         self._note_fruit(done)
-        self._crew.recorder.note(Learned(**moment, version=done["version"], norm=done["norm"]))
+        self._context.recorder.note(Learned(**moment, version=done["version"], norm=done["norm"]))
         self._failure = ""
         self.busy = False
-        self._crew.delivered.clear()
+        self._context.delivered.clear()
         counters.updates += done["updates"]
         self._memorizer.used(plan)
-        self._crew.story.learned(done, moment["env_steps"])
+        self._context.log.learned(done, moment["env_steps"])
         if done["version"] > counters.version:
             end_ns = done["start_ns"] + round(done["seconds"] * 1e9)
             publish_ns = round(done["publish_seconds"] * 1e9)
@@ -151,7 +151,7 @@ class LearnerHandle:
     def _hear_last_publication(self) -> None:
         """What a learner published before it died, but could not tell: executors act by it and know its number."""
         newest = self._newest()
-        if newest is not None and newest[0] > self._crew.counters.version:
+        if newest is not None and newest[0] > self._context.counters.version:
             self._has_learned = True
             version, vector = newest
             self._published(version, time.monotonic_ns(), 0.0, float(np.linalg.norm(vector.astype(np.float64))))
@@ -174,32 +174,32 @@ class LearnerHandle:
             # A memorizer that lives on would keep its rollouts' room for it.
             self._memorizer.used(plan)
         self.busy = False
-        self._crew.delivered.clear()
-        return self._crew.counters.version
+        self._context.delivered.clear()
+        return self._context.counters.version
 
     def _note_failure(self, error: RemoteError) -> None:
         """An update raised: once may be the device's fault; twice alike, or before any succeeded, the algorithm's."""
         if error.message != self._failure:
-            self._crew.story.warn(f"learner: update raised {error.message}\n{error.trace}", "learner")
-        if not self._crew.counters.updates:
+            self._context.log.warn(f"learner: update raised {error.message}\n{error.trace}", "learner")
+        if not self._context.counters.updates:
             raise RunFailed(f"learner: update raised in the first phase of learning: {error.message}") from error
         if error.message == self._failure:
             raise RunFailed(f"learner: update raised twice in a row: {error.message}") from error
         self._failure = error.message
 
     def _published(self, version: int, start_ns: int, seconds: float, norm: float | None) -> None:
-        crew = self._crew
-        crew.counters.version = version
-        crew.counters.episodes_started = self._started()
+        context = self._context
+        context.counters.version = version
+        context.counters.episodes_started = self._started()
         self.process.note_progress()
-        crew.story.published(version, start_ns, seconds, norm)
+        context.log.published(version, start_ns, seconds, norm)
         about = {
-            "episodes_started": crew.counters.episodes_started,
-            "env_steps": crew.counters.env_steps,
-            "updates": crew.counters.updates,
-            "seconds": crew.budget.seconds,
+            "episodes_started": context.counters.episodes_started,
+            "env_steps": context.counters.env_steps,
+            "updates": context.counters.updates,
+            "seconds": context.budget.seconds,
             "cpu_seconds": self._cpu_seconds(),
             "published_ns": start_ns + round(seconds * 1e9),
         }
-        crew.publications.note(version, about)
-        crew.bell.ring()
+        context.publications.note(version, about)
+        context.bell.ring()

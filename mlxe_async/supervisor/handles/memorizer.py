@@ -10,7 +10,7 @@ from mlxe_async.errors import ProcessDied
 from mlxe_async.ipc.answers import require
 from mlxe_async.ipc.process import Process
 from mlxe_async.supervisor.handles.answers import INGESTED, PLAN
-from mlxe_async.supervisor.handles.context import Crew
+from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.recording.steps import Ended, Ingested, Memorized
 
 
@@ -19,19 +19,25 @@ class MemorizerHandle:
 
     Args:
         process: where it lives, perhaps together with the learner.
-        crew: what is shared.
+        context: what is shared.
         updates_per_plan: minibatches drawn at a time; None: all that are owed.
         most_owed: owing more than this many, the executors wait; None: they never do.
         executors: number of executors.
     """
 
     def __init__(
-        self, process: Process, crew: Crew, *, updates_per_plan: int | None, most_owed: int | None, executors: int
+        self,
+        process: Process,
+        context: HandleContext,
+        *,
+        updates_per_plan: int | None,
+        most_owed: int | None,
+        executors: int,
     ) -> None:
         self.process = process
         self.owed = self.held = 0
         self.rows_ingested = self._rows_since = self._mended = 0
-        self._crew = crew
+        self._context = context
         self._updates_per_plan, self._most_owed, self._executors = updates_per_plan, most_owed, executors
         self._under_way = 0
         self._unseen = 0
@@ -66,13 +72,13 @@ class MemorizerHandle:
         """
         kept: dict[str, Any] = await self.process.call("save", role="keeper", name="memorizer", path=path)
         self._take_note(kept["facts"]["ingested"])
-        self._crew.recorder.note(Ingested(tuple(kept["facts"]["ingested"]["positions"])))
+        self._context.recorder.note(Ingested(tuple(kept["facts"]["ingested"]["positions"])))
         return kept
 
     @property
     def has_room(self) -> bool:
         """Whether another rollout may begin. A learner that lags behind is not to be buried in old experience."""
-        if not self._crew.free_running or self._most_owed is None:
+        if not self._context.free_running or self._most_owed is None:
             return True
         return self.owed < self._most_owed and self._unseen < self._executors
 
@@ -91,9 +97,9 @@ class MemorizerHandle:
 
     async def memorize(self) -> dict[str, Any]:
         """Take in and draw; see `schedules.verbs`."""
-        if self._crew.free_running and not await self._crew.wait_until(self._is_wanted):
+        if self._context.free_running and not await self._context.wait_until(self._is_wanted):
             return {"updates": 0}
-        if self._crew.free_running and not self._has_work:
+        if self._context.free_running and not self._has_work:
             return {"updates": 0}  # it is time to save, and nothing is learned from meanwhile
         self.busy = True
         self._calls += 1
@@ -111,27 +117,27 @@ class MemorizerHandle:
                 break
             except ProcessDied:
                 self._unseen = 1
-                if self._crew.ending:
+                if self._context.ending:
                     return {"updates": 0}  # and `busy` for good: what it did is not known
         self.busy = False
         # Not for the learner, and as long as there are executors: the plan travels twice more.
         ingested = plan.pop("ingested")
         positions = tuple(ingested["positions"])
         settled = self._used is not None
-        self._crew.recorder.note(Memorized(self._updates_per_plan, settled, plan["updates"], positions))
+        self._context.recorder.note(Memorized(self._updates_per_plan, settled, plan["updates"], positions))
         self._used = None
         self.owed, self.held = plan["owed"], plan["held"]
         self._take_note(ingested)
         if plan["mended_priorities"] > self._mended:
-            self._crew.story.warn(
+            self._context.log.warn(
                 "priorities were found that are negative or no numbers; their rows are drawn as new ones are",
                 "memorizer",
             )
         self._mended = plan["mended_priorities"]
         # Together with what was taken in between: how much that is depends on the moment, the sum does not.
-        self._crew.story.memorized(plan, self._rows_since)
+        self._context.log.memorized(plan, self._rows_since)
         self._rows_since = 0
-        self._crew.bell.ring()
+        self._context.bell.ring()
         return plan
 
     @property
@@ -139,7 +145,7 @@ class MemorizerHandle:
         return self._unseen > 0 or self.owed > 0
 
     def _is_wanted(self) -> bool:
-        return self._has_work or self._crew.is_checkpoint_due()
+        return self._has_work or self._context.is_checkpoint_due()
 
     async def ingest(self) -> None:
         """Only take in, to give the lanes their room back in the middle of long rollouts."""
@@ -147,7 +153,7 @@ class MemorizerHandle:
             ingested = await self.process.call(
                 "ingest", role="memorizer", check=partial(require, kind=INGESTED, what="ingested")
             )
-            self._crew.recorder.note(Ingested(tuple(ingested["positions"])))
+            self._context.recorder.note(Ingested(tuple(ingested["positions"])))
             self._take_note(ingested)
         except ProcessDied:
             # Nothing is lost: what was committed stays in the lanes, and the next call takes it in.
@@ -159,5 +165,5 @@ class MemorizerHandle:
         if ingested["rows"]:
             self.process.note_progress()
         for block in ingested["corrupt"]:
-            self._crew.recorder.note(Ended("", "a block was damaged"))
-            self._crew.story.corrupt(block)
+            self._context.recorder.note(Ended("", "a block was damaged"))
+            self._context.log.corrupt(block)

@@ -8,8 +8,8 @@ from typing import Any
 from mlxe_async.logs import events
 from mlxe_async.rows import Array
 from mlxe_async.supervisor.budget import Budget
-from mlxe_async.supervisor.checkpointing.weights import Saver
-from mlxe_async.supervisor.event_log import Story
+from mlxe_async.supervisor.checkpointing.weights import WeightsSaver
+from mlxe_async.supervisor.event_log import EventLog
 
 
 class SolvedJudge:
@@ -49,13 +49,13 @@ class Solved:
     """Whether the task was solved, and by which version.
 
     Args:
-        story: tells the log.
+        log: tells the log.
         saver: saves the weights that solved it.
         budget: may end by it.
     """
 
-    def __init__(self, story: Story, saver: Saver, budget: Budget) -> None:
-        self._story, self._saver, self._budget = story, saver, budget
+    def __init__(self, log: EventLog, saver: WeightsSaver, budget: Budget) -> None:
+        self._log, self._saver, self._budget = log, saver, budget
         self.at: dict[str, Any] | None = None
         "The version, and the counters when it was published; None as long as the task is not solved."
 
@@ -64,6 +64,6 @@ class Solved:
         if published is None:
             return
         self.at = {"version": version, **published}
-        self._story.emit(events.Solved(version=version, **published))
+        self._log.emit(events.Solved(version=version, **published))
         self._saver.save(version, flat, solved_at=self.at, solved=True)
         self._budget.note_solved()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from mlxe_async.logs import events
-from mlxe_async.supervisor.event_log import Story
+from mlxe_async.supervisor.event_log import EventLog
 from mlxe_async.supervisor.monitoring.cpu_time import process_seconds
 from mlxe_async.supervisor.waiting import every
 
@@ -43,17 +43,17 @@ def pays(load: Load, cores: int, *, already: bool) -> bool:
     return load.learner > 0.85 and load.others < 0.8 * (cores - 1) and load.foreign < 0.1
 
 
-class Placing:
+class Affinity:
     """Moves the run's processes between the cores that this process may use; this process itself stays free.
 
     Args:
         wanted: whether the learner is to have its own core; "auto": while that pays.
         processes: the living ones, pid -> name, whenever asked.
-        story: is told of each change.
+        log: is told of each change.
     """
 
-    def __init__(self, wanted: bool | Literal["auto"], processes: Processes, story: Story) -> None:
-        self._wanted, self._processes, self._story = wanted, processes, story
+    def __init__(self, wanted: bool | Literal["auto"], processes: Processes, log: EventLog) -> None:
+        self._wanted, self._processes, self._log = wanted, processes, log
         self._cores = os.sched_getaffinity(0)
         self._own: int | None = None
         self._placed: dict[int, Set[int]] = {}
@@ -92,7 +92,7 @@ class Placing:
             self._own, self._not_before = None, time.monotonic() + self._again_s
             self._again_s = min(2 * self._again_s, AGAIN_MAX_S)
         shares = {name: round(value, 2) for name, value in vars(load).items()}
-        self._story.emit(events.Placed(core=self._own, **shares))
+        self._log.emit(events.Placed(core=self._own, **shares))
 
     def _place(self, living: Mapping[int, str]) -> None:
         self._placed = {pid: cores for pid, cores in self._placed.items() if pid in living}

@@ -45,8 +45,8 @@ class Crashes:
 
     def died(self, process: Process, sentence: str, status: ExitStatus) -> None:
         """A process died unasked; its successor has not begun."""
-        post = next(post for post in self._blueprint.posts if post.name == process.name)
-        executors = [int(role.removeprefix("executor-")) for role in post.roles if role.startswith("executor-")]
+        planned = next(planned for planned in self._blueprint.processes if planned.name == process.name)
+        executors = [int(role.removeprefix("executor-")) for role in planned.roles if role.startswith("executor-")]
         places = {executor: at for executor in executors if (at := self._place_of(executor)) is not None}
         # Of several executors at work in one process, which was to blame is not known.
         index, place = next(iter(places.items())) if len(places) == 1 else (None, None)
@@ -61,7 +61,7 @@ class Crashes:
             CrashReport(
                 what=sentence,
                 process=process.name,
-                role=role if len(post.roles) == 1 else ", ".join(post.roles),
+                role=role if len(planned.roles) == 1 else ", ".join(planned.roles),
                 pid=process.pid,
                 epoch=process.epoch,
                 signal=killer,
@@ -146,9 +146,9 @@ class Crashes:
         try:
             path = report.write(self._run.folder.crash_path)
         except (OSError, MlxeError) as error:
-            self._run.story.warn(f"the crash report of {report.process} cannot be written: {error}")
+            self._run.log.warn(f"the crash report of {report.process} cannot be written: {error}")
             return
-        self._run.story.emit(
+        self._run.log.emit(
             events.CrashReport(
                 file=str(path.relative_to(self._run.folder.path)),
                 process=report.process,

@@ -15,7 +15,7 @@ from mlxe_async.logs import events
 from mlxe_async.storage.files import write_new
 from mlxe_async.storage.run_folder import RunFolder
 from mlxe_async.supervisor.assembly import Assembly
-from mlxe_async.supervisor.event_log import Story
+from mlxe_async.supervisor.event_log import EventLog
 from mlxe_async.supervisor.waiting import every
 
 LAG_LOOK_S = 0.5
@@ -25,19 +25,19 @@ STARVED_TOLD_S = 10.0
 MOST_NAMED = 8
 
 
-async def watch_lag(story: Story) -> None:
+async def watch_lag(log: EventLog) -> None:
     """Tell when the loop did not come round for longer than `LAG_TOLD_S`; runs until it is cancelled."""
     expected = time.monotonic() + LAG_LOOK_S
     async for _ in every(LAG_LOOK_S):
         late = time.monotonic() - expected
         if late > LAG_TOLD_S:
-            story.emit(events.LoopLag(seconds=round(late, 3)))
+            log.emit(events.LoopLag(seconds=round(late, 3)))
         expected = time.monotonic() + LAG_LOOK_S
 
 
-async def starved(parts: Assembly, story: Story) -> None:
+async def starved(parts: Assembly, log: EventLog) -> None:
     """Say every `STARVED_TOLD_S` whom the learner waits for, while no rows come; runs until it is cancelled."""
-    counters = parts.crew.counters
+    counters = parts.context.counters
     seen, since, told = (0, 0, 0), time.monotonic(), 0
     async for _ in every(STARVED_LOOK_S):
         now = (counters.env_steps, counters.updates, parts.memorizer.rows_ingested)
@@ -48,7 +48,7 @@ async def starved(parts: Assembly, story: Story) -> None:
         if waited < (told + 1) * STARVED_TOLD_S:
             continue
         told += 1
-        story.emit(events.Starved(waited_s=round(waited, 3), waits_for=_who(parts)))
+        log.emit(events.Starved(waited_s=round(waited, 3), waits_for=_who(parts)))
 
 
 def _who(parts: Assembly) -> str:

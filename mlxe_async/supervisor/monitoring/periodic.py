@@ -11,7 +11,7 @@ from typing import Any
 from mlxe_async.errors import ResourceError, RunFailed
 from mlxe_async.supervisor.assembly import Assembly
 from mlxe_async.supervisor.context import RunContext
-from mlxe_async.supervisor.monitoring.affinity import Placing
+from mlxe_async.supervisor.monitoring.affinity import Affinity
 from mlxe_async.supervisor.monitoring.loop_lag import starved, watch_lag
 from mlxe_async.supervisor.monitoring.status import progress_of, tell_ledger
 from mlxe_async.supervisor.monitoring.stragglers import Stragglers
@@ -36,22 +36,22 @@ class Periodic:
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """All that goes on beside the schedule, or beside the recording that is followed instead."""
         run, parts = self._run, self._parts
-        tasks = [self.keep_status(), self.keep_ledger(), self.keep_time(), watch_lag(run.story)]
-        tasks.append(starved(parts, run.story))
+        tasks = [self.keep_status(), self.keep_ledger(), self.keep_time(), watch_lag(run.log)]
+        tasks.append(starved(parts, run.log))
         if run.replay is None:
             tasks.append(self.keep_draining())
         if run.blueprint.learner_threads == 1 and run.settings.learner.own_core:
-            tasks.append(Placing(run.settings.learner.own_core, run.measures.living, run.story).keep())
+            tasks.append(Affinity(run.settings.learner.own_core, run.measures.living, run.log).keep())
         if run.settings.schedule.kind != "serial":
             pages = [parts.page_of(executor.index) for executor in parts.executors]
-            tasks.append(Stragglers(parts.executors, pages, run.story, run.blueprint.envs).watch())
+            tasks.append(Stragglers(parts.executors, pages, run.log, run.blueprint.envs).watch())
         return tasks
 
     def progress(self) -> dict[str, Any]:
         """How far the run is; see `Supervisor.progress`."""
         run = self._run
         run.counters.episodes_started = self._parts.episodes_started()
-        return progress_of(run.counters, run.budget, run.story, self._parts.memorizer, run.measures.cpu.by_name())
+        return progress_of(run.counters, run.budget, run.log, self._parts.memorizer, run.measures.cpu.by_name())
 
     async def keep_status(self) -> None:
         """Write the status again and again, and see whether folder and executors are still there.
@@ -77,7 +77,7 @@ class Periodic:
         self.tell_ledger()
         async for _ in every(self._run.settings.logs.ledger_interval_s):
             self.tell_ledger()
-            self._run.story.emit(self._run.story.bottleneck(len(self._parts.executors)))
+            self._run.log.emit(self._run.log.bottleneck(len(self._parts.executors)))
 
     async def keep_draining(self) -> None:
         """Long rollouts commit in the middle; then the lanes get their room back before anybody waits."""
@@ -100,7 +100,7 @@ class Periodic:
             return True
         if time.monotonic() >= self._missed_again_at:
             self._missed_again_at = time.monotonic() + MISSED_AGAIN_S
-            self._run.story.warn(
+            self._run.log.warn(
                 f"the run folder {self._run.folder.path} cannot be found any more: it was removed or renamed while the "
                 "run goes on; nothing can be saved there, and the run will end with exit code 4",
                 loud=True,
@@ -115,9 +115,9 @@ class Periodic:
             about = {"state": state, "pid": os.getpid(), "run": self._run.folder.name}
             self._run.folder.write_status({**about, **self.progress()})
         except ResourceError as error:
-            self._run.story.warn(str(error))
+            self._run.log.warn(str(error))
 
     def tell_ledger(self) -> None:
         """Tell the account of rows."""
         run = self._run
-        tell_ledger(run.blueprint, run.segments, self._parts.memorizer, run.story, former=run.former_rows)
+        tell_ledger(run.blueprint, run.segments, self._parts.memorizer, run.log, former=run.former_rows)

@@ -13,13 +13,13 @@ from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.rollouts import RolloutMemory
 from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.supervisor.budget import Budget, Counters
-from mlxe_async.supervisor.event_log import Story
+from mlxe_async.supervisor.event_log import EventLog
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.startup.blueprint import Blueprint
 
 
 def progress_of(
-    counters: Counters, budget: Budget, story: Story, memorizer: MemorizerHandle, cpu_seconds: Mapping[str, float]
+    counters: Counters, budget: Budget, log: EventLog, memorizer: MemorizerHandle, cpu_seconds: Mapping[str, float]
 ) -> dict[str, Any]:
     """How far a run is, in plain JSON types; see `Supervisor.progress`."""
     seconds = max(1e-9, budget.seconds)
@@ -27,13 +27,13 @@ def progress_of(
         **counters.to_json(),
         "seconds": round(budget.seconds, 3),
         "steps_per_second": round(counters.env_steps / seconds, 1),
-        "mean_return": float(np.mean(story.returns)) if story.returns else None,
-        "lag": story.lag,
+        "mean_return": float(np.mean(log.returns)) if log.returns else None,
+        "lag": log.lag,
         "owed_updates": memorizer.owed,
         "memory_rows": memorizer.held,
-        "throttled_s": round(story.throttled_s, 3),
-        "log_lines_dropped": story.lines_dropped,
-        "last_evaluation": story.last_evaluation,
+        "throttled_s": round(log.throttled_s, 3),
+        "log_lines_dropped": log.lines_dropped,
+        "last_evaluation": log.last_evaluation,
         "cpu_seconds": dict(cpu_seconds),
         "stop": {name: round(budget.spent(name) / limit, 6) for name, limit in budget.limits().items()},
     }
@@ -48,7 +48,7 @@ def memory_of(blueprint: Blueprint, segments: Mapping[str, Segment]) -> ReplayMe
 
 
 def tell_ledger(
-    blueprint: Blueprint, segments: Mapping[str, Segment], memorizer: MemorizerHandle, story: Story, *, former: int
+    blueprint: Blueprint, segments: Mapping[str, Segment], memorizer: MemorizerHandle, log: EventLog, *, former: int
 ) -> None:
     """Balance what the lanes say against what the memory says, and have it told.
 
@@ -56,7 +56,7 @@ def tell_ledger(
         blueprint: sizes.
         segments: lanes and memory.
         memorizer: knows how many rows are held.
-        story: tells the log.
+        log: tells the log.
         former: rows taken in by a memory that the run does not go on with.
     """
     lanes = []
@@ -69,6 +69,4 @@ def tell_ledger(
     waiting = sum(lane["backlog_blocks"] for lane in lanes)
     capacity = blueprint.memory_shape.capacity
     overwritten = memory.overwritten if isinstance(memory, ReplayMemory) else 0
-    story.ledger(
-        lanes, ingested, waiting, kept=memorizer.held, capacity=capacity, overwritten=overwritten, former=former
-    )
+    log.ledger(lanes, ingested, waiting, kept=memorizer.held, capacity=capacity, overwritten=overwritten, former=former)

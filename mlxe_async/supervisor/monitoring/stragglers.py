@@ -78,12 +78,12 @@ class Stragglers:
     Args:
         workers: all executors.
         pages: of each of them.
-        story: tells the log.
+        log: tells the log.
         envs: environments of each.
     """
 
-    def __init__(self, workers: Sequence[Worker], pages: Sequence[Page], story: Teller, envs: int) -> None:
-        self._workers, self._pages, self._story, self._envs = workers, pages, story, envs
+    def __init__(self, workers: Sequence[Worker], pages: Sequence[Page], log: Teller, envs: int) -> None:
+        self._workers, self._pages, self._log, self._envs = workers, pages, log, envs
         self._seen = [_Seen() for _ in workers]
         self._looked_s: float | None = None
         self._alone: tuple[int, tuple[int, int]] | None = None
@@ -119,7 +119,7 @@ class Stragglers:
             if waited_s is not None:
                 seen.named_s = now_s
                 rows = (seen.progress - self._progress_at(now_s - waited_s, seen)) * self._envs
-                self._story.emit(events.Straggler(waited_s=round(waited_s, 3), rows=rows), "executor", worker.index)
+                self._log.emit(events.Straggler(waited_s=round(waited_s, 3), rows=rows), "executor", worker.index)
 
     def _take(self, now_s: float, work: tuple[int, int] | None, progress: int, seen: _Seen) -> None:
         if work != seen.work:

@@ -18,7 +18,7 @@ from mlxe_async.errors import RunFailed, SettingsError
 from mlxe_async.ipc.process import Process
 from mlxe_async.settings import Settings
 from mlxe_async.supervisor.budget import Bell, Counters
-from mlxe_async.supervisor.event_log import Story
+from mlxe_async.supervisor.event_log import EventLog
 from mlxe_async.supervisor.recording.file import Recorded
 from mlxe_async.supervisor.recording.steps import Ended, Ingested, Learned, Memorized, Published, Rollout
 from mlxe_async.supervisor.startup.provenance import versions
@@ -81,7 +81,7 @@ class Replay:
             }
         )
 
-    async def follow(self, homes: Mapping[str, Process], story: Story, counters: Counters, bell: Bell) -> None:
+    async def follow(self, by_role: Mapping[str, Process], log: EventLog, counters: Counters, bell: Bell) -> None:
         """Repeat all steps.
 
         Raises:
@@ -91,10 +91,10 @@ class Replay:
             if isinstance(step, Ended):
                 break
             if isinstance(step, Ingested | Memorized) and not self._can_reach(step.positions):
-                story.warn(f"{self._at(step)}: the run ended in the middle of a rollout that was learned from already")
+                log.warn(f"{self._at(step)}: the run ended in the middle of a rollout that was learned from already")
                 break
             if not isinstance(step, Rollout):  # played already
-                await self._repeat(step, homes, story, counters)
+                await self._repeat(step, by_role, log, counters)
             self.repeated += 1
             bell.ring()
 
@@ -122,21 +122,21 @@ class Replay:
     async def _repeat(
         self,
         step: Ingested | Memorized | Learned | Published,
-        homes: Mapping[str, Process],
-        story: Story,
+        by_role: Mapping[str, Process],
+        log: EventLog,
         now: Counters,
     ) -> None:
         match step:
             case Published():
-                done = await homes["learner"].call("publish", role="learner")
+                done = await by_role["learner"].call("publish", role="learner")
                 self._expect(step, (step.version, step.norm), (done["version"], done["norm"]))
-                story.published(done["version"], done["start_ns"], done["seconds"], done["norm"])
+                log.published(done["version"], done["start_ns"], done["seconds"], done["norm"])
             case Ingested():
-                done = await homes["memorizer"].call("ingest", role="memorizer", upto=list(step.positions))
+                done = await by_role["memorizer"].call("ingest", role="memorizer", upto=list(step.positions))
                 self._expect(step, list(step.positions), done["positions"])
             case Memorized():
                 settle = self._plan if step.settled else None
-                plan = await homes["memorizer"].call(
+                plan = await by_role["memorizer"].call(
                     "memorize",
                     role="memorizer",
                     most_updates=step.most_updates,
@@ -146,9 +146,9 @@ class Replay:
                 expected = (list(step.positions), step.updates)
                 self._expect(step, expected, (plan["ingested"]["positions"], plan["updates"]))
                 self._plan = plan
-                story.memorized(plan, plan["ingested"]["rows"])
+                log.memorized(plan, plan["ingested"]["rows"])
             case Learned():
-                done = await homes["learner"].call(
+                done = await by_role["learner"].call(
                     "learn",
                     role="learner",
                     plan=self._plan,
@@ -159,17 +159,19 @@ class Replay:
                 )
                 self._expect(step, (step.version, step.norm), (done["version"], done["norm"]))
                 now.updates = step.updates + done["updates"]
-                story.learned(done, step.env_steps)
+                log.learned(done, step.env_steps)
         if isinstance(step, Learned | Published) and step.version > self._version:
             now.version = self._version = step.version
             async with asyncio.TaskGroup() as group:
                 for rollouts in self._rollouts.get(step.version, {}).values():
-                    group.create_task(self._play(rollouts, homes, story, now))
+                    group.create_task(self._play(rollouts, by_role, log, now))
 
-    async def _play(self, rollouts: list[Rollout], homes: Mapping[str, Process], story: Story, now: Counters) -> None:
+    async def _play(
+        self, rollouts: list[Rollout], by_role: Mapping[str, Process], log: EventLog, now: Counters
+    ) -> None:
         for step in rollouts:
             role = f"executor-{step.executor}"
-            report = await homes[role].call(
+            report = await by_role[role].call(
                 "generate",
                 role=role,
                 rollout=step.rollout,
@@ -184,7 +186,7 @@ class Replay:
             now.env_steps += report["rows"]
             now.episodes += len(report["episodes"]["return"])
             now.rollouts += 1
-            story.generated(step.executor, report)
+            log.generated(step.executor, report)
 
     def _can_reach(self, positions: tuple[int, ...]) -> bool:
         return all(position <= written for position, written in zip(positions, self._written, strict=True))

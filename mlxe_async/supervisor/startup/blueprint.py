@@ -31,7 +31,7 @@ SHORT_EPISODE, GATHERED_BYTES = 10, 1 << 28  # rows; of rollouts that are gather
 
 
 @dataclass(frozen=True)
-class Post:
+class PlannedProcess:
     """One process to be.
 
     Args:
@@ -111,47 +111,54 @@ class Blueprint:
                 frames=stored_frames(facts),
                 moments=facts.get("moments", 0),
             )
-        self.posts = self._posts()
+        self.processes = self._planned()
         self.promotes = settings.learner.promote_best > 0
         if self.promotes:
-            self.posts = [
-                replace(post, segments=(*post.segments, "best")) if "learner" in post.roles else post
-                for post in self.posts
+            self.processes = [
+                replace(planned, segments=(*planned.segments, "best")) if "learner" in planned.roles else planned
+                for planned in self.processes
             ]
 
-        self.posts = [
-            replace(post, segments=(*post.segments, *(name for name in KEPT if name in post.roles)))
-            for post in self.posts
+        self.processes = [
+            replace(planned, segments=(*planned.segments, *(name for name in KEPT if name in planned.roles)))
+            for planned in self.processes
         ]
 
-    def _posts(self) -> list[Post]:
+    def _planned(self) -> list[PlannedProcess]:
         executors = [f"executor-{i}" for i in range(self.executors)]
         lanes = tuple(f"lane-{i}" for i in range(self.executors))
         evaluation = self.settings.evaluation.enabled
         if self.settings.schedule.kind == "serial":
             roles = (*executors, "learner", "memorizer", *(["evaluator"] if evaluation else []))
-            return [Post("mlxe-serial", roles, ("control", "weights", "tested", "memory", *lanes), 0)]
+            return [PlannedProcess("mlxe-serial", roles, ("control", "weights", "tested", "memory", *lanes), 0)]
         if self.settings.schedule.kind == "istb":
             roles = (*executors, "learner", "memorizer")
-            post = Post("mlxe-istb", roles, ("control", "weights", "memory", *lanes), 0, threads=tuple(executors))
-            return [post, *([self._evaluator_post(len(post.pages))] if evaluation else [])]
-        posts = [
-            Post(f"mlxe-exe-{i}", (role,), ("control", "weights", f"lane-{i}"), i) for i, role in enumerate(executors)
+            planned = PlannedProcess(
+                "mlxe-istb", roles, ("control", "weights", "memory", *lanes), 0, threads=tuple(executors)
+            )
+            return [planned, *([self._evaluator_post(len(planned.pages))] if evaluation else [])]
+        processes = [
+            PlannedProcess(f"mlxe-exe-{i}", (role,), ("control", "weights", f"lane-{i}"), i)
+            for i, role in enumerate(executors)
         ]
         if self.joined:
-            posts.append(
-                Post("mlxe-lrn", ("learner", "memorizer"), ("control", "weights", "memory", *lanes), len(posts))
+            processes.append(
+                PlannedProcess(
+                    "mlxe-lrn", ("learner", "memorizer"), ("control", "weights", "memory", *lanes), len(processes)
+                )
             )
         else:
-            posts.append(Post("mlxe-mem", ("memorizer",), ("control", "weights", "memory", *lanes), len(posts)))
-            posts.append(Post("mlxe-lrn", ("learner",), ("control", "weights", "memory"), len(posts)))
+            processes.append(
+                PlannedProcess("mlxe-mem", ("memorizer",), ("control", "weights", "memory", *lanes), len(processes))
+            )
+            processes.append(PlannedProcess("mlxe-lrn", ("learner",), ("control", "weights", "memory"), len(processes)))
         if evaluation:
-            posts.append(self._evaluator_post(len(posts)))
-        return posts
+            processes.append(self._evaluator_post(len(processes)))
+        return processes
 
     @staticmethod
-    def _evaluator_post(page: int) -> Post:
-        return Post("mlxe-eval", ("evaluator",), ("control", "tested"), page)
+    def _evaluator_post(page: int) -> PlannedProcess:
+        return PlannedProcess("mlxe-eval", ("evaluator",), ("control", "tested"), page)
 
     @property
     def _rollout_rows(self) -> int | None:
@@ -186,7 +193,7 @@ class Blueprint:
     @property
     def asked_offset(self) -> int:
         """Where, behind the progress pages, there is a word for each executor: rollouts it is not to go on with."""
-        return PAGE_BYTES * sum(len(post.pages) for post in self.posts)
+        return PAGE_BYTES * sum(len(planned.pages) for planned in self.processes)
 
     @property
     def places_offset(self) -> int:
@@ -209,8 +216,8 @@ class Blueprint:
 
     def page_of(self, role: str) -> int:
         """Number of the progress page on which a role is at work."""
-        post = next(post for post in self.posts if role in post.roles)
-        return post.page + (1 + post.threads.index(role) if role in post.threads else 0)
+        planned = next(planned for planned in self.processes if role in planned.roles)
+        return planned.page + (1 + planned.threads.index(role) if role in planned.threads else 0)
 
     @property
     def learner_threads(self) -> int:
@@ -270,12 +277,12 @@ class Blueprint:
             format_lane(segments[f"lane-{i}"], self.settings.memory.lane_slots, payload, self.layout.schema_hash)
         return segments
 
-    def spec(self, post: Post, epoch: int, episodes: Mapping[str, list[int]]) -> dict[str, Any]:
-        """What the process of a post is told at birth, in plain JSON types."""
+    def spec(self, planned: PlannedProcess, epoch: int, episodes: Mapping[str, list[int]]) -> dict[str, Any]:
+        """What a planned process is told at birth, in plain JSON types."""
         return {
-            "roles": list(post.roles),
-            "page": post.page,
-            "threaded": list(post.threads),
+            "roles": list(planned.roles),
+            "page": planned.page,
+            "threaded": list(planned.threads),
             "asked_offset": self.asked_offset,
             "places_offset": self.places_offset,
             "places_bytes": self.places_bytes,
@@ -292,7 +299,7 @@ class Blueprint:
             "plan_updates": PLAN_UPDATES,
             "rollouts_per_update": 1 if self.traits.free_running else None,
             "redo": not self.traits.free_running,
-            "threads": self.learner_threads if "learner" in post.roles else 1,
+            "threads": self.learner_threads if "learner" in planned.roles else 1,
             "keep_state_every": self.keep_state_every,
         }
 

@@ -19,8 +19,8 @@ from mlxe_async.storage.run_folder import RECORDING, RunFolder
 from mlxe_async.storage.safe_text import visible
 from mlxe_async.supervisor.budget import Counters, Measures
 from mlxe_async.supervisor.checkpointing.resume_point import ResumePoint
-from mlxe_async.supervisor.checkpointing.weights import Origin, Saver
-from mlxe_async.supervisor.event_log import Story
+from mlxe_async.supervisor.checkpointing.weights import Origin, WeightsSaver
+from mlxe_async.supervisor.event_log import EventLog
 from mlxe_async.supervisor.handles.solved import Solved
 from mlxe_async.supervisor.recording.file import Recording
 from mlxe_async.supervisor.recording.replay import facts_of
@@ -64,19 +64,19 @@ class RunFiles:
         past = point or anew
         try:
             if past is not None:
-                past.log.mend(folder.log_path)
+                past.log_end.mend(folder.log_path)
             self.journal = Journal(
                 folder.log_path,
                 folder.name,
-                first_seq=past.log.next_seq if past else 0,
+                first_seq=past.log_end.next_seq if past else 0,
                 most_bytes=settings.logs.max_mb * 2**20,
             )
         except OSError as error:
             raise ResourceError(f"{folder.log_path} cannot be written: {error.strerror}") from error
         subscribers.attach(self.journal)
-        self.story = Story(self.journal, measures.counters, measures.budget)
-        self.saver = Saver(settings, facts, folder, self.story, measures.counters)
-        self.solved = Solved(self.story, self.saver, measures.budget)
+        self.log = EventLog(self.journal, measures.counters, measures.budget)
+        self.saver = WeightsSaver(settings, facts, folder, self.log, measures.counters)
+        self.solved = Solved(self.log, self.saver, measures.budget)
         self.recorder: Recorder = NoRecorder()
         self.resumption: Resumption | None = None
 
@@ -94,13 +94,13 @@ class RunFiles:
         """
         settings, folder, point = self._settings, self.folder, self._point
         past = point or self._anew
-        if past is not None and past.log.torn:
-            torn = visible(past.log.torn.decode(errors="backslashreplace"), LONGEST_TORN)
-            self.story.warn(
-                f"log.jsonl ended in the middle of a line; its {len(past.log.torn)} bytes were cut off: {torn}"
+        if past is not None and past.log_end.torn:
+            torn = visible(past.log_end.torn.decode(errors="backslashreplace"), LONGEST_TORN)
+            self.log.warn(
+                f"log.jsonl ended in the middle of a line; its {len(past.log_end.torn)} bytes were cut off: {torn}"
             )
         for number, cause in point.rejected if point else ():
-            self.story.emit(events.CheckpointRejected(number=number, cause=cause))
+            self.log.emit(events.CheckpointRejected(number=number, cause=cause))
         if point is not None and point.whole is None:
             raise point.refusal(settings)
         told = [Problem.from_json(problem).path for problem in self._facts["idle"]]
@@ -122,14 +122,14 @@ class RunFiles:
                 "sittings": [*(past.former_sittings if past else ()), {**sitting, "host": machine}],
             }
         )
-        tell_start(self.story, settings, about, machine, resumed=past is not None)
+        tell_start(self.log, settings, about, machine, resumed=past is not None)
         if point is not None:
             with point.taking_up():
                 self._take_up(point)
         if self._anew is not None:
             self._begin_anew(self._anew)
         if self._origin is not None and begun_with is not None:
-            self.story.emit(begun_with)
+            self.log.emit(begun_with)
         if settings.run.record:
             self._record()
         self.journal.hold_routine(partial(asyncio.get_running_loop().call_later, ROUTINE_WAITS_S))
@@ -162,13 +162,13 @@ class RunFiles:
         self.solved.at = state["solved_at"]
         self.saver.restore(state["saver"], point.own_arrays().get("best"))
         point.folder.point_latest()
-        self.resumption = Resumption(self.story, point, self._measures.counters, gap_ns)
+        self.resumption = Resumption(self.log, point, self._measures.counters, gap_ns)
 
     def _begin_anew(self, past: ResumePoint) -> None:
         """Nothing was saved: all that the log tells of is void."""
         self.folder.point_latest()
         (self.folder.path / RECORDING).unlink(missing_ok=True)
-        self.story.emit(
+        self.log.emit(
             events.RunResume(
                 checkpoint=0,
                 version=0,
@@ -176,21 +176,21 @@ class RunFiles:
                 episodes=0,
                 updates=0,
                 seconds=0.0,
-                previous_run_died=not past.log.has_last_word,
+                previous_run_died=not past.log_end.has_last_word,
                 changed=past.told,
                 versions=past.other_versions,
                 exact=not past.told and not past.other_versions,
                 void_from=0,
-                void_to=past.log.next_seq - 1,
+                void_to=past.log_end.next_seq - 1,
             )
         )
-        self.story.warn(past.anew, loud=True)
+        self.log.warn(past.anew, loud=True)
 
     def _record(self) -> None:
         if self._point is None:
             self.recorder = Recording(self.folder.path / RECORDING, facts_of(self._settings))
         else:
-            self.story.warn("run.record: what a run does after it was resumed is not recorded")
+            self.log.warn("run.record: what a run does after it was resumed is not recorded")
 
     def end(self) -> None:
         """The log ends."""
@@ -198,10 +198,10 @@ class RunFiles:
 
 
 def tell_start(
-    story: Story, settings: Settings, about: dict[str, str], machine: dict[str, Any], *, resumed: bool
+    log: EventLog, settings: Settings, about: dict[str, str], machine: dict[str, Any], *, resumed: bool
 ) -> None:
     """The run begins, with these settings, versions and host."""
-    story.emit(
+    log.emit(
         events.RunStart(
             seed=settings.run.seed,
             schedule=settings.schedule.kind,
@@ -221,14 +221,14 @@ class Resumption:
     """The word that a run goes on, said once all roles have told whether they go on where they were.
 
     Args:
-        story: tells the log.
+        log: tells the log.
         point: what the run goes on from.
         counters: of the run, as they were there.
         gap_ns: for so long its clocks stood still; None if unknown.
     """
 
-    def __init__(self, story: Story, point: ResumePoint, counters: Counters, gap_ns: int | None) -> None:
-        self._story, self._is_told = story, False
+    def __init__(self, log: EventLog, point: ResumePoint, counters: Counters, gap_ns: int | None) -> None:
+        self._log, self._is_told = log, False
         self._versions = point.other_versions
         self._event = events.RunResume(
             checkpoint=int(point.whole.number if point.whole else 0),
@@ -237,11 +237,11 @@ class Resumption:
             episodes=counters.episodes,
             updates=counters.updates,
             seconds=point.state["budget"]["seconds"],
-            previous_run_died=not point.log.has_last_word,
+            previous_run_died=not point.log_end.has_last_word,
             changed=point.told,
             versions=self._versions,
             void_from=point.state.get("log", {}).get("next_seq"),
-            void_to=point.log.next_seq - 1,
+            void_to=point.log_end.next_seq - 1,
             gap_ns=gap_ns,
         )
 
@@ -250,11 +250,11 @@ class Resumption:
         if self._is_told:
             return
         self._is_told = True
-        self._story.emit(replace(self._event, exact=exact))
+        self._log.emit(replace(self._event, exact=exact))
         for change in self._event.changed:
-            self._story.warn(f"the run goes on with another {change}")
+            self._log.warn(f"the run goes on with another {change}")
         if self._versions:
-            self._story.warn(
+            self._log.warn(
                 f"the run goes on under other versions, so that numbers may come out otherwise: "
                 f"{', '.join(self._versions)}; run.json keeps the former ones, too"
             )

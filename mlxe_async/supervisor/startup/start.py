@@ -165,7 +165,7 @@ class Startup:
 
     def _tell(self, files: RunFiles, seconds: float) -> None:
         """What the probe found, and what is odd."""
-        files.story.emit(
+        files.log.emit(
             events.ProbeOk(
                 seconds=seconds,
                 spaces=self._facts["spaces"],
@@ -176,9 +176,9 @@ class Startup:
             "probe",
         )
         for note in (*self._facts["task"]["notes"], *self._cautions):
-            files.story.warn(note)
+            files.log.warn(note)
         if weakness := self._nursery.weakness:
-            files.story.warn(
+            files.log.warn(
                 f"{weakness}; what environments have started may be left behind when all processes of this run "
                 "are killed in one moment"
             )

@@ -6,13 +6,13 @@ import pytest
 from mlxe_async.settings import load_settings
 from mlxe_async.storage.run_folder import RunFolder, load_checkpoint
 from mlxe_async.supervisor.budget import Counters
-from mlxe_async.supervisor.checkpointing.weights import Saver
+from mlxe_async.supervisor.checkpointing.weights import WeightsSaver
 
 FACTS = {"parameters": [["w", [2]]], "spaces": {}, "algorithm": {}}
 
 
 class Listening:
-    """The story, as far as a saver tells it."""
+    """The log, as far as a saver tells it."""
 
     def __init__(self):
         self.told = []
@@ -25,8 +25,8 @@ class Listening:
 def made(tmp_path):
     settings = load_settings({"task": {"env": "CartPole-v1"}, "checkpoint": {"keep": 2}})
     with RunFolder.create(tmp_path, "x") as folder:
-        story = Listening()
-        yield Saver(settings, FACTS, folder, story, Counters()), story.told, folder.path
+        log = Listening()
+        yield WeightsSaver(settings, FACTS, folder, log, Counters()), log.told, folder.path
 
 
 def flat(version):

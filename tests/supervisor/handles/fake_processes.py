@@ -6,7 +6,7 @@ import random
 from mlxe_async.errors import ProcessDied
 from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.supervisor.budget import Bell, Budget, Counters
-from mlxe_async.supervisor.handles.context import Crew
+from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
 
 
@@ -89,15 +89,15 @@ class FakeProcess:
         }
 
 
-def crew_of(stop, *, free_running=False, deterministic=False):
+def context_of(stop, *, free_running=False, deterministic=False):
     counters, bell = Counters(), Bell()
     budget = Budget(stop, counters, bell)
-    return Crew(budget, counters, bell, Nothing(), free_running=free_running, deterministic=deterministic)
+    return HandleContext(budget, counters, bell, Nothing(), free_running=free_running, deterministic=deterministic)
 
 
-def executor_of(crew, index, *, seed=0, deaths=0.0, gives_up_after=None, **more):
+def executor_of(context, index, *, seed=0, deaths=0.0, gives_up_after=None, **more):
     process = FakeProcess(100 * seed + index, deaths, gives_up_after)
     process.handle = ExecutorHandle(
-        index, process, crew, Room(), 1, ask=lambda rollouts: setattr(process, "asked", rollouts), **more
+        index, process, context, Room(), 1, ask=lambda rollouts: setattr(process, "asked", rollouts), **more
     )
     return process.handle

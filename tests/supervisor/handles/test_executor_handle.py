@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_processes import Room, crew_of, executor_of
+from fake_processes import Room, context_of, executor_of
 
 from mlxe_async.schedules import schedule_of
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
@@ -27,12 +27,12 @@ class NeverDue:
 class Rest:
     """Memorizer, learner and evaluator in one: a version for each round."""
 
-    def __init__(self, crew):
-        self.crew, self.rounds = crew, 0
+    def __init__(self, context):
+        self.context, self.rounds = context, 0
 
     async def publish(self):
-        self.crew.counters.version += 1
-        return self.crew.counters.version
+        self.context.counters.version += 1
+        return self.context.counters.version
 
     async def memorize(self):
         return {}
@@ -46,15 +46,15 @@ class Rest:
         await asyncio.sleep(0)
 
 
-def played(kind, executors, crew):
-    rest = Rest(crew)
-    in_virtual_time(schedule_of(kind)(executors, rest, rest, rest, Rounds(crew.budget, NeverDue())))
+def played(kind, executors, context):
+    rest = Rest(context)
+    in_virtual_time(schedule_of(kind)(executors, rest, rest, rest, Rounds(context.budget, NeverDue())))
     return rest
 
 
-def exact(crew, executors):
+def exact(context, executors):
     """Counters against what the fake processes did, and started = finished + aborted + under way."""
-    counters = crew.counters
+    counters = context.counters
     assert counters.env_steps == sum(executor.rows for executor in executors)
     started = sum(executor.episodes_started for executor in executors)
     under_way = sum(sum(executor._running) for executor in executors)
@@ -65,20 +65,20 @@ def exact(crew, executors):
 @pytest.mark.parametrize("unfinished", ["keep", "drop"])
 @pytest.mark.parametrize("seed", range(5))
 def test_counters_stay_exact_whoever_is_interrupted_or_killed(seed, unfinished, deaths):
-    crew = crew_of({"env_steps": 5000})
-    executors = [executor_of(crew, i, seed=seed, deaths=deaths, unfinished=unfinished) for i in range(3)]
-    rest = played("ia", executors, crew)
+    context = context_of({"env_steps": 5000})
+    executors = [executor_of(context, i, seed=seed, deaths=deaths, unfinished=unfinished) for i in range(3)]
+    rest = played("ia", executors, context)
     assert rest.rounds > 30
-    assert crew.counters.rollouts > 3 * rest.rounds
-    exact(crew, executors)
+    assert context.counters.rollouts > 3 * rest.rounds
+    exact(context, executors)
     if not deaths:
         assert sum(e.process.begun_episodes for e in executors) == sum(e.episodes_started for e in executors)
-        assert (crew.counters.episodes_aborted > 0) == (unfinished == "drop")
+        assert (context.counters.episodes_aborted > 0) == (unfinished == "drop")
 
 
 def test_an_episode_that_is_kept_and_then_dies_with_its_executor_is_not_begun_again():
-    crew = crew_of({"env_steps": 10**6})
-    executor = executor_of(crew, 0, unfinished="keep")
+    context = context_of({"env_steps": 10**6})
+    executor = executor_of(context, 0, unfinished="keep")
 
     async def main():
         await executor.generate(1)
@@ -95,8 +95,8 @@ def test_an_episode_that_is_kept_and_then_dies_with_its_executor_is_not_begun_ag
     (before, after), _ = in_virtual_time(main())
     # One that went down and one that was finished.
     assert after[0] == before[0] + 2
-    assert crew.counters.episodes_aborted == 1
-    exact(crew, [executor])
+    assert context.counters.episodes_aborted == 1
+    exact(context, [executor])
 
 
 class Scripted:
@@ -123,12 +123,12 @@ def test_environments_that_a_report_does_not_name_stand_where_they_stood():
         }  # fmt: skip
 
     async def main():
-        crew = crew_of({"env_steps": 100})
+        context = context_of({"env_steps": 100})
         first = report([0, 1, 2], [2, 0, 1], [True, True, False], 3)
         process = Scripted(
             first, report([2], [1], [True], 0), report([], [], [], 0), report([1, 0], [1, 4], [False, True], 2)
         )
-        handle = ExecutorHandle(0, process, crew, Room(), 3)
+        handle = ExecutorHandle(0, process, context, Room(), 3)
         stood = []
         while process.reports:
             await handle.generate()
@@ -141,14 +141,14 @@ def test_environments_that_a_report_does_not_name_stand_where_they_stood():
             ([2, 0, 1], [True, True, True], [3, 1, 2]),
             ([4, 1, 1], [True, False, True], [5, 1, 2]),
         ]
-        assert (crew.counters.episodes, crew.counters.episodes_aborted) == (5, 1)
+        assert (context.counters.episodes, context.counters.episodes_aborted) == (5, 1)
 
     asyncio.run(main())
 
 
 def test_a_rollout_that_is_interrupted_before_it_began_is_none():
-    crew = crew_of({"env_steps": 10**6})
-    executor = executor_of(crew, 0, most_rollouts=1)
+    context = context_of({"env_steps": 10**6})
+    executor = executor_of(context, 0, most_rollouts=1)
 
     async def main():
         await executor.generate(1)
@@ -169,8 +169,8 @@ def test_a_rollout_that_is_interrupted_before_it_began_is_none():
 
 
 def test_a_rollout_that_is_interrupted_and_then_killed_is_not_begun_again():
-    crew = crew_of({"env_steps": 10**6})
-    executor = executor_of(crew, 0, seed=1)
+    context = context_of({"env_steps": 10**6})
+    executor = executor_of(context, 0, seed=1)
     process = executor.process
 
     async def main():
@@ -184,36 +184,36 @@ def test_a_rollout_that_is_interrupted_and_then_killed_is_not_begun_again():
 
     assert in_virtual_time(main())[0] is None
     assert len(process.calls) == 2
-    assert crew.counters.episodes_aborted == 1
+    assert context.counters.episodes_aborted == 1
 
 
 def test_nobody_plays_more_rollouts_in_a_round_than_allowed():
-    crew = crew_of({"env_steps": 3000})
-    executors = [executor_of(crew, i, most_rollouts=2) for i in range(3)]
-    rest = played("ia", executors, crew)
+    context = context_of({"env_steps": 3000})
+    executors = [executor_of(context, i, most_rollouts=2) for i in range(3)]
+    rest = played("ia", executors, context)
     for executor in executors:
         by_version = [version for _, version, _ in executor.process.calls]
         assert max(by_version.count(version) for version in set(by_version)) == 2
-    assert crew.counters.rollouts <= 2 * 3 * rest.rounds
+    assert context.counters.rollouts <= 2 * 3 * rest.rounds
 
 
 @pytest.mark.parametrize("kind", ["serial", "is", "ia"])
 def test_a_round_goes_on_without_an_executor_that_is_given_up(kind):
-    crew = crew_of({"env_steps": 500}, deterministic=kind != "ia")
-    executors = [executor_of(crew, 0), executor_of(crew, 1, gives_up_after=3)]
-    rest = played(kind, executors, crew)
+    context = context_of({"env_steps": 500}, deterministic=kind != "ia")
+    executors = [executor_of(context, 0), executor_of(context, 1, gives_up_after=3)]
+    rest = played(kind, executors, context)
     assert executors[1].lost == "broken again and again"
     assert rest.rounds > 10
-    assert crew.budget.reason == "env_steps"
+    assert context.budget.reason == "env_steps"
 
 
 def test_what_kills_three_times_is_not_tried_in_the_same_way_again():
-    crew = crew_of({"env_steps": 300}, deterministic=True)
-    executor = executor_of(crew, 0, deaths=0.1, seed=3)
-    played("is", [executor], crew)
+    context = context_of({"env_steps": 300}, deterministic=True)
+    executor = executor_of(context, 0, deaths=0.1, seed=3)
+    played("is", [executor], context)
     attempts = [attempt for _, _, attempt in executor.process.calls]
     rollouts = [rollout for rollout, _, _ in executor.process.calls]
     assert max(attempts) > 0
     assert sorted(set(rollouts)) == list(range(max(rollouts) + 1))
     # Redone alike: it counts once, however often it was begun.
-    assert executor.episodes_started == crew.counters.episodes
+    assert executor.episodes_started == context.counters.episodes

@@ -8,14 +8,14 @@ import sys
 import pytest
 
 from mlxe_async.supervisor.monitoring import affinity
-from mlxe_async.supervisor.monitoring.affinity import Load, Placing, pays
+from mlxe_async.supervisor.monitoring.affinity import Affinity, Load, pays
 
 CORES = os.sched_getaffinity(0)
 several = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores to choose from")
 
 
 class Told:
-    """A story that remembers what it was told."""
+    """A log that remembers what it was told."""
 
     def __init__(self):
         self.events = []
@@ -81,7 +81,7 @@ def test_with_more_cores_the_others_may_use_more():
 @several
 def test_the_learner_is_kept_apart_while_it_pays_and_not_at_once_again(family, clock):
     told = Told()
-    kept = Placing("auto", lambda: family, told)
+    kept = Affinity("auto", lambda: family, told)
     learner, one, other = family
     busy, idle = {learner: 0.95, one: 0.3, other: 0.3}, {learner: 0.2, one: 0.3, other: 0.3}
     clock.passes(busy)
@@ -114,7 +114,7 @@ def test_the_learner_is_kept_apart_while_it_pays_and_not_at_once_again(family, c
 @several
 def test_who_is_new_goes_where_it_belongs_and_who_is_gone_is_forgotten(family, clock):
     living = dict(family)
-    kept = Placing(True, lambda: living, Told())
+    kept = Affinity(True, lambda: living, Told())
     learner, one, other = family
     gone = living.pop(other)
     for _ in range(2):
@@ -139,10 +139,10 @@ def test_who_is_new_goes_where_it_belongs_and_who_is_gone_is_forgotten(family, c
 def test_without_a_learner_of_its_own_or_with_one_core_nobody_is_moved(family, monkeypatch):
     told = Told()
     learner, *others = family
-    alone = Placing(True, lambda: {pid: family[pid] for pid in others}, told)
+    alone = Affinity(True, lambda: {pid: family[pid] for pid in others}, told)
     with monkeypatch.context() as patched:
         patched.setattr(affinity.os, "sched_getaffinity", lambda _pid: {0})
-        single = Placing(True, lambda: family, told)
+        single = Affinity(True, lambda: family, told)
     for kept in (alone, single):
         for _ in range(3):
             kept.look()

@@ -123,20 +123,20 @@ def reported(tmp_path, *, steps, earlier=0, lost=False, phase="step"):
             places.cursor[0] = 1000  # nonsense
         told = []
         blueprint = SimpleNamespace(
-            posts=[SimpleNamespace(name="mlxe-exe-0", roles=("executor-0",))],
+            processes=[SimpleNamespace(name="mlxe-exe-0", roles=("executor-0",))],
             page_of=lambda role: 0,
             places=lambda segment, index: Places(2, "<i8", (), segment.buffer),
             layout=LAYOUT,
             chunk_rows=CHUNK,
             settings=SimpleNamespace(task=SimpleNamespace(env="Some-v0")),
         )
-        story = SimpleNamespace(emit=lambda event, role, idx: told.append((event, role, idx)))
+        log = SimpleNamespace(emit=lambda event, role, idx: told.append((event, role, idx)))
         page = SimpleNamespace(pulse=lambda: (1, 1))
         run = SimpleNamespace(
             blueprint=blueprint,
             segments={"lane-0": lane, "control": control},
             folder=SimpleNamespace(path=tmp_path, crash_path=tmp_path),
-            story=story,
+            log=log,
         )
         crashes = Crashes(run, [page])
         process = SimpleNamespace(name="mlxe-exe-0", pid=5, epoch=1, trace="")

@@ -15,14 +15,14 @@ class Listening:
         self.told.append(event)
 
 
-async def told_by(watch, story, meanwhile):
+async def told_by(watch, log, meanwhile):
     task = asyncio.create_task(watch)
     try:
         for _ in range(1000):
             meanwhile()
             await asyncio.sleep(0.005)
-            if story.told:
-                return story.told[0]
+            if log.told:
+                return log.told[0]
     finally:
         task.cancel()
     return None
@@ -45,8 +45,8 @@ def test_the_stacks_of_all_threads_and_tasks_are_shown():
 def test_a_loop_that_was_blocked_is_told(monkeypatch):
     monkeypatch.setattr(loop_lag, "LAG_LOOK_S", 0.01)
     monkeypatch.setattr(loop_lag, "LAG_TOLD_S", 0.05)
-    story = Listening()
-    event = asyncio.run(told_by(loop_lag.watch_lag(story), story, lambda: time.sleep(0.1)))
+    log = Listening()
+    event = asyncio.run(told_by(loop_lag.watch_lag(log), log, lambda: time.sleep(0.1)))
     assert event.name == "loop_lag"
     assert event.seconds > 0.05
 
@@ -59,11 +59,11 @@ def test_it_is_told_who_is_waited_for(monkeypatch):
         for index, busy, alive in ((0, True, True), (1, False, True), (2, True, False))
     ]
     staff = SimpleNamespace(
-        crew=SimpleNamespace(counters=SimpleNamespace(env_steps=5, updates=1)),
+        context=SimpleNamespace(counters=SimpleNamespace(env_steps=5, updates=1)),
         memorizer=SimpleNamespace(rows_ingested=5),
         learner=SimpleNamespace(busy=False),
         executors=executors,
     )
-    story = Listening()
-    event = asyncio.run(told_by(loop_lag.starved(staff, story), story, lambda: None))
+    log = Listening()
+    event = asyncio.run(told_by(loop_lag.starved(staff, log), log, lambda: None))
     assert (event.name, event.waits_for) == ("starved", "executor 0, executor 2 (being restarted)")

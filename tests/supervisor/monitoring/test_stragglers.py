@@ -30,7 +30,7 @@ def look(workers, seconds, paces, watch=None, began_s=100.0, change=lambda at_s,
     """Let time pass while the executors take so many steps a look; what was told."""
     told = Told()
     watch = watch or Stragglers(workers, workers, told, envs=1)
-    watch._story = told
+    watch._log = told
     for number in range(round(seconds / LOOK_S) + 1):
         watch.look(began_s + number * LOOK_S)
         change(number * LOOK_S, workers)
