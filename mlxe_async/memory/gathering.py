@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.memory.frames import FrameRing
-from mlxe_async.memory.packed import WORD
-from mlxe_async.memory.shape import PLAN_SLOTS, REFERENCE, ReplayShape, page
+from mlxe_async.memory.shape import PLAN_SLOTS, REFERENCE, WORD, ReplayShape, page
 from mlxe_async.rows import Array
 
 # Bytes of minibatches that are gathered in one go: few calls, and still near when they are learned from.

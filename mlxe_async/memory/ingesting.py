@@ -1,26 +1,54 @@
 """Taking in a block of rows: one transaction, from a lane to the ring.
 
 Rows wait in the stream's staging area (`staging`) until their stretch is closed. Only then are they completed with what
-the algorithm derives from a whole stretch (`deriving`) and put into the ring (`ring`). All data is written to places
+the algorithm derives from a whole stretch (`Deriving`) and put into the ring (`ring`). All data is written to places
 computed from the counters before, and these are committed last, so a keeper that was killed half-way is followed by one
 that does the same step again and gets the same result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from mlxe_async.memory.bookkeeping import SEGMENTS, Bookkeeping
-from mlxe_async.memory.deriving import Deriving
 from mlxe_async.memory.moments import Moments
 from mlxe_async.memory.ring import RingWriter
 from mlxe_async.memory.shape import ReplayShape
-from mlxe_async.memory.staging import Staging
-from mlxe_async.memory.stretches import Stretches, inside
+from mlxe_async.memory.staging import Staging, Stretches, inside
 from mlxe_async.rows import Array
+
+Derive = Callable[[dict[str, Array]], dict[str, Array]]
+"""Derived columns (L, ...) of the rows of a closed stretch."""
+DeriveMany = Callable[[dict[str, Array], Array], dict[str, Array]]
+"""Derived columns (N, ...) of several closed stretches, one after the other, and the rows of each (S,)."""
+
+
+class Deriving(NamedTuple):
+    """How derived columns are made.
+
+    Args:
+        derive: of one stretch.
+        many: of several at once, the same to the last bit; None: one after the other.
+    """
+
+    derive: Derive
+    many: DeriveMany | None
+
+    def __call__(self, segments: dict[str, Array], lengths: Array) -> dict[str, Array]:
+        """Derived columns (N, ...) of stretches of these lengths (S,)."""
+        if self.many is not None:
+            return self.many(segments, lengths)
+        if len(lengths) == 1:
+            return self.derive(segments)
+        ends = np.cumsum(lengths).tolist()
+        pieces = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        answers = [self.derive({name: column[piece] for name, column in segments.items()}) for piece in pieces]
+        return {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
+
 
 _AT_ONCE = 1 << 16
 _BYTES_AT_ONCE = 1 << 20  # of rows that are completed together: they stay in the caches

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlxe_async.memory.bookkeeping import Bookkeeping
-from mlxe_async.memory.stretches import Arrived
+from mlxe_async.memory.staging import Arrived
 from mlxe_async.rows import Array
 
 _STRIDE = 1 << 40  # more than the rows of any stream

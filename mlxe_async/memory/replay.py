@@ -22,9 +22,8 @@ import numpy as np
 
 from mlxe_async.memory.bookkeeping import OWED, PHASE_ROWS, PHASE_SEGMENTS, PHASES, PLANS, SEGMENTS, Bookkeeping
 from mlxe_async.memory.committed import part_views
-from mlxe_async.memory.deriving import Derive, DeriveMany, Deriving
 from mlxe_async.memory.gathering import Gatherer
-from mlxe_async.memory.ingesting import Ingested, Ingester
+from mlxe_async.memory.ingesting import Derive, DeriveMany, Deriving, Ingested, Ingester
 from mlxe_async.memory.moments import mean_and_variance, pooled
 from mlxe_async.memory.priorities import Priorities
 from mlxe_async.memory.ring import RingWriter

@@ -16,8 +16,7 @@ from mlxe_async.memory.bookkeeping import PHASES, STAMPS, Bookkeeping
 from mlxe_async.memory.frames import FrameRing, oldest_frame
 from mlxe_async.memory.priorities import Priorities
 from mlxe_async.memory.shape import REFERENCE, ReplayShape
-from mlxe_async.memory.staging import Staging
-from mlxe_async.memory.stretches import compact
+from mlxe_async.memory.staging import Staging, compact
 from mlxe_async.rows import Array
 
 # Rows of more words are put into the ring column by column: putting them together first would be one copy more.

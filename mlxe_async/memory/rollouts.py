@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.memory.committed import Committed, part_views
-from mlxe_async.memory.deriving import Derive, DeriveMany
-from mlxe_async.memory.ingesting import Ingested
+from mlxe_async.memory.ingesting import Derive, DeriveMany, Ingested
 from mlxe_async.rows import Array, RowLayout
 
 _SLOT_WORDS = ("status", "rows", "order", "lane")

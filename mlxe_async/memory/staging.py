@@ -1,4 +1,4 @@
-"""Rows that wait: each stream's newest ones, until the stretch they belong to is closed.
+"""Rows that wait: each stream's newest ones, until the stretch they belong to is closed; and what a block closes.
 
 A stream's staging area is a ring as well, so wide that of any stretch that a block closes, the last rows that are kept
 are still there.
@@ -7,14 +7,146 @@ are still there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mlxe_async.memory.bookkeeping import Bookkeeping
 from mlxe_async.memory.shape import ReplayShape
-from mlxe_async.memory.stretches import Arrived, Counters, Stretches, arrived, by_environment, compact
 from mlxe_async.rows import Array
+
+_INT16_MAX = np.iinfo(np.int16).max
+
+
+class Counters(NamedTuple):
+    """What is known of each stream (streams,) before a block; rows of a stream are numbered from 0 for ever.
+
+    Args:
+        staged: rows that came.
+        opened: number of the first row of the stretch that is open; `staged` where none is.
+        last_episode: episode of the row that came last.
+        last_step: step of that row.
+    """
+
+    staged: Array
+    opened: Array
+    last_episode: Array
+    last_step: Array
+
+
+class Stretches(NamedTuple):
+    """Closed stretches (S,), stream after stream, the older ones of a stream first.
+
+    Args:
+        stream: whose.
+        end: number of the row after the last one.
+        length: rows, at least 1.
+    """
+
+    stream: Array
+    end: Array
+    length: Array
+
+
+class Arrived(NamedTuple):
+    """A block's rows (n,) in the order of their streams.
+
+    Args:
+        order: which of the block's rows each is; None: all as they came.
+        stream: whose.
+        number: its number in its stream.
+        streams: those that have rows (k,).
+        last: where the last row of each (k,) is.
+        stretches: what the block closes.
+    """
+
+    order: Array | None
+    stream: Array
+    number: Array
+    streams: Array
+    last: Array
+    stretches: Stretches
+
+
+def by_environment(env: Array, envs: int) -> Array:
+    """Which rows (n,) of a block belong to environments 0 to `envs` - 1, ordered by these, each in order of time."""
+    is_known = (env >= 0) & (env < envs)
+    known = None if is_known.all() else np.flatnonzero(is_known)
+    # So narrow, numbers are sorted digit by digit.
+    keys = (env if known is None else env[known]).astype(np.int16 if envs <= _INT16_MAX else env.dtype)
+    order = np.argsort(keys, kind="stable")
+    return order if known is None else known[order]
+
+
+def arrived(
+    stream: Array, order: Array | None, episode: Array, step: Array, ends: Array, counters: Counters
+) -> Arrived:
+    """Number a block's rows and find what they close.
+
+    A stretch is closed after a row that ends it, and before a row that does not follow on.
+
+    Args:
+        stream: whose rows these are (n,), n > 0, ascending; all further arguments are in this order.
+        order: as told in the answer.
+        episode: of each row (n,).
+        step: of each row (n,).
+        ends: whether a row ends its stretch (n,).
+        counters: what is known of all streams.
+    """
+    n = len(stream)
+    if stream[0] == stream[-1]:
+        who, staged_before = stream[:1], int(counters.staged[stream[0]])
+        goes_on = episode[0] == counters.last_episode[who[0]] and step[0] == counters.last_step[who[0]] + 1
+        is_one = not ends[:-1].any() and (episode == episode[0]).all() and (step - step[0] == np.arange(n)).all()
+        if is_one and (goes_on or counters.opened[who[0]] == staged_before):
+            end, last_row = np.array([staged_before + n]), np.array([n - 1])
+            number, closed = np.arange(staged_before, staged_before + n), slice(0, int(ends[-1]))
+            begin = counters.opened[who] if goes_on else number[:1]
+            return Arrived(
+                order, stream, number, who, last_row, Stretches(who[closed], end[closed], (end - begin)[closed])
+            )
+    is_first = np.ones(n + 1, bool)  # of its stream in this block; what would come after the last row is, too
+    np.not_equal(stream[1:], stream[:-1], out=is_first[1:n])
+    first = np.flatnonzero(is_first)
+    streams, counts, first = stream[first[:-1]], np.diff(first), first[:-1]
+    follows = np.empty(n, bool)
+    follows[1:] = (episode[1:] == episode[:-1]) & (step[1:] == step[:-1] + 1)
+    follows[first] = (episode[first] == counters.last_episode[streams]) & (
+        step[first] == counters.last_step[streams] + 1
+    )
+    begins = ~follows
+    begins |= is_first[:n]
+    begins[1:] |= ends[:-1]
+    staged, opened = counters.staged[streams], counters.opened[streams]
+    number = np.arange(n) + np.repeat(staged - first, counts)
+    begin = np.flatnonzero(begins)
+    last = np.append(begin[1:], n) - 1
+    is_closed = ends[last] | ~is_first[last + 1]
+    begin, last = begin[is_closed], last[is_closed]
+    end = number[last] + 1
+    goes_on = is_first[begin] & follows[begin]
+    length = end - np.where(goes_on, counters.opened[stream[begin]], number[begin])
+    stretches = Stretches(stream[last], end, length)
+    is_broken = ~follows[first] & (staged > opened)
+    if is_broken.any():
+        before = Stretches(streams[is_broken], staged[is_broken], (staged - opened)[is_broken])
+        every = [np.concatenate(pair) for pair in zip(stretches, before, strict=True)]
+        sequence = np.lexsort((every[1], every[0]))
+        stretches = Stretches(*(column[sequence] for column in every))
+    return Arrived(order, stream, number, streams, first + counts - 1, stretches)
+
+
+def inside(lengths: Array) -> tuple[Array, Array]:
+    """Of pieces (S,) laid one after the other: the piece of each entry (N,), and its place in that piece (N,)."""
+    which = np.repeat(np.arange(len(lengths)), lengths)
+    return which, np.arange(len(which)) - (np.cumsum(lengths) - lengths)[which]
+
+
+def compact(index: Array) -> Array | slice:
+    """An ascending or turning index (n,) of one stretch; as a slice, which is cheaper, where it does not turn round."""
+    if len(index) and int(index[-1] - index[0]) == len(index) - 1:
+        return slice(int(index[0]), int(index[0]) + len(index))
+    return index
 
 
 class Staging:

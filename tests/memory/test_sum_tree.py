@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from test_replay import block, derive, episode, make
 
 from mlxe_async.memory import gathering, sum_tree
-from mlxe_async.memory.drawing import draw_evenly, draw_shares, spread
+from mlxe_async.memory.sampling import draw_evenly, draw_shares, spread
 from mlxe_async.memory.sum_tree import SumTree
 
 

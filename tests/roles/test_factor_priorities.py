@@ -18,8 +18,8 @@ from test_executor import CHUNK, make
 from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.errors import MlxeError
 from mlxe_async.maths import priorities
-from mlxe_async.memory.drawing import pick
 from mlxe_async.memory.replay import ReplayMemory
+from mlxe_async.memory.sampling import pick
 from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.roles.memorizer import Memorizer, MemorizerPlan
 
