@@ -19,7 +19,7 @@ and pass short messages that say where data lies, never the data. Follow one ste
 5.  **Schedule.** The supervisor's loop wakes, the handle's verb returns, and the coroutine of the schedule goes on
     (`schedules`): these ten lines decide who waits for whom.
 6.  **Memory.** The memorizer (`roles.memorizer`) takes the blocks out of all lanes and gives the room back. A finished
-    stretch of rows is completed (returns) and kept (`memory.replay`, `memory.rollouts`). A full lane makes its executor
+    segment of rows is completed (returns) and kept (`memory.replay`, `memory.rollouts`). A full lane makes its executor
     wait; nothing unread is ever overwritten.
 7.  **Batch.** On demand the memorizer draws a *plan*: indices, stamps and importance weights, left in shared memory.
     The learner (`roles.learner`) gathers the rows from the very same memory; rows that gave way meanwhile are noticed.

@@ -26,7 +26,7 @@ _BITS = 8
 
 @dataclass
 class Layout:
-    """Where the frames of a stretch of n rows are to lie, and by which references (n,) its stacks are known.
+    """Where the frames of a segment of n rows are to lie, and by which references (n,) its stacks are known.
 
     Args:
         head: number of the next frame.
@@ -78,7 +78,7 @@ class FrameRing:
         return np.ascontiguousarray(stacks).reshape(n, self.depth, -1).view(self._word)
 
     def lay_out(self, head: int, last: int | None, stacks: Mapping[str, Array]) -> Layout:
-        """Find which stacks of a stretch continue which.
+        """Find which stacks of a segment continue which.
 
         Args:
             head: number of the next frame.

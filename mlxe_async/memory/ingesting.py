@@ -1,7 +1,7 @@
 """Taking in a block of rows: one transaction, from a lane to the ring.
 
-Rows wait in the stream's staging area (`staging`) until their stretch is closed. Only then are they completed with what
-the algorithm derives from a whole stretch (`Deriving`) and put into the ring (`ring`). All data is written to places
+Rows wait in the stream's staging area (`staging`) until their segment is closed. Only then are they completed with what
+the algorithm derives from a whole segment (`Deriving`) and put into the ring (`ring`). All data is written to places
 computed from the counters before, and these are committed last, so a keeper that was killed half-way is followed by one
 that does the same step again and gets the same result.
 """
@@ -18,20 +18,20 @@ from mlxe_async.memory.bookkeeping import SEGMENTS, Bookkeeping
 from mlxe_async.memory.moments import Moments
 from mlxe_async.memory.ring import RingWriter
 from mlxe_async.memory.shape import ReplayShape
-from mlxe_async.memory.staging import Staging, Stretches, inside
+from mlxe_async.memory.staging import Segments, Staging, inside
 from mlxe_async.rows import Array
 
 Derive = Callable[[dict[str, Array]], dict[str, Array]]
-"""Derived columns (L, ...) of the rows of a closed stretch."""
+"""Derived columns (L, ...) of the rows of a closed segment."""
 DeriveMany = Callable[[dict[str, Array], Array], dict[str, Array]]
-"""Derived columns (N, ...) of several closed stretches, one after the other, and the rows of each (S,)."""
+"""Derived columns (N, ...) of several closed segments, one after the other, and the rows of each (S,)."""
 
 
 class Deriving(NamedTuple):
     """How derived columns are made.
 
     Args:
-        derive: of one stretch.
+        derive: of one segment.
         many: of several at once, the same to the last bit; None: one after the other.
     """
 
@@ -39,7 +39,7 @@ class Deriving(NamedTuple):
     many: DeriveMany | None
 
     def __call__(self, segments: dict[str, Array], lengths: Array) -> dict[str, Array]:
-        """Derived columns (N, ...) of stretches of these lengths (S,)."""
+        """Derived columns (N, ...) of segments of these lengths (S,)."""
         if self.many is not None:
             return self.many(segments, lengths)
         if len(lengths) == 1:
@@ -77,7 +77,7 @@ class Ingester:
         self._books, self._staging, self.ring = books, staging, ring
         self._moments = Moments(books, shape.envs) if shape.moments else None
         self._most_kept = min(shape.keep_rows, shape.stream_rows)
-        # Frames are laid out one stretch after the other: each depends on what became of the one before.
+        # Frames are laid out one segment after the other: each depends on what became of the one before.
         self._together = 0 if shape.frames else max(1, min(_AT_ONCE, _BYTES_AT_ONCE // ring.row_bytes))
 
     def ingest(
@@ -107,7 +107,7 @@ class Ingester:
         new = self._staging.append(lane, rows)
         if self._moments is not None:
             self._moments.add(lane, new, rows["obs"])
-        return self._complete(new.stretches, deriving)
+        return self._complete(new.segments, deriving)
 
     def _close(self, lane: int, deriving: Deriving) -> int:
         if self._moments is not None:
@@ -127,8 +127,8 @@ class Ingester:
         books.whole[SEGMENTS] += done.segments
         books.store()
 
-    def _complete(self, closed: Stretches, deriving: Deriving) -> int:
-        """Complete closed stretches and move their last rows into the ring. Returns how many these are."""
+    def _complete(self, closed: Segments, deriving: Deriving) -> int:
+        """Complete closed segments and move their last rows into the ring. Returns how many these are."""
         kept = np.minimum(closed.length, self._most_kept)
         until, start = np.cumsum(kept), 0
         while start < len(kept):
@@ -140,7 +140,7 @@ class Ingester:
         return len(kept)
 
     def _keep(self, stream: Array, first: Array, kept: Array, deriving: Deriving) -> None:
-        """Complete stretches (S,), `kept` rows each from row `first` of their streams on, and put them in."""
+        """Complete segments (S,), `kept` rows each from row `first` of their streams on, and put them in."""
         which, ahead = inside(kept)
         segments = self._staging.copied(stream, first, which, ahead)
         segments |= deriving(segments, kept)

@@ -1,6 +1,6 @@
 """Running mean and variance of all observations that a replay memory takes in, each row once.
 
-Moments are kept for each lane, of the rows whose stretches are closed, and for each stream, of the rows whose stretch
+Moments are kept for each lane, of the rows whose segments are closed, and for each stream, of the rows whose segment
 is open. They are part of the bookkeeping, so they change with the positions in the lanes: a block is counted when it is
 taken in, and never twice. Rows that are dropped, because they are generated again, are counted no more. The result does
 not depend on which lane was read first.
@@ -31,16 +31,16 @@ class Moments:
         self._books, self._envs = books, envs
 
     def add(self, lane: int, new: Arrived, obs: Array) -> None:
-        """Count a block's observations (n, ...) and add those of stretches that it closes to the lane's."""
+        """Count a block's observations (n, ...) and add those of segments that it closes to the lane's."""
         if not len(new.stream):
             return
         rows = obs.reshape(len(obs), -1).astype(np.float64)
         rows = rows if new.order is None else rows[new.order]
-        open_, closed = self._books.moments_open, new.stretches
-        # A piece is a run of rows of one stream without an end of a stretch inside.
+        open_, closed = self._books.moments_open, new.segments
+        # A piece is a run of rows of one stream without an end of a segment inside.
         keys, ends = new.stream * _STRIDE + new.number, closed.stream * _STRIDE + closed.end
         heads = np.flatnonzero(np.append(True, new.stream[1:] != new.stream[:-1]))
-        ended_before = ends[np.isin(ends, keys[heads])] // _STRIDE  # their open stretch is closed without a row of this
+        ended_before = ends[np.isin(ends, keys[heads])] // _STRIDE  # their open segment is closed without a row of this
         inside = keys.searchsorted(ends)
         inside = inside[inside < len(keys)]
         starts = np.union1d(heads, inside[np.isin(keys[inside], ends)])
@@ -57,13 +57,13 @@ class Moments:
         self._join(lane, np.concatenate(whole))
 
     def close(self, lane: int) -> None:
-        """The open stretches of a lane are closed."""
+        """The open segments of a lane are closed."""
         of_lane = self._open_of(lane)
         self._join(lane, of_lane.copy())
         of_lane[:] = 0
 
     def forget(self, lane: int) -> None:
-        """The open stretches of a lane are dropped."""
+        """The open segments of a lane are dropped."""
         self._open_of(lane)[:] = 0
 
     def _open_of(self, lane: int) -> Array:

@@ -1,6 +1,6 @@
-"""Replay memory: finished stretches of episodes, kept in shared memory and drawn from again and again.
+"""Replay memory: finished segments of episodes, kept in shared memory and drawn from again and again.
 
-Rows arrive in the order of each *stream* (one environment of one executor), wait until their stretch is closed, by the
+Rows arrive in the order of each *stream* (one environment of one executor), wait until their segment is closed, by the
 end of the episode, by a cut, or because the next row does not follow on, and are then put into the stream's part of the
 ring (see `ingesting`). Because every stream has its own part, what the memory holds does not depend on which executor
 was faster.
@@ -8,7 +8,7 @@ was faster.
 Each row in the ring carries a *stamp*, unique for ever; a batch names rows by index and stamp, so that a row that was
 overwritten meanwhile is noticed and neither learned from nor given a priority (see `sampling` and `gathering`).
 
-Time is counted in learning phases: one begins with the first draw after new stretches were closed. Each row bears the
+Time is counted in learning phases: one begins with the first draw after new segments were closed. Each row bears the
 number of the phase it came in for (`born`), which follows from the committed counters (see `bookkeeping`) like
 everything else, so that a successor gives every row the age its predecessor would have given it.
 """
@@ -112,25 +112,25 @@ class ReplayMemory:
         Args:
             lane: which executor's.
             sequence: the block's number in its lane; one already taken in is ignored.
-            epoch: the life of the executor that wrote it; no stretch spans two.
+            epoch: the life of the executor that wrote it; no segment spans two.
             rows: the block's columns.
-            derive: computes the derived columns from the rows of a closed stretch.
-            drop_open: at a new epoch, forget the open stretch (it will be generated again) instead of closing it.
-            derive_many: does what `derive` does, the same to the last bit, for several stretches at once.
+            derive: computes the derived columns from the rows of a closed segment.
+            drop_open: at a new epoch, forget the open segment (it will be generated again) instead of closing it.
+            derive_many: does what `derive` does, the same to the last bit, for several segments at once.
         """
         if sequence != self.position(lane):
             return Ingested()
         return self._ingester.ingest(lane, sequence, epoch, rows, Deriving(derive, derive_many), drop_open=drop_open)
 
     def set_aside(self, lane: int, sequence: int, derive: Derive, *, derive_many: DeriveMany | None = None) -> None:
-        """Record that a block failed its checks and is passed over; the open stretches of its lane end before it."""
+        """Record that a block failed its checks and is passed over; the open segments of its lane end before it."""
         self._ingester.set_aside(lane, sequence, Deriving(derive, derive_many))
 
     # -- learning phases ------------------------------------------------------------------------------------------
 
     @property
     def fresh(self) -> tuple[int, int]:
-        """Rows taken in, and stretches closed, since the last learning phase began."""
+        """Rows taken in, and segments closed, since the last learning phase began."""
         whole = self._books.whole
         return int(self._books.rows.sum() - whole[PHASE_ROWS]), int(whole[SEGMENTS] - whole[PHASE_SEGMENTS])
 
@@ -214,12 +214,12 @@ class ReplayMemory:
         Args:
             plan: as drawn.
             k: which of its minibatches.
-            window: consecutive rows of one stretch in one sample.
+            window: consecutive rows of one segment in one sample.
             reuse: single rows are copied into arrays of this object, which a later `gather` with `reuse` overwrites.
 
         Returns:
             The columns, (M, ...) or time-major (window, M, ...), with `weight` (M,) and, for windows, `valid`
-            (window, M): rows past the end of the stretch repeat its last row and are not valid. And the positions (M,)
+            (window, M): rows past the end of the segment repeat its last row and are not valid. And the positions (M,)
             of these rows in the minibatch: rows overwritten since they were drawn are left out.
         """
         return self._gatherer.gather(plan, k, window, reuse=reuse)
@@ -278,5 +278,5 @@ class ReplayMemory:
 
     @property
     def segments(self) -> int:
-        """Stretches closed so far."""
+        """Segments closed so far."""
         return int(self._books.whole[SEGMENTS])

@@ -1,4 +1,4 @@
-"""The ring of finished rows: where completed stretches are written, and what gives way to them.
+"""The ring of finished rows: where completed segments are written, and what gives way to them.
 
 Every stream has its own part, in which the oldest rows give way. A row is without its stamp from before the first of
 its bytes changes until after the last one did, so that nobody takes half a row for a whole one.
@@ -24,7 +24,7 @@ _PACKED_WORDS = 128
 
 
 class RingWriter:
-    """Writes completed stretches into the ring. What it changes in the bookkeeping is not committed here.
+    """Writes completed segments into the ring. What it changes in the bookkeeping is not committed here.
 
     Args:
         shape: the memory's sizes.
@@ -32,7 +32,7 @@ class RingWriter:
         ring: the ring's columns by name, of the same bytes.
         books: the memory's counters.
         priorities: are told which rows are new and which are gone.
-        staging: where the row before a stretch is looked up.
+        staging: where the row before a segment is looked up.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class RingWriter:
     def write(
         self, stream: Array, first: Array, kept: Array, which: Array, ahead: Array, segments: Mapping[str, Array]
     ) -> None:
-        """Put in completed stretches (S,) of N rows, one after the other; of a memory with frames only one, S = 1.
+        """Put in completed segments (S,) of N rows, one after the other; of a memory with frames only one, S = 1.
 
         Args:
-            stream: whose stretch (S,), ascending.
+            stream: whose segment (S,), ascending.
             first: number in its stream of its first row (S,).
             kept: its rows (S,).
-            which: of each row the stretch (N,).
-            ahead: how far it is ahead of that stretch's first row (N,).
+            which: of each row the segment (N,).
+            ahead: how far it is ahead of that segment's first row (N,).
             segments: all columns (N, ...), derived ones included.
         """
         books, ring, size, count = self._books, self._ring, self._shape.stream_rows, len(which)
@@ -96,7 +96,7 @@ class RingWriter:
         ring["stamp"][there] = stamps
 
     def _heads(self, stream: Array, kept: Array) -> Array:
-        """How many rows were in the streams (S,), ascending, before each of the stretches with `kept` rows (S,)."""
+        """How many rows were in the streams (S,), ascending, before each of the segments with `kept` rows (S,)."""
         if len(stream) == 1:
             return np.asarray(self._books.head[stream])
         before = np.cumsum(kept) - kept
@@ -116,10 +116,10 @@ class RingWriter:
     def _store_frames(
         self, frames: FrameRing, stream: int, first: int, stacks: Mapping[str, Array]
     ) -> tuple[dict[str, Array], int]:
-        """Store the frames of a stretch that begins at row `first` of its stream; rows that lose theirs go.
+        """Store the frames of a segment that begins at row `first` of its stream; rows that lose theirs go.
 
         Returns:
-            The references by column, and how many of the stretch's own first rows there was no room for.
+            The references by column, and how many of the segment's own first rows there was no room for.
         """
         books = self._books
         head, size, kept = int(books.head[stream]), self._shape.stream_rows, len(stacks["obs"])

@@ -75,12 +75,12 @@ class ReplayShape:
         lanes: number of executors.
         envs: environments per executor.
         stream_rows: rows kept per environment of an executor.
-        keep_rows: rows kept of one stretch, counted from its end.
+        keep_rows: rows kept of one segment, counted from its end.
         chunk_rows: most rows in one block of a lane.
         batch_rows: most rows of one minibatch.
         plan_updates: most minibatches in one plan.
         columns: the rows' columns, as JSON.
-        derived: the columns computed when a stretch is closed, as JSON.
+        derived: the columns computed when a segment is closed, as JSON.
         prioritised: whether rows are drawn by the priorities that updates left.
         frames: observations are stacks of so many frames (frames, ...), each of which is stored once; 0: they are not.
         largest_decay: factor of the largest priority for each update; 1: it never falls.
@@ -174,7 +174,7 @@ class ReplayShape:
     def keeping_layout(self) -> RowLayout:
         """What is noted of each row in the ring.
 
-        `left` is the number of rows to the end of its stretch, itself included; `born` the learning phase it came for.
+        `left` is the number of rows to the end of its segment, itself included; `born` the learning phase it came for.
         """
         return RowLayout(
             (
@@ -225,7 +225,7 @@ class ReplayShape:
 
     @property
     def staging_rows(self) -> int:
-        """Rows of a stream's staging area; the one before a stretch is still there when its frames are laid out."""
+        """Rows of a stream's staging area; the one before a segment is still there when its frames are laid out."""
         return self.keep_rows + self.chunk_rows + (1 if self.frames else 0)
 
     def offset(self, part: str) -> int:

@@ -1,6 +1,6 @@
-"""Rows that wait: each stream's newest ones, until the stretch they belong to is closed; and what a block closes.
+"""Rows that wait: each stream's newest ones, until the segment they belong to is closed; and what a block closes.
 
-A stream's staging area is a ring as well, so wide that of any stretch that a block closes, the last rows that are kept
+A stream's staging area is a ring as well, so wide that of any segment that a block closes, the last rows that are kept
 are still there.
 """
 
@@ -23,7 +23,7 @@ class Counters(NamedTuple):
 
     Args:
         staged: rows that came.
-        opened: number of the first row of the stretch that is open; `staged` where none is.
+        opened: number of the first row of the segment that is open; `staged` where none is.
         last_episode: episode of the row that came last.
         last_step: step of that row.
     """
@@ -34,8 +34,8 @@ class Counters(NamedTuple):
     last_step: Array
 
 
-class Stretches(NamedTuple):
-    """Closed stretches (S,), stream after stream, the older ones of a stream first.
+class Segments(NamedTuple):
+    """Closed segments (S,), stream after stream, the older ones of a stream first.
 
     Args:
         stream: whose.
@@ -57,7 +57,7 @@ class Arrived(NamedTuple):
         number: its number in its stream.
         streams: those that have rows (k,).
         last: where the last row of each (k,) is.
-        stretches: what the block closes.
+        segments: what the block closes.
     """
 
     order: Array | None
@@ -65,7 +65,7 @@ class Arrived(NamedTuple):
     number: Array
     streams: Array
     last: Array
-    stretches: Stretches
+    segments: Segments
 
 
 def by_environment(env: Array, envs: int) -> Array:
@@ -83,14 +83,14 @@ def arrived(
 ) -> Arrived:
     """Number a block's rows and find what they close.
 
-    A stretch is closed after a row that ends it, and before a row that does not follow on.
+    A segment is closed after a row that ends it, and before a row that does not follow on.
 
     Args:
         stream: whose rows these are (n,), n > 0, ascending; all further arguments are in this order.
         order: as told in the answer.
         episode: of each row (n,).
         step: of each row (n,).
-        ends: whether a row ends its stretch (n,).
+        ends: whether a row ends its segment (n,).
         counters: what is known of all streams.
     """
     n = len(stream)
@@ -103,7 +103,7 @@ def arrived(
             number, closed = np.arange(staged_before, staged_before + n), slice(0, int(ends[-1]))
             begin = counters.opened[who] if goes_on else number[:1]
             return Arrived(
-                order, stream, number, who, last_row, Stretches(who[closed], end[closed], (end - begin)[closed])
+                order, stream, number, who, last_row, Segments(who[closed], end[closed], (end - begin)[closed])
             )
     is_first = np.ones(n + 1, bool)  # of its stream in this block; what would come after the last row is, too
     np.not_equal(stream[1:], stream[:-1], out=is_first[1:n])
@@ -126,14 +126,14 @@ def arrived(
     end = number[last] + 1
     goes_on = is_first[begin] & follows[begin]
     length = end - np.where(goes_on, counters.opened[stream[begin]], number[begin])
-    stretches = Stretches(stream[last], end, length)
+    segments = Segments(stream[last], end, length)
     is_broken = ~follows[first] & (staged > opened)
     if is_broken.any():
-        before = Stretches(streams[is_broken], staged[is_broken], (staged - opened)[is_broken])
-        every = [np.concatenate(pair) for pair in zip(stretches, before, strict=True)]
+        before = Segments(streams[is_broken], staged[is_broken], (staged - opened)[is_broken])
+        every = [np.concatenate(pair) for pair in zip(segments, before, strict=True)]
         sequence = np.lexsort((every[1], every[0]))
-        stretches = Stretches(*(column[sequence] for column in every))
-    return Arrived(order, stream, number, streams, first + counts - 1, stretches)
+        segments = Segments(*(column[sequence] for column in every))
+    return Arrived(order, stream, number, streams, first + counts - 1, segments)
 
 
 def inside(lengths: Array) -> tuple[Array, Array]:
@@ -143,7 +143,7 @@ def inside(lengths: Array) -> tuple[Array, Array]:
 
 
 def compact(index: Array) -> Array | slice:
-    """An ascending or turning index (n,) of one stretch; as a slice, which is cheaper, where it does not turn round."""
+    """An ascending or turning index (n,) of one segment; as a slice, which is cheaper, where it does not turn round."""
     if len(index) and int(index[-1] - index[0]) == len(index) - 1:
         return slice(int(index[0]), int(index[0]) + len(index))
     return index
@@ -170,7 +170,7 @@ class Staging:
         else:
             order = by_environment(rows["env"], envs)
             if not len(order):
-                return Arrived(order, order, order, order, order, Stretches(order, order, order))
+                return Arrived(order, order, order, order, order, Segments(order, order, order))
             stream = lane * envs + rows["env"][order].astype(np.int64)
         ends = (rows["terminated"] | rows["truncated"] | rows["cut"]).astype(bool)
         episode, step = rows["episode"].astype(np.int64), rows["step"].astype(np.int64)
@@ -184,17 +184,17 @@ class Staging:
             column[there] = rows[name] if order is None else rows[name].take(order, axis=0)
         books.staged[new.streams] = new.number[new.last] + 1
         books.last_episode[new.streams], books.last_step[new.streams] = episode[new.last], step[new.last]
-        books.opened[new.stretches.stream] = new.stretches.end
+        books.opened[new.segments.stream] = new.segments.end
         return new
 
-    def close(self, lane: int) -> Stretches:
+    def close(self, lane: int) -> Segments:
         """Close what is open in the streams of a lane."""
         staged, opened = self._books.staged, self._books.opened
         streams = np.arange(lane * self._envs, (lane + 1) * self._envs)
         length = staged[streams] - opened[streams]
         streams, length = streams[length > 0], length[length > 0]
         opened[streams] = staged[streams]
-        return Stretches(streams, staged[streams], length)
+        return Segments(streams, staged[streams], length)
 
     def forget(self, lane: int) -> int:
         """Forget what is open in the streams of a lane. Returns how many rows that were."""
@@ -205,13 +205,13 @@ class Staging:
         return dropped
 
     def copied(self, stream: Array, first: Array, which: Array, ahead: Array) -> dict[str, Array]:
-        """Copies of the rows (N, ...) of stretches (S,), which begin with row `first` of their streams.
+        """Copies of the rows (N, ...) of segments (S,), which begin with row `first` of their streams.
 
         Args:
-            stream: whose stretch (S,).
+            stream: whose segment (S,).
             first: number of its first row (S,).
-            which: of each row the stretch (N,).
-            ahead: how far it is ahead of that stretch's first row (N,).
+            which: of each row the segment (N,).
+            ahead: how far it is ahead of that segment's first row (N,).
         """
         where = (first % self._wide)[which] + ahead
         where -= np.where(where >= self._wide, self._wide, 0)

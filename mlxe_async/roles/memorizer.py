@@ -119,7 +119,7 @@ class Memorizer:
 
     Args:
         plan: sizes and seeds.
-        algorithm: says what is derived from a stretch of rows, how many updates new rows are worth, and how to draw.
+        algorithm: says what is derived from a segment of rows, how many updates new rows are worth, and how to draw.
         memory: `memory.replay.ReplayMemory` or `memory.rollouts.RolloutMemory`.
         layout: columns of a row.
         lanes: one per executor, in order.

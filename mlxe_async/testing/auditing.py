@@ -57,7 +57,7 @@ def audit(run: str | os.PathLike[str] | Lanes, *, whole: bool = True) -> Audit:
     Checked for each row: its observations are not torn; `next_obs` is the step after `obs` of the same episode of the
     same life of the same executor; reward, step number and lane fit. Checked over all rows of a lane: none comes twice;
     lives follow one another and never mix; within a life of an environment the rows are, without a gap, the steps it
-    took from the first on; within a stretch (rows counted down by `left`, from which returns are computed) nothing but
+    took from the first on; within a segment (rows counted down by `left`, from which returns are computed) nothing but
     steps of one episode that follow on each other.
 
     Args:
@@ -140,7 +140,7 @@ def _audit_lane(result: Audit, lane: int, rows: Mapping[str, Array], *, whole: b
     seen: set[Place] = set()
     last: dict[int, Place] = {}  # of each environment of the lane
     totals: dict[tuple[int, int], list[int]] = defaultdict(list)
-    stretch: dict[int, tuple[int, Place]] = {}
+    segment: dict[int, tuple[int, Place]] = {}
     count = len(rows["env"])
     result.rows += count
     for i in range(count):
@@ -167,7 +167,7 @@ def _audit_lane(result: Audit, lane: int, rows: Mapping[str, Array], *, whole: b
         totals[here.life, here.instance].append(here.total)
         result.lives[lane, here.life] = result.lives.get((lane, here.life), 0) + 1
         if "left" in rows:
-            _audit_stretch(result, name, stretch, env, int(rows["left"][i]), here)
+            _audit_segment(result, name, segment, env, int(rows["left"][i]), here)
     for (life, instance), steps in totals.items():
         first = 0 if whole else min(steps)
         if sorted(steps) != list(range(first, first + len(steps))):
@@ -182,12 +182,12 @@ def _age(place: Place) -> tuple[int, int, int]:
     return place.life, place.instance, place.total
 
 
-def _audit_stretch(
-    result: Audit, name: str, stretch: dict[int, tuple[int, Place]], env: int, left: int, here: Place
+def _audit_segment(
+    result: Audit, name: str, segment: dict[int, tuple[int, Place]], env: int, left: int, here: Place
 ) -> None:
-    """Rows of one stretch count down to 1, and are steps of one episode that follow on each other."""
-    before = stretch.pop(env, None)
+    """Rows of one segment count down to 1, and are steps of one episode that follow on each other."""
+    before = segment.pop(env, None)
     if before is not None and (before[0] - 1 != left or before[1].after_one_step() != here):
-        result._found(f"{name}: a stretch joins {before[1]} ({before[0]} left) with {here} ({left} left)")
+        result._found(f"{name}: a segment joins {before[1]} ({before[0]} left) with {here} ({left} left)")
     if left > 1:
-        stretch[env] = (left, here)
+        segment[env] = (left, here)

@@ -13,7 +13,7 @@ from mlxe_async.maths.normaliser import Moments
 from mlxe_async.rows import MASK, Array, RowLayout, Spaces, standard_columns
 from mlxe_async.settings.forms import with_whole_numbers
 
-STEPS = 8  # of a made-up stretch, where windows do not ask for more
+STEPS = 8  # of a made-up segment, where windows do not ask for more
 OBSERVATIONS = 4
 ROLLOUTS = 8
 MOST_BYTES = 1 << 22  # of all rows together; a few are never too many
@@ -104,7 +104,7 @@ def _moments(observations: Array) -> Moments:
 
 
 def _rows(algorithm: Any, observations: Array, spaces: Spaces, acting: Acting) -> dict[str, Array]:
-    """Stretches side by side as columns (T, S, ...), every second one with a last step that is terminated."""
+    """Segments side by side as columns (T, S, ...), every second one with a last step that is terminated."""
     carried = getattr(algorithm, "carry", ())
     layout = RowLayout(standard_columns(spaces)).with_columns((*algorithm.extra_columns, *carried))
     steps = max(algorithm.window, STEPS) if algorithm.window > 1 else STEPS

@@ -184,7 +184,7 @@ def test_batches_are_the_same_bit_for_bit_across_streams_and_the_ring_s_end(dtyp
                     assert ours[name].tobytes() == column.tobytes(), name
 
 
-def test_each_frame_is_stored_once_also_across_stretches():
+def test_each_frame_is_stored_once_also_across_segments():
     framed, _ = both(stream_rows=64, keep_rows=32)
     rng = np.random.default_rng(1)
     rows = played(rng, [40], ends="cut")

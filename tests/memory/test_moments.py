@@ -138,7 +138,7 @@ def test_each_row_counts_once_through_blocks_lives_and_deaths_of_the_keeper(data
     assert memory.moments()[2] == taken
 
 
-def test_a_stretch_that_is_longer_than_the_staging_area_counts_whole_and_is_dropped_whole():
+def test_a_segment_that_is_longer_than_the_staging_area_counts_whole_and_is_dropped_whole():
     rng = np.random.default_rng(0)
     memory, _ = make(keep_rows=4, chunk_rows=6)
     blocks = [block(rng, [(0, 0, start + i, False) for i in range(6)]) for start in range(0, 60, 6)]

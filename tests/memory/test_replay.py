@@ -1,4 +1,4 @@
-"""The replay memory: what goes in comes out, in whole stretches, exactly once."""
+"""The replay memory: what goes in comes out, in whole segments, exactly once."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def episode(number, length, env=0, end="terminated"):
     return [(env, number, step, end if step == length - 1 else "") for step in range(length)]
 
 
-def test_rows_can_be_drawn_only_once_their_stretch_is_closed():
+def test_rows_can_be_drawn_only_once_their_segment_is_closed():
     memory, _ = make()
     memory.ingest(0, 0, 1, block(episode(0, 5)[:3]), derive, drop_open=False)
     assert len(memory) == 0
@@ -67,7 +67,7 @@ def test_rows_can_be_drawn_only_once_their_stretch_is_closed():
     assert memory.segments == 1
 
 
-def test_the_derived_columns_are_those_of_the_whole_stretch():
+def test_the_derived_columns_are_those_of_the_whole_segment():
     memory, _ = make()
     memory.ingest(0, 0, 1, block(episode(0, 3)), derive, drop_open=False)
     assert [memory.row(i)["to_end"].item() for i in memory.live()] == [3, 2, 1]
@@ -112,7 +112,7 @@ def test_what_a_dead_executor_left_open_is_dropped_where_its_successor_repeats_i
     assert memory.ledger()[0]["dropped"] == 3
 
 
-def test_rows_that_do_not_follow_on_begin_a_new_stretch():
+def test_rows_that_do_not_follow_on_begin_a_new_segment():
     memory, _ = make()
     rows = [*episode(0, 5)[:2], *episode(1, 2)]
     memory.ingest(0, 0, 1, block(rows), derive, drop_open=False)
@@ -121,7 +121,7 @@ def test_rows_that_do_not_follow_on_begin_a_new_stretch():
     assert [memory.row(i)["left"].item() for i in memory.live()] == [2, 1, 2, 1]
 
 
-def test_a_cut_closes_a_stretch_inside_an_episode():
+def test_a_cut_closes_a_segment_inside_an_episode():
     memory, _ = make()
     memory.ingest(0, 0, 1, block(episode(0, 2, end="cut")), derive, drop_open=False)
     assert values(memory) == [0, 1]
@@ -136,7 +136,7 @@ def test_environments_side_by_side_do_not_mix():
     assert memory._ring["value"][live].tolist() == [0, 1, 2, 10_000, 10_001, 10_002]
 
 
-def test_a_window_never_leaves_its_stretch():
+def test_a_window_never_leaves_its_segment():
     memory, _ = make(batch_rows=6)
     memory.ingest(0, 0, 1, block([*episode(0, 3), *episode(1, 3)]), derive, drop_open=False)
     plan = memory.draw(0, 1, 6)
@@ -303,7 +303,7 @@ def test_many_environments_and_episodes_in_one_block_are_stored_as_one_after_the
         assert column.tobytes() == alone._ring[name].tobytes(), name
 
 
-def test_deriving_many_stretches_at_once_stores_what_deriving_each_does():
+def test_deriving_many_segments_at_once_stores_what_deriving_each_does():
     def derive_many(segments, lengths):
         return {"to_end": np.concatenate([np.arange(n, 0, -1) for n in lengths])}
 

@@ -67,7 +67,7 @@ def test_episodes_under_way_are_kept_or_dropped(live, unfinished):
         assert spanning
         assert rows["cut"].sum() > 0
         for mine in spanning:
-            # Whole from its start, in order, each stretch closed where the version changes.
+            # Whole from its start, in order, each segment closed where the version changes.
             assert rows["step"][mine].tolist() == list(range(len(mine)))
             changes = np.flatnonzero(np.diff(rows["version"][mine]))
             assert rows["cut"][mine][changes].all()

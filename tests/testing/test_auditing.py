@@ -66,9 +66,9 @@ def spoilt(way):
         rows["step"][2] += 1
     if way == "lives mixed":
         return joined(lived(life=2), lived())
-    if way == "a stretch over two lives":
+    if way == "a segment over two lives":
         return joined(without(rows, *range(10, 12)), lived(life=2))
-    if way == "a stretch over two episodes":
+    if way == "a segment over two episodes":
         rows["left"][:] = np.arange(len(rows["left"]), 0, -1)
     return rows
 
@@ -85,8 +85,8 @@ def spoilt(way):
         ("reward", "reward"),
         ("step", "is called step"),
         ("lives mixed", "comes after"),
-        ("a stretch over two lives", "a stretch joins"),
-        ("a stretch over two episodes", "a stretch joins"),
+        ("a segment over two lives", "a segment joins"),
+        ("a segment over two episodes", "a segment joins"),
     ],
 )
 def test_each_way_of_being_wrong_is_found(way, words):
