@@ -1,4 +1,4 @@
-"""The folder of a run: settings, host, status, log and checkpoints, for its owner's eyes only.
+"""The folder of a run, made and locked: settings, host, status, log and checkpoints, for its owner only.
 
 A lock, which the kernel drops with the process that holds it, says whether the run is alive. Nothing in the folder is
 written through a link, and what is replaced is replaced in one step.

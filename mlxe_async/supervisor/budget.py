@@ -1,4 +1,4 @@
-"""What a run counts and measures of itself, and when it has to stop: counters, stop conditions, time, CPU time."""
+"""Counters of a run, its stop conditions, and its clocks: when it has to end, and what it has used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run ended: the reason, the exit code, the last words."""
+"""How a run ended: reason, exit code, and the last line of its log."""
 
 from __future__ import annotations
 

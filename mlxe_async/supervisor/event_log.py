@@ -1,4 +1,4 @@
-"""Tells the log what happened: one method per happening, one event (or a few) each."""
+"""Turns what happens in a run into events of its log: phases, episodes, tests, faults; and sums for the status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to the processes, told to the log: starts, deaths, restarts, hangs, and what they say meanwhile."""
+"""What happens to the processes, told to the log: starts, deaths, restarts, hangs, and their notices."""
 
 from __future__ import annotations
 

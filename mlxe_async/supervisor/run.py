@@ -1,4 +1,4 @@
-"""The life of one run: it is started up, runs its main loop, and is shut down, however far it came."""
+"""The supervisor of one run: starts it up, runs its main loop, and shuts it down, however far it came."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small helpers around tasks and time."""
+"""Small helpers around asyncio: ticking, waiting to the end, the error that matters of a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run goes on from: the newest whole checkpoint in its folder that is fit, and whether it may."""
+"""Where a run goes on from: finds the newest whole checkpoint that is fit, and judges which settings may change."""
 
 from __future__ import annotations
 

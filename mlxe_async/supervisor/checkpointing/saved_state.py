@@ -1,4 +1,4 @@
-"""Whether a whole checkpoint is one that a run can go on from, seen before anything is started.
+"""Checks a whole checkpoint key by key before a run goes on from it, and before anything is started.
 
 Its checksums say that nothing was lost or mixed up, not that what was written makes sense: another program, or a
 person, may have changed it and made the sums anew. So each key of what the supervisor told of itself is checked, and

@@ -1,4 +1,4 @@
-"""Weights on their way to the disk and back: flat in shared memory, tensors by name in a checkpoint."""
+"""Checkpoints of weights: the newest and the best tested ones are saved, and weights of another run are loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saving all there is of a run, so that it can go on as if nothing had happened.
+"""Whole checkpoints: saving all there is of a run, so that it can go on as if nothing had happened.
 
 It happens between two rounds of a schedule (`main_loop.Rounds.boundary`), or between two plans of a learner that never
 waits: then learner and memory stand still, and where rounds are rounds the executors do too. Each process writes the

@@ -1,4 +1,4 @@
-"""The handle of an executor: a rollout that its process did not live to deliver is begun again."""
+"""The handle of an executor: a rollout whose process died before delivering it is begun again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handle of the learner.
+"""The handle of the learner: what becomes of a plan whose learner died over it.
 
 Where the executors wait for it and its state is kept with each publication, a successor learns from the same plan
 again, to the same weights. Elsewhere the plan of a learner that died is given up, and its rows stay in the memory.

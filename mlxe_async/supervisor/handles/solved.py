@@ -1,4 +1,4 @@
-"""When a task counts as solved: enough tested versions in a row pass; and what follows from it."""
+"""When a task counts as solved: how many tested versions in a row must pass, and what follows from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives the learner a core of its own while everybody waits for it.
+"""CPU affinity: gives the learner a core of its own while everybody waits for it.
 
 Left to itself the kernel puts whoever wakes wherever there is room for a moment: an executor takes the learner's place,
 and what the learner had in that core's cache is gone. Where the learner is what the run waits for, and all the others

@@ -1,4 +1,4 @@
-"""Finds out where a process was when it died, and writes a report about it into the run's folder."""
+"""Finds out where an executor was when it died, and writes a crash report: environment, episode, seed, actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at the supervisor itself: whether its loop is late, whom everybody waits for, what it is doing."""
+"""Whether the event loop is late, whom the learner waits for, and stacks of all threads and tasks."""
 
 from __future__ import annotations
 

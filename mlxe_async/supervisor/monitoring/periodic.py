@@ -1,4 +1,4 @@
-"""What goes on beside the schedule as long as a run lasts: status, account of rows, draining of lanes, the clock."""
+"""Periodic work beside the schedule: status file, account of rows, draining of lanes, the time limit."""
 
 from __future__ import annotations
 

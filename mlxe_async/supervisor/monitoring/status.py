@@ -1,4 +1,4 @@
-"""What is told of a run as a whole: status, progress, and the account of its rows."""
+"""Status of a run: what `status.json` and `progress` show, and the account of its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notices an executor that the others wait for, or that is much slower than they are, and names it. Never a kill.
+"""Stragglers: notices an executor that the others wait for, or that is much slower, and names it. Never a kill.
 
 Looked at from outside, by the progress words; an executor's own loop does nothing for it. Three ways to be named:
 

@@ -1,4 +1,4 @@
-"""Repeating a recorded `oa` run: the same calls to the same roles in the same order, and at the end the same weights.
+"""Replays a recorded `oa` run: the same calls to the same roles in the same order, to the same weights.
 
 A rollout depends on nothing but its seeds and the weights it began with. So each is played as soon as those are out,
 however long it took in the run, and waits in its lane until the memorizer is told to take it in. Everything else

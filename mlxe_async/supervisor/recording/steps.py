@@ -1,4 +1,4 @@
-"""What is recorded of an `oa` run: each step in which it could have gone otherwise, as a few bytes."""
+"""Steps of a recording: each in which an `oa` run could have gone otherwise, as a few bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From settings and the probe's facts to sizes: which process holds which roles, and which bytes they share."""
+"""Decides which process holds which roles, and how many bytes of shared memory they need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first minute of a run: the nursery, and the probe that judges task and algorithm before anything is started."""
+"""The probe: a child process tries out task and algorithm before anything else is started."""
 
 from __future__ import annotations
 

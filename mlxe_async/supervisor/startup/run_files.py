@@ -1,4 +1,4 @@
-"""Opening a run: its log begins, its folder says what it is, and what it goes on from is taken up."""
+"""Opens the files of a run: its log begins, its folder says what it is, and what it goes on from is taken up."""
 
 from __future__ import annotations
 

@@ -1,0 +1,49 @@
+"""The page of words: forty, each once, each used by the code where the page says."""
+
+import ast
+import re
+from collections import Counter
+
+import pytest
+from house_sheet import PACKAGE
+
+ROW = re.compile(r"^\| (?P<word>[a-z]+) \| (?P<what>.+) \| `(?P<where>[\w/]+\.py)` \|$")
+LINES = [line for line in (PACKAGE / "WORDS.md").read_text().splitlines() if line.startswith("| ")]
+WORDS = [match.groupdict() for line in LINES if (match := ROW.match(line))]
+
+
+def names_of(path):
+    """Words of the names that a file defines or uses: `max_policy_lag` -> max, policy, lag."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        for field in ("id", "name", "attr", "arg", "module"):
+            value = getattr(node, field, None)
+            if isinstance(value, str):
+                yield from re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", value).lower())
+
+
+USED = {
+    str(path.relative_to(PACKAGE)): set(names_of(path)) | {path.stem, path.parent.name}
+    for path in PACKAGE.rglob("*.py")
+}
+
+
+def is_of(word, names):
+    """Whether one of the names is the word, in the singular or the plural."""
+    plurals = {word, f"{word}s", f"{word}es", f"{word[:-1]}ies", word.removesuffix("s")}
+    return bool(plurals & names)
+
+
+def test_every_line_of_a_table_can_be_read():
+    heads = [line for line in LINES if line.startswith(("| word |", "|---"))]
+    assert len(WORDS) + len(heads) == len(LINES)
+
+
+def test_there_are_forty_words_each_once():
+    assert len(WORDS) == 40
+    assert [word for word, times in Counter(row["word"] for row in WORDS).items() if times > 1] == []
+
+
+@pytest.mark.parametrize("row", WORDS, ids=lambda row: row["word"])
+def test_a_word_is_used_by_the_code_at_its_place_and_elsewhere(row):
+    assert is_of(row["word"], USED[row["where"]]), row["where"]
+    assert sum(is_of(row["word"], names) for names in USED.values()) > 1
