@@ -17,7 +17,7 @@ def spoiled(folder):
 def test_one_that_is_to_stop_does_so_after_three_failures_in_a_row(live):
     async def spoil(run):
         await run.saw("checkpoint", times=2)
-        spoiled(run.supervisor._folder.checkpoints_path)
+        spoiled(run.supervisor._startup.folder.checkpoints_path)
         await run.saw("run_end")
         runs.append(run)
 
@@ -31,7 +31,7 @@ def test_one_that_is_to_stop_does_so_after_three_failures_in_a_row(live):
 def test_one_that_goes_on_ends_with_another_exit_code_when_its_last_weights_are_lost(live):
     async def spoil(run):
         await run.saw("checkpoint", times=1)
-        spoiled(run.supervisor._folder.checkpoints_path)
+        spoiled(run.supervisor._startup.folder.checkpoints_path)
         await run.saw("checkpoint_rejected", times=4)
         run.supervisor.request_stop("enough")
 

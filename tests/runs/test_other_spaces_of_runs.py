@@ -45,7 +45,7 @@ def test_ppo_solves_a_task_that_shows_a_dict_and_its_policy_takes_the_dict(live,
     assert result.solved
     assert not run.all("env_error")
     policy = load_policy(result.run_dir)
-    assert policy.spaces == Spaces.from_json(run.supervisor._facts["spaces"])
+    assert policy.spaces == Spaces.from_json(run.supervisor._startup.facts["spaces"])
     names = ["shift.0", "shift.1", "lamp"] if kwargs else ["lamp", "shift.0", "shift.1"]
     assert [part.name for part in policy.spaces.parts] == names
     assert policy.test().passed

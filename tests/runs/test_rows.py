@@ -18,14 +18,14 @@ def test_the_stored_log_probability_is_that_of_the_recorded_version(live, kind):
         def hook(line):
             supervisor = run.supervisor
             if line["event"] == "weights":
-                version, flat = supervisor._published()
+                version, flat = supervisor._run.published()
                 published[version] = flat
             if line["event"] == "run_end":
                 memory = ReplayMemory(
                     supervisor._startup.blueprint.memory_shape, supervisor._startup.segments["memory"].buffer
                 )
                 rows.update(memory.columns(memory.live()))
-                rows["spaces"] = supervisor._facts["spaces"]
+                rows["spaces"] = supervisor._startup.facts["spaces"]
 
         run.hooks.append(hook)
         await run.saw("run_end")

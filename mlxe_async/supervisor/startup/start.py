@@ -65,7 +65,7 @@ class Startup:
         self._base, self._resume, self._replay = base, resume, replay
         self._nursery, self._processes, self._measures = nursery, processes, measures
         self._subscribers, self._disk = subscribers, disk
-        self._facts: dict[str, Any] = {}
+        self.facts: dict[str, Any] = {}
         self._cautions: list[str] = []
         self.blueprint: Blueprint
         self.folder: RunFolder | None = None
@@ -77,17 +77,17 @@ class Startup:
         reserve_descriptors(self.settings)
         past = None if self._resume is None else self._find(self._resume, writes=False)
         async with self._probed():
-            settings, start = self.settings.with_algorithm(self._facts["algorithm"]), list[str]()
+            settings, start = self.settings.with_algorithm(self.facts["algorithm"]), list[str]()
             if past is not None:
-                past.judge(settings, self._facts)
+                past.judge(settings, self.facts)
                 start += past.outlook(settings)
             if past is None or past.begins_anew(settings):
                 origin = self._origin(past)
                 start += [] if origin is None else [f"begins with   {origin}"]
-            plan = Blueprint(self.settings, self._facts).byte_plan()
+            plan = Blueprint(self.settings, self.facts).byte_plan()
             plan.check(available_memory())
             await rehearsed(self.settings, self._processes[0])  # the probe's, the only one yet
-            return CheckReport(plan.lines(), self._facts, start)
+            return CheckReport(plan.lines(), self.facts, start)
 
     @contextlib.asynccontextmanager
     async def begun(self) -> AsyncIterator[RunContext]:
@@ -105,10 +105,10 @@ class Startup:
         anew = past if past is not None and past.begins_anew(self.settings) else None
         point = None if anew is not None else past
         async with self._probed():
-            self.blueprint = blueprint = Blueprint(self.settings, self._facts)
-            whole_settings = self.settings.with_algorithm(self._facts["algorithm"])
+            self.blueprint = blueprint = Blueprint(self.settings, self.facts)
+            whole_settings = self.settings.with_algorithm(self.facts["algorithm"])
             if past is not None:
-                past.judge(whole_settings, self._facts)
+                past.judge(whole_settings, self.facts)
             origin = self._origin(anew) if point is None else None
             self.segments = blueprint.create_segments()
             if point is not None and point.whole is not None:
@@ -120,7 +120,7 @@ class Startup:
             if self.folder is None:
                 self.folder = RunFolder.create(self._base, whole_settings.run.name)
             self.files = files = RunFiles(
-                self.folder, whole_settings, self._facts, self._measures, self._subscribers, point, anew, origin
+                self.folder, whole_settings, self.facts, self._measures, self._subscribers, point, anew, origin
             )
             files.begin(blueprint.cores)
             self._tell(files, time.monotonic() - began)
@@ -146,7 +146,7 @@ class Startup:
     @contextlib.asynccontextmanager
     async def _probed(self) -> AsyncIterator[None]:
         async with probed(self._nursery, self.settings, self._processes) as found:
-            self.settings, self._facts, self._cautions = found.settings, found.facts, found.cautions
+            self.settings, self.facts, self._cautions = found.settings, found.facts, found.cautions
             yield
 
     def _find(self, path: str | os.PathLike[str], *, writes: bool) -> ResumePoint:
@@ -158,7 +158,7 @@ class Startup:
 
     def _origin(self, anew: ResumePoint | None) -> Origin | None:
         """The weights of another run to begin with, if any; those that a run which begins anew began with."""
-        origin = weights_to_begin_with(self.settings, self._facts)
+        origin = weights_to_begin_with(self.settings, self.facts)
         if anew is not None:
             anew.refuse_other_weights(None if origin is None else origin.digest)
         return origin
@@ -168,14 +168,14 @@ class Startup:
         files.log.emit(
             events.ProbeOk(
                 seconds=seconds,
-                spaces=self._facts["spaces"],
+                spaces=self.facts["spaces"],
                 parameters=self.blueprint.parameters,
                 plan_bytes=self.blueprint.byte_plan().total,
-                memory=self._facts["memory_kind"],
+                memory=self.facts["memory_kind"],
             ),
             "probe",
         )
-        for note in (*self._facts["task"]["notes"], *self._cautions):
+        for note in (*self.facts["task"]["notes"], *self._cautions):
             files.log.warn(note)
         if weakness := self._nursery.weakness:
             files.log.warn(
