@@ -154,18 +154,9 @@ def name_of(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def executed_imports(path, own):
-    """Which of our `own` modules a file imports when it runs, inside functions too; not those that only types name."""
-    tree = ast.parse(path.read_text())
-    for_types = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if node in for_types:
-            continue
+def imports_among(path, own):
+    """Which of our `own` modules a file imports: also inside functions, and for types only."""
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             yield from names & own or {node.module} & own  # a package that is only on the way is not counted
@@ -175,7 +166,7 @@ def executed_imports(path, own):
 
 def test_no_module_imports_itself_by_way_of_others():
     own = {name_of(path): path for path in FILES}
-    after = {name: set(executed_imports(path, set(own))) - {name} for name, path in own.items()}
+    after = {name: set(imports_among(path, set(own))) - {name} for name, path in own.items()}
     # What imports nothing that is left is in no circle; what remains in the end is in one, or leads into one.
     while leaves := [name for name, others in after.items() if not others]:
         for leaf in leaves:

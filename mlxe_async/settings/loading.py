@@ -19,7 +19,7 @@ from mlxe_async.settings.forms import with_whole_numbers
 from mlxe_async.settings.model import Settings
 from mlxe_async.settings.places import Places
 from mlxe_async.settings.problems import Path, Problem, describe, shown
-from mlxe_async.settings.rules import not_plain
+from mlxe_async.settings.rules import contradictions, not_plain
 from mlxe_async.settings.schedules import SCHEDULES
 from mlxe_async.settings.toml_places import MAXIMUM_KEY_PARTS, TooMuch, find_places
 from mlxe_async.storage.files import PLAIN_NAME
@@ -108,8 +108,11 @@ def _check(raw: dict[str, Any], places: Places) -> list[Problem]:
         settings = Settings.model_validate(raw)
     except ValidationError as error:
         problems = describe(error, Settings)
-        return problems + _contradictions_beside(raw, problems, places)
-    return _without_effect(settings, places)
+    else:
+        problems = list(contradictions(settings))
+        if not problems:
+            return _without_effect(settings, places)
+    return problems + _contradictions_beside(raw, problems, places)
 
 
 def _without_effect(settings: Settings, places: Places) -> list[Problem]:
@@ -129,7 +132,8 @@ def _contradictions_beside(raw: dict[str, Any], problems: list[Problem], places:
     pruned["task"].setdefault("env", "CartPole-v1")
     wrong = {problem.path for problem in problems}
     try:
-        found = _without_effect(Settings.model_validate(pruned), places)
+        settings = Settings.model_validate(pruned)
+        found = list(contradictions(settings)) or _without_effect(settings, places)
     except ValidationError as error:
         found = describe(error, Settings)
     return [p for p in found if p.path not in wrong and p.other not in wrong]

@@ -18,7 +18,7 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema
 
 from mlxe_async.settings.forms import (
     LARGEST,
@@ -36,7 +36,6 @@ from mlxe_async.settings.forms import (
     listed,
 )
 from mlxe_async.settings.places import Places
-from mlxe_async.settings.rules import contradictions
 from mlxe_async.settings.schedules import IaSchedule, IsSchedule, IstbSchedule, OaSchedule, SerialSchedule
 
 ROWS_PER_EXECUTOR = 1024
@@ -505,10 +504,3 @@ class Settings(Table):
         if isinstance(several, int | float) and several > 1:
             schedule.setdefault("sync", "rollout")
         return {**raw, "schedule": schedule}
-
-    @model_validator(mode="after")
-    def _no_contradictions(self) -> Settings:
-        problems = [problem.to_json() for problem in contradictions(self)]
-        if problems:
-            raise PydanticCustomError("contradictions", "keys contradict each other", {"problems": problems})
-        return self

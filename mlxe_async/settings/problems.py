@@ -142,8 +142,6 @@ class _Spot:
 
 
 def _problems_of(item: Any, schema: Mapping[str, Any], prefix: Path) -> list[Problem]:
-    if "problems" in item.get("ctx", {}):  # contradictions between keys, found by the model itself
-        return [Problem.from_json(problem) for problem in item["ctx"]["problems"]]
     spot = _walk(tuple(item["loc"]), schema)
     path = prefix + spot.path
     key = str(path[-1]) if path else ""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlxe_async.settings.forms import LARGEST
+from mlxe_async.settings.model import Settings
 from mlxe_async.settings.problems import Path, Problem, dotted, shown
-
-if TYPE_CHECKING:
-    from mlxe_async.settings.model import Settings
 
 
 def contradictions(settings: Settings) -> Iterator[Problem]:

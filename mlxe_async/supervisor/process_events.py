@@ -9,9 +9,8 @@ from typing import Any
 from mlxe_async.errors import ProtocolError
 from mlxe_async.ipc.answers import Kind, require
 from mlxe_async.ipc.life import Hang
-from mlxe_async.ipc.listener import ProcessListener
 from mlxe_async.ipc.nursery import ExitStatus
-from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.process import Process, ProcessListener
 from mlxe_async.logs import events
 from mlxe_async.supervisor.context import RunContext
 from mlxe_async.supervisor.event_log import role_of

@@ -19,9 +19,8 @@ import uvloop
 
 from mlxe_async.ipc.channel import ChildChannel
 from mlxe_async.ipc.frames import Decoder, encode
-from mlxe_async.ipc.listener import ProcessListener
 from mlxe_async.ipc.nursery import ExitStatus, Nursery
-from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.process import Process, ProcessListener
 from mlxe_async.ipc.restarts import RestartPolicy
 from mlxe_async.ipc.serve import serve
 

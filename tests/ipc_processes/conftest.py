@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from mlxe_async.ipc.listener import ProcessListener
 from mlxe_async.ipc.nursery import Nursery
-from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.process import Process, ProcessListener
 from mlxe_async.ipc.restarts import RestartPolicy
 from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
