@@ -144,3 +144,16 @@ def test_no_version_is_torn_or_given_twice_whenever_its_writer_is_killed():
     tally = in_fresh_process("stress:kill_publishers", 50, 4)
     assert (tally["torn"], tally["backwards"], tally["stale"]) == (0, 0, 0)
     assert tally["half_written"] > 0, "no kill met a publication half way: the test would not see a broken protocol"
+
+
+def test_who_has_let_go_keeps_nothing_mapped():
+    own = Segment.create("weights", weights_bytes(P))
+    format_weights(own, P)
+    writer, reader = WeightsWriter(own), WeightsReader(own)
+    writer.publish(np.ones(P, np.float32))
+    for one in (writer, reader):
+        one.release()
+    own.buffer.release()  # refused with BufferError as long as anybody has a view
+    with pytest.raises(ValueError, match="released"):
+        reader.latest()
+    own.close()
