@@ -381,7 +381,7 @@ def _baselines(kept: StudyFolder, settings: Sequence[Settings], tried: int, cons
     asked = {"evaluation": evaluation, "tried": tried}
     if stored and stored[0] == json.loads(json.dumps(asked)):
         return stored[1]
-    from mlxe_async.baselines import cartpole_baselines
+    from mlxe_async.analysis.baselines import cartpole_baselines
 
     console.line(f"baselines: {tried} policies of each kind")
     found = [dataclasses.asdict(baseline) for baseline in cartpole_baselines(evaluation, tried)]

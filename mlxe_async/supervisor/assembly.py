@@ -21,7 +21,6 @@ from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
 from mlxe_async.supervisor.handles.learner import LearnerHandle
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
-from mlxe_async.supervisor.handles.solved import SolvedJudge
 from mlxe_async.supervisor.monitoring.crashes import Crashes
 from mlxe_async.supervisor.monitoring.status import memory_of
 from mlxe_async.supervisor.process_events import ProcessEvents
@@ -108,10 +107,7 @@ class Assembly:
             context,
             weights=self._weights[0],
             tested=self._weights[1],
-            parameters=blueprint.parameters,
-            judge=SolvedJudge(run.settings.evaluation.passes),
-            in_flight=run.settings.evaluation.in_flight,
-            interval_steps=run.settings.evaluation.interval_steps,
+            rules=run.settings.evaluation,
             judged=run.files.saver.tested,
             solved=lambda version, flat: solved.note(version, flat, publications.get(version)),
         )

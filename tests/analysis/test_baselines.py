@@ -3,8 +3,8 @@
 import gymnasium
 import numpy as np
 
-from mlxe_async import baselines
-from mlxe_async.baselines import cartpole_baselines, cross_entropy_baselines
+from mlxe_async.analysis import baselines
+from mlxe_async.analysis.baselines import cartpole_baselines, cross_entropy_baselines
 from mlxe_async.tasks.physics import start_state
 
 SHORT = {"rule": "cap", "episodes": 3, "max_episode_steps": 200, "screen_steps": 50, "passes": 2, "seed": 0}

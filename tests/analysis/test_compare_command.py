@@ -306,7 +306,7 @@ def test_run_folders_may_be_removed_once_their_outcome_is_stored(faked):
 
 
 def test_baselines_are_computed_once(faked, monkeypatch, capsys):
-    from mlxe_async import baselines
+    from mlxe_async.analysis import baselines
 
     asked = []
 

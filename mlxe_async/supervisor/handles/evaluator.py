@@ -12,6 +12,7 @@ from mlxe_async.errors import ProcessDied
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
 from mlxe_async.rows import Array
+from mlxe_async.settings import Evaluation
 from mlxe_async.supervisor.handles.answers import is_evaluated
 from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.handles.solved import SolvedJudge
@@ -27,10 +28,7 @@ class EvaluatorHandle:
         context: what is shared.
         weights: where versions are published.
         tested: where the version to be tested is laid down for the evaluator.
-        parameters: number of weights P.
-        judge: decides what counts as solved.
-        in_flight: most versions under test at once.
-        interval_steps: environment steps of training between two versions that are taken up, at least.
+        rules: how many versions are tested at once and how often, and how many must pass in a row.
         judged: called with each version that was tested, its weights (P,) and its mean return; not after a fault.
         solved: called once with the version and weights that count as solved.
     """
@@ -42,21 +40,17 @@ class EvaluatorHandle:
         *,
         weights: WeightsReader,
         tested: WeightsWriter,
-        parameters: int,
-        judge: SolvedJudge,
-        in_flight: int,
-        interval_steps: int = 0,
+        rules: Evaluation,
         judged: Callable[[int, Array, float], None],
         solved: Callable[[int, Array], None],
     ) -> None:
         self.process = process
         self.tests = 0
         self._context, self._weights, self._tested = context, weights, tested
-        self._parameters, self._judge, self._most, self._solved = parameters, judge, in_flight, solved
-        self._judged = judged
+        self._rules, self._judge = rules, SolvedJudge(rules.passes)
+        self._judged, self._solved = judged, solved
         self._under_test: dict[int, Array] = {}
         self._in_flight = 0
-        self._interval_steps = interval_steps
         self._last_episode = self._last_version = self._last_steps = 0
         self._is_solved = False
         # Versions under test -> the clocks before they were taken up.
@@ -110,9 +104,9 @@ class EvaluatorHandle:
         newest = self._weights.latest()
         return (
             self._context.counters.episodes > self._last_episode
-            and self._context.counters.env_steps >= self._last_steps + self._interval_steps
+            and self._context.counters.env_steps >= self._last_steps + self._rules.interval_steps
             and newest > self._last_version
-            and self._in_flight < self._most
+            and self._in_flight < self._rules.in_flight
         )
 
     async def _advance(self, process: Process, seconds: float | None) -> None:
@@ -143,7 +137,7 @@ class EvaluatorHandle:
         self._context.bell.ring()
 
     def _take_up(self) -> int | None:
-        flat = np.empty(self._parameters, dtype=np.float32)
+        flat = np.empty(self._weights.parameters, dtype=np.float32)
         version = self._weights.read(flat)
         if version is None or version <= self._last_version:
             return None

@@ -177,8 +177,14 @@ def hang_sentence(settings: Settings, hang: Hang, stack: str) -> str:
         what = f'the algorithm "{settings.algorithm.name}"'
     else:
         what = f'task.env = "{settings.task.env}"'
-    asked, schedule = _KEYS.get(hang.call, []), settings.schedule
-    keys = [f"schedule.{key}" for key in asked if abs(getattr(schedule, key) - hang.limit_s) < _SAME_LIMIT_S]
+    schedule = settings.schedule
+    limits = {
+        "reset_timeout_s": schedule.reset_timeout_s,
+        "step_timeout_s": schedule.step_timeout_s,
+        "update_timeout_s": schedule.update_timeout_s,
+    }
+    asked = _KEYS.get(hang.call, [])
+    keys = [f"schedule.{key}" for key in asked if abs(limits[key] - hang.limit_s) < _SAME_LIMIT_S]
     more = f"; if it only needs longer, raise {' or '.join(keys)}" if keys else ""
     frames = _frames(stack)
     where = f" in {frames[0]}" if frames else "; it left no stack"
