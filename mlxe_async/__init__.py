@@ -30,6 +30,8 @@ and pass short messages that say where data lies, never the data. Follow one ste
 
 Any of these processes may be killed at any moment. The memory belongs to no name in any file system, the supervisor
 holds it, and a successor takes up the work where the last commit left it (`ipc.process`, `ipc.nursery`).
+
+WORDS.md beside this file explains forty words that the code uses.
 """
 
 import os  # these two are part of the interpreter itself

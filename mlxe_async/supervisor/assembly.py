@@ -30,7 +30,7 @@ ENTRY = "mlxe_async.workers:serve_roles"
 
 
 class Assembly:
-    """Made, but no process is started. Nothing here is held by what it holds: when it is dropped, all of it is gone.
+    """Made, but no process is started; `close` lets go of shared memory and processes at once.
 
     Args:
         run: what the run consists of.
