@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mlxe_async.cli.arguments import Parser
 from mlxe_async.errors import ResourceError, SettingsError
-from mlxe_async.logs.safe import visible
+from mlxe_async.storage.safe_text import visible
 
 PACKAGE = Path(__file__).parents[1]
 TEMPLATES = PACKAGE / "cli" / "templates"
