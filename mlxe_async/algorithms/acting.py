@@ -83,7 +83,8 @@ class ActsByNetwork(Resumes):
         for name in self.counted:
             vars(self).setdefault(name, 0)
         self.build()
-        if getattr(settings, "normalise", False):
+        self._normalises = getattr(settings, "normalise", False)
+        if self._normalises:
             self.moment_entries, self._moments = self.shape.inputs, normaliser.nothing(self.shape.inputs)
         self._weights = parameter_count(self.shape.parameters)
         self.parameters = (*self.shape.parameters, *self.travelling())
@@ -198,7 +199,7 @@ class ActsByNetwork(Resumes):
 
     def put_tail(self, tail: Floats) -> None:
         """Learn on with what travelled."""
-        if self.moment_entries:
+        if self._normalises:
             self._moments = normaliser.unpack(tail)
 
     # -- normalised observations --
@@ -223,7 +224,7 @@ class ActsByNetwork(Resumes):
 
     def _split(self, flat: Floats) -> tuple[Floats, normaliser.Moments | None]:
         """The network's weights and, if observations are normalised, the moments that travel with them."""
-        moments = normaliser.unpack(flat[..., self._weights :]) if self.moment_entries else None
+        moments = normaliser.unpack(flat[..., self._weights :]) if self._normalises else None
         return flat[..., : self._weights], moments
 
 

@@ -175,7 +175,7 @@ def test_normal_numbers_learn_the_pendulum(live):
     solved, _ = learned(
         live,
         threshold=-300.0,
-        algorithm={"name": "own_ppo:GaussianPPO", "discount": 0.9},
+        algorithm={"name": "own_ppo:GaussianPPO", "discount": 0.9, "learning_rate": 3e-3},
         task={"env": "Pendulum-v1", "max_episode_steps": 200},
         schedule={"kind": "is", "executors": 1, "sync": "rollout", "envs_per_executor": 8, "rollout_steps": 256},
         stop={"env_steps": 200_000},
