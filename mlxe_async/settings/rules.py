@@ -6,9 +6,20 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from mlxe_async.errors import SettingsError
 from mlxe_async.settings.forms import LARGEST
 from mlxe_async.settings.model import Settings
 from mlxe_async.settings.problems import Path, Problem, dotted, shown
+
+
+def refuse_contradictions(settings: Settings) -> None:
+    """Settings that were made by hand keep the rules that a file has to keep.
+
+    Raises:
+        SettingsError: keys contradict each other, with a line for each.
+    """
+    if problems := [settings.places.line(problem) for problem in contradictions(settings)]:
+        raise SettingsError(problems)
 
 
 def contradictions(settings: Settings) -> Iterator[Problem]:

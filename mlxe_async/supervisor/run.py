@@ -20,6 +20,7 @@ from mlxe_async.logs.events import Event
 from mlxe_async.logs.subscribers import Subscribers
 from mlxe_async.rows import Array
 from mlxe_async.settings import Settings
+from mlxe_async.settings.rules import refuse_contradictions
 from mlxe_async.storage.safe_text import redact
 from mlxe_async.supervisor.assembly import Assembly
 from mlxe_async.supervisor.budget import Measures
@@ -51,6 +52,10 @@ class Supervisor:
         run_dir: folder to make the run's folder in, instead of `[run] dir`.
         resume: folder of a run to go on with, from its newest whole checkpoint that is fit; its log goes on too.
         replay: folder of a run that was recorded, to be done again alike; `settings` are its own.
+
+    Raises:
+        SettingsError: keys contradict each other, in settings that were made by hand.
+        UnsupportedPlatform: this is not Linux.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class Supervisor:
     ) -> None:
         if not sys.platform.startswith("linux"):
             raise UnsupportedPlatform("mlxe_async needs Linux (memfd, pidfd, prctl); this is " + sys.platform)
+        refuse_contradictions(settings)
         self._replay = None if replay is None else Replay(Path(replay))
         settings = settings if self._replay is None else self._replay.prepared(settings)
         self._dumps = 0

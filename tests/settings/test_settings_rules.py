@@ -3,7 +3,9 @@
 import pytest
 from settings_tools import minimal, problems_of, write
 
-from mlxe_async.settings import load_settings
+from mlxe_async import Supervisor
+from mlxe_async.errors import SettingsError
+from mlxe_async.settings import Settings, load_settings
 
 CONTRADICTIONS = [
     ({"schedule": {"executors": 2, "min_executors": 3}}, "schedule.min_executors", "schedule.executors"),
@@ -61,3 +63,9 @@ def test_agreeing_keys_are_accepted():
             memory={"capacity_rows": 256, "keep_rows": 256, "chunk_rows": 256},
         )
     )
+
+
+def test_settings_made_by_hand_are_refused_before_anything_starts():
+    by_hand = Settings.model_validate(minimal(schedule={"kind": "oa", "executors": 1, "min_executors": 4}))
+    with pytest.raises(SettingsError, match=r"schedule.min_executors: got 4, expected at most schedule.executors = 1"):
+        Supervisor(by_hand)
