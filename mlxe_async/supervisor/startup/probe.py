@@ -39,7 +39,7 @@ PRELOADED = [
     "mlxe_async.roles.learner",
 ]
 # Slow to import and not needed by the probe, which therefore need not wait for it.
-PRELOADED_MEANWHILE = ["torch", "torch.optim"]
+PRELOADED_MEANWHILE = ["torch", "torch.optim", "mlxe_async.networks.learning", "mlxe_async.networks.sequential"]
 CLOSE_S = 1.0  # for the environment that was tried out to close
 CLOSE_AT_ONCE_S = 0.2
 START_S = 60.0  # to shake hands; nothing foreign is called before
