@@ -313,3 +313,14 @@ def test_tasks_with_array_actions_are_refused_by_name():
 
 def test_every_setting_says_what_raising_it_does():
     assert all((field.description or "").endswith(".") for field in DQNSettings.model_fields.values())
+
+
+def test_the_error_of_a_row_is_its_target_minus_its_value():
+    algorithm = agent(double=False, n_step=1, mirror=False)
+    rows = algorithm.tensors_of(batch(algorithm))
+    _, error, found = algorithm.loss(rows)
+    with torch.no_grad():
+        following = algorithm.scores(algorithm.target, rows["cut_obs"]).max(-1).values
+        value = algorithm.scores(algorithm.network, rows["obs"]).gather(-1, rows["action"][:, None])[:, 0]
+    torch.testing.assert_close(error, rows["partial"] + rows["coefficient"] * following - value)
+    torch.testing.assert_close(found["td_error"], error.abs().mean())
