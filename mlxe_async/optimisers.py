@@ -14,11 +14,14 @@ from mlxe_async.gpu import Captured
 if TYPE_CHECKING:
     import torch
 
-OptimiserKind = Literal["radam", "adam"]
+OptimiserKind = Literal["radam", "adam", "rmsprop"]
+RMSPROP_DECAY = 0.99
 
 
 class FlatOptimiser:
-    """RAdam (Liu et al. 2020) or Adam (Kingma and Ba 2015), without weight decay.
+    """RAdam (Liu et al. 2020), Adam (Kingma and Ba 2015) or RMSProp (Hinton 2012), without weight decay.
+
+    RMSProp's average is 1 at first and decays by 0.99, and its epsilon stands under the root, as in A3C's code.
 
     Args:
         kind: which of the two.
@@ -42,7 +45,7 @@ class FlatOptimiser:
         self._kind, self._eps, self._betas = kind, eps, betas
         self._weights, self._gradient = weights, gradient
         self.first_moment = torch.zeros_like(weights)
-        self.second_moment = torch.zeros_like(weights)
+        self.second_moment = torch.ones_like(weights) if kind == "rmsprop" else torch.zeros_like(weights)
         self.steps = torch.zeros((), device=weights.device)
         self.learning_rate = 0.0
         # A step that was recorded reads the rate where it is.
@@ -98,6 +101,9 @@ class FlatOptimiser:
             if self._kind == "adam":
                 self._fused_adam(self._rate)
                 return ()
+            if self._kind == "rmsprop":
+                self._rmsprop(self._rate)
+                return ()
             self.first_moment.lerp_(self._gradient, 1 - beta1)
             self.second_moment.mul_(beta2).addcmul_(self._gradient, self._gradient, value=1 - beta2)
             steps, longest = self.steps.double(), 2 / (1 - beta2) - 1  # single precision takes 1 - beta2^t for 0
@@ -108,6 +114,10 @@ class FlatOptimiser:
             factor = torch.where(length > 5, adaptive, torch.ones_like(adaptive))
             self._weights -= self._rate / (1 - beta1**steps) * factor * self.first_moment
         return ()
+
+    def _rmsprop(self, learning_rate: Any) -> None:
+        self.second_moment.mul_(RMSPROP_DECAY).addcmul_(self._gradient, self._gradient, value=1 - RMSPROP_DECAY)
+        self._weights -= learning_rate * self._gradient / (self.second_moment + self._eps).sqrt()
 
     def _fused_adam(self, learning_rate: Any) -> None:
         import torch
@@ -136,7 +146,10 @@ class FlatOptimiser:
         beta1, beta2 = self._betas
         moments = [self.first_moment], [self.second_moment]
         with torch.no_grad():
-            if self._kind == "radam":
+            if self._kind == "rmsprop":
+                self.steps += 1
+                self._rmsprop(self.learning_rate)
+            elif self._kind == "radam":
                 radam(
                     [self._weights],
                     [self._gradient],

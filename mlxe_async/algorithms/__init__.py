@@ -45,16 +45,20 @@ from mlxe_async.errors import SettingsError, raised_at
 __all__ = ["REGISTRY", "Acting", "Algorithm", "Clock", "Priorities", "load_algorithm"]
 
 REGISTRY = {
+    "a2c": "mlxe_async.algorithms.a2c:A2C",
     "dqn": "mlxe_async.algorithms.dqn:DQN",
+    "impala": "mlxe_async.algorithms.impala:Impala",
     "mlxe": "mlxe_async.algorithms.mlxe:MLxE",
     "ppo": "mlxe_async.algorithms.ppo:PPO",
+    "reinforce": "mlxe_async.algorithms.reinforce:Reinforce",
 }
 """Built-in algorithms; the module is imported only when its name is asked for."""
 
 _NAMES_ELSEWHERE = {
-    "a2c": "ppo",
     "a3c": "mlxe",
-    "actor_critic": "mlxe",
+    "actor_critic": "a2c",
+    "policy_gradient": "reinforce",
+    "vpg": "reinforce",
     "appo": "ppo",
     "ppo2": "ppo",
     "ddqn": "dqn",

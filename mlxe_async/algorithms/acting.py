@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from mlxe_async.algorithms.distributions import Categorical
-from mlxe_async.algorithms.exploration import ExplorationFields, epsilon, mixture
+from mlxe_async.algorithms.exploration import epsilon, mixture
 from mlxe_async.algorithms.interface import Acting, Rows, flat_observations
 from mlxe_async.algorithms.states import Resumes
 from mlxe_async.maths import categorical, normaliser
@@ -73,6 +73,7 @@ class ActsByNetwork(Resumes):
         self.settings, self.spaces, self.learns = settings, spaces, learns
         self.device, self.rng = device, np.random.default_rng([seed, 1])
         self.batch_rows = getattr(settings, "batch", self.batch_rows)
+        self.rows_per_update = getattr(settings, "rows_per_update", self.rows_per_update)
         kind = type(self)
         if kind.learnable is not ActsByNetwork.learnable and kind.evaluator is ActsByNetwork.evaluator:
             raise ValueError(
@@ -156,7 +157,14 @@ class ActsByNetwork(Resumes):
         deviation = np.sqrt(moments.variance + normaliser.EPSILON)
         return PlainNetwork(self.shape, weights, moments.mean, deviation, normaliser.LIMIT)
 
-    def shaped(self, common: tuple[int, ...], heads: dict[str, tuple[int, ...]], *, noisy: bool = False) -> Network:
+    def shaped(
+        self,
+        common: tuple[int, ...],
+        heads: dict[str, tuple[int, ...]],
+        *,
+        noisy: bool = False,
+        free: Mapping[str, tuple[float, ...]] | None = None,
+    ) -> Network:
         """A network for these observations, as the settings say: see `Network`.
 
         Raises:
@@ -165,7 +173,7 @@ class ActsByNetwork(Resumes):
         s = self.settings
         look = (s.activation, s.input_scale, s.layer_norm, noisy, s.body, self.spaces.observation_shape, s.precision)
         try:
-            return Network(self.spaces.entries, common, heads, *look)
+            return Network(self.spaces.entries, common, heads, *look, free or {})
         except ValueError as error:
             raise ValueError(f"algorithm.{error}") from error
 
@@ -229,7 +237,7 @@ class ActsByNetwork(Resumes):
 
 
 class SoftmaxActor(ActsByNetwork):
-    """Acts by a softmax over the outputs of a head "policy"; explores as the settings say, if they say so.
+    """Acts by a softmax over the outputs of a head "policy"; explores as the settings, `ExplorationFields`, say.
 
     A noisy network's actions are chosen under noise that is drawn here; its best actions never are.
     """
@@ -240,8 +248,7 @@ class SoftmaxActor(ActsByNetwork):
         """The shape that the settings say: heads "policy" (A) and "value" (`values`) on what they share."""
         s, actions = self.settings, number_of_actions(type(self), self.spaces)
         heads = {"policy": (*s.policy, actions), "value": (*s.value, values)}
-        self._explore = s if isinstance(s, ExplorationFields) else ExplorationFields.model_validate({})
-        return self.shaped(s.common, heads, noisy=self._explore.noisy)
+        return self.shaped(s.common, heads, noisy=s.noisy)
 
     def load(self, flat: Floats) -> None:
         """Act with these weights, and this normalisation, from now on."""
@@ -256,7 +263,7 @@ class SoftmaxActor(ActsByNetwork):
 
     def policy(self, obs: Array, acting: Acting | None = None) -> Categorical:
         """The mixture that executors draw from."""
-        scores, explore = self.scores(self._behaving, obs), self._explore
+        scores, explore = self.scores(self._behaving, obs), self.settings
         if explore.behaviour == "softmax":
             return Categorical(scores)
         share = epsilon(explore, acting or Acting())
@@ -264,7 +271,7 @@ class SoftmaxActor(ActsByNetwork):
 
     def _refresh_noise(self, rng: np.random.Generator, acting: Acting) -> None:
         """Draw the noise with new weights, at a rollout's start, and every `noise_every` steps."""
-        drawn, every = self._drawn, self._explore.noise_every
+        drawn, every = self._drawn, self.settings.noise_every
         if drawn and drawn.rollouts == acting.rollouts and not (every and acting.steps - drawn.steps >= every):
             return
         self._drawn = Acting(acting.steps, acting.episodes, acting.rollouts)

@@ -143,8 +143,8 @@ class MultiCategorical:
 
     def log_prob(self, action: Tensor) -> Tensor:
         """(B,) of actions (B, *shape)."""
-        each = action.flatten(action.ndim - len(self.shape)).unbind(-1)
-        found: Tensor = sum(choice.log_prob(one) for choice, one in zip(self.choices, each, strict=True))
+        each = action.reshape((*action.shape[: action.ndim - len(self.shape)], len(self.choices)))
+        found: Tensor = sum(choice.log_prob(each[..., index]) for index, choice in enumerate(self.choices))
         return found
 
     def entropy(self) -> Tensor:
@@ -163,11 +163,14 @@ class Gaussian:
         mean: (B, D), D entries of a flattened action.
         log_std: (B, D), or (D,) where all rows share it.
         spaces: of the task.
+        scaled: whether -1 and 1 are the bounds of an entry, whatever the task calls them; the raw action and its
+            density are in these units. An entry without bounds is as it is.
     """
 
-    def __init__(self, mean: Any, log_std: Any, spaces: Spaces) -> None:
+    def __init__(self, mean: Any, log_std: Any, spaces: Spaces, *, scaled: bool = False) -> None:
         self.mean, self.log_std, self.spaces = mean, log_std, spaces
         self._low, self._high = bounds(spaces)
+        self._scaled = scaled
 
     def act(self, rng: np.random.Generator) -> dict[str, Array]:
         """Draw `raw_action`, the `action` within its bounds (B, *shape), and the density of the raw one."""
@@ -179,7 +182,7 @@ class Gaussian:
 
     def _shaped(self, raw: Array) -> dict[str, Array]:
         shape = (*raw.shape[:-1], *self.spaces.action_shape)
-        action = np.clip(raw, self._low, self._high)
+        action = np.clip(in_bounds(raw, self._low, self._high) if self._scaled else raw, self._low, self._high)
         return {"action": action.astype(np.float32).reshape(shape), "raw_action": raw.astype(np.float32).reshape(shape)}
 
     def mode(self) -> Array:
@@ -189,8 +192,8 @@ class Gaussian:
     def log_prob(self, action: Tensor) -> Tensor:
         """Log-density (B,) of raw actions (B, *shape)."""
         raw = action.reshape(self.mean.shape)
-        scaled = (raw - self.mean) * (-self.log_std).exp()
-        each: Tensor = -0.5 * scaled.square() - self.log_std - HALF_LOG_2PI
+        scaled = (raw - self.mean) * _exp(-self.log_std)
+        each: Tensor = -0.5 * (scaled * scaled) - self.log_std - HALF_LOG_2PI
         return each.sum(-1)
 
     def entropy(self) -> Tensor:
@@ -274,6 +277,13 @@ def bounds(spaces: Spaces) -> tuple[Array, Array]:
     return np.array(low, np.float32), np.array(high, np.float32)
 
 
+def in_bounds(unit: Array, low: Array, high: Array) -> Array:
+    """Entries (..., D) whose bounds -1 and 1 are, in the task's own units; those without finite bounds as they are."""
+    bounded = (np.abs(low) < LARGEST) & (np.abs(high) < LARGEST)
+    middle, reach = np.where(bounded, (low / 2 + high / 2), 0), np.where(bounded, (high / 2 - low / 2), 1)
+    return np.asarray(middle + reach * unit, np.float32)
+
+
 def to_unit(action: Any, spaces: Spaces) -> Any:
     """Actions (B, *shape) within finite bounds as numbers in [-1, 1] (B, D); of arrays and tensors alike."""
     low, high = bounds(spaces)
@@ -281,6 +291,10 @@ def to_unit(action: Any, spaces: Spaces) -> Any:
     if not isinstance(action, np.ndarray):
         low, high = flat.new_tensor(low), flat.new_tensor(high)
     return 2 * (flat - low) / (high - low) - 1
+
+
+def _exp(values: Any) -> Any:
+    return np.exp(values) if isinstance(values, np.ndarray) else values.exp()
 
 
 def _masked(logits: Any, mask: Any) -> Any:

@@ -58,6 +58,12 @@ def normalise(default: bool) -> Any:
     return key(default, "Show the network (obs - mean) / deviation of what was seen so far; false with a body.", STAYS)
 
 
+def rows_per_update(default: int) -> Any:
+    """Of rollouts."""
+    text = "Rows to gather before an update; more are smoother and fewer steps. 0: one rollout of each executor."
+    return key(default, text, ge=0)
+
+
 def value_coefficient(default: float) -> Any:
     """Of the critic's loss."""
     return key(default, "Higher favours the critic in layers that are shared.", ge=0)
@@ -92,7 +98,7 @@ def learning_rate_last(default: float) -> Any:
 def anneal_steps(default: int) -> Any:
     """Between the two."""
     text = "Environment steps until learning_rate_last; more fall slower."
-    return key(default, text, needs(learning_rate={"not": "learning_rate_last"}), ge=1)
+    return key(default, text, needs_any(learning_rate={"not": "learning_rate_last"}, annealed=SOME), ge=1)
 
 
 def max_gradient_norm(default: float) -> Any:

@@ -14,6 +14,8 @@ from mlxe_async.settings.problems import expected
 
 _DEFINED = "#/$defs/"
 _SHARED = {
+    "on_policy",
+    "policies",
     "states",
     "distributions",
     "modules",

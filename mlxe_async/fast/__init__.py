@@ -96,6 +96,8 @@ def _twin(algorithm: Any) -> tuple[Twin | None, str]:
     name = _name(kind)
     if name is None:
         return None, f"{kind.__name__} is not a built-in algorithm"
+    if name not in _MAKERS:
+        return None, f"{name} has no fast twin"
     if changed := difference(kind, name):
         return None, f"{changed} is not what the fast twin of {name} was derived from"
     methods = {member for klass in kind.__mro__ for member, value in vars(klass).items() if callable(value)}
@@ -103,6 +105,11 @@ def _twin(algorithm: Any) -> tuple[Twin | None, str]:
         return None, f"its object has a {own[0]} of its own"
     for network in (algorithm.network, getattr(algorithm, "target", algorithm.network)):
         if reason := why_not(network):
+            return None, reason
+    if name == "ppo":
+        from mlxe_async.fast import ppo
+
+        if reason := ppo.why_not(algorithm):
             return None, reason
     return twin_of(name, algorithm), ""
 

@@ -32,7 +32,7 @@ class CompiledLoss:
 
     Args:
         algorithm: with `shape`, what is learned in `network`, `settings`, and the loss of a minibatch in `loss`,
-            which reads nothing else.
+            which asks it for nothing that changes but the network.
     """
 
     def __init__(self, algorithm: Any) -> None:
@@ -91,13 +91,13 @@ class CompiledLoss:
         network, scale = self._algorithm.shape, self._algorithm.network.scale
         names = network.parameters
         sizes = [int(np.prod(shape)) for _, shape in names]
-        loss, settings = type(self._algorithm).loss, self._algorithm.settings
+        loss, algorithm = type(self._algorithm).loss, self._algorithm
 
         def total(flat: torch.Tensor, rows: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, Found]:
             pieces = torch.split(flat, sizes)
             arrays = {name: piece.view(shape) for (name, shape), piece in zip(names, pieces, strict=True)}
             chains = {chain: network.layers(arrays, chain) for chain in network.chains}
-            seen = _Seen(settings, lambda obs, *heads: torch_outputs(network, chains, obs * scale, heads))
+            seen = _Seen(algorithm, lambda obs, *heads: torch_outputs(network, chains, obs * scale, heads))
             found: tuple[torch.Tensor, Found] = loss(seen, rows)
             return found
 
@@ -109,10 +109,13 @@ class CompiledLoss:
 
 
 class _Seen:
-    """All that a loss sees of its algorithm: settings, and a network that holds no weights of its own."""
+    """What a loss sees of its algorithm: what does not change, and a network that holds no weights of its own."""
 
-    def __init__(self, settings: Any, learned: Callable[..., Any]) -> None:
-        self.settings, self.network = settings, learned
+    def __init__(self, algorithm: Any, learned: Callable[..., Any]) -> None:
+        self.settings, self.spaces, self.network = algorithm.settings, algorithm.spaces, learned
+        for name in ("heads", "chosen", "distribution", "now"):
+            if hasattr(algorithm, name):
+                setattr(self, name, getattr(algorithm, name))
 
 
 def _prepare_compiler() -> None:

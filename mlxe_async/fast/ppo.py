@@ -83,6 +83,16 @@ def gradient(
     return (by_logits.T, by_value), (*losses, log_prob)
 
 
+def why_not(ppo: PPO) -> str:
+    """Why these settings and spaces are left to the file; "" if they are those that the twin was derived for."""
+    s, spaces = ppo.settings, ppo.spaces
+    if spaces.action_kind != "discrete" or spaces.masked:
+        return "its actions are not one choice of all"
+    off = {"annealed": (), "kl_penalty_target": 0.0, "value_clip": 0.0, "value_epochs": 0}
+    own = [name for name, value in off.items() if getattr(s, name) != value]
+    return f"the fast twin of ppo knows no {own[0]}" if own else ""
+
+
 class PPOTwin:
     """Does what `PPO.update` does.
 
@@ -113,7 +123,7 @@ class PPOTwin:
     def _examples(self) -> dict[str, Array]:
         rng, rows = np.random.default_rng(0), 64
         known: dict[str, Array] = {"obs": rng.normal(size=(rows, self._ppo.shape.inputs))}
-        known |= {name: rng.normal(size=rows) for name in ("log_prob", "advantage", "target")}
+        known |= {name: rng.normal(size=rows) for name in ("log_prob", "advantage", "target", "value")}
         return known | {"action": rng.integers(self._ppo.shape.heads["policy"][-1], size=rows)}
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
@@ -240,7 +250,8 @@ class PPOTwin:
         after = ppo.values(ppo.seen(batch["next_obs"][rollouts.unknown(batch)[2]]))
         with torch.no_grad():
             value = self.learned(obs, "value")[0].reshape(valid.shape).numpy(force=True).astype(np.float64)
-        rows = self.learned.tensors(self._judged(batch, value, after))
+        judged = self._judged(batch, value, after) | as_columns({"value": value[valid]})
+        rows = self.learned.tensors(judged)
         return rows | {"obs": obs if valid.all() else obs[torch.as_tensor(valid.reshape(-1))]}
 
 

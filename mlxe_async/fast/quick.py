@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxe_async.algorithms.acting import SoftmaxActor, shown
+from mlxe_async.algorithms.acting import ActsByNetwork, shown
 from mlxe_async.algorithms.interface import flat_observations
 from mlxe_async.fast.dense import NumpyGradients
 from mlxe_async.fast.pictures import PictureGradients
@@ -58,6 +58,8 @@ def why_not(learned: TorchNetwork) -> str:
         return "some of its weights are frozen"
     if any(one._backward_hooks or one._post_accumulate_grad_hooks for one in leaves):
         return "there are hooks on its weights"
+    if learned.shape.free:
+        return "its network has free numbers"
     if learned.shape.noisy:
         return "its network is noisy"
     if learned.flat.device.type == "cpu" and type(learned) is TorchNetwork and torch.get_num_threads() > 1:
@@ -83,7 +85,7 @@ def as_columns(rows: Mapping[str, Array]) -> dict[str, Array]:
     }
 
 
-def policy_log_probs(actor: SoftmaxActor, vector: Floats, obs: Array) -> tuple[Array, float]:
+def policy_log_probs(actor: ActsByNetwork, vector: Floats, obs: Array) -> tuple[Array, float]:
     """Log pi (N, A) of published weights (P,) by torch, and the largest logit; observations (N, ...) as stored."""
     import torch
 

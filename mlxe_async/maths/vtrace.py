@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    import torch
 
 Mask = NDArray[np.bool_]
 
@@ -16,23 +13,23 @@ Mask = NDArray[np.bool_]
 class VTrace(NamedTuple):
     """Targets of one batch of windows, all (T, M), without gradient."""
 
-    value_target: torch.Tensor
-    advantage: torch.Tensor
+    value_target: Any
+    advantage: Any
 
 
 def vtrace(
-    ratio: torch.Tensor,
-    reward: torch.Tensor,
-    value: torch.Tensor,
-    next_value: torch.Tensor,
-    discount: torch.Tensor,
-    carry: torch.Tensor,
+    ratio: Any,
+    reward: Any,
+    value: Any,
+    next_value: Any,
+    discount: Any,
+    carry: Any,
     *,
     lambda_: float = 1.0,
     rho_clip: float = 1.0,
     c_clip: float = 1.0,
 ) -> VTrace:
-    """V-trace of Espeholt et al. 2018 (IMPALA), eq. 1 and section 4.2; all arguments (T, M).
+    """V-trace of Espeholt et al. 2018 (IMPALA), eq. 1 and section 4.2; all arguments (T, M), arrays or tensors.
 
     v_t = V_t + delta_t + discount_t c_t (v_(t+1) - V_(t+1)), delta_t = rho_t (r_t + discount_t V_(t+1) - V_t), and
     advantage_t = rho_t (r_t + discount_t v_(t+1) - V_t) with the truncated weight already in it.
@@ -50,13 +47,13 @@ def vtrace(
     """
     if not ratio.shape == reward.shape == value.shape == next_value.shape == discount.shape == carry.shape:
         raise ValueError(f"vtrace: shapes differ, ratio {tuple(ratio.shape)}, reward {tuple(reward.shape)}")
-    rho = ratio.clamp(max=rho_clip)
-    c = lambda_ * ratio.clamp(max=c_clip)
+    rho = ratio.clip(max=rho_clip)
+    c = lambda_ * ratio.clip(max=c_clip)
     delta = rho * (reward + discount * next_value - value)
-    correction = delta.clone()  # v_t - V_t
+    correction = +delta  # v_t - V_t
     for t in reversed(range(len(delta) - 1)):
         correction[t] += discount[t] * c[t] * carry[t] * correction[t + 1]
-    following = next_value.clone()
+    following = +next_value
     following[:-1] += carry[:-1] * correction[1:]  # v_(t+1), or the bootstrapped value at an end
     return VTrace(value + correction, rho * (reward + discount * following - value))
 

@@ -29,17 +29,21 @@ class NumpyNetwork:
         arrays = unflatten(np.array(flat, np.float32), shape.parameters)
         arrays = dict(shape.perturbed(arrays, noise))
         if flat.ndim == 2:
-            arrays = {name: array[:, None] if "bias" in name else array for name, array in arrays.items()}
+            arrays = {name: array[:, None] if array.ndim == 2 else array for name, array in arrays.items()}
+        self._free = {name: arrays[name] for name in shape.free}
         self._chains = {chain: shape.layers(arrays, chain) for chain in ("common", *shape.heads)}
 
     def __call__(self, observation: NDArray[Any], *heads: str) -> tuple[Floats, ...]:
-        """The named heads' outputs (..., B, outputs) for flattened observations (..., B, O)."""
+        """The named heads' outputs (..., B, outputs), or free numbers, for flattened observations (..., B, O)."""
         x: Any = observation * self._scale if self._scaled else observation
         x = x.astype(np.float32, copy=False)
         for weight, bias in self._chains["common"]:
             x = self._activate(x @ weight + bias)
         outputs: list[Floats] = []
         for head in heads:
+            if head in self._free:
+                outputs.append(self._free[head])
+                continue
             y, layers = x, self._chains[head]
             for weight, bias in layers[:-1]:
                 y = self._activate(y @ weight + bias)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PIXEL_SCALE = 1 / 255
 TILE = STRIDES[0]
-Layers = dict[str, list[tuple[Any, Any]]]
+Layers = dict[str, list[tuple[Any, ...]]]
 
 
 def prepared(network: Network, chains: Layers) -> Layers:
@@ -32,7 +32,8 @@ def prepared(network: Network, chains: Layers) -> Layers:
     import torch
 
     dtype = torch.bfloat16 if network.precision == "bfloat16" else torch.float32
-    result = {chain: [(w.to(dtype), b.to(dtype)) for w, b in layers] for chain, layers in chains.items()}
+    result = {chain: [tuple(one.to(dtype) for one in pair) for pair in layers] for chain, layers in chains.items()}
+    result |= {name: chains[name] for name in network.free}
     first, bias = chains["body"][0]
     result["body"][0] = (_tiled_weights(first * PIXEL_SCALE).to(dtype), bias.to(dtype))
     result["body"] = [(weight.permute(0, 3, 1, 2), bias) for weight, bias in result["body"]]
@@ -86,6 +87,9 @@ def evaluated(network: Network, chains: Layers, observation: torch.Tensor, heads
         x = activate(torch.addmm(bias, x, weight))
     outputs = []
     for head in heads:
+        if head in network.free:
+            outputs.append(chains[head][0][0])
+            continue
         y = x
         *hidden, (last, last_bias) = chains[head]
         for weight, bias in hidden:

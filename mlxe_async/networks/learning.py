@@ -80,7 +80,7 @@ class TorchNetwork(nn.Module):
         """Begin a new gradient."""
         self.gradient.zero_()
 
-    def _layers(self, noise: Mapping[str, torch.Tensor] | None) -> dict[str, list[tuple[torch.Tensor, torch.Tensor]]]:
+    def _layers(self, noise: Mapping[str, torch.Tensor] | None) -> dict[str, list[tuple[Any, ...]]]:
         arrays = self.shape.perturbed(self.leaves, noise)
         return {chain: self.shape.layers(arrays, chain) for chain in self.shape.chains}
 
@@ -156,7 +156,7 @@ def moved(columns: Mapping[str, tuple[NDArray[Any], torch.dtype]], device: torch
 
 def torch_outputs(
     network: Network,
-    chains: Mapping[str, Sequence[tuple[torch.Tensor, torch.Tensor]]],
+    chains: Mapping[str, Sequence[tuple[Any, ...]]],
     x: torch.Tensor,
     heads: Sequence[str],
 ) -> tuple[torch.Tensor, ...]:
@@ -165,6 +165,9 @@ def torch_outputs(
         x = _activated(network, bias.addmm(x, weight))
     outputs = []
     for head in heads:
+        if head in network.free:
+            outputs.append(chains[head][0][0])
+            continue
         y = x
         *hidden, (last_weight, last_bias) = chains[head]
         for weight, bias in hidden:

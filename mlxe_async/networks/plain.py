@@ -50,6 +50,7 @@ class PlainNetwork(nn.Module):
         self.heads = nn.ModuleDict(
             {head: nn.Sequential(*_dense(network, network.layers(arrays, head), last=True)) for head in network.heads}
         )
+        self.free = nn.ParameterDict({name: nn.Parameter(arrays[name].clone()) for name in network.free})
 
     def forward(self, obs: torch.Tensor) -> dict[str, torch.Tensor]:
         """Outputs by head."""
@@ -58,7 +59,8 @@ class PlainNetwork(nn.Module):
         if self._image:
             x = self.body(x.view(-1, *self._image)).permute(0, 2, 3, 1).flatten(1)
         x = self.common(x)
-        return {name: head(x) for name, head in self.heads.items()}
+        found = {name: head(x) for name, head in self.heads.items()}
+        return found | {name: numbers.expand(len(x), -1) for name, numbers in self.free.items()}
 
 
 def _dense(network: Network, layers: list[tuple[Any, Any]], *, last: bool) -> list[nn.Module]:

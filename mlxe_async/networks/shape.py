@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -43,6 +43,8 @@ class Network:
             `convolutions`), which take pictures (C, H, W).
         image: shape of an observation (C, H, W), for a body.
         precision: of what layers are computed in; weights are float32. Networks without a body know float32 alone.
+        free: heads that no observation moves, such as the deviations of actions: learned numbers, and what they are
+            first. Asked for as a head, one is (outputs,), the same for all observations.
 
     Raises:
         ValueError: `input_scale` or `image` does not fit, or a layer is too large to be made.
@@ -58,6 +60,7 @@ class Network:
     body: Body = "none"
     image: tuple[int, ...] = ()
     precision: Precision = "float32"
+    free: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.body != "none" and (len(self.image) != 3 or min(self._sides(self.image)[-1]) < 1):
@@ -65,6 +68,8 @@ class Network:
             last = is_picture(self.image) and self.image[-1] == min(self.image)
             advice = '; add channels_first = true to [task], or body = "none" to [algorithm]' if last else ""
             raise ValueError(f"{asked}, got {self.image}{advice}")
+        if self.free and self.noisy:
+            raise ValueError("noisy: expected a network without free numbers, got " + ", ".join(self.free))
         if len(self.input_scale) not in (1, self.inputs):
             raise ValueError(f"input_scale: expected 1 or {self.inputs} factors, got {len(self.input_scale)}")
         name, shape = max(self.means, key=lambda one: math.prod(one[1]))
@@ -100,7 +105,7 @@ class Network:
             for index, (fan_in, fan_out) in enumerate(zip((width, *sizes), sizes, strict=False)):
                 result.append((f"{chain}.{index}.weight", (fan_in, fan_out)))
                 result.append((f"{chain}.{index}.bias", (fan_out,)))
-        return tuple(result)
+        return (*result, *((name, (len(first),)) for name, first in self.free.items()))
 
     @staticmethod
     def _sides(image: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -114,7 +119,7 @@ class Network:
     @property
     def chains(self) -> tuple[str, ...]:
         """Names of all chains of layers, as `layers` knows them."""
-        return (*(("body",) if self.body != "none" else ()), "common", *self.heads)
+        return (*(("body",) if self.body != "none" else ()), "common", *self.heads, *self.free)
 
     def _orthogonal(self, seed: int | Sequence[int], gains: Mapping[str, float]) -> Floats:
         """Saxe et al. 2014, with a gain of sqrt 2 before an activation and 1, or that of `gains`, behind the last."""
@@ -122,8 +127,8 @@ class Network:
         last = {f"{head}.{len(sizes) - 1}.weight": head for head, sizes in self.heads.items()}
         arrays: dict[str, NDArray[Any]] = {}
         for name, shape in self.means:
-            if name.endswith("bias"):
-                arrays[name] = np.zeros(shape)
+            if name in self.free or name.endswith("bias"):
+                arrays[name] = np.array(self.free[name]) if name in self.free else np.zeros(shape)
                 continue
             rows, columns = (shape[0], int(np.prod(shape[1:])))
             tall = rng.standard_normal((max(rows, columns), min(rows, columns)), np.float32)
@@ -149,7 +154,9 @@ class Network:
         for name, shape in self.means:
             gain = (gains or {}).get(last.get(name, ""), 1.0)
             fan_in = shape[0] if name.endswith("weight") else fan_in  # a bias follows the weights of its layer
-            if self.noisy:
+            if name in self.free:
+                arrays[name] = np.array(self.free[name])
+            elif self.noisy:
                 arrays[name] = rng.uniform(-1, 1, shape) * gain / np.sqrt(fan_in)
                 arrays[f"{name}.sigma"] = np.full(shape, SIGMA / np.sqrt(fan_in))
             elif name.endswith("bias"):
@@ -180,8 +187,10 @@ class Network:
             return arrays
         return {name: arrays[name] + arrays[f"{name}.sigma"] * noise[name] for name, _ in self.means}
 
-    def layers(self, arrays: Mapping[str, Any], chain: str) -> list[tuple[Any, Any]]:
-        """The (weights, bias) pairs of the body, the trunk (`"common"`) or one head, in order."""
+    def layers(self, arrays: Mapping[str, Any], chain: str) -> list[tuple[Any, ...]]:
+        """The (weights, bias) pairs of the body, the trunk (`"common"`) or one head, in order; free numbers alone."""
+        if chain in self.free:
+            return [(arrays[chain],)]
         sizes = FILTERS if chain == "body" else self.common if chain == "common" else self.heads[chain]
         return [(arrays[f"{chain}.{index}.weight"], arrays[f"{chain}.{index}.bias"]) for index in range(len(sizes))]
 

@@ -4,6 +4,7 @@
 |---|---|---|
 | learns from rollouts, ignores that an older policy made them | `oa` with a policy lag above 0 | refused |
 | takes the end of its rows for the end of the episode | `sync = "rollout"`, or `ia` that keeps episodes | refused |
+| the same, from rollouts | several environments in an executor: the first end cuts the others | refused |
 | replays rows, ignores that an older policy made them | any | told |
 | any | `ia` that drops episodes | told |
 | all else: rollouts where all wait, replay that is corrected or off-policy by design, ... | any | sound |
@@ -35,6 +36,7 @@ class Facts:
         sync: what a rollout is.
         unfinished: what `ia` does with the episodes under way.
         max_policy_lag: the bound of `oa`; None: there is none.
+        envs: environments side by side in one executor.
     """
 
     kind: str
@@ -44,6 +46,7 @@ class Facts:
     sync: str = "episode"
     unfinished: str | None = None
     max_policy_lag: int | None = None
+    envs: int = 1
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,18 @@ _TABLE: tuple[_Row, ...] = (
             _NAME,
             'got "keep", which cuts episodes in the middle, expected "drop": this algorithm gives no value to what '
             "would have followed",
+        ),
+    ),
+    (
+        lambda facts: (
+            not facts.bootstraps and facts.memory == "rollouts" and facts.sync == "episode" and facts.envs > 1
+        ),
+        lambda facts: Verdict(
+            True,
+            ("schedule", "envs_per_executor"),
+            _NAME,
+            f"got {facts.envs}, expected 1: a rollout ends with the first episode of an executor, in the middle of the "
+            "others', and this algorithm gives no value to what would have followed",
         ),
     ),
     (

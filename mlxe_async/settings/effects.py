@@ -31,7 +31,10 @@ from mlxe_async.settings.places import Places
 from mlxe_async.settings.problems import Path, Problem, dotted, shown
 
 Memory = Literal["replay", "rollouts"]
-MEMORIES: dict[str, Memory] = {"mlxe": "replay", "dqn": "replay", "ppo": "rollouts"}
+MEMORIES: dict[str, Memory] = {
+    **dict.fromkeys(("dqn", "mlxe"), "replay"),
+    **dict.fromkeys(("a2c", "impala", "ppo", "reinforce"), "rollouts"),
+}
 """What built-in algorithms learn from; of others only the probe can tell."""
 ATARI = "ALE/"
 _FILLED_IN = ("schedule", "memory")  # tables of which an algorithm may have other defaults

@@ -20,24 +20,13 @@ KINDS = {"ppo": PPO, "mlxe": MLxE, "dqn": DQN}
 RECIPES = {
     "another loss": (
         "ppo",
-        {"return 0.5 * (target.detach() - value).square().mean()": "return (target - value).abs().mean()"},
+        {"return 0.5 * error.mean()": "return (1 + error).sqrt().mean()"},
     ),
-    "a clipped value loss": (
+    "a constant KL penalty": (
         "ppo",
-        {
-            'critic = value_loss(value[:, 0], rows["target"])': 'old = rows["target"] - rows["advantage"]\n'
-            "        near = old + (value[:, 0] - old).clamp(-0.1, 0.1)\n"
-            '        critic = value_loss(near, rows["target"])'
-        },
+        {'- self.now["entropy"] * entropy': '- self.now["entropy"] * entropy + 2.0 * divergence'},
     ),
-    "an adaptive KL penalty": (
-        "ppo",
-        {
-            "- s.entropy * entropy": "- s.entropy * entropy + 2.0 * "
-            'correction.approximate_kl(log_prob, rows["log_prob"])'
-        },
-    ),
-    "other advantages": ("ppo", {"*arrays, s.discount, s.gae_lambda)": "*arrays, s.discount, 0.0)"}),
+    "other advantages": ("ppo", {"self.with_advantages(batch)": "self.with_advantages(batch, 0.0)"}),
     "another loss of mlxe": ("mlxe", {"weighted_advantage.detach()": "weighted_advantage.detach().clamp(-0.1, 0.1)"}),
     "another return": ("mlxe", {"return stored(split, ": "return stored(split._replace(partial=2 * split.partial), "}),
     "another correction": ("mlxe", {"weight * (expected - value)": "weight.square() * (expected - value)"}),
@@ -70,7 +59,7 @@ RECIPES = {
 
 
 LATER = {
-    "a clipped value loss": {"epochs": 5, "learning_rate": 0.01},
+    "a constant KL penalty": {"epochs": 5, "learning_rate": 0.01},
     "a slower target": {"target": "every_k", "target_every": 1, "learning_rate": 0.05},
 }
 """Recipes that show only once weights have moved, and settings by which they do."""

@@ -72,7 +72,7 @@ def test_a_copy_of_the_file_is_left_to_autograd(name, tmp_path):
 
 
 PATCHES = {
-    "a loss": ("ppo", ppo, "value_loss", lambda value, target: 7 * (target - value).square().mean()),
+    "a loss": ("ppo", ppo, "value_loss", lambda value, target, *_: 7 * (target - value).square().mean()),
     "a loss of mlxe": ("mlxe", mlxe, "policy_loss", lambda log_prob, advantage: -2 * log_prob * advantage.detach()),
     "a loss of dqn": ("dqn", dqn, "q_loss", lambda q, target, _kind: (target.detach() - q).abs()),
     "a function that a loss calls": ("mlxe", correction, "ratio", lambda log_prob, _: log_prob.detach().exp()),

@@ -43,6 +43,14 @@ def test_who_does_not_bootstrap_needs_whole_episodes(schedule):
     assert judged(memory="replay", bootstraps=False, sync="rollout", **schedule)[0] == ["sync"]
 
 
+def test_who_does_not_bootstrap_plays_one_environment_in_each_executor():
+    facts = {"kind": "is", "off_policy": "ignores", "sync": "episode", "envs": 2}
+    assert judged(memory="rollouts", bootstraps=False, **facts)[0] == ["envs_per_executor"]
+    assert judged(memory="replay", bootstraps=False, **facts)[0] == []
+    assert judged(memory="rollouts", bootstraps=True, **facts)[0] == []
+    assert judged(memory="rollouts", bootstraps=False, **{**facts, "envs": 1})[0] == []
+
+
 def test_a_refusal_says_what_would_do():
     (verdict,) = verdicts(Facts("oa", "rollouts", "ignores", max_policy_lag=8))
     assert verdict.message.startswith('got "oa", where rollouts may be 8 versions old, expected "is", "ia" or')

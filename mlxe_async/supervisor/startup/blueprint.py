@@ -165,7 +165,7 @@ class Blueprint:
         """Most rows of one rollout; None: an episode may have any number of steps."""
         if self.settings.schedule.sync == "rollout":
             return self.settings.schedule.rollout_steps * self.envs
-        return self.facts["task"]["max_episode_steps"] or None
+        return (self.facts["task"]["max_episode_steps"] or 0) * self.envs or None
 
     @property
     def _gathered_slots(self) -> int:

@@ -264,6 +264,7 @@ def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
                 sync=schedule.sync,
                 unfinished=traits.unfinished,
                 max_policy_lag=traits.max_policy_lag,
+                envs=schedule.envs_per_executor,
             )
         )
     )

@@ -1,0 +1,117 @@
+"""A2C: an actor and a critic learn from each rollout once, all of its rows together, in one step of the optimiser.
+
+Papers: Mnih et al. 2016 (advantage actor-critic; A2C is its synchronous form), Schulman et al. 2016 (generalised
+advantages). Actions may be one choice, several, or numbers.
+Where we differ: losses are means and not sums over the rows; truncated and cut episodes go on with the value of their
+true last observation; the running normalisation of the observations travels with the weights under one version.
+
+What do I change to make ...
+  another loss                `policy_loss` or `value_loss`: pure functions, added up in `loss`.
+  n-step returns              no code: gae_lambda = 1 and schedule.rollout_steps = n; of targets alone: targets.
+  rollouts of older versions  no code: clip, a ratio to the stored behaviour; or name = "impala", V-trace.
+  A3C's optimiser             no code: optimiser = "rmsprop", with averages that all executors share.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from mlxe_async.algorithms import fields
+from mlxe_async.algorithms.fields import key
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
+from mlxe_async.algorithms.on_policy import LearnsFromRollouts, OnPolicyFields
+from mlxe_async.maths import metrics
+from mlxe_async.maths.gradients import clip_grad_norm_
+from mlxe_async.optimisers import FlatOptimiser
+
+if TYPE_CHECKING:
+    import torch
+
+
+class A2CFields(OnPolicyFields):
+    """What A2C has in common with those that are told apart by their targets alone."""
+
+    optimiser: Literal["adam", "rmsprop"] = key("adam", "rmsprop, as published, takes larger steps at first.")
+    value_clip: float = key(0.0, "Largest error of a value that counts; higher follows outliers, 0: any.", ge=0)
+    annealed: tuple[Literal["entropy"], ...] = key((), "What falls to 0 within anneal_steps.")
+    learning_rate: float = fields.learning_rate(3e-3)
+    entropy: float = fields.entropy(0.0)
+    rows_per_update: int = fields.rows_per_update(0)
+
+
+class A2CSettings(A2CFields):
+    """The fields of `[algorithm]` beside `name = "a2c"`."""
+
+    gae_lambda: float = fields.gae_lambda(0.95)
+    targets: Literal["gae", "return"] = key(
+        "gae", "Of the critic. gae: advantage + value; return: all rewards up to the rollout's end, then the value."
+    )
+    clip: float = key(0.0, "Largest change of a probability that gains anything; higher moves more, 0: any.", ge=0)
+
+
+def policy_loss(
+    log_prob: torch.Tensor, behaviour_log_prob: torch.Tensor, advantage: torch.Tensor, clip: float = 0.0
+) -> torch.Tensor:
+    """Mean of -log pi(a|s) A, or of the surrogate clipped at the behaviour's probability. All (M,) -> ()."""
+    if not clip:
+        return -(log_prob * advantage.detach()).mean()
+    ratio = (log_prob - behaviour_log_prob).exp()
+    return -(ratio * advantage).minimum(ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
+
+
+def value_loss(value: torch.Tensor, target: torch.Tensor, clip: float = 0.0) -> torch.Tensor:
+    """Half the mean squared error, linear beyond an error of `clip` if there is one. Both (M,) -> ()."""
+    error = (target.detach() - value).abs()
+    if not clip:
+        return 0.5 * error.square().mean()
+    return (0.5 * error.square()).where(error <= clip, clip * (error - 0.5 * clip)).mean()
+
+
+class A2C(LearnsFromRollouts):
+    """Acts by its policy and learns from whole rollouts, once from each."""
+
+    defaults: ClassVar = {
+        "schedule": {"envs_per_executor": 8, "sync": "rollout", "rollout_steps": 16, "max_owed_updates": 2}
+    }
+    Settings: ClassVar[type[A2CFields]] = A2CSettings
+    settings: Any
+    corrects = False
+    """Whether targets account for rows of older policies."""
+
+    def build(self) -> None:
+        """An actor and a critic, side by side."""
+        super().build()
+        self.off_policy = "corrects" if self.corrects or self.settings.clip else "ignores"
+
+    def build_learner(self) -> None:
+        """Adam, or RMSProp."""
+        self.optimiser = FlatOptimiser(self.settings.optimiser, self.network.flat, self.network.gradient, eps=1e-5)
+
+    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
+        """One step by all rows of rollouts (T, B, ...)."""
+        self.now = self.annealed(clock)
+        loss, found = self.loss(self.with_targets(batch))
+        self.optimiser.zero_grad()
+        loss.backward()
+        norm = clip_grad_norm_(self.network.gradient, self.settings.max_gradient_norm)
+        self.optimiser.step(self.now["learning_rate"])
+        self.count(batch)
+        return metrics.as_floats(found | {"gradient_norm": norm}) | {"learning_rate": self.now["learning_rate"]}, None
+
+    def loss(self, rows: Tensors) -> tuple[torch.Tensor, Tensors]:
+        """The total loss () of rows (N, ...), and what is told of it: numbers () without gradient."""
+        s, (*outputs, value) = self.settings, self.network(rows["obs"], *self.heads, "value")
+        policy = self.distribution(outputs, rows.get("mask"))
+        log_prob, entropy = policy.log_prob(rows[self.chosen]), policy.entropy().mean()
+        actor = policy_loss(log_prob, rows["log_prob"], rows["advantage"], getattr(s, "clip", 0.0))
+        critic = value_loss(value[:, 0], rows["target"], s.value_clip)
+        found = {"policy_loss": actor, "value_loss": critic, "entropy": entropy}
+        found["explained_variance"] = metrics.explained_variance(rows["target"] - rows["value"], rows["target"])
+        total = actor + s.value_coefficient * critic - self.now["entropy"] * entropy
+        return total, {name: one.detach() for name, one in found.items()}
+
+    def with_targets(self, batch: Rows) -> Tensors:
+        """The valid rows (N, ...) of rollouts (T, B, ...), with `advantage` and the critic's `target`."""
+        s = self.settings
+        rows = self.with_advantages(batch)
+        return rows if s.targets == "gae" else rows | {"target": self.with_advantages(batch, 1.0)["target"]}

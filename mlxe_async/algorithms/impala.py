@@ -1,0 +1,56 @@
+"""IMPALA: A2C whose targets are corrected by V-trace for the versions that the learner is ahead of its executors.
+
+Paper: Espeholt et al. 2018 (V-trace, eq. 1 and section 4.2). All but the targets is A2C's, see `a2c`.
+Where we differ: means instead of sums over the rows, Adam by default, and truncated episodes are bootstrapped.
+
+What do I change to make ...
+  another loss                `policy_loss` or `value_loss` of `a2c`: pure functions.
+  clipping at other bounds    no code: rho_clip decides which policy is evaluated, c_clip how fast.
+  A2C                         no code: name = "a2c"; with ratios of 1, V-trace is the n-step return.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlxe_async.algorithms import fields
+from mlxe_async.algorithms.a2c import A2C, A2CFields
+from mlxe_async.algorithms.fields import key
+from mlxe_async.algorithms.interface import Rows, Tensors
+from mlxe_async.maths import correction, vtrace
+from mlxe_async.rows import Array
+
+
+class ImpalaSettings(A2CFields):
+    """The fields of `[algorithm]` beside `name = "impala"`."""
+
+    gae_lambda: float = fields.gae_lambda(1.0)
+    rho_clip: float = key(1.0, "Largest weight of a row; higher has less bias, more variance.", gt=0)
+    c_clip: float = key(1.0, "Largest weight that is carried back; higher learns faster, less steadily.", gt=0)
+
+
+class Impala(A2C):
+    """Acts by its policy and learns from whole rollouts, once from each, also from those of older versions."""
+
+    Settings = ImpalaSettings
+    corrects = True
+
+    def with_targets(self, batch: Rows) -> Tensors:
+        """The valid rows (N, ...) of rollouts (T, B, ...), with V-trace's `advantage` and `target`."""
+        s, obs = self.settings, self.seen(batch["obs"])
+        value, following, ends, ended = self.values_of(batch, obs)
+        arrays = (self.ratio(batch, obs), batch["reward"], value, following, s.discount * ~ended, 1.0 - ends)
+        target, advantage = vtrace.vtrace(*arrays, lambda_=s.gae_lambda, rho_clip=s.rho_clip, c_clip=s.c_clip)
+        columns = {"value": value, "target": target, "advantage": advantage}
+        return self.valid_rows(batch, obs=obs, **columns, **self.masked(batch))
+
+    def ratio(self, batch: Rows, obs: Array) -> Array:
+        """pi(a|s) / mu(a|s) (T, B) of the policy that is learned to the one that acted; 1 for padding."""
+        import torch
+
+        rows, result = self.valid_rows(batch, obs=obs, **self.masked(batch)), np.ones(batch["valid"].shape)
+        with torch.no_grad():
+            policy = self.distribution(self.network(rows["obs"], *self.heads), rows.get("mask"))
+            found = correction.ratio(policy.log_prob(rows[self.chosen]), rows["log_prob"])
+        result[batch["valid"].astype(bool)] = found.numpy(force=True)
+        return result

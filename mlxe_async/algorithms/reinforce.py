@@ -1,0 +1,114 @@
+"""REINFORCE: actions of whole episodes become more probable as far as what followed was better than usual.
+
+Papers: Williams 1992 (policy gradient from returns, with a baseline), Sutton et al. 2000 (rewards to go).
+Where we differ: the factor discount^t of the theory is left out, as everybody does; advantages are brought to mean 0
+and deviation 1 within an update; an episode that was cut by a time limit goes on with the mean return of former rows,
+or with the critic's value.
+
+What do I change to make ...
+  another baseline            `advantages`. No code: baseline = "mean", of other episodes at the same step; "learned".
+  another loss                `policy_loss`, a pure function, added up in `loss`.
+  the sum over an episode     divide by the number of episodes in `loss`, not by the rows.
+  A2C                         no code: name = "a2c": it asks the critic at the end of each rollout.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from mlxe_async.algorithms import fields
+from mlxe_async.algorithms.fields import key
+from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Rows, Tensors, needs
+from mlxe_async.algorithms.on_policy import LearnsFromRollouts, OnPolicyFields
+from mlxe_async.maths import baselines, metrics, returns, rollouts
+from mlxe_async.maths.gradients import clip_grad_norm_
+from mlxe_async.optimisers import FlatOptimiser
+from mlxe_async.rows import Array
+
+if TYPE_CHECKING:
+    import torch
+
+LEARNED = needs(baseline=["learned"])
+
+
+class ReinforceSettings(OnPolicyFields):
+    """The fields of `[algorithm]` beside `name = "reinforce"`."""
+
+    baseline: Literal["mean", "learned"] = key(
+        "learned", "mean: of the other episodes at the same step; learned: a critic's.", STAYS
+    )
+    value: fields.Sizes = key((64, 64), "The critic's own layers.", STAYS | LEARNED)
+    value_coefficient: float = key(0.5, "Higher favours the critic in layers that are shared.", LEARNED, ge=0)
+    learning_rate: float = fields.learning_rate(3e-3)
+    annealed: tuple[Literal["entropy"], ...] = key((), "What falls to 0 within anneal_steps.")
+    rows_per_update: int = fields.rows_per_update(1000)
+
+
+def policy_loss(log_prob: torch.Tensor, advantage: torch.Tensor) -> torch.Tensor:
+    """Mean of -log pi(a|s) A over rows. Both (N,) -> (); the advantage has no gradient."""
+    return -(log_prob * advantage.detach()).mean()
+
+
+class Reinforce(LearnsFromRollouts):
+    """Acts by its policy and learns from whole episodes, once from each."""
+
+    Settings = ReinforceSettings
+    settings: ReinforceSettings
+    bootstraps, counted = False, ("mean_return",)
+    defaults: ClassVar = {"schedule": {"envs_per_executor": 1, "sync": "episode", "max_owed_updates": 2}}
+
+    def build(self) -> None:
+        """An actor, and a critic beside it if the baseline is one."""
+        self.shape = self.actor_and_critic(1 if self.settings.baseline == "learned" else 0)
+        self.mean_return = 0.0
+
+    def build_learner(self) -> None:
+        """Adam."""
+        self.optimiser = FlatOptimiser("adam", self.network.flat, self.network.gradient, eps=1e-8)
+
+    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
+        """One step by all episodes of rollouts (T, B, ...)."""
+        self.now = self.annealed(clock)
+        loss, found = self.loss(self.with_returns(batch))
+        self.optimiser.zero_grad()
+        loss.backward()
+        norm = clip_grad_norm_(self.network.gradient, self.settings.max_gradient_norm)
+        self.optimiser.step(self.now["learning_rate"])
+        self.count(batch)
+        return metrics.as_floats(found | {"gradient_norm": norm}) | {"learning_rate": self.now["learning_rate"]}, None
+
+    def loss(self, rows: Tensors) -> tuple[torch.Tensor, Tensors]:
+        """The total loss () of rows (N, ...), and what is told of it: numbers () without gradient."""
+        policy = self.distribution(self.network(rows["obs"], *self.heads), rows.get("mask"))
+        log_prob, entropy = policy.log_prob(rows[self.chosen]), policy.entropy().mean()
+        actor = policy_loss(log_prob, returns.normalised(rows["advantage"]))
+        total, found = actor - self.now["entropy"] * entropy, {"policy_loss": actor, "entropy": entropy}
+        if self.settings.baseline == "learned":
+            value = self.network(rows["obs"], "value")[0][:, 0]
+            critic = 0.5 * (rows["return"] - value).square().mean()
+            total, found["value_loss"] = total + self.settings.value_coefficient * critic, critic
+        return total, {name: one.detach() for name, one in found.items()}
+
+    def with_returns(self, batch: Rows) -> Tensors:
+        """The valid rows (N, ...) of episodes (T, B, ...), with their `return` and `advantage`."""
+        obs, (ends, ended, missing) = self.seen(batch["obs"]), rollouts.unknown(batch)
+        none, learned = np.zeros(ends.shape), self.settings.baseline == "learned"
+        after = self.values(self.seen(batch["next_obs"][missing])) if learned else np.array(self.mean_return)
+        arrays = (batch["reward"], none, rollouts.following(none, after, missing), ended, ends)
+        to_go = returns.generalised_advantage(*arrays, self.settings.discount, 1.0)
+        columns = {"return": to_go, "advantage": self.advantages(batch, obs, to_go)}
+        self.mean_return = float(to_go[batch["valid"].astype(bool)].mean())
+        return self.valid_rows(batch, obs=obs, **columns, **self.masked(batch))
+
+    def advantages(self, batch: Rows, obs: Array, to_go: Array) -> Array:
+        """Returns (T, B) minus the baseline."""
+        if self.settings.baseline == "learned":
+            return to_go - self.values(obs)
+        valid, result = batch["valid"].astype(bool), np.zeros(to_go.shape)
+        column = np.broadcast_to(np.arange(to_go.shape[1]), to_go.shape)
+        episode = batch["episode"] * to_go.shape[1] + column  # one environment's episodes beside another's
+        of_others = baselines.of_others(to_go[valid], batch["step"][valid], episode[valid])
+        result[valid] = to_go[valid] - of_others
+        return result

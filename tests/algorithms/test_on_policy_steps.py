@@ -1,0 +1,237 @@
+"""A2C, IMPALA and REINFORCE in numbers: the step that a plain computation in double precision takes."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from plain import Plain, assert_same_way, tensor
+from test_ppo_steps import advantages, ends_of, rollout
+
+from mlxe_async.algorithms import Clock, load_algorithm
+from mlxe_async.rows import Spaces
+
+SPACES = Spaces((3,), actions=3)
+SHAPED = {"normalise": False, "policy": (5,), "value": (6,), "entropy": 0.05, "discount": 0.9, "value_coefficient": 0.7}
+RATES = {"learning_rate": 0.01, "learning_rate_last": 0.002, "anneal_steps": 500_000, "max_gradient_norm": 0.5}
+EPS = {"a2c": 1e-5, "impala": 1e-5, "reinforce": 1e-8}
+
+
+def agent(name, **changed):
+    kind = load_algorithm(name)
+    algorithm = kind(kind.Settings.model_validate(SHAPED | RATES | changed), SPACES, seed=3, learns=True)
+    weights = algorithm.weights()  # larger than fresh ones, so that everything has a slope
+    algorithm.set_weights((2 * weights + np.random.default_rng(0).normal(0, 0.2, weights.shape)).astype(np.float32))
+    return algorithm
+
+
+def log_probs_of(plain, rows, flat=None):
+    log_probs = plain("policy", rows["obs"], flat).log_softmax(-1)
+    return log_probs, log_probs.gather(-1, torch.as_tensor(rows["action"])[..., None])[..., 0]
+
+
+def entropy_of(log_probs):
+    return -(log_probs.exp() * log_probs).sum(-1).mean()
+
+
+def valid(rows, **columns):
+    return {name: np.asarray(column)[rows["valid"]] for name, column in {**rows, **columns}.items()}
+
+
+def a2c_targets(plain, rows, s):
+    advantage, value = advantages(plain, rows, s.discount, s.gae_lambda)
+    whole, _ = advantages(plain, rows, s.discount, 1.0)
+    return advantage, value + (advantage if s.targets == "gae" else whole)
+
+
+def impala_targets(plain, rows, s):
+    """Eq. 1 as a sum for each row, with what is reached by a row's own episode alone."""
+    value, following = (plain("value", rows[name])[..., 0].numpy() for name in ("obs", "next_obs"))
+    log_prob = log_probs_of(plain, rows)[1].numpy()
+    ratio, ends = np.exp(log_prob - rows["log_prob"]), ends_of(rows)
+    discount = s.discount * (1.0 - rows["terminated"])
+    delta = np.minimum(s.rho_clip, ratio) * (rows["reward"] + discount * following - value)
+    target = np.zeros(value.shape)
+    length, width = value.shape
+    for t, b in itertools.product(range(length), range(width)):
+        target[t, b], factor = value[t, b], 1.0
+        for i in range(t, length):
+            target[t, b] += factor * delta[i, b]
+            factor *= discount[i, b] * s.gae_lambda * min(s.c_clip, ratio[i, b])
+            if ends[i, b]:
+                break
+    after = np.where(ends, following, np.roll(target, -1, axis=0))
+    return np.minimum(s.rho_clip, ratio) * (rows["reward"] + discount * after - value), target
+
+
+TARGETS = {"a2c": a2c_targets, "impala": impala_targets}
+
+
+def actor_critic_loss(plain, flat, rows, s):
+    log_probs, log_prob = log_probs_of(plain, rows, flat)
+    gain = log_prob * tensor(rows["advantage"])
+    if getattr(s, "clip", 0):
+        ratio = (log_prob - tensor(rows["log_prob"])).exp()
+        bounded = torch.where(ratio > 1 + s.clip, 1 + s.clip, torch.where(ratio < 1 - s.clip, 1 - s.clip, ratio))
+        gain = torch.stack([ratio * tensor(rows["advantage"]), bounded * tensor(rows["advantage"])]).amin(0)
+    error = plain("value", rows["obs"], flat)[:, 0] - tensor(rows["target"])
+    losses = 0.5 * error**2
+    if s.value_clip:
+        losses = torch.where(error.abs() > s.value_clip, s.value_clip * (error.abs() - s.value_clip / 2), losses)
+    entropy = entropy_of(log_probs)
+    return -gain.mean() + s.value_coefficient * losses.mean() - s.entropy * entropy, (
+        -gain.mean(),
+        losses.mean(),
+        entropy,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("a2c", {"gae_lambda": 0.6}),
+        ("a2c", {"gae_lambda": 1.0, "value_clip": 0.5}),
+        ("a2c", {"gae_lambda": 0.6, "targets": "return", "clip": 0.1}),
+        ("impala", {}),
+        ("impala", {"rho_clip": 1.5, "c_clip": 0.7, "gae_lambda": 0.8, "value_clip": 0.5}),
+    ],
+)
+def test_one_update_takes_the_step_of_a_plain_computation(name, settings):
+    algorithm = agent(name, **settings)
+    plain, start, s = Plain(algorithm, eps=EPS[name]), algorithm.weights(), algorithm.settings
+    for number, reward in enumerate((0.1, 3.0)):  # short gradients, then long ones
+        rows = rollout(number, reward=reward)
+        advantage, target = TARGETS[name](plain, rows, s)
+        flat_rows = valid(rows, advantage=advantage, target=target)
+        measured = actor_critic_loss(plain, plain.flat, flat_rows, s)[1]
+        rate = 0.01 - 0.008 * min(1, 200_000 * number / 500_000)
+        length = plain.step(lambda flat, r=flat_rows: actor_critic_loss(plain, flat, r, s)[0], rate, 0.5)
+        metrics, priorities = algorithm.update(rows, Clock(env_steps=200_000 * number, updates=number))
+        assert priorities is None
+        assert metrics["learning_rate"] == pytest.approx(rate)
+        assert metrics["gradient_norm"] == pytest.approx(length, rel=1e-3)
+        for key, expected in zip(("policy_loss", "value_loss", "entropy"), measured, strict=True):
+            assert metrics[key] == pytest.approx(float(expected), rel=1e-3, abs=1e-5)
+    assert_same_way(algorithm.weights(), plain.flat, start)
+
+
+def test_on_policy_impala_learns_what_a2c_does_with_the_same_lambda():
+    learned = []
+    for name in ("a2c", "impala"):
+        algorithm = agent(name, gae_lambda=1.0)
+        rows = rollout()
+        algorithm.load(algorithm.weights())
+        log_prob = algorithm.behaviour_log_prob(rows["obs"].reshape(-1, 3), rows["action"].reshape(-1))
+        rows["log_prob"] = log_prob.reshape(rows["action"].shape)
+        algorithm.update(rows, Clock())
+        learned.append(algorithm.weights())
+    np.testing.assert_allclose(*learned, atol=1e-6)
+
+
+def test_rmsprop_divides_by_a_root_that_has_its_epsilon_inside():
+    algorithm = agent("a2c", optimiser="rmsprop", gae_lambda=0.6)
+    plain, before, s, rows = Plain(algorithm, eps=0), algorithm.weights(), algorithm.settings, rollout()
+    advantage, target = a2c_targets(plain, rows, s)
+    flat_rows = valid(rows, advantage=advantage, target=target)
+    leaf = plain.flat.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(actor_critic_loss(plain, leaf, flat_rows, s)[0], leaf)
+    gradient = gradient * min(1.0, 0.5 / float(gradient.norm()))
+    algorithm.update(rows, Clock())
+    expected = plain.flat - 0.01 * gradient / (0.99 + 0.01 * gradient**2 + 1e-5).sqrt()
+    assert_same_way(algorithm.weights(), expected, before)
+
+
+def test_stale_rows_are_sound_for_a_clipped_a2c_alone():
+    assert agent("a2c").off_policy == "ignores"
+    assert agent("a2c", clip=0.2).off_policy == "corrects"
+    assert agent("impala").off_policy == "corrects"
+
+
+# -- REINFORCE ---------------------------------------------------------------------------------------------------------
+
+
+def episodes(seed=0, lengths=(7, 4, 9, 5, 3, 6), truncated=(2, 5)):
+    """Whole episodes side by side, each from its first row on; some were cut by a time limit."""
+    rows = rollout(seed)
+    for name in ("terminated", "truncated", "cut", "episode"):
+        rows[name][:] = 0
+    rows["valid"][:] = True
+    for column, length in enumerate(lengths):
+        rows["valid"][length:, column] = False
+        rows["truncated" if column in truncated else "terminated"][length - 1, column] = 1
+    return rows
+
+
+def returns_to_go(rows, discount, after):
+    """Of each row, by a sum; `after` (T, B) counts where an episode was truncated."""
+    result = np.zeros(rows["reward"].shape)
+    for column in range(result.shape[1]):
+        length = int(rows["valid"][:, column].sum())
+        for t in range(length):
+            result[t, column] = sum(discount ** (i - t) * rows["reward"][i, column] for i in range(t, length))
+            if rows["truncated"][length - 1, column]:
+                result[t, column] += discount ** (length - t) * after[length - 1, column]
+    return result
+
+
+def baseline_of_others(to_go, rows):
+    """Row by row: the mean of the other episodes at the same step, else of all rows of the others."""
+    result, (length, width) = np.zeros(to_go.shape), to_go.shape
+    for t, b in itertools.product(range(length), range(width)):
+        others = [c for c in range(width) if c != b]
+        beside = [to_go[t, c] for c in others if rows["valid"][t, c]]
+        every = [to_go[i, c] for c in others for i in range(length) if rows["valid"][i, c]]
+        result[t, b] = np.mean(beside or every)
+    return result
+
+
+@pytest.mark.parametrize("baseline", ["mean", "learned"])
+def test_reinforce_takes_the_step_of_a_plain_computation(baseline):
+    more = {} if baseline == "mean" else {"value_coefficient": 0.7}
+    settings = {key: value for key, value in SHAPED.items() if key not in ("value", "value_coefficient")} | more
+    kind = load_algorithm("reinforce")
+    made = kind.Settings.model_validate(settings | RATES | {"baseline": baseline})
+    algorithm = kind(made, SPACES, seed=3, learns=True)
+    plain, start, s, mean = Plain(algorithm, eps=1e-8), algorithm.weights(), algorithm.settings, 0.0
+    for number in range(2):
+        rows = episodes(number)
+        if baseline == "learned":
+            value, after = (plain("value", rows[name])[..., 0].numpy() for name in ("obs", "next_obs"))
+        else:
+            after = np.full(rows["reward"].shape, mean)
+        to_go = returns_to_go(rows, s.discount, after)
+        advantage = to_go - (value if baseline == "learned" else baseline_of_others(to_go, rows))
+        mean = to_go[rows["valid"]].mean()
+        flat_rows = valid(rows, advantage=advantage, target=to_go)
+
+        def loss(flat, rows=flat_rows):
+            log_probs, log_prob = log_probs_of(plain, rows, flat)
+            shown = (rows["advantage"] - rows["advantage"].mean()) / (rows["advantage"].std() + 1e-8)
+            total = -(log_prob * tensor(shown)).mean() - s.entropy * entropy_of(log_probs)
+            if baseline == "learned":
+                error = plain("value", rows["obs"], flat)[:, 0] - tensor(rows["target"])
+                total = total + s.value_coefficient * 0.5 * (error**2).mean()
+            return total
+
+        length = plain.step(loss, 0.01, 0.5)
+        found, _ = algorithm.update(rows, Clock(updates=number))
+        assert found["gradient_norm"] == pytest.approx(length, rel=1e-3)
+        assert ("value_loss" in found) == (baseline == "learned")
+    assert_same_way(algorithm.weights(), plain.flat, start)
+
+
+def test_a_run_goes_on_with_the_mean_return_that_truncated_episodes_are_valued_by():
+    kind = load_algorithm("reinforce")
+    first, heir = (kind(kind.Settings(baseline="mean"), SPACES, seed=seed, learns=True) for seed in (1, 2))
+    first.update(episodes(), Clock())
+    heir.set_weights(first.weights())
+    heir.restore(first.state())
+    assert heir.mean_return == first.mean_return != 0
+    for one in (first, heir):
+        one.update(episodes(1), Clock(updates=1))
+    np.testing.assert_array_equal(first.weights(), heir.weights())
+
+
+def test_only_whole_episodes_are_learned_from():
+    assert not load_algorithm("reinforce").bootstraps
+    assert load_algorithm("a2c").bootstraps
