@@ -46,11 +46,14 @@ __all__ = ["REGISTRY", "Acting", "Algorithm", "Clock", "Priorities", "load_algor
 
 REGISTRY = {
     "a2c": "mlxe_async.algorithms.a2c:A2C",
+    "ddpg": "mlxe_async.algorithms.ddpg:DDPG",
     "dqn": "mlxe_async.algorithms.dqn:DQN",
     "impala": "mlxe_async.algorithms.impala:Impala",
     "mlxe": "mlxe_async.algorithms.mlxe:MLxE",
     "ppo": "mlxe_async.algorithms.ppo:PPO",
     "reinforce": "mlxe_async.algorithms.reinforce:Reinforce",
+    "sac": "mlxe_async.algorithms.sac:SAC",
+    "td3": "mlxe_async.algorithms.td3:TD3",
 }
 """Built-in algorithms; the module is imported only when its name is asked for."""
 
@@ -63,6 +66,11 @@ _NAMES_ELSEWHERE = {
     "ppo2": "ppo",
     "ddqn": "dqn",
     "double_dqn": "dqn",
+    "discrete_sac": "sac",
+    "sac_discrete": "sac",
+    "soft_actor_critic": "sac",
+    "twin_delayed_ddpg": "td3",
+    "deep_deterministic_policy_gradient": "ddpg",
 }
 
 

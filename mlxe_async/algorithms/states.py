@@ -1,7 +1,7 @@
 """Exact resumption: what an algorithm's next update depends on, as arrays by name, and back.
 
-Networks, optimiser, generator and the moments of what was seen are known by their names; `counted` are attributes that
-hold a number.
+Networks, learned tensors and optimisers are found among the attributes and kept under their names; beside them the
+generator and the moments of what was seen. `counted` are attributes that hold a number.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from mlxe_async.algorithms.interface import Algorithm, Rows
 from mlxe_async.maths import generators, normaliser
 from mlxe_async.networks import Floats
 
-OPTIMISER = "optimiser."
 NETWORKS = ("network", "average", "target")
-PUBLISHED = ("network", "average", "epsilon")
+"""Those that are one object are kept under the first of these names."""
+PUBLISHED = ("network", "average", "epsilon", "noise")
 """What `set_weights` makes out of what was published."""
 
 
@@ -32,7 +32,9 @@ class Resumes(Algorithm):
         if "optimiser" not in parts:
             return known
         known |= {name: parts[name].flat.numpy(force=True).copy() for name in self._different()}
-        known |= {OPTIMISER + name: array for name, array in parts["optimiser"].state().items()}
+        known |= {name: parts[name].numpy(force=True).copy() for name in self._free()}
+        for optimiser in self._optimisers():
+            known |= {f"{optimiser}.{name}": array for name, array in parts[optimiser].state().items()}
         known["generator"] = generators.generator_words(parts["rng"])
         return known | normaliser.state(parts.get("_moments"))
 
@@ -46,8 +48,12 @@ class Resumes(Algorithm):
             return
         for name in self._different():
             parts[name].put(state[name])
+        for name in self._free():
+            parts[name].data.copy_(parts[name].new_tensor(state[name]))
         generators.set_generator(parts["rng"], state["generator"])
-        parts["optimiser"].restore({name.removeprefix(OPTIMISER): array for name, array in state.items()})
+        for optimiser in self._optimisers():
+            own = f"{optimiser}."
+            parts[optimiser].restore({n.removeprefix(own): array for n, array in state.items() if n.startswith(own)})
         if "_moments" in parts:
             self._moments = normaliser.restored(state)
 
@@ -60,8 +66,17 @@ class Resumes(Algorithm):
 
     def _different(self) -> list[str]:
         """The networks, each once: a target may be the learned one itself."""
+        parts = vars(self)
+        known = [name for name in NETWORKS if name in parts]
+        others = sorted(name for name, one in parts.items() if hasattr(one, "put") and hasattr(one, "flat"))
         names: dict[int, str] = {}
-        for name in NETWORKS:
-            if name in vars(self):
-                names.setdefault(id(vars(self)[name]), name)
+        for name in (*known, *others):
+            names.setdefault(id(parts[name]), name)
         return list(names.values())
+
+    def _free(self) -> list[str]:
+        """Tensors that are learned and belong to no network."""
+        return sorted(name for name, one in vars(self).items() if getattr(one, "is_leaf", False) and one.requires_grad)
+
+    def _optimisers(self) -> list[str]:
+        return sorted(name for name, one in vars(self).items() if hasattr(one, "zero_grad") and hasattr(one, "restore"))

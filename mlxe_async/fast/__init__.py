@@ -97,7 +97,7 @@ def _twin(algorithm: Any) -> tuple[Twin | None, str]:
     if name is None:
         return None, f"{kind.__name__} is not a built-in algorithm"
     if name not in _MAKERS:
-        return None, f"{name} has no fast twin"
+        return None, f"there is no fast twin of {name}"
     if changed := difference(kind, name):
         return None, f"{changed} is not what the fast twin of {name} was derived from"
     methods = {member for klass in kind.__mro__ for member, value in vars(klass).items() if callable(value)}

@@ -32,10 +32,11 @@ from mlxe_async.settings.problems import Path, Problem, dotted, shown
 
 Memory = Literal["replay", "rollouts"]
 MEMORIES: dict[str, Memory] = {
-    **dict.fromkeys(("dqn", "mlxe"), "replay"),
+    **dict.fromkeys(("ddpg", "dqn", "mlxe", "sac", "td3"), "replay"),
     **dict.fromkeys(("a2c", "impala", "ppo", "reinforce"), "rollouts"),
 }
 """What built-in algorithms learn from; of others only the probe can tell."""
+_MIRRORS_NOTHING = ("a2c", "ddpg", "impala", "ppo", "reinforce", "sac", "td3")
 ATARI = "ALE/"
 _FILLED_IN = ("schedule", "memory")  # tables of which an algorithm may have other defaults
 
@@ -92,9 +93,9 @@ def idle(settings: Settings, memory: str | None = None) -> Iterator[Problem]:
         yield from off(("task", "atari"), f"preprocess {shown_as}", ("task", "env"), task.env, 'one of "ALE/..."')
     elif not task.atari.preprocess:
         yield from off(("task", "atari"), shown_as, ("task", "atari", "preprocess"), False, "true")
-    if settings.algorithm.name == "ppo":
+    if settings.algorithm.name in _MIRRORS_NOTHING:
         why = "it mirrors no rows"
-        yield from off(("task",), "mirror", ("algorithm", "name"), "ppo", None, why)
+        yield from off(("task",), "mirror", ("algorithm", "name"), settings.algorithm.name, None, why)
     elif settings.algorithm.name in MEMORIES and settings.algorithm.table.get("mirror") is False:
         yield from off(("task",), "mirror", ("algorithm", "mirror"), False, "true")
 
