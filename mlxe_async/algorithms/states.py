@@ -68,7 +68,7 @@ class Resumes(Algorithm):
         """The networks, each once: a target may be the learned one itself."""
         parts = vars(self)
         known = [name for name in NETWORKS if name in parts]
-        others = sorted(name for name, one in parts.items() if hasattr(one, "put") and hasattr(one, "flat"))
+        others = sorted(name for name, one in parts.items() if hasattr(one, "follow") and hasattr(one, "flat"))
         names: dict[int, str] = {}
         for name in (*known, *others):
             names.setdefault(id(parts[name]), name)
