@@ -26,11 +26,16 @@ LIMITS = (2.0, None, 1.0, None)
 PLAIN = Spaces((4,), actions=2, limits=LIMITS)
 MIRRORED = Spaces((4,), actions=2, limits=LIMITS, symmetry=Symmetry((-1.0,) * 4, (1, 0)))
 PICTURES = Spaces((1, 36, 36), "|u1", 2)
+BOX = Spaces((4,), action_shape=(1,), action_low=(-2.0,), action_high=(3.0,), limits=LIMITS)
 
+EXPLORING, BOXED = ("ddpg", "dqn", "sac", "td3"), ("ddpg", "sac", "td3")
 SMALL = {"common": [6], "policy": [5], "value": [5]}
 MLXE = {**SMALL, "batch": 16, "min_updates": 3, "learning_rate": 0.02, "max_gradient_norm": 0.5}
 DQN = {"layers": [8], "batch": 16, "start_rows": 20, "train_every": 2, "target_every": 20, "learning_rate": 0.05}
 PPO = {**SMALL, "epochs": 2, "minibatch": 8, "learning_rate": 0.02}
+CONTINUOUS = {"layers": [8], "batch": 16, "start_rows": 20, "train_every": 2, "target_rate": 0.1, "learning_rate": 0.05}
+CONTINUOUS |= {"critic_learning_rate": 0.05}
+DDPG = {**CONTINUOUS, "noise_first": 0.3, "noise_steps": 60}
 MIXED = {"behaviour": "epsilon_greedy", "epsilon": 0.4, "epsilon_factor": 0.9}
 FACTORS = {"priorities": ["age", "risk", "td"], "priority_correction": 0.5, "priority_exponent_growth": 0.1}
 BASES = {
@@ -69,6 +74,31 @@ BASES = {
         "short-sighted": {**DQN, "discount": 0.0},
         "pictures": {**DQN, "body": "nature", "batch": 8, "start_rows": 8, "target_every": 2},
     },
+    "sac": {
+        "plain": CONTINUOUS,
+        "numbered": CONTINUOUS,
+        "several steps": {**CONTINUOUS, "n_step": 3},
+        "normalised": {**CONTINUOUS, "normalise": True},
+        "constant temperature": {**CONTINUOUS, "temperature_learning_rate": 0.0},
+        "linear": {**CONTINUOUS, "layers": []},
+        "short-sighted": {**CONTINUOUS, "discount": 0.0},
+    },
+    "td3": {
+        "plain": DDPG,
+        "ou": {**DDPG, "noise": "ou"},
+        "constant noise": {**DDPG, "noise_first": 0.1},
+        "unsmoothed": {**DDPG, "target_noise": 0.0},
+        "normalised": {**DDPG, "normalise": True, "n_step": 3},
+        "linear": {**DDPG, "layers": []},
+        "short-sighted": {**DDPG, "discount": 0.0},
+    },
+    "ddpg": {
+        "plain": DDPG,
+        "ou": {**DDPG, "noise": "ou"},
+        "constant noise": {**DDPG, "noise_first": 0.1},
+        "decayed": {**DDPG, "critic_decay": 0.1, "n_step": 2},
+        "short-sighted": {**DDPG, "discount": 0.0},
+    },
     "ppo": {
         "plain": PPO,
         "linear": {**PPO, "common": [], "policy": [], "value": []},
@@ -88,6 +118,8 @@ ANOTHER = {
     "clip": 0.01,
     "common": [7],
     "correction": "none",
+    "critic_decay": 0.5,
+    "critic_learning_rate": 0.002,
     "discount": 0.5,
     "discount_low": 0.1,
     "double": False,
@@ -118,11 +150,17 @@ ANOTHER = {
     "minibatches": "sequences",
     "mirror": False,
     "n_step": 2,
+    "noise": "ou",
     "noise_every": 3,
+    "noise_first": 0.5,
+    "noise_last": 0.9,
+    "noise_pull": 0.9,
+    "noise_steps": 20,
     "noisy": True,
     "normalise": True,
     "optimiser": "adam",
     "policy": [7],
+    "policy_delay": 3,
     "precision": "bfloat16",
     "priorities": ["age"],
     "priority_correction": 1.0,
@@ -133,11 +171,16 @@ ANOTHER = {
     "returns": "steps_to_end",
     "start_rows": 50,
     "target": "per_iteration",
+    "target_entropy": 0.3,
     "target_every": 2,
+    "target_noise": 0.9,
+    "target_noise_clip": 0.01,
     "target_rate": 0.3,
     "temperature": 3.0,
+    "temperature_learning_rate": 0.5,
     "train_every": 5,
     "updates_per": "iteration",
+    "updates_each": 2,
     "value": [7],
     "value_coefficient": 0.1,
     "value_high": 50.0,
@@ -151,6 +194,7 @@ OTHERWISE = {
     "correction": "clipped",
     "layer_norm": False,
     "activation": "tanh",
+    "noise": "gaussian",
     "noisy": False,
     "normalise": False,
     "returns": "n_step",
@@ -207,14 +251,16 @@ class World:
     def look(self, action):
         if self.spaces is PICTURES:
             return self.rng.integers(0, 256, (ENVS, *self.spaces.observation_shape), dtype=np.uint8)
-        shift = np.asarray(action)[:, None] - 0.5
+        shift = np.asarray(action).reshape(ENVS, 1) - 0.5
         return (self.rng.normal(size=(ENVS, *self.spaces.observation_shape)) + shift).astype(np.float32)
 
     def rollout(self, actor, clock, version):
         blocks, acted, rng = [], [], np.random.default_rng([7, clock.rollouts])
         for t in range(STEPS):
-            chosen = actor.act(self.obs, rng, clock)
-            acted.append(np.concatenate([chosen["action"], chosen["log_prob"]]))
+            clock.begin(self.step == 0)
+            carried = {name: column.copy() for name, column in clock.carry.items()}
+            chosen = actor.act(self.obs, rng, clock) | carried
+            acted.append(np.concatenate([chosen["action"].ravel(), chosen["log_prob"]]))
             clock.steps += ENVS
             following = self.look(chosen["action"])
             rows = self.layout.empty(ENVS)
@@ -222,11 +268,11 @@ class World:
             terminated = np.array([t in (3, 8), False])
             truncated = np.array([False, t == 6])
             columns = {"obs": self.obs, "next_obs": following, "version": version, "last": last and [0, 1]}
-            columns |= {"reward": 1.0 + chosen["action"] - 8.0 * terminated, "terminated": terminated}
+            columns |= {"reward": 1.0 + chosen["action"].ravel() - 8.0 * terminated, "terminated": terminated}
             columns |= {"truncated": truncated, "cut": last & ~terminated & ~truncated, "env": np.arange(ENVS)}
             columns |= {"episode": self.episode, "step": self.step, **chosen}
-            for name, column in columns.items():
-                rows[name][:] = column
+            for name in columns.keys() & rows.keys():
+                rows[name][:] = columns[name]
             blocks.append(rows)
             over = terminated | truncated
             self.episode, self.step = self.episode + over, np.where(over, 0, self.step + 1)
@@ -240,8 +286,8 @@ def run(name, settings, spaces):
     own = kind.Settings.model_validate(settings)
     learning = kind(own, spaces, seed=1, learns=True)
     acting, keeping = (kind(own, spaces, seed=0, learns=False) for _ in range(2))
-    layout = RowLayout(standard_columns(spaces)).with_columns(learning.extra_columns)
-    world, weights, clock, acted = World(spaces, layout), Published(), Acting(), []
+    layout = RowLayout(standard_columns(spaces)).with_columns((*learning.extra_columns, *learning.carry))
+    world, weights, clock, acted = World(spaces, layout), Published(), Acting().start(learning.carry, ENVS), []
     replays = learning.memory == "replay"
     if replays:
         shape = ReplayShape(
@@ -284,19 +330,19 @@ def run(name, settings, spaces):
         while (drawn := memorizer.memorize())["updates"]:
             updates += learner.learn(drawn, **counts, updates=updates)["updates"]
     acting.load(weights.flats[-1])
-    # The epsilon that DQN publishes counts by what is done with it, which the actions tell.
-    learned = [flat[:-1] if name == "dqn" else flat for flat in weights.flats]
+    # The epsilon or noise that is published counts by what is done with it, which the actions tell.
+    learned = [flat[:-1] if name in EXPLORING else flat for flat in weights.flats]
     known = [*map(np.asarray, acted), *learned, acting.greedy(world.obs), generator_words(learning.rng)]
     return b"".join(array.tobytes() for array in known)
 
 
-def spaces_of(base):
-    return {"mirrored": MIRRORED, "pictures": PICTURES}.get(base, PLAIN)
+def spaces_of(name, base):
+    return {"mirrored": MIRRORED, "pictures": PICTURES, "numbered": PLAIN}.get(base, BOX if name in BOXED else PLAIN)
 
 
 def judged(name, key, base):
     """What becomes of another value of a key, `"refused"`, `"idle"` or `"lives"`; and the settings with it."""
-    kind, table, spaces = load_algorithm(name), BASES[name][base], spaces_of(base)
+    kind, table, spaces = load_algorithm(name), BASES[name][base], spaces_of(name, base)
     default = kind.Settings.model_fields[key].get_default(call_default_factory=True)
     present = table.get(key, list(default) if isinstance(default, tuple) else default)
     value = ANOTHER[key] if present != ANOTHER[key] else OTHERWISE.get(key)
@@ -316,7 +362,7 @@ def judged(name, key, base):
 
 @functools.cache
 def expected(name, base):
-    return run(name, BASES[name][base], spaces_of(base))
+    return run(name, BASES[name][base], spaces_of(name, base))
 
 
 LIVES_IN = {
@@ -333,6 +379,9 @@ LIVES_IN = {
         "pictures": "body precision",
     },
     "dqn": {"softmax": "temperature", "mirrored": "mirror", "pictures": "body precision"},
+    "sac": {},
+    "td3": {"ou": "noise_pull"},
+    "ddpg": {"ou": "noise_pull"},
     "ppo": {"pictures": "body precision"},
 }
 """Where a key has an effect that has none on the plain base."""
@@ -347,7 +396,7 @@ def test_there_is_another_value_of_every_key(name):
 
 @pytest.mark.parametrize("name", REGISTRY)
 def test_the_same_settings_come_to_the_same(name):
-    assert run(name, BASES[name]["plain"], PLAIN) == expected(name, "plain")
+    assert run(name, BASES[name]["plain"], spaces_of(name, "plain")) == expected(name, "plain")
 
 
 @pytest.mark.parametrize("name", REGISTRY)
@@ -357,7 +406,7 @@ def test_every_key_has_an_effect_somewhere(name):
     for key in load_algorithm(name).Settings.model_fields:
         base = where.get(key, "plain")
         what, changed = judged(name, key, base)
-        if what != "lives" or run(name, changed, spaces_of(base)) == expected(name, base):
+        if what != "lives" or run(name, changed, spaces_of(name, base)) == expected(name, base):
             dead.append((key, base, what))
     assert not dead
 
@@ -370,7 +419,7 @@ def test_another_value_of_a_key_changes_the_run_or_is_refused_and_not_both(name,
         what, changed = judged(name, key, base)
         if what == "refused":
             continue
-        changes = run(name, changed, spaces_of(base)) != expected(name, base)
+        changes = run(name, changed, spaces_of(name, base)) != expected(name, base)
         if changes == (what == "idle"):
             wrong.append((key, changed[key], "has an effect" if changes else "has none"))
     assert not wrong

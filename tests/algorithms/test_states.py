@@ -14,15 +14,23 @@ CASES = [
     ("mlxe", {"target": "per_iteration", "optimiser": "adam"}),
     ("dqn", {"target_every": 4, "average": 0.1}),
     ("ppo", {"epochs": 2, "minibatch": 8}),
+    ("sac", {"n_step": 2}),
+    ("sac discrete", {}),
+    ("td3", {"policy_delay": 3, "noise_first": 0.5}),
+    ("ddpg", {"normalise": True}),
 ]
+BOX = Spaces(observation_shape=(3,), action_shape=(2,), action_low=(-1.0,) * 2, action_high=(3.0,) * 2)
+BOXED = ("sac", "td3", "ddpg")
 
 
 def made(name, settings, seed):
-    algorithm = load_algorithm(name)
-    return algorithm(algorithm.Settings.model_validate(settings), SPACES, seed=seed, learns=True)
+    algorithm = load_algorithm(name.split()[0])
+    spaces = BOX if name in BOXED else SPACES
+    settings = settings | ({"layers": [16], "learning_rate": 0.01} if name.split()[0] in BOXED else {})
+    return algorithm(algorithm.Settings.model_validate(settings), spaces, seed=seed, learns=True)
 
 
-def batch(kind, seed):
+def batch(kind, seed, spaces):
     rng = np.random.default_rng(seed)
     shape = (6, 4) if kind == "rollouts" else (16,)
     rows = {
@@ -42,13 +50,16 @@ def batch(kind, seed):
         "valid": np.ones(shape, bool),
         "version": np.ones(shape, np.int64),
     }
+    if spaces is BOX:
+        rows["raw_action"] = rng.normal(size=(*shape, 2)).astype(np.float32)
+        rows["action"] = np.tanh(rows["raw_action"]) * 2 + 1
     return {key: value for key, value in rows.items() if value is not None}
 
 
 def learn(algorithm, updates):
     for k in updates:
         clock = Clock(env_steps=10 * k, episodes=k, updates=k, version=1 + k // 2)
-        algorithm.update(batch(algorithm.memory, k), clock)
+        algorithm.update(batch(algorithm.memory, k, algorithm.spaces), clock)
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES)
@@ -73,8 +84,9 @@ def test_every_part_of_the_state_matters(name, settings):
     whole = first.state()
     learn(first, range(5, 8))
     # What the next update makes anew, or has no use for.
-    idle = {"unused", "rows_seen", "epsilon"} | ({"moments.single"} if name == "mlxe" else set())
+    idle = {"unused", "rows_seen", "epsilon", "noise"} | ({"moments.single"} if name in ("mlxe", "ddpg") else set())
     idle |= {"followed"} if settings.get("target") != "per_iteration" else set()
+    idle |= {"generator"} if name in ("sac discrete", "ddpg") else set()
     for key in sorted(set(whole) - idle - (set() if settings.get("average") else {"average"})):
         other = made(name, settings, seed=4)
         fresh = other.state()[key]
@@ -116,3 +128,25 @@ def test_newer_weights_are_gone_on_from_with_what_an_older_state_has_beside_them
     for key in beside:
         np.testing.assert_array_equal(now[key], older[key], err_msg=key)
     assert {"optimiser.steps", "generator"} <= beside
+
+
+def test_critics_their_optimiser_and_the_temperature_are_part_of_the_state():
+    first = made("sac", {"temperature": 0.5}, seed=3)
+    learn(first, range(5))
+    state = first.state()
+    parts = {"critics", "critic_target", "log_temperature", "network"}
+    moments = ("first_moment", "second_moment", "steps")
+    parts |= {f"{one}optimiser.{name}" for one in ("", "critic_", "temperature_") for name in moments}
+    assert set(state) == parts | {"rows_seen", "unused", "noise", "generator"}
+    second = made("sac", {"temperature": 0.5}, seed=4)
+    older = {key: np.array(array) for key, array in state.items()}
+    learn(first, range(5, 8))
+    second.restore_around(first.weights(), older)
+    now = second.state()
+    np.testing.assert_array_equal(now["network"], first.state()["network"])
+    for name in parts - {"network"}:
+        np.testing.assert_array_equal(now[name], older[name], err_msg=name)
+        assert (now[name] != first.state()[name]).any(), name
+    # What was kept is what the optimisers go on with.
+    assert second.temperature_optimiser._weights is second.log_temperature
+    assert second.critic_optimiser._weights is second.critics.flat
