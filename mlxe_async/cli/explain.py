@@ -16,6 +16,7 @@ _DEFINED = "#/$defs/"
 _SHARED = {
     "on_policy",
     "policies",
+    "continuous",
     "states",
     "distributions",
     "modules",

@@ -39,7 +39,9 @@ _KEYS = {
     # how
     "algorithm.name": "algo agent algorithm_name",
     "algorithm.discount": "gamma discount_factor discounting",
-    "algorithm.learning_rate": "lr learning_rate step_size alpha_lr pi_lr",
+    "algorithm.learning_rate": "lr learning_rate step_size pi_lr policy_lr actor_lr lr_actor actor_learning_rate",
+    "algorithm.critic_learning_rate": "q_lr critic_lr lr_critic qf_lr",
+    "algorithm.temperature_learning_rate algorithm.learning_rate": "alpha_lr alpha_learning_rate ent_coef_lr",
     "algorithm.learning_rate_last": "lr_final final_lr learning_rate_final",
     "algorithm.anneal_steps algorithm.learning_rate_decay": (
         "anneal_lr lr_decay lr_schedule linear_lr_decay use_linear_lr_decay"
@@ -56,7 +58,19 @@ _KEYS = {
     "algorithm.minibatch algorithm.batch": (
         "batch_size minibatch_size sgd_minibatch_size mini_batch_size num_minibatches nminibatches"
     ),
-    "algorithm.entropy": "ent_coef entropy_coef entropy_coeff entropy_coefficient exploration_loss_coeff ent_weight",
+    "algorithm.entropy algorithm.temperature": (
+        "ent_coef entropy_coef entropy_coeff entropy_coefficient exploration_loss_coeff ent_weight"
+    ),
+    "algorithm.temperature_learning_rate": "autotune auto_alpha learn_temperature automatic_entropy_tuning",
+    "algorithm.target_entropy": "target_entropy_scale entropy_target",
+    "algorithm.policy_delay": "policy_frequency policy_freq update_actor_freq actor_delay delayed_policy_update",
+    "algorithm.target_noise": "target_policy_noise policy_noise",
+    "algorithm.target_noise_clip": "noise_clip target_policy_noise_clip",
+    "algorithm.noise": "action_noise noise_type exploration_noise_type",
+    "algorithm.noise_first": "exploration_noise noise_std expl_noise act_noise noise_sigma",
+    "algorithm.noise_pull": "ou_theta noise_theta",
+    "algorithm.critic_decay": "critic_weight_decay critic_l2 weight_decay l2_reg critic_l2_reg",
+    "algorithm.updates_each": "utd_ratio updates_per_step num_updates_per_step replay_ratio",
     "algorithm.value_coefficient": "vf_coef value_loss_coeff vf_loss_coeff value_coef vf_weight",
     "algorithm.max_gradient_norm": "max_grad_norm grad_clip gradient_clip clip_grad_norm max_gradient",
     "algorithm.optimiser": "optimizer optimizer_class optim",
@@ -70,9 +84,8 @@ _KEYS = {
     "algorithm.value": "vf critic critic_layers",
     "algorithm.activation": "activation_fn nonlinearity activation_function",
     "algorithm.start_rows": "learning_starts start_timesteps warmup_steps start_steps",
-    "algorithm.train_every algorithm.min_updates": (
-        "train_freq train_frequency gradient_steps update_per_step update_every"
-    ),
+    "algorithm.train_every algorithm.min_updates": "train_freq train_frequency update_every",
+    "algorithm.updates_each algorithm.train_every algorithm.min_updates": "gradient_steps update_per_step",
     "algorithm.target_every": (
         "target_update_interval target_network_frequency target_update_freq target_network_update_freq"
     ),
@@ -84,7 +97,8 @@ _KEYS = {
     "algorithm.epsilon_steps algorithm.epsilon_factor": "exploration_fraction epsilon_decay eps_decay",
     "algorithm.double": "double_dqn is_double use_double",
     "algorithm.priorities": "prioritized_replay prioritized per use_per",
-    "algorithm.priority_exponent": "alpha per_alpha prioritized_replay_alpha",
+    "algorithm.temperature algorithm.priority_exponent": "alpha",
+    "algorithm.priority_exponent": "per_alpha prioritized_replay_alpha",
     "algorithm.priority_correction": "beta per_beta prioritized_replay_beta0",
     "algorithm.atoms": "n_atoms num_atoms",
     "algorithm.value_low": "v_min vmin",
@@ -109,6 +123,8 @@ _KEYS = {
 _REMARKS = {
     "num_minibatches": "the rows of each, not how many there are",
     "nminibatches": "the rows of each, not how many there are",
+    "autotune": "0 leaves it as it is",
+    "automatic_entropy_tuning": "0 leaves it as it is",
     "exploration_fraction": "in steps, not in shares of the run",
     "num_envs": "for each of schedule.executors",
     "n_envs": "for each of schedule.executors",

@@ -57,14 +57,28 @@ FILES = {
     **{f"{PACKAGE}/memory/{name}.py": "tests/memory" for name in ("priorities", "sampling", "sum_tree")},
     **{
         f"{PACKAGE}/algorithms/{name}.py": "tests/algorithms"
-        for name in ("bootstrapping", "critics", "exploration", "ppo", "dqn", "mlxe")
+        for name in (
+            "bootstrapping",
+            "critics",
+            "exploration",
+            "continuous",
+            "ppo",
+            "dqn",
+            "mlxe",
+            "sac",
+            "td3",
+            "ddpg",
+        )
     },
 }
 """File -> folder of its tests."""
 
-ALGORITHMS = tuple(f"{PACKAGE}/algorithms/{name}.py" for name in ("ppo", "dqn", "mlxe"))
+ALGORITHMS = tuple(
+    f"{PACKAGE}/algorithms/{name}.py" for name in ("continuous", "ppo", "dqn", "mlxe", "sac", "td3", "ddpg")
+)
 NOT_LEARNING = {"__init__", "load", "act", "greedy", "greedy_many", "behaviour_log_prob", "policy"}
 NOT_LEARNING |= {"build", "build_learner", "weights", "set_weights", "compile"}
+NOT_LEARNING |= {"make_networks", "box_entries", "best", "bounded", "uniform"}
 
 
 def is_asked(one: Mutant) -> bool:

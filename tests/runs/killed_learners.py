@@ -12,6 +12,8 @@ from mlxe_async.algorithms.dqn import DQN
 from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.algorithms.mlxe import MLxE
 from mlxe_async.algorithms.ppo import PPO
+from mlxe_async.algorithms.sac import SAC
+from mlxe_async.algorithms.td3 import TD3
 from mlxe_async.ipc import kept, weights
 from mlxe_async.memory.bookkeeping import Bookkeeping
 from mlxe_async.memory.replay import ReplayMemory
@@ -97,6 +99,7 @@ def killed(base, moment):
     return Killed
 
 
-for _name, _base in (("mlxe", MLxE), ("dqn", DQN), ("ppo", PPO), ("td", Prioritised)):
+KINDS = {"mlxe": MLxE, "dqn": DQN, "ppo": PPO, "td": Prioritised, "sac": SAC, "td3": TD3}
+for _name, _base in KINDS.items():
     for _moment in ("never", "updating", "updated", *MOMENTS):
         globals()[f"{_name}_{_moment}"] = killed(_base, _moment)

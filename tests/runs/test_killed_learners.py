@@ -23,12 +23,30 @@ TABLES = {
         "algorithm": {"batch": 16, "train_every": 24, "start_rows": 64, "target_every": 3},
         "schedule": {"envs_per_executor": 2, "rollout_steps": 33},
     },
+    "sac": {
+        "algorithm": {"batch": 16, "train_every": 8, "start_rows": 64, "layers": [16], "n_step": 2},
+        "schedule": {"rollout_steps": 33},
+        "task": {"env": "Pendulum-v1", "max_episode_steps": 50},
+    },
+    "td3": {
+        "algorithm": {
+            "batch": 16,
+            "train_every": 8,
+            "start_rows": 64,
+            "layers": [16],
+            "noise": "ou",
+            "normalise": True,
+        },
+        "schedule": {"rollout_steps": 33},
+        "task": {"env": "Pendulum-v1", "max_episode_steps": 50},
+    },
     "ppo": {
         "algorithm": {"epochs": 2, "minibatch": 32},
         "schedule": {"envs_per_executor": 2, "rollout_steps": 32},
     },
 }
-PLAIN = {"mlxe": "mlxe", "mlxe rich": "mlxe", "dqn": "dqn", "ppo": "ppo", "td": "killed_learners:td_never"}
+PLAIN = {"mlxe": "mlxe", "mlxe rich": "mlxe", "td": "killed_learners:td_never"}
+PLAIN |= {name: name for name in ("dqn", "ppo", "sac", "td3")}
 STOP = {"env_steps": 900}
 
 
@@ -79,8 +97,10 @@ EVERY = [
     *(("mlxe rich", moment) for moment in REPLAY),
     *(("dqn", moment) for moment in REPLAY),
     *(("td", moment) for moment in (*REPLAY, "noting")),
+    *(("sac", moment) for moment in REPLAY),
+    *(("td3", moment) for moment in REPLAY),
 ]
-QUICK = {("ppo", "settled"), ("mlxe rich", "keeping")}
+QUICK = {("ppo", "settled"), ("mlxe rich", "keeping"), ("sac", "published")}
 
 
 @pytest.mark.parametrize(

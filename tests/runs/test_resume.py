@@ -23,6 +23,9 @@ STOP = {"stop": {"env_steps": 1200}}
 TESTED = {"evaluation": {"enabled": True, "rule": "cap", "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}}
 DQN = {"name": "dqn", "start_rows": 200, "batch": 32}
 PPO = {"name": "ppo", "epochs": 2, "minibatch": 32}
+SAC = {"name": "sac", "start_rows": 200, "batch": 16, "layers": [16], "train_every": 4}
+TD3 = {**SAC, "name": "td3", "noise": "ou", "noise_first": 0.3, "noise_steps": 600, "normalise": True}
+PENDULUM = {"env": "Pendulum-v1", "max_episode_steps": 50}
 SPANNING = {"sync": "rollout", "rollout_steps": 37, "envs_per_executor": 2}
 SHOWN = {"kwargs": {"pictures": True}, "max_episode_steps": 20}
 KINDS = {
@@ -36,6 +39,9 @@ KINDS = {
     ),
     "dqn": (DQN, {"schedule": SPANNING}),
     "ppo": (PPO, {"schedule": {**SPANNING, "memorizer": "own"}}),
+    "sac": (SAC, {"schedule": {**SPANNING, "envs_per_executor": 1}, "task": PENDULUM}),
+    "sac, discrete actions": (SAC, {"schedule": SPANNING}),
+    "td3": (TD3, {"schedule": SPANNING, "task": PENDULUM}),
     "dqn, observations of parts": (DQN, {"schedule": SPANNING, "task": {"env": "parted_tasks:Lamps", **SHOWN}}),
 }
 
@@ -72,7 +78,7 @@ def one_story(path, told):
     assert sum(line["event"] == "run_end" for line in lines) == 1
 
 
-QUICK_KINDS = ("ppo",)
+QUICK_KINDS = ("ppo", "sac")
 
 
 @pytest.mark.parametrize(
