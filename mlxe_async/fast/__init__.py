@@ -138,3 +138,5 @@ def _dqn(algorithm: Any) -> Twin:
 
 
 _MAKERS: dict[str, Callable[[Any], Twin]] = {"mlxe": _mlxe, "dqn": _dqn, "ppo": _ppo}
+TWINS = tuple(_MAKERS)
+"""The algorithms that have one."""

@@ -19,7 +19,11 @@ SMALL = {
     "a2c": {},
     "impala": {},
     "reinforce": {},
+    "sac": {"layers": [8], "batch": 16},
 }
+CONTINUOUS = ("sac", "td3", "ddpg")
+DISCRETE = ["dqn", "mlxe"]
+SEEING = [name for name in REGISTRY if name not in CONTINUOUS]
 
 
 def parted(*more, **fields):
@@ -40,7 +44,7 @@ def observed(spaces, count, seed=0):
     return spaces.pack(named)
 
 
-@pytest.mark.parametrize("name", ["dqn", "mlxe"])
+@pytest.mark.parametrize("name", DISCRETE)
 @pytest.mark.parametrize(
     ("taken", "words"),
     [
@@ -55,14 +59,14 @@ def test_other_actions_are_refused_by_the_name_of_their_space(name, taken, words
     assert str(caught.value) == f"algorithm.name: {name} needs a task with discrete actions, got {words}"
 
 
-@pytest.mark.parametrize("name", ["dqn", "mlxe"])
+@pytest.mark.parametrize("name", [*DISCRETE, "sac"])
 def test_masks_are_refused_with_the_setting_that_makes_them(name):
     with pytest.raises(ValueError, match="masks") as caught:
         agent(name, parted((MASK, (3,), "|u1"), masked=True))
     assert str(caught.value) == f"algorithm.name: {name} knows nothing of masks; set task.action_mask = false"
 
 
-@pytest.mark.parametrize("name", REGISTRY)
+@pytest.mark.parametrize("name", [*SEEING, "sac"])
 def test_parts_are_seen_as_the_vector_that_they_make(name):
     packed = parted(PIXELS)
     flat = Spaces((packed.entries,), actions=3)
@@ -84,7 +88,7 @@ def test_parts_are_seen_as_the_vector_that_they_make(name):
         assert len(np.unique(acts[0][column])) > 1
 
 
-@pytest.mark.parametrize("name", ["ppo", "dqn"])
+@pytest.mark.parametrize("name", ["ppo", "dqn", "sac"])
 def test_an_update_learns_the_same_from_parts_and_from_their_vector(name):
     packed = parted(PIXELS)
     flat = Spaces((packed.entries,), actions=3)

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from made_rows import SPACES, agent, batch
 
-from mlxe_async.algorithms import REGISTRY, Clock, load_algorithm
-from mlxe_async.fast import fingerprints, twin_of
+from mlxe_async.algorithms import Clock, load_algorithm
+from mlxe_async.fast import TWINS, fingerprints, twin_of
 from mlxe_async.rows import Spaces, Symmetry
 
 NEAR = 1e-5  # of the gradient's norm
@@ -138,8 +138,8 @@ def everything(tell=print):
 
 
 def present():
-    """The fingerprints of the built-in algorithms as they are now."""
-    kinds = {name: load_algorithm(name) for name in sorted(REGISTRY)}
+    """The fingerprints of the algorithms with twins as they are now."""
+    kinds = {name: load_algorithm(name) for name in sorted(TWINS)}
     learning = {name: fingerprints.fingerprint(kind) for name, kind in kinds.items()}
     return learning | {f"{name} acts": fingerprints.acting(kind) for name, kind in kinds.items()}
 
