@@ -21,7 +21,8 @@ from mlxe_async.algorithms import REGISTRY, load_algorithm
 from mlxe_async.analysis.pictures import PUBLISHED
 from mlxe_async.cli import main
 from mlxe_async.cli.arguments import Parser
-from mlxe_async.rows import Spaces
+from mlxe_async.parts import laid_out
+from mlxe_async.rows import MASK, Spaces
 from mlxe_async.schedules.soundness import Facts, verdicts
 from mlxe_async.settings import load_settings
 from mlxe_async.settings.synonyms import SYNONYMS
@@ -373,15 +374,19 @@ ACTIONS = {
     "MultiDiscrete": Spaces((4,), action_shape=(2,), action_kind="multi_discrete", action_sizes=(2, 3)),
     "MultiBinary": Spaces((4,), action_shape=(2,), action_kind="multi_binary", action_sizes=(2, 2)),
     "Box": Spaces((4,), action_shape=(1,), action_low=(-1.0,), action_high=(1.0,)),
-    "action masks": Spaces((6,), actions=2, masked=True),
+    "action masks": Spaces(
+        (6,), actions=2, action_sizes=(2,), parts=laid_out([("obs", (4,), "<f4"), (MASK, (2,), "|u1")]), masked=True
+    ),
 }
 
 
 def what_works():
     """The table of algorithms and spaces: row -> algorithm -> cell."""
     ((_, (head, *rows)),) = pages.tables(pages.section(README, "Algorithms and spaces"))
-    names = [cell.strip("`") for cell in head[1:]]
-    return {row[0]: dict(zip(names, row[1:], strict=True)) for row in rows}
+    columns = [[name.strip(" `") for name in cell.split(",")] for cell in head[1:]]
+    return {
+        row[0]: {name: cell for names, cell in zip(columns, row[1:], strict=True) for name in names} for row in rows
+    }
 
 
 def test_the_table_of_algorithms_has_all_of_them():
@@ -409,17 +414,15 @@ def test_memories_and_schedules_are_as_the_table_says(name):
     taken = next(one for one in ("Discrete", "Box") if any(re.search(rf"\b{one}\b", label) for label in takes))
     made = kind(kind.Settings(), ACTIONS[taken], seed=0, learns=False)
     assert rows["learns from"][name] == made.memory
+    whole = {"sync": "rollout", "unfinished": "keep"} if made.bootstraps else {"sync": "episode", "unfinished": "drop"}
+    refused = []
     for schedule in ("serial", "istb", "is", "ia", "oa"):
-        unfinished = "keep" if schedule == "ia" else None
-        facts = Facts(schedule, made.memory, made.off_policy, made.bootstraps, unfinished=unfinished)
-        assert not any(verdict.refused for verdict in verdicts(facts))
-    assert (
-        rows["`oa`"][name]
-        == {
-            "corrects": "yes, corrected by ratios",
-            "learns": "yes, off-policy by design",
-        }[made.off_policy]
-    )
+        facts = Facts(schedule, made.memory, made.off_policy, made.bootstraps, **whole)
+        refused += [schedule for verdict in verdicts(facts) if verdict.refused]
+    assert refused == (["oa"] if rows["`oa`"][name].startswith("refused") else [])
+    assert ("whole episodes" in rows["`serial`, `istb`, `is`, `ia`"][name]) == (name in ("a2c", "reinforce"))
+    says = {"corrects": "yes, corrected by ratios", "learns": "yes, off-policy by design", "ignores": "refused, but"}
+    assert rows["`oa`"][name].startswith(says[made.off_policy])
 
 
 def test_keys_of_other_packages_lead_where_the_table_says():

@@ -120,7 +120,8 @@ def help_text() -> str:
 
     commands = "\n".join(f"  {name:<9} {about}" for name, (_, about) in COMMANDS.items())
     tables = textwrap.fill(", ".join(table_names()), 79, initial_indent=" " * 30, subsequent_indent=" " * 20)
-    return HELP.format(commands=commands, tables=tables.lstrip(), algorithms=", ".join(algorithm_names()))
+    algorithms = textwrap.fill(", ".join(algorithm_names()), 79, initial_indent=" " * 42, subsequent_indent=" " * 20)
+    return HELP.format(commands=commands, tables=tables.lstrip(), algorithms=algorithms.lstrip())
 
 
 def _command(arguments: list[str]) -> int:

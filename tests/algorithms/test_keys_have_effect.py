@@ -33,6 +33,8 @@ SMALL = {"common": [6], "policy": [5], "value": [5]}
 MLXE = {**SMALL, "batch": 16, "min_updates": 3, "learning_rate": 0.02, "max_gradient_norm": 0.5}
 DQN = {"layers": [8], "batch": 16, "start_rows": 20, "train_every": 2, "target_every": 20, "learning_rate": 0.05}
 PPO = {**SMALL, "epochs": 2, "minibatch": 8, "learning_rate": 0.02}
+A2C = {**SMALL, "learning_rate": 0.02, "entropy": 0.05}
+REINFORCE = {**A2C, "baseline": "learned", "rows_per_update": 0}
 CONTINUOUS = {"layers": [8], "batch": 16, "start_rows": 20, "train_every": 2, "target_rate": 0.1, "learning_rate": 0.05}
 CONTINUOUS |= {"critic_learning_rate": 0.05}
 DDPG = {**CONTINUOUS, "noise_first": 0.3, "noise_steps": 60}
@@ -105,21 +107,46 @@ BASES = {
         "constant rate": {**PPO, "learning_rate_last": 0.02},
         "short-sighted": {**PPO, "discount": 0.0},
         "pictures": {**PPO, "normalise": False, "body": "nature"},
+        "numbers": PPO,
+        "numbers as the actor says": {**PPO, "deviation": "computed"},
+        "all that is annealed": {**PPO, "annealed": ["clip", "entropy"], "learning_rate_last": 0.02},
+        "bounded": {**PPO, "value_clip": 0.1, "kl_penalty_target": 0.01, "value_epochs": 1},
+    },
+    **{
+        name: {
+            "plain": table,
+            "linear": {**table, "common": [], "policy": [], "value": []},
+            "constant rate": {**table, "learning_rate_last": 0.02},
+            "short-sighted": {**table, "discount": 0.0},
+            "pictures": {**table, "normalise": False, "body": "nature"},
+            "numbers": table,
+            "annealed": {**table, "annealed": ["entropy"], "learning_rate_last": 0.02},
+            **more,
+        }
+        for name, table, more in (
+            ("a2c", A2C, {"bounded": {**A2C, "clip": 0.1, "value_clip": 0.1, "targets": "return"}}),
+            ("impala", A2C, {"bounded": {**A2C, "value_clip": 0.1, "rho_clip": 2.0, "c_clip": 0.5}}),
+            ("reinforce", REINFORCE, {"without a critic": {**REINFORCE, "baseline": "mean", "value": [64, 64]}}),
+        )
     },
 }
 ANOTHER = {
     "activation": "relu",
     "anneal_steps": 30,
+    "annealed": ["entropy"],
     "atoms": 21,
     "average": 0.3,
+    "baseline": "mean",
     "batch": 11,
     "behaviour": "softmax",
     "body": "nature",
+    "c_clip": 0.1,
     "clip": 0.01,
     "common": [7],
     "correction": "none",
     "critic_decay": 0.5,
     "critic_learning_rate": 0.002,
+    "deviation": "computed",
     "discount": 0.5,
     "discount_low": 0.1,
     "double": False,
@@ -136,12 +163,14 @@ ANOTHER = {
     "faithful_truncation": True,
     "gae_lambda": 0.2,
     "input_scale": [2.0, 1.0, 1.0, 1.0],
+    "kl_penalty_target": 0.5,
     "layer_norm": True,
     "layers": [7],
     "learning_rate": 0.03,
     "learning_rate_decay": 0.5,
     "learning_rate_last": 0.0,
     "learning_rate_min": 0.5,
+    "log_std": -1.0,
     "loss": "square",
     "max_gradient_norm": 0.01,
     "max_kl": 1e-9,
@@ -169,6 +198,8 @@ ANOTHER = {
     "ratio_clip": 0.3,
     "return_scale": 3.0,
     "returns": "steps_to_end",
+    "rho_clip": 0.1,
+    "rows_per_update": 30,
     "start_rows": 50,
     "target": "per_iteration",
     "target_entropy": 0.3,
@@ -176,19 +207,26 @@ ANOTHER = {
     "target_noise": 0.9,
     "target_noise_clip": 0.01,
     "target_rate": 0.3,
+    "targets": "return",
     "temperature": 3.0,
     "temperature_learning_rate": 0.5,
     "train_every": 5,
-    "updates_per": "iteration",
     "updates_each": 2,
+    "updates_per": "iteration",
     "value": [7],
+    "value_clip": 1e-3,
     "value_coefficient": 0.1,
+    "value_epochs": 2,
     "value_high": 50.0,
     "value_low": -3.0,
     "value_scale": "survival",
 }
 """Another value of each key; where the base has the very same, `OTHERWISE` is tried."""
 OTHERWISE = {
+    "annealed": [],
+    "baseline": "learned",
+    "deviation": "free",
+    "targets": "gae",
     "behaviour": "epsilon_greedy",
     "body": "none",
     "correction": "clipped",
@@ -197,6 +235,7 @@ OTHERWISE = {
     "noise": "gaussian",
     "noisy": False,
     "normalise": False,
+    "optimiser": "rmsprop",
     "returns": "n_step",
     "value_scale": "return",
     "learning_rate_last": 1e-3,
@@ -311,7 +350,7 @@ def run(name, settings, spaces):
         memory = SimpleNamespace(kind="rollouts")
     learner = Learner(algorithm=learning, memory=memory, weights=weights, page=QUIET, update_timeout_s=9.0)
     learner.publish()
-    updates = 0
+    updates, waiting = 0, []
     for round_ in range(ROUNDS):
         acting.load(weights.flats[-1])
         clock.rollouts, clock.episodes = round_, int(world.episode.sum())
@@ -321,6 +360,11 @@ def run(name, settings, spaces):
         if not replays:
             batch = {name: np.stack([rows[name] for rows in blocks]) for name in blocks[0]}
             batch["valid"] = np.ones((STEPS, ENVS), bool)
+            waiting.append(batch)
+            if len(waiting) * STEPS * ENVS < learning.rows_per_update:
+                continue
+            batch = {name: np.concatenate([one[name] for one in waiting], axis=1) for name in batch}
+            waiting.clear()
             learning.update(batch, Clock(**counts, updates=updates, version=weights.version))
             updates += 1
             learner.publish()
@@ -337,7 +381,8 @@ def run(name, settings, spaces):
 
 
 def spaces_of(name, base):
-    return {"mirrored": MIRRORED, "pictures": PICTURES, "numbered": PLAIN}.get(base, BOX if name in BOXED else PLAIN)
+    of_base = {"mirrored": MIRRORED, "pictures": PICTURES, "numbered": PLAIN}
+    return of_base.get(base, BOX if name in BOXED or base.startswith("numbers") else PLAIN)
 
 
 def judged(name, key, base):
@@ -382,7 +427,10 @@ LIVES_IN = {
     "sac": {},
     "td3": {"ou": "noise_pull"},
     "ddpg": {"ou": "noise_pull"},
-    "ppo": {"pictures": "body precision"},
+    **{
+        name: {"pictures": "body precision", "numbers": "deviation log_std", **more}
+        for name, more in (("ppo", {}), ("a2c", {}), ("impala", {}), ("reinforce", {}))
+    },
 }
 """Where a key has an effect that has none on the plain base."""
 

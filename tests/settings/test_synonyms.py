@@ -167,7 +167,15 @@ def test_what_belongs_to_a_key_of_another_meaning_is_said():
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("PPO", "ppo"), ("A2C", "a2c"), ("A3C", "mlxe"), ("VPG", "reinforce"), ("APPO", "ppo"), ("DQN", "dqn"), ("DDQN", "dqn")],
+    [
+        ("PPO", "ppo"),
+        ("A2C", "a2c"),
+        ("A3C", "mlxe"),
+        ("VPG", "reinforce"),
+        ("APPO", "ppo"),
+        ("DQN", "dqn"),
+        ("DDQN", "dqn"),
+    ],
 )
 def test_names_of_algorithms_lead_to_ours(typed, meant):
     with pytest.raises(SettingsError, match=f'did you mean "{meant}"'):
