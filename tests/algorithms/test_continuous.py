@@ -58,6 +58,7 @@ def test_only_termination_has_no_future(name, mark, n_step):
         assert columns["coefficient"].tolist() == [0.5, 0.5, 0.5, 0.0 if ended else 0.5]
         np.testing.assert_array_equal(columns["following"], rows["next_obs"])
         assert algorithm.derived_columns == ()
+        assert algorithm.derive(rows) == {}
     else:
         assert columns["partial"].tolist() == [2 + 2 + 2, 4 + 4 + 4, 8 + 8, 16]
         later = [0, 0, 0] if ended else [0.125, 0.25, 0.5]

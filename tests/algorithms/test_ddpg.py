@@ -42,10 +42,10 @@ def test_the_actors_loss_is_minus_the_mean_value():
 
 
 def test_smoothing_cuts_the_noise_and_then_the_action():
-    action, normal = torch.tensor([[0.0, 0.9, -0.95]]), torch.tensor([[1.0, 9.0, -0.2]])
-    # 0.2 * (1, 9, -0.2) is cut to 0.5, and the sums to [-1, 1]
-    assert smoothed(action, normal, 0.2, 0.5)[0].tolist() == pytest.approx([0.2, 1.0, -0.99])
-    assert smoothed(action, -normal, 0.2, 0.5)[0].tolist() == pytest.approx([-0.2, 0.4, -0.91])
+    action, normal = torch.tensor([[0.0, 0.9, -0.95, -0.9]]), torch.tensor([[1.0, 9.0, -0.2, -2.0]])
+    # 0.2 * (1, 9, -0.2, -2) is cut to 0.5, and the sums to [-1, 1]
+    assert smoothed(action, normal, 0.2, 0.5)[0].tolist() == pytest.approx([0.2, 1.0, -0.99, -1.0])
+    assert smoothed(action, -normal, 0.2, 0.5)[0].tolist() == pytest.approx([-0.2, 0.4, -0.91, -0.5])
 
 
 def test_gaussian_noise_is_measured_in_actions_of_one_whatever_the_bounds_are():
