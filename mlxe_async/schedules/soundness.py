@@ -3,6 +3,7 @@
 | the algorithm | the schedule | |
 |---|---|---|
 | learns from rollouts, ignores that an older policy made them | `oa` with a policy lag above 0 | refused |
+| learns from rollouts, ignores that an older policy made them | `is` or `serial` with simulated lag | refused |
 | takes the end of its rows for the end of the episode | `sync = "rollout"`, or `ia` that keeps episodes | refused |
 | the same, from rollouts | several environments in an executor: the first end cuts the others | refused |
 | replays rows, ignores that an older policy made them | any | told |
@@ -37,6 +38,7 @@ class Facts:
         unfinished: what `ia` does with the episodes under way.
         max_policy_lag: the bound of `oa`; None: there is none.
         envs: environments side by side in one executor.
+        simulated_lag: versions by which executors act with older weights on purpose.
     """
 
     kind: str
@@ -47,6 +49,7 @@ class Facts:
     unfinished: str | None = None
     max_policy_lag: int | None = None
     envs: int = 1
+    simulated_lag: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Verdict:
 
 
 _KIND, _SYNC, _NAME = ("schedule", "kind"), ("schedule", "sync"), ("algorithm", "name")
-_UNFINISHED = ("schedule", "unfinished")
+_UNFINISHED, _LAG = ("schedule", "unfinished"), ("schedule", "simulated_lag")
 _Row = tuple[Callable[[Facts], bool], Callable[[Facts], Verdict]]
 
 _TABLE: tuple[_Row, ...] = (
@@ -84,6 +87,16 @@ _TABLE: tuple[_Row, ...] = (
             _NAME,
             f'got "oa", where rollouts may be {facts.max_policy_lag} versions old, expected "is", "ia" or '
             "schedule.max_policy_lag = 0: this algorithm learns from rollouts as if its present policy had made them",
+        ),
+    ),
+    (
+        lambda facts: facts.memory == "rollouts" and facts.off_policy == "ignores" and facts.simulated_lag > 0,
+        lambda facts: Verdict(
+            True,
+            _LAG,
+            _NAME,
+            f"got {facts.simulated_lag}, expected 0: this algorithm learns from rollouts as if its present policy had "
+            "made them",
         ),
     ),
     (

@@ -71,6 +71,9 @@ def idle(settings: Settings, memory: str | None = None) -> Iterator[Problem]:
         yield from off(("schedule",), "memorizer", kind, schedule.kind, None, why)
         yield from off(("learner",), "own_core", kind, schedule.kind, None, why)
         yield from off(("supervision",), "max_executor_rss_mb", kind, schedule.kind, None, why)
+    if schedule.kind in ("serial", "is") and not schedule.simulated_lag:
+        why = "it bounds what schedule.simulated_lag makes older, which is 0"
+        yield from off(("schedule",), "max_policy_lag", kind, schedule.kind, None, why)
     if learner.threads > 1:
         yield from off(("learner",), "own_core", ("learner", "threads"), learner.threads, "1")
     if learner.device == "cpu":

@@ -72,6 +72,14 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
         message = f'got {settings.learner.promote_best}, expected 0 with schedule.kind = "oa"'
         why = "nobody waits there, so that no result belongs to one iteration and version"
         yield Problem(("learner", "promote_best"), f"{message}: {why}", ("schedule", "kind"))
+    if schedule.kind in ("serial", "is"):
+        lag, bound = ("schedule", "simulated_lag"), schedule.max_policy_lag
+        if bound is not None:
+            yield from at_most(lag, schedule.simulated_lag, ("schedule", "max_policy_lag"), bound)
+        if schedule.simulated_lag and settings.learner.promote_best:
+            message = f"got {settings.learner.promote_best}, expected 0 with {dotted(lag)} = {schedule.simulated_lag}"
+            why = "what executors reach is the result of an older version than the newest"
+            yield Problem(("learner", "promote_best"), f"{message}: {why}", lag)
     allowed = settings.run.allow_modules
     for path, module in settings.named_modules():
         if allowed is not None and not any(f"{module}.".startswith(f"{name}.") for name in allowed):

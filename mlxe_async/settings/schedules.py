@@ -26,6 +26,7 @@ class Traits:
         max_policy_lag: rows older than so many versions are not learned from; None: all are.
         updates_per_plan: minibatches drawn at a time; None: all that are due.
         max_owed_updates: owing more than this many, the executors wait; None: they never do.
+        simulated_lag: executors act with weights so many versions older than the newest.
     """
 
     free_running: bool = False
@@ -36,6 +37,7 @@ class Traits:
     max_policy_lag: int | None = None
     updates_per_plan: int | None = None
     max_owed_updates: int | None = None
+    simulated_lag: int = 0
 
 
 class _AnySchedule(Table):
@@ -81,18 +83,41 @@ class _AnySchedule(Table):
         return Traits()
 
 
-class SerialSchedule(_AnySchedule):
-    """`kind = "serial"`: everything in one process, in order; for debuggers and tests."""
+class _Exact(_AnySchedule):
+    """What the kinds have that repeat themselves bit for bit: a policy lag can be had on purpose, and exactly."""
 
     reproducible: ClassVar[bool] = True
+
+    simulated_lag: int = Field(
+        default=0,
+        ge=0,
+        le=4096,
+        description="Executors act with weights this many versions older than the newest, so that corrections of "
+        "policy lag can be judged exactly; higher is harder to learn from. The newest versions are kept in memory.",
+    )
+    max_policy_lag: int | None = Field(
+        default=None,
+        ge=0,
+        le=10**9,
+        description="With simulated_lag: rows made with weights older than this many versions are not learned from; "
+        "left out, all are.",
+    )
+
+    def traits(self, memory: str) -> Traits:  # noqa: ARG002 - see above
+        """Without simulated lag no rollout is older than the newest weights, and nothing is bounded."""
+        if not self.simulated_lag:
+            return Traits()
+        return Traits(simulated_lag=self.simulated_lag, max_policy_lag=self.max_policy_lag)
+
+
+class SerialSchedule(_Exact):
+    """`kind = "serial"`: everything in one process, in order; for debuggers and tests."""
 
     kind: Literal["serial"] = Field(description="All roles in one process, one after the other.")
 
 
-class IsSchedule(_AnySchedule):
+class IsSchedule(_Exact):
     """`kind = "is"`: every executor delivers once, all wait, then learn, then publish. Deterministic."""
-
-    reproducible: ClassVar[bool] = True
 
     kind: Literal["is"] = Field(description="Iterative synchronous: all wait for each other.")
 

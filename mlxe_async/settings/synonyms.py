@@ -35,6 +35,7 @@ _KEYS = {
         "n_steps num_steps rollout rollout_length step_per_collect nsteps rollout_len unroll_length"
     ),
     "schedule.max_policy_lag": "max_policy_lag max_lag policy_lag",
+    "schedule.simulated_lag": "actor_lag lag_versions stale_versions",
     "schedule.max_owed_updates": "num_batches_to_accumulate",
     # how
     "algorithm.name": "algo agent algorithm_name",

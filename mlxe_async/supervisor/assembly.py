@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mlxe_async.ipc.delayed import DelayedWeights
 from mlxe_async.ipc.lanes import begin_epoch
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.restarts import RestartPolicy
@@ -68,6 +69,11 @@ class Assembly:
             for role in planned.roles
         }
         "Name of a role -> its process."
+        self.delayed: DelayedWeights | None = None
+        "The older weights that executors act with; None where they act with the newest."
+        if traits.simulated_lag:
+            writer = WeightsWriter(segments["delayed"])
+            self.delayed = DelayedWeights(traits.simulated_lag, writer, run.published)
         self.memorizer = MemorizerHandle(
             self.by_role["memorizer"],
             context,
@@ -83,6 +89,7 @@ class Assembly:
             cpu_seconds=functools.partial(run.measures.cpu_seconds, without="mlxe-eval"),
             newest=run.published,
             repeats=traits.deterministic and blueprint.keep_state_every == 1,
+            note_publication=(lambda: None) if self.delayed is None else self.delayed.note_publication,
         )
         names = [f"executor-{index}" for index in range(blueprint.executors)]
         self._asked = Words(control, blueprint.asked_offset, names)
@@ -97,6 +104,7 @@ class Assembly:
                 ask=functools.partial(self._asked.set, name),
                 most_rollouts=traits.max_rollouts,
                 max_rss_mb=run.settings.supervision.max_executor_rss_mb,
+                delayed=self.delayed,
             )
             for index, name in enumerate(names)
         ]
@@ -130,6 +138,8 @@ class Assembly:
         for version, about in state["publications"].items():
             context.publications.note(int(version), about)
             context.publications.hold(int(version))
+        if self.delayed is not None:
+            self.delayed.restore(run.point.own_arrays())
         if context.deterministic:
             context.excused.update(state["delivered"])
         self._episodes.before = restore_handles(
@@ -142,6 +152,8 @@ class Assembly:
             words.release()
         for weights in self._weights:
             weights.release()
+        if self.delayed is not None:
+            self.delayed.release()
         # Processes and their channels hold each other until the garbage collector comes by.
         self.processes.clear()
         self.by_role.clear()

@@ -136,7 +136,7 @@ class Workshop:
             algorithm=self._algorithm(learns=False, seed=0),
             layout=self.layout,
             lane=LaneWriter(self._segments[f"lane-{index}"], self.layout.schema_hash),
-            weights=WeightsReader(self._segments["weights"]),
+            weights=WeightsReader(self._segments["delayed" if "delayed" in self._segments else "weights"]),
             page=page,
             notify=lambda message: self.channel.send({"notice": message}),
             wait=_waiter(self.channel, page),

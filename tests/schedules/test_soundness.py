@@ -58,6 +58,14 @@ def test_a_refusal_says_what_would_do():
     assert "3 versions old" in verdict.message
 
 
+@pytest.mark.parametrize("kind", ["is", "serial"])
+def test_simulated_lag_is_refused_where_nothing_corrects_for_it(kind):
+    for memory, off_policy in itertools.product(("replay", "rollouts"), ("learns", "corrects", "ignores", None)):
+        refused, _ = judged(kind=kind, memory=memory, off_policy=off_policy, simulated_lag=1)
+        assert refused == (["simulated_lag"] if memory == "rollouts" and off_policy == "ignores" else [])
+        assert judged(kind=kind, memory=memory, off_policy=off_policy, simulated_lag=0)[0] == []
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "stated"),
     [

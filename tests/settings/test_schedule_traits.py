@@ -32,6 +32,14 @@ def test_the_bound_on_policy_lag_is_decided_once(keys, memory, lag):
     assert schedule_of("oa", **keys).traits(memory).max_policy_lag == lag
 
 
+@pytest.mark.parametrize("kind", ["is", "serial"])
+def test_lag_is_simulated_and_bounded_together(kind):
+    assert schedule_of(kind).traits("rollouts") == Traits()
+    lagging = schedule_of(kind, simulated_lag=4, max_policy_lag=4).traits("replay")
+    assert (lagging.simulated_lag, lagging.max_policy_lag) == (4, 4)
+    assert schedule_of(kind, simulated_lag=4).traits("rollouts").max_policy_lag is None
+
+
 @pytest.mark.parametrize(
     ("keys", "memory", "most"),
     [

@@ -63,10 +63,20 @@ def test_a_key_in_the_wrong_table_is_shown_the_right_one(tmp_path):
 
 
 def test_a_key_of_another_kind_of_schedule_is_told_apart_from_a_typing_mistake(tmp_path):
-    text = '[task]\nenv = "A-v0"\n[schedule]\nkind = "is"\nmax_policy_lag = 4\n'
+    text = '[task]\nenv = "A-v0"\n[schedule]\nkind = "is"\nmax_rollouts = 4\n'
     assert problems_of(write(tmp_path, text)) == [
-        'run.toml:5: schedule.max_policy_lag: got 4, expected no such key under schedule.kind = "is": only "oa" has it'
+        'run.toml:5: schedule.max_rollouts: got 4, expected no such key under schedule.kind = "is": only "ia" has it'
     ]
+
+
+@pytest.mark.parametrize("kind", ["ia", "istb", "oa"])
+def test_lag_is_only_simulated_where_all_wait_and_all_repeats_itself(tmp_path, kind):
+    text = f'[task]\nenv = "A-v0"\n[schedule]\nkind = "{kind}"\nsimulated_lag = 4\n'
+    (line,) = problems_of(write(tmp_path, text))
+    assert line.startswith(
+        f'run.toml:5: schedule.simulated_lag: got 4, expected no such key under schedule.kind = "{kind}"'
+    )
+    assert line.endswith('only "is" or "serial" has it')
 
 
 def test_an_unknown_kind_of_schedule_names_those_there_are(tmp_path):

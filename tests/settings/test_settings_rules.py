@@ -24,6 +24,17 @@ CONTRADICTIONS = [
     ({"stop": {"solved": True}}, "stop.solved", "evaluation.enabled"),
     ({"stop": {"steps_after_solved": 1000}}, "stop.steps_after_solved", "stop.solved"),
     ({"schedule": {"kind": "oa"}, "learner": {"promote_best": 3}}, "learner.promote_best", "schedule.kind"),
+    (
+        {"schedule": {"kind": "is", "simulated_lag": 5, "max_policy_lag": 4}},
+        "schedule.simulated_lag",
+        "schedule.max_policy_lag",
+    ),
+    (
+        {"schedule": {"kind": "serial", "simulated_lag": 1}, "learner": {"promote_best": 3}},
+        "learner.promote_best",
+        "schedule.simulated_lag",
+    ),
+    ({"schedule": {"kind": "is", "max_policy_lag": 4}}, "schedule.max_policy_lag", "schedule.simulated_lag"),
 ]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.errors import RunFailed
+from mlxe_async.ipc.delayed import DELAYED
 from mlxe_async.memory.shape import PLAN_SLOTS
 from mlxe_async.rows import Array
 from mlxe_async.storage.array_files import read_arrays
@@ -135,9 +136,9 @@ def _check_own(found: Whole, state: Mapping[str, Any], executors: int, envs: int
         if begun.size and not 0 <= begun.min() <= begun.max() < 2**53:
             raise Unfit(f"{file}: executor-{index}.begun: got {begun.tolist()[:8]}, expected numbers of episodes")
         _expected(arrays, file, f"executor-{index}.running", "b", (envs,))
-    flat = [name for name in arrays if name.startswith("passed.")] + ["best"] * bool(state["saver"])
+    flat = [name for name in arrays if name.startswith(("passed.", DELAYED))] + ["best"] * bool(state["saver"])
     for name in flat:
-        version = name.removeprefix("passed.")
+        version = name.removeprefix("passed.").removeprefix(DELAYED)
         if version != "best" and not (version.isascii() and version.isdigit()):
             raise Unfit(f"{file}: {shown(name)}: expected the number of a version behind the dot")
         if not np.isfinite(_expected(arrays, file, name, "f", (weights,))).all():

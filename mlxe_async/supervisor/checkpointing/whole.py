@@ -124,6 +124,8 @@ class WholeCheckpoints:
             told, own = executor.state()
             facts["executors"].append(told)
             arrays |= {f"executor-{executor.index}.{name}": array for name, array in own.items()}
+        if parts.delayed is not None:
+            arrays |= parts.delayed.state()
         facts["evaluator"], passed = parts.evaluator.state()
         arrays |= {f"passed.{version}": flat for version, flat in passed.items()}
         kept = {int(version) for version in passed} | {context.counters.version}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.errors import NumericError, ProcessDied, RunFailed
+from mlxe_async.ipc.delayed import DelayedWeights
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.logs import events
@@ -37,6 +38,7 @@ class ExecutorHandle:
         ask: tells the executor how many of its rollouts it is not to go on with; never waits.
         most_rollouts: rollouts between two that cannot be interrupted, the first included; None: any number.
         max_rss_mb: more memory than this, and its process is replaced between two episodes.
+        delayed: the older weights that it acts with instead of those it is asked for; None: it does as it is asked.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class ExecutorHandle:
         ask: Callable[[int], None] = lambda _rollouts: None,
         most_rollouts: int | None = None,
         max_rss_mb: int | None = None,
+        delayed: DelayedWeights | None = None,
     ) -> None:
         self.index = index
         self.process = process
@@ -64,7 +67,7 @@ class ExecutorHandle:
         self._stand([0] * envs, [False] * envs)
         self._busy = self._interruptible = self._interrupted = False
         self._rollouts = self._in_a_row = self._deaths = self._died_with = 0
-        self._max_rss_mb = max_rss_mb
+        self._max_rss_mb, self._delayed = max_rss_mb, delayed
         self._heavy_rollouts = 0
         self._died_at: list[Place | None] = []  # in the rollout that is under way
 
@@ -116,7 +119,7 @@ class ExecutorHandle:
             return None
         self._memorizer.expect()
         self._busy = True
-        report = await self._until_delivered(version)
+        report = await self._until_delivered(version if self._delayed is None else self._delayed.version)
         self._busy = self._interruptible = False
         self._memorizer.delivered()
         if report is None:

@@ -38,6 +38,7 @@ class LearnerHandle:
         cpu_seconds: used so far by all processes but the evaluator, for the same record.
         newest: version and weights (P,) of the newest publication, as everybody else sees them; None before the first.
         repeats: a successor can learn from a plan again, alike.
+        note_publication: called when there is a new version.
     """
 
     def __init__(
@@ -50,11 +51,12 @@ class LearnerHandle:
         cpu_seconds: Callable[[], float],
         newest: Callable[[], tuple[int, Array] | None],
         repeats: bool = False,
+        note_publication: Callable[[], None] = lambda: None,
     ) -> None:
         self.process = process
         self._context, self._memorizer = context, memorizer
         self._started, self._cpu_seconds, self._newest = started, cpu_seconds, newest
-        self._repeats = repeats
+        self._repeats, self._note_publication = repeats, note_publication
         self._calls = 0
         self._failure = ""
         self._fruitless, self._has_learned, self._why = 0, False, ""
@@ -192,6 +194,7 @@ class LearnerHandle:
         context.counters.version = version
         context.counters.episodes_started = self._started()
         self.process.note_progress()
+        self._note_publication()
         context.log.published(version, start_ns, seconds, norm)
         about = {
             "episodes_started": context.counters.episodes_started,

@@ -119,6 +119,13 @@ class Blueprint:
                 for planned in self.processes
             ]
 
+        if traits.simulated_lag:
+            self.processes = [
+                replace(planned, segments=(*planned.segments, "delayed"))
+                if any(role.startswith("executor") for role in planned.roles)
+                else planned
+                for planned in self.processes
+            ]
         self.processes = [
             replace(planned, segments=(*planned.segments, *(name for name in KEPT if name in planned.roles)))
             for planned in self.processes
@@ -238,6 +245,8 @@ class Blueprint:
         for name, size in self._sizes().items():
             plan.add(name, size)
         plan.add("learner, later", SLOTS * STATE_VECTORS * 4 * self.parameters)
+        if lag := self.traits.simulated_lag:
+            plan.add("older weights, later", (lag + 1) * 4 * self.parameters)
         return plan
 
     def _sizes(self) -> dict[str, int]:
@@ -248,6 +257,7 @@ class Blueprint:
             "tested": weights_bytes(self.parameters),
             "memory": self.memory_shape.nbytes,
             **dict.fromkeys(KEPT, LEAST_BYTES),
+            **({"delayed": weights_bytes(self.parameters)} if self.traits.simulated_lag else {}),
             **({"best": weights_bytes(self.parameters + REMARKS)} if self.promotes else {}),
             **{f"lane-{i}": lane for i in range(self.executors)},
         }
@@ -269,6 +279,8 @@ class Blueprint:
             raise
         format_weights(segments["weights"], self.parameters)
         format_weights(segments["tested"], self.parameters)
+        if self.traits.simulated_lag:
+            format_weights(segments["delayed"], self.parameters)
         if self.promotes:
             format_weights(segments["best"], self.parameters + REMARKS)
         format_memory(segments["memory"].buffer, self.memory_shape.state_words)

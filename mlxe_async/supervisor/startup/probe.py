@@ -265,6 +265,7 @@ def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
                 unfinished=traits.unfinished,
                 max_policy_lag=traits.max_policy_lag,
                 envs=schedule.envs_per_executor,
+                simulated_lag=traits.simulated_lag,
             )
         )
     )
