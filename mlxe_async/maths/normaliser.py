@@ -51,10 +51,17 @@ def merge(known: Moments, rows: NDArray[np.floating]) -> Moments:
     if not len(rows):
         return known
     values = rows.astype(np.float64)
-    new, total = len(rows), known.rows + len(rows)
-    shift = values.mean(0) - known.mean
-    squares = known.variance * known.rows + values.var(0) * new + shift**2 * (known.rows * new / total)
-    return Moments(known.mean + shift * (new / total), squares / total, total)
+    return joined(known, Moments(values.mean(0), values.var(0), len(rows)))
+
+
+def joined(known: Moments, more: Moments) -> Moments:
+    """The moments of two sets of observations together, such as those of two executors; Chan et al. 1979."""
+    total = known.rows + more.rows
+    if not total:
+        return known
+    shift = more.mean - known.mean
+    squares = known.variance * known.rows + more.variance * more.rows + shift**2 * (known.rows * more.rows / total)
+    return Moments(known.mean + shift * (more.rows / total), squares / total, total)
 
 
 def normalise(

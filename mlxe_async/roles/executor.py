@@ -117,6 +117,7 @@ class Executor:
         self._faults = FaultBudget(self._envs, plan.fault_window_s)
         self._carried = tuple(getattr(algorithm, "carry", ()))
         self._begin_rollout = getattr(algorithm, "begin_rollout", None)
+        self._after_step = getattr(algorithm, "after_step", None)
         self._acting = Acting(executor=plan.index, executors=plan.executors).start(self._carried, self._envs)
         self._writer = RowWriter(
             lane,
@@ -390,6 +391,8 @@ class Executor:
             number=self._step,
             last_step=last_step,
         )
+        if self._after_step is not None:
+            self._after_step(self._acting, step.reward)
         self._acting.steps += written
         self._step += 1
         self._faults.stepped(step.ok)

@@ -149,6 +149,13 @@ class Task(Table):
     channels_first: bool = Field(
         default=False, description="Show pictures (H, W, C) as (C, H, W), as convolutions take them."
     )
+    history: int = Field(
+        default=1,
+        ge=1,
+        le=128,
+        description="Show the newest so many observations of an episode in one, the first one repeated at its "
+        "start: (history, ...), of pictures (history * C, H, W). More tell how things move, and make inputs larger.",
+    )
     adverse_starts: bool = Field(
         default=False,
         description="Some episodes start in hard places: on CartPole close to failure, fewer later on, elsewhere as "

@@ -47,7 +47,7 @@ _KEYS: dict[Effect, dict[str, str]] = {
     },
     "forbidden": {
         "run": "seed",
-        "task": "env kwargs wrappers channels_first squared_position features atari observe action_mask",
+        "task": "env kwargs wrappers channels_first history squared_position features atari observe action_mask",
         "schedule": "envs_per_executor",
         "algorithm": "name",
     },

@@ -24,6 +24,7 @@ _KEYS = {
     "task.action_mask": "action_masking mask_actions use_action_mask use_action_masking",
     "task.atari.frame_skip": "frameskip env_frameskip action_repeat frame_skip frames_skip",
     "task.atari.stack": "frame_stack env_framestack frames_stack n_stack num_stack stack_num",
+    "task.history": "history_length obs_history num_history observation_history obs_stack",
     "task.atari.noop_max": "noops max_noops",
     "task.atari.sticky": "repeat_action_probability sticky_actions",
     "task.atari.life_loss_ends": "terminal_on_life_loss episodic_life",

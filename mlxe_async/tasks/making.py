@@ -64,6 +64,8 @@ class TaskSettings:
         wrappers: `module:Name` entries, or tables of an `entry` and its `kwargs`; each is a `gymnasium.Wrapper` or a
             function from environment to environment, the first one innermost.
         channels_first: show pictures (H, W, C) as (C, H, W).
+        history: show the newest so many observations in one (history, ...), oldest first; pictures (C, H, W) in one
+            (history * C, H, W).
         adverse_starts: some episodes begin in hard places.
         shaped_reward: learn from the reward that the task's aids make, on CartPole falling with the distance from the
             middle, -10 for the fall.
@@ -82,6 +84,7 @@ class TaskSettings:
     max_episode_steps: int | None = None
     wrappers: tuple[str | Mapping[str, Any], ...] = ()
     channels_first: bool = False
+    history: int = 1
     adverse_starts: bool = False
     shaped_reward: bool = False
     squared_position: bool = False
@@ -168,6 +171,8 @@ def make(task: TaskSettings, spec: EnvSpec | None = None, *, evaluation: bool = 
             env = _wrapped(env, one)
         if task.channels_first:
             env = _channels_first(env, task.env)
+        if task.history > 1:
+            env = _with_history(env, task)
     if type(space := getattr(env.unwrapped, "action_space", None)) is spaces.Discrete:
         space.__class__ = _QuickDiscrete
     return env
@@ -247,7 +252,8 @@ def _action(env_id: str, space: Any) -> Spaces:
 
 def simulator_of(env: gymnasium.Env[Any, Any], task: TaskSettings) -> BatchSimulator | None:
     """The task's own simulator, if it has one: gymnasium's CartPole itself, without subclass, arguments or wrappers."""
-    is_plain = type(env.unwrapped) is CartPoleEnv and not task.wrappers and not task.kwargs
+    is_changed = task.wrappers or task.kwargs or task.history > 1
+    is_plain = type(env.unwrapped) is CartPoleEnv and not is_changed
     return CartPoleSimulator() if is_plain else None
 
 
@@ -284,6 +290,8 @@ def _frames(env: gymnasium.Env[Any, Any], shape: tuple[int, ...]) -> int:
 
 def _declared_aids(env: gymnasium.Env[Any, Any], task: TaskSettings) -> Any:
     """What the environment declares, or CartPole's own aids, which fit only if nothing is wrapped around it."""
+    if task.history > 1:
+        return None  # what is declared is of single observations
     declared = declared_by(env)
     if declared is None and type(env.unwrapped) is CartPoleEnv:
         if task.features:
@@ -337,6 +345,28 @@ def _channels_first(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[
         raise TaskError(f"task.channels_first: expected pictures (H, W, C), {env_id} shows {space}; take it out")
     first = functools.partial(np.moveaxis, source=-1, destination=0)
     return TransformObservation(env, first, spaces.Box(first(space.low), first(space.high), dtype=space.dtype.type))
+
+
+def _with_history(env: gymnasium.Env[Any, Any], task: TaskSettings) -> gymnasium.Env[Any, Any]:
+    """The newest observations in one, the first of an episode repeated before it; nothing goes from one to the next."""
+    space = _declared_space(env, task.env, "observation_space")
+    if not isinstance(space, spaces.Box):
+        raise TaskError(
+            f"task.history: expected observations that are a Box, {task.env} shows {one_line(str(space))}; take it out"
+        )
+    if task.is_preprocessed:
+        raise TaskError(f"task.history: {task.env} shows the newest pictures already; set task.atari.stack instead")
+    if task.aids:
+        raise TaskError(f"task.{task.aids[0]}: is for observations as {task.env} has them, got task.history; drop one")
+    stacked = FrameStackObservation(env, task.history, padding_type="reset")
+    shown: spaces.Box = stacked.observation_space  # type: ignore[assignment]  # a stack of Boxes is one
+    if len(space.shape) != 3:
+        return stacked
+    # Pictures (C, H, W): convolutions take the channels of all of them side by side.
+    shape = (-1, *space.shape[1:])
+    low, high = (bound.reshape(shape) for bound in (shown.low, shown.high))
+    side_by_side = spaces.Box(low, high, dtype=space.dtype.type)
+    return TransformObservation(stacked, lambda obs: obs.reshape(shape), side_by_side)
 
 
 def _is_kind(found: Any, kind: type) -> bool:

@@ -64,6 +64,8 @@ def _why_not(task: TaskSettings) -> str:
     for name in ("wrappers", "channels_first", "adverse_starts", "observe", "action_mask"):
         if getattr(task, name):
             return f"task.{name} is for environments that are stepped one by one"
+    if task.history > 1:
+        return "task.history is for environments that are stepped one by one"
     return ""
 
 

@@ -72,7 +72,7 @@ class VectorTask:
     Args:
         task: the `[task]` table: `env`, and optionally `kwargs`, `max_episode_steps`, `wrappers`, `adverse_starts`,
             `shaped_reward`, `squared_position`, `mirror`, `features`, `clip_rewards`, `atari`, `observe`,
-            `action_mask`.
+            `action_mask`, `history`.
         count: B, how many environments.
         evaluation: leave starts and rewards as the environment has them. Features stay: the network needs them.
         max_episode_steps: truncate after so many steps, instead of what `task` or the registry says.

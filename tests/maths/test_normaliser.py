@@ -1,9 +1,25 @@
 """The moments of all observations, however they come, and what the network is shown."""
 
+import functools
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mlxe_async.maths.normaliser import Moments, merge, normalise, nothing, pack, parameters, restored, state, unpack
+from mlxe_async.maths.normaliser import (
+    Moments,
+    joined,
+    merge,
+    normalise,
+    nothing,
+    pack,
+    parameters,
+    restored,
+    state,
+    unpack,
+)
+from mlxe_async.memory.moments import mean_and_variance, pooled
 
 NOTHING = Moments(np.zeros(3), np.ones(3), 0)
 
@@ -89,3 +105,28 @@ def test_a_state_holds_all_digits_and_nothing_where_there_are_no_moments():
 def test_rows_that_are_no_table_are_refused():
     with pytest.raises(ValueError, match="expected rows"):
         merge(NOTHING, np.zeros(3))
+
+
+@given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 400), min_size=1, max_size=9))
+def test_filters_that_counted_apart_make_the_one_that_counted_all(seed, sizes):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal([1e3, 0, -5], [1e-2, 1, 30], (sum(sizes), 3))
+    apart = [merge(nothing(3), piece) for piece in np.split(rows, np.cumsum(sizes)[:-1])]
+    together, whole = functools.reduce(joined, apart), merge(nothing(3), rows)
+    np.testing.assert_allclose(together.mean, whole.mean, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(together.variance, whole.variance, rtol=1e-9, atol=1e-9)
+    assert together.rows == whole.rows == sum(sizes)
+    # So do those that a replay memory keeps for each lane.
+    sets = [np.concatenate([[one.rows], one.mean, one.variance * one.rows]) for one in apart]
+    mean, variance, count = mean_and_variance(pooled(np.array(sets)))
+    np.testing.assert_allclose(mean, whole.mean, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(variance, whole.variance, rtol=1e-9, atol=1e-9)
+    assert count == whole.rows
+
+
+def test_two_sets_together_in_numbers_and_nothing_with_nothing():
+    one, other = Moments(np.array([1.0]), np.array([4.0]), 2), Moments(np.array([4.0]), np.array([1.0]), 4)
+    together = joined(one, other)
+    assert (together.mean.item(), together.rows) == (3.0, 6)
+    assert together.variance.item() == pytest.approx((2 * 4 + 4 * 1 + 2 * 4 / 6 * 9) / 6)
+    assert joined(nothing(1), nothing(1)).rows == 0
