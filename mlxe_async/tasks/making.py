@@ -40,11 +40,11 @@ _IMPORTED_ID = re.compile(rf"(?P<module>{_MODULE}):(?P<name>[\w./-]+)", re.ASCII
 _ENTRY = re.compile(rf"(?P<module>{_MODULE}):(?P<name>[A-Za-z_]\w*)", re.ASCII)
 
 _EXTRAS = {
-    "box2d": "gymnasium[box2d]",
+    "box2d": "mlxe_async[box2d]",
     "ale_py": atari.EXTRA,
     "ale": atari.EXTRA,
     "opencv": atari.EXTRA,
-    "mujoco": "gymnasium[mujoco]",
+    "mujoco": "mlxe_async[mujoco]",
     "pygame": "gymnasium[classic-control]",
     "jax": "gymnasium[jax]",
     "minigrid": "minigrid",

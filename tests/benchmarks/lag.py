@@ -1,9 +1,9 @@
 """What a correction keeps under lag: `python tests/benchmarks/lag.py [--seeds 10] [--steps N]`; `--show` only draws.
 
 Each variant of `lag.toml` is run under `schedule.simulated_lag` 0, 4, 16 and 64 for each seed, exactly and repeatably;
-each finished run is a line of `results/lag.jsonl`, and what is there is not run again. Drawn are the learning curves and
-the area under them, relative to that of the same seeds at lag 0. A curve is the mean return of tested versions, which
-act greedily, against the environment steps at which they were published; a run that diverged has no area.
+each finished run is a line of `results/lag.jsonl`, and what is there is not run again. Drawn are the learning curves
+and the area under them, relative to that of the same seeds at lag 0. A curve is the mean return of tested versions,
+which act greedily, against the environment steps at which they were published; a run that diverged has no area.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def groups_of(records: Sequence[Record]) -> dict[str, dict[int, list[Record]]]:
 
 
 def share_of(runs: Sequence[Record], unlagged: Sequence[Record]) -> tuple[float, tuple[float, float]]:
-    """Area of runs relative to that of the same seeds without lag, and its 95 % bootstrap interval, seeds drawn whole."""
+    """Area of runs over that of the same seeds without lag, and its 95 % bootstrap interval, seeds drawn whole."""
     known = {record["seed"]: area(record) for record in unlagged}
     pairs = np.array([[area(record), known[record["seed"]]] for record in runs if record["seed"] in known])
     if not len(pairs):

@@ -8,6 +8,7 @@ environment steps, and at the end greedy episodes from starts that no test and n
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import tempfile
@@ -184,7 +185,7 @@ class _Heard:
         count = len(self._episodes)
         parts = min(count, TESTS)
         edges = [round(part * count / parts) for part in range(parts + 1)] if parts else []
-        pieces = [self._episodes[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+        pieces = [self._episodes[start:end] for start, end in itertools.pairwise(edges)]
         return [[piece[-1][0], round(sum(value for _, value in piece) / len(piece), 3)] for piece in pieces]
 
 

@@ -635,7 +635,7 @@ def _(case):
 
 UNKNOWN = {
     "CartPol-v1": "did you mean CartPole-v1",
-    "LunarLander-v3": "gymnasium[box2d]",
+    "LunarLander-v3": "mlxe_async[box2d]",
     "ALE/NoSuchGame-v5": "mlxe_async[atari]",
     "CartPole-v99": "CartPole-v1",
     "no_such_module:Env-v0": "no_such_module",

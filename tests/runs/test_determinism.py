@@ -12,6 +12,7 @@ STORY = {
     "evaluation": ("version", "passed", "steps", "return_mean", "failed_at", "streak"),
 }
 SHORT = {"env_steps": 800}
+PIECES = {"kind": "is", "envs_per_executor": 2, "rollout_steps": 32}
 EVALUATED = {"enabled": True, "rule": "cap", "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}
 
 
@@ -30,6 +31,18 @@ def test_one_seed_gives_the_same_weights_and_the_same_story_twice(live):
     assert first.weights_hash == second.weights_hash
     assert story(first_run) == story(second_run)
     assert first_run.all("evaluation")
+
+
+@pytest.mark.parametrize("algorithm", [None, {"name": "ppo", "epochs": 1, "minibatch": 64}], ids=["mlxe", "ppo"])
+def test_who_tests_the_weights_changes_nothing_in_them(live, algorithm):
+    """Filters of observations stand still in tests, and the tests' steps count nowhere."""
+    chosen = {"stop": SHORT, **({} if algorithm is None else {"algorithm": algorithm, "schedule": PIECES})}
+    tested, run = live(evaluation=EVALUATED, **chosen)
+    alone, other = live(**chosen)
+    assert run.all("evaluation")
+    assert not other.all("evaluation")
+    assert tested.weights_hash == alone.weights_hash
+    assert (tested.steps, tested.episodes, tested.updates) == (alone.steps, alone.episodes, alone.updates)
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def ended(tmp_path):
     ("override", "code", "said"),
     [
         ('task.env="CartPol-v1"', 2, "did you mean CartPole-v1"),
-        ('task.env="LunarLander-v3"', 2, 'pip install "gymnasium[box2d]"'),
+        ('task.env="LunarLander-v3"', 2, 'pip install "mlxe_async[box2d]"'),
         ('task.env="no_such_module:Env-v0"', 2, "no_such_module"),
         ("algorithm.batchh=3", 2, 'did you mean "batch"'),
         ("algorithm.batch=0", 2, "algorithm.batch: got 0, expected a whole number of at least 1"),

@@ -90,7 +90,7 @@ def test_an_unknown_environment_is_refused_with_a_way_out(env, words):
 def test_a_missing_package_is_named_with_what_to_install(env, package, extra):
     if importlib.util.find_spec(package):
         pytest.skip(f"{package} is installed here")
-    assert f'{env} needs a package that is not installed: pip install "gymnasium[{extra}]"' in refusal({"env": env})
+    assert f'{env} needs a package that is not installed: pip install "mlxe_async[{extra}]"' in refusal({"env": env})
 
 
 @pytest.mark.parametrize("env", ["os:system", "builtins:eval", "subprocess:Popen", "odd_environments:TwoArguments"])
@@ -120,7 +120,7 @@ def test_a_wrapper_that_is_none_is_refused(wrapper, words):
         ("print('bye'); exit(0)", "importing it called exit(0)"),
         ("raise KeyboardInterrupt", "importing it raised KeyboardInterrupt"),
         ("import no_such_package_here", "there is no module no_such_package_here"),
-        ("import Box2D.none", 'pip install "gymnasium[box2d]"'),
+        ("import Box2D.none", 'pip install "mlxe_async[box2d]"'),
         ("1 +", "importing it raised SyntaxError"),
     ],
 )
