@@ -178,7 +178,7 @@ def test_all_variants_of_the_ablation_are_settings_that_are_fine(program):
     for one in variants:
         schedule = load(ROOT / one["file"], [*one["set"], "schedule.simulated_lag=64"]).schedule
         rows = schedule.executors * schedule.envs_per_executor * schedule.rollout_steps
-        assert (schedule.kind, schedule.sync, rows) == ("is", "rollout", 128), one["name"]
+        assert (schedule.kind, schedule.sync, rows) == ("is", "rollout", 256), one["name"]
     assert len({one["name"] for one in variants}) == len(variants)
 
 

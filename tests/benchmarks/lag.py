@@ -101,6 +101,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
     from matplotlib.figure import Figure
 
     groups = groups_of(records)
+    every = sorted({lag for by_lag in groups.values() for lag in by_lag})
     figure = Figure(figsize=(3.4 * (len(groups) + 1), 3.4), layout="constrained")
     *panels, last = figure.subplots(1, len(groups) + 1)
     for panel, (name, by_lag) in zip(panels, groups.items(), strict=True):
@@ -115,13 +116,14 @@ def draw(records: Sequence[Record], path: Path) -> None:
     panels[0].set_ylabel("return of tested versions")
     panels[0].legend(frameon=False)
     for number, (name, by_lag) in enumerate(groups.items()):
-        lags = [lag for lag in by_lag if lag]
-        shares = [share_of(by_lag[lag], by_lag.get(0, ())) for lag in lags]
+        places = [every.index(lag) for lag in by_lag]
+        shares = [share_of(runs, by_lag.get(0, ())) for runs in by_lag.values()]
         heights, ends = [share for share, _ in shares], np.array([ends for _, ends in shares])
-        last.plot(lags, heights, marker="o", color=f"C{number}", label=name)
-        last.fill_between(lags, ends[:, 0], ends[:, 1], color=f"C{number}", alpha=0.15, linewidth=0)
+        last.plot(places, heights, marker="o", color=f"C{number}", label=name)
+        last.fill_between(places, ends[:, 0], ends[:, 1], color=f"C{number}", alpha=0.15, linewidth=0)
     last.axhline(0.9, color="black", linewidth=0.8, linestyle=":")
-    last.set(title="area, relative to lag 0", xlabel="lag", xscale="symlog", ylim=(0, 1.4))
+    last.set_xticks(range(len(every)), map(str, every))
+    last.set(title="area, relative to lag 0", xlabel="lag", ylim=(0, None))
     last.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=110)
 
