@@ -36,10 +36,15 @@ PRELOADED = [
     "mlxe_async.roles.executor",
     "mlxe_async.roles.memorizer",
     "mlxe_async.roles.evaluator",
+]
+# Slow to import, for they bring torch, and not needed by the probe, which therefore need not wait for them.
+PRELOADED_MEANWHILE = [
+    "torch",
+    "torch.optim",
+    "mlxe_async.networks.learning",
+    "mlxe_async.networks.sequential",
     "mlxe_async.roles.learner",
 ]
-# Slow to import and not needed by the probe, which therefore need not wait for it.
-PRELOADED_MEANWHILE = ["torch", "torch.optim", "mlxe_async.networks.learning", "mlxe_async.networks.sequential"]
 CLOSE_S = 1.0  # for the environment that was tried out to close
 CLOSE_AT_ONCE_S = 0.2
 START_S = 60.0  # to shake hands; nothing foreign is called before
@@ -73,13 +78,16 @@ class Probed:
 
 
 @contextlib.asynccontextmanager
-async def probed(nursery: Nursery, settings: Settings, processes: list[Process]) -> AsyncIterator[Probed]:
+async def probed(
+    nursery: Nursery, settings: Settings, processes: list[Process], meanwhile: Sequence[str] = ()
+) -> AsyncIterator[Probed]:
     """Start the nursery, have its first child judge task and algorithm, and import the rest meanwhile.
 
     Args:
         nursery: not yet started.
         settings: as they were loaded.
         processes: where the probe's process is kept while it lives, for whoever has to stop it.
+        meanwhile: the rest, modules that only children after the probe need.
 
     Raises:
         SettingsError: `[algorithm]` is not acceptable, or cannot learn under this schedule.
@@ -92,7 +100,7 @@ async def probed(nursery: Nursery, settings: Settings, processes: list[Process])
     async with _probe_process(nursery, settings, processes) as process, asyncio.TaskGroup() as group:
         with _blaming_the_task(settings, process):
             await process.start()
-        importing = group.create_task(nursery.preload(PRELOADED_MEANWHILE))
+        importing = group.create_task(nursery.preload(meanwhile))
         with _blaming_the_task(settings, process):
             found = _judged(settings, await _answer(process))
         watcher = group.create_task(_watch(settings, process))

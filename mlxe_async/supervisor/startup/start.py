@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from mlxe_async.supervisor.recording.replay import Replay
 from mlxe_async.supervisor.results import CheckReport
 from mlxe_async.supervisor.startup.blueprint import Blueprint
 from mlxe_async.supervisor.startup.host_limits import reserve_descriptors
-from mlxe_async.supervisor.startup.probe import probed, rehearsed
+from mlxe_async.supervisor.startup.probe import PRELOADED_MEANWHILE, probed, rehearsed
 from mlxe_async.supervisor.startup.run_files import RunFiles
 
 
@@ -104,7 +104,7 @@ class Startup:
         past = None if self._resume is None else self._find(self._resume, writes=True)
         anew = past if past is not None and past.begins_anew(self.settings) else None
         point = None if anew is not None else past
-        async with self._probed():
+        async with self._probed(PRELOADED_MEANWHILE):
             self.blueprint = blueprint = Blueprint(self.settings, self.facts)
             whole_settings = self.settings.with_algorithm(self.facts["algorithm"])
             if past is not None:
@@ -144,8 +144,8 @@ class Startup:
             segment.close()
 
     @contextlib.asynccontextmanager
-    async def _probed(self) -> AsyncIterator[None]:
-        async with probed(self._nursery, self.settings, self._processes) as found:
+    async def _probed(self, meanwhile: Sequence[str] = ()) -> AsyncIterator[None]:
+        async with probed(self._nursery, self.settings, self._processes, meanwhile) as found:
             self.settings, self.facts, self._cautions = found.settings, found.facts, found.cautions
             yield
 

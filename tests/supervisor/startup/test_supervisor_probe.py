@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -12,6 +14,8 @@ from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.settings import load_settings
 from mlxe_async.settings.effects import MEMORIES
 from mlxe_async.supervisor.startup.probe import (
+    PRELOADED,
+    PRELOADED_MEANWHILE,
     _judged,
     _refuse_what_no_row_fits,
     _shown,
@@ -116,3 +120,19 @@ def test_of_the_stack_of_a_hang_only_what_is_of_use_is_shown():
 def test_a_hang_without_a_stack_is_told_as_such():
     settings = load_settings({"task": {"env": "CartPole-v1"}})
     assert "left no stack" in hang_sentence(settings, Hang("reset", 1.0, 0.2), "")
+
+
+def test_what_is_imported_before_the_probe_brings_no_torch_and_what_is_imported_meanwhile_does():
+    program = (
+        "import importlib, sys\n"
+        "first, then = (words.split(',') for words in sys.argv[1:])\n"
+        "for name in first: importlib.import_module(name)\n"
+        "assert 'torch' not in sys.modules\n"
+        "known = set(sys.modules)\n"
+        "for name in then: importlib.import_module(name)\n"
+        "assert 'torch' in sys.modules\n"
+        "print(*(name for name in sys.modules.keys() - known if name.startswith('mlxe_async')))\n"
+    )
+    lists = [",".join(names) for names in (PRELOADED, PRELOADED_MEANWHILE)]
+    done = subprocess.run([sys.executable, "-c", program, *lists], check=True, capture_output=True, text=True)
+    assert "mlxe_async.roles.learner" in done.stdout.split()
