@@ -1,5 +1,6 @@
 """A fingerprint changes with every function that an update can reach, and with nothing else."""
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,6 @@ import pytest
 from mlxe_async.fast import fingerprints
 
 PACKAGE = fingerprints.KEPT.parents[1]
-SAY = "from mlxe_async.algorithms import load_algorithm; from mlxe_async.fast.fingerprints import difference"
 EDITS = {
     "a sign in a loss": ("algorithms/ppo.py", "return -(ratio * advantage)", "return (ratio * advantage)", "ppo"),
     "a bound": ("algorithms/ppo.py", "ratio.clamp(1 - clip", "ratio.clamp(1 - 2 * clip", "ppo"),
@@ -22,55 +22,80 @@ EDITS = {
 }
 
 
-def said(tree, name):
-    """What differs in a copy of the package, by a program of its own."""
-    script = f"{SAY}; print(difference(load_algorithm({name!r}), {name!r}))"
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tree, capture_output=True, text=True, check=True, timeout=120
-    )
-    return done.stdout.strip()
+TELLER = """
+import os, sys
+import gymnasium, numpy, pydantic, torch  # once: what is edited is imported anew by each child
+for line in sys.stdin:
+    if os.fork() == 0:
+        import mlxe_async.fast.fingerprints as fingerprints
+        from mlxe_async.algorithms import load_algorithm
+        name, touched = line.split(",")
+        algorithm = load_algorithm(name)
+        if touched.strip():
+            late = fingerprints.IMPORTED_NS + 1
+            os.utime(sys.modules[touched.strip()].__file__, ns=(late, late))
+        print(fingerprints.difference(algorithm, name), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+class Copied:
+    """A copy of the package, and what differs in it."""
+
+    def __init__(self, tree):
+        self.package = tree / "mlxe_async"
+        shutil.copytree(PACKAGE, self.package, ignore=shutil.ignore_patterns("__pycache__"))
+        # No bytecode is kept: it is told from its source by whole seconds.
+        self.teller = subprocess.Popen(
+            [sys.executable, "-B", "-c", TELLER], cwd=tree, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def said(self, name, touched=""):
+        """What differs, by a process of its own; a file may change once it has begun."""
+        print(name, touched, sep=",", file=self.teller.stdin, flush=True)
+        line = self.teller.stdout.readline()
+        assert line.endswith("\n"), "the process ended without a word"
+        return line.strip()
+
+    @contextlib.contextmanager
+    def edited(self, place, text):
+        """Another text of a file, for a while."""
+        path = self.package / place
+        before = path.read_text()
+        path.write_text(text)
+        try:
+            yield
+        finally:
+            path.write_text(before)
 
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory):
-    tree = tmp_path_factory.mktemp("copied")
-    shutil.copytree(PACKAGE, tree / "mlxe_async", ignore=shutil.ignore_patterns("__pycache__"))
-    return tree
+    made = Copied(tmp_path_factory.mktemp("copied"))
+    with made.teller:
+        yield made
+        made.teller.stdin.close()
 
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_file_that_is_edited_in_place_is_noticed(copied, edit):
     place, before, after, name = EDITS[edit]
-    path = copied / "mlxe_async" / place
-    text = path.read_text()
+    text = (copied.package / place).read_text()
     assert before in text
-    path.write_text(text.replace(before, after, 1))
-    try:
-        assert place.removesuffix(".py").replace("/", ".") in said(copied, name)
-    finally:
-        path.write_text(text)
+    with copied.edited(place, text.replace(before, after, 1)):
+        assert place.removesuffix(".py").replace("/", ".") in copied.said(name)
 
 
 def test_what_an_update_does_not_reach_may_change(copied):
-    path = copied / "mlxe_async/maths/returns.py"
-    text = path.read_text()
-    path.write_text(f'{text}\n\ndef more():\n    """Nobody calls it."""\n    return 1\n')
-    try:
-        assert [said(copied, name) for name in ("ppo", "dqn")] == ["", ""]
-    finally:
-        path.write_text(text)
+    place = "maths/returns.py"
+    more = 'def more():\n    """Nobody calls it."""\n    return 1\n'
+    with copied.edited(place, f"{(copied.package / place).read_text()}\n\n{more}"):
+        assert [copied.said(name) for name in ("ppo", "dqn")] == ["", ""]
 
 
 def test_a_file_that_changes_under_a_running_program_counts_as_changed(copied):
-    script = (
-        f"import os, time; {SAY}; import mlxe_async.algorithms.ppo as ppo; "
-        "late = time.time() + 1; os.utime(ppo.__file__, (late, late)); "
-        "print(difference(load_algorithm('ppo'), 'ppo'))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=copied, capture_output=True, text=True, check=True, timeout=120
-    )
-    assert "mlxe_async.algorithms.ppo" in done.stdout
+    assert "mlxe_async.algorithms.ppo" in copied.said("ppo", touched="mlxe_async.algorithms.ppo")
 
 
 def test_a_function_is_told_from_its_double_elsewhere():
