@@ -21,10 +21,13 @@ def names_of(path):
                 yield from re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", value).lower())
 
 
-USED = {
-    str(path.relative_to(PACKAGE)): set(names_of(path)) | {path.stem, path.parent.name}
-    for path in PACKAGE.rglob("*.py")
-}
+@pytest.fixture(scope="module")
+def used():
+    """Words of the names in each file of the package."""
+    return {
+        str(path.relative_to(PACKAGE)): set(names_of(path)) | {path.stem, path.parent.name}
+        for path in PACKAGE.rglob("*.py")
+    }
 
 
 def is_of(word, names):
@@ -44,6 +47,6 @@ def test_there_are_forty_words_each_once():
 
 
 @pytest.mark.parametrize("row", WORDS, ids=lambda row: row["word"])
-def test_a_word_is_used_by_the_code_at_its_place_and_elsewhere(row):
-    assert is_of(row["word"], USED[row["where"]]), row["where"]
-    assert sum(is_of(row["word"], names) for names in USED.values()) > 1
+def test_a_word_is_used_by_the_code_at_its_place_and_elsewhere(row, used):
+    assert is_of(row["word"], used[row["where"]]), row["where"]
+    assert sum(is_of(row["word"], names) for names in used.values()) > 1
