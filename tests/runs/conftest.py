@@ -7,7 +7,8 @@ import contextlib
 
 import pytest
 from command import Command
-from live_runs import LiveRun, on_loop, settings
+from live_runs import TESTED, LiveRun, on_loop, settings
+from resume_tools import run_here
 
 
 @pytest.fixture
@@ -36,6 +37,12 @@ def live(tmp_path):
         return on_loop(main)
 
     return start
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory):
+    """(result, run) of a short run under `is` with tests, which others are compared with."""
+    return run_here(settings(**TESTED), tmp_path_factory.mktemp("undisturbed"))
 
 
 @pytest.fixture

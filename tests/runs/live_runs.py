@@ -21,6 +21,9 @@ QUICK = {
     "algorithm": {"name": "mlxe", "min_updates": 4, "batch": 64},
     "evaluation": {"enabled": False},
 }
+EVALUATED = {"enabled": True, "rule": "cap", "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}
+TESTED = {"evaluation": EVALUATED, "stop": {"env_steps": 800}}
+"What the run `undisturbed` is, beside the quick settings."
 
 
 def settings(overrides=None, **tables):

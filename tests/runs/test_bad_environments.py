@@ -22,6 +22,7 @@ def test_a_fault_now_and_then_is_told_and_survived(live, fault):
     result, run = live(
         task={"env": f"bad_tasks:Bad{fault.title().replace('_', '')}-v0", "max_episode_steps": 50},
         supervision={"env_fault_limit": 1000},
+        stop={"env_steps": 400},
     )
     assert result.reason == "env_steps"
     errors = run.all("env_error")

@@ -8,7 +8,7 @@ INTERVAL, EXECUTORS = 100, 2
 
 
 # Rounds of up to 80 steps: after a short one there is no telling that the next is not the longest there may be.
-@pytest.mark.parametrize("longest", [15, 40])
+@pytest.mark.parametrize("longest", [pytest.param(15, marks=pytest.mark.slow), 40])
 def test_no_more_steps_than_the_interval_lie_between_two_checkpoints(live, longest):
     _, run = live(
         task={"max_episode_steps": longest},

@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+from live_runs import TESTED
 
 STORY = {
     "phase": ("phase", "version", "rows", "episodes", "updates", "losses", "lag_max"),
@@ -11,9 +12,9 @@ STORY = {
     "weights": ("version", "updates", "env_steps", "episodes", "norm"),
     "evaluation": ("version", "passed", "steps", "return_mean", "failed_at", "streak"),
 }
-SHORT = {"env_steps": 800}
+SHORT = TESTED["stop"]
 PIECES = {"kind": "is", "envs_per_executor": 2, "rollout_steps": 32}
-EVALUATED = {"enabled": True, "rule": "cap", "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}
+EVALUATED = TESTED["evaluation"]
 
 
 def story(run):
@@ -25,9 +26,9 @@ def story(run):
     return told
 
 
-def test_one_seed_gives_the_same_weights_and_the_same_story_twice(live):
-    first, first_run = live(evaluation=EVALUATED, stop=SHORT)
-    second, second_run = live(evaluation=EVALUATED, stop=SHORT)
+def test_one_seed_gives_the_same_weights_and_the_same_story_twice(live, undisturbed):
+    first, first_run = undisturbed
+    second, second_run = live(**TESTED)
     assert first.weights_hash == second.weights_hash
     assert story(first_run) == story(second_run)
     assert first_run.all("evaluation")
@@ -51,10 +52,17 @@ def test_another_seed_gives_other_weights(live):
     assert live(stop=short)[0].weights_hash != live(stop=short, run={"seed": 4})[0].weights_hash
 
 
-@pytest.mark.parametrize("executors", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_the_synchronous_schedule_equals_the_serial_one_bit_for_bit(live, executors):
-    parallel, parallel_run = live(schedule={"kind": "is", "executors": executors}, evaluation=EVALUATED, stop=SHORT)
-    serial, serial_run = live(schedule={"kind": "serial", "executors": executors}, evaluation=EVALUATED, stop=SHORT)
+def test_the_synchronous_schedule_equals_the_serial_one_bit_for_bit(live, undisturbed):
+    parallel, parallel_run = undisturbed
+    serial, serial_run = live(schedule={"kind": "serial"}, **TESTED)
+    assert parallel.weights_hash == serial.weights_hash
+    assert story(parallel_run) == story(serial_run)
+
+
+@pytest.mark.slow
+def test_it_equals_the_serial_one_with_one_executor_too(live):
+    parallel, parallel_run = live(schedule={"kind": "is", "executors": 1}, **TESTED)
+    serial, serial_run = live(schedule={"kind": "serial", "executors": 1}, **TESTED)
     assert parallel.weights_hash == serial.weights_hash
     assert story(parallel_run) == story(serial_run)
 
@@ -100,15 +108,13 @@ def test_a_memorizer_of_its_own_changes_nothing(live):
     )
 
 
-def test_an_executor_that_is_killed_repeats_its_rollout_and_changes_nothing(live):
-    undisturbed, _ = live()
-
+def test_an_executor_that_is_killed_repeats_its_rollout_and_changes_nothing(live, undisturbed):
     async def kill(run):
         for round_ in range(2, 6):
             await run.saw("weights", times=round_)
             os.kill(run.pid("mlxe-exe-1"), signal.SIGKILL)
             await run.saw("proc_start", times=round_, process="mlxe-exe-1")
 
-    disturbed, run = live(kill)
+    disturbed, run = live(kill, **TESTED)
     assert run.all("proc_exit", process="mlxe-exe-1", expected=False)
-    assert disturbed.weights_hash == undisturbed.weights_hash
+    assert disturbed.weights_hash == undisturbed[0].weights_hash

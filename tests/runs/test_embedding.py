@@ -139,7 +139,7 @@ def held_memory():
     return sorted(name for name in held if "memfd:mlxe-" in name)
 
 
-@pytest.mark.parametrize("kind", ["is", "oa"])
+@pytest.mark.parametrize("kind", [pytest.param("is", marks=pytest.mark.slow), "oa"])
 def test_an_error_that_is_kept_keeps_no_shared_memory(tmp_path, kind):
     async def main():
         began = asyncio.Event()

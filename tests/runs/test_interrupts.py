@@ -101,7 +101,10 @@ def test_rollouts_of_steps_differ_in_number_and_are_all_learned_from_once(live, 
 
 @pytest.mark.parametrize(
     ("process", "unfinished"),
-    [("mlxe-exe-0", "keep"), pytest.param("mlxe-exe-1", "drop", marks=pytest.mark.slow), ("mlxe-lrn", "keep")],
+    [
+        ("mlxe-exe-0", "keep"),
+        *(pytest.param(*other, marks=pytest.mark.slow) for other in (("mlxe-exe-1", "drop"), ("mlxe-lrn", "keep"))),
+    ],
 )
 def test_what_is_killed_comes_back_and_the_round_is_finished(live, process, unfinished):
     async def kill(run):

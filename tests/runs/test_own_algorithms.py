@@ -20,7 +20,7 @@ CASES = {
     "sac": {
         "algorithm": {"name": "own_sac:SAC", "start_rows": 100, "batch": 32, "layers": [16]},
         "task": PENDULUM,
-        "stop": {"env_steps": 400},
+        "stop": {"env_steps": 240},
     },
     "gaussian ppo": {
         "algorithm": {"name": "own_ppo:GaussianPPO", "epochs": 2, "rows_per_update": 160},
@@ -49,7 +49,7 @@ def cases(quick=QUICK):
 
 
 def tables(case, kind="is", **schedule):
-    known = {"stop": {"env_steps": 800}, **CASES[case], "evaluation": TESTED}
+    known = {"stop": {"env_steps": 560}, **CASES[case], "evaluation": TESTED}
     known["schedule"] = {"executors": 2, **known.get("schedule", {}), "kind": kind, **schedule}
     return known
 
@@ -117,7 +117,7 @@ def test_where_nobody_waits_it_learns_is_tested_and_goes_on(tmp_path, case):
 
 def test_what_no_state_can_hold_is_told_once(live):
     chosen = tables("reinforce", "serial")
-    chosen |= {"algorithm": {"name": "own_reinforce:Remembers", "rows_per_update": 60}, "stop": {"env_steps": 300}}
+    chosen |= {"algorithm": {"name": "own_reinforce:Remembers", "rows_per_update": 60}, "stop": {"env_steps": 160}}
     result, run = live(**chosen)
     assert result.updates > 1
     (told,) = [line for line in run.lines if "history (deque)" in str(line)]
@@ -125,7 +125,7 @@ def test_what_no_state_can_hold_is_told_once(live):
 
 
 def test_a_recurrent_policy_is_loaded_and_forgets_at_a_reset(live, tmp_path):
-    result, _ = live(**tables("recurrent ppo", "serial"), checkpoint={"interval_steps": 100})
+    result, _ = live(**(tables("recurrent ppo", "serial") | {"stop": {"env_steps": 160}}))
     policy = load_policy(result.run_dir)
     obs = np.array([[0.01, 0.02], [-0.3, 0.1]], np.float32)
     policy.act(obs)

@@ -95,8 +95,8 @@ def test_only_online_asynchronous_runs_are_recorded():
         settings({"run.record": True, "schedule.kind": "oa", "schedule.memorizer": "own"})
 
 
-def test_a_run_that_was_not_recorded_cannot_be_replayed(live):
-    first = live(schedule=OA, stop={"env_steps": 100})[0]
+def test_a_run_that_was_not_recorded_cannot_be_replayed(undisturbed):
+    first = undisturbed[0]
     assert not (first.run_dir / RECORDING).exists()
     with pytest.raises(SettingsError, match=r"only runs with run\.record = true"):
         asyncio.run(Supervisor(load_settings(first.run_dir / "settings.toml"), replay=first.run_dir).run())

@@ -260,7 +260,7 @@ def killed_before_anything_was_saved(folder, chosen):
 
 @pytest.mark.parametrize("kind", [pytest.param("is", marks=pytest.mark.slow), "serial"])
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew_and_is_the_same(tmp_path, kind):
-    chosen = settings(schedule={"kind": kind}, **STOP)
+    chosen = settings(schedule={"kind": kind}, stop={"env_steps": 400})
     plain, _ = run_here(chosen, tmp_path / "plain")
     folder = killed_before_anything_was_saved(tmp_path, settings(schedule={"kind": kind}, stop={"env_steps": 10**6}))
     assert not (folder / "checkpoints").exists()
@@ -367,7 +367,11 @@ def lines_of(folder):
 
 
 @pytest.mark.parametrize(
-    "torn", [b'{"ts": "2026-01-01", "seq": 99, "event": "phase", "\xff\x1b[2J', bytes(5000), b"x" * 2**21]
+    "torn",
+    [
+        b'{"ts": "2026-01-01", "seq": 99, "event": "phase", "\xff\x1b[2J',
+        *(pytest.param(torn, marks=pytest.mark.slow) for torn in (bytes(5000), b"x" * 2**21)),
+    ],
 )
 def test_a_torn_line_is_cut_off_and_told_so_that_every_line_is_json(finished, torn):
     before = lines_of(finished)

@@ -1,20 +1,26 @@
 """Rows of a real run: each says truly which policy chose its action, and how old it was when it was learned from."""
 
+import functools
+
 import numpy as np
 import pytest
+from live_runs import LiveRun, on_loop, settings
 
 from mlxe_async.algorithms.mlxe import MLxE, MLxESettings
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.rows import Spaces
 
+SLOW_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("serial", "istb", "ia")]
 
-@pytest.mark.parametrize(
-    "kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("serial", "istb", "ia")), "is", "oa"]
-)
-def test_the_stored_log_probability_is_that_of_the_recorded_version(live, kind):
-    published, rows = {}, {}
 
-    async def watch(run):
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """`played(kind)`: the lines of a run under that schedule, what it published, and the rows it kept; made once."""
+
+    @functools.cache
+    def play(kind):
+        published, rows = {}, {}
+
         def hook(line):
             supervisor = run.supervisor
             if line["event"] == "weights":
@@ -27,10 +33,17 @@ def test_the_stored_log_probability_is_that_of_the_recorded_version(live, kind):
                 rows.update(memory.columns(memory.live()))
                 rows["spaces"] = supervisor._startup.facts["spaces"]
 
+        run = LiveRun(settings(schedule={"kind": kind, "executors": 2}), tmp_path_factory.mktemp(kind))
         run.hooks.append(hook)
-        await run.saw("run_end")
+        on_loop(run.supervisor.run)
+        return run, published, rows
 
-    live(watch, schedule={"kind": kind, "executors": 2})
+    return play
+
+
+@pytest.mark.parametrize("kind", [*SLOW_KINDS, "is", "oa"])
+def test_the_stored_log_probability_is_that_of_the_recorded_version(played, kind):
+    _, published, rows = played(kind)
     policy = MLxE(MLxESettings(min_updates=4, batch=64), Spaces.from_json(rows["spaces"]), seed=0, learns=False)
     checked = 0
     for version in np.unique(rows["version"]):
@@ -46,11 +59,9 @@ def test_the_stored_log_probability_is_that_of_the_recorded_version(live, kind):
     assert checked > 0.9 * len(rows["version"]) > 500
 
 
-@pytest.mark.parametrize(
-    "kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("serial", "istb", "ia")), "is"]
-)
-def test_where_all_wait_every_rollout_is_generated_by_the_newest_version(live, kind):
-    _, run = live(schedule={"kind": kind, "executors": 2})
+@pytest.mark.parametrize("kind", [*SLOW_KINDS, "is"])
+def test_where_all_wait_every_rollout_is_generated_by_the_newest_version(played, kind):
+    run, _, _ = played(kind)
     newest, checked = 0, 0
     for line in run.lines:
         if line["event"] == "weights":
@@ -61,8 +72,8 @@ def test_where_all_wait_every_rollout_is_generated_by_the_newest_version(live, k
     assert checked > 10
 
 
-def test_policy_lag_is_told_in_the_asynchronous_schedule(live):
-    _, run = live(schedule={"kind": "oa", "executors": 2})
+def test_policy_lag_is_told_in_the_asynchronous_schedule(played):
+    run, _, _ = played("oa")
     learned = run.all("phase", phase="learn")
     assert learned
     assert all(line["lag_min"] <= line["lag_mean"] <= line["lag_max"] for line in learned)

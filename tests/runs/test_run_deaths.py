@@ -15,7 +15,7 @@ from mlxe_async.supervisor import run as run_module
 
 SETTINGS = Path(__file__).parents[2] / "settings"
 OA = {"kind": "oa", "executors": 2, "updates_per_publish": 4}
-LONG = {"env_steps": 6000}
+ENDLESS = {"env_steps": 10**7}
 
 
 def balanced(run):
@@ -37,9 +37,10 @@ def test_a_process_that_is_killed_comes_back_and_the_run_goes_on(live, process):
         # Both kinds of work go on after the restart.
         await run.saw("phase", phase="generate", after=again["seq"])
         await run.saw("weights", after=again["seq"])
+        run.supervisor.request_stop("enough")
 
-    result, run = live(kill, schedule={**OA, "memorizer": "own"}, stop=LONG)
-    assert result.reason == "env_steps"
+    result, run = live(kill, schedule={**OA, "memorizer": "own"}, stop=ENDLESS)
+    assert result.reason == "enough"
     (death,) = run.all("proc_exit", process=process, expected=False)
     assert death["signal"] == "SIGKILL"
     versions = [line["version"] for line in run.all("weights")]
@@ -58,8 +59,9 @@ def test_a_learner_that_is_killed_says_what_it_goes_on_with_and_keeps_the_versio
         after = await run.saw("weights", after=(await run.saw("proc_start", times=2, process="mlxe-lrn"))["seq"])
         assert after["version"] > before["version"]
         assert after["updates"] >= before["updates"]
+        run.supervisor.request_stop("enough")
 
-    result, run = live(kill, schedule=OA, stop=LONG, learner={"keep_state_every": every})
+    result, run = live(kill, schedule=OA, stop=ENDLESS, learner={"keep_state_every": every})
     assert any(words in line["message"] for line in run.all("warning"))
     assert result.weights_hash is not None
     balanced(run)
@@ -72,9 +74,10 @@ def test_a_nursery_that_is_killed_takes_all_with_it_and_all_come_back(live, kind
         seq = run.lines[-1]["seq"]
         os.kill(run.supervisor._nursery.pid, signal.SIGKILL)
         await run.saw("weights", after=(await run.saw("proc_start", after=seq))["seq"])
+        run.supervisor.request_stop("enough")
 
-    result, run = live(kill, schedule={"kind": kind, "executors": 2}, stop=LONG)
-    assert result.reason == "env_steps"
+    result, run = live(kill, schedule={"kind": kind, "executors": 2}, stop=ENDLESS)
+    assert result.reason == "enough"
     assert run.all("proc_exit", process="mlxe-nursery", expected=False)
     balanced(run)
 
@@ -86,9 +89,10 @@ def test_a_guard_that_is_killed_takes_all_with_it_and_all_come_back(live):
         seq = run.lines[-1]["seq"]
         os.kill(run.supervisor._nursery.guard_pid, signal.SIGKILL)
         await run.saw("weights", after=(await run.saw("proc_start", after=seq))["seq"])
+        run.supervisor.request_stop("enough")
 
-    result, run = live(kill, schedule=OA, stop=LONG)
-    assert result.reason == "env_steps"
+    result, run = live(kill, schedule=OA, stop=ENDLESS)
+    assert result.reason == "enough"
     (death,) = run.all("proc_exit", process="mlxe-nursery", expected=False)
     assert death["sentence"].startswith("the guard (pid ")
     assert not any("guard" in line["message"] for line in run.all("warning"))
@@ -100,9 +104,9 @@ def test_a_run_whose_guard_cannot_do_all_says_so_once(live, monkeypatch):
     monkeypatch.setattr(nursery, "PROGRAM", ("-c", f"import sys; {lack} n.main(sys.argv[1:])"))
 
     async def look(run):
-        await run.saw("weights")
+        await run.enough("weights", times=1)
 
-    _, run = live(look, schedule=OA, stop=LONG)
+    _, run = live(look, schedule=OA, stop=ENDLESS)
     (told,) = [line["message"] for line in run.all("warning") if "guard" in line["message"]]
     assert told.startswith("the guard cannot hide its command line from pkill -f; what environments have started may")
 
@@ -120,10 +124,10 @@ def test_an_executor_that_is_stopped_is_found_hanging_and_replaced(live):
     balanced(run)
 
 
-LATER = [pytest.param(event, marks=pytest.mark.slow) for event in ("proc_start", "episode_end")]
+OTHERS = [pytest.param(event, marks=pytest.mark.slow) for event in ("run_start", "proc_start", "episode_end")]
 
 
-@pytest.mark.parametrize("event", ["run_start", "weights", *LATER])
+@pytest.mark.parametrize("event", ["weights", *OTHERS])
 def test_a_run_that_is_cancelled_leaves_nothing(live, event):
     async def cancel(run):
         await run.saw(event)

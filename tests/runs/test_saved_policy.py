@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from resume_tools import run_here, settings
 
 from mlxe_async import load_policy, policy
 from mlxe_async.errors import NotFound
@@ -27,9 +28,9 @@ SOLVING = {
 }
 
 
-@pytest.fixture
-def solved(live):
-    result, run = live(**SOLVING)
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory):
+    result, run = run_here(settings(**SOLVING), tmp_path_factory.mktemp("solved"))
     assert result.solved
     assert result.reason == "solved"
     return result, run

@@ -4,7 +4,8 @@ import os
 import signal
 
 import pytest
-from test_determinism import EVALUATED, story
+from live_runs import EVALUATED, TESTED
+from test_determinism import story
 from test_run_deaths import balanced
 
 
@@ -12,8 +13,17 @@ def under_is(live, **tables):
     return live(**{**tables, "schedule": {**tables.get("schedule", {}), "kind": "is"}})
 
 
-@pytest.mark.parametrize("executors", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_threads_change_nothing_in_what_is_learned(live, executors):
+def test_threads_change_nothing_in_what_is_learned(live, undisturbed):
+    threads, threads_run = live(schedule={"kind": "istb"}, **TESTED)
+    processes, processes_run = undisturbed
+    assert threads.weights_hash == processes.weights_hash
+    assert story(threads_run) == story(processes_run)
+    assert {line["process"] for line in threads_run.all("proc_start")} == {"mlxe-istb", "mlxe-eval"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executors", [1, 3])
+def test_one_or_three_threads_change_nothing_either(live, executors):
     tables = {"evaluation": EVALUATED, "schedule": {"executors": executors}}
     threads, threads_run = live(**{**tables, "schedule": {"kind": "istb", "executors": executors}})
     processes, processes_run = under_is(live, **tables)
