@@ -1,4 +1,4 @@
-"""A lane: a ring of slots in shared memory that exactly one process writes and exactly one process reads.
+"""A lane: a ring of slots in shared memory, one writer, one reader; what a dead writer left half written is not read.
 
 No lock is shared, because a lock whose owner was killed stays locked. Instead every record certifies itself::
 

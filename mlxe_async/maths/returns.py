@@ -1,4 +1,4 @@
-"""Returns of one segment of an episode, each split into what is known and what must be bootstrapped.
+"""Estimators of returns and advantages in one segment of an episode: what is known, and what must be bootstrapped.
 
 A target is `partial + coefficient * V(next_obs[cut])`: `partial` is the discounted sum of rewards that were seen,
 `cut` the row where the sum stops, and `coefficient` the discount up to there, 0 if the world ended there. Stored in

@@ -1,4 +1,4 @@
-"""The learner: gathers what the memorizer drew, updates the weights, publishes them."""
+"""The learner: gathers what the memorizer drew but rows that are too old, updates the weights, publishes them."""
 
 from __future__ import annotations
 

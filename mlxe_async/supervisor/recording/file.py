@@ -1,4 +1,4 @@
-"""The recording of an `oa` run: what happened in which order, so that it can be repeated bit for bit.
+"""The recording of an `oa` run, a file of bytes: what happened in which order, to be repeated bit for bit.
 
 Rollouts, updates and draws each derive their randomness from seeds and counters. What a seed does not tell is who was
 faster: under which weights a rollout was played, how many blocks of which lane the memorizer had taken in when it drew,

@@ -1,4 +1,4 @@
-"""Steps of a recording: each in which an `oa` run could have gone otherwise, as a few bytes."""
+"""Steps of a recording: one class for each choice in which an `oa` run could have gone otherwise."""
 
 from __future__ import annotations
 
