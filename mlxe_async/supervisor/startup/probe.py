@@ -32,7 +32,6 @@ PRELOADED = [
     "mlxe_async.settings.model",
     "mlxe_async.workers",
     "mlxe_async.tasks.probe",
-    *(f"mlxe_async.algorithms.{name}" for name in MEMORIES),
     "mlxe_async.roles.executor",
     "mlxe_async.roles.memorizer",
     "mlxe_async.roles.evaluator",
@@ -77,6 +76,12 @@ class Probed:
     cautions: list[str]
 
 
+def preloaded(settings: Settings) -> list[str]:
+    """Modules to import before the probe: with the algorithm's own file, or all that one of the user's may build on."""
+    name = settings.algorithm.name
+    return [*PRELOADED, *(f"mlxe_async.algorithms.{known}" for known in ([name] if name in MEMORIES else MEMORIES))]
+
+
 @contextlib.asynccontextmanager
 async def probed(
     nursery: Nursery, settings: Settings, processes: list[Process], meanwhile: Sequence[str] = ()
@@ -96,7 +101,7 @@ async def probed(
         ResourceError: a package is broken, or memory.capacity_rows is more than any row could fit in.
     """
     _refuse_what_no_row_fits(settings)
-    await nursery.start(PRELOADED, list(settings.run.python_path))
+    await nursery.start(preloaded(settings), list(settings.run.python_path))
     async with _probe_process(nursery, settings, processes) as process, asyncio.TaskGroup() as group:
         with _blaming_the_task(settings, process):
             await process.start()

@@ -14,12 +14,12 @@ from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.settings import load_settings
 from mlxe_async.settings.effects import MEMORIES
 from mlxe_async.supervisor.startup.probe import (
-    PRELOADED,
     PRELOADED_MEANWHILE,
     _judged,
     _refuse_what_no_row_fits,
     _shown,
     hang_sentence,
+    preloaded,
     probed,
 )
 from mlxe_async.workers import Probe
@@ -133,6 +133,19 @@ def test_what_is_imported_before_the_probe_brings_no_torch_and_what_is_imported_
         "assert 'torch' in sys.modules\n"
         "print(*(name for name in sys.modules.keys() - known if name.startswith('mlxe_async')))\n"
     )
-    lists = [",".join(names) for names in (PRELOADED, PRELOADED_MEANWHILE)]
+    own = load_settings({"task": {"env": "CartPole-v1"}, "algorithm": {"name": "mine:Mine"}})
+    lists = [",".join(names) for names in (preloaded(own), PRELOADED_MEANWHILE)]
     done = subprocess.run([sys.executable, "-c", program, *lists], check=True, capture_output=True, text=True)
     assert "mlxe_async.roles.learner" in done.stdout.split()
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_of_the_built_in_algorithms_the_runs_own_alone_is_imported(name):
+    chosen = load_settings({"task": {"env": "CartPole-v1"}, "algorithm": {"name": name}})
+    imported = [module for module in preloaded(chosen) if module.startswith("mlxe_async.algorithms.")]
+    assert imported == [REGISTRY[name].partition(":")[0]]
+
+
+def test_an_algorithm_of_the_users_may_build_on_any_of_them():
+    own = load_settings({"task": {"env": "CartPole-v1"}, "algorithm": {"name": "mine:Mine"}})
+    assert {home.partition(":")[0] for home in REGISTRY.values()} <= set(preloaded(own))
