@@ -90,7 +90,7 @@ class A2C(LearnsFromRollouts):
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """One step by all rows of rollouts (T, B, ...)."""
         self.now = self.annealed(clock)
-        loss, found = self.loss(self.with_targets(batch))
+        loss, found = self.loss(self.with_targets(self.scaled(batch)))
         self.optimiser.zero_grad()
         loss.backward()
         norm = clip_grad_norm_(self.network.gradient, self.settings.max_gradient_norm)

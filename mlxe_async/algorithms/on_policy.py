@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mlxe_async.algorithms import fields
-from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
+from mlxe_async.algorithms.interface import STAYS, Acting, Clock, Metrics, Rows, Tensors
 from mlxe_async.algorithms.policies import ActsByPolicy, PolicyFields
-from mlxe_async.maths import annealing, returns, rollouts
+from mlxe_async.maths import annealing, returns, reward_scaling, rollouts
 from mlxe_async.rows import Array, Spaces
 
 
@@ -24,6 +24,9 @@ class OnPolicyFields(PolicyFields):
     learning_rate_last: float = fields.learning_rate_last(1e-4)
     anneal_steps: int = fields.anneal_steps(500_000)
     max_gradient_norm: float = fields.max_gradient_norm(0.5)
+    reward_scaling: bool = fields.key(
+        False, "Divide rewards by the deviation of the discounted return: losses of any task are alike.", STAYS
+    )
 
 
 class LearnsFromRollouts(ActsByPolicy):
@@ -44,6 +47,35 @@ class LearnsFromRollouts(ActsByPolicy):
     def build(self) -> None:
         """An actor and a critic, side by side or on layers that they share."""
         self.shape = self.actor_and_critic()
+        self.scale_rewards()
+
+    def scale_rewards(self) -> None:
+        """Carry what rewards are scaled by, if the settings say so."""
+        self.reward_scale = reward_scaling.RewardScale(self.settings.discount)
+        self.carry = (reward_scaling.CARRY,) if self.settings.reward_scaling else ()
+
+    def after_step(self, acting: Acting, reward: Array) -> None:
+        """Follow the discounted return of each environment."""
+        if self.carry:
+            reward_scaling.follow(acting.carry, reward, self.settings.discount)
+
+    def scaled(self, batch: Rows) -> Rows:
+        """Rollouts (T, B, ...) whose rewards are scaled, if the settings say so; asked once for each batch."""
+        if not self.carry:
+            return batch
+        self.reward_scale.count(batch)
+        rows = {name: column for name, column in batch.items() if name != reward_scaling.CARRY.name}
+        return rows | {"reward": self.reward_scale.scaled(batch["reward"])}
+
+    def state(self) -> Rows:
+        """All that the next update depends on."""
+        return super().state() | (self.reward_scale.state() if self.carry and self.learns else {})
+
+    def restore(self, state: Rows) -> None:
+        """Go on from there."""
+        super().restore(state)
+        if self.carry and self.learns:
+            self.reward_scale.restore(state)
 
     def annealed(self, clock: Clock) -> Metrics:
         """The learning rate now; and what `annealed` names, which falls to 0 meanwhile."""

@@ -94,7 +94,7 @@ class PPO(LearnsFromRollouts):
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """A step of the optimiser for each minibatch of rollouts (T, B, ...)."""
         s, measured = self.settings, []
-        self.now = self.annealed(clock)
+        self.now, batch = self.annealed(clock), self.scaled(batch)
         for rows in self.minibatches(batch):
             loss, found = self.loss(rows)
             measured.append(found)

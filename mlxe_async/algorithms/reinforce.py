@@ -63,6 +63,7 @@ class Reinforce(LearnsFromRollouts):
         """An actor, and a critic beside it if the baseline is one."""
         self.shape = self.actor_and_critic(1 if self.settings.baseline == "learned" else 0)
         self.mean_return = 0.0
+        self.scale_rewards()
 
     def build_learner(self) -> None:
         """Adam."""
@@ -71,7 +72,7 @@ class Reinforce(LearnsFromRollouts):
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """One step by all episodes of rollouts (T, B, ...)."""
         self.now = self.annealed(clock)
-        loss, found = self.loss(self.with_returns(batch))
+        loss, found = self.loss(self.with_returns(self.scaled(batch)))
         self.optimiser.zero_grad()
         loss.backward()
         norm = clip_grad_norm_(self.network.gradient, self.settings.max_gradient_norm)

@@ -198,6 +198,7 @@ ANOTHER = {
     "ratio_clip": 0.3,
     "return_scale": 3.0,
     "returns": "steps_to_end",
+    "reward_scaling": True,
     "rho_clip": 0.1,
     "rows_per_update": 30,
     "start_rows": 50,
@@ -307,7 +308,10 @@ class World:
             terminated = np.array([t in (3, 8), False])
             truncated = np.array([False, t == 6])
             columns = {"obs": self.obs, "next_obs": following, "version": version, "last": last and [0, 1]}
-            columns |= {"reward": 1.0 + chosen["action"].ravel() - 8.0 * terminated, "terminated": terminated}
+            reward = 1.0 + chosen["action"].reshape(ENVS, -1).sum(-1) - 8.0 * terminated
+            columns |= {"reward": reward, "terminated": terminated}
+            if hasattr(actor, "after_step"):
+                actor.after_step(clock, reward)
             columns |= {"truncated": truncated, "cut": last & ~terminated & ~truncated, "env": np.arange(ENVS)}
             columns |= {"episode": self.episode, "step": self.step, **chosen}
             for name in columns.keys() & rows.keys():
@@ -359,11 +363,15 @@ def run(name, settings, spaces):
         counts = {"env_steps": clock.steps, "episodes": int(world.episode.sum())}
         if not replays:
             batch = {name: np.stack([rows[name] for rows in blocks]) for name in blocks[0]}
+            batch |= {column.name: batch[column.name][0] for column in learning.carry if column.per_rollout}
             batch["valid"] = np.ones((STEPS, ENVS), bool)
             waiting.append(batch)
             if len(waiting) * STEPS * ENVS < learning.rows_per_update:
                 continue
-            batch = {name: np.concatenate([one[name] for one in waiting], axis=1) for name in batch}
+            batch = {
+                name: np.concatenate([one[name] for one in waiting], axis=min(1, batch[name].ndim - 1))
+                for name in batch
+            }
             waiting.clear()
             learning.update(batch, Clock(**counts, updates=updates, version=weights.version))
             updates += 1

@@ -235,3 +235,35 @@ def test_what_is_annealed_falls_to_nothing_and_the_rest_stays(name):
         if name == "ppo":
             assert now["clip"] == pytest.approx(0.2 * left)
     assert agent(name, entropy=0.04).annealed(Clock(env_steps=10**9))["entropy"] == 0.04
+
+
+# -- scaled rewards ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_with_scaled_rewards_their_size_changes_nothing_and_a_run_goes_on_by_the_same_scale(name):
+    learned = []
+    for factor in (1.0, 1000.0):
+        algorithm = agent(name, learns=True, reward_scaling=True)
+        heir = agent(name, learns=True, reward_scaling=True, seed=4)
+        for number in range(2):
+            rows = rows_of(algorithm, seed=number) | {"discounted_return": np.zeros(4)}
+            rows["reward"] = rows["reward"] * np.float32(factor)
+            if number:
+                heir.set_weights(algorithm.weights())
+                heir.restore(algorithm.state())
+                heir.update(dict(rows), Clock(updates=1))
+            algorithm.update(dict(rows), Clock(updates=number))
+        np.testing.assert_array_equal(heir.weights(), algorithm.weights())
+        learned.append(algorithm.weights())
+    np.testing.assert_allclose(*learned, rtol=1e-3, atol=1e-5)
+    assert algorithm.reward_scale.moments.rows == 2 * 48
+
+
+def test_what_is_carried_is_the_discounted_return():
+    algorithm = agent("ppo", reward_scaling=True, discount=0.5)
+    acting = Acting().start(algorithm.carry, 2)
+    for reward in ([1.0, 2.0], [4.0, 0.0]):
+        algorithm.after_step(acting, np.array(reward))
+    assert acting.carry["discounted_return"].tolist() == [4.5, 1.0]
+    assert agent("ppo").carry == ()
