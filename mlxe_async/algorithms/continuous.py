@@ -179,12 +179,8 @@ class Continuous(Replays):
         """Uniformly random actions within the bounds, with their density in [-1, 1]."""
         unit = rng.uniform(-1, 1, (rows, math.prod(self.spaces.action_shape)))
         log_prob = np.full(rows, -unit.shape[1] * math.log(2), np.float32)
-        raw = (
-            np.arctanh(unit.clip(-LARGEST_UNIT, LARGEST_UNIT))
-            .astype(np.float32)
-            .reshape(rows, *self.spaces.action_shape)
-        )
-        return {"action": self.bounded(unit), "raw_action": raw, "log_prob": log_prob}
+        raw = np.arctanh(unit.clip(-LARGEST_UNIT, LARGEST_UNIT)).reshape(rows, *self.spaces.action_shape)
+        return {"action": self.bounded(unit), "raw_action": raw.astype(np.float32), "log_prob": log_prob}
 
     def greedy(self, obs: Array, acting: Acting | None = None) -> Array:  # noqa: ARG002 - nothing is carried in tests
         """The best action."""
@@ -199,9 +195,8 @@ class Continuous(Replays):
     def bounded(self, unit: Array) -> Array:
         """Actions in [-1, 1] (..., D) as the environment takes them (..., *shape)."""
         low, high = bounds(self.spaces)
-        action = low + 0.5 * (unit + 1) * (high - low)
-        result: Array = action.astype(np.float32).reshape((*unit.shape[:-1], *self.spaces.action_shape))
-        return result
+        action = (low + 0.5 * (unit + 1) * (high - low)).astype(np.float32).clip(low, high)  # rounding may lead beyond
+        return np.asarray(action.reshape((*unit.shape[:-1], *self.spaces.action_shape)))
 
     # -- what travels behind the weights: the moments, if there are any, then the noise --
 

@@ -160,3 +160,14 @@ def test_critics_begin_apart_and_their_targets_alike(name):
         q1, q2 = algorithm.judged(algorithm.critics, torch.as_tensor(OBS), torch.zeros(64, 2))
         assert not torch.allclose(q1, q2)
     assert not torch.equal(agent(name, learns=True, seed=2).critics.flat, algorithm.critics.flat)
+
+
+def test_no_action_is_rounded_beyond_its_bounds():
+    """Of so many bounds some are missed by low + (high - low) in single precision."""
+    low, high = np.random.default_rng(0).uniform((-9, 0), (0, 9), (500, 2)).astype(np.float32).T
+    spaces = Spaces((3,), action_shape=(500,), action_low=tuple(low.tolist()), action_high=tuple(high.tolist()))
+    assert (low + (high - low) > high).any()
+    action = agent("ddpg", spaces=spaces).bounded(np.array([np.full(500, -1.0), np.full(500, 1.0)], np.float32))
+    np.testing.assert_array_equal(action[0], low)
+    assert (action[1] <= high).all()
+    np.testing.assert_allclose(action[1], high, rtol=1e-5, atol=1e-6)
