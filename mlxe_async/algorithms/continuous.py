@@ -178,9 +178,19 @@ class Continuous(Replays):
     def uniform(self, rows: int, rng: np.random.Generator) -> Rows:
         """Uniformly random actions within the bounds, with their density in [-1, 1]."""
         unit = rng.uniform(-1, 1, (rows, math.prod(self.spaces.action_shape)))
-        log_prob = np.full(rows, -unit.shape[1] * math.log(2), np.float32)
+        log_prob = self.uniform_log_prob(rows)
         raw = np.arctanh(unit.clip(-LARGEST_UNIT, LARGEST_UNIT)).reshape(rows, *self.spaces.action_shape)
         return {"action": self.bounded(unit), "raw_action": raw.astype(np.float32), "log_prob": log_prob}
+
+    def uniform_log_prob(self, rows: int) -> Floats:
+        """What `uniform` stores (B,)."""
+        return np.full(rows, -math.prod(self.spaces.action_shape) * math.log(2), np.float32)
+
+    def behaviour_log_prob(self, obs: Array, action: Array, acting: Acting | None = None) -> Floats:
+        """The log-probability that `act` stores, of discrete actions, or of raw ones (B, *shape)."""
+        if self.noise == RANDOM and self.spaces.actions is None:
+            return self.uniform_log_prob(len(obs))
+        return super().behaviour_log_prob(obs, action, acting)
 
     def greedy(self, obs: Array, acting: Acting | None = None) -> Array:  # noqa: ARG002 - nothing is carried in tests
         """The best action."""

@@ -251,11 +251,9 @@ class TanhGaussian(Gaussian):
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Log-density (B,) of the squashed actions that belong to raw actions (B, *shape)."""
-        import torch
-
         raw = action.reshape(self.mean.shape)
-        shrink = 2 * (math.log(2) - raw - torch.nn.functional.softplus(-2 * raw))
-        return super().log_prob(raw) - shrink.sum(-1)
+        found: Tensor = super().log_prob(raw) - (2 * (math.log(2) - raw - _softplus(-2 * raw))).sum(-1)
+        return found
 
     def entropy(self) -> Tensor:
         """Refused: it has no closed form; take the mean of -log_prob of `rsample`.
@@ -295,6 +293,14 @@ def to_unit(action: Any, spaces: Spaces) -> Any:
 
 def _exp(values: Any) -> Any:
     return np.exp(values) if isinstance(values, np.ndarray) else values.exp()
+
+
+def _softplus(values: Any) -> Any:
+    if isinstance(values, np.ndarray):
+        return np.logaddexp(0, values)
+    import torch
+
+    return torch.nn.functional.softplus(values)
 
 
 def _masked(logits: Any, mask: Any) -> Any:

@@ -115,6 +115,11 @@ def test_what_is_stored_is_the_density_of_the_action_that_is_stored():
     unit = (acted["action"] - [-1, 4]) / [2, 4]
     np.testing.assert_allclose(unit, np.tanh(acted["raw_action"]), atol=1e-5)
     assert [column.name for column in algorithm.extra_columns] == ["raw_action"]
+    again = algorithm.behaviour_log_prob(OBS, acted["raw_action"])
+    np.testing.assert_allclose(again, acted["log_prob"], rtol=1e-3, atol=1e-3)
+    algorithm.noise = -1.0
+    random = algorithm.act(OBS, np.random.default_rng(0), Acting())
+    np.testing.assert_array_equal(algorithm.behaviour_log_prob(OBS, random["raw_action"]), random["log_prob"])
 
 
 def test_discrete_actions_are_drawn_by_their_probabilities():

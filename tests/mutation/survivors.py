@@ -78,7 +78,7 @@ ALGORITHMS = tuple(
 )
 NOT_LEARNING = {"__init__", "load", "act", "greedy", "greedy_many", "behaviour_log_prob", "policy"}
 NOT_LEARNING |= {"build", "build_learner", "weights", "set_weights", "compile"}
-NOT_LEARNING |= {"make_networks", "box_entries", "best", "bounded", "uniform"}
+NOT_LEARNING |= {"make_networks", "box_entries", "best", "bounded", "uniform", "uniform_log_prob"}
 
 
 def is_asked(one: Mutant) -> bool:
