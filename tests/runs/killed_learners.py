@@ -8,10 +8,12 @@ import signal
 
 import numpy as np
 
+from mlxe_async.algorithms.a2c import A2C
 from mlxe_async.algorithms.dqn import DQN
 from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.algorithms.mlxe import MLxE
 from mlxe_async.algorithms.ppo import PPO
+from mlxe_async.algorithms.reinforce import Reinforce
 from mlxe_async.algorithms.sac import SAC
 from mlxe_async.algorithms.td3 import TD3
 from mlxe_async.ipc import kept, weights
@@ -94,12 +96,13 @@ def killed(base, moment):
                 MOMENTS[moment]()
             return answer
 
-        every = 1 if base is PPO else 5
+        every = 1 if base.memory == "rollouts" else 5
 
     return Killed
 
 
 KINDS = {"mlxe": MLxE, "dqn": DQN, "ppo": PPO, "td": Prioritised, "sac": SAC, "td3": TD3}
+KINDS |= {"a2c": A2C, "reinforce": Reinforce}
 for _name, _base in KINDS.items():
     for _moment in ("never", "updating", "updated", *MOMENTS):
         globals()[f"{_name}_{_moment}"] = killed(_base, _moment)

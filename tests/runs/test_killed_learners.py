@@ -44,9 +44,18 @@ TABLES = {
         "algorithm": {"epochs": 2, "minibatch": 32},
         "schedule": {"envs_per_executor": 2, "rollout_steps": 32},
     },
+    "a2c": {
+        "algorithm": {"reward_scaling": True, "optimiser": "rmsprop", "deviation": "computed"},
+        "schedule": {"envs_per_executor": 2, "rollout_steps": 16},
+        "task": {"env": "Pendulum-v1", "max_episode_steps": 50},
+    },
+    "reinforce": {
+        "algorithm": {"baseline": "mean", "rows_per_update": 60},
+        "schedule": {"sync": "episode"},
+    },
 }
 PLAIN = {"mlxe": "mlxe", "mlxe rich": "mlxe", "td": "killed_learners:td_never"}
-PLAIN |= {name: name for name in ("dqn", "ppo", "sac", "td3")}
+PLAIN |= {name: name for name in ("a2c", "dqn", "ppo", "reinforce", "sac", "td3")}
 STOP = {"env_steps": 900}
 
 
@@ -93,6 +102,8 @@ ALL = ("updating", "updated", "keeping", "kept", "publishing", "published", "set
 REPLAY = (*ALL, "phase", "counted", "drawing")
 EVERY = [
     *(("ppo", moment) for moment in ALL),
+    *(("a2c", moment) for moment in ALL),
+    *(("reinforce", moment) for moment in ALL),
     *(("mlxe", moment) for moment in REPLAY),
     *(("mlxe rich", moment) for moment in REPLAY),
     *(("dqn", moment) for moment in REPLAY),

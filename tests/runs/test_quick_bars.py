@@ -11,6 +11,11 @@ from mlxe_async import Supervisor, load_policy, load_settings
 SEEDS = (101, 102, 103)
 EPISODES = 20
 BARS = {
+    "reinforce-cartpole": ({"stop.env_steps": 100_000}, 300),
+    "a2c-cartpole": ({"stop.env_steps": 150_000}, 400),
+    "impala-cartpole": ({}, 400),
+    "ppo-cartpole": ({"stop.env_steps": 100_000}, 475),
+    "ppo-pendulum": ({}, -250),
     "sac-pendulum": ({"stop.env_steps": 10_000}, -200),
     "td3-pendulum": ({"stop.env_steps": 15_000}, -250),
     "ddpg-pendulum": ({"stop.env_steps": 15_000}, -250),

@@ -25,6 +25,9 @@ DQN = {"name": "dqn", "start_rows": 200, "batch": 32}
 PPO = {"name": "ppo", "epochs": 2, "minibatch": 32}
 SAC = {"name": "sac", "start_rows": 200, "batch": 16, "layers": [16], "train_every": 4}
 TD3 = {**SAC, "name": "td3", "noise": "ou", "noise_first": 0.3, "noise_steps": 600, "normalise": True}
+KEEPING = {"name": "ppo", "epochs": 2, "minibatch": 32, "reward_scaling": True, "kl_penalty_target": 0.01}
+KEEPING |= {"value_epochs": 1, "annealed": ["clip", "entropy"]}
+A2C = {"name": "a2c", "optimiser": "rmsprop", "reward_scaling": True, "rows_per_update": 200}
 PENDULUM = {"env": "Pendulum-v1", "max_episode_steps": 50}
 SPANNING = {"sync": "rollout", "rollout_steps": 37, "envs_per_executor": 2}
 SHOWN = {"kwargs": {"pictures": True}, "max_episode_steps": 20}
@@ -39,6 +42,10 @@ KINDS = {
     ),
     "dqn": (DQN, {"schedule": SPANNING}),
     "ppo": (PPO, {"schedule": {**SPANNING, "memorizer": "own"}}),
+    "ppo, all that it keeps": (KEEPING, {"schedule": SPANNING, "task": PENDULUM}),
+    "a2c": (A2C, {"schedule": SPANNING, "task": PENDULUM}),
+    "impala": ({"name": "impala"}, {"schedule": SPANNING}),
+    "reinforce": ({"name": "reinforce", "rows_per_update": 60, "baseline": "mean"}, {}),
     "sac": (SAC, {"schedule": {**SPANNING, "envs_per_executor": 1}, "task": PENDULUM}),
     "sac, discrete actions": (SAC, {"schedule": SPANNING}),
     "td3": (TD3, {"schedule": SPANNING, "task": PENDULUM}),
