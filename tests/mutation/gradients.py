@@ -58,6 +58,8 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"epochs": 1, "minibatch": 60, "normalise": False, "entropy": 0.3, "max_gradient_norm": 0.0},
         {"epochs": 1, "minibatch": 60, "minibatches": "sequences", "entropy": 0.3, "max_gradient_norm": 0.0},
         {"epochs": 3, "minibatch": 12, "common": (5,), "max_kl": 0.5},
+        {"epochs": 1, "minibatch": 60, "value_clip": 0.1, "kl_penalty_target": 0.01, "value_epochs": 1},
+        {"epochs": 1, "minibatch": 60, "annealed": ("clip", "entropy"), "anneal_steps": 5000},
     ],
     "dqn": [
         {},
@@ -89,6 +91,7 @@ FILES = {
     **{f"{PACKAGE}/algorithms/{name}.py": (name,) for name in CLASSES},
     **{f"{PACKAGE}/maths/{name}.py": users for name, users in MATHS.items()},
     f"{PACKAGE}/algorithms/critics.py": ("mlxe",),
+    f"{PACKAGE}/algorithms/on_policy.py": ("ppo",),
 }
 """File -> the algorithms whose losses use it."""
 

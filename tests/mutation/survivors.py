@@ -53,7 +53,7 @@ MATHS = (
     *("returns", "rollouts", "symmetry", "vtrace"),
 )
 FILES = {
-    **{f"{PACKAGE}/maths/{name}.py": "tests/maths" for name in MATHS},
+    **{f"{PACKAGE}/maths/{name}.py": "tests/maths" for name in (*MATHS, "baselines", "reward_scaling")},
     **{f"{PACKAGE}/memory/{name}.py": "tests/memory" for name in ("priorities", "sampling", "sum_tree")},
     **{
         f"{PACKAGE}/algorithms/{name}.py": "tests/algorithms"
@@ -68,13 +68,22 @@ FILES = {
             "sac",
             "td3",
             "ddpg",
+            "a2c",
+            "impala",
+            "reinforce",
+            "on_policy",
+            "policies",
         )
     },
 }
 """File -> folder of its tests."""
 
 ALGORITHMS = tuple(
-    f"{PACKAGE}/algorithms/{name}.py" for name in ("continuous", "ppo", "dqn", "mlxe", "sac", "td3", "ddpg")
+    f"{PACKAGE}/algorithms/{name}.py"
+    for name in (
+        *("continuous", "ppo", "dqn", "mlxe", "sac", "td3", "ddpg"),
+        *("a2c", "impala", "reinforce", "on_policy", "policies"),
+    )
 )
 NOT_LEARNING = {"__init__", "load", "act", "greedy", "greedy_many", "behaviour_log_prob", "policy"}
 NOT_LEARNING |= {"build", "build_learner", "weights", "set_weights", "compile"}

@@ -162,8 +162,9 @@ def test_a_refused_part_comes_with_a_line_that_works_when_it_is_pasted_and_a_che
 
 
 def test_a_mask_is_refused_by_the_algorithm_and_one_that_is_not_used_is_told(command):
-    code, _, error = command(toml("masks = true", "action_mask = true")).wait()
+    asked = toml("masks = true", "action_mask = true", 'name = "dqn"')
+    code, _, error = command(asked).wait()
     assert code == 2
-    assert "ppo knows nothing of masks; set task.action_mask = false" in error
+    assert "dqn knows nothing of masks; set task.action_mask = false" in error
     code, said, error = command(toml("masks = true"), "--check").wait()
     assert "action_mask = true would use it" in said, error

@@ -40,7 +40,7 @@ def ended(tmp_path):
         ('task.env="no_such_module:Env-v0"', 2, "no_such_module"),
         ("algorithm.batchh=3", 2, 'did you mean "batch"'),
         ("algorithm.batch=0", 2, "algorithm.batch: got 0, expected a whole number of at least 1"),
-        ('algorithm.name="nothing"', 2, "expected one of dqn"),
+        ('algorithm.name="nothing"', 2, "expected one of a2c"),
         ('learner.device="cuda"', 2, "torch finds no usable GPU"),
         ("schedule.executor=2", 2, 'did you mean "executors"'),
         ("memory.capacity_rows=1000000000", 4, "MiB"),

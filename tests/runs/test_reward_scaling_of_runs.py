@@ -53,6 +53,7 @@ def test_pieces_of_episodes_are_counted_as_the_whole_ones_they_belong_to(live):
     assert last["deviation"] == pytest.approx(np.sqrt(every.var() + 1e-8), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_each_row_counts_once_whoever_is_killed(live):
     undisturbed, run = live(algorithm=SCALED, schedule=WHOLE, stop=STOP)
 
@@ -70,7 +71,8 @@ def test_each_row_counts_once_whoever_is_killed(live):
     assert told(killed)[-1]["rows_counted"] == disturbed.steps
 
 
-@pytest.mark.parametrize("schedule", [PIECES, pytest.param(WHOLE, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", [PIECES, WHOLE])
 def test_a_run_that_goes_on_counts_on(tmp_path, schedule):
     saving = settings(algorithm=SCALED, stop=STOP, schedule=schedule, **SAVING)
     whole, run = run_here(saving, tmp_path)

@@ -40,7 +40,7 @@ def without_processes(monkeypatch, saved):
     facts = json.loads((saved[0] / "run.json").read_text())["facts"]
 
     @contextlib.asynccontextmanager
-    async def known(_nursery, chosen, _processes):
+    async def known(_nursery, chosen, *_):
         yield probe._judged(chosen, json.loads(json.dumps(facts)))
 
     async def nothing(*_):
