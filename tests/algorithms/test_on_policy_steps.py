@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from plain import Plain, assert_same_way, tensor
+from plain import Plain, assert_same_way, generator_of, tensor
 from test_ppo_steps import advantages, ends_of, rollout
 
 from mlxe_async.algorithms import Clock, load_algorithm
@@ -235,3 +235,70 @@ def test_a_run_goes_on_with_the_mean_return_that_truncated_episodes_are_valued_b
 def test_only_whole_episodes_are_learned_from():
     assert not load_algorithm("reinforce").bootstraps
     assert load_algorithm("a2c").bootstraps
+
+
+# -- what PPO has besides ----------------------------------------------------------------------------------------------
+
+
+def ppo_loss(plain, flat, rows, s, now):
+    """Total loss of flat rows, and what is told of it; `now` is clip, entropy and the penalty's coefficient."""
+    clip, entropy, coefficient = now
+    log_probs, log_prob = log_probs_of(plain, rows, flat)
+    moved = log_prob - tensor(rows["log_prob"])
+    ratio, gain = moved.exp(), tensor((rows["advantage"] - rows["advantage"].mean()) / (rows["advantage"].std() + 1e-8))
+    bounded = torch.where(ratio > 1 + clip, 1 + clip, torch.where(ratio < 1 - clip, 1 - clip, ratio))
+    actor = -torch.stack([ratio * gain, bounded * gain]).amin(0).mean()
+    kl, chance = (moved.exp() - 1 - moved).mean(), entropy_of(log_probs)
+    critic = clipped_value_loss(plain, flat, rows, s)
+    weight = 0.0 if s.value_epochs else s.value_coefficient
+    clipped = ((ratio > 1 + clip) | (ratio < 1 - clip)).double().mean()
+    return actor + weight * critic - entropy * chance + coefficient * kl, (actor, critic, chance, kl, clipped)
+
+
+def clipped_value_loss(plain, flat, rows, s):
+    value, before, target = plain("value", rows["obs"], flat)[:, 0], tensor(rows["value"]), tensor(rows["target"])
+    near = before + torch.where(
+        value - before > s.value_clip,
+        s.value_clip,
+        torch.where(value - before < -s.value_clip, -s.value_clip, value - before),
+    )
+    return 0.5 * torch.stack([(target - value) ** 2, (target - near) ** 2]).amax(0).mean()
+
+
+def shuffled(rows, size, epochs, rng):
+    count = len(rows["reward"])
+    for _ in range(epochs):
+        for part in np.array_split(rng.permutation(count), max(1, round(count / size))):
+            yield {name: column[part] for name, column in rows.items()}
+
+
+@pytest.mark.parametrize("own_epochs", [0, 2])
+def test_ppo_with_a_penalty_a_clipped_value_and_a_clock_takes_the_steps_of_a_plain_computation(own_epochs):
+    more = {"clip": 0.1, "value_clip": 0.3, "kl_penalty_target": 0.02, "value_epochs": own_epochs, "epochs": 2}
+    more |= {"minibatch": 16, "gae_lambda": 0.6, "annealed": ("clip", "entropy")}
+    algorithm = agent("ppo", **more)
+    plain, start, s, coefficient = Plain(algorithm, eps=1e-5), algorithm.weights(), algorithm.settings, 1.0
+    for number, reward in enumerate((0.1, 3.0)):
+        rows, rng, left = rollout(number, reward=reward), generator_of(algorithm), 1 - 0.4 * number
+        rate, now = 0.01 - 0.008 * 0.4 * number, (0.1 * left, 0.05 * left, coefficient)
+        told = []
+        for some in shuffled(with_values(plain, rows, s), 16, 2, rng):
+            told.append([float(one) for one in ppo_loss(plain, plain.flat, some, s, now)[1]])
+            plain.step(lambda flat, r=some, n=now: ppo_loss(plain, flat, r, s, n)[0], rate, 0.5)
+        for some in shuffled(with_values(plain, rows, s), 16, own_epochs, rng):
+            plain.step(lambda flat, r=some: s.value_coefficient * clipped_value_loss(plain, flat, r, s), rate, 0.5)
+        found, _ = algorithm.update(rows, Clock(env_steps=200_000 * number, updates=number))
+        names = ("policy_loss", "value_loss", "entropy", "approximate_kl", "clipped_share")
+        for name, expected in zip(names, np.mean(told, 0), strict=True):
+            assert found[name] == pytest.approx(expected, rel=2e-3, abs=1e-4)
+        assert found["kl_coefficient"] == coefficient
+        assert found["learning_rate"] == pytest.approx(rate)
+        kl = np.mean(told, 0)[3]
+        coefficient = coefficient / 2 if kl < 0.02 / 1.5 else 2 * coefficient if kl > 0.02 * 1.5 else coefficient
+        assert algorithm.kl_coefficient == coefficient
+    assert_same_way(algorithm.weights(), plain.flat, start)
+
+
+def with_values(plain, rows, s):
+    advantage, value = advantages(plain, rows, s.discount, s.gae_lambda)
+    return valid(rows, advantage=advantage, value=value, target=advantage + value)

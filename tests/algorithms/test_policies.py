@@ -77,8 +77,11 @@ def test_what_is_stored_is_what_the_learner_says_of_it_and_all_of_it_is_learned(
     again = algorithm.behaviour_log_prob(rows["obs"].reshape(48, *KINDS[kind].observation_shape), chosen)
     np.testing.assert_allclose(again, found, atol=1e-4)
     before = algorithm.weights()
+    if name == "ppo":
+        algorithm = agent(name, kind, learns=True, epochs=1, minibatch=1000)
     metrics, _ = algorithm.update(rows, Clock())
     assert all(np.isfinite(value) for value in metrics.values())
+    assert metrics["entropy"] == pytest.approx(float(policy.entropy().mean()), rel=1e-4)
     assert not np.array_equal(algorithm.weights(), before)
 
 
@@ -160,17 +163,20 @@ def test_it_learns_the_number_that_is_asked_for(name):
 def test_a_clipped_value_gains_nothing_beyond_the_clip_and_pays_in_full_for_mistakes():
     from mlxe_async.algorithms.ppo import value_loss
 
-    value = torch.tensor([1.5, 0.5, 0.05], requires_grad=True)
-    loss = value_loss(value, torch.tensor([2.0, -1.0, 2.0]), torch.zeros(3), 0.1)
+    value = torch.tensor([2.5, 1.5, 1.05, -1.5], requires_grad=True)
+    target, before = torch.tensor([3.0, 0.0, 3.0, -4.0], requires_grad=True), torch.tensor([1.0, 1.0, 1.0, -1.0])
+    loss = value_loss(value, target, before, 0.1)
     loss.backward()
-    assert loss.item() == pytest.approx(0.5 * ((2 - 0.1) ** 2 + 1.5**2 + 1.95**2) / 3)
-    assert value.grad.tolist() == pytest.approx([0.0, 1.5 / 3, -1.95 / 3])
+    assert loss.item() == pytest.approx(0.5 * ((2 - 0.1) ** 2 + 1.5**2 + 1.95**2 + (3 - 0.1) ** 2) / 4)
+    assert value.grad.tolist() == pytest.approx([0.0, 1.5 / 4, -1.95 / 4, 0.0])
+    assert target.grad is None
 
 
 def test_the_penalty_grows_where_the_policy_moves_too_far_and_shrinks_where_it_hardly_moves():
     from mlxe_async.algorithms.ppo import kl_coefficient
 
-    assert [kl_coefficient(3.0, kl, 0.01) for kl in (0.006, 0.007, 0.014, 0.016)] == [1.5, 3.0, 3.0, 6.0]
+    assert [kl_coefficient(3.0, kl, 0.01) for kl in (0.0066, 0.0067, 0.0149, 0.0151)] == [1.5, 3.0, 3.0, 6.0]
+    assert [kl_coefficient(3.0, kl, 0.01) for kl in (0.01 / 1.5, 0.01 * 1.5)] == [3.0, 3.0]
     moved = {}
     for target in (1e-6, 1.0):
         algorithm = agent("ppo", learns=True, kl_penalty_target=target)
