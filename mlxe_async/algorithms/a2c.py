@@ -50,7 +50,7 @@ class A2CSettings(A2CFields):
 
 
 def policy_loss(
-    log_prob: torch.Tensor, behaviour_log_prob: torch.Tensor, advantage: torch.Tensor, clip: float = 0.0
+    log_prob: torch.Tensor, behaviour_log_prob: torch.Tensor, advantage: torch.Tensor, clip: float
 ) -> torch.Tensor:
     """Mean of -log pi(a|s) A, or of the surrogate clipped at the behaviour's probability. All (M,) -> ()."""
     if not clip:
@@ -59,7 +59,7 @@ def policy_loss(
     return -(ratio * advantage).minimum(ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
 
 
-def value_loss(value: torch.Tensor, target: torch.Tensor, clip: float = 0.0) -> torch.Tensor:
+def value_loss(value: torch.Tensor, target: torch.Tensor, clip: float) -> torch.Tensor:
     """Half the mean squared error, linear beyond an error of `clip` if there is one. Both (M,) -> ()."""
     error = (target.detach() - value).abs()
     if not clip:

@@ -8,7 +8,7 @@ import torch
 from plain import Plain, assert_same_way, generator_of, tensor
 from test_ppo_steps import advantages, ends_of, rollout
 
-from mlxe_async.algorithms import Clock, load_algorithm
+from mlxe_async.algorithms import Clock, a2c, load_algorithm, reinforce
 from mlxe_async.rows import Spaces
 
 SPACES = Spaces((3,), actions=3)
@@ -104,6 +104,8 @@ def test_one_update_takes_the_step_of_a_plain_computation(name, settings):
         advantage, target = TARGETS[name](plain, rows, s)
         flat_rows = valid(rows, advantage=advantage, target=target)
         measured = actor_critic_loss(plain, plain.flat, flat_rows, s)[1]
+        value = plain("value", flat_rows["obs"])[:, 0].numpy()
+        explained = 1 - (flat_rows["target"] - value).var() / flat_rows["target"].var()
         rate = 0.01 - 0.008 * min(1, 200_000 * number / 500_000)
         length = plain.step(lambda flat, r=flat_rows: actor_critic_loss(plain, flat, r, s)[0], rate, 0.5)
         metrics, priorities = algorithm.update(rows, Clock(env_steps=200_000 * number, updates=number))
@@ -112,6 +114,7 @@ def test_one_update_takes_the_step_of_a_plain_computation(name, settings):
         assert metrics["gradient_norm"] == pytest.approx(length, rel=1e-3)
         for key, expected in zip(("policy_loss", "value_loss", "entropy"), measured, strict=True):
             assert metrics[key] == pytest.approx(float(expected), rel=1e-3, abs=1e-5)
+        assert metrics["explained_variance"] == pytest.approx(explained, rel=1e-3, abs=1e-4)
     assert_same_way(algorithm.weights(), plain.flat, start)
 
 
@@ -141,6 +144,17 @@ def test_rmsprop_divides_by_a_root_that_has_its_epsilon_inside():
     assert_same_way(algorithm.weights(), expected, before)
 
 
+@pytest.mark.parametrize("clip", [0.0, 0.2])
+def test_targets_and_advantages_have_no_gradient(clip):
+    value, target, advantage = (torch.tensor([1.0, 3.0], requires_grad=True) for _ in range(3))
+    a2c.value_loss(value, target, clip).backward()
+    reinforce.policy_loss(value, advantage).backward()
+    a2c.policy_loss(value, torch.zeros(2), advantage, 0.0).backward()
+    assert target.grad is None
+    assert advantage.grad is None
+    assert value.grad is not None
+
+
 def test_stale_rows_are_sound_for_a_clipped_a2c_alone():
     assert agent("a2c").off_policy == "ignores"
     assert agent("a2c", clip=0.2).off_policy == "corrects"
@@ -153,8 +167,9 @@ def test_stale_rows_are_sound_for_a_clipped_a2c_alone():
 def episodes(seed=0, lengths=(7, 4, 9, 5, 3, 6), truncated=(2, 5)):
     """Whole episodes side by side, each from its first row on; some were cut by a time limit."""
     rows = rollout(seed)
-    for name in ("terminated", "truncated", "cut", "episode"):
+    for name in ("terminated", "truncated", "cut"):
         rows[name][:] = 0
+    rows["episode"][:] = len(lengths) - np.arange(len(lengths))  # numbers and columns add up to the same
     rows["valid"][:] = True
     for column, length in enumerate(lengths):
         rows["valid"][length:, column] = False

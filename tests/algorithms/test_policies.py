@@ -85,6 +85,17 @@ def test_what_is_stored_is_what_the_learner_says_of_it_and_all_of_it_is_learned(
     assert not np.array_equal(algorithm.weights(), before)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_its_own_weigh_what_they_are_for_impala(kind):
+    algorithm = agent("impala", kind, learns=True)
+    rows = rows_of(algorithm)
+    np.testing.assert_allclose(algorithm.ratio(rows, algorithm.seen(rows["obs"])), 1.0, atol=1e-3)
+    rows["valid"][8:, 1] = False
+    rows["log_prob"][:] -= np.float32(np.log(2))
+    expected = np.where(rows["valid"], 2.0, 1.0)
+    np.testing.assert_allclose(algorithm.ratio(rows, algorithm.seen(rows["obs"])), expected, atol=2e-3)
+
+
 @pytest.mark.parametrize("kind", ["one of some", "several of some"])
 def test_what_a_mask_forbids_is_never_done_nor_thought_best(kind):
     algorithm, spaces = agent("ppo", kind), KINDS[kind]
