@@ -88,6 +88,8 @@ def why_not(ppo: PPO) -> str:
     s, spaces = ppo.settings, ppo.spaces
     if spaces.action_kind != "discrete" or spaces.masked:
         return "its actions are not one choice of all"
+    if ppo.carry:
+        return "its executors carry something from step to step"
     off = {"annealed": (), "kl_penalty_target": 0.0, "reward_scaling": False, "value_clip": 0.0, "value_epochs": 0}
     own = [name for name, value in off.items() if getattr(s, name) != value]
     return f"the fast twin of ppo knows no {own[0]}" if own else ""
