@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import uvloop
@@ -73,6 +75,19 @@ class LiveRun:
 
     def pid(self, process):
         return self.all("proc_start", process=process)[-1]["pid"]
+
+
+def killing(*turns):
+    """What kills processes of a live run: each `(number of publications, process)`, and waits for its successor."""
+
+    async def kill(run):
+        for published, process in turns:
+            await run.saw("weights", times=published)
+            started = len(run.all("proc_start", process=process))
+            os.kill(run.pid(process), signal.SIGKILL)
+            await run.saw("proc_start", times=started + 1, process=process)
+
+    return kill
 
 
 def on_loop(main):

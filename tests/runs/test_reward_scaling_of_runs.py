@@ -1,8 +1,6 @@
 """The scale of rewards in real runs: each row counts once, also after kills and in a run that goes on."""
 
-import os
 import shutil
-import signal
 
 import live_runs
 import numpy as np
@@ -56,14 +54,7 @@ def test_pieces_of_episodes_are_counted_as_the_whole_ones_they_belong_to(live):
 @pytest.mark.slow
 def test_each_row_counts_once_whoever_is_killed(live):
     undisturbed, run = live(algorithm=SCALED, schedule=WHOLE, stop=STOP)
-
-    async def kill(run):
-        for round_, process in ((3, "mlxe-exe-1"), (5, "mlxe-lrn"), (7, "mlxe-exe-0"), (9, "mlxe-lrn")):
-            await run.saw("weights", times=round_)
-            started = len(run.all("proc_start", process=process))
-            os.kill(run.pid(process), signal.SIGKILL)
-            await run.saw("proc_start", times=started + 1, process=process)
-
+    kill = live_runs.killing((3, "mlxe-exe-1"), (5, "mlxe-lrn"), (7, "mlxe-exe-0"), (9, "mlxe-lrn"))
     disturbed, killed = live(kill, algorithm=SCALED, schedule=WHOLE, stop=STOP)
     assert len(killed.all("proc_exit", expected=False)) == 4
     assert told(killed) == told(run)

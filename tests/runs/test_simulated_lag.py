@@ -1,8 +1,6 @@
 """Lag on purpose: exact, told as policy lag, the same story every time, whoever is killed and gone on with."""
 
-import os
 import shutil
-import signal
 
 import live_runs
 import pytest
@@ -73,14 +71,7 @@ def test_executors_and_learners_that_are_killed_change_nothing(live_ppo):
     # Of an executor that dies, whole episodes are begun again alike.
     whole = {"kind": "is", "simulated_lag": 3, "sync": "episode", "envs_per_executor": 1}
     undisturbed, run = live_ppo(schedule=whole)
-
-    async def kill(run):
-        for round_, process in ((3, "mlxe-exe-1"), (5, "mlxe-lrn"), (6, "mlxe-exe-0"), (8, "mlxe-lrn")):
-            await run.saw("weights", times=round_)
-            started = len(run.all("proc_start", process=process))
-            os.kill(run.pid(process), signal.SIGKILL)
-            await run.saw("proc_start", times=started + 1, process=process)
-
+    kill = live_runs.killing((3, "mlxe-exe-1"), (5, "mlxe-lrn"), (6, "mlxe-exe-0"), (8, "mlxe-lrn"))
     disturbed, killed = live_ppo(kill, schedule=whole)
     assert len(killed.all("proc_exit", expected=False)) == 4
     assert disturbed.weights_hash == undisturbed.weights_hash
