@@ -181,9 +181,10 @@ def test_keys_of_another_schedule_are_tolerated_where_set_chose_this_one():
 
 def test_a_key_of_set_that_is_switched_off_is_refused_whoever_switched_it_off():
     (line,) = refusal(IS, ["algorithm.n_step=77"])
+    (written,) = [n for n, text in enumerate(IS.read_text().splitlines(), 1) if text.startswith("returns = ")]
     assert line == (
         f'--set algorithm.n_step: algorithm.n_step: has no effect with returns = "steps_to_end"; take it out, or set '
-        f'returns = "n_step" ({IS}:44)'
+        f'returns = "n_step" ({IS}:{written})'
     )
     (line,) = refusal(IS, ["algorithm.correction=none", "algorithm.ratio_clip=2.0"])
     assert line.startswith("--set algorithm.ratio_clip: algorithm.ratio_clip: has no effect with correction")
