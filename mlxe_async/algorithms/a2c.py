@@ -103,7 +103,7 @@ class A2C(LearnsFromRollouts):
         s, (*outputs, value) = self.settings, self.network(rows["obs"], *self.heads, "value")
         policy = self.distribution(outputs, rows.get("mask"))
         log_prob, entropy = policy.log_prob(rows[self.chosen]), policy.entropy().mean()
-        actor = policy_loss(log_prob, rows["log_prob"], rows["advantage"], getattr(s, "clip", 0.0))
+        actor = policy_loss(log_prob, rows["log_prob"], rows["advantage"], self.now.get("clip", 0.0))
         critic = value_loss(value[:, 0], rows["target"], s.value_clip)
         found = {"policy_loss": actor, "value_loss": critic, "entropy": entropy}
         found["explained_variance"] = metrics.explained_variance(rows["target"] - rows["value"], rows["target"])

@@ -1,5 +1,6 @@
 """Keys that somebody wrote and that other keys switch off: refused by name, or told where `--set` switched them off."""
 
+import importlib.util
 import itertools
 import tomllib
 from pathlib import Path
@@ -222,12 +223,15 @@ def test_a_run_goes_on_by_a_file_with_all_keys_but_not_with_a_dead_key_of_set(tm
 # -- what is shipped --
 
 BASES = {"ia-drop": "ia", "oa-leads": "oa", "retention": "oa", "ablation": "is"}
+OPTIONAL = {"LunarLander": "Box2D", "BipedalWalker": "Box2D", "HalfCheetah": "mujoco", "Hopper": "mujoco"}
 
 
 def shipped():
     for path in sorted((*FOLDER.glob("*.toml"), *FOLDER.glob("study/*.toml"))):
-        if "task" in tomllib.loads(path.read_text()):
-            yield path, []
+        if task := tomllib.loads(path.read_text()).get("task"):
+            package = OPTIONAL.get(task["env"].partition("-")[0])
+            if package is None or importlib.util.find_spec(package):
+                yield path, []
         else:
             yield from ((FOLDER / f"{BASES[path.stem]}.toml", o) for o in tomllib.loads(path.read_text()).values())
 
