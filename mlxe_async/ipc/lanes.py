@@ -1,19 +1,19 @@
 """A lane: a ring of slots in shared memory, one writer, one reader; what a dead writer left half written is not read.
 
-No lock is shared, because a lock whose owner was killed stays locked. Instead every record certifies itself::
+No lock is shared, because a lock whose owner was killed stays locked. Instead every block certifies itself::
 
     slot   = mark | epoch | cut | count | length | crc32 | payload
     words  = commit (the writer's) | tail (the reader's) | epoch, epoch_start (the supervisor's)
 
 The writer of sequence number s waits until slot s % capacity is read, voids its mark, writes the payload in place,
-then epoch, counts and CRC, then the mark 2s + 1, then `commit` = s + 1. Records below `commit` are committed: they
-survive the writer's death, exactly once. The reader checks mark and epoch, copies the record out, checks the CRC of its
+then epoch, counts and CRC, then the mark 2s + 1, then `commit` = s + 1. Blocks below `commit` are committed: they
+survive the writer's death, exactly once. The reader checks mark and epoch, copies the block out, checks the CRC of its
 copy and the mark once more, and moves `tail` only when the copy is owned. On x86 the order of stores alone would do;
 elsewhere a reader may meet new words beside old bytes, and then the checks turn what it saw into another try.
 
 A writer that dies leaves at most one half-written slot, at `commit`. Only when it is proven dead, the supervisor begins
 a new epoch; the next writer starts at `commit` and writes over whatever is there. A slot may be complete and marked yet
-never committed: that is why the epoch is part of the check. The first record of an epoch is marked as a *cut*, for no
+never committed: that is why the epoch is part of the check. The first block of an epoch is marked as a *cut*, for no
 sequence of steps may be joined across it.
 
 Sequence numbers count modulo 2^64, and are compared by their distance, never by their size.
@@ -47,8 +47,8 @@ _SUMMED = Struct("=5Q")
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """One record as read.
+class Block:
+    """One block as read.
 
     Args:
         sequence: its number in the lane.
@@ -102,10 +102,10 @@ def format_lane(
 
     Args:
         segment: memory of exactly `lane_bytes(slots, payload_bytes)` bytes.
-        slots: at least so many records can wait; rounded up to a power of two.
-        payload_bytes: the largest payload of one record.
+        slots: at least so many blocks can wait; rounded up to a power of two.
+        payload_bytes: the largest payload of one block.
         schema_hash: 64-bit fingerprint of what a payload means.
-        start_sequence: number of the first record.
+        start_sequence: number of the first block.
         epoch: of the last writer, in the run that this lane goes on with.
 
     Raises:
@@ -181,7 +181,7 @@ class _Lane:
         """`ahead` - `from_`, which no lane in order has outside 0..capacity: the words are other processes'."""
         distance = (ahead - from_) & MASK
         if distance > self.capacity:
-            raise ProtocolError(f"lane {self.name}: {behind} is {distance} records off, capacity {self.capacity}")
+            raise ProtocolError(f"lane {self.name}: {behind} is {distance} blocks off, capacity {self.capacity}")
         return distance
 
 
@@ -205,12 +205,12 @@ class LaneWriter(_Lane):
 
     @property
     def sequence(self) -> int:
-        """The number the next record gets."""
+        """The number the next block gets."""
         return self._next
 
     @property
     def slot(self) -> int:
-        """The slot the next record goes to, 0..capacity-1, for views that are made once per slot."""
+        """The slot the next block goes to, 0..capacity-1, for views that are made once per slot."""
         return self._next & self._mask
 
     @property
@@ -222,7 +222,7 @@ class LaneWriter(_Lane):
         """Begin another epoch: what was written in the former one and is not complete by itself never will be.
 
         The words are the supervisor's, who writes them while no writer is alive; the living writer may do so itself,
-        between two records. A reserved slot stays reserved.
+        between two blocks. A reserved slot stays reserved.
 
         Returns:
             the new epoch.
@@ -235,7 +235,7 @@ class LaneWriter(_Lane):
         return self.epoch
 
     def free_slots(self) -> int:
-        """Records that can be written before the reader must give room back.
+        """Blocks that can be written before the reader must give room back.
 
         Raises:
             ProtocolError: the reader's word is impossible.
@@ -278,7 +278,7 @@ class LaneWriter(_Lane):
         if length is None:
             length = self.payload_bytes
         if not 0 <= length <= self.payload_bytes or not 0 <= count < 2**32:
-            raise ValueError(f"lane {self.name}: a record of {count} rows in {length} bytes cannot be committed")
+            raise ValueError(f"lane {self.name}: a block of {count} rows in {length} bytes cannot be committed")
         sequence = self._next
         slot = sequence & self._mask
         header = self._headers[slot]
@@ -303,7 +303,7 @@ class LaneReader(_Lane):
     Args:
         segment: a formatted lane.
         schema_hash: fingerprint of what this process takes a payload for.
-        retry_pause_s: pause before a record that failed its checks is looked at again.
+        retry_pause_s: pause before a block that failed its checks is looked at again.
 
     Raises:
         ProtocolError: the segment is no lane, is damaged, or has another schema.
@@ -319,11 +319,11 @@ class LaneReader(_Lane):
 
     @property
     def position(self) -> int:
-        """The number of the next record to read."""
+        """The number of the next block to read."""
         return self._position
 
     def backlog(self) -> int:
-        """Committed records not yet read.
+        """Committed blocks not yet read.
 
         Raises:
             ProtocolError: the writer's word is impossible.
@@ -332,8 +332,8 @@ class LaneReader(_Lane):
         committed = self._distance("the writer's commit", self._commit, self._tail)
         return committed - ((self._position - self._tail) & MASK)
 
-    def read(self, into: Any) -> Chunk | None:
-        """Copy the next record out and check the copy. The lane keeps the record until `release`.
+    def read(self, into: Any) -> Block | None:
+        """Copy the next block out and check the copy. The lane keeps the block until `release`.
 
         Args:
             into: memoryview or contiguous array of at least `payload_bytes` bytes; after an error its content is void.
@@ -342,7 +342,7 @@ class LaneReader(_Lane):
             what was read, or None while there is nothing new.
 
         Raises:
-            CorruptRecord: the record fails its checks again and again; `skip` goes past it.
+            CorruptRecord: the block fails its checks again and again; `skip` goes past it.
             ProtocolError: the writer's word is impossible.
             ValueError: `into` is too small.
         """
@@ -360,16 +360,16 @@ class LaneReader(_Lane):
                 time.sleep(self._retry_pause_s)
                 fence()
             found = self._copy(into)
-            if type(found) is Chunk:
+            if type(found) is Block:
                 self._position = (found.sequence + 1) & MASK
                 self._last_epoch = found.epoch
                 self._gap = False
                 return found
             fault = str(found)
-        raise CorruptRecord(f"lane {self.name}: record {self._position} {fault}; looked at {1 + RETRIES} times")
+        raise CorruptRecord(f"lane {self.name}: block {self._position} {fault}; looked at {1 + RETRIES} times")
 
     def skip(self) -> int:
-        """Go past the record at `position` without reading it; the next one read is a cut.
+        """Go past the block at `position` without reading it; the next one read is a cut.
 
         Returns:
             the sequence number skipped, to be released like one that was read.
@@ -378,21 +378,21 @@ class LaneReader(_Lane):
             RuntimeError: there is nothing to skip.
         """
         if not self.backlog():
-            raise RuntimeError(f"lane {self.name}: no record to skip")
+            raise RuntimeError(f"lane {self.name}: no block to skip")
         skipped = self._position
         self._position = (skipped + 1) & MASK
         self._gap = True
         return skipped
 
     def release(self, sequence: int) -> None:
-        """Give every slot up to and including record `sequence` back to the writer, once the copies are owned.
+        """Give every slot up to and including block `sequence` back to the writer, once the copies are owned.
 
         Raises:
-            ValueError: that record was not read yet, or is given back already.
+            ValueError: that block was not read yet, or is given back already.
         """
         tail = (sequence + 1) & MASK
         if not 0 < (tail - self._tail) & MASK <= (self._position - self._tail) & MASK:
-            raise ValueError(f"lane {self.name}: record {sequence} cannot be released at position {self._position}")
+            raise ValueError(f"lane {self.name}: block {sequence} cannot be released at position {self._position}")
         self._tail = tail
         self._control.set("tail", tail)
 
@@ -400,16 +400,16 @@ class LaneReader(_Lane):
         """Read `sequence` next: a restarted reader goes on after what it already owns.
 
         Raises:
-            ValueError: the record is released already or not committed yet.
+            ValueError: the block is released already or not committed yet.
         """
         self._commit = self._control.get("commit")
         if (sequence - self._tail) & MASK > self._distance("the writer's commit", self._commit, self._tail):
-            raise ValueError(f"lane {self.name}: record {sequence} is not between {self._tail} and {self._commit}")
+            raise ValueError(f"lane {self.name}: block {sequence} is not between {self._tail} and {self._commit}")
         self._position = sequence
         self._last_epoch = None
 
-    def _copy(self, into: memoryview[int]) -> Chunk | str:
-        """Copy the record at `position` and check the copy; a sentence's end says what is wrong with it."""
+    def _copy(self, into: memoryview[int]) -> Block | str:
+        """Copy the block at `position` and check the copy; a sentence's end says what is wrong with it."""
         sequence = self._position
         slot = sequence & self._mask
         header = self._headers[slot]
@@ -433,7 +433,7 @@ class LaneReader(_Lane):
         if header[MARK] != expected:
             return "was overwritten while it was read"
         follows = self._last_epoch is None or self._last_epoch == epoch
-        return Chunk(sequence, epoch, count, bool(cut) or self._gap or not follows, length)
+        return Block(sequence, epoch, count, bool(cut) or self._gap or not follows, length)
 
 
 class LaneRemains(_Lane):
@@ -448,7 +448,7 @@ class LaneRemains(_Lane):
     """
 
     def blocks(self) -> Iterator[tuple[memoryview[int], int | None]]:
-        """Payload and rows of the records of the present epoch that are still there, in order.
+        """Payload and rows of the blocks of the present epoch that are still there, in order.
 
         The last one is the slot that was being written: what is in it, and how much, is not known (None).
         """
@@ -467,7 +467,7 @@ def mark(sequence: int) -> int:
 
 
 def checksum(sequence: int, epoch: int, cut: int, count: int, payload: memoryview[int]) -> int:
-    """Checksum of a record. The sequence number is in it, so that old bytes under a new mark do not pass."""
+    """Checksum of a block. The sequence number is in it, so that old bytes under a new mark do not pass."""
     return checksum_of(payload, crc32(_SUMMED.pack(sequence, epoch, cut, count, len(payload))))
 
 

@@ -350,7 +350,7 @@ class CheckpointRejected(Event):
 
 @dataclass(frozen=True)
 class CorruptRecord(Event):
-    """A committed record failed its checks and was set aside."""
+    """A committed block failed its checks and was set aside."""
 
     lane: Annotated[int, "The executor whose lane it is in."]
     sequence: Annotated[int, "Its number in the lane."]

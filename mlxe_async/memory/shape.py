@@ -76,7 +76,7 @@ class ReplayShape:
         envs: environments per executor.
         stream_rows: rows kept per environment of an executor.
         keep_rows: rows kept of one segment, counted from its end.
-        chunk_rows: most rows in one block of a lane.
+        block_rows: most rows in one block of a lane.
         batch_rows: most rows of one minibatch.
         plan_updates: most minibatches in one plan.
         columns: the rows' columns, as JSON.
@@ -94,7 +94,7 @@ class ReplayShape:
     envs: int
     stream_rows: int
     keep_rows: int
-    chunk_rows: int
+    block_rows: int
     batch_rows: int
     plan_updates: int
     columns: list[dict[str, Any]]
@@ -226,7 +226,7 @@ class ReplayShape:
     @property
     def staging_rows(self) -> int:
         """Rows of a stream's staging area; the one before a segment is still there when its frames are laid out."""
-        return self.keep_rows + self.chunk_rows + (1 if self.frames else 0)
+        return self.keep_rows + self.block_rows + (1 if self.frames else 0)
 
     def offset(self, part: str) -> int:
         """Where a part begins in the segment."""

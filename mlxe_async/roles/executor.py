@@ -122,7 +122,7 @@ class Executor:
         self._writer = RowWriter(
             lane,
             layout,
-            chunk_rows=plan.chunk_rows,
+            block_rows=plan.block_rows,
             envs=self._envs,
             extra=[column.name for column in (*algorithm.extra_columns, *self._carried)],
             committed=self._tell_commit,

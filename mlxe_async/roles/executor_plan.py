@@ -15,7 +15,7 @@ class ExecutorPlan:
         life: enters all seeds; the epoch where rollouts must never repeat, 0 where they are to be redone alike.
         sync: `"episode"` (a rollout is one episode of one environment) or `"rollout"` (a fixed number of steps).
         rollout_steps: steps of each environment in a rollout, for `sync = "rollout"`.
-        chunk_rows: most rows in one block of the lane.
+        block_rows: most rows in one block of the lane.
         step_timeout_s: limit of one step of all environments, in seconds.
         reset_timeout_s: limit of one reset, and of the first step after it.
         fault_limit: faults of one environment forgiven within `fault_window_s`; 10 good steps make up for one.
@@ -32,7 +32,7 @@ class ExecutorPlan:
     life: int
     sync: str
     rollout_steps: int
-    chunk_rows: int
+    block_rows: int
     step_timeout_s: float
     reset_timeout_s: float
     fault_limit: int

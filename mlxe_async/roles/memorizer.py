@@ -71,14 +71,14 @@ class MemorizerPlan:
 
     Args:
         seed: the run's seed.
-        chunk_rows: most rows in one block of a lane.
+        block_rows: most rows in one block of a lane.
         redo: what a dead executor left unfinished will be generated again, alike (so it is dropped, not closed).
         rollouts_per_update: whole rollouts that one update takes; None: all there are (rollout memory only).
         plan_updates: most minibatches in one plan (replay memory only).
     """
 
     seed: int
-    chunk_rows: int
+    block_rows: int
     redo: bool
     rollouts_per_update: int | None
     plan_updates: int
@@ -154,8 +154,8 @@ class Memorizer:
         self._derive_many = derives_many(algorithm)
         self.memory = memory
         self._lanes = lanes
-        self._block = bytearray(layout.nbytes(plan.chunk_rows))
-        self._rows = layout.views(self._block, plan.chunk_rows)
+        self._block = bytearray(layout.nbytes(plan.block_rows))
+        self._rows = layout.views(self._block, plan.block_rows)
         self._draw_seed = derive_seed(plan.seed, "memorizer.draw")
         self.owed = 0
         self._store = store

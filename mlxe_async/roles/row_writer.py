@@ -46,7 +46,7 @@ class RowWriter:
     Args:
         lane: where rows go.
         layout: columns of a row.
-        chunk_rows: most rows in one block.
+        block_rows: most rows in one block.
         envs: number of environments B.
         extra: names of the columns that the behaviour policy gives besides `action` and `log_prob`.
         committed: called when blocks were committed in the middle of a rollout, and half the lane waits for its
@@ -64,17 +64,17 @@ class RowWriter:
         lane: Lane,
         layout: RowLayout,
         *,
-        chunk_rows: int,
+        block_rows: int,
         envs: int,
         extra: Sequence[str],
         committed: Callable[[], None],
         wait: Callable[[float], None],
     ) -> None:
-        self._lane, self._chunk_rows, self._extra = lane, chunk_rows, tuple(extra)
+        self._lane, self._block_rows, self._extra = lane, block_rows, tuple(extra)
         self._committed, self._wait = committed, wait
         self._env_numbers = np.arange(envs, dtype=np.int32)
         # Making numpy views costs more than a step, so they are made once for each slot of the lane.
-        self._slots = [layout.views(payload, chunk_rows) for payload in lane.payloads]
+        self._slots = [layout.views(payload, block_rows) for payload in lane.payloads]
         self._told_s = 0.0
         self._committed_blocks, self._taken_when_told = 0, -1
         self.begin()
@@ -111,7 +111,7 @@ class RowWriter:
         count = len(ok) if ok.all() else int(ok.sum())
         if count == 0:
             return 0
-        if self._rows is not None and self._filled + count > self._chunk_rows:
+        if self._rows is not None and self._filled + count > self._block_rows:
             self.commit(last=False)
             self._tell_committed()
         rows = self._rows if self._rows is not None else self._reserve()

@@ -78,9 +78,9 @@ def idle(settings: Settings, memory: str | None = None) -> Iterator[Problem]:
         yield from off(("learner",), "own_core", ("learner", "threads"), learner.threads, "1")
     if learner.device == "cpu":
         yield from off(("learner",), "graphs", ("learner", "device"), "cpu", '"cuda"')
-    if settings.memory.chunk_rows < schedule.envs_per_executor:
+    if settings.memory.block_rows < schedule.envs_per_executor:
         switch, why = ("schedule", "envs_per_executor"), "rows of one step of all of them travel together"
-        yield from off(("memory",), "chunk_rows", switch, schedule.envs_per_executor, None, why)
+        yield from off(("memory",), "block_rows", switch, schedule.envs_per_executor, None, why)
     if memory == "rollouts":
         name, why = ("algorithm", "name"), "it learns from each rollout once, and from whole ones"
         yield from off(("memory",), "keep_rows", name, settings.algorithm.name, None, why)

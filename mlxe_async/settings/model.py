@@ -273,11 +273,11 @@ class Memory(Table):
     keep_rows: int = Field(
         default=256, ge=1, le=10**9, description="Rows kept of one episode, its last ones; more favour the start."
     )
-    chunk_rows: int = Field(
+    block_rows: int = Field(
         default=128, ge=1, le=10**6, description="Rows that travel together; more cost less each but come later."
     )
     lane_slots: int = Field(
-        default=64, ge=2, le=65_536, description="Chunks an executor may be ahead of the memorizer before it waits."
+        default=64, ge=2, le=65_536, description="Blocks an executor may be ahead of the memorizer before it waits."
     )
 
 

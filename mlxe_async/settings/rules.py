@@ -59,7 +59,7 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
             )
     else:
         yield from at_most(("memory", "keep_rows"), memory.keep_rows, capacity, memory.capacity_rows)
-        yield from at_most(("memory", "chunk_rows"), memory.chunk_rows, capacity, memory.capacity_rows)
+        yield from at_most(("memory", "block_rows"), memory.block_rows, capacity, memory.capacity_rows)
     pause = ("supervision", "backoff_max_s")
     yield from at_most(("supervision", "backoff_s"), supervision.backoff_s, pause, supervision.backoff_max_s)
     cap = ("evaluation", "max_episode_steps")

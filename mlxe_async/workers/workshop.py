@@ -104,7 +104,7 @@ class Workshop:
             life=0 if self.spec["redo"] else self.spec["epoch"],
             sync=schedule.sync,
             rollout_steps=schedule.rollout_steps,
-            chunk_rows=self.spec["chunk_rows"],
+            block_rows=self.spec["block_rows"],
             step_timeout_s=schedule.step_timeout_s,
             reset_timeout_s=schedule.reset_timeout_s,
             fault_limit=supervision.env_fault_limit,
@@ -153,7 +153,7 @@ class Workshop:
             memory.return_taken()
         plan = MemorizerPlan(
             seed=self.settings.run.seed,
-            chunk_rows=self.spec["chunk_rows"],
+            block_rows=self.spec["block_rows"],
             redo=self.spec["redo"],
             rollouts_per_update=self.spec["rollouts_per_update"],
             plan_updates=self.spec["plan_updates"],

@@ -338,7 +338,7 @@ def run(name, settings, spaces):
             envs=ENVS,
             stream_rows=200,
             keep_rows=64,
-            chunk_rows=ENVS,
+            block_rows=ENVS,
             batch_rows=learning.batch_rows,
             plan_updates=UPDATES,
             columns=layout.to_json(),
@@ -347,7 +347,7 @@ def run(name, settings, spaces):
             moments=getattr(learning, "moment_entries", 0),
         )
         memory = ReplayMemory(shape, bytearray(shape.nbytes))
-        plan = MemorizerPlan(seed=0, chunk_rows=ENVS, redo=True, rollouts_per_update=None, plan_updates=UPDATES)
+        plan = MemorizerPlan(seed=0, block_rows=ENVS, redo=True, rollouts_per_update=None, plan_updates=UPDATES)
         how = {"algorithm": keeping, "memory": memory, "layout": layout, "lanes": [OwnLane()], "weights": weights}
         memorizer = Memorizer(plan, **how)
     else:

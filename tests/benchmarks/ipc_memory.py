@@ -74,10 +74,10 @@ class Block:
         return True
 
     def read(self) -> bool:
-        chunk = self.reader.read(self.into)
-        if chunk is None:
+        got = self.reader.read(self.into)
+        if got is None:
             return False
-        self.reader.release(chunk.sequence)
+        self.reader.release(got.sequence)
         return True
 
     def in_turn(self) -> None:

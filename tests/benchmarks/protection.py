@@ -186,13 +186,13 @@ def costs(seen: Seen, folder: Path) -> Iterator[Line]:
     generated, learned = seen.all("phase", phase="generate"), seen.all("phase", phase="learn")
     memorized, published = seen.all("phase", phase="memorize"), seen.all("weights")
     rows = sum(line["rows"] for line in generated)
-    blocks = sum(math.ceil(line["rows"] / blueprint.chunk_rows) for line in generated)
+    blocks = sum(math.ceil(line["rows"] / blueprint.block_rows) for line in generated)
     steps = rows / blueprint.envs
     seconds = seen.until - seen.since
 
-    payload = memoryview(bytearray(blueprint.layout.nbytes(blueprint.chunk_rows)))
-    crc = microseconds(lambda: lanes.checksum(7, 1, 0, blueprint.chunk_rows, payload))
-    yield Line(f"CRC of a block of {blueprint.chunk_rows} rows, written", crc, blocks)
+    payload = memoryview(bytearray(blueprint.layout.nbytes(blueprint.block_rows)))
+    crc = microseconds(lambda: lanes.checksum(7, 1, 0, blueprint.block_rows, payload))
+    yield Line(f"CRC of a block of {blueprint.block_rows} rows, written", crc, blocks)
     yield Line("CRC of a block, read", crc, blocks)
     flat = np.zeros(blueprint.parameters, np.float32)
     summed = microseconds(lambda: weights.checksum(7, flat))

@@ -74,7 +74,7 @@ common = [16]
 policy = []
 value = []
 [memory]
-chunk_rows = 64
+block_rows = 64
 lane_slots = 8
 [evaluation]
 enabled = false

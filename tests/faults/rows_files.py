@@ -74,7 +74,7 @@ def _(case):
         ("stop", "episodes"),
         ("task", "max_episode_steps"),
         ("schedule", "executors"),
-        ("memory", "chunk_rows"),
+        ("memory", "block_rows"),
         ("supervision", "restart_limit"),
     ):
         refused(case, {table: {key[:-1]: 1}}, f'did you mean "{key}"')
@@ -88,12 +88,12 @@ def _(case):
     many = {
         "schedule": {"executors": True},
         "run": {"seed": 1.5},
-        "memory": {"chunk_rows": "text"},
+        "memory": {"block_rows": "text"},
         "stop": {"episodes": [1]},
     }
     run = refused(case, many, "schedule.executors")
     case.want(
-        all(word in run.error() for word in ("run.seed", "memory.chunk_rows", "stop.episodes")),
+        all(word in run.error() for word in ("run.seed", "memory.block_rows", "stop.episodes")),
         f"all of them are told ({run.error()[-400:]})",
     )
     in_the_loader(case, "types", at_least=500)

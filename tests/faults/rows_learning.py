@@ -73,7 +73,7 @@ def _(case):
         {"fault": "large reward", "step": 100, "every": 100, "times": 3},
         {
             **ENDLESS,
-            "memory": {"capacity_rows": 40, "keep_rows": 20, "chunk_rows": 20},
+            "memory": {"capacity_rows": 40, "keep_rows": 20, "block_rows": 20},
             "algorithm": {"batch": 20},
         },
     )
@@ -315,7 +315,7 @@ def _(case):
         {"length": 50},
         {
             **ENDLESS,
-            "memory": {"lane_slots": 2, "chunk_rows": 10},
+            "memory": {"lane_slots": 2, "block_rows": 10},
             "schedule": {"kind": case.kind, "memorizer": "own", "update_timeout_s": 2.0},
         },
     )
@@ -375,7 +375,7 @@ def _(case):
     chance = random.Random(case.seed)  # noqa: S311 - chooses bits
     run = case.start(
         {"length": 40, "fault": "sleep", "seconds": 0.003, "step": 1, "every": 1, "times": 0},
-        {**ENDLESS, "memory": {"chunk_rows": 8, "lane_slots": 64}, "schedule": {"kind": "oa", "memorizer": "own"}},
+        {**ENDLESS, "memory": {"block_rows": 8, "lane_slots": 64}, "schedule": {"kind": "oa", "memorizer": "own"}},
     )
     run.reached(200)
     flips = case.amount(3, 25, 1000)
@@ -514,7 +514,7 @@ def _(case):
         {},
         {
             **ENDLESS,
-            "memory": {"capacity_rows": 60, "keep_rows": 20, "chunk_rows": 10},
+            "memory": {"capacity_rows": 60, "keep_rows": 20, "block_rows": 10},
             "algorithm": {"batch": 60},
         },
     )
@@ -537,7 +537,7 @@ START = {start}
 made = Blueprint.create_segments
 def shifted(self):
     segments = made(self)
-    memory, payload = memory_of(self, segments), self.layout.nbytes(self.chunk_rows)
+    memory, payload = memory_of(self, segments), self.layout.nbytes(self.block_rows)
     for lane in range(self.executors):
         segment, slots = segments[f"lane-{{lane}}"], self.settings.memory.lane_slots
         format_lane(segment, slots, payload, self.layout.schema_hash, START)
@@ -583,7 +583,7 @@ def _(case):
             {},
             {
                 "stop": {"env_steps": 300},
-                "memory": {"capacity_rows": capacity, "keep_rows": capacity, "chunk_rows": min(capacity, 128)},
+                "memory": {"capacity_rows": capacity, "keep_rows": capacity, "block_rows": min(capacity, 128)},
                 "algorithm": {"batch": batch},
                 "schedule": {"executors": executors},
             },

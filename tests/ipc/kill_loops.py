@@ -1,7 +1,7 @@
 """Writers and readers of a lane that are killed at random moments and at every marked point.
 
 The evidence does not come from the lane alone: after each commit the writer counts on a page of its own, and every
-payload says which record of which life it is, in all of its words.
+payload says which block of which life it is, in all of its words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from memory_tools import SCHEMA, STORES, chance, child, fork, kill, lane_of, mortal, wait_for_end
 
 from mlxe_async.errors import CorruptRecord
-from mlxe_async.ipc.lanes import COUNT, CUT, EPOCH, MARK, Chunk, LaneReader, LaneWriter, begin_epoch, lane_state, mark
+from mlxe_async.ipc.lanes import COUNT, CUT, EPOCH, MARK, Block, LaneReader, LaneWriter, begin_epoch, lane_state, mark
 from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.words import MASK, PAGE_BYTES, Words
 
@@ -28,12 +28,12 @@ PATIENCE_S = 60
 
 
 def content(sequence: int, epoch: int) -> np.ndarray:
-    """The payload (WORDS,) of a record: no two records share a word at any place."""
+    """The payload (WORDS,) of a block: no two blocks share a word at any place."""
     return RAMP + np.uint64((sequence * 1000 + epoch * 2**40) & MASK)
 
 
 class CommitFirst(LaneWriter):
-    """Broken on purpose: promises a record before it is there."""
+    """Broken on purpose: promises a block before it is there."""
 
     def reserve(self) -> memoryview | None:
         payload = super().reserve()
@@ -46,11 +46,11 @@ class CommitFirst(LaneWriter):
 class Trusting(LaneReader):
     """Broken on purpose: believes the commit word and checks nothing."""
 
-    def _copy(self, into: memoryview) -> Chunk:
+    def _copy(self, into: memoryview) -> Block:
         sequence = self._position
         into[:] = self._payloads[sequence & self._mask]
         header = self._headers[sequence & self._mask]
-        return Chunk(sequence, header[EPOCH], header[COUNT], bool(header[CUT]), self.payload_bytes)
+        return Block(sequence, header[EPOCH], header[COUNT], bool(header[CUT]), self.payload_bytes)
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Tally:
 
 
 class Auditor:
-    """Reads a lane and compares every record with what its writer must have meant."""
+    """Reads a lane and compares every block with what its writer must have meant."""
 
     def __init__(self, segment: Segment, reader_class: type[LaneReader]) -> None:
         self.reader = reader_class(segment, SCHEMA, retry_pause_s=0.0001)
@@ -82,21 +82,21 @@ class Auditor:
         """Read all there is at this moment; a writer that is as fast as we are must not keep us here for ever."""
         for _ in range(self.reader.backlog()):
             try:
-                chunk = self.reader.read(self.into)
+                got = self.reader.read(self.into)
             except CorruptRecord:
                 self.tally.corrupt += 1
                 self.reader.release(self.reader.skip())
                 self.expected = (self.expected + 1) & MASK
                 continue
-            if chunk is None:
+            if got is None:
                 return
             self.tally.read += 1
             # Also says that none came twice and none is missing: the sequence is the audit's own count.
-            self.tally.torn += bool((self.into != content(self.expected, chunk.epoch)).any())
-            self.tally.torn += chunk.sequence != self.expected
-            self.tally.uncut += chunk.cut != (chunk.epoch != self.last_epoch)
-            self.expected, self.last_epoch = (self.expected + 1) & MASK, chunk.epoch
-            self.reader.release(chunk.sequence)
+            self.tally.torn += bool((self.into != content(self.expected, got.epoch)).any())
+            self.tally.torn += got.sequence != self.expected
+            self.tally.uncut += got.cut != (got.epoch != self.last_epoch)
+            self.expected, self.last_epoch = (self.expected + 1) & MASK, got.epoch
+            self.reader.release(got.sequence)
 
 
 def write_for_ever(segment: Segment, page: Words, writer_class: type[LaneWriter]) -> None:
@@ -156,7 +156,7 @@ def kill_writers(kills: int, seed: int, writer: str, reader: str) -> dict[str, i
 
 
 def killed_at(store: int) -> dict[str, int]:
-    """Three lives, each killed in its second record before its `store`th store, then one that ends well."""
+    """Three lives, each killed in its second block before its `store`th store, then one that ends well."""
     with lane_of(SLOTS, 8 * WORDS, START) as segment:
         audit = Auditor(segment, LaneReader)
 
@@ -187,24 +187,24 @@ def killed_at(store: int) -> dict[str, int]:
 
 
 def killed_at_each_store() -> list[dict[str, int]]:
-    """`killed_at` each store of a record, and after the last."""
+    """`killed_at` each store of a block, and after the last."""
     return [killed_at(store) for store in range(STORES + 1)]
 
 
 def own_for_ever(segment: Segment, page: Words) -> None:
-    """A reader's life: take over where the last one stopped owning, own each record, then give it back."""
+    """A reader's life: take over where the last one stopped owning, own each block, then give it back."""
     reader = LaneReader(segment, SCHEMA)
     reader.seek((START + page.get("owned")) & MASK)
     into = np.empty(WORDS, dtype=np.uint64)
     while True:
-        chunk = reader.read(into)
-        if chunk is not None:
+        got = reader.read(into)
+        if got is not None:
             owned = page.get("owned")
-            right = chunk.sequence == (START + owned) & MASK
-            right &= not (into != content(chunk.sequence, chunk.epoch)).any()
+            right = got.sequence == (START + owned) & MASK
+            right &= not (into != content(got.sequence, got.epoch)).any()
             page.set("wrong", page.get("wrong") + (not right))
             page.set("owned", owned + 1)
-            reader.release(chunk.sequence)
+            reader.release(got.sequence)
 
 
 def kill_readers(kills: int, seed: int) -> dict[str, int]:

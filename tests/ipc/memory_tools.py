@@ -20,7 +20,7 @@ from mlxe_async.ipc.segments import Segment
 
 HERE = Path(__file__).parent
 SCHEMA = 0x5EED
-STORES = 10  # of one record: mark, two halves of the payload, epoch, cut, count, length, crc, mark, commit
+STORES = 10  # of one block: mark, two halves of the payload, epoch, cut, count, length, crc, mark, commit
 STARTS = (0, 2**32 - 3, 2**53 - 3, 2**63 - 3)  # where a careless width of number would break
 
 

@@ -1,6 +1,6 @@
 """The protocols of lanes and weights as programs for the explorer, with a switch for every rule that can be broken.
 
-Words count modulo 8 here, so that a few records cross the wrap; a checksum is the tuple of what it covers, so that it
+Words count modulo 8 here, so that a few blocks cross the wrap; a checksum is the tuple of what it covers, so that it
 never matches by luck. A payload is two words, which is enough to be torn.
 """
 
@@ -26,8 +26,8 @@ class LaneRules:
     """How a lane works. The defaults are the protocol; anything else breaks or strips it.
 
     Args:
-        start: number of the first record.
-        records: how many are written.
+        start: number of the first block.
+        blocks: how many are written.
         lives: how often a writer may live; all but the last may be killed anywhere.
         commit: the word moves `"last"` or `"first"`.
         void: the mark is taken away before a slot is written.
@@ -35,20 +35,20 @@ class LaneRules:
         second_look: the mark is looked at again after the copy.
         epochs: the reader checks the epoch.
         epoch_start: the supervisor notes where an epoch starts.
-        cut: the first record of an epoch says so.
+        cut: the first block of an epoch says so.
         tail: `"after"` the copy, `"before"` it, or `"never"` moved.
         overtaken: the reader need not get anything, it must only never get anything wrong.
         room: the writer waits while the lane is `"full"`, `"overfull"` by one, or `"never"`.
         distance: what is compared by distance: subset of reader, room, epoch; else by size, `signed` or not.
         signed: comparison by size takes words for signed.
-        resume: a new writer goes on from the `"commit"` word, or past a record whose `"mark"` looks whole.
+        resume: a new writer goes on from the `"commit"` word, or past a block whose `"mark"` looks whole.
         reaped: the old writer is dead before the new one starts.
         writer_fences: the writer's fences work.
         reader_fences: the reader's fences work.
     """
 
     start: int = 0
-    records: int = 3
+    blocks: int = 3
     lives: int = 2
     commit: str = "last"
     void: bool = True
@@ -77,10 +77,10 @@ def lane_crc(rules: LaneRules, sequence: int, head: Any, a: Any, b: Any) -> Any:
 
 
 def lane_writer(rules: LaneRules, epoch: int, first: int, sequence: int) -> Run:
-    """Write one record, or find the lane full."""
+    """Write one block, or find the lane full."""
     again = ("writer", epoch, first, sequence)
     after = (sequence + 1) % MOD
-    if sequence == (rules.start + rules.records) % MOD:
+    if sequence == (rules.start + rules.blocks) % MOD:
         return ("idle",)
     tail = yield ("load", "tail")
     waiting = (sequence - tail) % MOD if "room" in rules.distance else sequence - tail
@@ -127,7 +127,7 @@ def lane_supervisor(rules: LaneRules) -> Run:
 
 
 def lane_reader(rules: LaneRules, sequence: int) -> Run:
-    """Read one record, or find nothing new, or something that fails its checks."""
+    """Read one block, or find nothing new, or something that fails its checks."""
     again = ("reader", sequence)
     commit = yield ("load", "commit")
     if "reader" in rules.distance:
@@ -171,16 +171,16 @@ def idle() -> Run:
 
 def lane_case(rules: LaneRules) -> Case:
     """A writer, a reader, and deaths of the writer."""
-    end = (rules.start + rules.records) % MOD
+    end = (rules.start + rules.blocks) % MOD
     places: dict[Any, Any] = {"commit": rules.start, "tail": rules.start, "epoch": 1, "epoch_start": rules.start}
     for slot in range(CAPACITY):
         places |= {(slot, "mark"): 0, (slot, "head"): None, (slot, "crc"): 0, (slot, "a"): None, (slot, "b"): None}
 
     def judge(question: Any, facts: Facts) -> None:
-        sequence, record = question
+        sequence, block = question
         committed = dict(facts).get(sequence)
-        if record != committed:
-            raise Bad(f"record {sequence} was read as {record}, committed was {committed}")
+        if block != committed:
+            raise Bad(f"block {sequence} was read as {block}, committed was {committed}")
 
     def finished(programs: tuple[Program, ...]) -> bool:
         return rules.overtaken or all(program in (("idle",), ("reader", end)) for program in programs)

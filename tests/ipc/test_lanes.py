@@ -53,17 +53,17 @@ def write(lane_writer: LaneWriter, value: int, count: int = 1, length: int | Non
 
 def read(lane_reader: LaneReader) -> tuple[int, bytes]:
     into = bytearray(lane_reader.payload_bytes)
-    chunk = lane_reader.read(into)
-    assert chunk is not None
-    lane_reader.release(chunk.sequence)
-    return chunk.sequence, bytes(into[: chunk.length])
+    got = lane_reader.read(into)
+    assert got is not None
+    lane_reader.release(got.sequence)
+    return got.sequence, bytes(into[: got.length])
 
 
 def control(segment: Segment) -> Words:
     return Words(segment.buffer, STAMP_BYTES, CONTROL)
 
 
-def test_records_come_out_as_they_went_in_and_in_order(lane):
+def test_blocks_come_out_as_they_went_in_and_in_order(lane):
     into, out = writer(lane), reader(lane)
     first = out.position
     for n in range(20):
@@ -145,9 +145,9 @@ def test_views_of_a_slot_can_be_made_once_and_kept(small):
         views[into.slot][:] = n
         into.commit(1)
         landed = np.empty(16, dtype="<f4")
-        chunk = out.read(landed)
-        assert chunk is not None
-        out.release(chunk.sequence)
+        got = out.read(landed)
+        assert got is not None
+        out.release(got.sequence)
         assert set(landed) == {n}
 
 
@@ -155,15 +155,15 @@ def test_payloads_are_aligned_for_numpy(small):
     assert {np.frombuffer(payload, "u1").ctypes.data % 64 for payload in writer(small).payloads} == {0}
 
 
-def test_a_record_carries_its_counts(small):
+def test_a_block_carries_its_counts(small):
     into, out = writer(small), reader(small)
     write(into, 5, count=17, length=10)
     into.reserve()
     into.commit(0, 0)
     landed = bytearray(b"." * 64)
-    chunk = out.read(landed)
-    assert chunk is not None
-    assert (chunk.count, chunk.length, chunk.epoch) == (17, 10, 1)
+    got = out.read(landed)
+    assert got is not None
+    assert (got.count, got.length, got.epoch) == (17, 10, 1)
     assert landed == b"\5" * 10 + b"." * 54
     empty = out.read(landed)
     assert empty is not None
@@ -185,7 +185,7 @@ def test_committing_what_was_not_reserved_is_an_error(small):
         into.commit(1)
 
 
-def test_a_restarted_writer_goes_on_after_the_last_commit_and_its_first_record_is_a_cut(lane):
+def test_a_restarted_writer_goes_on_after_the_last_commit_and_its_first_block_is_a_cut(lane):
     out, first = reader(lane), reader(lane).position
     dead = writer(lane)
     write(dead, 1)
@@ -199,8 +199,8 @@ def test_a_restarted_writer_goes_on_after_the_last_commit_and_its_first_record_i
     assert write(alive, 3) == (first + 2) & MASK
     write(alive, 4)
     landed = bytearray(64)
-    chunks = [out.read(landed) for _ in range(4)]
-    assert [(c.epoch, c.cut) for c in chunks if c] == [(1, True), (1, False), (2, True), (2, False)]
+    found = [out.read(landed) for _ in range(4)]
+    assert [(c.epoch, c.cut) for c in found if c] == [(1, True), (1, False), (2, True), (2, False)]
     assert landed == b"\4" * 64
 
 
@@ -212,8 +212,8 @@ def test_an_epoch_in_which_nothing_was_committed_leaves_one_cut(lane):
         writer(lane).reserve()
     begin_epoch(lane)
     write(writer(lane), 2)
-    chunks = [out.read(bytearray(64)) for _ in range(2)]
-    assert [(c.epoch, c.cut) for c in chunks if c] == [(1, True), (5, True)]
+    found = [out.read(bytearray(64)) for _ in range(2)]
+    assert [(c.epoch, c.cut) for c in found if c] == [(1, True), (5, True)]
 
 
 def test_a_restarted_reader_meets_again_what_was_not_released(lane):
@@ -257,16 +257,16 @@ def test_releasing_what_was_not_read_or_is_released_is_refused(lane):
         out.release(sequence)
 
 
-def test_a_slot_that_bears_an_old_record_is_corrupt_when_a_new_one_was_promised(small):
+def test_a_slot_that_bears_an_old_block_is_corrupt_when_a_new_one_was_promised(small):
     into, out = writer(small), reader(small)
     write(into, 1)
     control(small).set("commit", 2)
     read(out)
-    with pytest.raises(CorruptRecord, match="record 1 bears mark 0, expected 3"):
+    with pytest.raises(CorruptRecord, match="block 1 bears mark 0, expected 3"):
         out.read(bytearray(64))
 
 
-def test_a_complete_record_of_a_dead_writer_that_was_never_committed_is_not_served(lane):
+def test_a_complete_block_of_a_dead_writer_that_was_never_committed_is_not_served(lane):
     """Only the epoch tells it from a committed one: number, length and checksum are right."""
     dead, out = writer(lane), reader(lane)
     write(dead, 1)
@@ -277,7 +277,7 @@ def test_a_complete_record_of_a_dead_writer_that_was_never_committed_is_not_serv
         out.read(bytearray(64))
 
 
-def test_a_record_of_the_present_epoch_before_its_start_is_corrupt(small):
+def test_a_block_of_the_present_epoch_before_its_start_is_corrupt(small):
     into, out = writer(small), reader(small)
     write(into, 1)
     control(small).set("epoch_start", 1)
@@ -285,7 +285,7 @@ def test_a_record_of_the_present_epoch_before_its_start_is_corrupt(small):
         out.read(bytearray(64))
 
 
-def test_going_past_a_corrupt_record_makes_the_next_one_a_cut(small):
+def test_going_past_a_corrupt_block_makes_the_next_one_a_cut(small):
     into, out = writer(small), reader(small)
     for n in range(3):
         write(into, n)
@@ -295,15 +295,15 @@ def test_going_past_a_corrupt_record_makes_the_next_one_a_cut(small):
     with pytest.raises(CorruptRecord, match="does not match its checksum"):
         out.read(landed)
     assert out.skip() == 1
-    chunk = out.read(landed)
-    assert chunk is not None
-    assert (chunk.sequence, chunk.cut, landed[0]) == (2, True, 2)
-    out.release(chunk.sequence)
+    got = out.read(landed)
+    assert got is not None
+    assert (got.sequence, got.cut, landed[0]) == (2, True, 2)
+    out.release(got.sequence)
     assert into.free_slots() == 4
 
 
 def test_there_is_nothing_to_skip_in_an_empty_lane(small):
-    with pytest.raises(RuntimeError, match="no record to skip"):
+    with pytest.raises(RuntimeError, match="no block to skip"):
         reader(small).skip()
 
 

@@ -17,14 +17,14 @@ FULL = LaneRules()
 # Stripped of some checks, or deprived of some order, yet safe where they stand: here the other rules bear the load.
 X86_BARE = replace(FULL, crc="none", second_look=False)
 X86_OVERTAKEN = replace(FULL, crc="none", lives=1, tail="never", room="never", overtaken=True)
-UNFENCED = replace(FULL, writer_fences=False, records=1)
+UNFENCED = replace(FULL, writer_fences=False, blocks=1)
 UNFENCED_LAP = replace(FULL, writer_fences=False, lives=1)
 
 SAFE = {
     "x86": (FULL, Ordered),
     "x86, across the wrap": (replace(FULL, start=MOD - 2), Ordered),
     "x86, across half the range": (replace(FULL, start=HALF - 2), Ordered),
-    "x86, two deaths": (replace(FULL, lives=3, records=1), Ordered),
+    "x86, two deaths": (replace(FULL, lives=3, blocks=1), Ordered),
     "x86, order alone": (X86_BARE, Ordered),
     "x86, a reader that is overtaken": (X86_OVERTAKEN, Ordered),
     "weak order": (FULL, Weak),
@@ -48,8 +48,8 @@ MUTANTS = {
     "the reader's fence left out": (replace(FULL, reader_fences=False), Weak),
     "tail before the copy": (replace(FULL, tail="before"), Ordered),
     "tail never moved": (replace(FULL, tail="never"), Ordered),
-    "one record too many in the lane": (replace(FULL, room="overfull"), Ordered),
-    "unread records overwritten": (replace(FULL, room="never"), Ordered),
+    "one block too many in the lane": (replace(FULL, room="overfull"), Ordered),
+    "unread blocks overwritten": (replace(FULL, room="never"), Ordered),
     "reader compares by size across the wrap": (
         replace(FULL, start=MOD - 2, distance=frozenset({"room", "epoch"})),
         Ordered,
@@ -69,7 +69,7 @@ MUTANTS = {
     "the start of the epoch not noted": (replace(FULL, epoch_start=False), Ordered),
     "cut left out": (replace(FULL, cut=False), Ordered),
     "a new writer takes a marked slot for committed": (replace(FULL, resume="mark"), Ordered),
-    "a new writer before the old one is dead": (replace(FULL, reaped=False, records=1), Ordered),
+    "a new writer before the old one is dead": (replace(FULL, reaped=False, blocks=1), Ordered),
 }
 
 
@@ -78,7 +78,7 @@ def explore(rules: LaneRules, machine: type[Ordered] | type[Weak]) -> int:
 
 
 @pytest.mark.parametrize("name", SAFE)
-def test_in_no_order_of_events_is_a_record_lost_torn_repeated_or_joined_across_a_death(name):
+def test_in_no_order_of_events_is_a_block_lost_torn_repeated_or_joined_across_a_death(name):
     assert explore(*SAFE[name]) > 200
 
 
@@ -87,14 +87,14 @@ def test_in_no_order_of_events_is_a_record_lost_torn_repeated_or_joined_across_a
     ("rules", "machine"),
     [
         (replace(FULL, lives=4), Ordered),
-        (replace(FULL, records=4), Ordered),
+        (replace(FULL, blocks=4), Ordered),
         (replace(FULL, start=MOD - 2), Weak),
         (replace(FULL, lives=3), Weak),
         (replace(FULL, writer_fences=False), Weak),
     ],
     ids=[
         "three deaths",
-        "four records",
+        "four blocks",
         "weak order, across the wrap",
         "weak order, two deaths",
         "weak order, the writer without fences",
@@ -138,7 +138,7 @@ class Recorded:
 
 
 def story_of_code(monkeypatch: pytest.MonkeyPatch, slot: int) -> tuple[list[Any], list[Any]]:
-    """What the real writer and reader do to memory for record 2 of a lane of two slots, full and then drained."""
+    """What the real writer and reader do to memory for block 2 of a lane of two slots, full and then drained."""
     words = {0: "mark", 1: "head", 2: "head", 3: "head", 4: "head", 5: "crc"}
     story: list[Any] = []
     with lane_of(slots=CAPACITY, payload_bytes=64) as segment:
@@ -149,9 +149,9 @@ def story_of_code(monkeypatch: pytest.MonkeyPatch, slot: int) -> tuple[list[Any]
             writer.reserve()
             writer.commit(1)
         for _ in range(CAPACITY):
-            chunk = reader.read(into)
-            assert chunk is not None
-            reader.release(chunk.sequence)
+            got = reader.read(into)
+            assert got is not None
+            reader.release(got.sequence)
         for side in (writer, reader):
             side._control = Recorded(side._control, None, story)
             side._headers[slot] = Recorded(side._headers[slot], lambda place: (slot, words[place]), story)
@@ -161,9 +161,9 @@ def story_of_code(monkeypatch: pytest.MonkeyPatch, slot: int) -> tuple[list[Any]
         writer.commit(1)
         wrote = list(story)
         story.clear()
-        chunk = reader.read(into)
-        assert chunk is not None
-        reader.release(chunk.sequence)
+        got = reader.read(into)
+        assert got is not None
+        reader.release(got.sequence)
         return wrote, story
 
 

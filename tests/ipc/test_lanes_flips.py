@@ -1,4 +1,4 @@
-"""Every damaged bit of a committed record is noticed, and nothing of it is served."""
+"""Every damaged bit of a committed block is noticed, and nothing of it is served."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEADER_BITS = 6 * 64  # mark, epoch, cut, count, length, crc
 
 
 def filled(segment: Segment, seed: int) -> tuple[LaneReader, list[int]]:
-    """A lane full of random records, and where in the segment the header of each begins."""
+    """A lane full of random blocks, and where in the segment the header of each begins."""
     draw = chance(seed)
     begin_epoch(segment)
     writer = LaneWriter(segment, SCHEMA)
@@ -26,7 +26,7 @@ def filled(segment: Segment, seed: int) -> tuple[LaneReader, list[int]]:
 
 
 def bit_of(segment: Segment, header: int, bit: int) -> tuple[int, int]:
-    """Byte and mask of one bit of a record: the header's words first, then the payload."""
+    """Byte and mask of one bit of a block: the header's words first, then the payload."""
     byte = header + bit // 8 if bit < HEADER_BITS else header + SLOT_HEADER_BYTES + (bit - HEADER_BITS) // 8
     return byte, 1 << bit % 8
 
@@ -39,7 +39,7 @@ def caught(reader: LaneReader, into: bytearray) -> bool:
     return False
 
 
-def test_each_single_bit_of_a_record_counts():
+def test_each_single_bit_of_a_block_counts():
     with lane_of(slots=2, payload_bytes=64) as segment:
         reader, places = filled(segment, seed=1)
         into = bytearray(64)
@@ -51,7 +51,7 @@ def test_each_single_bit_of_a_record_counts():
         assert reader.read(into) is not None
 
 
-def test_a_thousand_random_bits_are_all_caught_and_all_other_records_are_served():
+def test_a_thousand_random_bits_are_all_caught_and_all_other_blocks_are_served():
     draw = chance(2)
     served = found = 0
     for round_ in range(100):
@@ -68,15 +68,15 @@ def test_a_thousand_random_bits_are_all_caught_and_all_other_records_are_served(
                     reader.skip()
                     found += 1
                 else:
-                    chunk = reader.read(into)
-                    assert chunk is not None
-                    assert chunk.cut == (slot == 0 or slot - 1 in hit)
+                    got = reader.read(into)
+                    assert got is not None
+                    assert got.cut == (slot == 0 or slot - 1 in hit)
                     served += 1
     assert (found, served) == (1000, 2200)
 
 
 @pytest.mark.parametrize("fill", [0, 0xFF, 0x5A])
-def test_a_record_of_one_byte_over_and_over_is_never_valid(fill):
+def test_a_block_of_one_byte_over_and_over_is_never_valid(fill):
     with lane_of(slots=2, payload_bytes=64) as segment:
         reader, places = filled(segment, seed=3)
         segment.buffer[places[0] : places[0] + SLOT_HEADER_BYTES + 64] = bytes([fill]) * (SLOT_HEADER_BYTES + 64)

@@ -11,11 +11,11 @@ def clean(tally: dict[str, int]) -> bool:
 
 
 @pytest.mark.parametrize("kills", [200, pytest.param(2000, marks=pytest.mark.slow)])
-def test_no_committed_record_is_lost_repeated_or_torn_whenever_its_writer_is_killed(kills):
+def test_no_committed_block_is_lost_repeated_or_torn_whenever_its_writer_is_killed(kills):
     tally = in_fresh_process("kill_loops:kill_writers", kills, 1, "right", "right")
     assert clean(tally), tally
     assert tally["read"] > kills
-    assert tally["half_written"] > 0, "no kill met a record half way: the test would not see a broken protocol"
+    assert tally["half_written"] > 0, "no kill met a block half way: the test would not see a broken protocol"
 
 
 @pytest.mark.parametrize("reader", ["right", "trusts"])
@@ -33,7 +33,7 @@ def test_a_writer_killed_between_any_two_stores_leaves_exactly_what_it_committed
 
 
 @pytest.mark.parametrize("kills", [50, pytest.param(2000, marks=pytest.mark.slow)])
-def test_a_reader_that_seeks_to_what_it_owns_gets_each_record_once_whenever_it_is_killed(kills):
+def test_a_reader_that_seeks_to_what_it_owns_gets_each_block_once_whenever_it_is_killed(kills):
     tally = in_fresh_process("kill_loops:kill_readers", kills, 3)
     assert tally["written"] > kills
     assert (tally["owned"], tally["wrong"]) == (tally["written"], 0)

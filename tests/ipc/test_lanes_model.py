@@ -28,7 +28,7 @@ MANY = int(os.environ.get("MLXE_TEST_EXAMPLES", "5000"))
 
 
 @dataclass
-class Record:
+class Written:
     payload: bytes
     count: int
     epoch: int
@@ -37,14 +37,14 @@ class Record:
 
 
 class LaneMachine(RuleBasedStateMachine):
-    """`records` were committed, `owned` of them reached the reader's own memory, `released` were given back."""
+    """`blocks` were committed, `owned` of them reached the reader's own memory, `released` were given back."""
 
     @initialize(slots=st.sampled_from([1, 2, 4]), data=st.data())
     def make(self, slots: int, data: st.DataObject) -> None:
         self.start = data.draw(st.sampled_from(starts(slots)))
         self.slots = slots
         self.segment = make_lane(slots, PAYLOAD_BYTES, self.start)
-        self.records: list[Record] = []
+        self.blocks: list[Written] = []
         self.owned = self.released = self.epoch = 0
         self.gap = False
         self.reader = LaneReader(self.segment, SCHEMA, retry_pause_s=0)
@@ -59,9 +59,9 @@ class LaneMachine(RuleBasedStateMachine):
 
     @property
     def full(self) -> bool:
-        return len(self.records) - self.released == self.slots
+        return len(self.blocks) - self.released == self.slots
 
-    def write_record(self, payload: bytes, count: int, between: Callable[[], None]) -> None:
+    def write_block(self, payload: bytes, count: int, between: Callable[[], None]) -> None:
         room = self.writer.reserve()
         assert room is not None
         half = len(payload) // 2
@@ -69,14 +69,14 @@ class LaneMachine(RuleBasedStateMachine):
         room[:half] = payload[:half]
         between()
         room[half : len(payload)] = payload[half:]
-        assert self.writer.commit(count, len(payload)) == self.sequence(len(self.records))
-        self.records.append(Record(payload, count, self.epoch, self.first))
+        assert self.writer.commit(count, len(payload)) == self.sequence(len(self.blocks))
+        self.blocks.append(Written(payload, count, self.epoch, self.first))
         self.first = False
 
     @precondition(lambda self: not self.full)
     @rule(payload=st.binary(max_size=PAYLOAD_BYTES), count=st.integers(0, 2**32 - 1))
     def write(self, payload: bytes, count: int) -> None:
-        self.write_record(payload, count, lambda: None)
+        self.write_block(payload, count, lambda: None)
 
     @precondition(lambda self: self.full)
     @rule()
@@ -88,7 +88,7 @@ class LaneMachine(RuleBasedStateMachine):
     def writer_dies_writing(self, payload: bytes, stores: int) -> None:
         fuse = mortal(self.writer, stores)
         try:
-            self.write_record(payload, 1, fuse.burn)
+            self.write_block(payload, 1, fuse.burn)
             assert stores == STORES
         except Died:
             assert stores < STORES
@@ -105,25 +105,25 @@ class LaneMachine(RuleBasedStateMachine):
     def read(self, release: bool) -> None:
         into = bytearray(PAYLOAD_BYTES)
         assert self.reader.position == self.sequence(self.owned)
-        if self.owned == len(self.records):
+        if self.owned == len(self.blocks):
             assert self.reader.read(into) is None
             return
-        record = self.records[self.owned]
-        if record.damaged:
+        block = self.blocks[self.owned]
+        if block.damaged:
             with pytest.raises(CorruptRecord):
                 self.reader.read(into)
             assert self.reader.skip() == self.sequence(self.owned)
             self.gap = True
         else:
-            chunk = self.reader.read(into)
-            assert chunk is not None
-            assert (chunk.sequence, chunk.epoch, chunk.count) == (
+            got = self.reader.read(into)
+            assert got is not None
+            assert (got.sequence, got.epoch, got.count) == (
                 self.sequence(self.owned),
-                record.epoch,
-                record.count,
+                block.epoch,
+                block.count,
             )
-            assert chunk.cut == (record.cut or self.gap)
-            assert bytes(into[: chunk.length]) == record.payload
+            assert got.cut == (block.cut or self.gap)
+            assert bytes(into[: got.length]) == block.payload
             self.gap = False
         self.owned += 1
         if release:
@@ -137,40 +137,40 @@ class LaneMachine(RuleBasedStateMachine):
 
     @rule(copied=st.booleans())
     def reader_dies(self, copied: bool) -> None:
-        """Before anything, or after a copy that its memory never came to own; owned records may be unreleased."""
-        if copied and self.owned < len(self.records) and not self.records[self.owned].damaged:
+        """Before anything, or after a copy that its memory never came to own; owned blocks may be unreleased."""
+        if copied and self.owned < len(self.blocks) and not self.blocks[self.owned].damaged:
             self.reader.read(bytearray(PAYLOAD_BYTES))
         self.reader = LaneReader(self.segment, SCHEMA, retry_pause_s=0)
         assert self.reader.position == self.sequence(self.released)
         self.reader.seek(self.sequence(self.owned))
         self.gap = False
 
-    @precondition(lambda self: self.owned < len(self.records) and self.records[-1].payload)
+    @precondition(lambda self: self.owned < len(self.blocks) and self.blocks[-1].payload)
     @rule(bit=st.integers(0, 8 * PAYLOAD_BYTES - 1))
     def damage(self, bit: int) -> None:
-        """Someone's stray write hits the newest record that is not read yet."""
-        record = self.records[-1]
-        bit %= 8 * len(record.payload)
-        slot = self.sequence(len(self.records) - 1) % self.slots
+        """Someone's stray write hits the newest block that is not read yet."""
+        block = self.blocks[-1]
+        bit %= 8 * len(block.payload)
+        slot = self.sequence(len(self.blocks) - 1) % self.slots
         self.writer.payloads[slot][bit // 8] ^= 1 << bit % 8
-        record.damaged = bytes(self.writer.payloads[slot][: len(record.payload)]) != record.payload
+        block.damaged = bytes(self.writer.payloads[slot][: len(block.payload)]) != block.payload
 
     @invariant()
     def ledger(self) -> None:
         if not hasattr(self, "segment"):
             return
         state = lane_state(self.segment)
-        assert state.commit == self.sequence(len(self.records))
+        assert state.commit == self.sequence(len(self.blocks))
         assert state.tail == self.sequence(self.released)
-        assert state.backlog == len(self.records) - self.released
-        assert self.reader.backlog() == len(self.records) - self.owned
+        assert state.backlog == len(self.blocks) - self.released
+        assert self.reader.backlog() == len(self.blocks) - self.owned
         assert self.writer.free_slots() == self.slots - state.backlog
 
 
 @pytest.mark.parametrize(
     "examples", [pytest.param(300, id="default"), pytest.param(MANY, id="many", marks=pytest.mark.slow)]
 )
-def test_whoever_dies_wherever_committed_records_arrive_once_whole_and_in_order(examples):
+def test_whoever_dies_wherever_committed_blocks_arrive_once_whole_and_in_order(examples):
     run_state_machine_as_test(
         LaneMachine,
         settings=settings(

@@ -6,7 +6,7 @@ from mlxe_async.ipc.lanes import LaneReader, LaneWriter, begin_epoch, format_lan
 from mlxe_async.ipc.segments import Segment
 
 
-def test_records_before_and_after_are_read_with_their_epochs_and_a_cut_between_them():
+def test_blocks_before_and_after_are_read_with_their_epochs_and_a_cut_between_them():
     with Segment.create("lane", lane_bytes(4, 8)) as segment:
         format_lane(segment, 4, 8, SCHEMA)
         begin_epoch(segment)
@@ -17,10 +17,10 @@ def test_records_before_and_after_are_read_with_their_epochs_and_a_cut_between_t
                 writer.renew()
             writer.reserve()[:] = b"abcdefgh"
             writer.commit(1)
-            if len(found) != 1:  # now and then two records of different epochs wait
-                while (chunk := reader.read(into)) is not None:
-                    found.append((chunk.sequence, chunk.epoch, chunk.cut))
-                    reader.release(chunk.sequence)
+            if len(found) != 1:  # now and then two blocks of different epochs wait
+                while (got := reader.read(into)) is not None:
+                    found.append((got.sequence, got.epoch, got.cut))
+                    reader.release(got.sequence)
             else:
                 found.append(None)
         found = [entry for entry in found if entry]
@@ -29,10 +29,10 @@ def test_records_before_and_after_are_read_with_their_epochs_and_a_cut_between_t
         assert [cut for _, _, cut in found] == [True, False, True, False, True]
         assert begin_epoch(segment) == 4
         assert lane_state(segment).backlog == 0
-        del writer, reader, chunk
+        del writer, reader, got
 
 
-def test_a_reader_that_comes_later_sees_the_cut_in_the_record_itself():
+def test_a_reader_that_comes_later_sees_the_cut_in_the_block_itself():
     with Segment.create("lane", lane_bytes(4, 8)) as segment:
         format_lane(segment, 4, 8, SCHEMA)
         begin_epoch(segment)
@@ -46,7 +46,7 @@ def test_a_reader_that_comes_later_sees_the_cut_in_the_record_itself():
         for sequence in (1, 2):
             reader = LaneReader(segment, SCHEMA)
             reader.seek(sequence)
-            chunk = reader.read(into)
-            found.append((chunk.sequence, chunk.epoch, chunk.cut))
+            got = reader.read(into)
+            found.append((got.sequence, got.epoch, got.cut))
         assert found == [(1, 2, True), (2, 2, False)]
         del writer, reader

@@ -189,7 +189,7 @@ def test_what_is_drawn_is_owed_no_more_and_nothing_is_owed_below_zero():
 
 
 def test_late_priorities_are_counted_and_the_others_taken_up():
-    memory = memory_of([1.0, 1.0, 1.0], stream_rows=3, keep_rows=3, chunk_rows=3)
+    memory = memory_of([1.0, 1.0, 1.0], stream_rows=3, keep_rows=3, block_rows=3)
     plan = memory.draw(0, 1, 3)
     values = memory.gather(plan, 0)[0]["value"].tolist()
     memory.ingest(0, 1, 1, block(episode(1, 1)), derive, drop_open=False)

@@ -35,10 +35,10 @@ def deriving(ahead):
     return derive
 
 
-def both(dtype="|u1", frame=(2, 2), envs=1, lanes=1, stream_rows=12, keep_rows=7, chunk_rows=5):
+def both(dtype="|u1", frame=(2, 2), envs=1, lanes=1, stream_rows=12, keep_rows=7, block_rows=5):
     """The same memory twice: with each frame stored once, and with whole stacks."""
     columns, derived = layouts(dtype, frame)
-    sizes = (lanes, envs, stream_rows, keep_rows, chunk_rows, BATCH, 4, columns.to_json(), derived.to_json())
+    sizes = (lanes, envs, stream_rows, keep_rows, block_rows, BATCH, 4, columns.to_json(), derived.to_json())
     shapes = [ReplayShape(*sizes, frames=frames) for frames in (DEPTH, 0)]
     return [ReplayMemory(shape, bytearray(shape.nbytes)) for shape in shapes]
 
@@ -114,11 +114,11 @@ RUNS = {
 
 def check_rows(lengths, padding, envs, lie, colours, ends, sizes, ahead, seed):
     rng, derive = np.random.default_rng(seed), deriving(ahead)
-    stream_rows, keep_rows, chunk_rows = sizes
+    stream_rows, keep_rows, block_rows = sizes
     keep_rows = min(keep_rows, stream_rows)
-    framed, plain = both(envs=envs, stream_rows=stream_rows, keep_rows=keep_rows, chunk_rows=chunk_rows)
+    framed, plain = both(envs=envs, stream_rows=stream_rows, keep_rows=keep_rows, block_rows=block_rows)
     rows = played(rng, lengths, padding=padding, envs=envs, ends=ends, lie=lie, colours=colours)
-    for block in blocks(rows, chunk_rows):
+    for block in blocks(rows, block_rows):
         for memory in (framed, plain):
             memory.ingest(0, memory.position(0), 1, block, derive, drop_open=False)
         ours, theirs = by_stamp(framed), by_stamp(plain)
@@ -161,7 +161,7 @@ def test_the_same_with_very_many_runs(monkeypatch):
 @pytest.mark.parametrize(("dtype", "frame"), [("|u1", (3, 3)), ("<f4", (2, 4)), ("<f4", ())])
 def test_batches_are_the_same_bit_for_bit_across_streams_and_the_ring_s_end(dtype, frame):
     rng = np.random.default_rng(5)
-    memories = both(dtype, frame, envs=2, lanes=2, stream_rows=40, keep_rows=30, chunk_rows=8)
+    memories = both(dtype, frame, envs=2, lanes=2, stream_rows=40, keep_rows=30, block_rows=8)
     for lane in range(2):
         rows = played(rng, [9, 13, 30, 11, 17], dtype=dtype, frame=frame, envs=2, ends="truncated")
         for memory in memories:

@@ -23,9 +23,9 @@ def derive(_segment):
     return {}
 
 
-def make(lanes=1, envs=1, keep_rows=4, chunk_rows=6, moments=ENTRIES):
+def make(lanes=1, envs=1, keep_rows=4, block_rows=6, moments=ENTRIES):
     shape = ReplayShape(
-        lanes, envs, 16, keep_rows, chunk_rows, 4, 8, COLUMNS.to_json(), NOTHING.to_json(), moments=moments
+        lanes, envs, 16, keep_rows, block_rows, 4, 8, COLUMNS.to_json(), NOTHING.to_json(), moments=moments
     )
     buffer = bytearray(shape.nbytes)
     return ReplayMemory(shape, buffer), buffer
@@ -140,7 +140,7 @@ def test_each_row_counts_once_through_blocks_lives_and_deaths_of_the_keeper(data
 
 def test_a_segment_that_is_longer_than_the_staging_area_counts_whole_and_is_dropped_whole():
     rng = np.random.default_rng(0)
-    memory, _ = make(keep_rows=4, chunk_rows=6)
+    memory, _ = make(keep_rows=4, block_rows=6)
     blocks = [block(rng, [(0, 0, start + i, False) for i in range(6)]) for start in range(0, 60, 6)]
     for number, columns in enumerate(blocks):
         memory.ingest(0, number, 1, columns, derive, drop_open=True)

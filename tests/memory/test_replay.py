@@ -28,9 +28,9 @@ def derive(segment):
     return {"to_end": np.arange(length, 0, -1, dtype=np.float32)}
 
 
-def make(lanes=1, envs=1, stream_rows=16, keep_rows=8, chunk_rows=6, batch_rows=4, **more):
+def make(lanes=1, envs=1, stream_rows=16, keep_rows=8, block_rows=6, batch_rows=4, **more):
     shape = ReplayShape(
-        lanes, envs, stream_rows, keep_rows, chunk_rows, batch_rows, 8, COLUMNS.to_json(), DERIVED.to_json(), **more
+        lanes, envs, stream_rows, keep_rows, block_rows, batch_rows, 8, COLUMNS.to_json(), DERIVED.to_json(), **more
     )
     buffer = bytearray(shape.nbytes)
     return ReplayMemory(shape, buffer), buffer
@@ -283,8 +283,8 @@ def test_a_keeper_killed_anywhere_is_followed_by_one_that_ends_with_the_same_mem
 
 def test_many_environments_and_episodes_in_one_block_are_stored_as_one_after_the_other():
     rng, envs = np.random.default_rng(5), 7
-    together, _ = make(envs=envs, stream_rows=9, keep_rows=5, chunk_rows=100)
-    alone, _ = make(envs=envs, stream_rows=9, keep_rows=5, chunk_rows=100)
+    together, _ = make(envs=envs, stream_rows=9, keep_rows=5, block_rows=100)
+    alone, _ = make(envs=envs, stream_rows=9, keep_rows=5, block_rows=100)
     where = [(0, 0)] * envs
     for number in range(12):
         rows = []
@@ -307,7 +307,7 @@ def test_deriving_many_segments_at_once_stores_what_deriving_each_does():
     def derive_many(segments, lengths):
         return {"to_end": np.concatenate([np.arange(n, 0, -1) for n in lengths])}
 
-    memories = [make(envs=2, stream_rows=30, keep_rows=20, chunk_rows=30)[0] for _ in range(2)]
+    memories = [make(envs=2, stream_rows=30, keep_rows=20, block_rows=30)[0] for _ in range(2)]
     rows = [*episode(0, 4), *episode(1, 3), *episode(0, 5, env=1), *episode(2, 3)[:2]]
     for memory, many in zip(memories, (None, derive_many), strict=True):
         memory.ingest(0, 0, 1, block(rows), derive, drop_open=False, derive_many=many)

@@ -135,7 +135,7 @@ def test_draws_by_shares_take_one_after_the_other_from_what_is_left():
 )
 @settings(max_examples=20)
 def test_priorities_stay_with_their_rows_while_others_come_and_go(lengths, stream_rows, given_priorities):
-    memory, buffer = make(stream_rows=stream_rows, keep_rows=5, chunk_rows=9, batch_rows=8)
+    memory, buffer = make(stream_rows=stream_rows, keep_rows=5, block_rows=9, batch_rows=8)
     expected, plan, settled = {}, None, 1.0  # stamp -> priority
     for number, length in enumerate(lengths):
         memory.ingest(0, number, 1, block(episode(number, length)), derive, drop_open=False)

@@ -16,8 +16,8 @@ LAYOUT = RowLayout(standard_columns(SPACES))
 class FakeLane:
     """Both ends of a lane: blocks wait in a list; `full` says how often `reserve` refuses."""
 
-    def __init__(self, chunk_rows, slots=64, full=0):
-        self.payloads = [memoryview(bytearray(LAYOUT.nbytes(chunk_rows))) for _ in range(slots)]
+    def __init__(self, block_rows, slots=64, full=0):
+        self.payloads = [memoryview(bytearray(LAYOUT.nbytes(block_rows))) for _ in range(slots)]
         self.slot, self.full = 0, full
         self.blocks, self.corrupt = [], set()
         self.position = 0
@@ -59,10 +59,10 @@ class FakeLane:
     def seek(self, sequence):
         self.position = sequence
 
-    def rows(self, chunk_rows):
+    def rows(self, block_rows):
         """All committed rows, as columns."""
         views = [
-            {name: column[:count] for name, column in LAYOUT.views(data, chunk_rows).items()}
+            {name: column[:count] for name, column in LAYOUT.views(data, block_rows).items()}
             for data, count, _ in self.blocks
         ]
         return {name: np.concatenate([view[name] for view in views]) for name in views[0]}

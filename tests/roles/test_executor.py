@@ -11,7 +11,7 @@ from mlxe_async.roles.executor_plan import ExecutorPlan
 from mlxe_async.roles.fault_budget import STEPS_PER_FAULT, FaultBudget, TooManyFaults
 from mlxe_async.roles.places import Places
 
-CHUNK = 4
+BLOCK = 4
 
 
 def make(
@@ -23,7 +23,7 @@ def make(
         life=0,
         sync=sync,
         rollout_steps=rollout_steps,
-        chunk_rows=CHUNK,
+        block_rows=BLOCK,
         step_timeout_s=5.0,
         reset_timeout_s=60.0,
         fault_limit=fault_limit,
@@ -31,7 +31,7 @@ def make(
         nonfinite=nonfinite,
         tells_memory=True,
     )
-    lane = lane or FakeLane(CHUNK)
+    lane = lane or FakeLane(BLOCK)
     said, waits = [], []
     executor = Executor(
         plan,
@@ -51,7 +51,7 @@ def make(
 def test_a_rollout_is_one_episode_whatever_the_size_of_a_block():
     executor, lane, _, _ = make(FakeTask([10]))
     report = executor.generate(rollout=0)
-    rows = lane.rows(CHUNK)
+    rows = lane.rows(BLOCK)
     assert report["rows"] == 10
     assert rows["obs"][:, 1].tolist() == list(range(10))
     assert rows["next_obs"][:, 1].tolist() == list(range(1, 11))
@@ -66,7 +66,7 @@ class _ReadLane(FakeLane):
     """A reader has taken so many of the blocks that are committed."""
 
     def __init__(self, slots, taken):
-        super().__init__(CHUNK, slots)
+        super().__init__(BLOCK, slots)
         self.taken = taken
 
     def commit(self, count):
@@ -98,7 +98,7 @@ def test_the_reader_is_woken_now_and_then_and_when_half_the_lane_waits_and_it_wa
 def test_the_last_observation_is_the_true_one_and_truncation_is_not_termination():
     executor, lane, _, _ = make(FakeTask([3], truncated=True))
     executor.generate(rollout=0)
-    rows = lane.rows(CHUNK)
+    rows = lane.rows(BLOCK)
     assert rows["next_obs"][-1].tolist() == [0, 3]
     assert (rows["terminated"].tolist(), rows["truncated"].tolist()) == ([0, 0, 0], [0, 0, 1])
 
@@ -106,7 +106,7 @@ def test_the_last_observation_is_the_true_one_and_truncation_is_not_termination(
 def test_a_rollout_of_steps_goes_over_episodes_without_false_rows_and_ends_with_a_cut():
     executor, lane, _, _ = make(FakeTask([2, 3]), sync="rollout", rollout_steps=5)
     report = executor.generate(rollout=0)
-    rows = lane.rows(CHUNK)
+    rows = lane.rows(BLOCK)
     assert report["rows"] == 10
     mine = rows["env"] == 0
     assert rows["obs"][mine].tolist() == [[0, 0], [0, 1], [1, 0], [1, 1], [2, 0]]
@@ -117,7 +117,7 @@ def test_a_rollout_of_steps_goes_over_episodes_without_false_rows_and_ends_with_
     assert rows["last"].tolist() == [0] * 9 + [1]
     second = executor.generate(rollout=1)
     assert second["rows"] == 10
-    assert lane.rows(CHUNK)["obs"][10].tolist() == [2, 1]
+    assert lane.rows(BLOCK)["obs"][10].tolist() == [2, 1]
 
 
 def test_weights_are_taken_between_rollouts_only_and_every_row_says_which():
@@ -126,7 +126,7 @@ def test_weights_are_taken_between_rollouts_only_and_every_row_says_which():
     executor.generate(rollout=0)
     weights.version = 8
     executor.generate(rollout=1)
-    assert lane.rows(CHUNK)["version"].tolist() == [3] * 3 + [8] * 3
+    assert lane.rows(BLOCK)["version"].tolist() == [3] * 3 + [8] * 3
 
 
 def test_a_version_that_is_asked_for_and_not_there_is_an_error_by_name():
@@ -142,7 +142,7 @@ def test_the_same_rollout_begun_again_is_the_same():
         task = FakeTask([40])
         executor, lane, _, _ = make(task)
         executor.generate(rollout=rollout, attempt=attempt)
-        return task.seeds, lane.rows(CHUNK)["action"].tolist()
+        return task.seeds, lane.rows(BLOCK)["action"].tolist()
 
     assert rows_of() == rows_of()
     assert rows_of()[0] != rows_of(attempt=1)[0]
@@ -177,7 +177,7 @@ def test_a_fault_is_told_its_row_is_not_kept_and_the_others_go_on():
     task = FakeTask([4, 4], faults=[(0, 0, 2)])
     executor, lane, said, waits = make(task, sync="rollout", rollout_steps=4)
     report = executor.generate(rollout=0)
-    rows = lane.rows(CHUNK)
+    rows = lane.rows(BLOCK)
     assert report["rows"] == 7
     assert rows["obs"][rows["env"] == 0].tolist() == [[0, 0], [1, 0], [1, 1]]
     assert rows["obs"][rows["env"] == 1].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3]]
@@ -198,7 +198,7 @@ def test_an_environment_that_cannot_be_made_anew_is_tried_again_within_the_budge
             executor.generate(rollout=0)
     else:
         assert executor.generate(rollout=0)["rows"] == 5
-        assert lane.rows(CHUNK)["episode"].tolist() == [0, 1, 1, 1, 1]
+        assert lane.rows(BLOCK)["episode"].tolist() == [0, 1, 1, 1, 1]
     told = [message for message in said if message["kind"] == "env_error"]
     assert [message["phase"] for message in told] == ["step"] + ["make"] * unmade
     assert [message["faults"] for message in told] == list(range(1, unmade + 2))
@@ -214,7 +214,7 @@ def test_too_many_faults_end_the_executor():
 
 
 def test_a_full_lane_makes_the_executor_wait_a_bounded_time_at_a_time():
-    lane = FakeLane(CHUNK, full=8)
+    lane = FakeLane(BLOCK, full=8)
     executor, _, _, waits = make(FakeTask([3]), lane=lane)
     report = executor.generate(rollout=0)
     assert report["rows"] == 3
@@ -245,7 +245,7 @@ def test_only_environments_that_stand_elsewhere_than_before_are_told_of():
 def test_a_restarted_executor_goes_on_counting_its_episodes():
     executor, lane, _, _ = make(FakeTask([2]), episodes=[17])
     report = executor.generate(rollout=0)
-    assert lane.rows(CHUNK)["episode"].tolist() == [17, 17]
+    assert lane.rows(BLOCK)["episode"].tolist() == [17, 17]
     assert report["begun"] == [18]
     assert report["episodes"]["episode"][0] == 17
 
@@ -260,7 +260,7 @@ def test_a_restarted_executor_goes_on_counting_its_episodes():
 )
 def test_good_steps_make_up_for_faults_of_the_same_environment(lengths, at_step, limit, survives):
     task = FakeTask(lengths, faults=[(0, episode, at_step) for episode in range(8)])
-    lane = FakeLane(CHUNK, slots=1000)
+    lane = FakeLane(BLOCK, slots=1000)
     executor, _, said, _ = make(task, lane=lane, fault_limit=limit, sync="rollout", rollout_steps=450)
     if not survives:
         with pytest.raises(TooManyFaults):
@@ -294,7 +294,7 @@ def test_an_environment_whose_numbers_are_not_finite_may_be_kept(nonfinite, deta
     executor.generate(rollout=0)
     assert [message["kind"] for message in said if message["kind"] != "commit"] == ["env_error"]
     assert task.rebuilt == rebuilt
-    assert lane.rows(CHUNK)["episode"].tolist() == [0, 1, 1, 1, 1]
+    assert lane.rows(BLOCK)["episode"].tolist() == [0, 1, 1, 1, 1]
 
 
 def test_numbers_that_are_never_finite_are_not_put_up_with_for_ever():

@@ -2,7 +2,7 @@
 
 import pytest
 from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakeTask, FakeWeights
-from test_executor import CHUNK, make
+from test_executor import BLOCK, make
 
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
@@ -28,19 +28,19 @@ class Asked:
 
 
 def interrupted(task, asked, *, unfinished, rollouts=1, sync="episode", weights=None, **more):
-    executor, lane, _, _ = make(task, sync=sync, lane=RenewableLane(CHUNK), weights=weights, asked=asked, **more)
+    executor, lane, _, _ = make(task, sync=sync, lane=RenewableLane(BLOCK), weights=weights, asked=asked, **more)
     reports = [executor.generate(rollout=number, unfinished=unfinished) for number in range(rollouts)]
     return executor, lane, reports
 
 
 def memorized(lane, kind="replay", envs=1):
     if kind == "replay":
-        shape = ReplayShape(1, envs, 64, 32, CHUNK, 4, 8, LAYOUT.to_json(), [])
+        shape = ReplayShape(1, envs, 64, 32, BLOCK, 4, 8, LAYOUT.to_json(), [])
         memory = ReplayMemory(shape, bytearray(shape.nbytes))
     else:
         shape = RolloutShape(1, envs, 8, 64, LAYOUT.to_json())
         memory = RolloutMemory(shape, bytearray(shape.nbytes))
-    plan = MemorizerPlan(seed=0, chunk_rows=CHUNK, redo=True, rollouts_per_update=None, plan_updates=8)
+    plan = MemorizerPlan(seed=0, block_rows=BLOCK, redo=True, rollouts_per_update=None, plan_updates=8)
     memorizer = Memorizer(plan, algorithm=FakeAlgorithm(), memory=memory, layout=LAYOUT, lanes=[lane])
     return memorizer, memorizer.ingest()
 
@@ -54,7 +54,7 @@ def test_a_rollout_that_cannot_be_interrupted_does_not_look():
 @pytest.mark.parametrize("after", [0, 2, 3, 4])
 def test_what_is_kept_ends_with_a_cut_after_the_step_in_which_it_was_asked(after):
     _, lane, (report,) = interrupted(FakeTask([20]), Asked(1, after), unfinished="keep")
-    rows = lane.rows(CHUNK)
+    rows = lane.rows(BLOCK)
     assert (report["rows"], report["cut"], report["running"], report["begun"]) == (after + 1, True, [True], [0])
     assert report["episodes"]["env"] == []
     assert rows["cut"].tolist() == [0] * after + [1]
@@ -67,7 +67,7 @@ def test_the_episode_goes_on_where_it_was_under_the_next_weights():
     executor, lane, _ = interrupted(task, Asked(1, after=3), unfinished="keep", weights=weights)
     weights.version = 4
     report = executor.generate(rollout=1)
-    rows = lane.rows(CHUNK)
+    rows = lane.rows(BLOCK)
     assert rows["obs"][:, 1].tolist() == rows["step"].tolist() == list(range(9))
     assert rows["version"].tolist() == [3] * 4 + [4] * 5
     assert rows["episode"].tolist() == [0] * 9
@@ -124,7 +124,7 @@ def test_a_rollout_of_several_environments_is_cut_where_they_are_under_way():
     _, lane, (report,) = interrupted(
         FakeTask([3, 9]), Asked(1, after=2), unfinished="keep", sync="rollout", rollout_steps=20
     )
-    rows = lane.rows(CHUNK)
+    rows = lane.rows(BLOCK)
     assert rows["cut"].tolist() == [0, 0, 0, 0, 0, 1]
     assert rows["terminated"].tolist() == [0, 0, 0, 0, 1, 0]
     assert report["running"] == [False, True]

@@ -13,7 +13,7 @@ import itertools
 import numpy as np
 import pytest
 from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakeTask, FakeWeights
-from test_executor import CHUNK, make
+from test_executor import BLOCK, make
 
 from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.errors import MlxeError
@@ -75,8 +75,8 @@ class Bench:
 
     def __init__(self, algorithm, lanes=1, weights=None, stream_rows=32):
         self.algorithm, self.weights = algorithm, weights or FakeWeights(version=1)
-        self.lanes = [FakeLane(CHUNK) for _ in range(lanes)]
-        shape = ReplayShape(lanes, 1, stream_rows, 16, CHUNK, 4, 512, LAYOUT.to_json(), [])
+        self.lanes = [FakeLane(BLOCK) for _ in range(lanes)]
+        shape = ReplayShape(lanes, 1, stream_rows, 16, BLOCK, 4, 512, LAYOUT.to_json(), [])
         self.buffer = bytearray(shape.nbytes)
         self.shape = shape
         self.executor, _, _, _ = make(FakeTask([1]), lane=self.lanes[0])
@@ -86,7 +86,7 @@ class Bench:
     def begin(self):
         """The memorizer, or its successor."""
         self.memory = ReplayMemory(self.shape, self.buffer)
-        plan = MemorizerPlan(seed=0, chunk_rows=CHUNK, redo=False, rollouts_per_update=1, plan_updates=512)
+        plan = MemorizerPlan(seed=0, block_rows=BLOCK, redo=False, rollouts_per_update=1, plan_updates=512)
         self.memorizer = Memorizer(
             plan,
             algorithm=self.algorithm,
@@ -351,7 +351,7 @@ def test_an_algorithm_that_learns_from_whole_rollouts_is_refused():
 
 def test_without_weights_to_read_it_is_refused_and_without_any_published_nothing_is_drawn():
     bench = Bench(Judge(("td",)))
-    plan = MemorizerPlan(seed=0, chunk_rows=CHUNK, redo=False, rollouts_per_update=1, plan_updates=512)
+    plan = MemorizerPlan(seed=0, block_rows=BLOCK, redo=False, rollouts_per_update=1, plan_updates=512)
     with pytest.raises(ValueError, match="td need published weights to be read"):
         Memorizer(plan, algorithm=Judge(("td",)), memory=bench.memory, layout=LAYOUT, lanes=bench.lanes)
 

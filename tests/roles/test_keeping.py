@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakeWeights
-from test_executor import CHUNK
+from test_executor import BLOCK
 from test_memorizer_learner import COUNTS, filled_lane, learner_of, memorizer_of
 
 from mlxe_async.errors import NumericError
@@ -264,7 +264,7 @@ def dies(*_args, **_kwargs):
 
 @pytest.mark.parametrize("moment", ["keep", "begin_phase", "draw", "answer"])
 def test_a_memorizer_that_is_killed_counts_and_draws_as_if_it_had_not_been(moment, monkeypatch):
-    plain, lane, store = FakeLane(CHUNK), FakeLane(CHUNK), Store()
+    plain, lane, store = FakeLane(BLOCK), FakeLane(BLOCK), Store()
     undisturbed, memorizer = memorizer_of([plain], algorithm=Counts()), memorizer_of([lane], algorithm=Counts())
     memorizer._store = store
     found, deaths = [], 0
@@ -277,7 +277,7 @@ def test_a_memorizer_that_is_killed_counts_and_draws_as_if_it_had_not_been(momen
             deaths -= moment != "answer"  # there was nothing to be drawn
         deaths += 1
         shape, buffer = memorizer.memory.shape, memorizer.memory._buffer
-        plan = MemorizerPlan(seed=0, chunk_rows=CHUNK, redo=False, rollouts_per_update=1, plan_updates=8)
+        plan = MemorizerPlan(seed=0, block_rows=BLOCK, redo=False, rollouts_per_update=1, plan_updates=8)
         known = {"memory": ReplayMemory(shape, buffer), "layout": LAYOUT, "lanes": [lane], "store": store}
         memorizer = Memorizer(plan, algorithm=Counts(), **known)
         found.append((undisturbed.memorize(call=call), memorizer.memorize(call=call)))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakePage, FakeTask, FakeWeights
-from test_executor import CHUNK, make
+from test_executor import BLOCK, make
 
 from mlxe_async.errors import NumericError
 from mlxe_async.memory.replay import ReplayMemory
@@ -13,18 +13,18 @@ from mlxe_async.roles.memorizer import Memorizer, MemorizerPlan
 
 
 def memory_of(lanes=1, stream_rows=32):
-    shape = ReplayShape(lanes, 1, stream_rows, 16, CHUNK, 4, 8, LAYOUT.to_json(), [])
+    shape = ReplayShape(lanes, 1, stream_rows, 16, BLOCK, 4, 8, LAYOUT.to_json(), [])
     return ReplayMemory(shape, bytearray(shape.nbytes))
 
 
 def memorizer_of(lanes, memory=None, algorithm=None, redo=False):
-    plan = MemorizerPlan(seed=0, chunk_rows=CHUNK, redo=redo, rollouts_per_update=1, plan_updates=8)
+    plan = MemorizerPlan(seed=0, block_rows=BLOCK, redo=redo, rollouts_per_update=1, plan_updates=8)
     memory = memory_of(len(lanes)) if memory is None else memory
     return Memorizer(plan, algorithm=algorithm or FakeAlgorithm(), memory=memory, layout=LAYOUT, lanes=lanes)
 
 
 def filled_lane(episodes=1, length=6, version=1):
-    lane = FakeLane(CHUNK)
+    lane = FakeLane(BLOCK)
     executor, _, _, _ = make(FakeTask([length]), lane=lane, weights=FakeWeights(version=version))
     for number in range(episodes):
         executor.generate(rollout=number)
@@ -116,7 +116,7 @@ def test_weights_are_fetched_once_for_each_publication_however_many_updates_it_h
 
 def test_an_empty_plan_publishes_nothing():
     algorithm = FakeAlgorithm()
-    memorizer = memorizer_of([FakeLane(CHUNK)], algorithm=algorithm)
+    memorizer = memorizer_of([FakeLane(BLOCK)], algorithm=algorithm)
     learner, weights = learner_of(memorizer, algorithm)
     assert learner.learn(memorizer.memorize(), **COUNTS)["updates"] == 0
     assert weights.version == 0
@@ -153,12 +153,12 @@ def test_a_loss_that_is_not_finite_is_not_published_and_at_last_the_batch_is_kep
 def test_the_norm_of_large_weights_is_told():
     algorithm = FakeAlgorithm()
     algorithm.flat = np.full(3, 1e30, np.float32)
-    learner, _ = learner_of(memorizer_of([FakeLane(CHUNK)], algorithm=algorithm), algorithm)
+    learner, _ = learner_of(memorizer_of([FakeLane(BLOCK)], algorithm=algorithm), algorithm)
     assert learner.publish()["norm"] == pytest.approx(3**0.5 * 1e30, rel=1e-6)
 
 
 def test_a_learner_goes_on_from_the_weights_its_predecessor_published():
     algorithm = FakeAlgorithm()
-    memorizer = memorizer_of([FakeLane(CHUNK)], algorithm=algorithm)
+    memorizer = memorizer_of([FakeLane(BLOCK)], algorithm=algorithm)
     learner_of(memorizer, algorithm, FakeWeights(version=4), last_good=np.full(3, 2.5, np.float32))
     assert algorithm.flat.tolist() == [2.5, 2.5, 2.5]

@@ -7,7 +7,7 @@ from mlxe_async.supervisor.startup import blueprint
 TABLES = {
     "schedule": {"kind": "is", "executors": 2, "envs_per_executor": 2, "sync": "rollout", "rollout_steps": 16},
     "stop": {"env_steps": 1280},
-    "memory": {"capacity_rows": 400, "keep_rows": 32, "chunk_rows": 16},
+    "memory": {"capacity_rows": 400, "keep_rows": 32, "block_rows": 16},
     "algorithm": {"name": "dqn", "start_rows": 128, "batch": 16, "layers": [32]},
 }
 

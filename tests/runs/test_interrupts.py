@@ -86,7 +86,7 @@ def test_rollouts_of_steps_differ_in_number_and_are_all_learned_from_once(live, 
         schedule={"kind": "ia", "envs_per_executor": 2, "rollout_steps": 16},
         task=SLOW,
         stop={"env_steps": 900},
-        memory={"chunk_rows": 8},
+        memory={"block_rows": 8},
     )
     learned = run.all("phase", phase="learn")
     assert {(line["lag_min"], line["lag_max"]) for line in learned} == {(0, 0)}

@@ -15,7 +15,7 @@ from mlxe_async.storage.run_folder import load_checkpoint
 KINDS = ("is", "serial", "istb", "ia", "oa")
 NORMALISING = {
     "algorithm": {"name": "mlxe", "min_updates": 6, "batch": 64, "normalise": True},
-    "memory": {"capacity_rows": 20_000, "chunk_rows": 8},
+    "memory": {"capacity_rows": 20_000, "block_rows": 8},
     "stop": {"env_steps": 900},
 }
 

@@ -16,7 +16,7 @@ def fake(live, *, rollouts, kind, **schedule):
             "rollout_steps": 8,
             **schedule,
         },
-        memory={"chunk_rows": 8},
+        memory={"block_rows": 8},
     )
 
 
@@ -59,7 +59,7 @@ def test_ppo_never_learns_from_anything_older_than_its_bound_over_ten_thousand_r
     _, run = live(
         stop={"env_steps": 80_000},
         schedule={"kind": "oa", "envs_per_executor": 2, "sync": "rollout", "rollout_steps": 4, "max_policy_lag": 3},
-        memory={"chunk_rows": 8},
+        memory={"block_rows": 8},
     )
     updates = [line for line in learned(run) if line["updates"]]
     assert len(run.all("phase", phase="generate")) >= 10_000

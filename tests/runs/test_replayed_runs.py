@@ -25,7 +25,7 @@ KINDS = {
         "schedule": {"kind": "oa", "executors": 2, "envs_per_executor": 4, "rollout_steps": 16},
         "algorithm": {"name": "ppo"},
     },
-    "small lanes": {"schedule": OA, "memory": {"chunk_rows": 8, "lane_slots": 2}},
+    "small lanes": {"schedule": OA, "memory": {"block_rows": 8, "lane_slots": 2}},
     "dqn": {"schedule": OA, "algorithm": {"name": "dqn"}},
 }
 

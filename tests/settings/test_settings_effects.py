@@ -41,8 +41,8 @@ IDLE = [
         'schedule.kind = "istb"',
     ),
     (
-        {"schedule": {"envs_per_executor": 256}, "memory": {"chunk_rows": 64}},
-        "memory.chunk_rows",
+        {"schedule": {"envs_per_executor": 256}, "memory": {"block_rows": 64}},
+        "memory.block_rows",
         "schedule.envs_per_executor = 256",
     ),
     ({"algorithm": {"name": "ppo"}, "memory": {"keep_rows": 9}}, "memory.keep_rows", 'algorithm.name = "ppo"'),

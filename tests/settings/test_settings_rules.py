@@ -12,7 +12,7 @@ CONTRADICTIONS = [
     ({"schedule": {"envs_per_executor": 4, "sync": "episode"}}, "schedule.sync", "schedule.envs_per_executor"),
     ({"schedule": {"kind": "istb", "memorizer": "own"}}, "schedule.memorizer", "schedule.kind"),
     ({"memory": {"capacity_rows": 200, "keep_rows": 201}}, "memory.keep_rows", "memory.capacity_rows"),
-    ({"memory": {"capacity_rows": 300, "chunk_rows": 301}}, "memory.chunk_rows", "memory.capacity_rows"),
+    ({"memory": {"capacity_rows": 300, "block_rows": 301}}, "memory.block_rows", "memory.capacity_rows"),
     ({"schedule": {"executors": 1}, "memory": {"keep_rows": 1025}}, "memory.keep_rows", "memory.capacity_rows"),
     ({"supervision": {"backoff_s": 6.0}}, "supervision.backoff_s", "supervision.backoff_max_s"),
     (
@@ -71,7 +71,7 @@ def test_agreeing_keys_are_accepted():
             stop={"solved": True},
             evaluation={"enabled": True, "rule": "mean_return", "threshold": 195.0},
             schedule={"executors": 3, "min_executors": 3, "envs_per_executor": 2, "sync": "rollout"},
-            memory={"capacity_rows": 256, "keep_rows": 256, "chunk_rows": 256},
+            memory={"capacity_rows": 256, "keep_rows": 256, "block_rows": 256},
         )
     )
 

@@ -74,7 +74,7 @@ def _fill_rows(point: ResumePoint, segments: Mapping[str, Segment], blueprint: B
         read_into(path, f"memory.{name}", target)
     memory.reload()
     waiting = read_arrays(path, lambda name: name.startswith("waiting."))
-    payload = blueprint.layout.nbytes(blueprint.chunk_rows)
+    payload = blueprint.layout.nbytes(blueprint.block_rows)
     for lane in range(blueprint.executors):
         segment = segments[f"lane-{lane}"]
         schema = blueprint.layout.schema_hash

@@ -124,7 +124,7 @@ class Crashes:
         """Those of the episode, as far as its rows are still in the lane: all of them, or None."""
         if place.phase != "step" or place.step * max(1, place.action.size) > MOST_ACTION_NUMBERS:
             return [] if place.phase == "reset" else None
-        layout, rows = self._blueprint.layout, self._blueprint.chunk_rows
+        layout, rows = self._blueprint.layout, self._blueprint.block_rows
         found: list[Array] = []
         try:
             remains = LaneRemains(self._run.segments[f"lane-{executor}"], layout.schema_hash)

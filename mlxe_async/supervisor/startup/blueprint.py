@@ -71,7 +71,7 @@ class Blueprint:
         self.envs = schedule.envs_per_executor
         self.parameters = sum(_size(shape) for _, shape in facts["parameters"])
         self.layout = RowLayout.from_json(facts["columns"])
-        self.chunk_rows = max(memory.chunk_rows, self.envs)
+        self.block_rows = max(memory.block_rows, self.envs)
         self.cores = usable_cores()
         self.joined = (
             schedule.kind in ("serial", "istb")
@@ -101,7 +101,7 @@ class Blueprint:
                 envs=self.envs,
                 stream_rows=stream_rows,
                 keep_rows=min(memory.keep_rows, stream_rows),
-                chunk_rows=self.chunk_rows,
+                block_rows=self.block_rows,
                 batch_rows=facts["batch_rows"],
                 plan_updates=PLAN_UPDATES,
                 columns=facts["columns"],
@@ -195,7 +195,7 @@ class Blueprint:
     def memory_to_keep(self) -> dict[str, Any]:
         """What must be the same for a run to go on with the memory of a checkpoint, as JSON."""
         shape = self.memory_shape
-        return {**shape.to_json(), "state_words": shape.state_words, "block_rows": self.chunk_rows}
+        return {**shape.to_json(), "state_words": shape.state_words, "block_rows": self.block_rows}
 
     @property
     def asked_offset(self) -> int:
@@ -250,7 +250,7 @@ class Blueprint:
         return plan
 
     def _sizes(self) -> dict[str, int]:
-        lane = lane_bytes(self.settings.memory.lane_slots, self.layout.nbytes(self.chunk_rows))
+        lane = lane_bytes(self.settings.memory.lane_slots, self.layout.nbytes(self.block_rows))
         return {
             "control": self.places_offset + self.places_bytes * self.executors,
             "weights": weights_bytes(self.parameters),
@@ -284,7 +284,7 @@ class Blueprint:
         if self.promotes:
             format_weights(segments["best"], self.parameters + REMARKS)
         format_memory(segments["memory"].buffer, self.memory_shape.state_words)
-        payload = self.layout.nbytes(self.chunk_rows)
+        payload = self.layout.nbytes(self.block_rows)
         for i in range(self.executors):
             format_lane(segments[f"lane-{i}"], self.settings.memory.lane_slots, payload, self.layout.schema_hash)
         return segments
@@ -307,7 +307,7 @@ class Blueprint:
             "memory_kind": self.facts["memory_kind"],
             "memory_shape": self.memory_shape.to_json(),
             "executors": self.executors,
-            "chunk_rows": self.chunk_rows,
+            "block_rows": self.block_rows,
             "plan_updates": PLAN_UPDATES,
             "rollouts_per_update": 1 if self.traits.free_running else None,
             "redo": not self.traits.free_running,

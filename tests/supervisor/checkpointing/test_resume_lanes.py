@@ -12,7 +12,7 @@ from mlxe_async.rows import Column, RowLayout
 from mlxe_async.supervisor.checkpointing.restore import refill
 
 LAYOUT = RowLayout((Column("value", "<f4"), Column("last", "|u1"), Column("env", "<i4"), Column("version", "<i8")))
-CHUNK, SLOTS, PAYLOAD = 4, 8, LAYOUT.nbytes(4)
+BLOCK, SLOTS, PAYLOAD = 4, 8, LAYOUT.nbytes(4)
 SHAPE = RolloutShape(1, 1, 2, 8, LAYOUT.to_json())
 ALGORITHM = SimpleNamespace(
     priorities=SimpleNamespace(kind="uniform"), memory="rollouts", parameters=(), derive=lambda _rows: {}
@@ -20,7 +20,7 @@ ALGORITHM = SimpleNamespace(
 
 
 def commit(writer, values, *, last):
-    rows = LAYOUT.views(writer.reserve(), CHUNK)
+    rows = LAYOUT.views(writer.reserve(), BLOCK)
     count = len(values)
     rows["value"][:count], rows["env"][:count], rows["version"][:count] = values, 0, 1
     rows["last"][:count] = [0] * (count - 1) + [last]
@@ -34,7 +34,7 @@ def lane(start=0, epoch=0):
 
 
 def memorizer_of(memory, segment):
-    plan = MemorizerPlan(seed=1, chunk_rows=CHUNK, redo=False, rollouts_per_update=1, plan_updates=4)
+    plan = MemorizerPlan(seed=1, block_rows=BLOCK, redo=False, rollouts_per_update=1, plan_updates=4)
     reader = LaneReader(segment, LAYOUT.schema_hash)
     return Memorizer(plan, algorithm=ALGORITHM, memory=memory, layout=LAYOUT, lanes=[reader])
 

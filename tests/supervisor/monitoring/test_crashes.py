@@ -17,7 +17,7 @@ from mlxe_async.storage.crash_reports import FIRST_REPORTS, MOST_REPORTS, CrashR
 from mlxe_async.supervisor.monitoring.crashes import Crashes
 
 LAYOUT = RowLayout(standard_columns(Spaces(observation_shape=(2,), actions=3)))
-CHUNK, SLOTS = 4, 4
+BLOCK, SLOTS = 4, 4
 REPORT = CrashReport(
     what="mlxe-exe-1 (pid 7) killed by signal 11 (SIGSEGV)\n--- stack ---\x1b[2J",
     run="a-run",
@@ -95,10 +95,10 @@ def test_the_first_reports_and_the_newest_are_kept(tmp_path):
 def reported(tmp_path, *, steps, earlier=0, lost=False, phase="step"):
     """What is reported about an executor of two environments that dies in step `steps` of environment 1."""
     with (
-        Segment.create("lane", lane_bytes(SLOTS, LAYOUT.nbytes(CHUNK))) as lane,
+        Segment.create("lane", lane_bytes(SLOTS, LAYOUT.nbytes(BLOCK))) as lane,
         Segment.create("control", Places.nbytes(2, "<i8", ())) as control,
     ):
-        format_lane(lane, SLOTS, LAYOUT.nbytes(CHUNK), LAYOUT.schema_hash)
+        format_lane(lane, SLOTS, LAYOUT.nbytes(BLOCK), LAYOUT.schema_hash)
         begin_epoch(lane)
         writer = LaneWriter(lane, LAYOUT.schema_hash)
         places = Places(2, "<i8", (), control.buffer)
@@ -107,13 +107,13 @@ def reported(tmp_path, *, steps, earlier=0, lost=False, phase="step"):
         for step in range(-earlier, steps - 1):
             for env in range(2):
                 if views is None:
-                    views, filled = LAYOUT.views(writer.reserve(), CHUNK), 0
+                    views, filled = LAYOUT.views(writer.reserve(), BLOCK), 0
                 row = {"env": env, "episode": 5 - (step < 0), "step": step % 100, "action": (step + env) % 3}
                 for name, value in row.items():
                     views[name][filled] = value
                 filled += 1
-                if filled == CHUNK:
-                    sequence = writer.commit(CHUNK)
+                if filled == BLOCK:
+                    sequence = writer.commit(BLOCK)
                     writer._control.set("tail", sequence + 1)
                     views = None
         places.cursor[0], places.episode[:], places.seed[:], places.step[:] = 1, 5, 99, steps - 1
@@ -127,7 +127,7 @@ def reported(tmp_path, *, steps, earlier=0, lost=False, phase="step"):
             page_of=lambda role: 0,
             places=lambda segment, index: Places(2, "<i8", (), segment.buffer),
             layout=LAYOUT,
-            chunk_rows=CHUNK,
+            block_rows=BLOCK,
             settings=SimpleNamespace(task=SimpleNamespace(env="Some-v0")),
         )
         log = SimpleNamespace(emit=lambda event, role, idx: told.append((event, role, idx)))

@@ -18,7 +18,7 @@ from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.rows import Column, RowLayout
 
-CHUNK, UPDATES, EPISODE = 1000, 64, 100
+BLOCK, UPDATES, EPISODE = 1000, 64, 100
 COLUMNS = RowLayout(
     (
         Column("obs", "<f4", (4,)),
@@ -37,7 +37,7 @@ COLUMNS = RowLayout(
 
 def filled() -> ReplayMemory:
     """A memory full of rows, in episodes of 100."""
-    shape = ReplayShape(1, 1, ROWS, EPISODE, CHUNK, BATCH, UPDATES, COLUMNS.to_json(), [])
+    shape = ReplayShape(1, 1, ROWS, EPISODE, BLOCK, BATCH, UPDATES, COLUMNS.to_json(), [])
     memory = ReplayMemory(shape, bytearray(shape.nbytes))
     made, rng = rows(np.random.default_rng(0), ROWS), np.arange(ROWS)
     made |= {
@@ -48,8 +48,8 @@ def filled() -> ReplayMemory:
         "episode": rng // EPISODE,
         "step": (rng % EPISODE).astype(np.int32),
     }
-    for number in range(ROWS // CHUNK):
-        block = {name: column[number * CHUNK : (number + 1) * CHUNK] for name, column in made.items()}
+    for number in range(ROWS // BLOCK):
+        block = {name: column[number * BLOCK : (number + 1) * BLOCK] for name, column in made.items()}
         memory.ingest(0, number, 1, block, lambda _: {}, drop_open=False)
     return memory
 
