@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlxe_async.algorithms import Acting, Algorithm, load_algorithm
+from mlxe_async.analysis.behaviour import Switching, switching
 from mlxe_async.errors import EnvironmentFault, NotFound, ResourceError, RunFailed, TaskError
 from mlxe_async.ipc.segments import available_memory
 from mlxe_async.roles.evaluator import Evaluator, GreedyPolicy, Rules, Sampled, Starts, Verdict, joined
@@ -293,6 +295,59 @@ class Policy:
             if parts[-1].passed is False and rules["rule"] == "cap" and not in_full:
                 break
         return joined(parts, Rules.from_mapping(rules))
+
+    def switching(self, *, episodes: int | None = None, sampled: bool = False) -> Switching:
+        """How often the policy changes its action, in episodes from the starts of the run's own test.
+
+        They are played apart from `test`, which keeps no actions; rewards do not matter here.
+
+        Args:
+            episodes: how many; those of the settings when left out.
+            sampled: draw actions, see `act`, instead of taking the best ones.
+
+        Raises:
+            ValueError: there are to be less than one episode.
+            EnvironmentFault: the environment raised or broke its contract.
+        """
+        if episodes is not None and episodes < 1:
+            raise ValueError(f"watching a policy: expected at least 1 episode, got {episodes}")
+        rules = Rules.from_mapping(self.settings.evaluation.model_dump())
+        seeds = dataclasses.replace(rules, episodes=episodes or rules.episodes).seeds
+        rng = generator(rules.seed, "evaluation.actions") if sampled else None
+        each = min(len(seeds), MOST_AT_ONCE)
+        task = VectorTask(
+            self.settings.task.model_dump(), each, evaluation=True, max_episode_steps=rules.max_episode_steps
+        )
+        try:
+            groups = (seeds[first : first + each] for first in range(0, len(seeds), each))
+            played = [actions for group in groups for actions in self._actions(task, group, rng)]
+        finally:
+            task.close()
+        return switching(played, continuous=self.spaces.action_kind == "box")
+
+    def _actions(self, task: VectorTask, seeds: Sequence[int], rng: np.random.Generator | None) -> list[Array]:
+        """The actions (T, ...) that the environment was given in an episode from each of these starts."""
+        taken: list[list[Array]] = [[] for _ in seeds]
+        obs = np.zeros((task.count, *self.spaces.observation_shape), self.spaces.observation_dtype)
+        for index, seed in enumerate(seeds):
+            obs[index] = task.reset(index, seed)
+        self.reset()
+        is_box, shape = self.spaces.action_kind == "box", self.spaces.action_shape
+        low, high = (np.reshape(b, shape if is_box else -1) for b in (self.spaces.action_low, self.spaces.action_high))
+        running = list(range(len(seeds)))
+        while running:
+            chosen = self._chosen(obs, rng)
+            if is_box:  # as the environment is given them
+                chosen = np.clip(chosen, low, high)
+            step = task.step(chosen, running)
+            if step.faults:
+                raise step.faults[0]
+            for index in running:
+                taken[index].append(chosen[index])
+            obs[running] = step.next_obs[running]
+            ended = set(step.ended)
+            running = [index for index in running if index not in ended]
+        return [np.array(actions) for actions in taken]
 
     def _tested(self, policy: GreedyPolicy, rules: Mapping[str, Any]) -> Verdict:
         evaluator = Evaluator(policy, self.settings.task.model_dump(), rules)

@@ -13,9 +13,11 @@ import numpy as np
 from mlxe_async.cli.arguments import CHECKPOINT, RUN, Parser
 from mlxe_async.cli.console import Console
 from mlxe_async.cli.play import which_checkpoint
+from mlxe_async.errors import SettingsError
 from mlxe_async.storage.safe_text import visible
 
 if TYPE_CHECKING:
+    from mlxe_async.analysis.behaviour import Switching
     from mlxe_async.policy import Policy
     from mlxe_async.roles.evaluator import Verdict
 
@@ -25,10 +27,12 @@ MOST_EPISODES = 10_000
 def run(arguments: Sequence[str]) -> int:
     """Test once and print the verdict. Returns 0 whether or not it passed."""
     parser = Parser(
-        "eval RUN [--episodes N] [--json] [--starts standard|adverse] [--sampled] [--checkpoint best|last|solved|N]",
+        "eval RUN [--episodes N] [--json] [--behaviour] [--starts standard|adverse] [--sampled] "
+        "[--checkpoint best|last|solved|N]",
         "Test the saved policy of a run once, by the [evaluation] of its settings, and say whether it passed. The "
         "exit code is 0 in either case.",
-        "eval latest\neval latest --episodes 100 --json\neval latest --starts adverse --checkpoint best",
+        "eval latest\neval latest --episodes 100 --json\neval latest --starts adverse --checkpoint best\n"
+        "eval latest --behaviour",
     )
     parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument(
@@ -42,10 +46,19 @@ def run(arguments: Sequence[str]) -> int:
         "--starts", choices=["standard", "adverse"], default="standard", help="adverse: close to failure (CartPole)"
     )
     parser.add_argument("--sampled", action="store_true", help="draw actions instead of taking the best ones")
+    parser.add_argument(
+        "--behaviour",
+        action="store_true",
+        help="how often the action changes, and for how long it is held, in episodes played apart from the test",
+    )
     parser.add_argument("--checkpoint", type=which_checkpoint, default="auto", metavar="WHICH", help=CHECKPOINT)
     asked = parser.parse_args(arguments)
     if asked.episodes is not None and not 1 <= asked.episodes <= MOST_EPISODES:
         parser.error(f"--episodes: got {asked.episodes}")
+    if asked.behaviour and asked.starts == "adverse":
+        raise SettingsError(
+            ["eval: got --behaviour and --starts adverse, expected one of them: behaviour is told from standard starts"]
+        )
     from mlxe_async.policy import load_policy
 
     policy = load_policy(asked.run, asked.checkpoint, tell=Console(sys.stderr).line)
@@ -53,11 +66,24 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"{visible(policy.origin)}\n")
     in_full = asked.json or asked.episodes is not None
     verdict = policy.test(starts=asked.starts, sampled=asked.sampled, episodes=asked.episodes, in_full=in_full)
+    behaviour = policy.switching(episodes=asked.episodes, sampled=asked.sampled) if asked.behaviour else None
     if asked.json:
-        sys.stdout.write(json.dumps(_as_json(policy, verdict, asked)) + "\n")
+        found = _as_json(policy, verdict, asked)
+        more = {} if behaviour is None else {"behaviour": behaviour.to_json()}
+        sys.stdout.write(json.dumps({**found, **more}) + "\n")
     else:
         sys.stdout.write(_in_words(verdict, asked) + "\n")
+        sys.stdout.write("" if behaviour is None else _behaviour_in_words(behaviour) + "\n")
     return 0
+
+
+def _behaviour_in_words(found: Switching) -> str:
+    """`actions: changed at 12.5 % of 800 steps, held for 7.6 steps on average`."""
+    changed = "unknown" if found.rate is None else f"at {100 * found.rate:.1f} %"
+    held = "unknown" if found.run_length is None else f"{found.run_length:,.1f}"
+    said = f"actions: changed {changed} of {found.steps:,} steps, held for {held} steps on average"
+    squared = found.mean_squared_change
+    return said if squared is None else f"{said}, squared change {squared:.3g} on average"
 
 
 def _in_words(verdict: Verdict, asked: argparse.Namespace) -> str:

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -232,6 +233,48 @@ def test_eval_tests_from_adverse_starts_and_with_sampled_actions(cartpole, capsy
     assert " with sampled actions: 20 episodes" in lines[2]
     assert " from adverse starts with sampled actions: 20 episodes" in lines[3]
     assert len({line.rpartition("return min")[2] for line in lines}) > 1
+
+
+def test_eval_tells_how_often_the_action_changes(cartpole, capsys):
+    policy, _ = cartpole
+    line = evaluated(capsys, "--behaviour").splitlines()[-1]
+    found = json.loads(evaluated(capsys, "--behaviour", "--json", "--episodes", "3"))["behaviour"]
+    assert line.startswith("actions: changed at ")
+    seeds = policies.Rules.from_mapping(policy.settings.evaluation.model_dump()).seeds[:3]
+    env, runs, changes, steps = gymnasium.make("CartPole-v1", max_episode_steps=300), 0, 0, 0
+    for seed in seeds:  # played by hand
+        obs, before, over = env.reset(seed=seed)[0], None, False
+        while not over:
+            action = int(policy.act(obs))
+            changes += before is not None and action != before
+            runs, steps, before = runs + (action != before), steps + 1, action
+            obs, _, terminated, truncated, _ = env.step(action)
+            over = terminated or truncated
+    assert 0 < changes < steps - 3
+    assert (found["episodes"], found["steps"], found["changes"]) == (3, steps, changes)
+    assert found["switching_rate"] == pytest.approx(changes / (steps - 3))
+    assert found["mean_run_length"] == pytest.approx(steps / runs)
+    assert found["mean_squared_change"] is None
+
+
+def test_continuous_actions_are_measured_as_the_environment_is_given_them(monkeypatch):
+    spaces = Spaces((3,), action_shape=(1,), action_low=(-2.0,), action_high=(2.0,))
+    kind = policies.load_algorithm("td3")
+    made = kind(kind.Settings(), spaces, seed=0, learns=False)
+    flat = np.zeros(sum(int(np.prod(shape)) for _, shape in made.parameters))
+    tables = {"task": {"env": "Pendulum-v1"}, "evaluation": {"episodes": 2, "max_episode_steps": 4}}
+    policy = policies.Policy(load_settings({**tables, "algorithm": {"name": "td3"}}), spaces, flat, 1)
+    turns = iter([-9.0, 9.0, 1.0, 1.0])
+    monkeypatch.setattr(policy.algorithm, "greedy", lambda obs: np.full((len(obs), 1), next(turns), np.float32))
+    found = policy.switching()
+    # From -2 to 2, to 1, to 1: 16, 1 and 0.
+    assert (found.episodes, found.steps, found.changes) == (2, 8, 4)
+    assert found.mean_squared_change == pytest.approx(17 / 3)
+
+
+def test_eval_refuses_behaviour_from_adverse_starts(cartpole, capsys):
+    assert main(["eval", "x", "--behaviour", "--starts", "adverse"]) == 2
+    assert capsys.readouterr().err.startswith("eval: got --behaviour and --starts adverse, expected one of them")
 
 
 def evaluated(capsys, *arguments):
