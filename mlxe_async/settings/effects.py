@@ -91,7 +91,7 @@ def idle(settings: Settings, memory: str | None = None) -> Iterator[Problem]:
     if not supervision.env_fault_limit:
         switch = ("supervision", "env_fault_limit")
         yield from off(("supervision",), "env_fault_window_s", switch, 0, "a number above 0")
-    shown_as = "frame_skip stack noop_max sticky life_loss_ends"
+    shown_as = "frame_skip stack noop_max sticky life_loss_ends fire actions height width crop colour"
     if not task.env.rpartition(":")[2].startswith(ATARI):
         yield from off(("task", "atari"), f"preprocess {shown_as}", ("task", "env"), task.env, 'one of "ALE/..."')
     elif not task.atari.preprocess:

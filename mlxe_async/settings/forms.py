@@ -91,6 +91,8 @@ Entry = Annotated[str, _matching(_ENTRY, 'a class written "package.module:Class"
 EnvId = Annotated[str, _matching(_ENV_ID, 'an environment such as "CartPole-v1" or "package.module:Name-v0"')]
 AlgorithmName = Annotated[str, _matching(_ALGORITHM, 'an algorithm such as "mlxe" or "package.module:Class"')]
 PartName = Annotated[str, Field(max_length=1000)]
+ActionName = Annotated[str, Field(min_length=1, max_length=100)]
+Pixels = Annotated[int, Field(ge=0, le=1024)]
 Device = Annotated[str, _matching(_DEVICE, '"cpu", "cuda" or "cuda:N"')]
 Count = Annotated[int, Field(ge=1, le=10**15)]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]

@@ -15,13 +15,15 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     PrivateAttr,
+    field_validator,
     model_serializer,
     model_validator,
 )
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from mlxe_async.settings.forms import (
     LARGEST,
+    ActionName,
     AlgorithmName,
     Count,
     Device,
@@ -30,6 +32,7 @@ from mlxe_async.settings.forms import (
     Folder,
     Limit,
     PartName,
+    Pixels,
     RunName,
     Seconds,
     Table,
@@ -92,7 +95,7 @@ class Atari(Table):
     """`[task.atari]`: how games of the Arcade Learning Environment, `task.env = "ALE/..."`, are shown."""
 
     preprocess: bool = Field(
-        default=True, description="84 x 84 grey pictures, several at a time; false leaves the game to your wrappers."
+        default=True, description="Small pictures, several at a time; false leaves the game to your wrappers."
     )
     frame_skip: int = Field(
         default=4, ge=1, le=60, description="Frames for which an action is repeated; the last two are merged."
@@ -105,8 +108,41 @@ class Atari(Table):
         default=0.0, ge=0, lt=1, description="Chance that a frame repeats the last action instead; 0.25 is harder."
     )
     life_loss_ends: bool = Field(
-        default=False, description="In training a lost life ends the episode; tests always play on."
+        default=False,
+        description="In training a lost life ends the episode, and the next one goes on with the same game; returns of "
+        "training are then of one life. Tests always play on.",
     )
+    fire: bool = Field(
+        default=False,
+        description="FIRE is pressed for one step where a game begins, and after each lost life: some games wait for "
+        "it.",
+    )
+    actions: tuple[ActionName, ...] = listed(
+        max_length=18,
+        description='Actions to choose from, such as ["NOOP", "RIGHT", "LEFT"]; fewer are learned sooner. Left out, '
+        "all that the game has.",
+    )
+    height: int = Field(default=84, ge=1, le=1024, description="Rows of a picture; more show more, and cost more.")
+    width: int = Field(default=84, ge=1, le=1024, description="Columns of a picture.")
+    crop: tuple[Pixels, ...] = listed(
+        (0, 0, 0, 0),
+        min_length=4,
+        max_length=4,
+        description="Pixels cut off the game's picture, of 210 x 160 as a rule, before it is made small: top, bottom, "
+        "left, right.",
+    )
+    colour: bool = Field(
+        default=False,
+        description="Red, green and blue, (3 * stack, height, width), in place of grey; a replay memory then stores "
+        "observations whole.",
+    )
+
+    @field_validator("actions")
+    @classmethod
+    def _names_differ(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) < len(names):
+            raise PydanticCustomError("expected", "{wanted}", {"wanted": "each action once"})
+        return names
 
 
 class Wrapper(Table):

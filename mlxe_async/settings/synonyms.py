@@ -28,6 +28,12 @@ _KEYS = {
     "task.atari.noop_max": "noops max_noops",
     "task.atari.sticky": "repeat_action_probability sticky_actions",
     "task.atari.life_loss_ends": "terminal_on_life_loss episodic_life",
+    "task.atari.fire": "fire_reset use_fire_reset fire_on_reset press_fire",
+    "task.atari.actions": "action_set reduced_actions action_meanings",
+    "task.atari.height task.atari.width": "screen_size frame_size resize image_size",
+    "task.atari.height": "img_height",
+    "task.atari.width": "img_width",
+    "task.atari.colour": "color rgb grayscale grayscale_obs grey",
     # who
     "schedule.kind": "async_rl asynchronous mode serial_mode",
     "schedule.executors": "num_workers n_workers num_actors actors workers n_proc num_processes training_num",

@@ -2,23 +2,27 @@
 
 Preprocessing as in Mnih et al. 2015 and Machado et al. 2018: each action is repeated for `frame_skip` frames, the last
 two of them are merged by their maximum, the picture becomes 84 x 84 grey values, the newest `stack` of these are the
-observation (stack, 84, 84) uint8, and an episode begins with up to `noop_max` frames of doing nothing. No button is
-pressed to start a game. The same words configure gymnasium's wrappers around one game and ale-py's vector of games.
+observation (stack, 84, 84) uint8, and an episode begins with up to `noop_max` frames of doing nothing. The same words
+configure the wrappers around one game and ale-py's vector of games, which knows only some of them.
 """
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
+import numpy as np
+from gymnasium import spaces
 
 from mlxe_async.errors import TaskError
+from mlxe_async.rows import Array
 
 NAMESPACE = "ALE/"
-SIDE = 84
+NOOP, FIRE = "NOOP", "FIRE"
 EXTRA = "mlxe_async[atari]"
 NEEDED = ("ale_py", "cv2")
 
@@ -33,7 +37,13 @@ class AtariSettings:
         stack: pictures in one observation.
         noop_max: most frames without action at the start of an episode, drawn anew each time.
         sticky: chance that a frame repeats the last action instead of the chosen one.
-        life_loss_ends: in training a lost life ends the episode; tests always play on.
+        life_loss_ends: in training a lost life ends the episode, and the next one goes on with the same game; tests
+            always play on.
+        fire: FIRE is pressed for one step where a game begins or a life was lost.
+        actions: names of the actions to choose from, in this order; all the game has if empty.
+        height, width: of a picture.
+        crop: pixels that are cut off a picture before it is made small: top, bottom, left, right.
+        colour: pictures (3 * stack, height, width), red, green and blue of the oldest first; else grey.
     """
 
     preprocess: bool = True
@@ -42,6 +52,29 @@ class AtariSettings:
     noop_max: int = 30
     sticky: float = 0.0
     life_loss_ends: bool = False
+    fire: bool = False
+    actions: tuple[str, ...] = ()
+    height: int = 84
+    width: int = 84
+    crop: tuple[int, ...] = (0, 0, 0, 0)
+    colour: bool = False
+
+    @classmethod
+    def from_mapping(cls, table: Mapping[str, Any]) -> AtariSettings:
+        """Read a `[task.atari]` table; keys that are left out have their defaults."""
+        lists = {key: tuple(table[key]) for key in ("actions", "crop") if key in table}
+        return cls(**{**table, **lists})
+
+    @property
+    def single_only(self) -> str | None:
+        """A key that is set to what ale-py's vector of games cannot do, if there is one."""
+        asked = {
+            "life_loss_ends": self.life_loss_ends,  # the vector would begin the game anew at each lost life
+            "fire": self.fire,  # the vector presses it at the start of a game only
+            "crop": any(self.crop),
+            "colour": self.colour,
+        }
+        return next((key for key, is_on in asked.items() if is_on), None)
 
 
 def is_atari(env_id: str) -> bool:
@@ -72,17 +105,142 @@ def single_kwargs(settings: AtariSettings, kwargs: Mapping[str, Any]) -> dict[st
 
 
 def preprocessed(env: gymnasium.Env[Any, Any], settings: AtariSettings, *, evaluation: bool) -> gymnasium.Env[Any, Any]:
-    """One game that shows (stack, 84, 84) uint8."""
-    from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+    """One game that shows (stack, height, width) uint8.
 
-    env = AtariPreprocessing(
-        env,
-        noop_max=settings.noop_max,
-        frame_skip=settings.frame_skip,
-        screen_size=SIDE,
-        terminal_on_life_loss=settings.life_loss_ends and not evaluation,
-    )
-    return FrameStackObservation(env, settings.stack, padding_type="zero")
+    Raises:
+        TaskError: the game lacks an action that is named or needed, or its picture is smaller than what is cut off.
+    """
+    from gymnasium.wrappers import FrameStackObservation, TransformObservation
+
+    screen = Screen(env, settings, life_loss_ends=settings.life_loss_ends and not evaluation)
+    stacked = FrameStackObservation(screen, settings.stack, padding_type="zero")
+    if not settings.colour:
+        return stacked
+    shape = (3 * settings.stack, settings.height, settings.width)
+    return TransformObservation(stacked, lambda obs: obs.reshape(shape), spaces.Box(0, 255, shape, np.uint8))
+
+
+def places_of(env: gymnasium.Env[Any, Any], settings: AtariSettings) -> Array:
+    """Places (n,) of the actions to choose from among all that a game has.
+
+    Raises:
+        TaskError: the game has no action of a name.
+    """
+    game: Any = env.unwrapped
+    meanings = list(game.get_action_meanings())
+    for name in settings.actions:
+        if name not in meanings:
+            near = difflib.get_close_matches(name.upper(), meanings, n=1)
+            hint = f'; did you mean "{near[0]}"?' if near else ""
+            has = ", ".join(f'"{meaning}"' for meaning in meanings)
+            raise TaskError(f'task.atari.actions: got "{name}", expected some of {has}, which {_id(env)} has{hint}')
+    return np.array([meanings.index(name) for name in settings.actions or meanings], np.int64)
+
+
+def _id(env: gymnasium.Env[Any, Any]) -> str:
+    spec = env.unwrapped.spec
+    return "the game" if spec is None else spec.id
+
+
+class Screen(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """One game, a frame at a time, as `[task.atari]` says, without the stack of pictures.
+
+    Args:
+        env: the game with a frame skip of 1.
+        settings: how it is shown.
+        life_loss_ends: whether a lost life ends the episode.
+
+    Raises:
+        TaskError: see `preprocessed`.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], settings: AtariSettings, *, life_loss_ends: bool) -> None:
+        super().__init__(env)
+        game: Any = env.unwrapped
+        meanings, name = list(game.get_action_meanings()), _id(env)
+        self._ale, self._settings, self._life_loss_ends = game.ale, settings, life_loss_ends
+        self._chosen: list[int] = places_of(env, settings).tolist()
+        for needed, key in ((FIRE, settings.fire and "fire"), (NOOP, settings.noop_max > 0 and "noop_max")):
+            if key and needed not in meanings:
+                raise TaskError(f"task.atari.{key}: {name} has no action {needed}; take it out, or set noop_max = 0")
+        self._noop, self._fire = (meanings.index(word) if word in meanings else 0 for word in (NOOP, FIRE))
+        rows, columns = self._ale.getScreenDims()
+        top, bottom, left, right = settings.crop
+        if top + bottom >= rows or left + right >= columns:
+            raise TaskError(
+                f"task.atari.crop: got {list(settings.crop)}, expected to leave something of the {rows} x {columns} "
+                f"pixels of {name}"
+            )
+        self._part = slice(top, rows - bottom), slice(left, columns - right)
+        shape = (rows, columns, 3) if settings.colour else (rows, columns)
+        self._frames = np.zeros((2, *shape), np.uint8)
+        self._lives, self._goes_on = 0, False
+        self.action_space = spaces.Discrete(len(self._chosen))
+        size = (settings.height, settings.width)
+        self.observation_space = spaces.Box(0, 255, (3, *size) if settings.colour else size, np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin a game; or, where the last episode ended by a lost life, go on with the same one."""
+        info: dict[str, Any] = {} if self._goes_on else self._begun(seed, options)
+        self._goes_on = False
+        if self._settings.fire:
+            _, terminated, truncated, info = self._repeated(self._fire)
+            if terminated or truncated:
+                info = self._begun(seed, options)
+        self._lives = self._ale.lives()
+        self._look(0)
+        self._frames[1] = self._frames[0]
+        return self._picture(), info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Repeat an action for `frame_skip` frames, or until the episode ends; then FIRE, where a life was lost."""
+        total, terminated, truncated, info = self._repeated(self._chosen[action])
+        lives = self._ale.lives()
+        is_lost, self._lives = lives < self._lives, lives
+        if is_lost and not (terminated or truncated):
+            if self._life_loss_ends:
+                terminated = self._goes_on = True
+            elif self._settings.fire:
+                more, terminated, truncated, info = self._repeated(self._fire)
+                total += more
+        return self._picture(), total, terminated, truncated, info
+
+    def _repeated(self, action: int) -> tuple[float, bool, bool, dict[str, Any]]:
+        """Sum of rewards, the end and the info of some frames with one action; the last two are looked at."""
+        skip, total = self._settings.frame_skip, 0.0
+        for frame in range(skip):
+            _, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            is_over = terminated or truncated
+            if frame >= skip - 2 or is_over:
+                self._look(frame % 2)
+            if is_over:
+                if frame < skip - 1:  # the other one is of the step before
+                    self._frames[(frame + 1) % 2] = self._frames[frame % 2]
+                break
+        return total, terminated, truncated, info
+
+    def _begun(self, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
+        """A new game, up to `noop_max` frames of doing nothing after its start."""
+        _, info = self.env.reset(seed=seed, options=options)
+        most = self._settings.noop_max
+        for _ in range(int(self.env.unwrapped.np_random.integers(1, most + 1)) if most else 0):
+            *_, terminated, truncated, about = self.env.step(self._noop)
+            info.update(about)
+            if terminated or truncated:
+                _, info = self.env.reset(seed=seed, options=options)
+        return info
+
+    def _look(self, place: int) -> None:
+        (self._ale.getScreenRGB if self._settings.colour else self._ale.getScreenGrayscale)(self._frames[place])
+
+    def _picture(self) -> Array:
+        import cv2
+
+        frames, settings = self._frames, self._settings
+        merged = np.maximum(frames[0], frames[1]) if settings.frame_skip > 1 else frames[0]
+        small = cv2.resize(merged[self._part], (settings.width, settings.height), interpolation=cv2.INTER_AREA)
+        return np.ascontiguousarray(np.moveaxis(small, -1, 0)) if settings.colour else np.asarray(small)
 
 
 def vector_kwargs(settings: AtariSettings, kwargs: Mapping[str, Any], max_episode_steps: int | None) -> dict[str, Any]:
@@ -90,11 +248,11 @@ def vector_kwargs(settings: AtariSettings, kwargs: Mapping[str, Any], max_episod
     said: dict[str, Any] = {
         "frameskip": settings.frame_skip,
         "stack_num": settings.stack,
-        "img_height": SIDE,
-        "img_width": SIDE,
+        "img_height": settings.height,
+        "img_width": settings.width,
         "noop_max": settings.noop_max,
         "repeat_action_probability": settings.sticky,
-        "episodic_life": settings.life_loss_ends,
+        "episodic_life": False,
         "reward_clipping": False,
         "use_fire_reset": False,
         "num_threads": 1,

@@ -106,7 +106,7 @@ class TaskSettings:
         given = {key: value for key, value in task.items() if value is not None}
         given["wrappers"] = tuple(given.get("wrappers", ()))
         given["observe"] = tuple(given.get("observe", ()))
-        given["atari"] = atari.AtariSettings(**given.get("atari", {}))
+        given["atari"] = atari.AtariSettings.from_mapping(given.get("atari", {}))
         return cls(**given)
 
     @property

@@ -64,6 +64,8 @@ def _why_not(task: TaskSettings) -> str:
     for name in ("wrappers", "channels_first", "adverse_starts", "observe", "action_mask"):
         if getattr(task, name):
             return f"task.{name} is for environments that are stepped one by one"
+    if task.is_preprocessed and (key := task.atari.single_only):
+        return f"task.atari.{key} is for games that are stepped one by one"
     if task.history > 1:
         return "task.history is for environments that are stepped one by one"
     return ""
@@ -106,6 +108,9 @@ class NativeTask:
                     f"{self.spaces.action_name}, which only environments may that are stepped one by one; use "
                     '"single" or "auto"'
                 )
+            self._chosen: Array | None = None
+            if self._task.is_preprocessed and self._task.atari.actions:
+                self._chosen = atari.places_of(single, self._task.atari)
             self._shape, action_space = tuple(single.observation_space.shape or ()), single.action_space
         finally:
             single.close()
@@ -252,6 +257,8 @@ class NativeTask:
         return array.copy()
 
     def _for_environments(self, actions: Array) -> Array:
+        if self._chosen is not None:
+            return self._chosen[actions]
         if self.spaces.actions is not None:
             return np.asarray(actions + self._start if self._start else actions).astype(self._action_dtype, copy=False)
         return np.asarray(np.clip(actions, self._low, self._high).astype(self._action_dtype))

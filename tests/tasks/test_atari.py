@@ -1,7 +1,9 @@
 """Atari games: one preprocessing in two forms, and a clear word where the package is missing."""
 
 import importlib
+import re
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from mlxe_async.tasks.probe import probe
 from mlxe_async.tasks.vector import VectorTask
 
 PONG = {"env": "ALE/Pong-v5", "atari": {"noop_max": 0}}
+BREAKOUT = "ALE/Breakout-v5"
 GAMES = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in atari.NEEDED), reason="needs the extra atari"
 )
@@ -78,3 +81,172 @@ def test_a_version_is_tested_by_whole_rewards_and_whole_episodes():
     assert not verdict.fault
     assert verdict.steps == 80
     assert verdict.passed
+
+
+def breakout(evaluation=False, **atari_keys):
+    return VectorTask({"env": BREAKOUT, "atari": {"noop_max": 0, **atari_keys}}, 1, evaluation=evaluation)
+
+
+def stepped(task, action, steps):
+    return [task.step(np.array([action])) for _ in range(steps)]
+
+
+@GAMES
+def test_pictures_are_bit_for_bit_those_of_gymnasiums_own_preprocessing():
+    from gymnasium.wrappers import AtariPreprocessing
+
+    plain = AtariPreprocessing(gymnasium.make(BREAKOUT, frameskip=1, repeat_action_probability=0.0), noop_max=30)
+    ours = breakout(noop_max=30)
+    try:
+        pairs = [(plain.reset(seed=7)[0], ours.reset(0, 7)[-1])]
+        for action in [1, 1, 2, 2, 3, 0] * 3:
+            picture, reward, terminated, *_ = plain.step(action)
+            step = ours.step(np.array([action]))
+            assert (step.raw_reward[0], step.terminated[0]) == (reward, terminated)
+            pairs.append((picture, step.next_obs[0, -1]))
+        assert all(np.array_equal(*pair) for pair in pairs)
+    finally:
+        plain.close()
+        ours.close()
+
+
+@GAMES
+def test_fire_begins_a_game_that_waits_for_it_and_is_pressed_again_after_each_lost_life():
+    # Without FIRE among the actions the ball would never fly, and the game would never end.
+    playing_game = []
+    waiting, playing = (
+        VectorTask(
+            {"env": BREAKOUT, "atari": {"noop_max": 0, "fire": fire, "actions": ["NOOP", "RIGHT"]}},
+            1,
+            wrap=lambda env: playing_game.insert(0, env.unwrapped.ale) or env,
+        )
+        for fire in (False, True)
+    )
+    try:
+        waiting.reset(0, 0)
+        pictures = [step.next_obs[0, -1] for step in stepped(waiting, 0, 12)]
+        assert all(np.array_equal(pictures[0], picture) for picture in pictures)
+        playing.reset(0, 0)
+        lives, steps = playing_game[0].lives, []
+        while lives() > 3:  # a ball flew, was lost, and flew again
+            steps += stepped(playing, 0, 1)
+        assert 2 * 10 < len(steps) < 200
+    finally:
+        waiting.close()
+        playing.close()
+
+
+@GAMES
+def test_a_lost_life_ends_an_episode_in_training_and_the_next_one_goes_on_with_the_game():
+    games = []
+    settings = {"env": BREAKOUT, "atari": {"noop_max": 0, "fire": True, "life_loss_ends": True}}
+    training, test = (
+        VectorTask(settings, 1, evaluation=evaluation, wrap=lambda env: games.append(env.unwrapped.ale) or env)
+        for evaluation in (False, True)
+    )
+    try:
+        for lives in (4, 3):
+            training.reset(0, 0)
+            while not training.step(np.array([2])).terminated[0]:
+                assert games[0].lives() == lives + 1
+            assert games[0].lives() == lives
+        test.reset(0, 0)
+        while games[1].lives() == 5:
+            step = test.step(np.array([2]))
+        assert not step.ended
+        test.reset(0, 0)
+        assert games[1].lives() == 5  # a test that is begun again is a new game
+    finally:
+        training.close()
+        test.close()
+
+
+@GAMES
+def test_actions_are_those_that_are_named_in_their_order():
+    all_of_them, two = breakout(fire=True), breakout(fire=True, actions=["LEFT", "RIGHT"])
+    native = training_task(
+        {"env": BREAKOUT, "vectorize": "native", "atari": {"noop_max": 0, "actions": ["LEFT", "FIRE"]}}, 1
+    )
+    try:
+        assert (all_of_them.spaces.actions, two.spaces.actions, native.spaces.actions) == (4, 2, 2)
+        all_of_them.reset(0, 0)
+        two.reset(0, 0)
+        for place, among_all in ((0, 3), (1, 2)):  # the game's are NOOP, FIRE, RIGHT, LEFT
+            ours, theirs = stepped(two, place, 6)[-1], stepped(all_of_them, among_all, 6)[-1]
+            assert np.array_equal(ours.next_obs, theirs.next_obs)
+        other = breakout()
+        other.reset(0, 0)
+        native.begin(0)
+        native_picture = stepped(native, 0, 8)[-1].next_obs[0, -1]
+        assert np.abs(native_picture.astype(int) - stepped(other, 3, 8)[-1].next_obs[0, -1]).mean() < 0.1
+        assert np.abs(native_picture.astype(int) - stepped(other, 2, 8)[-1].next_obs[0, -1]).mean() > 0.1
+        other.close()
+    finally:
+        for task in (all_of_them, two, native):
+            task.close()
+
+
+@GAMES
+@pytest.mark.parametrize(
+    ("env", "keys", "said"),
+    [
+        (
+            BREAKOUT,
+            {"actions": ["NOOP", "RIHGT"]},
+            'task.atari.actions: got "RIHGT", expected some of "NOOP", "FIRE", "RIGHT", "LEFT", which ALE/Breakout-v5 '
+            'has; did you mean "RIGHT"?',
+        ),
+        (BREAKOUT, {"actions": ["left"]}, 'did you mean "LEFT"?'),
+        ("ALE/Freeway-v5", {"fire": True}, "task.atari.fire: ALE/Freeway-v5 has no action FIRE"),
+        (BREAKOUT, {"crop": [200, 10, 0, 0]}, "task.atari.crop: got [200, 10, 0, 0], expected to leave something"),
+    ],
+)
+def test_what_a_game_does_not_have_is_refused_with_a_hint(env, keys, said):
+    with pytest.raises(TaskError, match=re.escape(said)):
+        probe({"env": env, "atari": keys})
+
+
+@GAMES
+@pytest.mark.parametrize(
+    "key",
+    [{"fire": True}, {"crop": [1, 0, 0, 0]}, {"colour": True}, {"life_loss_ends": True}],
+    ids=lambda k: next(iter(k)),
+)
+def test_what_a_vector_of_games_cannot_do_is_refused(key):
+    task = {"env": BREAKOUT, "atari": key}
+    with pytest.raises(TaskError, match=f"task.atari.{next(iter(key))} is for games that are stepped one by one"):
+        training_task({**task, "vectorize": "native"}, 1)
+    single = training_task({**task, "vectorize": "auto"}, 1)
+    assert isinstance(single, VectorTask)
+    single.close()
+
+
+@GAMES
+def test_pictures_have_the_size_the_part_and_the_colours_that_are_asked_for():
+    tall, cut, coloured = breakout(height=100, width=60), breakout(crop=[32, 14, 8, 8]), breakout(colour=True, stack=2)
+    whole = breakout()
+    try:
+        assert tall.reset(0, 0).shape == (4, 100, 60)
+        full, part, coloured_picture = (task.reset(0, 0) for task in (whole, cut, coloured))
+        assert part.shape == full.shape
+        assert full[-1, :10].any()  # the score stands at the top, and
+        assert full[-1, 20:60, :3].all()  # the walls at the sides,
+        assert not part[-1, -1].any()  # which are cut off: below the bricks all is black.
+        assert coloured_picture.shape == (6, 84, 84)
+        assert not np.array_equal(coloured_picture[3], coloured_picture[4])
+        assert not coloured_picture[:3].any()  # the older picture of two is not there yet
+        assert coloured.spaces.frames == 0
+        step = coloured.step(np.array([0]))
+        assert np.array_equal(step.next_obs[0, :3], coloured_picture[3:])
+    finally:
+        for task in (tall, cut, coloured, whole):
+            task.close()
+
+
+@GAMES
+def test_doing_nothing_at_the_start_makes_games_differ_by_their_seeds():
+    for most in (0, 30):
+        task = breakout(noop_max=most, fire=True)
+        pictures = {task.reset(0, seed).tobytes() for seed in range(3)}
+        task.close()
+        assert (len(pictures) > 1) == (most > 0)
