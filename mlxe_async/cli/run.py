@@ -109,7 +109,8 @@ async def _check(supervisor: Supervisor) -> int:
         return 128 + signals.first
     finally:
         signals.remove()
-    sys.stdout.write("".join(f"{visible(line)}\n" for line in (*report.plan, "", *probed(report.facts), *report.start)))
+    found = (*report.plan, "", *probed(report.facts), executors_of(supervisor.settings), *report.start)
+    sys.stdout.write("".join(f"{visible(line)}\n" for line in found))
     console.finish("the settings are fine, one update on made-up rows went well, and nothing was started")
     return 0
 
@@ -124,6 +125,14 @@ def probed(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"episode limit {task.get('max_episode_steps') or 'none'}"
     yield f"weights       {sum(math.prod(shape) for _, shape in facts.get('parameters', [])):,}"
     yield from (f"note: {note}" for note in task.get("notes", []))
+
+
+def executors_of(settings: Settings) -> str:
+    """How many executors a run has, and why so many where the settings leave it to this program."""
+    from mlxe_async.cores import usable_cores
+
+    why = f' ("auto", of {usable_cores()} cores)' if ("schedule", "executors") in settings.places.automatic else ""
+    return f"executors     {settings.schedule.executors}{why}"
 
 
 async def finish_run(supervisor: Supervisor, *, shows_progress: bool) -> int:

@@ -79,6 +79,7 @@ def load_settings(
         ordered = sorted(problems, key=lambda problem: lines_of.get(_written(problem.path, lines_of), 0))
         raise SettingsError(_bounded(lines + [where.line(problem) for problem in ordered]))
     settings = Settings.model_validate(raw)
+    where.automatic = settings.places.automatic
     settings._places = where  # the loader alone knows where each key was written
     return settings
 

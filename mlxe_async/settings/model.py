@@ -14,6 +14,7 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
     PrivateAttr,
     field_validator,
     model_serializer,
@@ -21,6 +22,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from mlxe_async.cores import left_to_play, usable_cores
 from mlxe_async.settings.forms import (
     LARGEST,
     ActionName,
@@ -39,7 +41,15 @@ from mlxe_async.settings.forms import (
     listed,
 )
 from mlxe_async.settings.places import Places
-from mlxe_async.settings.schedules import IaSchedule, IsSchedule, IstbSchedule, OaSchedule, SerialSchedule
+from mlxe_async.settings.schedules import (
+    AUTO,
+    MOST_EXECUTORS,
+    IaSchedule,
+    IsSchedule,
+    IstbSchedule,
+    OaSchedule,
+    SerialSchedule,
+)
 
 ROWS_PER_EXECUTOR = 1024
 UNLIMITED_TEST_STEPS = 50_000
@@ -536,14 +546,39 @@ class Settings(Table):
         """Where each key was written; `places.line(problem)` is a finished message."""
         return self._places
 
-    @model_validator(mode="before")
+    def with_executors(self, executors: int) -> Settings:
+        """The same settings with so many executors."""
+        return self.model_copy(update={"schedule": self.schedule.model_copy(update={"executors": executors})})
+
+    @model_validator(mode="wrap")
     @classmethod
-    def _fill_schedule(cls, raw: Any) -> Any:
-        """A schedule without a kind is `is`; several environments per executor deliver rollouts."""
+    def _fill_schedule(cls, raw: Any, handler: ModelWrapValidatorHandler[Settings]) -> Settings:
+        """A schedule without a kind is `is`; several environments per executor deliver rollouts; "auto" is a number."""
         if not isinstance(raw, dict) or not isinstance(raw.get("schedule"), dict):
-            return raw
+            return handler(raw)
         schedule = {"kind": "is", **raw["schedule"]}
         several = schedule.get("envs_per_executor")
         if isinstance(several, int | float) and several > 1:
             schedule.setdefault("sync", "rollout")
-        return {**raw, "schedule": schedule}
+        if schedule.get("executors") != AUTO:
+            return handler({**raw, "schedule": schedule})
+        settings = handler({**raw, "schedule": {**schedule, "executors": _automatic(raw)}})
+        settings._places.automatic = frozenset({("schedule", "executors")})
+        return settings
+
+
+def _automatic(raw: Mapping[str, Any]) -> int:
+    """Executors for "auto": the same under each kind of schedule, so that kinds can be compared."""
+
+    def said(table: str, key: str) -> Any:
+        return raw[table].get(key) if isinstance(raw.get(table), dict) else None
+
+    threads, memorizer = said("learner", "threads"), said("schedule", "memorizer")
+    return min(
+        MOST_EXECUTORS,
+        left_to_play(
+            usable_cores(),
+            learner_threads=threads if type(threads) is int else 1,
+            memorizer="learner" if said("run", "record") is True else memorizer or "auto",
+        ),
+    )

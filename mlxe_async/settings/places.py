@@ -28,10 +28,14 @@ class Places:
         self._places = places or {}
         self.written = written or {}
         self.remarks = tuple(remarks)
+        self.automatic: frozenset[Path] = frozenset()
+        'Keys that were left to this program, which put a value in the place of "auto".'
 
     def without_words(self) -> Places:
         """The same places, of keys that nobody wrote."""
-        return Places(self.source, self._places, remarks=self.remarks)
+        same = Places(self.source, self._places, remarks=self.remarks)
+        same.automatic = self.automatic
+        return same
 
     def of(self, path: Path) -> str:
         """`file:line` or `--set a.b` of a key, or of the nearest table around it that was written."""

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from mlxe_async.settings.forms import Limit, Table
 
 DEFAULT_MAX_POLICY_LAG = 8
 DEFAULT_MAX_ROLLOUTS = 4
+MOST_EXECUTORS = 1024
+AUTO = "auto"
+Executors = Annotated[
+    int,
+    Field(ge=1, le=MOST_EXECUTORS),
+    # A file may say "auto"; the tree holds the number that it was replaced by.
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_EXECUTORS}, {"const": AUTO}]}),
+]
 
 
 @dataclass(frozen=True)
@@ -46,8 +54,10 @@ class _AnySchedule(Table):
     reproducible: ClassVar[bool] = False
     """Whether the same settings make the same run, whatever else the machine does."""
 
-    executors: int = Field(
-        default=2, ge=1, le=1024, description="Processes that step environments; more fill more cores."
+    executors: Executors = Field(
+        default=2,
+        description='Processes that step environments; more fill more cores. "auto": as many as there are cores beside '
+        "the learner and the memorizer, one at least; a run that is resumed keeps its number.",
     )
     envs_per_executor: int = Field(
         default=1, ge=1, le=65_536, description="Environments side by side in one executor; more cost less each."
@@ -129,8 +139,10 @@ class IstbSchedule(_AnySchedule):
     """
 
     kind: Literal["istb"] = Field(description="Iterative synchronous, threaded baseline: one process, many threads.")
-    executors: int = Field(
-        default=2, ge=1, le=1024, description="Threads that step environments; more share one core's worth of Python."
+    executors: Executors = Field(
+        default=2,
+        description='Threads that step environments; more share one core\'s worth of Python. "auto": as many as the '
+        "other kinds would have.",
     )
     flavour: Literal["fair", "as_published"] = Field(
         default="fair",

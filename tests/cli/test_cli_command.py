@@ -110,7 +110,7 @@ sys.exit(f"imported {{heavy}}" if heavy else 0)
             ]
             sentence = " ".join(about["description"].split())
             assert any(sentence in " ".join(" ".join(lines[i : i + 6]).split()) for i in heads), key
-    assert any(line.startswith("  executors = 2  (a whole number from 1 to 1024)") for line in lines)
+    assert any(line.startswith('  executors = 2  (a whole number from 1 to 1024 or "auto")') for line in lines)
     assert any(line.startswith('  kind = "is", also when left out') for line in lines)
 
 

@@ -39,7 +39,7 @@ def test_every_mistake_is_told_at_once_with_file_line_key_got_and_expected(tmp_p
         'run.toml:3: run.name: got "../x", expected a name of at most 64 letters, digits, "_", "-" and ".", '
         "starting with a letter or a digit",
         "run.toml:7: task.max_episode_steps: got 999.5, expected a whole number from 1 to 1000000000",
-        "run.toml:9: schedule.executors: got true, expected a whole number from 1 to 1024",
+        'run.toml:9: schedule.executors: got true, expected a whole number from 1 to 1024 or "auto"',
         "run.toml:11: stop.episodes: got 0, expected a whole number from 1 to 1000000000000000",
     ]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mlxe_async.cores import FEW, usable_cores
 from mlxe_async.ipc.kept import LEAST_BYTES, SLOTS
 from mlxe_async.ipc.lanes import format_lane, lane_bytes
 from mlxe_async.ipc.segments import BytePlan, Segment, available_memory
@@ -19,7 +20,6 @@ from mlxe_async.roles.places import Places
 from mlxe_async.roles.promotion import REMARKS
 from mlxe_async.rows import RowLayout
 from mlxe_async.settings import Settings
-from mlxe_async.supervisor.startup.host_limits import usable_cores
 
 PLAN_UPDATES = 512
 STATE_VECTORS = 5
@@ -77,7 +77,7 @@ class Blueprint:
             schedule.kind in ("serial", "istb")
             or settings.run.record  # who overwrites what while the learner reads could not be told
             or schedule.memorizer == "learner"
-            or (schedule.memorizer == "auto" and self.cores <= 2)
+            or (schedule.memorizer == "auto" and self.cores <= FEW)
         )
         capacity = settings.capacity_rows
         self.memory_shape: ReplayShape | RolloutShape

@@ -1,10 +1,9 @@
-"""What the host allows a run: cores, and file descriptors, which are counted before anything is started."""
+"""What the host allows a run: file descriptors, which are counted before anything is started."""
 
 from __future__ import annotations
 
 import os
 import resource
-from pathlib import Path
 
 from mlxe_async.errors import ResourceError
 from mlxe_async.ipc.linux import refusal
@@ -53,13 +52,3 @@ def reserve_descriptors(settings: Settings) -> None:
 def used_now() -> int:
     """How many descriptors this process has open."""
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - nothing but the number is of interest
-
-
-def usable_cores() -> int:
-    """Cores this process may use: the smaller of its affinity and its control group's quota."""
-    cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(1, min(cores, -(-int(quota) // int(period))))

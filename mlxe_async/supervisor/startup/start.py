@@ -32,6 +32,9 @@ from mlxe_async.supervisor.startup.host_limits import reserve_descriptors
 from mlxe_async.supervisor.startup.probe import PRELOADED_MEANWHILE, probed, rehearsed
 from mlxe_async.supervisor.startup.run_files import RunFiles
 
+EXECUTORS = ("schedule", "executors")
+LONGEST_NAME = 57  # of which a suffix makes a name that is still allowed
+
 
 class Startup:
     """What there is of a run so far: each part needs those before it, and a run may end after any of them.
@@ -118,7 +121,7 @@ class Startup:
                 # The learner goes on from what is published, as it would after a restart.
                 WeightsWriter(self.segments["weights"]).publish(origin.flat)
             if self.folder is None:
-                self.folder = RunFolder.create(self._base, whole_settings.run.name)
+                self.folder = RunFolder.create(self._base, name_of(whole_settings))
             self.files = files = RunFiles(
                 self.folder, whole_settings, self.facts, self._measures, self._subscribers, point, anew, origin
             )
@@ -154,6 +157,9 @@ class Startup:
         found = ResumePoint.find(path, writes=writes)
         self.folder = found.folder
         found.refuse_another_algorithm(self.settings)
+        if EXECUTORS in self.settings.places.automatic:  # it goes on with those it had, on whatever machine
+            self.settings = self.settings.with_executors(found.settings.schedule.executors)
+            reserve_descriptors(self.settings)
         return found
 
     def _origin(self, anew: ResumePoint | None) -> Origin | None:
@@ -182,3 +188,9 @@ class Startup:
                 f"{weakness}; what environments have started may be left behind when all processes of this run "
                 "are killed in one moment"
             )
+
+
+def name_of(settings: Settings) -> str:
+    """What a run's folder is called after its time: with the number of executors where that was left to us."""
+    name, executors = settings.run.name, settings.schedule.executors
+    return f"{name[:LONGEST_NAME]}-{executors}e" if EXECUTORS in settings.places.automatic else name
