@@ -163,6 +163,8 @@ class Spaces:
             0. Left out, it is discrete where there are `actions`, else a box.
         action_sizes: choices of each entry of an action of integers, flattened; 2 each where they are binary.
         masked: whether the last part, `action_mask`, says which of all choices are allowed.
+        observation_sizes: choices of each entry of an observation that is made of nothing but integers, and stored as
+            their one-hots, one after the other; else empty.
     """
 
     observation_shape: tuple[int, ...]
@@ -178,6 +180,7 @@ class Spaces:
     action_kind: ActionKind = "discrete"
     action_sizes: tuple[int, ...] = ()
     masked: bool = False
+    observation_sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.action_kind == "discrete" and self.actions is None:
@@ -239,6 +242,8 @@ class Spaces:
     @property
     def fits_together(self) -> bool:
         """Whether the parts lie one after the other and fill an observation; else somebody changed a file."""
+        if self.observation_sizes and sum(self.observation_sizes) != math.prod(self.observation_shape):
+            return False
         if not self.parts:
             return not self.masked
         laid_out = packing.laid_out((part.name, part.shape, part.dtype) for part in self.parts)
@@ -302,6 +307,7 @@ class Spaces:
             "action_kind": self.action_kind,
             "action_sizes": list(self.action_sizes),
             "masked": self.masked,
+            "observation_sizes": list(self.observation_sizes),
         }
 
     @classmethod
@@ -325,6 +331,7 @@ class Spaces:
             spaces.get("action_kind", "discrete"),
             tuple(spaces.get("action_sizes", ())),
             spaces.get("masked", False),
+            tuple(spaces.get("observation_sizes", ())),
         )
 
 

@@ -51,8 +51,10 @@ REGISTRY = {
     "impala": "mlxe_async.algorithms.impala:Impala",
     "mlxe": "mlxe_async.algorithms.mlxe:MLxE",
     "ppo": "mlxe_async.algorithms.ppo:PPO",
+    "q_learning": "mlxe_async.algorithms.q_learning:QLearning",
     "reinforce": "mlxe_async.algorithms.reinforce:Reinforce",
     "sac": "mlxe_async.algorithms.sac:SAC",
+    "sarsa": "mlxe_async.algorithms.sarsa:Sarsa",
     "td3": "mlxe_async.algorithms.td3:TD3",
 }
 """Built-in algorithms; the module is imported only when its name is asked for."""
@@ -65,6 +67,9 @@ _NAMES_ELSEWHERE = {
     "appo": "ppo",
     "ppo2": "ppo",
     "ddqn": "dqn",
+    "qlearning": "q_learning",
+    "watkins": "q_learning",
+    "n_step_sarsa": "sarsa",
     "double_dqn": "dqn",
     "discrete_sac": "sac",
     "sac_discrete": "sac",

@@ -33,10 +33,10 @@ from mlxe_async.settings.problems import Path, Problem, dotted, shown
 Memory = Literal["replay", "rollouts"]
 MEMORIES: dict[str, Memory] = {
     **dict.fromkeys(("ddpg", "dqn", "mlxe", "sac", "td3"), "replay"),
-    **dict.fromkeys(("a2c", "impala", "ppo", "reinforce"), "rollouts"),
+    **dict.fromkeys(("a2c", "impala", "ppo", "q_learning", "reinforce", "sarsa"), "rollouts"),
 }
 """What built-in algorithms learn from; of others only the probe can tell."""
-_MIRRORS_NOTHING = ("a2c", "ddpg", "impala", "ppo", "reinforce", "sac", "td3")
+_MIRRORS_NOTHING = ("a2c", "ddpg", "impala", "ppo", "q_learning", "reinforce", "sac", "sarsa", "td3")
 ATARI = "ALE/"
 _FILLED_IN = ("schedule", "memory")  # tables of which an algorithm may have other defaults
 

@@ -296,6 +296,7 @@ _SPACES = json_checks.table(
         "action_kind": json_checks.one_of("discrete", "multi_discrete", "multi_binary", "box"),
         "action_sizes": _LENGTHS,
         "masked": json_checks.flag,
+        "observation_sizes": _LENGTHS,
     },
 )
 

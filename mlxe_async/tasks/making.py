@@ -227,6 +227,7 @@ def read_spaces(env: gymnasium.Env[Any, Any], task: TaskSettings) -> tuple[Space
         frames=frames,
         parts=parts,
         masked=task.action_mask,
+        observation_sizes=() if packing is None or aids.features else packing.sizes,
     )
     return facts, aids, packing
 

@@ -107,6 +107,7 @@ class Packing:
         dtype: of a stored observation, numpy's string.
         has_bounds: whether any leaf declares bounds that can be left.
         shows_mask: whether observations have an entry `action_mask`, so that `info` need not.
+        sizes: choices of each integer, where an observation is made of nothing but one-hots; else empty.
     """
 
     def __init__(self, env_id: str, space: Any, leaves: Sequence[_Leaf], mask: tuple[int, ...]) -> None:
@@ -138,6 +139,8 @@ class Packing:
         self.has_bounds = bool(self._bounds)
         is_vector = len(parts) == 1 and leaves[0].name == WHOLE and not leaves[0].keys and not is_bytes
         self.parts: tuple[Part, ...] = () if is_vector else parts
+        sizes = [_sizes_of(leaf.space) for leaf in leaves]
+        self.sizes = tuple(size for some in sizes for size in some) if all(sizes) and not mask else ()
 
     def take(self, obs: Any, info: Any, *, over: bool) -> tuple[Array, list[str]]:
         """An observation as it is stored, in memory that the next one overwrites; finite.
@@ -246,6 +249,13 @@ def _is_usable(space: Any) -> bool:
     if isinstance(space, spaces.Box):
         return space.dtype is not None and space.dtype.kind in "fiub" and 0 not in space.shape
     return isinstance(space, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
+
+
+def _sizes_of(space: Any) -> tuple[int, ...]:
+    """Choices of each integer that is stored as a one-hot; empty for other spaces."""
+    if isinstance(space, spaces.Discrete):
+        return (int(space.n),)
+    return tuple(map(int, space.nvec.ravel())) if isinstance(space, spaces.MultiDiscrete) else ()
 
 
 def _bounds_of(space: Any) -> tuple[Array, Array] | None:

@@ -26,9 +26,11 @@ LIMITS = (2.0, None, 1.0, None)
 PLAIN = Spaces((4,), actions=2, limits=LIMITS)
 MIRRORED = Spaces((4,), actions=2, limits=LIMITS, symmetry=Symmetry((-1.0,) * 4, (1, 0)))
 PICTURES = Spaces((1, 36, 36), "|u1", 2)
+INTEGERS = Spaces((4,), actions=2, observation_sizes=(4,))
 BOX = Spaces((4,), action_shape=(1,), action_low=(-2.0,), action_high=(3.0,), limits=LIMITS)
 
-EXPLORING, BOXED = ("ddpg", "dqn", "sac", "td3"), ("ddpg", "sac", "td3")
+EXPLORING, BOXED = ("ddpg", "dqn", "q_learning", "sac", "sarsa", "td3"), ("ddpg", "sac", "td3")
+TABULAR = ("q_learning", "sarsa")
 SMALL = {"common": [6], "policy": [5], "value": [5]}
 MLXE = {**SMALL, "batch": 16, "min_updates": 3, "learning_rate": 0.02, "max_gradient_norm": 0.5}
 DQN = {"layers": [8], "batch": 16, "start_rows": 20, "train_every": 2, "target_every": 20, "learning_rate": 0.05}
@@ -38,6 +40,7 @@ REINFORCE = {**A2C, "baseline": "learned", "rows_per_update": 0}
 CONTINUOUS = {"layers": [8], "batch": 16, "start_rows": 20, "train_every": 2, "target_rate": 0.1, "learning_rate": 0.05}
 CONTINUOUS |= {"critic_learning_rate": 0.05}
 DDPG = {**CONTINUOUS, "noise_first": 0.3, "noise_steps": 60}
+TABLE = {"learning_rate": 0.4, "learning_rate_last": 0.1, "epsilon_steps": 40}
 MIXED = {"behaviour": "epsilon_greedy", "epsilon": 0.4, "epsilon_factor": 0.9}
 FACTORS = {"priorities": ["age", "risk", "td"], "priority_correction": 0.5, "priority_exponent_growth": 0.1}
 BASES = {
@@ -114,6 +117,16 @@ BASES = {
     },
     **{
         name: {
+            "plain": TABLE,
+            "softmax": {**TABLE, "behaviour": "softmax", "temperature": 0.5},
+            "constant mixture": {**TABLE, "epsilon_first": 0.1, "epsilon_last": 0.1},
+            "constant rate": {**TABLE, "learning_rate_last": 0.4},
+            "short-sighted": {**TABLE, "discount": 0.0},
+        }
+        for name in TABULAR
+    },
+    **{
+        name: {
             "plain": table,
             "linear": {**table, "common": [], "policy": [], "value": []},
             "constant rate": {**table, "learning_rate_last": 0.02},
@@ -162,6 +175,7 @@ ANOTHER = {
     "epsilon_steps": 20,
     "faithful_truncation": True,
     "gae_lambda": 0.2,
+    "initial": 5.0,
     "input_scale": [2.0, 1.0, 1.0, 1.0],
     "kl_penalty_target": 0.5,
     "layer_norm": True,
@@ -291,6 +305,8 @@ class World:
     def look(self, action):
         if self.spaces is PICTURES:
             return self.rng.integers(0, 256, (ENVS, *self.spaces.observation_shape), dtype=np.uint8)
+        if self.spaces is INTEGERS:
+            return np.eye(4, dtype=np.float32)[(self.rng.integers(0, 3, ENVS) + action).astype(int)]
         shift = np.asarray(action).reshape(ENVS, 1) - 0.5
         return (self.rng.normal(size=(ENVS, *self.spaces.observation_shape)) + shift).astype(np.float32)
 
@@ -390,6 +406,8 @@ def run(name, settings, spaces):
 
 def spaces_of(name, base):
     of_base = {"mirrored": MIRRORED, "pictures": PICTURES, "numbered": PLAIN}
+    if name in TABULAR:
+        return INTEGERS
     return of_base.get(base, BOX if name in BOXED or base.startswith("numbers") else PLAIN)
 
 
@@ -432,6 +450,7 @@ LIVES_IN = {
         "pictures": "body precision",
     },
     "dqn": {"softmax": "temperature", "mirrored": "mirror", "pictures": "body precision"},
+    **{name: {"softmax": "temperature"} for name in TABULAR},
     "sac": {},
     "td3": {"ou": "noise_pull"},
     "ddpg": {"ou": "noise_pull"},

@@ -23,7 +23,8 @@ SMALL = {
 }
 CONTINUOUS = ("sac", "td3", "ddpg")
 DISCRETE = ["dqn", "mlxe"]
-SEEING = [name for name in REGISTRY if name not in CONTINUOUS]
+TABULAR = ("q_learning", "sarsa")
+SEEING = [name for name in REGISTRY if name not in (*CONTINUOUS, *TABULAR)]
 
 
 def parted(*more, **fields):

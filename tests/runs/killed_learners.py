@@ -13,8 +13,10 @@ from mlxe_async.algorithms.dqn import DQN
 from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.algorithms.mlxe import MLxE
 from mlxe_async.algorithms.ppo import PPO
+from mlxe_async.algorithms.q_learning import QLearning
 from mlxe_async.algorithms.reinforce import Reinforce
 from mlxe_async.algorithms.sac import SAC
+from mlxe_async.algorithms.sarsa import Sarsa
 from mlxe_async.algorithms.td3 import TD3
 from mlxe_async.ipc import kept, weights
 from mlxe_async.memory.bookkeeping import Bookkeeping
@@ -102,7 +104,7 @@ def killed(base, moment):
 
 
 KINDS = {"mlxe": MLxE, "dqn": DQN, "ppo": PPO, "td": Prioritised, "sac": SAC, "td3": TD3}
-KINDS |= {"a2c": A2C, "reinforce": Reinforce}
+KINDS |= {"a2c": A2C, "reinforce": Reinforce, "q_learning": QLearning, "sarsa": Sarsa}
 for _name, _base in KINDS.items():
     for _moment in ("never", "updating", "updated", *MOMENTS):
         globals()[f"{_name}_{_moment}"] = killed(_base, _moment)

@@ -12,6 +12,7 @@ ALL_THAT_LEARNS = {
     "target": "every_k", "target_every": 3, "average": 0.2, "optimiser": "radam", "normalise": True,
     "priorities": ["age", "risk", "td"],
 }  # fmt: skip
+LAKE = {"env": "FrozenLake-v1", "max_episode_steps": 100}
 TABLES = {
     "mlxe": {"algorithm": MLXE},
     "mlxe rich": {"algorithm": MLXE | ALL_THAT_LEARNS},
@@ -49,13 +50,15 @@ TABLES = {
         "schedule": {"envs_per_executor": 2, "rollout_steps": 16},
         "task": {"env": "Pendulum-v1", "max_episode_steps": 50},
     },
+    "q_learning": {"algorithm": {}, "schedule": {"rollout_steps": 32}, "task": LAKE},
+    "sarsa": {"algorithm": {"n_step": 3}, "schedule": {"rollout_steps": 32}, "task": LAKE},
     "reinforce": {
         "algorithm": {"baseline": "mean", "rows_per_update": 60},
         "schedule": {"sync": "episode"},
     },
 }
 PLAIN = {"mlxe": "mlxe", "mlxe rich": "mlxe", "td": "killed_learners:td_never"}
-PLAIN |= {name: name for name in ("a2c", "dqn", "ppo", "reinforce", "sac", "td3")}
+PLAIN |= {name: name for name in ("a2c", "dqn", "ppo", "q_learning", "reinforce", "sac", "sarsa", "td3")}
 STOP = {"env_steps": 900}
 
 
@@ -104,6 +107,8 @@ EVERY = [
     *(("ppo", moment) for moment in ALL),
     *(("a2c", moment) for moment in ALL),
     *(("reinforce", moment) for moment in ALL),
+    *(("q_learning", moment) for moment in ALL),
+    *(("sarsa", moment) for moment in ALL),
     *(("mlxe", moment) for moment in REPLAY),
     *(("mlxe rich", moment) for moment in REPLAY),
     *(("dqn", moment) for moment in REPLAY),

@@ -30,6 +30,7 @@ KEEPING |= {"value_epochs": 1, "annealed": ["clip", "entropy"]}
 A2C = {"name": "a2c", "optimiser": "rmsprop", "reward_scaling": True, "rows_per_update": 200}
 PENDULUM = {"env": "Pendulum-v1", "max_episode_steps": 50}
 SPANNING = {"sync": "rollout", "rollout_steps": 37, "envs_per_executor": 2}
+LAKE = {"env": "FrozenLake-v1", "max_episode_steps": 100}
 SHOWN = {"kwargs": {"pictures": True}, "max_episode_steps": 20}
 KINDS = {
     "mlxe": (None, {**TESTED}),
@@ -46,6 +47,9 @@ KINDS = {
     "a2c": (A2C, {"schedule": SPANNING, "task": PENDULUM}),
     "impala": ({"name": "impala"}, {"schedule": SPANNING}),
     "reinforce": ({"name": "reinforce", "rows_per_update": 60, "baseline": "mean"}, {}),
+    "q_learning": ({"name": "q_learning"}, {"schedule": SPANNING, "task": LAKE}),
+    "q_learning, threads": ({"name": "q_learning"}, {"schedule": {**SPANNING, "kind": "istb"}, "task": LAKE}),
+    "sarsa, serial": ({"name": "sarsa"}, {"schedule": {**SPANNING, "kind": "serial"}, "task": LAKE}),
     "sac": (SAC, {"schedule": {**SPANNING, "envs_per_executor": 1}, "task": PENDULUM}),
     "sac, discrete actions": (SAC, {"schedule": SPANNING}),
     "td3": (TD3, {"schedule": SPANNING, "task": PENDULUM}),

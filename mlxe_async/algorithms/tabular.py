@@ -1,0 +1,174 @@
+"""What tabular algorithms share: one value for each state and action, in a table, without torch.
+
+A state is the combination of all integers that an observation is made of: a Discrete or MultiDiscrete space, or a Dict
+or Tuple of these. The learner's table is of doubles; what is published, and acts, is rounded to single precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict
+
+from mlxe_async.algorithms import fields
+from mlxe_async.algorithms.acting import number_of_actions
+from mlxe_async.algorithms.distributions import Categorical
+from mlxe_async.algorithms.exploration import NEVER, ValueExplorationFields
+from mlxe_async.algorithms.fields import key
+from mlxe_async.algorithms.interface import STAYS, Acting, Algorithm, Clock, Metrics, Rows, needs
+from mlxe_async.maths import annealing, categorical, rollouts
+from mlxe_async.networks import Floats
+from mlxe_async.rows import Array
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Doubles = NDArray[np.float64]
+MOST_ENTRIES = 10**7
+"""Of a table: it is copied with every publication."""
+DECAYS = needs(learning_rate={"not": "learning_rate_last"})
+
+
+class TabularFields(ValueExplorationFields):
+    """What all of them have."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    discount: float = fields.discount(0.99)
+    initial: float = key(0.0, "Value of what was never tried; higher than real ones tries all of it.", STAYS)
+    learning_rate: float = key(0.1, "Share of each error that is learned; higher forgets sooner.", gt=0, le=1)
+    learning_rate_last: float = key(0.1, "Share after anneal_steps; higher keeps following chance.", ge=0, le=1)
+    anneal_steps: int = key(100_000, "Environment steps until learning_rate_last; more fall slower.", DECAYS, ge=1)
+    rows_per_update: int = fields.rows_per_update(0)
+
+
+class Sequence(NamedTuple):
+    """The consecutive rows (L,) of one episode; lists where the rows are gone through one by one.
+
+    Args:
+        state: where each row's step began.
+        action: what was done.
+        reward: what came of it.
+        after: the state it led to.
+        terminated: whether the world ended with the last row.
+    """
+
+    state: list[int]
+    action: list[int]
+    reward: NDArray[np.floating]
+    after: list[int]
+    terminated: bool
+
+
+class Tabular(Algorithm):
+    """Acts by a table, mostly greedily; an author writes `learn`, what is learned from the rows of a sequence."""
+
+    memory = "rollouts"
+    settings: Any
+    defaults: ClassVar = {
+        "schedule": {"envs_per_executor": 4, "sync": "rollout", "rollout_steps": 16, "max_owed_updates": 2}
+    }
+
+    def __init__(self, settings: Any, spaces: Any, **more: Any) -> None:
+        self.epsilon = settings.epsilon_first
+        super().__init__(settings, spaces, **more)
+        self.parameters = (("table", self.table.shape), ("exploration.epsilon", (1,)))
+
+    def build(self) -> None:
+        """The table, and what each entry of an observation adds to the number of its state.
+
+        Raises:
+            ValueError: there is more in an observation than integers, or there are too many states.
+        """
+        name, sizes = type(self).__name__, self.spaces.observation_sizes
+        actions = number_of_actions(type(self), self.spaces)
+        if not sizes:
+            raise ValueError(
+                f"algorithm.name: {name} has a value for each state and needs observations of integers alone (Discrete "
+                f'or MultiDiscrete), got {self.spaces.observation_words}; try "dqn"'
+            )
+        if math.prod(sizes) * actions > MOST_ENTRIES:
+            raise ValueError(
+                f"algorithm.name: {name} would need a table of {math.prod(sizes)} states and {actions} actions, "
+                f'expected at most {MOST_ENTRIES} entries; try "dqn"'
+            )
+        self.table: Doubles = np.full((math.prod(sizes), actions), self.settings.initial, np.float64)
+        units = [math.prod(sizes[place + 1 :]) for place in range(len(sizes))]
+        self.places = np.concatenate([np.arange(size) * unit for size, unit in zip(sizes, units, strict=True)])
+
+    def learn(self, rows: Sequence, rate: float) -> Iterator[float]:
+        """Learn from the rows of a sequence, one after the other; yields each error before it is learned from."""
+        raise NotImplementedError(f"{type(self).__name__} has no learn(rows, rate)")
+
+    def update(self, batch: Rows, clock: Clock) -> Metrics:
+        """Learn from each row of rollouts (T, B, ...) once: one sequence after the other, each in the order of time."""
+        s = self.settings
+        rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
+        errors = np.array([error for rows in self.sequences(batch) for error in self.learn(rows, rate)])
+        self.epsilon = annealing.linear(s.epsilon_first, s.epsilon_last, s.epsilon_steps, clock.env_steps)
+        found = {"loss": 0.5 * np.square(errors).mean(), "td_error": np.abs(errors).mean(), "value": self.table.max()}
+        return {name: float(one) for name, one in found.items()} | {"epsilon": self.epsilon, "learning_rate": rate}
+
+    def sequences(self, batch: Rows) -> Iterator[Sequence]:
+        """The valid rows of rollouts (T, B, ...), split where an episode ends or is cut, or a row does not follow."""
+        valid, last = batch["valid"].astype(bool), rollouts.ends(batch)
+        state, after = self.states(batch["obs"]), self.states(batch["next_obs"])
+        for env in range(valid.shape[1]):
+            rows = np.flatnonzero(valid[:, env])
+            for piece in np.split(rows, np.flatnonzero(last[rows, env]) + 1):
+                if len(piece):
+                    taken = [column[piece, env] for column in (state, batch["action"], batch["reward"], after)]
+                    ended = bool(batch["terminated"][piece[-1], env])
+                    yield Sequence(taken[0].tolist(), taken[1].tolist(), taken[2], taken[3].tolist(), ended)
+
+    def states(self, obs: Array) -> NDArray[np.int64]:
+        """The number (...) of the state that each stored observation (..., *O) is."""
+        return np.asarray(obs @ self.places).astype(np.int64)
+
+    # -- acting --
+
+    def policy(self, obs: Array, acting: Acting | None = None) -> Categorical:  # noqa: ARG002 - epsilon travels
+        """softmax(Q / temperature), or epsilon / A + (1 - epsilon) [action = best], shared where several are best."""
+        return Categorical(self.log_probs(self.table[self.states(obs)]), normalised=True)
+
+    def log_probs(self, q: Doubles) -> Floats:
+        """Log mu (B, A) of the behaviour at these values (B, A)."""
+        if self.settings.behaviour == "softmax":
+            return categorical.log_softmax(q / self.settings.temperature).astype(np.float32)
+        best = q == q.max(-1, keepdims=True)
+        probability = self.epsilon / q.shape[-1] + (1 - self.epsilon) * best / best.sum(-1, keepdims=True)
+        return np.log(np.maximum(probability, NEVER)).astype(np.float32)
+
+    def act(self, obs: Array, rng: np.random.Generator, acting: Acting) -> Rows:
+        """Draw from the policy."""
+        return self.policy(obs, acting).act(rng)
+
+    def greedy(self, obs: Array, acting: Acting | None = None) -> Array:  # noqa: ARG002 - nothing is carried
+        """The action with the highest value, the first of several."""
+        return np.asarray(self.table[self.states(obs)].argmax(-1))
+
+    # -- what is published: the table, and epsilon --
+
+    def load(self, flat: Floats) -> None:
+        """Act by this table, and explore with the epsilon that came with it, from now on."""
+        self.table, self.epsilon = flat[:-1].reshape(self.table.shape).astype(np.float64), float(flat[-1])
+
+    def weights(self) -> Floats:
+        """The table, and epsilon."""
+        return np.concatenate([self.table.ravel(), [self.epsilon]], dtype=np.float32)
+
+    def set_weights(self, flat: Floats) -> None:
+        """Learn on from this table."""
+        self.load(flat)
+
+    def module(self) -> nn.Module:
+        """There is none.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(f"{type(self).__name__} acts by a table: expected a torch module to hand out, it has none")
