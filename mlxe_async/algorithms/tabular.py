@@ -138,10 +138,10 @@ class Tabular(Algorithm):
     def log_probs(self, q: Doubles) -> Floats:
         """Log mu (B, A) of the behaviour at these values (B, A)."""
         if self.settings.behaviour == "softmax":
-            return categorical.log_softmax(q / self.settings.temperature).astype(np.float32)
+            return np.asarray(categorical.log_softmax(q / self.settings.temperature), np.float32)
         best = q == q.max(-1, keepdims=True)
         probability = self.epsilon / q.shape[-1] + (1 - self.epsilon) * best / best.sum(-1, keepdims=True)
-        return np.log(np.maximum(probability, NEVER)).astype(np.float32)
+        return np.asarray(np.log(np.maximum(probability, NEVER)), np.float32)
 
     def act(self, obs: Array, rng: np.random.Generator, acting: Acting) -> Rows:
         """Draw from the policy."""
