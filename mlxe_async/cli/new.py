@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     copied = f"  {folder / 'examples'}: {len(texts) - len(FILES)} files\n" if asked.examples else ""
     sys.stdout.write(
         f"written:\n{told}{copied}\nnow:\n  cd {shlex.quote(str(folder))}\n  python -m mlxe_async {asked.name}.toml\n"
-        f"  python -m pytest test_{asked.name}.py\n"
+        f"  python -m pytest test_{asked.name}.py    (once before: pip install pytest)\n"
     )
     return 0
 
