@@ -235,6 +235,27 @@ def test_reinforce_takes_the_step_of_a_plain_computation(baseline):
     assert_same_way(algorithm.weights(), plain.flat, start)
 
 
+@pytest.mark.parametrize(
+    "number_of", [lambda length, width: 1 - np.arange(width) // length, lambda _, width: [width, 0]]
+)
+def test_episodes_of_two_environments_are_never_taken_for_one(number_of):
+    """By numbers that coincide where (number, environment) are added up in another way."""
+    kind = load_algorithm("reinforce")
+    algorithm = kind(kind.Settings(baseline="mean"), SPACES, seed=3, learns=True)
+    width, length = 6, 2
+    rows = {name: column[:length] for name, column in episodes(lengths=(2,) * width, truncated=()).items()}
+    numbers = np.asarray(number_of(length, width))
+    rows["episode"][:] = np.concatenate([numbers, np.arange(100, 100 + width)])[:width]
+    to_go = returns_to_go(rows, 0.9, np.zeros((length, width)))
+    found = algorithm.advantages(rows, rows["obs"], to_go)
+    np.testing.assert_allclose(found, to_go - baseline_of_others(to_go, rows), rtol=1e-6)
+
+
+def test_only_scaled_rewards_have_a_scale_to_be_kept():
+    kept = {name: set(agent("a2c", reward_scaling=on).state()) for name, on in (("with", True), ("without", False))}
+    assert kept["without"] < kept["with"]
+
+
 def test_a_run_goes_on_with_the_mean_return_that_truncated_episodes_are_valued_by():
     kind = load_algorithm("reinforce")
     first, heir = (kind(kind.Settings(baseline="mean"), SPACES, seed=seed, learns=True) for seed in (1, 2))
@@ -317,3 +338,12 @@ def test_ppo_with_a_penalty_a_clipped_value_and_a_clock_takes_the_steps_of_a_pla
 def with_values(plain, rows, s):
     advantage, value = advantages(plain, rows, s.discount, s.gae_lambda)
     return valid(rows, advantage=advantage, value=value, target=advantage + value)
+
+
+def test_a_critic_of_its_own_learns_where_the_policy_has_moved_too_far_to():
+    still, moved = (agent("ppo", max_kl=1e-9, value_epochs=epochs) for epochs in (0, 1))
+    before = still.weights()
+    for one in (still, moved):
+        one.update(rollout(0), Clock())
+    np.testing.assert_array_equal(still.weights(), before)
+    assert (moved.weights() != before).any()
