@@ -25,7 +25,8 @@ SOUND += [("sarsa", kind) for kind in ("serial", "istb", "is", "ia")]
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [pytest.param(*one, marks=() if one[1] == "serial" else pytest.mark.slow) for one in SOUND]
+    ("name", "kind"),
+    [pytest.param(*one, marks=() if one == ("q_learning", "serial") else pytest.mark.slow) for one in SOUND],
 )
 def test_the_lake_is_crossed_by_what_was_learned(live, name, kind):
     result, lines = run(live, name, kind, 4000)
@@ -57,9 +58,15 @@ def test_beside_the_cliff_q_learning_learns_the_short_way_and_sarsa_the_safe_one
     assert found["sarsa"][1] > found["q_learning"][1] + 5
 
 
-def test_whole_episodes_in_rollouts_do_as_well(live):
-    result, _ = run(live, "sarsa", "serial", 600, sync="episode", rollout_steps=128, envs_per_executor=1)
-    assert result.updates > 10
+@pytest.mark.slow
+def test_rollouts_may_be_whole_episodes(live):
+    result, lines = live(
+        task=LAKE,
+        algorithm={"name": "sarsa"},
+        schedule={"kind": "serial", "sync": "episode", "envs_per_executor": 1},
+        stop={"env_steps": 600},
+    )
+    assert result.updates == len(lines.all("phase", phase="learn")) > 10
 
 
 @pytest.mark.parametrize("name", ["q_learning", pytest.param("sarsa", marks=pytest.mark.slow)])
@@ -70,7 +77,11 @@ def test_the_synchronous_schedule_equals_the_serial_one_bit_for_bit(live, name):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "said"), [({"kind": "oa"}, "versions old"), ({"kind": "is", "simulated_lag": 1}, "got 1, expected 0")]
+    ("schedule", "said"),
+    [
+        ({"kind": "oa"}, "versions old"),
+        pytest.param({"kind": "is", "simulated_lag": 1}, "got 1, expected 0", marks=pytest.mark.slow),
+    ],
 )
 def test_sarsa_is_refused_where_rollouts_are_of_an_older_policy(live, schedule, said):
     with pytest.raises(SettingsError, match=said) as refused:
