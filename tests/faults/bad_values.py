@@ -85,10 +85,15 @@ def judge_typos():
                 said = said_about(key.table, {**key.beside, typo: 1}) or "accepted"
                 if f"{key.table}.{typo}: got" not in said or not is_meant(said, typo):
                     wrong.append((key.table, key.name, typo, said[-60:]))
-    for name in REGISTRY:
-        model = load_algorithm(name).Settings
+    models = {name: load_algorithm(name).Settings for name in REGISTRY}
+    owners = {}
+    for name, model in models.items():
         for key in model.model_fields:
-            for typo in typos(key):
+            owners.setdefault(key, []).append(name)
+    for name, model in models.items():
+        for key in model.model_fields:
+            # Of a key that several have each judges its share: together they judge every typo of it once.
+            for typo in typos(key)[owners[key].index(name) :: len(owners[key])]:
                 if typo not in model.model_fields and typo != "name":
                     judged += 1
                     said = " ".join(problem.message for problem in algorithm_problems(model, {typo: 1}))

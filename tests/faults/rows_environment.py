@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import os
 import random
@@ -635,7 +636,7 @@ def _(case):
 
 UNKNOWN = {
     "CartPol-v1": "did you mean CartPole-v1",
-    "LunarLander-v3": "mlxe_async[box2d]",
+    **({} if importlib.util.find_spec("Box2D") else {"LunarLander-v3": "mlxe_async[box2d]"}),
     "ALE/NoSuchGame-v5": "mlxe_async[atari]",
     "CartPole-v99": "CartPole-v1",
     "no_such_module:Env-v0": "no_such_module",

@@ -119,7 +119,7 @@ def in_the_loader(case, mistakes, *, at_least):
         text=True,
         check=False,
         env={**os.environ, "PYTHONPATH": ROOT},
-        timeout=300,
+        timeout=900,
     )
     if case.want(done.returncode == 0, f"the loader can be asked ({done.stderr[-300:]})"):
         judged, wrong = json.loads(done.stdout)
