@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,8 @@ def _fill_rows(point: ResumePoint, segments: Mapping[str, Segment], blueprint: B
 def _keep_moments(point: ResumePoint, segments: Mapping[str, Segment], shape: ReplayShape | RolloutShape) -> None:
     """A memory of another shape counts its observations on from the saved moments."""
     assert point.whole is not None  # noqa: S101 - see ResumePoint.state
-    saved = {name: value for name, value in point.state["memory_shape"].items() if name != "block_rows"}
+    known = {field.name for field in dataclasses.fields(ReplayShape)}
+    saved = {name: value for name, value in point.state["memory_shape"].items() if name in known}
     if not isinstance(shape, ReplayShape) or not shape.moments or saved.get("moments") != shape.moments:
         return
     (books,) = read_arrays(point.whole.path / f"memorizer{SUFFIX}", lambda name: name == "memory.bookkeeping").values()
