@@ -195,7 +195,8 @@ class Blueprint:
     def memory_to_keep(self) -> dict[str, Any]:
         """What must be the same for a run to go on with the memory of a checkpoint, as JSON."""
         shape = self.memory_shape
-        return {**shape.to_json(), "state_words": shape.state_words, "block_rows": self.block_rows}
+        frames = {"frame_rows": shape.frame_rows} if isinstance(shape, ReplayShape) and shape.frames else {}
+        return {**shape.to_json(), **frames, "state_words": shape.state_words, "block_rows": self.block_rows}
 
     @property
     def asked_offset(self) -> int:
