@@ -246,6 +246,9 @@ class PhaseEvent(Event):
     dropped_rows: Annotated[int, "Rows left out because they were too old."] = 0
     waits: Annotated[dict[str, float], "Seconds spent waiting, by what was waited for."] = field(default_factory=dict)
     ingest_seconds: Annotated[float, "Seconds in which rows were taken in before it (memorize)."] = 0.0
+    action_changes: Annotated[
+        int | None, "Changes of action for which task.action_change_cost was taken off (generate)."
+    ] = None
 
 
 @dataclass(frozen=True)

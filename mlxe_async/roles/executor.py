@@ -112,7 +112,7 @@ class Executor:
         self._running = places.running
         self._episode[:] = episodes or 0
         self._return = np.zeros(self._envs)
-        self._told_out_of_bounds = 0
+        self._told_out_of_bounds = self._told_changes = 0
         self._stood: tuple[Array, Array] | None = None
         self._faults = FaultBudget(self._envs, plan.fault_window_s)
         self._carried = tuple(getattr(algorithm, "carry", ()))
@@ -156,7 +156,8 @@ class Executor:
 
         Returns:
             `rows`, `blocks` (of the lane), `out_of_bounds` (observations outside their bounds, of those looked at),
-            `rss_mb` (resident memory, None if it is not asked for), `version`, `episodes` (a list for each name of
+            `rss_mb` (resident memory, None if it is not asked for), `action_changes` (for which the
+            task took its cost, None where they cost nothing), `version`, `episodes` (a list for each name of
             `EPISODE`, with an entry for each episode that ended), `moved` (environments that stand elsewhere than by
             the last report, at first all), `begun` (number of the present or next episode of each of these), `running`
             (whether that one is under way), `cut` (it ended early), `start_ns`, `seconds`, `lane_wait_s`.
@@ -203,6 +204,7 @@ class Executor:
             "blocks": self._writer.blocks,
             "out_of_bounds": outside,
             "rss_mb": resident_mb() if self.plan.tells_memory else None,
+            "action_changes": self._new_changes(),
             "version": self.version,
             "episodes": episodes,
             **self._moved(),
@@ -211,6 +213,14 @@ class Executor:
             "seconds": (time.monotonic_ns() - start_ns) / 1e9,
             "lane_wait_s": self._writer.waited_s,
         }
+
+    def _new_changes(self) -> int | None:
+        """Changes of action that the task charged since they were last told; None where they cost nothing."""
+        changes = getattr(self.task, "changes", None)
+        if changes is None:
+            return None
+        new, self._told_changes = changes.charged - self._told_changes, changes.charged
+        return int(new)
 
     def _moved(self) -> dict[str, list[Any]]:
         """Of hundreds of environments few end an episode in one rollout; only of those there is something to tell."""
@@ -286,6 +296,7 @@ class Executor:
             elif known:
                 unlike.append(env)
         self._told_out_of_bounds = self.task.out_of_bounds
+        self._new_changes()
         return {"begun_anew": begun_anew, "unlike": unlike}
 
     def _relive(self, env: int, state: Mapping[str, Array], *, over: bool) -> bool:

@@ -230,6 +230,14 @@ class Task(Table):
         default=False,
         description="Learn from rewards cut to -1 and 1, as usual for Atari games; results and tests count them whole.",
     )
+    action_change_cost: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="Taken off the reward that is learned from wherever a discrete action differs from the one before "
+        "it in the episode, after clipping; higher holds actions for longer. Returns and tests do not know of it; the "
+        "log tells how often it was taken.",
+    )
     atari: Atari = Field(default_factory=Atari, description="How Atari games are shown.")
     observe: tuple[PartName, ...] = listed(
         max_length=1024,

@@ -36,7 +36,7 @@ _KEYS: dict[Effect, dict[str, str]] = {
     },
     "allowed": {
         "run": "python_path",
-        "task": "max_episode_steps adverse_starts shaped_reward mirror vectorize clip_rewards",
+        "task": "max_episode_steps adverse_starts shaped_reward mirror vectorize clip_rewards action_change_cost",
         "schedule": "kind executors sync rollout_steps flavour unfinished max_rollouts max_policy_lag simulated_lag "
         "updates_per_publish max_owed_updates",
         "learner": "device threads compile graphs fast promote_best",

@@ -56,6 +56,7 @@ class EventLog:
                 rows=report["rows"],
                 episodes=len(report["episodes"]["return"]),
                 waits={"lane": report["lane_wait_s"]},
+                action_changes=report["action_changes"],
             ),
             "executor",
             index,

@@ -74,6 +74,7 @@ class TaskSettings:
         features: append the inputs that the environment declares (see `help`).
         vectorize: `"single"`, `"native"` or `"auto"`: how executors step several (see `native`).
         clip_rewards: learn from rewards cut to [-1, 1]; returns that are reported are of the environment's own.
+        action_change_cost: taken off rewards to learn from, also off clipped ones, at each change of a discrete action.
         atari: how games of the Arcade Learning Environment are shown (see `atari`).
         observe: which parts of a Dict or Tuple of observations are used, by key or index; all if empty.
         action_mask: keep the environment's masks of allowed actions with the observations.
@@ -92,6 +93,7 @@ class TaskSettings:
     features: bool = False
     vectorize: str = "single"
     clip_rewards: bool = False
+    action_change_cost: float = 0.0
     atari: atari.AtariSettings = dataclasses.field(default_factory=atari.AtariSettings)
     observe: tuple[str, ...] = ()
     action_mask: bool = False
@@ -205,6 +207,10 @@ def read_spaces(env: gymnasium.Env[Any, Any], task: TaskSettings) -> tuple[Space
     takes = _action(task.env, _declared_space(env, task.env, "action_space"))
     if task.action_mask and takes.action_kind == "box":
         raise TaskError(f"task.action_mask: is for actions to choose from, {task.env} takes a {takes.action_name}")
+    if task.action_change_cost and takes.action_kind == "box":
+        raise TaskError(
+            f"task.action_change_cost: is for actions to choose from, {task.env} takes a {takes.action_name}; drop it"
+        )
     packing = packing_of(task.env, shown, task.observe, takes.action_sizes if task.action_mask else ())
     shape: tuple[int, ...]
     if packing is None:

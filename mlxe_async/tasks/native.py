@@ -29,6 +29,7 @@ from gymnasium.vector import AutoresetMode
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.rows import Array
 from mlxe_async.tasks import atari, checks
+from mlxe_async.tasks.changes import ActionChanges
 from mlxe_async.tasks.hostile import described, one_line, trace_of, words_of
 from mlxe_async.tasks.making import TaskSettings, find_spec, make, read_spaces
 from mlxe_async.tasks.vector import Step, VectorTask
@@ -86,6 +87,7 @@ class NativeTask:
     Attributes:
         spaces: what each environment shows and takes, features included.
         count: B.
+        changes: charges for changes of action; None where they cost nothing.
     """
 
     resets_itself = True
@@ -124,6 +126,8 @@ class NativeTask:
         self._own = self._aids.own if self._aids.features else None
         self._acting = np.zeros((count, *self.spaces.observation_shape), self._dtype)
         self._over = np.zeros(count, dtype=bool)
+        cost = self._task.action_change_cost
+        self.changes = ActionChanges(cost, count, self.spaces) if cost else None
         self._vector = self._made()
 
     def take_notes(self) -> list[tuple[str, str]]:
@@ -140,6 +144,8 @@ class NativeTask:
             EnvironmentFault: the vector raised or broke its contract; `rebuild` it.
         """
         self._seed, self._ticks = seed, 0
+        if self.changes is not None:
+            self.changes.begin(slice(None))
         # Vectors made of C++ take 32 bits, and count up from there.
         answer = self._guarded("reset", lambda: self._vector.reset(seed=seed % (2**31 - self.count)))
         try:
@@ -207,6 +213,9 @@ class NativeTask:
             seen = np.clip(seen, -1, 1)
         self._acting = start
         ok = ~began if self._mode == AutoresetMode.NEXT_STEP else np.ones(self.count, dtype=bool)
+        if self.changes is not None:
+            self.changes.charge(seen, actions, ok)
+            self.changes.begin(began)
         return Step(next_obs, seen, raw, terminated, truncated, ok, [], [], start, began)
 
     def _next_episodes(self, obs: Any, info: Any, over: Array) -> tuple[Array, Array]:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.rows import MASK, Array, Spaces
 from mlxe_async.tasks import checks
+from mlxe_async.tasks.changes import ActionChanges
 from mlxe_async.tasks.hostile import trace_of, words_of
 from mlxe_async.tasks.making import (
     TaskSettings,
@@ -71,8 +72,8 @@ class VectorTask:
 
     Args:
         task: the `[task]` table: `env`, and optionally `kwargs`, `max_episode_steps`, `wrappers`, `adverse_starts`,
-            `shaped_reward`, `squared_position`, `mirror`, `features`, `clip_rewards`, `atari`, `observe`,
-            `action_mask`, `history`.
+            `shaped_reward`, `squared_position`, `mirror`, `features`, `clip_rewards`, `action_change_cost`,
+            `atari`, `observe`, `action_mask`, `history`.
         count: B, how many environments.
         evaluation: leave starts and rewards as the environment has them. Features stay: the network needs them.
         max_episode_steps: truncate after so many steps, instead of what `task` or the registry says.
@@ -93,6 +94,7 @@ class VectorTask:
         spec: gymnasium's registry entry.
         simulator: steps many rows of this task at once, shaping and starts aside; None where the task has none.
         has_own_rewards: whether no wrapper is there to change the rewards.
+        changes: charges for changes of action; None where they cost nothing.
         out_of_bounds: observations seen outside the space's bounds, of those that were looked at.
         offers_masks: whether the first reset came with a mask of allowed actions that nobody asked for.
     """
@@ -136,6 +138,8 @@ class VectorTask:
         except BaseException:
             self.close()
             raise
+        cost = 0.0 if evaluation else self._task.action_change_cost
+        self.changes = ActionChanges(cost, count, self.spaces) if cost else None
         self._read_shapes()
 
     def _read_shapes(self) -> None:
@@ -187,6 +191,8 @@ class VectorTask:
             EnvironmentFault: the environment raised or broke its contract; `rebuild` it.
         """
         self._live[index] = False
+        if self.changes is not None:
+            self.changes.begin(index)
         self._seeds[index], self._steps[index] = seed, 0
         self._cursor[0] = index
         env = self._envs[index]
@@ -309,6 +315,8 @@ class VectorTask:
         if self._clipped:
             np.clip(seen, -1, 1, out=seen)
         flags = (np.array(terminated), np.array(truncated), np.array(ok))
+        if self.changes is not None:
+            self.changes.charge(seen, actions, flags[2])
         return Step(next_obs, seen, np.array(rewards), *flags, ended, faults)
 
     def rebuild(self, index: int) -> None:

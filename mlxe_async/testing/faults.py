@@ -492,7 +492,7 @@ _NOTICE: dict[str, Any] = {
 }  # fmt: skip
 _ROLLOUT: dict[str, Any] = {
     "rows": 3, "blocks": 1, "out_of_bounds": 0, "rss_mb": None, "version": 1, "cut": False, "start_ns": 0,
-    "seconds": 0.1, "lane_wait_s": 0.0, "moved": [0], "begun": [0], "running": [False],
+    "seconds": 0.1, "lane_wait_s": 0.0, "action_changes": None, "moved": [0], "begun": [0], "running": [False],
     "episodes": {"env": [], "episode": [], "steps": [], "return": [], "terminated": [], "seed": []},
 }  # fmt: skip
 

@@ -18,7 +18,8 @@ EPISODES: dict[str, Kind] = {
     "env": [int], "episode": [int], "steps": [int], "return": [float], "terminated": [bool], "seed": [int],
 }  # fmt: skip
 ROLLOUT: Kind = {
-    "rows": int, "blocks": int, "out_of_bounds": int, "rss_mb": NUMBER, "version": int, "episodes": dict(EPISODES),
+    "rows": int, "blocks": int, "out_of_bounds": int, "rss_mb": NUMBER, "action_changes": WHOLE, "version": int,
+    "episodes": dict(EPISODES),
     "moved": [int], "begun": [int], "running": [bool], "start_ns": int, "seconds": float, "lane_wait_s": float,
 }  # fmt: skip
 INGESTED: Kind = {

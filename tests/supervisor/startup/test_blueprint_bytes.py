@@ -15,7 +15,7 @@ def planned(rows, shape=(4, 84, 84), frames=4, **schedule):
         "task": {"env": "ALE/Breakout-v5"},
         "schedule": {"executors": 1, "envs_per_executor": 4, "sync": "rollout", "rollout_steps": 16, **schedule},
         "algorithm": {"name": "dqn"},
-        "memory": {"capacity_rows": rows, "keep_rows": 16, "chunk_rows": 8, "lane_slots": 16},
+        "memory": {"capacity_rows": rows, "keep_rows": 16, "block_rows": 8, "lane_slots": 16},
     }
     kind = load_algorithm("dqn")
     algorithm = kind(kind.Settings(body="nature", layers=[512], batch=32), spaces, seed=0, learns=False)
