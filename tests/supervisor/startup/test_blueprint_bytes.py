@@ -1,5 +1,7 @@
 """The bytes of a run are known before any is reserved."""
 
+from pathlib import Path
+
 import pytest
 
 from mlxe_async.algorithms import load_algorithm
@@ -7,29 +9,25 @@ from mlxe_async.rows import RowLayout, Spaces, standard_columns
 from mlxe_async.settings import load_settings
 from mlxe_async.supervisor.startup.blueprint import Blueprint
 
+PRESET = Path(__file__).parents[3] / "settings" / "breakout-dqn.toml"
 
-def planned(rows, shape=(4, 84, 84), frames=4, **schedule):
-    """The blueprint of DQN on pictures, from what a probe would say."""
-    spaces = Spaces(shape, "|u1", 3, frames=frames)
-    tables = {
-        "task": {"env": "ALE/Breakout-v5"},
-        "schedule": {"executors": 1, "envs_per_executor": 4, "sync": "rollout", "rollout_steps": 16, **schedule},
-        "algorithm": {"name": "dqn"},
-        "memory": {"capacity_rows": rows, "keep_rows": 16, "block_rows": 8, "lane_slots": 16},
-    }
-    kind = load_algorithm("dqn")
-    algorithm = kind(kind.Settings(body="nature", layers=[512], batch=32), spaces, seed=0, learns=False)
+
+def planned(rows, shape=(4, 84, 84), frames=4):
+    """The blueprint of a settings file, from what a probe would say."""
+    spaces, settings = Spaces(shape, "|u1", 3, frames=frames), load_settings(PRESET, [f"memory.capacity_rows={rows}"])
+    kind, table = load_algorithm("dqn"), {key: v for key, v in settings.algorithm.table.items() if key != "name"}
+    algorithm = kind(kind.Settings.model_validate(table), spaces, seed=0, learns=False)
     facts = {
         "spaces": spaces.to_json(),
         "columns": RowLayout(standard_columns(spaces)).to_json(),
         "derived": RowLayout(tuple(algorithm.derived_columns)).to_json(),
         "parameters": [[name, list(shape)] for name, shape in algorithm.parameters],
         "memory_kind": "replay",
-        "batch_rows": 32,
+        "batch_rows": algorithm.batch_rows,
         "prioritised": True,
         "task": {"max_episode_steps": None},
     }
-    return Blueprint(load_settings(tables), facts)
+    return Blueprint(settings, facts)
 
 
 def test_a_hundred_thousand_rows_of_pictures_take_three_quarters_of_a_gigabyte_told_before_any_is_reserved():
