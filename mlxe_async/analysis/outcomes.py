@@ -21,6 +21,7 @@ from mlxe_async.storage.run_folder import LOG, STATUS
 CURVE_POINTS = 200
 SPANS_S = 3.0
 MOST_SPANS = 600
+MOST_TESTS = 2000
 RECENT_EPISODES = 100
 D0_STEPS = 50_000
 _KINDS = {"exe": "executors", "mem": "memorizer", "lrn": "learner", "eval": "evaluator", "sup": "supervisor"}
@@ -63,6 +64,8 @@ class Outcome:
         d0: counts at the end of the first training episode of 50,000 steps.
         d2: whether the solving version also passes from adverse starts; None if that was not tried.
         curve: at most 200 points (episodes, env_steps, seconds, mean return of the episodes since the point before).
+        test_curve: at most 2000 points (env_steps at its publication, mean return) of the versions that were tested;
+            of more, points are means of several.
         spans: the first seconds after the first rollout began: (lane, phase, start, seconds, of which waited).
         digest: tells settings apart that bear the same name, seeds and folders aside.
         facts: schedule, algorithm, environment, cores, versions; `passes` in a row that solve the task, or the
@@ -94,6 +97,7 @@ class Outcome:
     d0: Mapping[str, float] | None = None
     d2: bool | None = None
     curve: Sequence[Sequence[float]] = ()
+    test_curve: Sequence[Sequence[float]] = ()
     spans: Sequence[Sequence[Any]] = ()
     digest: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -200,6 +204,8 @@ class _Reading:
         self.lag_rows = self.lag_sum = 0.0
         self.lives: list[list[Any]] = []  # name, born, died
         self.published: dict[int, int] = {}
+        self.published_steps: dict[int, int] = {}
+        self.test_points: list[tuple[int, float]] = []
         self.gap_ns = 0
         self.resuming: list[Mapping[str, Any]] = []  # how a resumption begins, before it says from where it goes on
 
@@ -244,6 +250,10 @@ class _Reading:
     def _hear_evaluation(self, line: dict[str, Any]) -> None:
         self.tests += 1
         self.judged += line["passed"] is not None
+        value = line.get("return_mean")
+        if value is not None:
+            steps = self.published_steps.get(line["version"], self.counts["env_steps"])
+            self.test_points.append((steps, float(value)))
         if self.solved:
             self.after_solved[0] += 1
             self.after_solved[1] += bool(line["passed"])
@@ -261,6 +271,7 @@ class _Reading:
     def _hear_weights(self, line: dict[str, Any]) -> None:
         self.counts["updates"] = line["updates"]
         self.published[line["version"]] = line["mono_ns"]
+        self.published_steps[line["version"]] = line.get("env_steps", self.counts["env_steps"])
 
     def _hear_phase(self, line: dict[str, Any]) -> None:
         if line["role"] == "executor" and line.get("idx") is None:
@@ -319,6 +330,7 @@ class _Reading:
             retention=(self.after_solved[0], self.after_solved[1]) if goes_on else None,
             d0=None if self.d0 is None else {**self.d0[1], "seconds": (self.d0[0] - zero_ns) / 1e9},
             curve=self._curve(zero_ns),
+            test_curve=self._test_curve(),
             spans=self._spans(),
             digest=digest_of(settings),
             facts={
@@ -342,6 +354,15 @@ class _Reading:
             mean = math.fsum(value for *_, value in self.episodes[first:last]) / (last - first)
             points.append([episodes, env_steps, round((ns - zero_ns) / 1e9, 4), round(mean, 4)])
         return points
+
+    def _test_curve(self) -> list[list[float]]:
+        points = sorted(self.test_points, key=lambda point: point[0])
+        groups = min(MOST_TESTS, len(points))
+        edges = [len(points) * i // groups for i in range(groups + 1)] if groups else [0]
+        return [
+            [points[last - 1][0], round(math.fsum(value for _, value in points[first:last]) / (last - first), 4)]
+            for first, last in itertools.pairwise(edges)
+        ]
 
     def _first_ns(self) -> int | None:
         return min((phase["start_ns"] for phase in self.phases if phase["phase"] == "generate"), default=None)

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from mlxe_async.analysis import breakout_study, scores
 from mlxe_async.analysis.outcomes import CURVE_POINTS, Groups, Outcome, is_timed
 from mlxe_async.analysis.statistics import band, bootstrap, median
 from mlxe_async.analysis.tables import number, solved_means, survival
@@ -57,6 +58,7 @@ PUBLISHED_CAVEAT = (
     "counts episodes more than once."
 )
 
+_DASHES: Any = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (9, 3)))
 _STYLE: Any = {
     "svg.fonttype": "path",
     "svg.hashsalt": "mlxe",
@@ -104,7 +106,7 @@ class Picture:
 
 def all_pictures(groups: Groups) -> list[Picture]:
     """Every picture for which there is something to show."""
-    makers = [learning_curves]
+    makers = [learning_curves, test_curves]
     if is_timed(_runs(groups)):  # all others show seconds
         makers += [survival_curves, bars, timelines]
     return [picture for make in makers if (picture := make(groups)) is not None]
@@ -139,6 +141,42 @@ def learning_curves(groups: Groups) -> Picture | None:
             f"{SMOOTHED} points. A point is one training episode, or, of a run of more than {CURVE_POINTS} episodes, "
             f"the mean of one of {CURVE_POINTS} equal parts of them. Exploration is on. Before its first point a run "
             "stands at that, and after its end at its last value: where a curve goes on, some of its runs may be over.",
+        )
+
+
+def test_curves(groups: Groups) -> Picture | None:
+    """Returns of tests against environment steps, of tasks that are never solved; with those published of Breakout."""
+    unjudged = scores.never_judged(groups)
+    curves = {name: [one.test_curve for one in runs if len(one.test_curve) > 1] for name, runs in unjudged.items()}
+    curves = {name: members for name, members in curves.items() if members}
+    if not curves:
+        return None
+    published = breakout_study.CURVES if scores.is_breakout(unjudged) else {}
+    with _drawing(7.6, 4.2) as (figure, axes):
+        ax = axes[0][0]
+        for colour, members in zip(_colours(), curves.values(), strict=False):
+            # The grid reads steps at 1 and returns at 3, as points of training have them.
+            x, rows = _on_one_grid([[(0, steps, 0, value) for steps, value in curve] for curve in members], 1)
+            mean, low, high = band(rows)
+            ax.plot(x, mean, color=colour, linewidth=1.8)
+            ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+        for style, (name, curve) in zip(_DASHES, published.items(), strict=False):
+            middles = [(place + 0.5) * breakout_study.MILLION for place in range(len(curve.means))]
+            ax.plot(middles, curve.means, color=FAINT, linewidth=1.1, linestyle=style, label=f"published: {name}")
+        if published:
+            ax.legend(loc="upper left", fontsize=8)
+        ax.set_xlabel("environment steps")
+        ax.set_ylabel("return of tests")
+        ax.set_xlim(left=0)
+        ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
+        _plain_numbers(ax.xaxis)
+        _legend(figure, curves)
+        caption = (
+            f"Mean over the seeds of the mean of the last {SMOOTHED} tests, with 95 % bootstrap bands, whole runs "
+            "drawn. A test is greedy games of a frozen version, at the steps at which it was published."
+        )
+        return _picture(
+            figure, "tests", "Tests on the way", f"{caption} {breakout_study.CAVEAT}" if published else caption
         )
 
 

@@ -62,6 +62,7 @@ class Plan:
         d2: whether policies that solved the task are tested from adverse starts too.
         rerun: whether what was made by settings that have changed since is made anew.
         jobs: how many runs are made at the same time; with more than one only returns are judged.
+        thresholds: returns, of tasks that are never solved: how many steps it took to reach each.
     """
 
     arms: tuple[Arm, ...]
@@ -72,6 +73,7 @@ class Plan:
     d2: bool = False
     rerun: bool = False
     jobs: int = 1
+    thresholds: tuple[float, ...] = ()
 
     def rounds(self) -> Iterator[tuple[Arm, int]]:
         """Every run, all arms for one seed after the other, so that a drift of the machine hits all arms alike."""
@@ -213,11 +215,12 @@ def read_plan(path: Path) -> Plan:
         plan = Plan(arms, seeds, others)
         return dataclasses.replace(
             plan,
-            timeout_s=_seconds(record.get("timeout_s", plan.timeout_s)),
+            timeout_s=_number(record.get("timeout_s", plan.timeout_s)),
             keep_runs=_switch(record.get("keep_runs", plan.keep_runs)),
             d2=_switch(record.get("d2", plan.d2)),
             rerun=_switch(record.get("rerun", plan.rerun)),
             jobs=_whole(record.get("jobs", plan.jobs)),
+            thresholds=tuple(map(_number, record.get("thresholds", ()))),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise RunFailed(f"{path}: expected the folder of a study, its {STUDY} cannot be used: {error!r}") from error
@@ -349,7 +352,7 @@ def _switch(value: Any) -> bool:
     return value
 
 
-def _seconds(value: Any) -> float:
+def _number(value: Any) -> float:
     if type(value) not in (int, float):
         raise TypeError(f"expected a number, got {value!r}")
     return float(value)

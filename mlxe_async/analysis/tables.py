@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mlxe_async.analysis import breakout_study, scores
 from mlxe_async.analysis.outcomes import Groups, Outcome, is_timed
 from mlxe_async.analysis.statistics import (
     FEWEST_RUNS,
@@ -67,15 +68,32 @@ class Table:
 
 
 def all_tables(
-    groups: Groups, baselines: Iterable[Mapping[str, Any]] = (), varied: Mapping[str, str] | None = None
+    groups: Groups,
+    baselines: Iterable[Mapping[str, Any]] = (),
+    varied: Mapping[str, str] | None = None,
+    thresholds: Sequence[float] = (),
 ) -> list[Table]:
-    """Every table of a report, those without rows left out; `varied`: as of `pair_table`.
+    """Every table of a report, those without rows left out.
+
+    Args:
+        groups: runs by the name of their settings.
+        baselines: what no learning achieves.
+        varied: as of `pair_table`.
+        thresholds: as of `score_table`.
 
     Where runs were made side by side there is no word of time.
     """
     if not is_timed(one for runs in groups.values() for one in runs):
-        return [table for table in (return_table(groups), run_table(groups)) if table.rows]
-    tables = [outcome_table(groups, baselines), time_table(groups), pair_table(groups, varied), run_table(groups)]
+        return [
+            table for table in (return_table(groups), score_table(groups, thresholds), run_table(groups)) if table.rows
+        ]
+    tables = [
+        outcome_table(groups, baselines),
+        score_table(groups, thresholds),
+        time_table(groups),
+        pair_table(groups, varied),
+        run_table(groups),
+    ]
     return [table for table in tables if table.rows]
 
 
@@ -128,6 +146,58 @@ def return_table(groups: Groups) -> Table:
         "oa) returns may depend on that too."
     )
     return Table("What was reached", head, tuple(rows), note + _few_note(map(len, groups.values())))
+
+
+def score_table(groups: Groups, thresholds: Sequence[float] = ()) -> Table:
+    """What runs came to at tasks that are never solved; on Breakout with the published figures below.
+
+    Args:
+        groups: runs by the name of their settings; those with a rule to judge them by are left out.
+        thresholds: returns; how many steps it took to reach each. Without any, on Breakout the published study's.
+    """
+    unjudged = scores.never_judged(groups)
+    wanted = scores.thresholds_for(unjudged, thresholds)
+    rows = []
+    for name, runs in unjudged.items():
+        found = [scores.score(curve, wanted) for one in runs if (curve := scores.curve_of(one))]
+        rows.append(
+            (
+                name,
+                f"{sum(one.completed for one in runs)} of {len(runs)}",
+                *(
+                    _with_interval(*scores.mean_with_interval([getattr(one, part) for one in found]), "return")
+                    for part in ("final", "highest", "area")
+                ),
+                *(
+                    _with_interval(*scores.median_with_interval([one.reached[place] for one in found]), "env_steps")
+                    for place in range(len(wanted))
+                ),
+            )
+        )
+    is_published = bool(rows) and scores.is_breakout(unjudged) and wanted == breakout_study.THRESHOLDS
+    for name, published in breakout_study.CURVES.items() if is_published else ():
+        mean = math.fsum(published.means) / len(published.means)
+        values = (shown(value, "return") for value in (published.means[-1], published.highest, mean))
+        steps = (shown(value, "env_steps") for value in published.reached)
+        rows.append((f"published: {name}", "1 of 1", *values, *steps))
+    head = (
+        "settings",
+        "completed",
+        "last tenth",
+        "highest test",
+        "mean on the way",
+        *(f"steps to {number(threshold)}" for threshold in wanted),
+    )
+    note = (
+        "Returns of tests, greedy games of frozen versions; of training where nothing was tested. Last tenth: mean of "
+        "the tests of the last tenth of a run's steps. Highest test: the luckiest of many, which says little. Mean on "
+        "the way: area under the curve over its steps, each test standing for the steps since the one before. Cells: "
+        "mean of the runs [95 % bootstrap interval]. Steps to: until the mean of "
+        f"{scores.RECENT_TESTS} tests in a row is as high, median [interval]; a run that never came so far counts as "
+        "worse than anything."
+    )
+    note += f" {breakout_study.CAVEAT}" if is_published else ""
+    return Table("What was reached, where nothing is ever solved", head, tuple(rows), note)
 
 
 def time_table(groups: Groups) -> Table:
@@ -294,6 +364,12 @@ def _summary(values: Sequence[float], quantity: str, *, worst: bool = True) -> s
     low, high = bootstrap(values)
     interval = f"{middle} [{shown(low, quantity)}, {shown(high, quantity)}]"
     return f"{interval}, {shown(max(values), quantity)}" if worst else interval
+
+
+def _with_interval(middle: float, interval: tuple[float, float] | None, quantity: str) -> str:
+    if interval is None:
+        return shown(middle, quantity)
+    return f"{shown(middle, quantity)} [{shown(interval[0], quantity)}, {shown(interval[1], quantity)}]"
 
 
 def _iqm(values: Sequence[float], quantity: str) -> str:

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import json
+import math
 import re
 import sys
 import tomllib
@@ -36,6 +37,7 @@ FIVE_SEEDS = "0..4"
 LONGEST_FILE = 2**20
 MOST_BASELINES = 100_000
 MOST_JOBS = 64
+MOST_THRESHOLDS = 8
 USAGE = "compare FILE.toml|RUN|STUDY ... [--seeds A..B] [--set a.b=VALUE ...] [--out FOLDER] [...]"
 
 ABOUT = """\
@@ -82,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
             raise SettingsError([f"compare: got no run at all in {folder}, expected settings files or run folders"])
         for mixture in mixtures(study.group(outcomes)):
             console.line(f"note: {mixture}")
-        tables = _report(kept, outcomes, baselines, _varied(plan), with_pictures=not asked.no_pictures)
+        tables = _report(kept, outcomes, baselines, plan, with_pictures=not asked.no_pictures)
         shown = tables if asked.rows else [table for table in tables if table.title != run_table({}).title]
         sys.stdout.write("\n".join(table.markdown for table in shown))
         page = [] if asked.no_pictures else ["index.html"]
@@ -124,6 +126,12 @@ def _parser() -> Parser:
         metavar="N",
         help="so many runs side by side; then only returns are judged",
     )
+    add(
+        "--thresholds",
+        type=_returns,
+        metavar="A,B",
+        help="of tasks that are never solved: steps until tests reach these returns; 50,100 on Breakout",
+    )
     add("--no-pictures", action="store_true", help="tables only")
     add(
         "--keep-runs",
@@ -131,6 +139,23 @@ def _parser() -> Parser:
         help="keep the run folders, in FOLDER/runs (those of failures always are); so when left out",
     )
     return parser
+
+
+def _returns(text: str) -> tuple[float, ...]:
+    """`"50,100"`: up to eight returns, ascending.
+
+    Raises:
+        argparse.ArgumentTypeError: it is something else.
+    """
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not 1 <= len(found) <= MOST_THRESHOLDS or not all(map(math.isfinite, found)) or sorted(set(found)) != [*found]:
+        raise argparse.ArgumentTypeError(
+            f'got "{visible(text, 60)}", expected 1 to {MOST_THRESHOLDS} returns, ascending'
+        )
+    return found
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -205,7 +230,7 @@ def _plan(asked: argparse.Namespace) -> tuple[Path, Plan, list[Settings]]:
 
 def _with_switches(plan: Plan, asked: argparse.Namespace) -> Plan:
     """The plan with what was said of how runs are made; what was not said stays."""
-    names = {"timeout": "timeout_s", "keep_runs": "keep_runs", "d2": "d2", "rerun": "rerun", "jobs": "jobs"}
+    names = {"timeout": "timeout_s"} | {key: key for key in ("keep_runs", "d2", "rerun", "jobs", "thresholds")}
     said = {names[key]: value for key in names if (value := getattr(asked, key)) is not None}
     return dataclasses.replace(plan, **said)
 
@@ -405,13 +430,13 @@ def _report(
     kept: StudyFolder,
     outcomes: Sequence[Outcome],
     baselines: Sequence[Mapping[str, Any]],
-    varied: Mapping[str, str],
+    plan: Plan,
     *,
     with_pictures: bool,
 ) -> list[Table]:
     groups = study.group(outcomes)
     kept.write(study.ALL_OUTCOMES, "".join(f"{json.dumps(one.to_json())}\n" for one in outcomes))
-    tables = all_tables(groups, baselines, varied)
+    tables = all_tables(groups, baselines, _varied(plan), plan.thresholds)
     about = _about(outcomes)
     kept.write("table.md", f"# {kept.path.name}\n\n{about}\n\n" + "\n".join(table.markdown for table in tables))
     if with_pictures:
