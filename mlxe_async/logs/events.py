@@ -293,11 +293,20 @@ class Updates(Event):
 
 
 @dataclass(frozen=True)
+class TrainingResult(Event):
+    """What an iteration came to in training, with promote_best: the best version so far is chosen by it."""
+
+    result: Annotated[float, "Mean return of its episodes by the environment's own rewards, or the sum of their steps."]
+    by: Annotated[str, "Which of the two: mean_return or steps."]
+    version: Annotated[int, "The version it belongs to; under oa that of the executor that ended the iteration."]
+
+
+@dataclass(frozen=True)
 class BestPromoted(Event):
     """Training had not become better for a while: the learner went back to the best version so far."""
 
     best_version: Annotated[int, "The version it went back to."]
-    result: Annotated[float, "Mean return of the episodes played under that version, by the environment's own rewards."]
+    result: Annotated[float, "The training result of that version, see training_result."]
     iterations: Annotated[int, "Iterations since then, none of them better."]
     version: Annotated[int, "The version published next, which goes on from there."]
 

@@ -20,6 +20,7 @@ from mlxe_async.roles.executor_plan import ExecutorPlan
 from mlxe_async.roles.fault_budget import FaultBudget, TooManyFaults
 from mlxe_async.roles.history import MOST_PROVEN, History
 from mlxe_async.roles.places import Places
+from mlxe_async.roles.promotion import remarked
 from mlxe_async.roles.row_writer import Lane, RowWriter
 from mlxe_async.roles.states import expect_counts, expect_like
 from mlxe_async.rows import Array, RowLayout
@@ -76,6 +77,7 @@ class Executor:
         asked: how many of its rollouts it has been asked to end early, or not to begin any more: a counter that only
             grows, so that no request can be missed. It is looked at between two steps.
         places: where it counts its episodes and steps, for those who must know after its death.
+        shelf: puts what it played with where the learner finds it, see `roles.promotion`; None: nobody asks for it.
     """
 
     def __init__(
@@ -93,13 +95,15 @@ class Executor:
         episodes: list[int] | None = None,
         asked: Callable[[], int] = lambda: 0,
         places: Places | None = None,
+        shelf: Callable[[Array], Any] | None = None,
     ) -> None:
         self.plan = plan
         self.task = task
         self.algorithm = algorithm
         self.version = 0
         self._weights, self._page = weights, page
-        self._notify, self._wait, self._asked = notify, wait, asked
+        self._notify, self._wait, self._asked, self._shelf = notify, wait, asked, shelf
+        self._held = False  # whether `_flat` is what it plays with
         self._envs = task.count
         spaces = task.spaces
         self._obs = np.zeros((self._envs, *spaces.observation_shape), dtype=spaces.observation_dtype)
@@ -235,6 +239,17 @@ class Executor:
             "running": self._running[moved].tolist(),
         }
 
+    def shelve(self, *, result: float) -> dict[str, bool]:
+        """Put the weights of the last rollout on the shelf of the best version, with its training result.
+
+        Returns:
+            `shelved`: whether they lie there; not where they could not be read whole, or this life has none yet.
+        """
+        if self._shelf is None or not self._held or not self.version:
+            return {"shelved": False}
+        self._shelf(remarked(self._flat, result, self.version))
+        return {"shelved": True}
+
     def close(self) -> None:
         """Close the environments."""
         self.task.close()
@@ -330,6 +345,7 @@ class Executor:
     def _take_weights(self, version: int | None) -> None:
         if self._weights.latest() != self.version:
             read = self._weights.read(self._flat)
+            self._held = read is not None
             if read is not None:
                 self.algorithm.load(self._flat)
                 self.version = read

@@ -17,7 +17,7 @@ from mlxe_async.fast import updates
 from mlxe_async.fast.audit import Audit
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.roles.keeping import StateKeeper, Store
-from mlxe_async.roles.promotion import Promotion
+from mlxe_async.roles.promotion import OnlinePromotion, Promotion
 from mlxe_async.roles.states import expect_counts, expect_numbers, take_up
 from mlxe_async.rows import Array
 from mlxe_async.tasks.hostile import words_of
@@ -86,7 +86,7 @@ class Learner:
         last_good: Array | None = None,
         store: Store | None = None,
         keep_every: int = 1,
-        promotion: Promotion | None = None,
+        promotion: Promotion | OnlinePromotion | None = None,
         compile: bool | Literal["auto"] = False,  # noqa: A002 - the setting's name
         fast: bool = True,
         audit_every: int = 0,
@@ -238,6 +238,7 @@ class Learner:
         updates: int,
         progress: float | None = None,
         call: int | None = None,
+        iterations: int | None = None,
     ) -> dict[str, Any]:
         """Do the updates of a plan, then publish once.
 
@@ -252,6 +253,7 @@ class Learner:
             progress: training result of the newest version, if there is one.
             call: number of this call; asked again with the number of the call before, it learns nothing and answers
                 the same.
+            iterations: since the best version, where others have judged that it is time to go back to it.
 
         Returns:
             `version`, `norm`, `updates`, `rows`, `lag_min`, `lag_mean`, `lag_max`, `late_rows` (overwritten before they
@@ -268,7 +270,7 @@ class Learner:
         self._warm_up()
         start_ns = time.monotonic_ns()
         clock = Clock(env_steps=env_steps, episodes=episodes, updates=updates, version=self._weights.version)
-        set_back = self._perhaps_go_back(progress)
+        set_back = self._perhaps_go_back(progress, iterations)
         if self.memory.kind == "replay":
             done = self._learn_batches(plan, clock)
         else:
@@ -295,10 +297,15 @@ class Learner:
             self._keep_again(call or 0, said)
         return said
 
-    def _perhaps_go_back(self, progress: float | None) -> dict[str, Any] | None:
-        if self._promotion is None or progress is None or self._last_good is None:
+    def _perhaps_go_back(self, progress: float | None, iterations: int | None) -> dict[str, Any] | None:
+        if self._promotion is None or self._last_good is None:
             return None
-        set_back = self._promotion.judge(progress, self._weights.version, self._last_good)
+        if iterations is not None:
+            set_back = self._promotion.taken_back(iterations)
+        elif progress is not None:
+            set_back = self._promotion.judge(progress, self._weights.version, self._last_good)
+        else:
+            return None
         if set_back is not None:
             self.algorithm.set_weights(self._promotion.best)
         return set_back

@@ -1,8 +1,10 @@
 """Promote best: after a while without a better training result the learner goes back to the best version so far.
 
 The training result of an iteration is the mean return (by the environment's own rewards, so on CartPole the number of
-steps) of the episodes that were finished in it, and belongs to the version they were played under. MLxE resets its
-learner like this as an option; it needs iterations, so it is refused where nobody waits for anybody.
+steps) of the episodes that were finished in it, or the sum of their steps over all executors, and belongs to the
+version they were played under. MLxE resets its learner like this as an option. Where nobody waits for anybody, the
+supervisor says what an iteration is (`supervisor.handles.context.Promoter`), and executors put what they played with
+on the shelf.
 
 What is known of the best version lives in shared memory in the form in which weights are published, three numbers
 behind the weights: its result, its version, and the iterations since. They change together, so that a learner after a
@@ -11,6 +13,7 @@ restart goes on counting where its predecessor was killed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,8 +21,9 @@ import numpy as np
 from mlxe_async.rows import Array
 
 REMARKS = 3
+"""Numbers behind the weights on the shelf."""
 _RESULT, _VERSION, _SINCE = -3, -2, -1
-_LARGEST = float(np.finfo(np.float32).max)
+LARGEST = float(np.finfo(np.float32).max)
 
 
 class Shelf(Protocol):
@@ -68,10 +72,10 @@ class Promotion:
             None, or, when it is time to go back: `best_version`, its `result`, and the `iterations` since. They are
             counted from 0 again.
         """
-        result = float(np.float32(np.clip(result, -_LARGEST, _LARGEST)))
+        result = float(np.float32(np.clip(result, -LARGEST, LARGEST)))
         kept = self._kept
         if kept is None or result > kept[_RESULT]:
-            kept = np.concatenate([flat, np.array([result, version, 0], np.float32)], dtype=np.float32)
+            kept = remarked(flat, result, version)
         else:
             kept = kept.copy()
             kept[_SINCE] += 1
@@ -86,3 +90,56 @@ class Promotion:
         self._shelf.publish(kept)
         self._kept = kept
         return back
+
+    def taken_back(self, iterations: int) -> dict[str, Any] | None:  # noqa: ARG002 - `OnlinePromotion` is told by others
+        """Nothing: results are judged here."""
+        return None
+
+
+class OnlinePromotion:
+    """The same for the learner where nobody waits: others judge, and executors put the best version on the shelf.
+
+    Args:
+        shelf: where it is kept.
+        take: copies what lies there (P + `REMARKS`,); None where nothing does.
+    """
+
+    def __init__(self, shelf: Callable[[Array], Any], take: Callable[[], Array | None]) -> None:
+        self._shelf, self._take = shelf, take
+
+    @property
+    def kept(self) -> Array | None:
+        """What lies on the shelf (P + `REMARKS`,)."""
+        return self._take()
+
+    @property
+    def best(self) -> Array | None:
+        """Weights (P,) of the best version; None as long as there is no result."""
+        kept = self._take()
+        return None if kept is None else kept[:-REMARKS]
+
+    def known(self, parameters: int) -> Array:
+        """What lies there, (parameters + `REMARKS`,) also when nothing does: then all are 0."""
+        kept = self._take()
+        return np.zeros(parameters + REMARKS, np.float32) if kept is None else kept
+
+    def go_on(self, kept: Array | None) -> None:
+        """Take up what lay on the shelf of a former run; what executors have put there since is newer."""
+        if kept is not None and self._take() is None:
+            self._shelf(np.array(kept, np.float32))
+
+    def judge(self, result: float, version: int, flat: Array) -> dict[str, Any] | None:  # noqa: ARG002 - as `Promotion`
+        """Nothing: others judge."""
+        return None
+
+    def taken_back(self, iterations: int) -> dict[str, Any] | None:
+        """What the learner goes back to: `best_version`, its `result` and the `iterations` since, as others count."""
+        kept = self._take()
+        if kept is None:
+            return None
+        return {"best_version": int(kept[_VERSION]), "result": float(kept[_RESULT]), "iterations": iterations}
+
+
+def remarked(flat: Array, result: float, version: int) -> Array:
+    """Weights (P,) of a version with its result, as they lie on the shelf (P + `REMARKS`,)."""
+    return np.concatenate([flat, np.array([result, version, 0], np.float32)], dtype=np.float32)

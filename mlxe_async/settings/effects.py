@@ -74,6 +74,8 @@ def idle(settings: Settings, memory: str | None = None) -> Iterator[Problem]:
     if schedule.kind in ("serial", "is") and not schedule.simulated_lag:
         why = "it bounds what schedule.simulated_lag makes older, which is 0"
         yield from off(("schedule",), "max_policy_lag", kind, schedule.kind, None, why)
+    if not learner.promote_best:
+        yield from off(("learner",), "promote_by", ("learner", "promote_best"), 0, "a number above 0")
     if learner.threads > 1:
         yield from off(("learner",), "own_core", ("learner", "threads"), learner.threads, "1")
     if learner.device == "cpu":

@@ -306,7 +306,13 @@ class Learner(Table):
         ge=0,
         le=10**6,
         description="Iterations without a better training result after which the learner goes back to the best version "
-        "so far; more are more patient, 0 never goes back.",
+        "so far; more are more patient, 0 never goes back. Under oa an iteration is over when each executor has "
+        "finished an episode.",
+    )
+    promote_by: Literal["mean_return", "steps"] = Field(
+        default="mean_return",
+        description="What a training result is: the mean return of the episodes of an iteration, or the sum of their "
+        "steps over all executors. The log tells each.",
     )
     keep_state_every: int = Field(
         default=0,

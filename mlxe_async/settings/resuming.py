@@ -49,6 +49,7 @@ _KEYS: dict[Effect, dict[str, str]] = {
         "run": "seed",
         "task": "env kwargs wrappers channels_first history squared_position features atari observe action_mask",
         "schedule": "envs_per_executor",
+        "learner": "promote_by",
         "algorithm": "name",
     },
 }

@@ -68,10 +68,10 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
     if stop.solved and not evaluation.enabled:
         message = "got true, expected false with evaluation.enabled = false: nothing would ever be tested"
         yield Problem(("stop", "solved"), message, ("evaluation", "enabled"))
-    if schedule.kind == "oa" and settings.learner.promote_best:
-        message = f'got {settings.learner.promote_best}, expected 0 with schedule.kind = "oa"'
-        why = "nobody waits there, so that no result belongs to one iteration and version"
-        yield Problem(("learner", "promote_best"), f"{message}: {why}", ("schedule", "kind"))
+    if settings.run.record and settings.learner.promote_best:
+        message = f"got true, expected false with learner.promote_best = {settings.learner.promote_best}"
+        why = "what executors put aside for the learner is not recorded"
+        yield Problem(("run", "record"), f"{message}: {why}", ("learner", "promote_best"))
     if schedule.kind in ("serial", "is"):
         lag, bound = ("schedule", "simulated_lag"), schedule.max_policy_lag
         if bound is not None:

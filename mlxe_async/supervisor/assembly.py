@@ -17,7 +17,7 @@ from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
 from mlxe_async.supervisor.checkpointing.due import CheckpointDue
 from mlxe_async.supervisor.checkpointing.restore import restore_handles
 from mlxe_async.supervisor.context import RunContext
-from mlxe_async.supervisor.handles.context import HandleContext
+from mlxe_async.supervisor.handles.context import HandleContext, Promoter
 from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
 from mlxe_async.supervisor.handles.learner import LearnerHandle
@@ -58,8 +58,17 @@ class Assembly:
             recorder=run.recorder,
             crashes=crashes,
             is_checkpoint_due=self.due.now,
+            promotes=blueprint.promotes,
+            promote_by=run.settings.learner.promote_by,
         )
         self.executors: list[ExecutorHandle] = []
+        if blueprint.promotes and traits.free_running:
+            context.promoter = Promoter(
+                run.settings.learner.promote_best,
+                run.settings.learner.promote_by,
+                lambda: [executor.index for executor in self.executors if executor.lost is None],
+                run.log,
+            )
         self._episodes = _Episodes(self.executors)
         make = _Processes(run, ProcessEvents(run, self.drain, crashes), self.pages, self.executors)
         self.processes = [make.process(planned) for planned in blueprint.processes]
@@ -140,6 +149,8 @@ class Assembly:
             context.publications.hold(int(version))
         if self.delayed is not None:
             self.delayed.restore(run.point.own_arrays())
+        if context.promoter is not None and "promoter" in state:
+            context.promoter.restore(state["promoter"])
         if context.deterministic:
             context.excused.update(state["delivered"])
         self._episodes.before = restore_handles(

@@ -143,6 +143,7 @@ class Workshop:
             episodes=self.spec["episodes"].get(str(index)),
             asked=lambda: asked.get(name),
             places=places,
+            shelf=self._put_on_shelf if "best" in self._segments else None,
         )
 
     def _memorizer(self) -> Any:
@@ -218,14 +219,29 @@ class Workshop:
         return str(path)
 
     def _promotion(self) -> Any:
-        from mlxe_async.roles.promotion import REMARKS, Promotion
+        from mlxe_async.roles.promotion import OnlinePromotion, Promotion
 
         patience = self.settings.learner.promote_best
         if not patience:
             return None
-        segment, kept = self._segments["best"], np.zeros(self.parameters + REMARKS, dtype=np.float32)
-        found = WeightsReader(segment).read(kept)
-        return Promotion(patience, WeightsWriter(segment), kept if found else None)
+        if self.settings.schedule.kind == "oa":
+            return OnlinePromotion(self._put_on_shelf, self._on_shelf)
+        return Promotion(patience, WeightsWriter(self._segments["best"]), self._on_shelf())
+
+    def _on_shelf(self) -> Array | None:
+        """A copy of the best version and what is known of it."""
+        from mlxe_async.roles.promotion import REMARKS
+
+        kept, reader = np.zeros(self.parameters + REMARKS, dtype=np.float32), WeightsReader(self._segments["best"])
+        found = reader.read(kept)
+        reader.release()
+        return kept if found else None
+
+    def _put_on_shelf(self, vector: Array) -> None:
+        """Several processes do, one at a time: each begins where the last one stopped."""
+        writer = WeightsWriter(self._segments["best"])
+        writer.publish(vector)
+        writer.release()
 
     def _evaluator(self) -> Any:
         from mlxe_async.roles.evaluator import Evaluator

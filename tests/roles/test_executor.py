@@ -347,3 +347,25 @@ def test_an_exception_of_an_environment_that_speaks_of_finite_numbers_is_no_nan(
     about = {"phase": "step", "env_index": 0}
     assert EnvironmentFault("reward: expected a finite number, got nan", **about).nonfinite
     assert not EnvironmentFault("raised ValueError: expected finite numbers", **about, trace="Traceback").nonfinite
+
+
+def test_it_puts_the_weights_it_has_just_played_with_on_the_shelf_whatever_was_published_since():
+    weights, shelf = FakeWeights(), []
+    executor, *_ = make(FakeTask([3, 3]), weights=weights, shelf=shelf.append)
+    assert executor.shelve(result=5.0) == {"shelved": False}
+    weights.publish(np.full(3, 7, np.float32))
+    executor.generate(rollout=0)
+    weights.publish(np.full(3, 9, np.float32))
+    assert executor.shelve(result=5.0) == {"shelved": True}
+    assert [vector.tolist() for vector in shelf] == [[7, 7, 7, 5, 2, 0]]
+
+
+def test_what_could_not_be_read_whole_is_put_on_no_shelf():
+    weights, shelf = FakeWeights(), []
+    executor, *_ = make(FakeTask([3, 3]), weights=weights, shelf=shelf.append)
+    executor.generate(rollout=0)
+    weights.publish(np.full(3, 9, np.float32))
+    weights.read = lambda _into: None
+    assert executor.generate(rollout=1)["version"] == 1
+    assert executor.shelve(result=5.0) == {"shelved": False}
+    assert not shelf

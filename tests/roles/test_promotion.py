@@ -7,7 +7,7 @@ from test_memorizer_learner import COUNTS, filled_lane, learner_of, memorizer_of
 
 from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
 from mlxe_async.roles.learner import Learner
-from mlxe_async.roles.promotion import REMARKS, Promotion
+from mlxe_async.roles.promotion import REMARKS, OnlinePromotion, Promotion, remarked
 
 
 def flat(value):
@@ -130,3 +130,40 @@ def test_rollouts_of_the_policy_that_is_given_up_are_dropped_and_the_best_versio
     assert [done["dropped_rollouts"] for done in told] == [0, 1]
     assert [done["version"] for done in told] == [2, 3]
     assert weights.flat.tolist() == [0, 0, 0]
+
+
+class Shelf:
+    """What executors put aside, and the learner takes."""
+
+    def __init__(self):
+        self.lies = None
+
+    def put(self, vector):
+        self.lies = vector
+
+    def take(self):
+        return None if self.lies is None else self.lies.copy()
+
+
+def test_where_others_judge_the_learner_goes_back_to_what_lies_on_the_shelf():
+    algorithm, shelf = FakeAlgorithm(updates_due=1), Shelf()
+    memorizer = memorizer_of([filled_lane(episodes=8)], algorithm=algorithm)
+    learner, weights = learner_of(memorizer, algorithm, promotion=OnlinePromotion(shelf.put, shelf.take))
+    learner.publish()
+    assert learner.learn(memorizer.memorize(most_updates=1), **COUNTS, iterations=4)["set_back"] is None
+    shelf.put(remarked(flat(40), 30.0, 1))
+    assert learner.learn(memorizer.memorize(most_updates=1), **COUNTS)["set_back"] is None
+    done = learner.learn(memorizer.memorize(most_updates=1), **COUNTS, iterations=5)
+    assert done["set_back"] == {"best_version": 1, "result": 30.0, "iterations": 5}
+    assert weights.flat.tolist() == [41, 41, 41]  # one update after it went back
+    assert learner.state()["promotion"].tolist() == [40, 40, 40, 30, 1, 0]
+
+
+def test_a_restarted_learner_leaves_on_the_shelf_what_is_newer_and_a_resumed_run_finds_it_again():
+    shelf = Shelf()
+    promotion = OnlinePromotion(shelf.put, shelf.take)
+    promotion.go_on(None)
+    assert (promotion.best, promotion.taken_back(3)) == (None, None)
+    promotion.go_on(remarked(flat(1), 10.0, 1))
+    promotion.go_on(remarked(flat(2), 20.0, 2))
+    assert promotion.best.tolist() == [1, 1, 1]

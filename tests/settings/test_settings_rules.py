@@ -23,7 +23,12 @@ CONTRADICTIONS = [
     ({"evaluation": {"rule": "cap", "threshold": 1.0}}, "evaluation.threshold", "evaluation.rule"),
     ({"stop": {"solved": True}}, "stop.solved", "evaluation.enabled"),
     ({"stop": {"steps_after_solved": 1000}}, "stop.steps_after_solved", "stop.solved"),
-    ({"schedule": {"kind": "oa"}, "learner": {"promote_best": 3}}, "learner.promote_best", "schedule.kind"),
+    (
+        {"schedule": {"kind": "oa"}, "run": {"record": True}, "learner": {"promote_best": 3}},
+        "run.record",
+        "learner.promote_best",
+    ),
+    ({"learner": {"promote_by": "steps"}}, "learner.promote_by", "learner.promote_best"),
     (
         {"schedule": {"kind": "is", "simulated_lag": 5, "max_policy_lag": 4}},
         "schedule.simulated_lag",

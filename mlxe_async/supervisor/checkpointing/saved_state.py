@@ -88,7 +88,10 @@ _STATE = table(
         "saver": table({}, {"version": count, "score": number, "counters": _COUNTERS, "saved": count}, is_closed=True),
         "waiting": list_of(list_of(table({"epoch": count, "count": count}))),
     },
-    {"log": table({"next_seq": count, "clock_ns": integer})},
+    {
+        "log": table({"next_seq": count, "clock_ns": integer}),
+        "promoter": table({"result": maybe(number), "since": count}),
+    },
 )
 _BEST = ("version", "score", "counters", "saved")
 

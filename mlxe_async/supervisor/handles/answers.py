@@ -36,6 +36,7 @@ LEARNED: Kind = {
     "set_back": ({"best_version": int, "result": float, "iterations": int}, None),
     "start_ns": int, "seconds": float, "publish_seconds": float,
 }  # fmt: skip
+SHELVED: Kind = {"shelved": bool}
 VERDICT: Kind = {
     "version": int, "passed": (bool, None), "episodes": int, "steps": int, "return_min": float, "return_mean": float,
     "seconds": float, "failed_at": WHOLE, "fault": str,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from mlxe_async.logs import events
+from mlxe_async.roles.promotion import LARGEST
 from mlxe_async.supervisor.budget import Bell, Budget, Counters
 from mlxe_async.supervisor.event_log import EventLog
 from mlxe_async.supervisor.monitoring.crashes import Crashes
@@ -61,6 +64,81 @@ class Publications:
         return dict(zip(_NAMES[1:], row[1:], strict=True)) if row[0] == version else None
 
 
+class Player(Protocol):
+    """An executor's handle."""
+
+    index: int
+
+    async def shelve(self, result: float) -> bool:
+        """Have it put the weights of its last rollout on the shelf; whether they lie there."""
+
+
+def training_result(values: Collection[float], by: str) -> float:
+    """The mean of returns, or the sum of steps; sorted, because it must not depend on who was faster."""
+    ordered = sorted(values)
+    return float(np.sum(ordered) if by == "steps" else np.mean(ordered))
+
+
+class Promoter:
+    """Promote best where nobody waits (`oa`): which training result is the best, and when to go back to it.
+
+    An iteration is over as soon as each executor has finished an episode since the last one was. Its result belongs to
+    the version that the executor who ended it has just played with. That executor still has those weights, and nobody
+    else may: it puts them on the shelf, and goes on. So what the learner goes back to is exactly what was played,
+    however many versions were published meanwhile, and only one version is kept.
+
+    Args:
+        patience: iterations without a better result after which to go back, at least 1.
+        by: what a result is: the `"mean_return"` of the episodes of an iteration, or the sum of their `"steps"`.
+        awaited: numbers of the executors that an iteration waits for.
+        log: told of each result.
+    """
+
+    def __init__(self, patience: int, by: str, awaited: Callable[[], Collection[int]], log: EventLog) -> None:
+        self._patience, self._by, self._awaited, self._log = patience, by, awaited, log
+        self._finished: dict[int, list[float]] = {}
+        self._result: float | None = None
+        self._since = 0
+        self._one_at_a_time = asyncio.Lock()  # the shelf has one writer
+
+    @property
+    def iterations(self) -> int | None:
+        """Iterations since the best, where it is time to go back to it; else None."""
+        return self._since if self._since >= self._patience else None
+
+    def went_back(self) -> None:
+        """The learner has: iterations are counted from 0 again."""
+        self._since = 0
+
+    async def delivered(self, player: Player, report: Mapping[str, Any]) -> None:
+        """Hear of a rollout, which may end an iteration."""
+        finished = report["episodes"]["steps" if self._by == "steps" else "return"]
+        if not finished:
+            return
+        self._finished.setdefault(player.index, []).extend(finished)
+        if not set(self._awaited()) <= self._finished.keys():
+            return
+        values = [value for own in self._finished.values() for value in own]
+        result = float(np.float32(np.clip(training_result(values, self._by), -LARGEST, LARGEST)))
+        self._finished.clear()
+        async with self._one_at_a_time:
+            is_better = self._result is None or result > self._result
+            if not is_better:
+                self._since += 1
+            elif await player.shelve(result):
+                self._result, self._since = result, 0
+        told = events.TrainingResult(result=result, by=self._by, version=report["version"])
+        self._log.emit(told, "executor", player.index)
+
+    def state(self) -> dict[str, Any]:
+        """What is to be kept: the best result, None before the first, and the iterations since."""
+        return {"result": self._result, "since": self._since}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there; what was finished in the iteration under way is not counted."""
+        self._result, self._since = state["result"], int(state["since"])
+
+
 @dataclass
 class HandleContext:
     """What the handles of one run share.
@@ -86,10 +164,16 @@ class HandleContext:
     recorder: Recorder = field(default_factory=NoRecorder)
     crashes: Crashes | None = None
     is_checkpoint_due: Callable[[], bool] = lambda: False
+    promotes: bool = False
+    """Whether training results of versions are compared."""
+    promote_by: str = "mean_return"
+    """What a training result is, see `[learner] promote_by`."""
+    promoter: Promoter | None = None
+    """Compares them where nobody waits."""
     publications: Publications = field(default_factory=Publications)
     """How far the run was when each version was published."""
     returns: dict[int, list[float]] = field(default_factory=dict)
-    """Returns of the episodes finished lately, by the version they were played under."""
+    """Returns, or steps, of the episodes finished lately, by the version they were played under."""
     delivered: set[int] = field(default_factory=set)
     """Executors that have delivered in the round that is under way."""
     excused: set[int] = field(default_factory=set)
@@ -111,8 +195,10 @@ class HandleContext:
         return self.budget.reason is not None
 
     def training_result(self, version: int) -> float | None:
-        """Mean return of the episodes finished under a version since this was last asked; all others are forgotten."""
+        """Mean return, or sum of steps, of the episodes finished under a version since this was last asked.
+
+        All others are forgotten.
+        """
         returns = self.returns.get(version)
         self.returns.clear()
-        # Sorted, because the sum must not depend on who was faster.
-        return float(np.mean(sorted(returns))) if returns else None
+        return training_result(returns, self.promote_by) if returns else None

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.errors import NumericError, ProcessDied, RunFailed
+from mlxe_async.ipc.answers import require
 from mlxe_async.ipc.delayed import DelayedWeights
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.remote_error import RemoteError
@@ -17,6 +18,7 @@ from mlxe_async.logs import events
 from mlxe_async.roles.places import Place
 from mlxe_async.rows import Array
 from mlxe_async.supervisor.handles import answers
+from mlxe_async.supervisor.handles.answers import SHELVED
 from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.recording.steps import Ended, Rollout
@@ -139,14 +141,31 @@ class ExecutorHandle:
         context.counters.episodes += finished
         longest = max(report["episodes"]["steps"], default=0)
         context.counters.episode_steps = max(context.counters.episode_steps, longest)
-        context.returns.setdefault(report["version"], []).extend(report["episodes"]["return"])
+        results = report["episodes"]["steps" if context.promote_by == "steps" else "return"]
+        context.returns.setdefault(report["version"], []).extend(results)
         self.rows += report["rows"]
         self.pace = report["rows"] / self.envs / max(1e-6, report["seconds"] - report["lane_wait_s"])
         self.process.note_progress()
         context.log.generated(self.index, report)
         self._look_at_memory(report["rss_mb"])
         context.bell.ring()
+        if context.promoter is not None:
+            await context.promoter.delivered(self, report)
         return report
+
+    async def shelve(self, result: float) -> bool:
+        """Have the weights of its last rollout put on the shelf of the best version, with their training result.
+
+        Whether they lie there: not where it has died since.
+        """
+        if not self.process.alive:
+            return False
+        check = partial(require, kind=SHELVED, what="shelved")
+        try:
+            said = await self.process.call("shelve", role=f"executor-{self.index}", check=check, result=result)
+        except ProcessDied:
+            return False
+        return bool(said["shelved"])
 
     def _look_at_memory(self, rss_mb: float | None) -> None:
         if rss_mb is None or self._max_rss_mb is None or rss_mb <= self._max_rss_mb:

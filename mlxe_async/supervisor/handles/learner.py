@@ -17,6 +17,7 @@ from mlxe_async.errors import AuditFailed, NumericError, ProcessDied, RunFailed
 from mlxe_async.ipc.answers import require
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.remote_error import RemoteError
+from mlxe_async.logs import events
 from mlxe_async.rows import Array
 from mlxe_async.supervisor.handles.answers import LEARNED, PUBLISHED
 from mlxe_async.supervisor.handles.context import HandleContext
@@ -109,8 +110,15 @@ class LearnerHandle:
             "progress": self._context.training_result(counters.version),
         }
         self._calls += 1
+        promoter = self._context.promoter
+        back = None if promoter is None else promoter.iterations
+        if promoter is not None:
+            moment["progress"] = None  # it judges, by results of other iterations
+        elif self._context.promotes and moment["progress"] is not None:
+            told = events.TrainingResult(moment["progress"], self._context.promote_by, counters.version)
+            self._context.log.emit(told, "learner")
         try:
-            done = await self._learned({"plan": plan, "call": self._calls, **moment})
+            done = await self._learned({"plan": plan, "call": self._calls, "iterations": back, **moment})
         except ProcessDied as error:
             self._hear_last_publication()
             if self._repeats and not self._context.ending:
@@ -131,6 +139,8 @@ class LearnerHandle:
         self._failure = ""
         self.busy = False
         self._context.delivered.clear()
+        if promoter is not None and done["set_back"]:
+            promoter.went_back()
         counters.updates += done["updates"]
         self._memorizer.used(plan)
         self._context.log.learned(done, moment["env_steps"])

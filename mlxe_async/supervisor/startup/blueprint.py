@@ -114,8 +114,10 @@ class Blueprint:
         self.processes = self._planned()
         self.promotes = settings.learner.promote_best > 0
         if self.promotes:
+            # Where nobody waits, only who played with a version still has it.
+            needing = {"learner", *(f"executor-{i}" for i in range(self.executors if traits.free_running else 0))}
             self.processes = [
-                replace(planned, segments=(*planned.segments, "best")) if "learner" in planned.roles else planned
+                replace(planned, segments=(*planned.segments, "best")) if needing & {*planned.roles} else planned
                 for planned in self.processes
             ]
 

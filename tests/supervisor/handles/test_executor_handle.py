@@ -10,7 +10,7 @@ from fake_processes import Room, context_of, executor_of
 from mlxe_async.schedules import schedule_of
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "schedules"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "schedules"))
 
 from virtual_time import in_virtual_time
 
