@@ -61,7 +61,8 @@ class Outcome:
             executors without what they waited for room in their lanes.
         retention: versions tested after the task was solved, and how many of them passed; None where being solved
             ends the run at once, for what is still told then is nothing but tests that were under way.
-        d0: counts at the end of the first training episode of 50,000 steps.
+        d0: counts at the end of the first training episode of 50,000 steps, or of as many as are the goal; and under
+            names that begin with `start_` those at its beginning, where the log tells them.
         d2: whether the solving version also passes from adverse starts; None if that was not tried.
         curve: at most 200 points (episodes, env_steps, seconds, mean return of the episodes since the point before).
         test_curve: at most 2000 points (env_steps at its publication, mean return) of the versions that were tested;
@@ -198,6 +199,7 @@ class _Reading:
         self.after_solved = [0, 0]
         self.episodes: list[tuple[int, int, int, float]] = []
         self.d0: tuple[int, dict[str, int]] | None = None
+        self.long_episode: dict[str, Any] = {}
         self.goal_steps = 0  # of the training episode that is the goal, where one is
         self.goal: tuple[int, dict[str, int]] | None = None
         self.phases: list[dict[str, Any]] = []
@@ -268,6 +270,9 @@ class _Reading:
         if self.d0 is None and line.get("length", 0) >= D0_STEPS:
             self.d0 = line["mono_ns"], dict(self.counts)
 
+    def _hear_long_episode(self, line: dict[str, Any]) -> None:
+        self.long_episode = self.long_episode or {**line, "gap_ns": self.gap_ns}
+
     def _hear_weights(self, line: dict[str, Any]) -> None:
         self.counts["updates"] = line["updates"]
         self.published[line["version"]] = line["mono_ns"]
@@ -301,7 +306,9 @@ class _Reading:
         if self.goal is not None and self.end.get("reason") == "episode_steps":
             # One long training episode is the goal, as in MLxE, and no test.
             cpu = {"cpu_seconds": self.end.get("cpu_seconds")}
-            self.solved = {**self.goal[1], **cpu, "published_ns": self.goal[0]}
+            ended = self.long_episode.get("ended", {})
+            exact = {key: ended[key] for key in self.goal[1] if key in ended}  # with what others had under way
+            self.solved = {**self.goal[1], **exact, **cpu, "published_ns": self.goal[0]}
         evaluation = settings.get("evaluation", {})
         tested = bool(evaluation.get("enabled") and evaluation.get("rule")) or self.judged > 0 or self.goal_steps > 0
         exit_code = self.end.get("exit_code", 3)
@@ -328,7 +335,7 @@ class _Reading:
             idle=self._idle(folder, began_ns, seconds),
             at_work=self._at_work(),
             retention=(self.after_solved[0], self.after_solved[1]) if goes_on else None,
-            d0=None if self.d0 is None else {**self.d0[1], "seconds": (self.d0[0] - zero_ns) / 1e9},
+            d0=self._long(zero_ns),
             curve=self._curve(zero_ns),
             test_curve=self._test_curve(),
             spans=self._spans(),
@@ -344,6 +351,18 @@ class _Reading:
             },
             run=folder.name,
         )
+
+    def _long(self, zero_ns: int) -> dict[str, float] | None:
+        """Counts at both ends of the first long training episode; of older logs only what its end tells."""
+        if not self.long_episode:
+            return None if self.d0 is None else {**self.d0[1], "seconds": (self.d0[0] - zero_ns) / 1e9}
+        told: dict[str, float] = {}
+        for prefix, counts in (("start_", self.long_episode["began"]), ("", self.long_episode["ended"])):
+            if not counts:
+                continue
+            told |= {f"{prefix}{key}": counts[key] for key in ("episodes", "env_steps", "updates", "episodes_started")}
+            told[f"{prefix}seconds"] = (counts["mono_ns"] - self.long_episode["gap_ns"] - zero_ns) / 1e9
+        return told
 
     def _curve(self, zero_ns: int) -> list[list[float]]:
         groups = min(CURVE_POINTS, len(self.episodes))

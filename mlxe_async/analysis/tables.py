@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mlxe_async.analysis import breakout_study, scores
@@ -34,6 +35,7 @@ QUANTITIES: dict[str, str] = {
     "seconds_to_exit": "s to exit",
 }
 COUNTED = ("episodes", "env_steps", "updates")
+STARTS = {"episodes": "episodes", "env_steps": "env steps", "updates": "updates", "seconds": "s"}
 COMPARED = ("episodes", "seconds_to_publication", "seconds_to_exit", "cpu_seconds")
 # What 0 stands for where ratios are formed: the least that can be told from nothing.
 LEAST = {"episodes": 1.0, "env_steps": 1.0, "updates": 1.0}
@@ -433,6 +435,8 @@ def _extra_columns(groups: Groups) -> dict[str, Callable[[Sequence[Outcome]], st
         columns["retention"] = _retention
     if any(one.d0 is not None for one in runs):
         columns["D0 episodes"] = _d0
+    if any(one.d0 is not None and "start_episodes" in one.d0 for one in runs):
+        columns |= {f"D0 {words} at its start": partial(_d0, key=f"start_{key}") for key, words in STARTS.items()}
     if not all(one.tested for one in runs):
         columns["return at the end"] = _final_return
     return columns
@@ -450,8 +454,9 @@ def _retention(runs: Sequence[Outcome]) -> str:
     return f"{_percent(median(shares))} (worst {_percent(min(shares))})"
 
 
-def _d0(runs: Sequence[Outcome]) -> str:
-    return _summary([math.inf if one.d0 is None else one.d0["episodes"] for one in runs], "episodes")
+def _d0(runs: Sequence[Outcome], key: str = "episodes") -> str:
+    unit = "seconds_to_publication" if key.endswith("seconds") else key.removeprefix("start_")
+    return _summary([math.inf if one.d0 is None else one.d0.get(key, math.inf) for one in runs], unit)
 
 
 def _baseline_row(baseline: Mapping[str, Any], width: int) -> tuple[str, ...]:
@@ -494,6 +499,8 @@ def _outcome_note(groups: Groups, extra: Iterable[str]) -> str:
         "retention": " Retention: share of the versions tested after the task was solved that pass; with it, s to "
         "exit holds the time of going on.",
         "D0 episodes": " D0: episodes until one training episode, exploration on, took 50,000 steps.",
+        "D0 episodes at its start": " At its start: when that episode began, which is what it took to learn it; "
+        "everybody goes on while it is played.",
     }
     note += "".join(told.get(name, "") for name in extra)
     if any(not one.tested for one in runs):

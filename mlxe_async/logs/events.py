@@ -267,6 +267,21 @@ class EpisodeEnd(Event):
 
 
 @dataclass(frozen=True)
+class LongEpisode(Event):
+    """The first training episode of stop.episode_steps steps, else of 50,000, is through.
+
+    `began` and `ended` count the run when its rollout was asked for and when it was through: `episodes` finished,
+    `episodes_started`, `env_steps` with all that executors have taken and not yet delivered, `updates`, `version`,
+    `seconds`, and `mono_ns`.
+    """
+
+    length: Annotated[int, "Its steps."]
+    version: Annotated[int, "Version of the weights at its last step."]
+    began: Annotated[dict[str, float], "Counts then; empty where it began before the run was resumed."]
+    ended: Annotated[dict[str, float], "Counts then; this episode is one of those finished."]
+
+
+@dataclass(frozen=True)
 class Weights(Event):
     """A version of the weights was published."""
 

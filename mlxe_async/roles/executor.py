@@ -421,6 +421,7 @@ class Executor:
         if self._after_step is not None:
             self._after_step(self._acting, step.reward)
         self._acting.steps += written
+        self._places.taken[0] += written
         self._step += 1
         self._faults.stepped(step.ok)
         self._return += step.raw_reward

@@ -52,6 +52,7 @@ class Places:
 
     Attributes:
         cursor: one number, the environment that is being called.
+        taken: one number, the rows made so far, in all lives.
         episode: number of the present or next episode (B,).
         seed: its seed (B,), -1 before the first.
         step: steps taken in it (B,).
@@ -63,9 +64,10 @@ class Places:
     def __init__(self, envs: int, dtype: str, shape: tuple[int, ...], buffer: Any = None, offset: int = 0) -> None:
         whole = bytearray(self.nbytes(envs, dtype, shape)) if buffer is None else buffer
         self.cursor: memoryview[int] = memoryview(whole).cast("B")[offset : offset + _WORD].cast("q")
-        numbers = np.frombuffer(whole, np.int64, len(_NUMBERS) * envs, offset + _WORD).reshape(len(_NUMBERS), envs)
+        self.taken: memoryview[int] = memoryview(whole).cast("B")[offset + _WORD : offset + 2 * _WORD].cast("q")
+        numbers = np.frombuffer(whole, np.int64, len(_NUMBERS) * envs, offset + 2 * _WORD).reshape(-1, envs)
         self.episode, self.seed, self.step, self.finished = numbers
-        place = offset + _WORD + numbers.nbytes
+        place = offset + 2 * _WORD + numbers.nbytes
         self.running = np.frombuffer(whole, np.bool_, envs, place)
         place += -(-envs // _WORD) * _WORD
         count = envs * int(np.prod(shape, dtype=np.int64))
@@ -75,7 +77,7 @@ class Places:
     def nbytes(envs: int, dtype: str, shape: tuple[int, ...]) -> int:
         """Bytes they take, a multiple of 128."""
         action = envs * int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        whole = _WORD * (1 + len(_NUMBERS) * envs) + -(-envs // _WORD) * _WORD + action
+        whole = _WORD * (2 + len(_NUMBERS) * envs) + -(-envs // _WORD) * _WORD + action
         return -(-whole // _LINE) * _LINE
 
     def clear(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,12 +23,15 @@ from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
 from mlxe_async.supervisor.handles.learner import LearnerHandle
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
+from mlxe_async.supervisor.handles.solved import LongEpisode
 from mlxe_async.supervisor.monitoring.crashes import Crashes
 from mlxe_async.supervisor.monitoring.status import memory_of
 from mlxe_async.supervisor.process_events import ProcessEvents
 from mlxe_async.supervisor.startup.blueprint import PlannedProcess
 
 ENTRY = "mlxe_async.workers:serve_roles"
+D0_STEPS = 50_000
+"""Steps of the training episode that was the goal of the study which this program goes back to."""
 
 
 class Assembly:
@@ -100,6 +104,9 @@ class Assembly:
             repeats=traits.deterministic and blueprint.keep_state_every == 1,
             note_publication=(lambda: None) if self.delayed is None else self.delayed.note_publication,
         )
+        longest, goal = run.blueprint.facts["task"]["max_episode_steps"], run.settings.stop.episode_steps or D0_STEPS
+        possible = longest is None or longest >= goal
+        long_episode = LongEpisode(goal, run.log, self._now) if possible else None
         names = [f"executor-{index}" for index in range(blueprint.executors)]
         self._asked = Words(control, blueprint.asked_offset, names)
         self.executors += [
@@ -114,6 +121,8 @@ class Assembly:
                 most_rollouts=traits.max_rollouts,
                 max_rss_mb=run.settings.supervision.max_executor_rss_mb,
                 delayed=self.delayed,
+                taken=functools.partial(self._taken, index),
+                long_episode=long_episode,
             )
             for index, name in enumerate(names)
         ]
@@ -128,6 +137,23 @@ class Assembly:
             judged=run.files.saver.tested,
             solved=lambda version, flat: solved.note(version, flat, publications.get(version)),
         )
+
+    def _taken(self, executor: int) -> int:
+        """Rows that an executor has made so far, as it counts them in shared memory."""
+        return int(self._run.blueprint.places(self._run.segments["control"], executor).taken[0])
+
+    def _now(self) -> dict[str, Any]:
+        """How far the run is at this moment, with all that is under way."""
+        counters = self._run.counters
+        return {
+            "episodes": counters.episodes,
+            "episodes_started": self._episodes.started(),
+            "env_steps": counters.env_steps + sum(executor.undelivered for executor in self.executors),
+            "updates": counters.updates,
+            "version": counters.version,
+            "seconds": self._run.budget.seconds,
+            "mono_ns": time.monotonic_ns(),
+        }
 
     def page_of(self, executor: int) -> ProgressPage:
         """The progress page of an executor."""

@@ -6,6 +6,7 @@ import pytest
 from study_runs import SECOND, ZERO_NS, Log, story, write_run
 
 from mlxe_async.analysis.outcomes import CURVE_POINTS, Outcome, digest_of, of_format_1, outcome
+from mlxe_async.analysis.tables import outcome_table
 from mlxe_async.errors import RunFailed
 from mlxe_async.logs.reader import read_log
 
@@ -156,6 +157,31 @@ def test_a_long_training_episode_may_be_the_goal_and_all_is_counted_when_it_was_
     assert reached.facts["episode_steps"] == 50_000
     given_up = judged_by_episode(tmp_path, 2, 40_000, "episodes")
     assert (given_up.tested, given_up.failed, given_up.episodes) == (True, True, None)
+
+
+def test_the_counts_at_both_ends_of_the_long_episode_are_those_that_the_run_told(tmp_path):
+    lines = story(episodes=4, solved_at=None, tested=False, stop={"solved": False, "episode_steps": 900})
+    lines[-1] |= {"reason": "episode_steps"}
+    log = Log()
+    log.lines = lines[:-1]
+    log.episode(2.95, 5, 5_000, 1.0, length=900)
+    began = {"episodes": 2, "episodes_started": 4, "env_steps": 1_200, "updates": 64, "version": 2, "seconds": 1.0}
+    ended = {"episodes": 5, "episodes_started": 6, "env_steps": 5_070, "updates": 129, "version": 3, "seconds": 2.9}
+    moments = {
+        "began": {**began, "mono_ns": ZERO_NS + 2 * SECOND},
+        "ended": {**ended, "mono_ns": ZERO_NS + round(2.95 * SECOND)},
+    }
+    log.add(2.95, "long_episode", "executor", length=900, version=2, **moments)
+    one = outcome(write_run(tmp_path, [*log.lines, lines[-1]]))
+    assert (one.episodes, one.env_steps, one.updates) == (5, 5_070, 129)
+    assert one.d0["start_seconds"] == pytest.approx(2.0)
+    assert one.d0["seconds"] == pytest.approx(2.95)
+    assert {key: one.d0[f"start_{key}"] for key in ("episodes", "env_steps", "updates")} == {
+        key: began[key] for key in ("episodes", "env_steps", "updates")
+    }
+    (head, _, row) = outcome_table({"oa": [one]}).markdown.splitlines()[2:5]
+    cells = dict(zip(head.split(" | "), row.split(" | "), strict=True))
+    assert [cells[f"D0 {name} at its start"] for name in ("episodes", "updates")] == ["2", "64"]
 
 
 def test_outcomes_of_the_first_format_are_mended():

@@ -21,6 +21,7 @@ from mlxe_async.supervisor.handles import answers
 from mlxe_async.supervisor.handles.answers import SHELVED
 from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
+from mlxe_async.supervisor.handles.solved import LongEpisode
 from mlxe_async.supervisor.recording.steps import Ended, Rollout
 
 POISON_DEATHS = 3
@@ -41,6 +42,8 @@ class ExecutorHandle:
         most_rollouts: rollouts between two that cannot be interrupted, the first included; None: any number.
         max_rss_mb: more memory than this, and its process is replaced between two episodes.
         delayed: the older weights that it acts with instead of those it is asked for; None: it does as it is asked.
+        taken: rows it has made so far, delivered or not.
+        long_episode: told when episodes began and were through; None: none can be long.
     """
 
     def __init__(
@@ -56,6 +59,8 @@ class ExecutorHandle:
         most_rollouts: int | None = None,
         max_rss_mb: int | None = None,
         delayed: DelayedWeights | None = None,
+        taken: Callable[[], int] = lambda: 0,
+        long_episode: LongEpisode | None = None,
     ) -> None:
         self.index = index
         self.process = process
@@ -72,6 +77,15 @@ class ExecutorHandle:
         self._max_rss_mb, self._delayed = max_rss_mb, delayed
         self._heavy_rollouts = 0
         self._died_at: list[Place | None] = []  # in the rollout that is under way
+        self._taken, self._long_episode = taken, long_episode
+        self._settled = 0  # of those taken: the rows that are delivered, or lost
+        self._asked_at: dict[str, Any] | None = None
+        self._began_at: dict[int, dict[str, Any] | None] = {}  # of episodes under way, by environment
+
+    @property
+    def undelivered(self) -> int:
+        """Rows of the rollout that is under way, so far."""
+        return self._taken() - self._settled if self._busy else 0
 
     @property
     def episodes_started(self) -> int:
@@ -147,6 +161,8 @@ class ExecutorHandle:
         self.pace = report["rows"] / self.envs / max(1e-6, report["seconds"] - report["lane_wait_s"])
         self.process.note_progress()
         context.log.generated(self.index, report)
+        if self._long_episode is not None:
+            self._look_at_lengths(self._long_episode, report)
         self._look_at_memory(report["rss_mb"])
         context.bell.ring()
         if context.promoter is not None:
@@ -166,6 +182,14 @@ class ExecutorHandle:
         except ProcessDied:
             return False
         return bool(said["shelved"])
+
+    def _look_at_lengths(self, long_episode: LongEpisode, report: Mapping[str, Any]) -> None:
+        """An episode began with the rollout that was asked for when it was not yet under way."""
+        ended = report["episodes"]
+        began = [self._began_at.pop(env, self._asked_at) for env in ended["env"]]
+        long_episode.ended(self.index, ended["steps"], report["version"], began)
+        for env in np.flatnonzero(self._running).tolist():
+            self._began_at.setdefault(env, self._asked_at)
 
     def _look_at_memory(self, rss_mb: float | None) -> None:
         if rss_mb is None or self._max_rss_mb is None or rss_mb <= self._max_rss_mb:
@@ -206,6 +230,7 @@ class ExecutorHandle:
         self._rollouts, self.rows = facts["rollouts"], facts["rows"]
         self._deaths, self._died_with = facts["deaths"], facts["died_with"]
         self._stand(arrays["begun"].tolist(), arrays["running"].tolist())
+        self._began_at = dict.fromkeys(np.flatnonzero(self._running).tolist())
         if self._context.free_running:
             self.process.epoch = facts["epoch"]
             if facts["busy"]:
@@ -231,6 +256,9 @@ class ExecutorHandle:
         while True:
             try:
                 finished = context.counters.episodes
+                if self._long_episode is not None:
+                    self._settled = self._taken()
+                    self._asked_at = self._long_episode.now()
                 report: dict[str, Any] = await self.process.call(
                     "generate",
                     role=f"executor-{self.index}",
@@ -257,6 +285,7 @@ class ExecutorHandle:
                 return report  # noqa: TRY300 - an else branch would only hide where the report comes from
             except ProcessDied:
                 self._deaths += 1
+                self._began_at.clear()
                 self._note_place()
                 # Those that the last rollout left under way are passed over by their number, and counted then.
                 fresh = self.envs - self._under_way

@@ -1,8 +1,8 @@
-"""When a task counts as solved: how many tested versions in a row must pass, and what follows from it."""
+"""When a task counts as solved: how many tested versions in a row must pass, or how long an episode must last."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mlxe_async.logs import events
@@ -67,3 +67,32 @@ class Solved:
         self._log.emit(events.Solved(version=version, **published))
         self._saver.save(version, flat, solved_at=self.at, solved=True)
         self._budget.note_solved()
+
+
+class LongEpisode:
+    """How far the run was when the first long training episode began, and when it was through.
+
+    While it goes on, everybody else goes on too: what it took to learn it are the counts at its beginning.
+
+    Args:
+        steps: so long is long.
+        log: is told.
+        now: the counts of this moment.
+    """
+
+    def __init__(self, steps: int, log: EventLog, now: Callable[[], dict[str, Any]]) -> None:
+        self._steps, self._log, self._now = steps, log, now
+        self._told = False
+
+    def now(self) -> dict[str, Any] | None:
+        """The counts of this moment; None once nobody will ask for them any more."""
+        return None if self._told else self._now()
+
+    def ended(self, executor: int, lengths: list[int], version: int, began: list[dict[str, Any] | None]) -> None:
+        """Episodes of an executor are through, which began at those moments."""
+        found = next((place for place, length in enumerate(lengths) if length >= self._steps), None)
+        if found is None or self._told:
+            return
+        self._told = True
+        told = events.LongEpisode(lengths[found], version, began[found] or {}, self._now())
+        self._log.emit(told, "executor", executor)
