@@ -66,7 +66,7 @@ PACKAGES = {
     "settings": {"pydantic", "pydantic_core"},
     "schedules": set(),
     "analysis": {"numpy", "matplotlib"},
-    "supervisor": {"numpy"},
+    "supervisor": {"numpy", "uvloop"},
     "testing": {"numpy", "gymnasium"},
 }
 

@@ -32,8 +32,11 @@ def run(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(arguments)
     console = Console(sys.stderr)
     is_shown = console.is_terminal and sys.stdout.isatty() and not asked.json and not asked.lines
+    import uvloop
+
     try:
-        asyncio.run(_show(asked.run, console) if is_shown else _print(asked.run, as_json=asked.json))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_show(asked.run, console) if is_shown else _print(asked.run, as_json=asked.json))
     except KeyboardInterrupt:
         return 130
     return 0

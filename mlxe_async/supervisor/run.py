@@ -212,7 +212,7 @@ class Supervisor:
         self._used = verb
 
     def run_sync(self) -> Result:
-        """`run` for a program without a loop; see there.
+        """`run` for a program without a loop, in one of uvloop; see there.
 
         Raises:
             RuntimeError: a loop is running in this thread, as in a notebook; `run` is to be awaited there.
@@ -220,7 +220,10 @@ class Supervisor:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(self.run())
+            import uvloop  # nobody who brings a loop needs it
+
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(self.run())
         raise RuntimeError(
             "Supervisor.run_sync() was called inside a running loop, as a notebook has one, and would block it; "
             "write `result = await supervisor.run()` instead"
