@@ -18,11 +18,21 @@ from typing import Any
 
 from mlxe_async.errors import NotFound, ResourceError, RunFailed, RunFolderBusy
 from mlxe_async.storage.files import STAGED, open_plain, read_bounded
-from mlxe_async.storage.run_folder import LATEST, LOCK, LOG, RECORDING, RUN, SETTINGS, STATUS, is_held
+from mlxe_async.storage.run_folder import (
+    LATEST,
+    LOCK,
+    LOG,
+    RECORDING,
+    RUN,
+    SETTINGS,
+    STATUS,
+    VIDEOS,
+    is_held,
+)
 from mlxe_async.storage.safe_text import visible
 
 NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)-[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
-CONTENTS = (LOCK, LOG, SETTINGS, RUN, STATUS, RECORDING, "checkpoints", "crash")
+CONTENTS = (LOCK, LOG, SETTINGS, RUN, STATUS, RECORDING, "checkpoints", "crash", VIDEOS)
 LONGEST_FILE = 2**20
 LAST_BYTES = 2**16
 

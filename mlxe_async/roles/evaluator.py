@@ -25,6 +25,7 @@ import numpy as np
 from mlxe_async.roles.benches import bench_for
 from mlxe_async.roles.trials import Floats, GreedyPolicy, Rules, Sampled, Starts, Trial, Verdict, joined
 
+Judged = Callable[[Verdict, Floats, Callable[[], None]], object]
 __all__ = ["Evaluator", "GreedyPolicy", "Rules", "Sampled", "Starts", "Verdict", "joined"]
 
 
@@ -37,13 +38,21 @@ class Evaluator:
         evaluation: the `[evaluation]` table: `rule`, `episodes`, `max_episode_steps`, `screen_steps`, `in_flight`
             (how many share the long batch), `threshold` (of the mean return), `seed`; and `starts`, see `Rules`.
 
+        judged: called with each verdict before it is handed out, the weights (P,) and `tick`.
+
     Raises:
         TaskError: the environment cannot be made, or has no adverse starts.
         EnvironmentFault: its constructor raised.
     """
 
-    def __init__(self, algorithm: GreedyPolicy, task: Mapping[str, Any], evaluation: Mapping[str, Any]) -> None:
-        self.rules = Rules.from_mapping(evaluation)
+    def __init__(
+        self,
+        algorithm: GreedyPolicy,
+        task: Mapping[str, Any],
+        evaluation: Mapping[str, Any],
+        judged: Judged | None = None,
+    ) -> None:
+        self.rules, self._judged = Rules.from_mapping(evaluation), judged
         self._bench = bench_for(algorithm, task, self.rules)
         self._tests: list[Trial] = []
 
@@ -86,7 +95,7 @@ class Evaluator:
         while self._tests:
             self._bench.run([test for test in self._tests if not test.done], tick)
             tick()
-            verdicts += self._take_ready()
+            verdicts += self._take_ready(tick)
             if end is not None and (verdicts or time.monotonic() >= end):
                 break
         return verdicts
@@ -100,10 +109,13 @@ class Evaluator:
         self.clear()
         self._bench.close()
 
-    def _take_ready(self) -> list[Verdict]:
+    def _take_ready(self, tick: Callable[[], None]) -> list[Verdict]:
         ready = 0
         while ready < len(self._tests) and self._tests[ready].done:
             ready += 1
         verdicts = [test.verdict() for test in self._tests[:ready]]
+        if self._judged is not None:
+            for verdict, test in zip(verdicts, self._tests, strict=False):
+                self._judged(verdict, test.flat, tick)
         self._tests = self._tests[ready:]
         return verdicts

@@ -59,7 +59,7 @@ def idle(settings: Settings, memory: str | None = None) -> Iterator[Problem]:
     if not settings.stop.solved:
         yield from off(("stop",), "steps_after_solved", ("stop", "solved"), False, "true", "it counts from there")
     if not evaluation.enabled:
-        keys = "interval_steps passes in_flight"
+        keys = "interval_steps passes in_flight video"
         yield from off(("evaluation",), keys, ("evaluation", "enabled"), False, "true")
     if evaluation.rule == "cap":
         switch = ("evaluation", "rule")

@@ -434,6 +434,12 @@ class Evaluation(Table):
         default=4, ge=1, le=1024, description="Versions tested at the same time; more share the work."
     )
 
+    video: bool = Field(
+        default=False,
+        description="Film an episode of each tested version that is better than all before it, into the run's folder "
+        "videos; tests take longer. Needs the extra video.",
+    )
+
     def completed(self, threshold: float | None, limit: int | None) -> Evaluation:
         """The same table where rule, threshold and limits that were left out are the task's.
 

@@ -31,6 +31,7 @@ _KEYS: dict[Effect, dict[str, str]] = {
         "learner": "own_core audit_every keep_state_every",
         "supervision": "restart_limit restart_window_s backoff_s backoff_max_s start_timeout_s env_fault_limit "
         "env_fault_window_s max_executor_rss_mb on_checkpoint_failure on_stdout_closed",
+        "evaluation": "video",
         "checkpoint": "interval_s interval_steps keep",
         "logs": "status_interval_s ledger_interval_s max_mb progress",
     },

@@ -24,7 +24,7 @@ from mlxe_async.storage.safe_text import redact, visible
 
 LOG, LOCK, SETTINGS, RUN, STATUS = "log.jsonl", "lock", "settings.toml", "run.json", "status.json"
 EARLIER = ".1"  # after the log's name: the part before, where it became too long
-LATEST, RECORDING, CHECKPOINTS, CRASH = "latest", "recording.bin", "checkpoints", "crash"
+LATEST, RECORDING, CHECKPOINTS, CRASH, VIDEOS = "latest", "recording.bin", "checkpoints", "crash", "videos"
 
 _LOCK_TRIES, _LOCK_PAUSE_S = 20, 0.01
 _MOST_IN_ONE_SECOND = 1000

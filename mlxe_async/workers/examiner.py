@@ -10,6 +10,7 @@ import numpy as np
 from mlxe_async.errors import MlxeError
 from mlxe_async.ipc.weights import WeightsReader
 from mlxe_async.ipc.words import ProgressPage
+from mlxe_async.roles.videos import Videos
 
 
 class Examiner:
@@ -20,9 +21,13 @@ class Examiner:
         weights: where the supervisor leaves the versions to be tested.
         parameters: number of weights P.
         page: progress words.
+        videos: films what is better than before; None: nothing is filmed.
     """
 
-    def __init__(self, evaluator: Any, weights: WeightsReader, parameters: int, page: ProgressPage) -> None:
+    def __init__(
+        self, evaluator: Any, weights: WeightsReader, parameters: int, page: ProgressPage, videos: Videos | None = None
+    ) -> None:
+        self._videos = videos
         self._evaluator, self._weights, self._page = evaluator, weights, page
         self._parameters = parameters
 
@@ -37,7 +42,8 @@ class Examiner:
             limit_s: a stretch without progress that counts as hanging.
 
         Returns:
-            `verdicts` as decided now, in the order the versions were added, and `in_flight`.
+            `verdicts` as decided now, in the order the versions were added, `in_flight`, and `odd`: a sentence for each
+            video that could not be made.
         """
         if add is not None:
             flat = np.empty(self._parameters, dtype=np.float32)
@@ -52,7 +58,11 @@ class Examiner:
         self._page.enter(limit_s, "evaluate")
         verdicts = self._evaluator.advance(seconds, tick)
         self._page.leave()
-        return {"verdicts": [asdict(verdict) for verdict in verdicts], "in_flight": self._evaluator.in_flight}
+        odd: list[str] = []
+        if self._videos is not None:
+            odd, self._videos.told = self._videos.told, []
+        decided = [asdict(verdict) for verdict in verdicts]
+        return {"verdicts": decided, "in_flight": self._evaluator.in_flight, "odd": odd}
 
     def forget(self) -> dict[str, Any]:
         """Drop all tests under way."""

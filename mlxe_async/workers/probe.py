@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from mlxe_async.errors import SettingsError, TaskError, raised_at
+from mlxe_async.errors import ResourceError, SettingsError, TaskError, raised_at
 from mlxe_async.rows import RowLayout, Spaces, standard_columns
 
 OWN_LIMIT_S = 60.0  # to load an algorithm, which may import torch, and to build its network
@@ -101,6 +101,19 @@ def _check_compile(wanted: Any, device: str, algorithm_class: Any) -> None:
         raise _Refused([(("learner", "compile"), message)])
 
 
+def _check_video(
+    task: Mapping[str, Any], made: list[Any], limited: Callable[[str], contextlib.AbstractContextManager[None]]
+) -> None:
+    """Refuse videos of an environment that cannot be filmed, or without the package that writes them."""
+    from mlxe_async.roles.videos import check
+
+    try:
+        with limited("make"):
+            check(task, made)
+    except (ResourceError, TaskError) as error:
+        raise _Refused([(("evaluation", "video"), f"got true, but {error}")]) from error
+
+
 def _about_algorithm(sentence: str) -> tuple[tuple[str, ...], str]:
     """The key that a sentence begins with, such as `algorithm.name: ...`, else the table; and the rest."""
     key, colon, rest = sentence.partition(": ")
@@ -170,6 +183,8 @@ def _probe(
             raise _Refused([(("learner", "device"), f'got "{device}", but torch finds no usable GPU here; try "cpu"')])
     _check_compile(settings["learner"]["compile"], device, algorithm_class)
     task = probe_task(settings["task"], made, limited)
+    if settings["evaluation"]["video"]:
+        _check_video(settings["task"], made, limited)
     spaces = Spaces.from_json(task["spaces"])
     try:
         with limited("build"):

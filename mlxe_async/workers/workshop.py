@@ -24,6 +24,7 @@ from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.rows import Array, RowLayout, Spaces
 from mlxe_async.seeds import derive_seed
 from mlxe_async.settings.model import Settings
+from mlxe_async.storage.run_folder import VIDEOS
 from mlxe_async.workers.examiner import Examiner
 
 
@@ -244,11 +245,17 @@ class Workshop:
         writer.release()
 
     def _evaluator(self) -> Any:
-        from mlxe_async.roles.evaluator import Evaluator
+        from mlxe_async.roles.evaluator import Evaluator, Rules
 
         evaluation = self.settings.evaluation.model_dump(mode="json")
-        evaluator = Evaluator(self._algorithm(learns=False, seed=0), self._task, evaluation)
-        return Examiner(evaluator, WeightsReader(self._segments["tested"]), self.parameters, self.page)
+        algorithm, videos = self._algorithm(learns=False, seed=0), None
+        if self.settings.evaluation.video:
+            from mlxe_async.roles.videos import Videos
+
+            folder = Path(self.spec["crash"]).parent / VIDEOS
+            videos = Videos(algorithm, self._task, Rules.from_mapping(evaluation), folder)
+        evaluator = Evaluator(algorithm, self._task, evaluation, None if videos is None else videos.judged)
+        return Examiner(evaluator, WeightsReader(self._segments["tested"]), self.parameters, self.page, videos)
 
 
 def _waiter(channel: ChildChannel, page: ProgressPage) -> Callable[[float], None]:

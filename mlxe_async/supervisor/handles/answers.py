@@ -41,7 +41,7 @@ VERDICT: Kind = {
     "version": int, "passed": (bool, None), "episodes": int, "steps": int, "return_min": float, "return_mean": float,
     "seconds": float, "failed_at": WHOLE, "fault": str,
 }  # fmt: skip
-EVALUATED: Kind = {"in_flight": int, "verdicts": [VERDICT]}
+EVALUATED: Kind = {"in_flight": int, "verdicts": [VERDICT], "odd": [str]}
 
 
 def is_rollout(answer: Any, envs: int) -> None:

@@ -13,6 +13,7 @@ from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
 from mlxe_async.rows import Array
 from mlxe_async.settings import Evaluation
+from mlxe_async.storage.safe_text import visible
 from mlxe_async.supervisor.handles.answers import is_evaluated
 from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.handles.solved import SolvedJudge
@@ -132,6 +133,8 @@ class EvaluatorHandle:
                     return
         self._in_flight = done["in_flight"]
         process.note_progress()
+        for sentence in done["odd"]:
+            self._context.log.warn(visible(sentence, 500), "evaluator")
         for verdict in done["verdicts"]:
             self._hear(verdict)
         self._context.bell.ring()

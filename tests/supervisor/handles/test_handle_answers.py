@@ -42,7 +42,7 @@ def test_a_rollout_that_cannot_be_is_refused(changed, words):
 
 
 def test_a_verdict_on_a_version_that_is_not_under_test_is_refused():
-    is_evaluated({"in_flight": 0, "verdicts": [VERDICT]}, under_test={3})
+    is_evaluated({"in_flight": 0, "verdicts": [VERDICT], "odd": []}, under_test={3})
     for verdict, words in ((VERDICT, "version 3, which is not under test"), (VERDICT | {"fault": None}, "fault")):
         with pytest.raises(ProtocolError, match=words):
-            is_evaluated({"in_flight": 0, "verdicts": [verdict]}, under_test={4})
+            is_evaluated({"in_flight": 0, "verdicts": [verdict], "odd": []}, under_test={4})
