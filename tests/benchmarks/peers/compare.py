@@ -7,7 +7,8 @@ configurations that may be its fastest, the full form first tries each for a few
 
 `--quick` runs every peer's first configuration once, briefly; without it each table is run three times. Tables:
 one-pass (ordinary environments, each sample learned from once), native (gymnasium's natively vectorised CartPole), ppo
-(the passes and minibatches of stable-baselines3), solve (time to a mean of 475), memory (replay memories).
+(the passes and minibatches of stable-baselines3), solve (time to a mean of 475), memory (replay memories), breakout-dqn
+(agent steps from pictures, one update of 32 rows per 4 steps; not among the default tables, for it needs ale-py here).
 
 What was seen is printed as Markdown and kept as JSON (`--out`). CPU time per step is less disturbed by other programs
 than the rates are; "others" is the share of the machine that they took meanwhile.
@@ -44,6 +45,12 @@ PACKAGES = {
     "torchrl": ["torchrl==0.14.1", "gymnasium==1.4.0"],
     "rllib": ["ray[rllib]==2.60.0"],
     "cpprb": ["cpprb==11.0.0"],
+    "atari": [
+        "stable-baselines3==2.9.2",
+        "gymnasium==1.4.0",
+        "ale-py==0.12.1",
+        "opencv-python-headless==5.0.0.93",
+    ],
 }
 LABELS = {
     "one-pass": "CartPole-v1, `gymnasium.make`, each sample learned from once",
@@ -53,6 +60,7 @@ LABELS = {
     "solve": "Seconds of learning until a mean of 475 over 20 greedy episodes",
     "memory-prioritised": "Replay memory, prioritised: sample 256 and give new priorities",
     "memory-uniform": "Replay memory, uniform: sample 256",
+    "breakout-dqn": "Breakout from pictures, DQN, one update of 32 rows per 4 agent steps",
 }
 TABLES = {
     "one-pass": ["one-pass"],
@@ -60,6 +68,7 @@ TABLES = {
     "ppo": ["ppo-defaults", "ppo-zoo"],
     "solve": ["solve"],
     "memory": ["memory-prioritised", "memory-uniform"],
+    "breakout-dqn": ["breakout-dqn"],
 }
 UNITS = {
     "solve": ("learning_seconds", "seconds", 2),
@@ -123,6 +132,16 @@ def contestants(row: str, given: argparse.Namespace) -> list[Contestant]:
         return [*plain_and_compiled(row, given, same), sb3]
     if row == "solve":
         return [ours(row, given.solve, given.solve_set), sb3]
+    if row == "breakout-dqn":
+        # As little is gathered before learning as by the peers, and as few pictures are kept.
+        same = ["algorithm.start_rows=1000", "memory.capacity_rows=10_000"]
+        mine = ours(row, SETTINGS / "breakout-dqn.toml", [*same, *given.set])
+        mine.arguments += ["--start", "30"]  # games take a while to load, and rows to gather
+        return [
+            mine,
+            Contestant("stable-baselines3", "atari", "run_dqn_atari.py", ["--peer", "sb3"], several=True),
+            Contestant("cleanrl-loop", "atari", "run_dqn_atari.py", ["--peer", "cleanrl"], several=True),
+        ]
     memories = [
         Contestant("mlxe_async", None, "memory_ours.py"),
         Contestant("tianshou", "tianshou", "memory_peers.py", ["--peer", "tianshou"]),
@@ -356,7 +375,7 @@ def arguments() -> argparse.Namespace:
     given.warm_up = (1.0 if given.quick else 5.0) if given.warm_up is None else given.warm_up
     given.venvs = given.venvs.resolve()
     given.out = given.out or HERE / "results.json"
-    known = {*OURS, "stable-baselines3", *PACKAGES} - {"sb3"}
+    known = {*OURS, "stable-baselines3", "cleanrl-loop", *PACKAGES} - {"sb3", "atari"}
     given.peers = {name for name in given.peers.split(",") if name} or known
     given.peers -= set(given.without.split(","))
     if given.peers - known:

@@ -1,8 +1,9 @@
 """This package, by its command line: `run_ours.py --row NAME --file SETTINGS [--set KEY=VALUE ...]`.
 
-Rates are of the rows that entered an update, each once, from the end of the first update after the warm-up to the end
-of the last one, by the run's own log. Solving is timed from the log too: from the first step of an environment to the
-publication of the first version whose test passed; its test runs beside the learning and is part of that time.
+Rates are of the rows that entered an update, each once, where rows are replayed (breakout-dqn) of agent steps; from the
+end of the first update after the warm-up to the end of the last one, by the run's own log. Solving is timed from the
+log too: from the first step of an environment to the publication of the first version whose test passed; its test runs
+beside the learning and is part of that time.
 """
 
 from __future__ import annotations
@@ -80,6 +81,31 @@ def rate(lines: Lines, status: dict[str, Any], warm_up: float) -> dict[str, Any]
     }
 
 
+def stepping(lines: Lines, status: dict[str, Any], warm_up: float) -> dict[str, Any]:
+    """Agent steps per second where rows are replayed: those made between two updates, the first after the warm-up.
+
+    Raises:
+        RuntimeError: fewer than two learning phases ended after the warm-up.
+    """
+    learned = [line for line in lines if line.get("phase") == "learn" and line["updates"]]
+    ends = [line["start_ns"] / 1e9 + line["seconds"] for line in learned]
+    first = next((k for k, end in enumerate(ends) if end - ends[0] >= warm_up), len(ends))
+    if first >= len(ends) - 1:
+        raise RuntimeError(f"measuring a rate: expected updates after {warm_up} s of warm-up, got {len(ends)} phases")
+    wall, steps = ends[-1] - ends[first], learned[-1]["env_steps"] - learned[first]["env_steps"]
+    cpu = sum(used for name, used in status["cpu_seconds"].items() if name != "mlxe-nursery")
+    updates = sum(line["updates"] for line in learned[first + 1 :])
+    return {
+        "steps_per_second": steps / wall,
+        "steps": steps,
+        "seconds": wall,
+        "updates": updates,
+        "steps_per_update": steps / max(1, updates),
+        "cpu_seconds": cpu,
+        "cpu_us_per_step": 1e6 * cpu / max(1, learned[-1]["env_steps"]),
+    }
+
+
 def solving(lines: Lines, status: dict[str, Any], when: dict[str, float]) -> dict[str, Any]:
     """Seconds of learning until the first version that passed, and from the command to that being known."""
     passed = [line for line in lines if line["event"] == "evaluation" and line["passed"]]
@@ -122,8 +148,9 @@ def main() -> None:
         seconds = given.start + given.warm_up + given.seconds
         overrides = {**COMMON, **RATE, "stop.seconds": seconds, "run.seed": given.seed, **own}
         lines, status, _ = run(given.file, overrides, 20 * seconds + 300)
-        found = rate(lines, status, given.warm_up)
+        found = (stepping if given.row == "breakout-dqn" else rate)(lines, status, given.warm_up)
     line = {"peer": "mlxe_async", "version": mlxe_async.__version__, "configuration": said, "env": measuring.ENV}
+    more |= {"env": "ALE/Breakout-v5"} if given.row == "breakout-dqn" else {}
     sys.stdout.write("\n" + json.dumps({**line, **more, **found}) + "\n")
 
 
