@@ -320,12 +320,12 @@ class Policy:
         )
         try:
             groups = (seeds[first : first + each] for first in range(0, len(seeds), each))
-            played = [actions for group in groups for actions in self._actions(task, group, rng)]
+            played = [actions for group in groups for actions in self._played(task, group, rng)]
         finally:
             task.close()
         return switching(played, continuous=self.spaces.action_kind == "box")
 
-    def _actions(self, task: VectorTask, seeds: Sequence[int], rng: np.random.Generator | None) -> list[Array]:
+    def _played(self, task: VectorTask, seeds: Sequence[int], rng: np.random.Generator | None) -> list[Array]:
         """The actions (T, ...) that the environment was given in an episode from each of these starts."""
         taken: list[list[Array]] = [[] for _ in seeds]
         obs = np.zeros((task.count, *self.spaces.observation_shape), self.spaces.observation_dtype)

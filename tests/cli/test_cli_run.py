@@ -74,6 +74,7 @@ def test_a_check_prints_the_plan_and_what_the_probe_found_and_runs_nothing(capfd
         "episode limit 500",
         "weights       16",
         "note: odd\\x1b",
+        "executors     2",
         "lost nothing",
     ]
     assert captured.err == "the settings are fine, one update on made-up rows went well, and nothing was started\n"
