@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
@@ -12,7 +12,10 @@ from mlxe_async.algorithms import fields as keys
 from mlxe_async.algorithms.acting import ActsByNetwork, shown
 from mlxe_async.algorithms.interface import Rows, flat_observations, needs, needs_any
 from mlxe_async.maths import returns, symmetry, vtrace
+from mlxe_async.maths.returns import DiscountCurve
 from mlxe_async.rows import Array, Column, Spaces
+
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class ReturnFields(BaseModel):
@@ -30,12 +33,23 @@ class ReturnFields(BaseModel):
         description="state: the discount where a limit is reached; higher blames earlier rows too.",
         json_schema_extra=needs(returns=["state"]),
     )
+    discount_curve: tuple[Share, ...] = keys.key(
+        *(tuple(DiscountCurve()), "steps_to_end: a, b, low, high of a + b ln k."),
+        needs(returns=["steps_to_end"]),
+        min_length=4,
+        max_length=4,
+    )
     return_scale: float = keys.return_scale(1.0, needs(value_scale=["return", "categorical"]))
     faithful_truncation: bool = Field(
         False,
         description="true: truncation ends the world, to reproduce MLxE's error.",
         json_schema_extra=needs_any(discount={"above": 0}, returns=["steps_to_end", "state"]),
     )
+
+    @property
+    def curve(self) -> DiscountCurve:
+        """Of `returns = "steps_to_end"`."""
+        return DiscountCurve(*self.discount_curve)
 
 
 class CorrectionFields(ReturnFields):
@@ -50,6 +64,9 @@ class CorrectionFields(ReturnFields):
 
     @model_validator(mode="after")
     def _fit_together(self: Any) -> Any:
+        *_, low, high = self.discount_curve
+        if low > high:
+            raise ValueError(f"discount_curve: got {low} for low and {high} for high, expected no more for low")
         if self.correction == "vtrace" and (self.returns != "n_step" or self.n_step < 2):
             raise ValueError('correction = "vtrace" makes its own targets: it needs returns = "n_step", n_step >= 2')
         if self.value_scale == "survival" and self.returns != "n_step":
@@ -177,8 +194,9 @@ def partial_return(
     """
     terminated, truncated = ends
     if fields.returns == "steps_to_end":
+        curve = fields.curve
         split = returns.in_turn(
-            lambda some, k: returns.steps_to_end(reward[some], bool(terminated[k])), reward, lengths
+            lambda some, k: returns.steps_to_end(reward[some], bool(terminated[k]), curve), reward, lengths
         )
     elif fields.returns == "state":
         discount = returns.state_discount(obs, limits or (), fields.discount_low, fields.discount)

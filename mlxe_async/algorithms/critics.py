@@ -27,7 +27,7 @@ class CriticFields(BaseModel):
 
     value_scale: Scale = Field(
         "return",
-        description="survival: sigmoid(V) = 1 - E discount^T, T steps to failure; categorical: over atoms.",
+        description="survival: sigmoid(V) = 1 - E discount^T, T steps to failure; categorical: atoms.",
         json_schema_extra=STAYS,
     )
     atoms: int = Field(

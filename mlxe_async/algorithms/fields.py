@@ -230,7 +230,7 @@ class PriorityFields(BaseModel):
         json_schema_extra=needs_any(priority_exponent={"above": 0}, priority_exponent_growth={"above": 0}),
     )
     priority_exponent: float = Field(
-        0.4, ge=0, le=1, description="Higher samples more unevenly.", json_schema_extra=needs(priorities=SOME)
+        0.4, ge=0, le=1, description="Higher draws less evenly.", json_schema_extra=needs(priorities=SOME)
     )
     priority_exponent_growth: float = Field(
         0.0,

@@ -109,25 +109,41 @@ def in_turn(
     return split
 
 
-def steps_to_end_discount(steps_left: NDArray[np.integer]) -> Doubles:
+class DiscountCurve(NamedTuple):
+    """A discount that grows with the steps k >= 1 that are left: clip(first + slope ln k, low, high)."""
+
+    first: float = 0.7983
+    slope: float = 0.0379
+    low: float = 0.5
+    high: float = 0.99
+
+
+PUBLISHED_CURVE = DiscountCurve()
+"""MLxE's."""
+
+
+def steps_to_end_discount(steps_left: NDArray[np.integer], curve: DiscountCurve = PUBLISHED_CURVE) -> Doubles:
     """MLxE's discount for a row with `steps_left` >= 1 rows after it: clip(0.7983 + 0.0379 ln k, 0.5, 0.99).
 
     Close to a failure the future counts little, so blame stays near the failure; from k = 158 it is 0.99.
     """
-    return np.clip(0.7983 + 0.0379 * np.log(np.asarray(steps_left, np.float64)), 0.5, 0.99)
+    growing = curve.first + curve.slope * np.log(np.asarray(steps_left, np.float64))
+    return np.clip(growing, curve.low, curve.high)
 
 
-def steps_to_end(reward: NDArray[np.floating], terminated: bool) -> PartialReturn:
+def steps_to_end(
+    reward: NDArray[np.floating], terminated: bool, curve: DiscountCurve = PUBLISHED_CURVE
+) -> PartialReturn:
     """MLxE's returns of a segment (L,): G_0 = r at the end, G_k = r + discount_k G_(k-1) with k rows left.
 
-    If the world did not end with the last row nothing is known of the steps left: the discount is 0.99 throughout and
-    V at the cut is bootstrapped.
+    If the world did not end with the last row nothing is known of the steps left: the discount is the curve's highest
+    throughout and V at the cut is bootstrapped.
     """
     length = _length(reward)
     if not terminated:
-        return n_step(reward, False, 0.99, length)
+        return n_step(reward, False, curve.high, length)
     discount = np.zeros(length)
-    discount[:-1] = steps_to_end_discount(np.arange(length - 1, 0, -1))
+    discount[:-1] = steps_to_end_discount(np.arange(length - 1, 0, -1), curve)
     partial = np.zeros(length)
     following = 0.0
     steps = zip(reward.tolist(), discount.tolist(), strict=True)  # Python's own numbers are cheaper one by one

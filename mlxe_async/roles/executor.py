@@ -182,6 +182,8 @@ class Executor:
         rows = taken = 0
         cut = False
         recording = self.plan.records and not self._as_one
+        if self._as_one:
+            self.task.finished_episodes = finished_episodes
         while True:
             if not self._as_one:
                 for env in np.flatnonzero(~self._running):

@@ -37,7 +37,7 @@ MEMORIES: dict[str, Memory] = {
 }
 """What built-in algorithms learn from; of others only the probe can tell."""
 _MIRRORS_NOTHING = ("a2c", "ddpg", "impala", "ppo", "q_learning", "reinforce", "sac", "sarsa", "td3")
-ATARI = "ALE/"
+ATARI, CARTPOLE = "ALE/", "CartPole"
 _FILLED_IN = ("schedule", "memory")  # tables of which an algorithm may have other defaults
 
 
@@ -93,6 +93,13 @@ def idle(settings: Settings, memory: str | None = None) -> Iterator[Problem]:
     if not supervision.env_fault_limit:
         switch = ("supervision", "env_fault_limit")
         yield from off(("supervision",), "env_fault_window_s", switch, 0, "a number above 0")
+    starts, shaping = "adverse_x adverse_angle adverse_first adverse_least adverse_base", "centre_weight upright_weight"
+    of_cartpole = {"adverse_starts": starts, "shaped_reward": f"failure_reward {shaping}"}
+    for key, keys in of_cartpole.items():
+        if not task.env.rpartition(":")[2].startswith(CARTPOLE):
+            yield from off(("task", "cartpole"), keys, ("task", "env"), task.env, 'one of "CartPole-..."')
+        elif not getattr(task, key):
+            yield from off(("task", "cartpole"), keys, ("task", key), False, "true")
     shown_as = "frame_skip stack noop_max sticky life_loss_ends fire actions height width crop colour"
     if not task.env.rpartition(":")[2].startswith(ATARI):
         yield from off(("task", "atari"), f"preprocess {shown_as}", ("task", "env"), task.env, 'one of "ALE/..."')

@@ -155,6 +155,41 @@ class Atari(Table):
         return names
 
 
+class CartPole(Table):
+    """`[task.cartpole]`: the constants of CartPole's adverse starts and of its shaped reward."""
+
+    adverse_x: float = Field(
+        default=1.5, ge=0, lt=2.4, description="Adverse starts: the cart so far from the middle; at 2.4 it has left."
+    )
+    adverse_angle: float = Field(
+        default=0.15, ge=0, lt=0.2, description="Adverse starts: the pole leans by so many rad; beyond 0.209 it falls."
+    )
+    adverse_first: float = Field(
+        default=0.2,
+        gt=0,
+        le=0.25,
+        description="Probability of each of the four adverse starts at first; at 0.25 no start is left as it is.",
+    )
+    adverse_least: float = Field(
+        default=0.05, ge=0, le=0.25, description="Below it that probability never falls; higher keeps starts hard."
+    )
+    adverse_base: float = Field(
+        default=5.0,
+        gt=1,
+        le=1e9,
+        description="After E finished episodes it is adverse_first / log E to this base; higher falls later.",
+    )
+    failure_reward: float = Field(
+        default=-10.0, ge=-1e6, le=1e6, description="Shaped reward of the fall; lower fears it more."
+    )
+    centre_weight: float = Field(
+        default=1.0, ge=0, le=1e6, description="Weight of being near the middle in the shaped reward."
+    )
+    upright_weight: float = Field(
+        default=1.0, ge=0, le=1e6, description="Weight of being upright in the shaped reward; both 0: 1 for each step."
+    )
+
+
 class Wrapper(Table):
     """An entry of `[task] wrappers`; written as a text it has no arguments."""
 
@@ -238,6 +273,7 @@ class Task(Table):
         "it in the episode, after clipping; higher holds actions for longer. Returns and tests do not know of it; the "
         "log tells how often it was taken.",
     )
+    cartpole: CartPole = Field(default_factory=CartPole, description="Constants of CartPole's starts and reward.")
     atari: Atari = Field(default_factory=Atari, description="How Atari games are shown.")
     observe: tuple[PartName, ...] = listed(
         max_length=1024,

@@ -37,7 +37,8 @@ _KEYS: dict[Effect, dict[str, str]] = {
     },
     "allowed": {
         "run": "python_path",
-        "task": "max_episode_steps adverse_starts shaped_reward mirror vectorize clip_rewards action_change_cost",
+        "task": "max_episode_steps adverse_starts shaped_reward mirror vectorize clip_rewards action_change_cost "
+        "cartpole",
         "schedule": "kind executors sync rollout_steps flavour unfinished max_rollouts max_policy_lag simulated_lag "
         "updates_per_publish max_owed_updates",
         "learner": "device threads compile graphs fast promote_best",

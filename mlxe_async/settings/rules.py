@@ -49,6 +49,10 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
         own = ("schedule", "memorizer")
         message = f'got true, expected false with {dotted(own)} = "own": rows may be overwritten while they are read'
         yield Problem(("run", "record"), message, own)
+    cartpole = settings.task.cartpole
+    if "adverse_least" in cartpole.model_fields_set or "adverse_first" in cartpole.model_fields_set:
+        least, first = ("task", "cartpole", "adverse_least"), ("task", "cartpole", "adverse_first")
+        yield from at_most(least, cartpole.adverse_least, first, cartpole.adverse_first)
     capacity = ("memory", "capacity_rows")
     if memory.capacity_rows is None:
         derived = settings.capacity_rows

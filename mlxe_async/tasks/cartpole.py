@@ -9,24 +9,64 @@ Observation entries: cart position x, cart velocity, pole angle theta, pole velo
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxe_async.errors import TaskError
 from mlxe_async.rows import Symmetry
 
 Floats = NDArray[np.float32]
 
 X_LIMIT = 2.4
 THETA_LIMIT = 12 * 2 * math.pi / 360
-FAILURE_REWARD = -10.0
 ADVERSE_X = 1.5
 ADVERSE_THETA = 0.15
 START_BOUND = 0.05
 
-_SHAPE_WEIGHTS = np.array([1 / X_LIMIT, 0, 1 / THETA_LIMIT, 0, 0], np.float32)
+VECTOR = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
+"""Many CartPoles that are stepped by one call, as gymnasium registers them."""
+
+
+@dataclass(frozen=True)
+class CartPoleSettings:
+    """The `[task.cartpole]` table: the constants of what may be changed.
+
+    Args:
+        adverse_x: where the cart begins in two of the four adverse starts, to the left or to the right of the middle.
+        adverse_angle: how the pole leans in the other two, in rad.
+        adverse_first: probability of each of the four while no more than a few episodes are finished.
+        adverse_least: the probability below which it never falls.
+        adverse_base: it is `adverse_first / log_base E` after E finished episodes: higher falls later.
+        failure_reward: shaped reward of the step at which the pole falls, instead of all others.
+        centre_weight: of being near the middle, in the shaped reward.
+        upright_weight: of the pole being upright.
+    """
+
+    adverse_x: float = ADVERSE_X
+    adverse_angle: float = ADVERSE_THETA
+    adverse_first: float = 0.2
+    adverse_least: float = 0.05
+    adverse_base: float = 5.0
+    failure_reward: float = -10.0
+    centre_weight: float = 1.0
+    upright_weight: float = 1.0
+
+    @classmethod
+    def from_mapping(cls, table: Mapping[str, Any]) -> CartPoleSettings:
+        """Read the table; the settings file was validated before, so only the shape is looked at here."""
+        if unknown := sorted(set(table) - {field.name for field in dataclasses.fields(cls)}):
+            raise TaskError(f"task.cartpole: unknown keys {', '.join(unknown)}")
+        return cls(**table)
+
+
+PUBLISHED = CartPoleSettings()
+"""The constants of the study that this program goes back to."""
 
 
 def squared_position(obs: Floats) -> None:
@@ -34,29 +74,43 @@ def squared_position(obs: Floats) -> None:
     np.multiply(obs[:, 0], obs[:, 0], out=obs[:, 4])
 
 
-def shaped_reward(next_obs: Floats, terminated: NDArray[np.bool_]) -> Floats:
+def shaped_reward(next_obs: Floats, terminated: NDArray[np.bool_], settings: CartPoleSettings = PUBLISHED) -> Floats:
     """`1 + (1 - |x|/2.4) + (1 - |theta|/0.2094)` of the state reached, and -10 instead of it where the pole fell.
 
     Args:
         next_obs: observations that the steps led to (B, 4 or 5), with the final one at the end of an episode.
         terminated: whether the world ended (B,); a truncated step keeps the ordinary reward.
+        settings: weights of the two brackets, and what stands for -10.
 
     Returns:
         Rewards (B,).
     """
-    reward: Floats = 3.0 - np.abs(next_obs).dot(_SHAPE_WEIGHTS[: next_obs.shape[1]])
-    reward[terminated] = FAILURE_REWARD
+    centre, upright = settings.centre_weight, settings.upright_weight
+    weights = np.array([centre / X_LIMIT, 0, upright / THETA_LIMIT, 0, 0], np.float32)
+    reward: Floats = np.float32(1.0 + centre + upright) - np.abs(next_obs).dot(weights[: next_obs.shape[1]])
+    reward[terminated] = settings.failure_reward
     return reward
 
 
-def adverse_probability(finished_episodes: int) -> float:
+def adverse_probability(finished_episodes: int, settings: CartPoleSettings = PUBLISHED) -> float:
     """Probability of each of the four adverse starts: 0.2 at first, then `0.2 / log_5 E`, never under 0.05."""
+    first, least = settings.adverse_first, settings.adverse_least
     if finished_episodes <= 1:
-        return 0.2
-    return min(0.2, max(0.05, 0.2 / math.log(finished_episodes, 5)))
+        return first
+    return min(first, max(least, first / math.log(finished_episodes, settings.adverse_base)))
 
 
-def make_start_adverse(env: Any, finished_episodes: int) -> Floats | None:
+def way_of(drawn: float, finished_episodes: int, settings: CartPoleSettings) -> tuple[int, float] | None:
+    """The coordinate that a number drawn from [0, 1) says is to be overwritten, and by what; None: none is."""
+    probability = adverse_probability(finished_episodes, settings)
+    way = int(drawn / probability) if probability else 4
+    if way >= 4:
+        return None
+    coordinate, magnitude = ((0, settings.adverse_x), (2, settings.adverse_angle))[way // 2]
+    return coordinate, magnitude if way % 2 else -magnitude
+
+
+def make_start_adverse(env: Any, finished_episodes: int, settings: CartPoleSettings = PUBLISHED) -> Floats | None:
     """Perhaps move a CartPole that was just reset to a hard place, drawn from the environment's own generator.
 
     One draw in five ways: x = -1.5, x = +1.5, theta = -0.15, theta = +0.15, or left as it is.
@@ -64,21 +118,48 @@ def make_start_adverse(env: Any, finished_episodes: int) -> Floats | None:
     Args:
         env: the environment, of which the inner `state` is changed.
         finished_episodes: E, episodes finished before this one begins.
+        settings: the places, and how often.
 
     Returns:
         The new observation (4,), or None when the start was left as it is.
     """
     inner = env.unwrapped
-    way = int(inner.np_random.random() / adverse_probability(finished_episodes))
-    if way >= 4:
+    way = way_of(inner.np_random.random(), finished_episodes, settings)
+    if way is None:
         return None
-    coordinate, magnitude = ((0, ADVERSE_X), (2, ADVERSE_THETA))[way // 2]
-    inner.state[coordinate] = magnitude if way % 2 else -magnitude
+    coordinate, place = way
+    inner.state[coordinate] = place
     return np.array(inner.state, dtype=np.float32)
+
+
+def make_starts_adverse(
+    vector: Any, began: NDArray[np.bool_], finished_episodes: int, settings: CartPoleSettings = PUBLISHED
+) -> Floats:
+    """The same for those of a vector of CartPoles whose episodes have just begun.
+
+    Args:
+        vector: gymnasium's, of which the inner `state` (4, B) is changed.
+        began: which of them (B,).
+        finished_episodes: E.
+        settings: the places, and how often.
+
+    Returns:
+        What these show now (M, 4), moved or not.
+    """
+    envs = np.flatnonzero(began)
+    for env, drawn in zip(envs.tolist(), vector.np_random.random(len(envs)).tolist(), strict=True):
+        way = way_of(drawn, finished_episodes, settings)
+        if way is not None:
+            vector.state[way[0], env] = way[1]
+    shown: Floats = vector.state[:, envs].T.astype(np.float32)
+    return shown
 
 
 class CartPoleHelp:
     """All of it, in the form in which other environments declare theirs (see `help`).
+
+    Args:
+        settings: the constants.
 
     Attributes:
         symmetry: left and right exchanged: the state changes its sign, the two pushes change places; x squared stays.
@@ -87,6 +168,9 @@ class CartPoleHelp:
 
     symmetry = Symmetry((-1.0, -1.0, -1.0, -1.0, 1.0), (1, 0))
     limits = (X_LIMIT, None, THETA_LIMIT, None, None)
+
+    def __init__(self, settings: CartPoleSettings = PUBLISHED) -> None:
+        self._settings = settings
 
     def features(self, obs: Floats) -> Floats:
         """X squared (B, 1)."""
@@ -101,8 +185,12 @@ class CartPoleHelp:
         terminated: NDArray[np.bool_],
     ) -> Floats:
         """See `shaped_reward` of this module."""
-        return shaped_reward(next_obs, terminated)
+        return shaped_reward(next_obs, terminated, self._settings)
 
     def adverse_start(self, env: Any, finished_episodes: int) -> Floats | None:
         """See `make_start_adverse`."""
-        return make_start_adverse(env, finished_episodes)
+        return make_start_adverse(env, finished_episodes, self._settings)
+
+    def adverse_starts(self, vector: Any, began: NDArray[np.bool_], finished_episodes: int) -> Floats:
+        """See `make_starts_adverse`."""
+        return make_starts_adverse(vector, began, finished_episodes, self._settings)

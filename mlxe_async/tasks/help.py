@@ -139,6 +139,11 @@ class TaskAids:
         """Whatever the declared function returns or raises; it is a part of the reset."""
         return self._declared.adverse_start(env, finished_episodes)
 
+    def adverse_starts(self, vector: Any, began: Array, finished_episodes: int) -> Array:
+        """What those of a vector that `began` (B,) show now (M, O), some of them in hard places; CartPole's alone."""
+        shown: Array = self._declared.adverse_starts(vector, began, finished_episodes)
+        return shown
+
     # -- what is declared -------------------------------------------------------------------------------------------
 
     def _count_features(self) -> int:

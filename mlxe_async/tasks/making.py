@@ -75,6 +75,7 @@ class TaskSettings:
         vectorize: `"single"`, `"native"` or `"auto"`: how executors step several (see `native`).
         clip_rewards: learn from rewards cut to [-1, 1]; returns that are reported are of the environment's own.
         action_change_cost: taken off rewards to learn from, also off clipped ones, at each change of a discrete action.
+        cartpole: the constants of CartPole's starts and reward (see `cartpole`).
         atari: how games of the Arcade Learning Environment are shown (see `atari`).
         observe: which parts of a Dict or Tuple of observations are used, by key or index; all if empty.
         action_mask: keep the environment's masks of allowed actions with the observations.
@@ -94,6 +95,7 @@ class TaskSettings:
     vectorize: str = "single"
     clip_rewards: bool = False
     action_change_cost: float = 0.0
+    cartpole: cartpole.CartPoleSettings = dataclasses.field(default_factory=cartpole.CartPoleSettings)
     atari: atari.AtariSettings = dataclasses.field(default_factory=atari.AtariSettings)
     observe: tuple[str, ...] = ()
     action_mask: bool = False
@@ -108,6 +110,7 @@ class TaskSettings:
         given = {key: value for key, value in task.items() if value is not None}
         given["wrappers"] = tuple(given.get("wrappers", ()))
         given["observe"] = tuple(given.get("observe", ()))
+        given["cartpole"] = cartpole.CartPoleSettings.from_mapping(given.get("cartpole", {}))
         given["atari"] = atari.AtariSettings.from_mapping(given.get("atari", {}))
         return cls(**given)
 
@@ -304,7 +307,7 @@ def _declared_aids(env: gymnasium.Env[Any, Any], task: TaskSettings) -> Any:
         if task.features:
             raise TaskError("task.features: CartPole's feature is task.squared_position; switch that on instead")
         if not task.wrappers:
-            return cartpole.CartPoleHelp()
+            return cartpole.CartPoleHelp(task.cartpole)
         if task.aids:
             raise TaskError(
                 f"task.{task.aids[0]}: changes CartPole itself and cannot be combined with task.wrappers; drop one of "

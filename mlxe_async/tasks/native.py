@@ -28,7 +28,7 @@ from gymnasium.vector import AutoresetMode
 
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.rows import Array
-from mlxe_async.tasks import atari, checks
+from mlxe_async.tasks import atari, cartpole, checks
 from mlxe_async.tasks.changes import ActionChanges
 from mlxe_async.tasks.hostile import described, one_line, trace_of, words_of
 from mlxe_async.tasks.making import TaskSettings, find_spec, make, read_spaces
@@ -62,7 +62,10 @@ def _why_not(task: TaskSettings) -> str:
     """Why a task cannot be stepped as a native vector; empty if it can."""
     if find_spec(task.env).vector_entry_point is None:
         return f"{task.env} has no vector environment of its own"
-    for name in ("wrappers", "channels_first", "adverse_starts", "observe", "action_mask"):
+    single_only = ["wrappers", "channels_first", "observe", "action_mask"]
+    if find_spec(task.env).vector_entry_point != cartpole.VECTOR:
+        single_only.append("adverse_starts")
+    for name in single_only:
         if getattr(task, name):
             return f"task.{name} is for environments that are stepped one by one"
     if task.is_preprocessed and (key := task.atari.single_only):
@@ -88,6 +91,7 @@ class NativeTask:
         spaces: what each environment shows and takes, features included.
         count: B.
         changes: charges for changes of action; None where they cost nothing.
+        finished_episodes: of the whole run, on which adverse starts depend; for whoever steps it to keep.
     """
 
     resets_itself = True
@@ -98,7 +102,7 @@ class NativeTask:
             raise TaskError(f'task.vectorize: got "native", but {why}; use "single" or "auto"')
         self._spec = find_spec(self._task.env)
         self._seed: int | None = None
-        self._ticks = 0
+        self._ticks = self.finished_episodes = 0
         self.out_of_bounds = 0  # nobody looks: a vector's spaces are its own affair
         single = self._guarded("make", lambda: make(self._task, self._spec))
         try:
@@ -150,6 +154,7 @@ class NativeTask:
         answer = self._guarded("reset", lambda: self._vector.reset(seed=seed % (2**31 - self.count)))
         try:
             obs = self._taken(checks.two(answer)[0])
+            self._perhaps_move(obs, np.ones(self.count, dtype=bool))
             self._check_finite(obs)
         except checks.Broken as broken:
             raise self._fault(str(broken), "reset") from None
@@ -195,6 +200,7 @@ class NativeTask:
         over = terminated | truncated
         if self._mode == AutoresetMode.NEXT_STEP:
             began, next_obs = self._over, start
+            self._perhaps_move(start, began)
             self._over = over
         else:
             began, next_obs = over, start
@@ -217,6 +223,13 @@ class NativeTask:
             self.changes.charge(seen, actions, ok)
             self.changes.begin(began)
         return Step(next_obs, seen, raw, terminated, truncated, ok, [], [], start, began)
+
+    def _perhaps_move(self, obs: Array, began: Array) -> None:
+        """Let episodes that have just begun begin in hard places, where that is asked for; `obs` (B, O) shows it."""
+        if self._task.adverse_starts and began.any():
+            obs[began, : self._own] = self._aids.adverse_starts(self._vector, began, self.finished_episodes)
+            if self._own:
+                self._aids.add_features(obs)
 
     def _next_episodes(self, obs: Any, info: Any, over: Array) -> tuple[Array, Array]:
         """First observations of the next episodes, and those that ended the last ones, among all others (B, O)."""

@@ -236,3 +236,12 @@ def test_returns_of_a_failure_stop_at_its_row():
 def test_a_limit_below_zero_is_refused_beside_a_good_one():
     with pytest.raises(ValueError, match="state_discount: expected"):
         returns.state_discount(np.zeros((3, 2)), (1.0, -1.0))
+
+
+def test_the_curve_of_steps_to_end_is_what_it_is_told():
+    """clip(0.5 + 0.2 ln k, 0.6, 0.8): 0.6 for k = 1, 0.5 + 0.2 ln 3 for 3, 0.8 from k = 5 on, and at a cut."""
+    curve = returns.DiscountCurve(first=0.5, slope=0.2, low=0.6, high=0.8)
+    discount = returns.steps_to_end_discount(np.array([1, 3, 5, 100]), curve)
+    assert discount == pytest.approx([0.6, 0.5 + 0.2 * np.log(3), 0.8, 0.8])
+    assert returns.steps_to_end(np.array([1.0, 1.0]), True, curve).partial == pytest.approx([1.6, 1.0])
+    assert returns.steps_to_end(np.array([1.0, 1.0]), False, curve).coefficient == pytest.approx([0.64, 0.8])

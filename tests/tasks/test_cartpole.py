@@ -182,3 +182,40 @@ def test_a_switch_together_with_wrappers_is_refused_naming_both():
     with pytest.raises(TaskError, match=r"task\.shaped_reward: .* combined with task\.wrappers"):
         vector(shaped_reward=True, wrappers=wrappers)
     assert vector(wrappers=wrappers).simulator is None
+
+
+OTHERS = cartpole.CartPoleSettings(
+    adverse_x=2.0,
+    adverse_angle=0.1,
+    adverse_first=0.25,
+    adverse_least=0.1,
+    adverse_base=10.0,
+    failure_reward=-1.0,
+    centre_weight=0.0,
+    upright_weight=2.0,
+)
+
+
+@pytest.mark.parametrize(("episodes", "probability"), [(0, 0.25), (10, 0.25), (100, 0.125), (10**6, 0.1)])
+def test_the_constants_of_adverse_starts_are_settings(episodes, probability):
+    assert cartpole.adverse_probability(episodes, OTHERS) == pytest.approx(probability)
+    task, plain = vector(adverse_starts=True, cartpole=vars(OTHERS)), gymnasium.make("CartPole-v1").unwrapped
+    starts = [task.reset(0, seed, finished_episodes=episodes) for seed in range(300)]
+    kinds = {kind_of_start(obs, plain.reset(seed=seed)[0]) for seed, obs in enumerate(starts)}
+    assert kinds - {()} == {((0, -2.0),), ((0, 2.0),), ((2, -0.1),), ((2, 0.1),)}
+    assert (() in kinds) == (probability < 0.25)
+
+
+def test_a_probability_that_may_fall_to_nothing_leaves_starts_as_they_are():
+    never = cartpole.CartPoleSettings(adverse_least=0.0, adverse_base=1 + 1e-9)
+    assert cartpole.way_of(0.0, 10**9, never) in (None, (0, -1.5))
+    assert cartpole.way_of(0.5, 10**9, never) is None
+
+
+def test_the_constants_of_the_shaped_reward_are_settings():
+    """1 + 2 (1 - |theta| / 0.20943951), and -1 for the fall; with both weights 0 the reward of each step is 1."""
+    obs = np.array([[0, 9, 0, 9], [1.2, 0, 0.1, 0], [2.5, 0, 0, 0]], "f4")
+    fell = np.array([False, False, True])
+    assert cartpole.shaped_reward(obs, fell, OTHERS) == pytest.approx([3, 3 - 0.2 / 0.20943951, -1], abs=1e-6)
+    bare = cartpole.CartPoleSettings(centre_weight=0.0, upright_weight=0.0, failure_reward=-1.0)
+    assert cartpole.shaped_reward(obs, fell, bare).tolist() == [1, 1, -1]

@@ -158,7 +158,9 @@ def test_the_setting_decides_and_says_why_it_cannot_be():
     assert type(training_task({"env": "CartPole-v1"}, 2)) is VectorTask
     assert type(training_task({"env": "CartPole-v1", "vectorize": "auto"}, 2)) is NativeTask
     assert type(training_task({"env": "Acrobot-v1", "vectorize": "auto"}, 2)) is VectorTask
-    assert type(training_task({"env": "CartPole-v1", "vectorize": "auto", "adverse_starts": True}, 2)) is VectorTask
+    assert type(training_task({"env": "CartPole-v1", "vectorize": "auto", "adverse_starts": True}, 2)) is NativeTask
+    with pytest.raises(TaskError, match="adverse_starts is for environments that are stepped one by one"):
+        training_task({"env": "mlxe/Counting-v0", "vectorize": "native", "adverse_starts": True}, 2)
     with pytest.raises(TaskError, match="Acrobot-v1 has no vector environment of its own"):
         training_task({"env": "Acrobot-v1", "vectorize": "native"}, 2)
     with pytest.raises(TaskError, match="wrappers is for environments that are stepped one by one"):
@@ -197,3 +199,39 @@ def test_spaces_that_are_packed_are_stepped_one_by_one(kwargs, switches, words):
     single = training_task({**task, "vectorize": "auto"}, 2)
     assert isinstance(single, VectorTask)
     single.close()
+
+
+def adverse_native(count, **switches):
+    return NativeTask({"env": "CartPole-v1", "vectorize": "native", "adverse_starts": True, **switches}, count)
+
+
+def test_a_native_cartpole_begins_in_adverse_starts_too_and_goes_on_from_them():
+    task, plain = adverse_native(400), NativeTask({"env": "CartPole-v1", "vectorize": "native"}, 400)
+    moved, bare = task.begin(3), plain.begin(3)
+    rows, entries = np.nonzero(moved != bare)
+    assert len(rows) / 400 == pytest.approx(0.8, abs=0.06)
+    assert {(int(entry), round(float(moved[row, entry]), 3)) for row, entry in zip(rows, entries, strict=True)} == {
+        (0, -1.5),
+        (0, 1.5),
+        (2, -0.15),
+        (2, 0.15),
+    }
+    step = task.step(np.ones(400, np.int64))
+    assert step.next_obs[:, 0] == pytest.approx(moved[:, 0] + 0.02 * moved[:, 1], abs=1e-6)
+
+
+def test_episodes_that_begin_in_the_midst_of_a_native_vector_do_too_by_those_finished_so_far():
+    task = adverse_native(200, squared_position=True)
+    task.finished_episodes = 25  # 0.4 of the starts
+    task.begin(5)
+    starts = []
+    for number in range(150):
+        step = task.step(np.full(200, number % 2))
+        starts += step.start[step.began].tolist()
+        assert np.array_equal(step.start[:, 4], step.start[:, 0] ** 2)
+    starts = np.array(starts)
+    hard = (np.abs(starts[:, 0]) == 1.5) | (np.abs(starts[:, 2]) == np.float32(0.15))
+    assert len(starts) > 300
+    assert hard.mean() == pytest.approx(0.4, abs=0.08)
+    again = adverse_native(200, squared_position=True)
+    assert np.array_equal(again.begin(8), adverse_native(200, squared_position=True).begin(8))
