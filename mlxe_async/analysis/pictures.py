@@ -180,6 +180,39 @@ def test_curves(groups: Groups) -> Picture | None:
         )
 
 
+def moving_average(values: Sequence[float], games: int) -> list[float]:
+    """Means of the newest `games` values at each of them from the `games`-th on; nothing of fewer."""
+    sums = np.cumsum([0.0, *values])
+    return [float(mean) for mean in (sums[games:] - sums[:-games]) / games]
+
+
+def moving_averages(lengths: Mapping[str, Sequence[Sequence[int]]], games: int) -> Picture | None:
+    """Steps of training episodes by their number, averaged over so many of them, a line for each run.
+
+    Args:
+        lengths: of each name, for each of its runs, the steps of its episodes in the order in which they ended.
+        games: episodes that are averaged.
+    """
+    known = {name: [run for run in runs if len(run) >= games] for name, runs in lengths.items()}
+    known = {name: runs for name, runs in known.items() if runs}
+    if not known:
+        return None
+    with _drawing(7.4, 4.2) as (figure, axes):
+        ax = axes[0][0]
+        for colour, runs in zip(_colours(), known.values(), strict=False):
+            for run in runs:
+                means = moving_average(run, games)
+                ax.plot(range(games, games + len(means)), means, color=colour, linewidth=1.2, alpha=0.8)
+        ax.set_yscale("log")
+        ax.set_xlabel("training episodes")
+        ax.set_ylabel(f"steps, mean of {games} episodes")
+        ax.set_xlim(left=0)
+        _plain_numbers(ax.xaxis)
+        _legend(figure, known)
+        caption = f"Steps of training episodes, exploration on, each point the mean of the last {games}; a line a run."
+        return _picture(figure, "moving", "Moving averages", caption)
+
+
 def survival_curves(groups: Groups) -> Picture | None:
     """Share of runs that are not there yet, against episodes and seconds."""
     shown = {name: runs for name, runs in groups.items() if any(one.tested for one in runs)}

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("mlxe_async.cli.evaluate", "test a run's saved policy as the run did, or harder"),
     "curve": ("mlxe_async.cli.curve", "print a run's learning curve by environment steps, as CSV"),
     "compare": ("mlxe_async.cli.compare", "run settings files with many seeds, and compare"),
+    "study": ("mlxe_async.cli.study", "draw moving averages of runs, or tell what a policy does"),
     "replay": ("mlxe_async.cli.replay", "do again what a recorded run did, bit for bit"),
     "repro": ("mlxe_async.cli.repro", "live the episode of a crash report again"),
     "runs": ("mlxe_async.cli.runs", "list run folders, or remove old ones"),
@@ -36,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 # Import numpy or torch, which end the process in their own words where they get no memory.
-HEAVY = ("play", "eval", "compare", "replay", "repro", "schema")
+HEAVY = ("play", "eval", "compare", "study", "replay", "repro", "schema")
 
 HELP = """\
 usage: python -m mlxe_async [FILE.toml] [--resume RUN] [--set a.b=VALUE ...]
