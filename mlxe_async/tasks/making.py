@@ -48,8 +48,9 @@ _EXTRAS = {
     "pygame": "gymnasium[classic-control]",
     "jax": "gymnasium[jax]",
     "minigrid": "minigrid",
-    "minatar": "minatar",
+    "minatar": "mlxe_async[minatar]",
 }
+_MINATAR = "MinAtar/"
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -146,6 +147,8 @@ def find_spec(env_id: str) -> EnvSpec:
             return EnvSpec(id=f"{name}-v0", entry_point=found)
     if atari.is_atari(name) and name not in gymnasium.registry:
         atari.provide(name)
+    if name.startswith(_MINATAR) and name not in gymnasium.registry:
+        _imported("task.env", env_id, "minatar.gym").register_envs()  # importing it alone registers nothing
     spec = gymnasium.registry.get(name)
     if spec is None:
         raise TaskError(_unknown(name))

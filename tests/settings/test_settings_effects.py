@@ -230,6 +230,7 @@ def shipped():
     for path in sorted((*FOLDER.glob("*.toml"), *FOLDER.glob("study/*.toml"))):
         if task := tomllib.loads(path.read_text()).get("task"):
             package = OPTIONAL.get(task["env"].partition("-")[0])
+            package = "minatar" if path.stem.startswith("minatar") else package
             if package is None or importlib.util.find_spec(package):
                 yield path, []
         else:
