@@ -95,10 +95,11 @@ def learning_rate_last(default: float) -> Any:
     return key(default, "Rate after anneal_steps; higher keeps learning faster.", ge=0)
 
 
-def anneal_steps(default: int) -> Any:
-    """Between the two."""
+def anneal_steps(default: int, *, alone: bool = False) -> Any:
+    """Between the two; `alone`: nothing but the learning rate is annealed by it."""
     text = "Environment steps until learning_rate_last; more fall slower."
-    return key(default, text, needs_any(learning_rate={"not": "learning_rate_last"}, annealed=SOME), ge=1)
+    falls: Extra = {"learning_rate": {"not": "learning_rate_last"}}
+    return key(default, text, needs(falls) if alone else needs_any(**falls, annealed=SOME), ge=1)
 
 
 def max_gradient_norm(default: float) -> Any:

@@ -19,7 +19,7 @@ from mlxe_async.algorithms.acting import number_of_actions
 from mlxe_async.algorithms.distributions import Categorical
 from mlxe_async.algorithms.exploration import NEVER, ValueExplorationFields
 from mlxe_async.algorithms.fields import key
-from mlxe_async.algorithms.interface import STAYS, Acting, Algorithm, Clock, Metrics, Rows, needs
+from mlxe_async.algorithms.interface import STAYS, Acting, Algorithm, Clock, Metrics, Rows
 from mlxe_async.maths import annealing, categorical, rollouts
 from mlxe_async.networks import Floats
 from mlxe_async.rows import Array
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 Doubles = NDArray[np.float64]
 MOST_ENTRIES = 10**7
 """Of a table: it is copied with every publication."""
-DECAYS = needs(learning_rate={"not": "learning_rate_last"})
 
 
 class TabularFields(ValueExplorationFields):
@@ -42,7 +41,7 @@ class TabularFields(ValueExplorationFields):
     initial: float = key(0.0, "Value of what was never tried; higher than real ones tries all of it.", STAYS)
     learning_rate: float = key(0.1, "Share of each error that is learned; higher forgets sooner.", gt=0, le=1)
     learning_rate_last: float = key(0.1, "Share after anneal_steps; higher keeps following chance.", ge=0, le=1)
-    anneal_steps: int = key(100_000, "Environment steps until learning_rate_last; more fall slower.", DECAYS, ge=1)
+    anneal_steps: int = fields.anneal_steps(100_000, alone=True)
     rows_per_update: int = fields.rows_per_update(0)
 
 

@@ -18,6 +18,7 @@ _SHARED = {
     "policies",
     "continuous",
     "states",
+    "tabular",
     "distributions",
     "modules",
     "snapshot",

@@ -77,7 +77,7 @@ BASES = {
         "constant rate": {**DQN, "learning_rate_last": 0.05},
         "linear": {**DQN, "layers": []},
         "short-sighted": {**DQN, "discount": 0.0},
-        "pictures": {**DQN, "body": "nature", "batch": 8, "start_rows": 8, "target_every": 2},
+        "pictures": {**DQN, "body": "nature", "layer_norm": False, "batch": 8, "start_rows": 8, "target_every": 2},
     },
     "sac": {
         "plain": CONTINUOUS,

@@ -93,11 +93,12 @@ def killed(base, moment):
             answer = super().update(batch, clock)
             if due and moment == "updated":
                 die()
-            if due and not self.__dict__.get("armed") and moment in MOMENTS:
-                self.armed = True
+            if due and not self.armed and moment in MOMENTS:
+                type(self).armed = True  # of the class: an object's attributes are kept
                 MOMENTS[moment]()
             return answer
 
+        armed = False
         every = 1 if base.memory == "rollouts" else 5
 
     return Killed

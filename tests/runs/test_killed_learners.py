@@ -50,8 +50,8 @@ TABLES = {
         "schedule": {"envs_per_executor": 2, "rollout_steps": 16},
         "task": {"env": "Pendulum-v1", "max_episode_steps": 50},
     },
-    "q_learning": {"algorithm": {}, "schedule": {"rollout_steps": 32}, "task": LAKE},
-    "sarsa": {"algorithm": {"n_step": 3}, "schedule": {"rollout_steps": 32}, "task": LAKE},
+    "q_learning": {"algorithm": {}, "schedule": {"envs_per_executor": 2, "rollout_steps": 16}, "task": LAKE},
+    "sarsa": {"algorithm": {"n_step": 3}, "schedule": {"envs_per_executor": 2, "rollout_steps": 16}, "task": LAKE},
     "reinforce": {
         "algorithm": {"baseline": "mean", "rows_per_update": 60},
         "schedule": {"sync": "episode"},
