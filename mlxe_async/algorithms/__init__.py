@@ -18,7 +18,8 @@ An author writes four verbs, and says with a few attributes what the engine must
         def update(self, batch, clock):          # one step: loss, zero_grad, backward, step; what was measured
             ...
 
-Who calls what: each executor `load`s the newest weights, and calls `begin_rollout` and `act`. The memorizer asks for
+Who calls what: each executor `load`s the newest weights, and calls `begin_rollout`, `act`, and `at_stop` for what a
+rollout or an episode stops at, so that it can value its rows by the weights it acted with. The memorizer asks for
 columns, `window`, `batch_rows`, `rows_per_update` and `priorities`, and calls `derive` and `updates_due`. The learner
 calls `update` and `weights`, and after a death `restore`, or `set_weights`. The evaluator and a loaded policy call
 `greedy`. All of these have defaults that follow from the four verbs; `interface.Algorithm` says what each does.

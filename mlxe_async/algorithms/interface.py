@@ -112,7 +112,8 @@ class Priorities:
 
     Args:
         kind: `"uniform"`; `"td"`: proportional to (the priority that `update` returned) ** exponent, stratified, where
-            rows that no update has seen yet have the largest priority that any update returned, at least 1; or
+            rows that no update has seen yet have what `derive` computed as `initial_priority`, if that is among the
+            derived columns, else the largest priority that any update returned, at least 1; or
             `"factors"`: at the start of each learning phase, which is the first draw after new rows came, all stored
             rows are appraised anew by the newest published weights (see `Appraising`) and keep these probabilities
             until the next.
@@ -192,6 +193,9 @@ class Algorithm:
 
     extra_columns: tuple[Column, ...] = ()
     """What `act` writes into a row beyond the standard columns."""
+    stop_columns: tuple[Column, ...] = ()
+    """What `at_stop` says of where a step led after which the same rollout has no row of the episode, though it goes on
+    or was truncated; 0 in all other rows."""
     carry: tuple[Column, ...] = ()
     """What each environment carries from step to step, such as the state of a recurrent cell; see `Acting.carry`. Rows
     hold what was there before their step, under the same names."""
@@ -279,6 +283,14 @@ class Algorithm:
         algorithm that carries something is asked `greedy` instead, one version at a time.
         """
         return np.stack([one.greedy(seen) for one, seen in zip(self._modules.versions(flats), obs, strict=True)])
+
+    def at_stop(self, next_obs: Array) -> Rows:  # noqa: ARG002 - most algorithms have no such columns
+        """In executors: the stop columns (K, ...) for observations (K, *O), by the weights that are acted with.
+
+        These are the observations after steps that were truncated, or that a rollout ends with. What they are worth to
+        the acting weights nobody else can tell: those of all other steps are acted at.
+        """
+        return {}
 
     def derive(self, segment: Rows) -> Rows:  # noqa: ARG002 - most algorithms derive nothing
         """The derived columns (L, ...) of a closed segment: consecutive rows of one episode of one environment.

@@ -48,9 +48,16 @@ class Priorities:
         noted = float(self._books.whole[LARGEST : LARGEST + 1].view(np.float64)[0])
         return max(1.0, noted) if self._shape.largest_decay == 1 or not noted else noted
 
-    def insert(self, rows: Array, there: Array | slice, lost: int) -> None:
-        """New rows (n,) of the ring, `there` in short, get the largest priority there is; the first `lost` get none."""
-        self._priority[there] = self.largest
+    def insert(self, rows: Array, there: Array | slice, lost: int, initial: Array | None = None) -> None:
+        """New rows of the ring get a priority; the first `lost` get none.
+
+        Args:
+            rows: which (n,).
+            there: the same in short.
+            lost: how many of the first are not there any more.
+            initial: their priorities (n,), at least 0; None: the largest there is.
+        """
+        self._priority[there] = self.largest if initial is None else initial
         self._priority[rows[:lost]] = 0
         if self._tree is not None:
             self._tree.set(rows, self._weights_of(self._priority[there]))

@@ -15,7 +15,7 @@ import numpy as np
 from mlxe_async.memory.bookkeeping import PHASES, STAMPS, Bookkeeping
 from mlxe_async.memory.frames import FrameRing, oldest_frame
 from mlxe_async.memory.priorities import Priorities
-from mlxe_async.memory.shape import REFERENCE, ReplayShape
+from mlxe_async.memory.shape import INITIAL, REFERENCE, ReplayShape
 from mlxe_async.memory.staging import Staging, compact
 from mlxe_async.rows import Array
 
@@ -92,7 +92,7 @@ class RingWriter:
         ring["left"][there] = left
         ring["born"][there] = int(books.whole[PHASES]) + 1
         stamps[:lost] = 0
-        self._priorities.insert(to, there, lost)
+        self._priorities.insert(to, there, lost, columns.get(INITIAL))
         ring["stamp"][there] = stamps
 
     def _heads(self, stream: Array, kept: Array) -> Array:

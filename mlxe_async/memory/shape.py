@@ -65,6 +65,8 @@ WHOLE_WORDS = (
 FRAME_WORDS = ("tail", "frames", "framed", "stack")
 PLAN_SLOTS = 2
 REFERENCE = ".frames"
+INITIAL = "initial_priority"
+"""The derived column that says which priority a row has when it comes; where there is none it is the largest."""
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,7 @@ class Executor:
         self._stood: tuple[Array, Array] | None = None
         self._faults = FaultBudget(self._envs, plan.fault_window_s)
         self._carried = tuple(getattr(algorithm, "carry", ()))
+        self._stops = tuple(getattr(algorithm, "stop_columns", ()))
         self._begin_rollout = getattr(algorithm, "begin_rollout", None)
         self._after_step = getattr(algorithm, "after_step", None)
         self._acting = Acting(executor=plan.index, executors=plan.executors).start(self._carried, self._envs)
@@ -128,7 +129,7 @@ class Executor:
             layout,
             block_rows=plan.block_rows,
             envs=self._envs,
-            extra=[column.name for column in (*algorithm.extra_columns, *self._carried)],
+            extra=[column.name for column in (*algorithm.extra_columns, *self._stops, *self._carried)],
             committed=self._tell_commit,
             wait=wait,
         )
@@ -411,6 +412,8 @@ class Executor:
         step = self.task.step(chosen["action"])
         self._page.leave()
         ended = step.terminated | step.truncated
+        if self._stops:
+            chosen = {**chosen, **self._at_stops(step, last_step=last_step)}
         written = self._writer.write(
             self._obs,
             chosen,
@@ -459,13 +462,23 @@ class Executor:
         found = {name: column.copy() for name, column in acting.carry.items()}
         return {**self.algorithm.act(self._obs, rng, acting), **found}
 
+    def _at_stops(self, step: Any, *, last_step: bool) -> dict[str, Array]:
+        """The stop columns (B, ...) of a step: what the algorithm says where it leads to no further row."""
+        found = {column.name: np.zeros((self._envs, *column.shape), column.dtype) for column in self._stops}
+        where = np.flatnonzero(step.ok & ~step.terminated & (step.truncated | last_step))
+        if len(where):
+            said = self.algorithm.at_stop(step.next_obs[where])
+            for name, column in found.items():
+                column[where] = said[name]
+        return found
+
     def _break_off(self, written: int, *, keep: bool) -> None:
         """End the rollout between two steps; `written` rows of the last one are still in the block that is open."""
         if not keep:
             self._episode[self._running] += 1
             self._running[:] = self._begun = False
         else:
-            self._writer.cut(written, self._running)
+            self._writer.cut(written, self._running, self.algorithm.at_stop if self._stops else None)
 
     def _tell_commit(self) -> None:
         self._notify({"kind": "commit"})

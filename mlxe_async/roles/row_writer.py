@@ -135,11 +135,20 @@ class RowWriter:
         self._filled += count
         return count
 
-    def cut(self, count: int, running: Array) -> None:
-        """Mark the last `count` rows, those of the last step, as cut where the episode is under way (B,)."""
-        if self._rows is not None:
-            here = slice(self._filled - count, self._filled)
-            self._rows["cut"][here] = running[self._rows["env"][here]]
+    def cut(self, count: int, running: Array, at_stop: Callable[[Array], Mapping[str, Array]] | None = None) -> None:
+        """Mark the last `count` rows, those of the last step, as cut where the episode is under way (B,).
+
+        What `at_stop` says of the observations that they led to is put into the columns of its names.
+        """
+        if self._rows is None:
+            return
+        here = slice(self._filled - count, self._filled)
+        cut = running[self._rows["env"][here]].astype(bool)
+        self._rows["cut"][here] = cut
+        if at_stop is not None and cut.any():
+            where = np.flatnonzero(cut) + here.start
+            for name, column in at_stop(self._rows["next_obs"][where]).items():
+                self._rows[name][where] = column
 
     def commit(self, *, last: bool) -> None:
         """Make the block that is open visible; `last`: it is the rollout's last one."""

@@ -213,7 +213,7 @@ def _probe(
         message = f"got {algorithm.batch_rows}, expected at most memory.capacity_rows = {capacity}"
         raise _Refused([(("algorithm", "batch"), message)])
     columns = RowLayout(standard_columns(spaces)).with_columns(
-        (*algorithm.extra_columns, *getattr(algorithm, "carry", ()))
+        (*algorithm.extra_columns, *getattr(algorithm, "stop_columns", ()), *getattr(algorithm, "carry", ()))
     )
     odd = [column.name for column in columns.columns if column.per_rollout and algorithm.memory != "rollouts"]
     if odd:

@@ -106,7 +106,8 @@ def _moments(observations: Array) -> Moments:
 def _rows(algorithm: Any, observations: Array, spaces: Spaces, acting: Acting) -> dict[str, Array]:
     """Segments side by side as columns (T, S, ...), every second one with a last step that is terminated."""
     carried = getattr(algorithm, "carry", ())
-    layout = RowLayout(standard_columns(spaces)).with_columns((*algorithm.extra_columns, *carried))
+    stops = getattr(algorithm, "stop_columns", ())
+    layout = RowLayout(standard_columns(spaces)).with_columns((*algorithm.extra_columns, *stops, *carried))
     steps = max(algorithm.window, STEPS) if algorithm.window > 1 else STEPS
     row_bytes = layout.nbytes(64) // 64
     most = max(1, MOST_BYTES // (row_bytes * steps))
@@ -129,6 +130,10 @@ def _rows(algorithm: Any, observations: Array, spaces: Spaces, acting: Acting) -
         for name in rows.keys() & chosen.keys():
             rows[name][step] = chosen[name]
         acting.began = np.zeros(streams, bool)
+    if stops and streams > 1:
+        said = algorithm.at_stop(rows["next_obs"][-1, 1::2])
+        for column in stops:
+            rows[column.name][-1, 1::2] = said[column.name]
     return rows
 
 
@@ -136,7 +141,7 @@ def _batch(algorithm: Any, rows: Mapping[str, Array]) -> dict[str, Array]:
     """The rows in the shape that `update` is given: (M, ...), windows (window, M, ...), or rollouts (T, B, ...)."""
     steps, streams = rows["step"].shape
     if algorithm.memory == "rollouts":
-        own = (*algorithm.extra_columns, *getattr(algorithm, "carry", ()))
+        own = (*algorithm.extra_columns, *getattr(algorithm, "stop_columns", ()), *getattr(algorithm, "carry", ()))
         firsts = {column.name: rows[column.name][0] for column in own if column.per_rollout}
         return {**rows, **firsts, "valid": np.ones((steps, streams), bool)}
     derived = [algorithm.derive({name: column[:, s].copy() for name, column in rows.items()}) for s in range(streams)]

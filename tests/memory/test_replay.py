@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxe_async.memory.replay import ReplayMemory
-from mlxe_async.memory.shape import ReplayShape
+from mlxe_async.memory.shape import INITIAL, ReplayShape
 from mlxe_async.rows import Column, RowLayout
 
 COLUMNS = RowLayout(
@@ -328,3 +328,24 @@ def test_a_plan_whose_answer_was_lost_is_told_again_by_a_successor_and_no_other(
     assert [successor.drawn_for(call) for call in (-1, 0, 1)] == [None, None, None]
     for call in (8, 9, 10):  # through all slots
         assert successor.draw(3, 1, 4, call=call) == successor.drawn_for(call)
+
+
+def test_rows_come_with_the_priority_that_was_derived_and_are_drawn_by_it():
+    derived = RowLayout((*DERIVED.columns, Column(INITIAL, "<f4")))
+    shape = ReplayShape(1, 1, 16, 8, 6, 64, 8, COLUMNS.to_json(), derived.to_json())
+    memory = ReplayMemory(shape, bytearray(shape.nbytes))
+
+    def judge(segment):
+        return derive(segment) | {INITIAL: segment["value"] % 100}
+
+    for number, length in enumerate((4, 6)):
+        memory.ingest(0, number, 1, block(episode(number, length)), judge, drop_open=False)
+    rows = [memory.row(i) for i in memory.live()]
+    assert [row["priority"] for row in rows] == [row["value"] % 100 for row in rows]
+    plan = memory.draw(1, 8, 64, exponent=1.0)
+    drawn = np.concatenate([memory.gather(plan, k)[0]["value"] for k in range(8)]) % 100
+    # Of 21 parts: a stratified draw is off by one row in each minibatch at most.
+    for step, share in ((0, 0), (1, 2), (2, 4), (3, 6), (4, 4), (5, 5)):
+        assert abs((drawn == step).mean() - share / 21) < 0.04
+    memory.ingest(0, 2, 1, block(episode(2, 6)), judge, drop_open=False)
+    assert memory.row(10)["priority"] == 0
