@@ -47,6 +47,7 @@ __all__ = ["REGISTRY", "Acting", "Algorithm", "Clock", "Priorities", "load_algor
 
 REGISTRY = {
     "a2c": "mlxe_async.algorithms.a2c:A2C",
+    "apex": "mlxe_async.algorithms.apex:ApeX",
     "ddpg": "mlxe_async.algorithms.ddpg:DDPG",
     "dqn": "mlxe_async.algorithms.dqn:DQN",
     "impala": "mlxe_async.algorithms.impala:Impala",
@@ -67,6 +68,8 @@ _NAMES_ELSEWHERE = {
     "vpg": "reinforce",
     "appo": "ppo",
     "ppo2": "ppo",
+    "ape_x": "apex",
+    "apex_dqn": "apex",
     "ddqn": "dqn",
     "qlearning": "q_learning",
     "watkins": "q_learning",

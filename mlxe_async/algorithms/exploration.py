@@ -14,6 +14,7 @@ import math
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, Field, model_validator
 
 from mlxe_async.algorithms.interface import STAYS, Acting, needs
@@ -125,11 +126,11 @@ def epsilon(fields: ExplorationFields, clock: Acting) -> float:
     return min(fields.epsilon_max, max(fields.epsilon_min, math.exp(min(0.0, grown))))
 
 
-def mixture(log_probs: Floats, behaviour: Behaviour, share: float) -> Floats:
+def mixture(log_probs: Floats, behaviour: Behaviour, share: float | NDArray[np.float64]) -> Floats:
     """Log mu (B, A) of the behaviour, given log pi (B, A) of the policy.
 
     `"softmax"`: pi. `"epsilon_greedy"`: share / A + (1 - share) [a is best]. `"reversed"`: share [a is best] +
-    (1 - share) pi.
+    (1 - share) pi. The share is one for all, or one for each observation (B, 1).
     """
     if behaviour == "softmax":
         return log_probs

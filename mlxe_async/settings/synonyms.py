@@ -79,6 +79,7 @@ _KEYS = {
     "algorithm.noise_pull": "ou_theta noise_theta",
     "algorithm.critic_decay": "critic_weight_decay critic_l2 weight_decay l2_reg critic_l2_reg",
     "algorithm.updates_each": "utd_ratio updates_per_step num_updates_per_step replay_ratio",
+    "algorithm.replay_ratio": "replay_ratio training_intensity samples_per_insert",
     "algorithm.value_coefficient": "vf_coef value_loss_coeff vf_loss_coeff value_coef vf_weight",
     "algorithm.max_gradient_norm": "max_grad_norm grad_clip gradient_clip clip_grad_norm max_gradient",
     "algorithm.optimiser": "optimizer optimizer_class optim",

@@ -40,6 +40,7 @@ REINFORCE = {**A2C, "baseline": "learned", "rows_per_update": 0}
 CONTINUOUS = {"layers": [8], "batch": 16, "start_rows": 20, "train_every": 2, "target_rate": 0.1, "learning_rate": 0.05}
 CONTINUOUS |= {"critic_learning_rate": 0.05}
 DDPG = {**CONTINUOUS, "noise_first": 0.3, "noise_steps": 60}
+APEX = {"layers": [8, 6], "batch": 16, "start_rows": 20, "replay_ratio": 8.0, "target_every": 20, "learning_rate": 0.05}
 TABLE = {"learning_rate": 0.4, "learning_rate_last": 0.1, "epsilon_steps": 40}
 MIXED = {"behaviour": "epsilon_greedy", "epsilon": 0.4, "epsilon_factor": 0.9}
 FACTORS = {"priorities": ["age", "risk", "td"], "priority_correction": 0.5, "priority_exponent_growth": 0.1}
@@ -78,6 +79,16 @@ BASES = {
         "linear": {**DQN, "layers": []},
         "short-sighted": {**DQN, "discount": 0.0},
         "pictures": {**DQN, "body": "nature", "layer_norm": False, "batch": 8, "start_rows": 8, "target_every": 2},
+    },
+    "apex": {
+        "plain": APEX,
+        "mirrored": APEX,
+        "constant rate": {**APEX, "learning_rate_last": 0.05},
+        "all alike": {**APEX, "epsilon_exponent": 0.0},
+        "at random": {**APEX, "epsilon": 1.0},
+        "linear": {**APEX, "layers": []},
+        "short-sighted": {**APEX, "discount": 0.0},
+        "pictures": {**APEX, "body": "nature", "layer_norm": False, "batch": 8, "start_rows": 8, "target_every": 2},
     },
     "sac": {
         "plain": CONTINUOUS,
@@ -168,6 +179,7 @@ ANOTHER = {
     "epochs": 3,
     "epsilon": 0.8,
     "epsilon_clock": "iteration",
+    "epsilon_exponent": 2.0,
     "epsilon_factor": 0.5,
     "epsilon_first": 0.5,
     "epsilon_last": 0.9,
@@ -211,6 +223,7 @@ ANOTHER = {
     "priority_exponent": 1.0,
     "priority_exponent_growth": 0.3,
     "ratio_clip": 0.3,
+    "replay_ratio": 3.0,
     "return_scale": 3.0,
     "returns": "steps_to_end",
     "reward_scaling": True,
@@ -331,6 +344,10 @@ class World:
                 actor.after_step(clock, reward)
             columns |= {"truncated": truncated, "cut": last & ~terminated & ~truncated, "env": np.arange(ENVS)}
             columns |= {"episode": self.episode, "step": self.step, **chosen}
+            if hasattr(actor, "at_stop"):
+                stopped = np.flatnonzero(truncated | columns["cut"])
+                for name, column in actor.at_stop(following[stopped]).items():
+                    rows[name][stopped] = column
             for name in columns.keys() & rows.keys():
                 rows[name][:] = columns[name]
             blocks.append(rows)
@@ -346,7 +363,9 @@ def run(name, settings, spaces):
     own = kind.Settings.model_validate(settings)
     learning = kind(own, spaces, seed=1, learns=True)
     acting, keeping = (kind(own, spaces, seed=0, learns=False) for _ in range(2))
-    layout = RowLayout(standard_columns(spaces)).with_columns((*learning.extra_columns, *learning.carry))
+    layout = RowLayout(standard_columns(spaces)).with_columns(
+        (*learning.extra_columns, *learning.stop_columns, *learning.carry)
+    )
     world, weights, clock, acted = World(spaces, layout), Published(), Acting().start(learning.carry, ENVS), []
     replays = learning.memory == "replay"
     if replays:
@@ -360,7 +379,7 @@ def run(name, settings, spaces):
             plan_updates=UPDATES,
             columns=layout.to_json(),
             derived=RowLayout(tuple(learning.derived_columns)).to_json(),
-            prioritised=False,
+            prioritised=learning.priorities.kind == "td",
             moments=getattr(learning, "moment_entries", 0),
         )
         memory = ReplayMemory(shape, bytearray(shape.nbytes))
@@ -451,6 +470,7 @@ LIVES_IN = {
         "mirrored": "mirror",
         "pictures": "body precision",
     },
+    "apex": {"mirrored": "mirror", "pictures": "body precision"},
     "dqn": {"softmax": "temperature", "mirrored": "mirror", "pictures": "body precision"},
     **{name: {"softmax": "temperature"} for name in TABULAR},
     "sac": {},

@@ -15,6 +15,7 @@ PIXELS = ("pixels", (2, 3), "|u1")
 SMALL = {
     "ppo": {"minibatch": 16, "epochs": 1},
     "dqn": {"layers": [8], "batch": 16},
+    "apex": {"layers": [8, 8], "batch": 16, "epsilon_exponent": 1.0},
     "mlxe": {"common": [8], "batch": 16},
     "a2c": {},
     "impala": {},
@@ -22,7 +23,7 @@ SMALL = {
     "sac": {"layers": [8], "batch": 16},
 }
 CONTINUOUS = ("sac", "td3", "ddpg")
-DISCRETE = ["dqn", "mlxe"]
+DISCRETE = ["apex", "dqn", "mlxe"]
 TABULAR = ("q_learning", "sarsa")
 SEEING = [name for name in REGISTRY if name not in (*CONTINUOUS, *TABULAR)]
 
@@ -71,7 +72,9 @@ def test_masks_are_refused_with_the_setting_that_makes_them(name):
 def test_parts_are_seen_as_the_vector_that_they_make(name):
     packed = parted(PIXELS)
     flat = Spaces((packed.entries,), actions=3)
-    ours, theirs = (agent(name, spaces, **({} if name == "dqn" else {"normalise": False})) for spaces in (packed, flat))
+    ours, theirs = (
+        agent(name, spaces, **({} if name in ("apex", "dqn") else {"normalise": False})) for spaces in (packed, flat)
+    )
     assert ours.parameters == theirs.parameters
     weights = np.random.default_rng(1).normal(0, 0.5, sum(int(np.prod(shape)) for _, shape in ours.parameters))
     for one in (ours, theirs):

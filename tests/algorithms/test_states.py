@@ -13,6 +13,7 @@ CASES = [
     ("mlxe", {"target": "every_k", "target_every": 3, "average": 0.1, "normalise": True, "noisy": True}),
     ("mlxe", {"target": "per_iteration", "optimiser": "adam"}),
     ("dqn", {"target_every": 4, "average": 0.1}),
+    ("apex", {"target_every": 4, "average": 0.1}),
     ("ppo", {"epochs": 2, "minibatch": 8}),
     ("sac", {"n_step": 2}),
     ("sac discrete", {}),

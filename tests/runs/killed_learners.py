@@ -9,6 +9,7 @@ import signal
 import numpy as np
 
 from mlxe_async.algorithms.a2c import A2C
+from mlxe_async.algorithms.apex import ApeX
 from mlxe_async.algorithms.dqn import DQN
 from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.algorithms.mlxe import MLxE
@@ -105,7 +106,7 @@ def killed(base, moment):
 
 
 KINDS = {"mlxe": MLxE, "dqn": DQN, "ppo": PPO, "td": Prioritised, "sac": SAC, "td3": TD3}
-KINDS |= {"a2c": A2C, "reinforce": Reinforce, "q_learning": QLearning, "sarsa": Sarsa}
+KINDS |= {"a2c": A2C, "reinforce": Reinforce, "q_learning": QLearning, "sarsa": Sarsa, "apex": ApeX}
 for _name, _base in KINDS.items():
     for _moment in ("never", "updating", "updated", *MOMENTS):
         globals()[f"{_name}_{_moment}"] = killed(_base, _moment)

@@ -20,6 +20,10 @@ TABLES = {
         "algorithm": {"batch": 64, "train_every": 24, "start_rows": 64, "target_every": 3, "average": 0.2},
         "schedule": {"envs_per_executor": 2, "rollout_steps": 33},
     },
+    "apex": {
+        "algorithm": {"batch": 16, "replay_ratio": 1.0, "start_rows": 64, "target_every": 3, "average": 0.2},
+        "schedule": {"envs_per_executor": 2, "rollout_steps": 33},
+    },
     "td": {
         "algorithm": {"batch": 16, "train_every": 24, "start_rows": 64, "target_every": 3},
         "schedule": {"envs_per_executor": 2, "rollout_steps": 33},
@@ -58,7 +62,7 @@ TABLES = {
     },
 }
 PLAIN = {"mlxe": "mlxe", "mlxe rich": "mlxe", "td": "killed_learners:td_never"}
-PLAIN |= {name: name for name in ("a2c", "dqn", "ppo", "q_learning", "reinforce", "sac", "sarsa", "td3")}
+PLAIN |= {name: name for name in ("a2c", "apex", "dqn", "ppo", "q_learning", "reinforce", "sac", "sarsa", "td3")}
 STOP = {"env_steps": 900}
 
 
@@ -113,6 +117,7 @@ EVERY = [
     *(("mlxe rich", moment) for moment in REPLAY),
     *(("dqn", moment) for moment in REPLAY),
     *(("td", moment) for moment in (*REPLAY, "noting")),
+    *(("apex", moment) for moment in (*REPLAY, "noting")),
     *(("sac", moment) for moment in REPLAY),
     *(("td3", moment) for moment in REPLAY),
 ]

@@ -1,4 +1,4 @@
-"""SAC, TD3 and DDPG learn under every schedule; a policy of theirs is loaded, and acts without noise."""
+"""SAC, TD3, DDPG and Ape-X learn under every schedule; a policy of theirs is loaded, and acts without noise."""
 
 import numpy as np
 import pytest
@@ -14,6 +14,8 @@ CASES = {
     "td3": ("Reach", {"name": "td3", **NOISY}),
     "ddpg": ("Reach", {"name": "ddpg", **NOISY, "noise": "ou", "n_step": 2}),
 }
+VALUES = {"layers": [32, 32], "batch": 64, "start_rows": 200, "learning_rate": 3e-3, "discount": 0.9}
+CASES["apex"] = ("ReachByMoves", {"name": "apex", **VALUES, "target_every": 32, "replay_ratio": 64.0})
 SCHEDULES = ("serial", "istb", "is", "ia", "oa")
 BAR = -5.0
 """The best is about -2.5 on average, to stay where one is -15, to move at random less."""

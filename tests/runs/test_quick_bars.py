@@ -14,6 +14,7 @@ BARS = {
     "reinforce-cartpole": ({"stop.env_steps": 100_000}, 300),
     "a2c-cartpole": ({"stop.env_steps": 150_000}, 400),
     "impala-cartpole": ({}, 400),
+    "apex-cartpole": ({}, 400),
     "ppo-cartpole": ({"stop.env_steps": 100_000}, 475),
     "ppo-pendulum": ({}, -250),
     "sac-pendulum": ({"stop.env_steps": 10_000}, -200),

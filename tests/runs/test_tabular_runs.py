@@ -69,7 +69,8 @@ def test_rollouts_may_be_whole_episodes(live):
     assert result.updates == len(lines.all("phase", phase="learn")) > 10
 
 
-@pytest.mark.parametrize("name", ["q_learning", pytest.param("sarsa", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["q_learning", "sarsa"])
 def test_the_synchronous_schedule_equals_the_serial_one_bit_for_bit(live, name):
     serial, together = (run(live, name, kind, 800)[0] for kind in ("serial", "is"))
     assert serial.weights_hash == together.weights_hash
