@@ -124,8 +124,8 @@ class Atari(Table):
     )
     fire: bool = Field(
         default=False,
-        description="FIRE is pressed for one step where a game begins, and after each lost life: some games wait for "
-        "it.",
+        description="FIRE is pressed for one step where a game begins, and after a lost life, longer if sticky: some "
+        "games wait for it.",
     )
     actions: tuple[ActionName, ...] = listed(
         max_length=18,

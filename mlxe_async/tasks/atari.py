@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -142,6 +143,11 @@ def _id(env: gymnasium.Env[Any, Any]) -> str:
     return "the game" if spec is None else spec.id
 
 
+def _surely(sticky: float) -> int:
+    """Frames of which one takes its action but for a chance of a millionth."""
+    return math.ceil(math.log(1e-6) / math.log(sticky)) if sticky else 1
+
+
 class Screen(gymnasium.Wrapper[Any, Any, Any, Any]):
     """One game, a frame at a time, as `[task.atari]` says, without the stack of pictures.
 
@@ -184,9 +190,10 @@ class Screen(gymnasium.Wrapper[Any, Any, Any, Any]):
         info: dict[str, Any] = {} if self._goes_on else self._begun(seed, options)
         self._goes_on = False
         if self._settings.fire:
-            _, terminated, truncated, info = self._repeated(self._fire)
-            if terminated or truncated:
-                info = self._begun(seed, options)
+            _, terminated, truncated, info = self._served()
+            if terminated or truncated:  # it went on with a game that ended just then
+                self._begun(seed, options)
+                *_, info = self._served()
         self._lives = self._ale.lives()
         self._look(0)
         self._frames[1] = self._frames[0]
@@ -201,13 +208,17 @@ class Screen(gymnasium.Wrapper[Any, Any, Any, Any]):
             if self._life_loss_ends:
                 terminated = self._goes_on = True
             elif self._settings.fire:
-                more, terminated, truncated, info = self._repeated(self._fire)
+                more, terminated, truncated, info = self._served()
                 total += more
         return self._picture(), total, terminated, truncated, info
 
-    def _repeated(self, action: int) -> tuple[float, bool, bool, dict[str, Any]]:
+    def _served(self) -> tuple[float, bool, bool, dict[str, Any]]:
+        """FIRE for one step; for longer where frames may repeat the last action, so that one surely takes it."""
+        return self._repeated(self._fire, max(self._settings.frame_skip, _surely(self._settings.sticky)))
+
+    def _repeated(self, action: int, frames: int = 0) -> tuple[float, bool, bool, dict[str, Any]]:
         """Sum of rewards, the end and the info of some frames with one action; the last two are looked at."""
-        skip, total = self._settings.frame_skip, 0.0
+        skip, total = frames or self._settings.frame_skip, 0.0
         for frame in range(skip):
             _, reward, terminated, truncated, info = self.env.step(action)
             total += float(reward)

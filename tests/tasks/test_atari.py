@@ -250,3 +250,16 @@ def test_doing_nothing_at_the_start_makes_games_differ_by_their_seeds():
         pictures = {task.reset(0, seed).tobytes() for seed in range(3)}
         task.close()
         assert (len(pictures) > 1) == (most > 0)
+
+
+@GAMES
+def test_fire_is_held_until_it_is_surely_taken_where_frames_repeat_the_last_action():
+    games = []
+    for sticky in (0.0, 0.25, 0.9):
+        keys = {"noop_max": 0, "fire": True, "sticky": sticky}
+        task = VectorTask({"env": BREAKOUT, "atari": keys}, 1, wrap=lambda env: games.append(env.unwrapped.ale) or env)
+        task.reset(0, 0)
+        task.close()
+    numbers = [game.getEpisodeFrameNumber() for game in games]
+    # Of ten frames with 0.25, and of 132 with 0.9, none takes its action once in a million games.
+    assert numbers == [4, 10, 132]
