@@ -15,13 +15,13 @@ from mlxe_async.algorithms.distributions import Categorical
 from mlxe_async.algorithms.exploration import epsilon, mixture
 from mlxe_async.algorithms.interface import Acting, Rows, flat_observations
 from mlxe_async.algorithms.states import Resumes
-from mlxe_async.maths import categorical, normaliser
+from mlxe_async.maths import annealing, categorical, normaliser
 from mlxe_async.networks import Floats, Network, NumpyNetwork, is_picture, parameter_count
 from mlxe_async.networks.convolutions import PictureActor
+from mlxe_async.networks.shape import SIGMA
 from mlxe_async.rows import Array, Spaces
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from mlxe_async.networks import TorchNetwork
@@ -138,7 +138,7 @@ class ActsByNetwork(Resumes):
         """Outputs of heads (..., B, outputs) for raw observations, for one version (P,) or several (V, P)."""
         weights, moments = self._split(flat)
         if self.shape.body != "none":
-            pictures = PictureActor(self.shape, weights)
+            pictures = PictureActor(self.shape, weights, noise=noise)
             return lambda obs, *heads: pictures(flat_observations(obs, self.spaces), *heads)
         network = NumpyNetwork(self.shape, weights, noise)
         if moments is None and len(self.spaces.observation_shape) == 1 and not self.spaces.parts:
@@ -164,6 +164,7 @@ class ActsByNetwork(Resumes):
         *,
         noisy: bool = False,
         free: Mapping[str, tuple[float, ...]] | None = None,
+        sigma: float = SIGMA,
     ) -> Network:
         """A network for these observations, as the settings say: see `Network`.
 
@@ -173,7 +174,7 @@ class ActsByNetwork(Resumes):
         s = self.settings
         look = (s.activation, s.input_scale, s.layer_norm, noisy, s.body, self.spaces.observation_shape, s.precision)
         try:
-            return Network(self.spaces.entries, common, heads, *look, free or {})
+            return Network(self.spaces.entries, common, heads, *look, free or {}, sigma)
         except ValueError as error:
             raise ValueError(f"algorithm.{error}") from error
 
@@ -236,22 +237,11 @@ class ActsByNetwork(Resumes):
         return flat[..., : self._weights], moments
 
 
-class SoftmaxActor(ActsByNetwork):
-    """Acts by a softmax over the outputs of a head "policy"; explores as the settings, `ExplorationFields`, say.
-
-    A noisy network's actions are chosen under noise that is drawn here; its best actions never are.
-    """
-
-    of_pictures: ClassVar = {"body": "nature", "common": (512,), "policy": (), "value": (), "activation": "relu"}
-
-    def actor_and_critic(self, values: int = 1) -> Network:
-        """The shape that the settings say: heads "policy" (A) and "value" (`values`) on what they share."""
-        s, actions = self.settings, number_of_actions(type(self), self.spaces)
-        heads = {"policy": (*s.policy, actions), "value": (*s.value, values)}
-        return self.shaped(s.common, heads, noisy=s.noisy)
+class ActsUnderNoise(ActsByNetwork):
+    """Where the network is noisy, actions are chosen under noise that is drawn here; best actions never are."""
 
     def load(self, flat: Floats) -> None:
-        """Act with these weights, and this normalisation, from now on."""
+        """Act with these weights, and what travels with them, from now on."""
         super().load(flat)
         self._drawn: Acting | None = None
 
@@ -260,14 +250,6 @@ class SoftmaxActor(ActsByNetwork):
         if self.shape.noisy:
             self._refresh_noise(rng, acting)
         return self.policy(obs, acting).act(rng)
-
-    def policy(self, obs: Array, acting: Acting | None = None) -> Categorical:
-        """The mixture that executors draw from."""
-        scores, explore = self.scores(self._behaving, obs), self.settings
-        if explore.behaviour == "softmax":
-            return Categorical(scores)
-        share = epsilon(explore, acting or Acting())
-        return Categorical(mixture(categorical.log_softmax(scores), explore.behaviour, share), normalised=True)
 
     def _refresh_noise(self, rng: np.random.Generator, acting: Acting) -> None:
         """Draw the noise with new weights, at a rollout's start, and every `noise_every` steps."""
@@ -278,24 +260,49 @@ class SoftmaxActor(ActsByNetwork):
         self._behaving = self.evaluator(self._flat, self.shape.noise(rng))
 
 
-class ActsByValues(ActsByNetwork):
-    """Acts by a head "q", mostly greedily; the epsilon of its exploration travels with the weights."""
+class SoftmaxActor(ActsUnderNoise):
+    """Acts by a softmax over the outputs of a head "policy"; explores as the settings, `ExplorationFields`, say."""
+
+    of_pictures: ClassVar = {"body": "nature", "common": (512,), "policy": (), "value": (), "activation": "relu"}
+
+    def actor_and_critic(self, values: int = 1) -> Network:
+        """The shape that the settings say: heads "policy" (A) and "value" (`values`) on what they share."""
+        s, actions = self.settings, number_of_actions(type(self), self.spaces)
+        heads = {"policy": (*s.policy, actions), "value": (*s.value, values)}
+        return self.shaped(s.common, heads, noisy=s.noisy)
+
+    def policy(self, obs: Array, acting: Acting | None = None) -> Categorical:
+        """The mixture that executors draw from."""
+        scores, explore = self.scores(self._behaving, obs), self.settings
+        if explore.behaviour == "softmax":
+            return Categorical(scores)
+        share = epsilon(explore, acting or Acting())
+        return Categorical(mixture(categorical.log_softmax(scores), explore.behaviour, share), normalised=True)
+
+
+class ActsByValues(ActsUnderNoise):
+    """Acts by values, mostly greedily; the epsilon of its exploration travels with the weights. Noise needs none."""
 
     def __init__(self, settings: Any, spaces: Spaces, **more: Any) -> None:
-        self.epsilon = settings.epsilon_first
+        self.epsilon = self.exploring(settings, 0)
         super().__init__(settings, spaces, **more)
 
-    def scores(self, network: Evaluated, obs: Any) -> Any:
-        """Q (..., B, A), on the network's own scale."""
-        return network(obs, "q")[0]
+    @staticmethod
+    def exploring(settings: Any, env_steps: int) -> float:
+        """Epsilon after so many environment steps."""
+        s = settings
+        return 0.0 if s.noisy else annealing.linear(s.epsilon_first, s.epsilon_last, s.epsilon_steps, env_steps)
 
-    def value(self, q: torch.Tensor) -> torch.Tensor:
-        """Q on the scale of targets."""
-        return q.sigmoid() if self.settings.value_scale == "survival" else q
+    def scores(self, network: Evaluated, obs: Any) -> Any:
+        """Q (..., B, A), on the network's own scale: of a head "q", or of two, "value" and "advantage"."""
+        if not self.settings.dueling:
+            return network(obs, "q")[0]
+        return dueling(*network(obs, "value", "advantage"))
 
     def policy(self, obs: Array, acting: Acting | None = None) -> Categorical:  # noqa: ARG002 - epsilon travels
-        """softmax(Q / temperature), or epsilon / A + (1 - epsilon) [action = best]."""
-        log_probs = categorical.log_softmax(self.scores(self.outputs, obs) / np.float32(self.settings.temperature))
+        """softmax(Q / temperature), or epsilon / A + (1 - epsilon) [action = best]; the best under noise."""
+        network = self._behaving if self.shape.noisy else self.outputs
+        log_probs = categorical.log_softmax(self.scores(network, obs) / np.float32(self.settings.temperature))
         return Categorical(mixture(log_probs, self.settings.behaviour, self.epsilon), normalised=True)
 
     def load(self, flat: Floats) -> None:
@@ -314,3 +321,14 @@ class ActsByValues(ActsByNetwork):
     def put_tail(self, tail: Floats) -> None:
         """Learn on with this epsilon."""
         self.epsilon = float(tail[0])
+
+
+def dueling(value: Any, advantage: Any, actions: int = -1) -> Any:
+    """V + A - mean A of all actions; Wang et al. 2016, eq. 9.
+
+    Args:
+        value: V (..., 1), or (..., 1, K) of K atoms; numpy or torch.
+        advantage: A (..., A), or (..., A, K).
+        actions: which axis is that of actions.
+    """
+    return value + advantage - advantage.mean(actions, keepdims=True)

@@ -25,10 +25,11 @@ from mlxe_async.algorithms import fields
 from mlxe_async.algorithms.acting import Evaluated, number_of_actions
 from mlxe_async.algorithms.bootstrapping import Replays, ends_of, stored, target_columns
 from mlxe_async.algorithms.distributions import Categorical
-from mlxe_async.algorithms.dqn import BOOTSTRAPS, Loss, q_loss, td_target
+from mlxe_async.algorithms.dqn import Loss, q_loss, td_target
 from mlxe_async.algorithms.exploration import mixture
 from mlxe_async.algorithms.fields import key
 from mlxe_async.algorithms.interface import Acting, Clock, Metrics, Priorities, Rows, Tensors, needs
+from mlxe_async.algorithms.value_based import BOOTSTRAPS
 from mlxe_async.maths import annealing, metrics, returns
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.maths.priorities import Doubles, td_priority

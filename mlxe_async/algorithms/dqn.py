@@ -1,6 +1,7 @@
 """DQN: values of actions, learned from replay against a slowly changing copy of themselves.
 
-Papers: Mnih et al. 2015 (replay, target network), van Hasselt et al. 2016 (Double, `double = true`).
+Papers: Mnih et al. 2015 (replay, target network); those of the switches `double`, `dueling`, `prioritised`, `noisy` are
+named in `value_based.py`, which has what DQN shares with C51 and Rainbow.
 Where we differ: layers are normalised and targets count a few rewards before they ask the network, without which
 CartPole takes several times the steps; truncated and cut episodes go on with the value of their true last observation;
 exploration falls with environment steps, and its epsilon is one more number of the published weights.
@@ -9,26 +10,22 @@ On request a running average is published, and values are logits of 1 - E discou
 What do I change to make ...
   DQN as published            no code: double = false, n_step = 1, layer_norm = false.
   another loss or target      `q_loss`, `td_target`, pure functions; what they need of later rows: `derive_many`.
-  prioritised replay          `priorities = Priorities("td")`; `update` returns `error.abs().numpy() + 0.01`, not None.
+  other priorities            `judged`: numbers above 0. No code: prioritised = true, priority_exponent.
   softmax exploration         no code: behaviour = "softmax", temperature. Others: a case in `exploration.mixture`.
   a slow moving target        no code: target_every = 1, target_rate = 0.005.
-  a dueling network           heads "value" and "advantage" in `build`, what they add up to in `scores`.
+  a dueling network           no code: dueling = true. Other streams: heads in `build`, what they come to in `scores`.
 """
 
 from __future__ import annotations
 
-import copy
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from mlxe_async.algorithms import fields
-from mlxe_async.algorithms.acting import ActsByValues, number_of_actions
-from mlxe_async.algorithms.bootstrapping import Replays, ends_of, stored, target_columns
-from mlxe_async.algorithms.exploration import ValueExplorationFields
 from mlxe_async.algorithms.fields import key
-from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Priorities, Rows, Tensors, needs
-from mlxe_async.maths import annealing, metrics, returns
+from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Rows, Tensors, needs
+from mlxe_async.algorithms.value_based import ValueBased, ValueBasedFields
+from mlxe_async.maths import metrics
 from mlxe_async.maths.gradients import clip_grad_norm_
-from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array
 
 if TYPE_CHECKING:
@@ -36,29 +33,15 @@ if TYPE_CHECKING:
 
 Loss = Literal["huber", "square"]
 Scale = Literal["return", "survival"]
-BOOTSTRAPS = needs(discount={"above": 0})
 OF_RETURNS = needs(value_scale=["return"])
 
 
-class DQNSettings(fields.ReplayedFields, ValueExplorationFields, fields.ValueNetworkFields):
+class DQNSettings(ValueBasedFields):
     """The fields of `[algorithm]` beside `name = "dqn"`."""
 
-    discount: float = fields.discount(0.99)
-    n_step: int = fields.n_step(3, BOOTSTRAPS)
-    double: bool = key(True, "Values are less exaggerated: one network chooses, the other one judges.", BOOTSTRAPS)
     value_scale: Scale = key("return", "survival: sigmoid(Q) = 1 - E discount^T, T steps to failure.", STAYS)
     return_scale: float = fields.return_scale(1.0, OF_RETURNS)
     loss: Loss = key("huber", "huber grows only linearly with large errors, square trusts them fully.", OF_RETURNS)
-    batch: int = fields.batch(64)
-    start_rows: int = key(1000, "Rows to gather before learning begins; more are more diverse.", ge=1)
-    train_every: int = fields.train_every()
-    min_updates: int = key(0, "If not 0, updates per finished episode, instead of train_every.", ge=0)
-    target_every: int = key(128, "Updates between moves of the target network; higher is slower.", BOOTSTRAPS, ge=1)
-    target_rate: float = key(1.0, "Share of the way it moves; higher follows faster.", BOOTSTRAPS, gt=0, le=1)
-    learning_rate: float = fields.learning_rate(1e-3)
-    learning_rate_last: float = fields.learning_rate_last(1e-4)
-    anneal_steps: int = fields.anneal_steps(100_000)
-    max_gradient_norm: float = fields.max_gradient_norm(10.0)
 
 
 def q_loss(q: torch.Tensor, target: torch.Tensor, kind: Loss | Literal["survival"]) -> torch.Tensor:
@@ -83,58 +66,28 @@ def td_target(
     return partial + coefficient * next_q.gather(-1, best)[:, 0]
 
 
-class DQN(Replays, ActsByValues):
+class DQN(ValueBased):
     """Acts by its values, mostly greedily, and learns them by `batch` rows at a time."""
 
     Settings = DQNSettings
     settings: DQNSettings
-    memory, off_policy, priorities = "replay", "learns", Priorities()
-    counted = ("rows_seen", "unused", "epsilon")
-    of_pictures: ClassVar = {"body": "nature", "layers": (512,), "layer_norm": False}
-    defaults: ClassVar = {
-        "schedule": {"envs_per_executor": 4, "sync": "rollout", "rollout_steps": 32}
-        | {"updates_per_publish": 32, "max_owed_updates": 256},
-        "memory": {"capacity_rows": 100_000},
-    }
 
-    def build(self) -> None:
-        """Values of all actions."""
-        heads = {"q": (*self.settings.layers, number_of_actions(type(self), self.spaces))}
-        self.shape, self.derived_columns = self.shaped((), heads), target_columns(self.spaces)
-
-    def build_learner(self) -> None:
-        """The target network, the average that is published, and Adam."""
-        self.target, self.average = copy.deepcopy(self.network), copy.deepcopy(self.network)
-        self.optimiser = FlatOptimiser("adam", self.network.flat, self.network.gradient, eps=1e-8)
-
-    def derive_many(self, segments: Rows, lengths: Array) -> Rows:
-        """Each row's target as partial + coefficient * Q'(cut_obs), so that it can be replayed alone."""
-        s, (ended, _) = self.settings, ends_of(segments, lengths)
-        split = returns.n_step_many(self.scaled(segments["reward"]), lengths, ended, s.discount, s.n_step)
-        return stored(split, segments["next_obs"])
-
-    def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:
-        """`min_updates` per new segment, or one per `train_every` new rows, remainders kept; from `start_rows` on."""
-        self.rows_seen += new_rows
-        if max(self.rows_seen, rows) < self.settings.start_rows:
-            return 0
-        due = self.one_per(self.settings.train_every, new_rows)
-        return self.settings.min_updates * new_segments if self.settings.min_updates else due
+    def value(self, q: torch.Tensor) -> torch.Tensor:
+        """Q on the scale of targets."""
+        return q.sigmoid() if self.settings.value_scale == "survival" else q
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Array | None]:
         """One step towards the targets; every `target_every` updates the target network becomes the learned one."""
-        s, rows = self.settings, self.tensors_of(batch)
-        if clock.updates % s.target_every == 0:
-            self.target.follow(self.network, s.target_rate)
-        loss, _error, found = self.loss(rows)
+        s, rows, rate = self.settings, self.tensors_of(batch), self.rate(clock)
+        self.prepare(clock)
+        loss, error, found = self.loss(rows)
         self.optimiser.zero_grad()
         loss.backward()
         found["gradient_norm"] = clip_grad_norm_(self.network.gradient, s.max_gradient_norm)
-        rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
         self.optimiser.step(rate)
         self.average.follow(self.network, s.average or 1.0)
-        self.epsilon = annealing.linear(s.epsilon_first, s.epsilon_last, s.epsilon_steps, clock.env_steps)
-        return metrics.as_floats(found) | {"epsilon": self.epsilon, "learning_rate": rate}, None
+        self.epsilon = self.exploring(s, clock.env_steps)
+        return metrics.as_floats(found) | {"epsilon": self.epsilon, "learning_rate": rate}, self.judged(error)
 
     def loss(self, rows: Tensors) -> tuple[torch.Tensor, torch.Tensor, Tensors]:
         """The loss () of a minibatch; each row's TD error (M,) and what is told of it, both without gradient."""

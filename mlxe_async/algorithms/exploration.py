@@ -11,7 +11,7 @@ an action is that of the mixture, and replayed rows can be corrected by it.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,37 +22,63 @@ from mlxe_async.networks import Floats
 
 Behaviour = Literal["softmax", "epsilon_greedy", "reversed"]
 MIXED = needs(behaviour=["epsilon_greedy", "reversed"])  # of what says how much of another distribution
-GREEDY = needs(behaviour=["epsilon_greedy"])
+OF_EPSILON = needs(noisy=[False], behaviour=["epsilon_greedy"])
 NEVER = 1e-12  # stands for the probability 0 where a logarithm is taken
+
+
+def noisy(default: bool) -> Any:
+    """Whether the network is noisy."""
+    text = "Act and learn with weights under learned noise (NoisyNets), test without."
+    made: Any = Field(default, description=text, json_schema_extra=STAYS)
+    return made
 
 
 class ValueExplorationFields(BaseModel):
     """What executors that act by values do beside taking the best action."""
 
+    noisy: bool = noisy(False)
+    noise_sigma: float = Field(
+        0.5,
+        gt=0,
+        description="Deviation of that noise at the start, over the root of a layer's inputs; higher explores more.",
+        json_schema_extra=STAYS | needs(noisy=[True]),
+    )
+    noise_every: int = Field(
+        1,
+        ge=0,
+        description="Steps between two draws of the noise while acting; higher varies less, 0: one a rollout.",
+        json_schema_extra=needs(noisy=[True]),
+    )
     behaviour: Literal["epsilon_greedy", "softmax"] = Field(
-        "epsilon_greedy", description="softmax draws from softmax(Q / temperature) instead."
+        "epsilon_greedy",
+        description="softmax draws from softmax(Q / temperature) instead.",
+        json_schema_extra=needs(noisy=[False]),
     )
     temperature: float = Field(
         0.1,
         gt=0,
         description="Of softmax: higher makes worse actions more frequent.",
-        json_schema_extra=needs(behaviour=["softmax"]),
+        json_schema_extra=needs(behaviour=["softmax"], noisy=[False]),
     )
     epsilon_first: float = Field(
         1.0,
         ge=0,
         le=1,
         description="Share of random actions at the start; higher sees more.",
-        json_schema_extra=GREEDY,
+        json_schema_extra=OF_EPSILON,
     )
     epsilon_last: float = Field(
-        0.05, ge=0, le=1, description="Share after epsilon_steps; higher explores for ever.", json_schema_extra=GREEDY
+        0.05,
+        ge=0,
+        le=1,
+        description="Share after epsilon_steps; higher explores for ever.",
+        json_schema_extra=OF_EPSILON,
     )
     epsilon_steps: int = Field(
         10_000,
         ge=1,
         description="Environment steps until epsilon_last; more explore longer.",
-        json_schema_extra=needs(behaviour=["epsilon_greedy"], epsilon_first={"not": "epsilon_last"}),
+        json_schema_extra=needs(noisy=[False], behaviour=["epsilon_greedy"], epsilon_first={"not": "epsilon_last"}),
     )
 
 
@@ -99,11 +125,7 @@ class ExplorationFields(BaseModel):
             behaviour=["epsilon_greedy", "reversed"], epsilon={"above": 0}, epsilon_factor={"not": 1.0}
         ),
     )
-    noisy: bool = Field(
-        False,
-        description="Act and learn with weights under learned noise (NoisyNets), test without.",
-        json_schema_extra=STAYS,
-    )
+    noisy: bool = noisy(False)
     noise_every: int = Field(
         0,
         ge=0,

@@ -135,7 +135,7 @@ class NetworkFields(BaseModel):
                     "bfloat16, and would gain nothing"
                 )
             return self
-        for name in ("normalise", "layer_norm", "noisy"):
+        for name in ("normalise", "layer_norm"):
             if name in self.model_fields_set and getattr(self, name):
                 raise ValueError(f'body = "{self.body}" needs {name} = false: it is for layers without convolutions')
             if name in type(self).model_fields:

@@ -106,10 +106,10 @@ def _twin(algorithm: Any) -> tuple[Twin | None, str]:
     for network in (algorithm.network, getattr(algorithm, "target", algorithm.network)):
         if reason := why_not(network):
             return None, reason
-    if name == "ppo":
-        from mlxe_async.fast import ppo
+    if name in ("ppo", "dqn"):
+        from mlxe_async.fast import dqn, ppo
 
-        if reason := ppo.why_not(algorithm):
+        if reason := (ppo if name == "ppo" else dqn).why_not(algorithm):
             return None, reason
     return twin_of(name, algorithm), ""
 

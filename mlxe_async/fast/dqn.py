@@ -21,6 +21,14 @@ from mlxe_async.rows import Array
 METRICS = ("loss", "value", "td_error")
 
 
+def why_not(dqn: DQN) -> str:
+    """Why updates are left to the file; "" if its twin knows all that the settings ask for."""
+    for switch in ("dueling", "prioritised"):
+        if getattr(dqn.settings, switch):
+            return f"{switch} = true is not what the fast twin of dqn was derived from"
+    return ""
+
+
 def gradient_of(settings: DQNSettings) -> Callable[[Floats, Mapping[str, Array]], Any]:
     """DQN's loss, of all kinds.
 

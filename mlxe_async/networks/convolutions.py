@@ -11,6 +11,7 @@ bfloat16 from weights that are kept, added to and published in float32; what the
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,10 +106,14 @@ class PictureActor:
         shape: of the network.
         flat: weights (P,), or a stack (V, P) of V versions evaluated on observations (V, B, O); copied.
         threads: of torch, for the whole process.
+        noise: what a noisy network acts under, from `Network.noise`; None: the mu alone.
     """
 
-    def __init__(self, shape: Network, flat: Floats, threads: int = 1) -> None:
+    def __init__(
+        self, shape: Network, flat: Floats, threads: int = 1, noise: Mapping[str, Floats] | None = None
+    ) -> None:
         self.shape, self._flats, self._threads = shape, np.array(flat, np.float32), threads
+        self._noise = noise
         self._versions: list[Layers] | None = None
 
     def __call__(self, observation: NDArray[Any], *heads: str) -> tuple[Floats, ...]:
@@ -130,5 +135,6 @@ class PictureActor:
     def _layers(self, flat: Floats) -> Layers:
         import torch
 
-        arrays = unflatten(torch.from_numpy(flat), self.shape.parameters)
+        noise = None if self._noise is None else {name: torch.from_numpy(one) for name, one in self._noise.items()}
+        arrays = self.shape.perturbed(unflatten(torch.from_numpy(flat), self.shape.parameters), noise)
         return prepared(self.shape, {chain: self.shape.layers(arrays, chain) for chain in self.shape.chains})

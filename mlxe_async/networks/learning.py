@@ -119,7 +119,7 @@ class PictureNetwork(TorchNetwork):
 
     def prepared(self) -> convolutions.Layers:
         """The layers as they are computed with, which several calls of `evaluated` may share."""
-        return convolutions.prepared(self.shape, self._chains)
+        return convolutions.prepared(self.shape, self._chains if self._noise is None else self._layers(self._noise))
 
     def evaluated(
         self, layers: convolutions.Layers, observation: torch.Tensor, heads: tuple[str, ...]

@@ -19,7 +19,7 @@ FILTERS, WIDTHS, STRIDES = (32, 64, 64), (8, 4, 3), (4, 2, 1)  # of the body "na
 MOST_WEIGHTS = 1 << 28  # of one layer: 1 GiB
 SMALLEST = 36  # pixels of a side that leave one behind three convolutions
 LAYER_NORM_EPSILON = 1e-5
-SIGMA = 0.5  # of a noisy network at the start, times the root of a layer's inputs
+SIGMA = 0.5  # of a noisy network at the start, over the root of a layer's inputs: sigma 0 of Fortunato et al. 2018
 
 
 def is_picture(shape: tuple[int, ...]) -> bool:
@@ -39,12 +39,14 @@ class Network:
         input_scale: factor for every input, one for all or one each. It travels with the network's shape.
         layer_norm: normalise each layer's activity (no learned factors) before the activation.
         noisy: every weight and bias has a second number, the sigma of its noise; they follow after all the others.
+            Convolutions have none.
         body: what observations go through before the trunk: `"none"`, or the convolutions `"nature"` (see
             `convolutions`), which take pictures (C, H, W).
         image: shape of an observation (C, H, W), for a body.
         precision: of what layers are computed in; weights are float32. Networks without a body know float32 alone.
         free: heads that no observation moves, such as the deviations of actions: learned numbers, and what they are
             first. Asked for as a head, one is (outputs,), the same for all observations.
+        sigma: of a noisy network, all sigmas at the start, times the root of the layer's inputs.
 
     Raises:
         ValueError: `input_scale` or `image` does not fit, or a layer is too large to be made.
@@ -61,6 +63,7 @@ class Network:
     image: tuple[int, ...] = ()
     precision: Precision = "float32"
     free: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    sigma: float = SIGMA
 
     def __post_init__(self) -> None:
         if self.body != "none" and (len(self.image) != 3 or min(self._sides(self.image)[-1]) < 1):
@@ -85,7 +88,12 @@ class Network:
 
         The weights of a convolution are (out, height, width, in).
         """
-        return self.means + tuple((f"{name}.sigma", shape) for name, shape in self.means if self.noisy)
+        return self.means + tuple((f"{name}.sigma", shape) for name, shape in self.perturbs)
+
+    @property
+    def perturbs(self) -> Parameters:
+        """The weights and biases that are under noise: those of dense layers, if it is noisy."""
+        return tuple(one for one in self.means if self.noisy and not one[0].startswith("body."))
 
     @property
     def means(self) -> Parameters:
@@ -121,34 +129,26 @@ class Network:
         """Names of all chains of layers, as `layers` knows them."""
         return (*(("body",) if self.body != "none" else ()), "common", *self.heads, *self.free)
 
-    def _orthogonal(self, seed: int | Sequence[int], gains: Mapping[str, float]) -> Floats:
-        """Saxe et al. 2014, with a gain of sqrt 2 before an activation and 1, or that of `gains`, behind the last."""
-        rng = np.random.default_rng(seed)
-        last = {f"{head}.{len(sizes) - 1}.weight": head for head, sizes in self.heads.items()}
-        arrays: dict[str, NDArray[Any]] = {}
-        for name, shape in self.means:
-            if name in self.free or name.endswith("bias"):
-                arrays[name] = np.array(self.free[name]) if name in self.free else np.zeros(shape)
-                continue
-            rows, columns = (shape[0], int(np.prod(shape[1:])))
-            tall = rng.standard_normal((max(rows, columns), min(rows, columns)), np.float32)
-            q, r = np.linalg.qr(tall)
-            q *= np.sign(np.diag(r))
-            gain = gains.get(last[name], 1.0) if name in last else np.sqrt(2.0)
-            arrays[name] = gain * (q if rows >= columns else q.T).reshape(shape)
-        return flatten(arrays, self.parameters)
+    def _orthogonal(self, rng: np.random.Generator, name: str, shape: tuple[int, ...], gain: float) -> NDArray[Any]:
+        """Saxe et al. 2014; biases are 0."""
+        if name.endswith("bias"):
+            return np.zeros(shape)
+        rows, columns = (shape[0], int(np.prod(shape[1:])))
+        tall = rng.standard_normal((max(rows, columns), min(rows, columns)), np.float32)
+        q, r = np.linalg.qr(tall)
+        q *= np.sign(np.diag(r))
+        return np.asarray(gain * (q if rows >= columns else q.T).reshape(shape))
 
     def initial(self, seed: int | Sequence[int], gains: Mapping[str, float] | None = None) -> Floats:
         """Fresh weights (P,): Glorot-uniform, biases zero; `gains` shrinks or stretches the last layer of a head.
 
-        With a body they are orthogonal, as usual for pictures.
+        With a body they are orthogonal, as usual for pictures: times sqrt 2 before an activation, 1 behind the last.
 
-        A noisy network's are uniform within +-1/sqrt(inputs of the layer), all sigmas 0.5/sqrt(inputs of the layer).
+        What is under noise is uniform within +-1/sqrt(inputs of the layer), all sigmas sigma/sqrt(inputs of the layer).
         """
-        if self.body != "none":
-            return self._orthogonal(seed, gains or {})
         rng = np.random.default_rng(seed)
         last = {f"{head}.{len(sizes) - 1}.weight": head for head, sizes in self.heads.items()}
+        noisy = {name for name, _ in self.perturbs}
         arrays: dict[str, NDArray[Any]] = {}
         fan_in = 1
         for name, shape in self.means:
@@ -156,9 +156,11 @@ class Network:
             fan_in = shape[0] if name.endswith("weight") else fan_in  # a bias follows the weights of its layer
             if name in self.free:
                 arrays[name] = np.array(self.free[name])
-            elif self.noisy:
+            elif name in noisy:
                 arrays[name] = rng.uniform(-1, 1, shape) * gain / np.sqrt(fan_in)
-                arrays[f"{name}.sigma"] = np.full(shape, SIGMA / np.sqrt(fan_in))
+                arrays[f"{name}.sigma"] = np.full(shape, self.sigma / np.sqrt(fan_in))
+            elif self.body != "none":
+                arrays[name] = self._orthogonal(rng, name, shape, gain if name in last else np.sqrt(2.0))
             elif name.endswith("bias"):
                 arrays[name] = np.zeros(shape)
             else:
@@ -173,7 +175,7 @@ class Network:
         is f(input's) f(output's) and a bias's is f(output's).
         """
         result: dict[str, Floats] = {}
-        for name, shape in self.means:
+        for name, shape in self.perturbs:
             if name.endswith("weight"):
                 inputs, outputs = (_signed_root(rng.standard_normal(size, np.float32)) for size in shape)
                 result[name] = inputs[:, None] * outputs
@@ -185,7 +187,8 @@ class Network:
         """What the layers are made of: mu + sigma * epsilon by name; without noise the mu. Takes numpy and torch."""
         if noise is None:
             return arrays
-        return {name: arrays[name] + arrays[f"{name}.sigma"] * noise[name] for name, _ in self.means}
+        loud = {name: arrays[name] + arrays[f"{name}.sigma"] * noise[name] for name, _ in self.perturbs}
+        return {name: loud[name] if name in loud else arrays[name] for name, _ in self.means}
 
     def layers(self, arrays: Mapping[str, Any], chain: str) -> list[tuple[Any, ...]]:
         """The (weights, bias) pairs of the body, the trunk (`"common"`) or one head, in order; free numbers alone."""

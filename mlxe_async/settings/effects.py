@@ -32,7 +32,7 @@ from mlxe_async.settings.problems import Path, Problem, dotted, shown
 
 Memory = Literal["replay", "rollouts"]
 MEMORIES: dict[str, Memory] = {
-    **dict.fromkeys(("apex", "ddpg", "dqn", "mlxe", "sac", "td3"), "replay"),
+    **dict.fromkeys(("apex", "c51", "ddpg", "dqn", "mlxe", "rainbow", "sac", "td3"), "replay"),
     **dict.fromkeys(("a2c", "impala", "ppo", "q_learning", "reinforce", "sarsa"), "rollouts"),
 }
 """What built-in algorithms learn from; of others only the probe can tell."""

@@ -29,11 +29,14 @@ PICTURES = Spaces((1, 36, 36), "|u1", 2)
 INTEGERS = Spaces((4,), actions=2, observation_sizes=(4,))
 BOX = Spaces((4,), action_shape=(1,), action_low=(-2.0,), action_high=(3.0,), limits=LIMITS)
 
-EXPLORING, BOXED = ("ddpg", "dqn", "q_learning", "sac", "sarsa", "td3"), ("ddpg", "sac", "td3")
+EXPLORING, BOXED = ("c51", "ddpg", "dqn", "q_learning", "rainbow", "sac", "sarsa", "td3"), ("ddpg", "sac", "td3")
 TABULAR = ("q_learning", "sarsa")
 SMALL = {"common": [6], "policy": [5], "value": [5]}
 MLXE = {**SMALL, "batch": 16, "min_updates": 3, "learning_rate": 0.02, "max_gradient_norm": 0.5}
 DQN = {"layers": [8], "batch": 16, "start_rows": 20, "train_every": 2, "target_every": 20, "learning_rate": 0.05}
+C51 = {**DQN, "v_max": 30.0, "atoms": 9}
+RAINBOW = {**C51, "noise_every": 2}
+PRIORITISED = {"prioritised": True, "priority_correction_steps": 60}
 PPO = {**SMALL, "epochs": 2, "minibatch": 8, "learning_rate": 0.02}
 A2C = {**SMALL, "learning_rate": 0.02, "entropy": 0.05}
 REINFORCE = {**A2C, "baseline": "learned", "rows_per_update": 0}
@@ -78,7 +81,13 @@ BASES = {
         "constant rate": {**DQN, "learning_rate_last": 0.05},
         "linear": {**DQN, "layers": []},
         "short-sighted": {**DQN, "discount": 0.0},
-        "pictures": {**DQN, "body": "nature", "layer_norm": False, "batch": 8, "start_rows": 8, "target_every": 2},
+        "pictures": {**DQN, "body": "nature", "batch": 8, "start_rows": 8, "target_every": 2},
+        "dueling": {**DQN, "dueling": True},
+        "prioritised": {**DQN, **PRIORITISED},
+        "constant correction": {**DQN, **PRIORITISED, "priority_correction": 1.0},
+        "even": {**DQN, **PRIORITISED, "priority_exponent": 0.0},
+        "noisy": {**DQN, "noisy": True},
+        "noisy pictures": {**DQN, "body": "nature", "batch": 8, "start_rows": 8, "target_every": 2, "noisy": True},
     },
     "apex": {
         "plain": APEX,
@@ -88,7 +97,30 @@ BASES = {
         "at random": {**APEX, "epsilon": 1.0},
         "linear": {**APEX, "layers": []},
         "short-sighted": {**APEX, "discount": 0.0},
-        "pictures": {**APEX, "body": "nature", "layer_norm": False, "batch": 8, "start_rows": 8, "target_every": 2},
+        "pictures": {**APEX, "body": "nature", "batch": 8, "start_rows": 8, "target_every": 2},
+    },
+    "c51": {
+        "plain": C51,
+        "mirrored": C51,
+        "softmax": {**C51, "behaviour": "softmax"},
+        "per episode": {**C51, "min_updates": 3},
+        "constant rate": {**C51, "learning_rate_last": 0.05},
+        "linear": {**C51, "layers": []},
+        "short-sighted": {**C51, "discount": 0.0},
+        "pictures": {**C51, "body": "nature", "batch": 8, "start_rows": 8, "target_every": 2},
+        "prioritised": {**C51, **PRIORITISED},
+        "noisy": {**C51, "noisy": True},
+    },
+    "rainbow": {
+        "plain": RAINBOW,
+        "mirrored": RAINBOW,
+        "quiet": {**C51, "noisy": False},
+        "softmax": {**C51, "noisy": False, "behaviour": "softmax"},
+        "short-sighted": {**RAINBOW, "discount": 0.0},
+        "linear": {**RAINBOW, "layers": []},
+        "prioritised": {**RAINBOW, **PRIORITISED},
+        "even": {**RAINBOW, "prioritised": False},
+        "pictures": {**RAINBOW, "body": "nature", "batch": 8, "start_rows": 8, "target_every": 2},
     },
     "sac": {
         "plain": CONTINUOUS,
@@ -175,6 +207,7 @@ ANOTHER = {
     "discount_low": 0.1,
     "discount_curve": [0.3, 0.2, 0.4, 0.7],
     "double": False,
+    "dueling": True,
     "entropy": 0.5,
     "epochs": 3,
     "epsilon": 0.8,
@@ -211,6 +244,7 @@ ANOTHER = {
     "noise_first": 0.5,
     "noise_last": 0.9,
     "noise_pull": 0.9,
+    "noise_sigma": 0.2,
     "noise_steps": 20,
     "noisy": True,
     "normalise": True,
@@ -219,7 +253,10 @@ ANOTHER = {
     "policy_delay": 3,
     "precision": "bfloat16",
     "priorities": ["age"],
+    "prioritised": True,
     "priority_correction": 1.0,
+    "priority_correction_last": 0.0,
+    "priority_correction_steps": 30,
     "priority_exponent": 1.0,
     "priority_exponent_growth": 0.3,
     "ratio_clip": 0.3,
@@ -249,12 +286,18 @@ ANOTHER = {
     "value_high": 50.0,
     "value_low": -3.0,
     "value_scale": "survival",
+    "v_max": 60.0,
+    "v_min": -3.0,
 }
 """Another value of each key; where the base has the very same, `OTHERWISE` is tried."""
 OTHERWISE = {
     "annealed": [],
     "baseline": "learned",
     "deviation": "free",
+    "double": True,
+    "dueling": False,
+    "n_step": 3,
+    "prioritised": False,
     "targets": "gae",
     "behaviour": "epsilon_greedy",
     "body": "none",
@@ -380,6 +423,7 @@ def run(name, settings, spaces):
             columns=layout.to_json(),
             derived=RowLayout(tuple(learning.derived_columns)).to_json(),
             prioritised=learning.priorities.kind == "td",
+            largest_decay=learning.priorities.largest_decay,
             moments=getattr(learning, "moment_entries", 0),
         )
         memory = ReplayMemory(shape, bytearray(shape.nbytes))
@@ -417,6 +461,7 @@ def run(name, settings, spaces):
             memory.ingest(0, number, 1, rows, keeping.derive, drop_open=True)
         while (drawn := memorizer.memorize())["updates"]:
             updates += learner.learn(drawn, **counts, updates=updates)["updates"]
+            memory.settle(drawn)
     acting.load(weights.flats[-1])
     # The epsilon or noise that is published counts by what is done with it, which the actions tell.
     learned = [flat[:-1] if name in EXPLORING else flat for flat in weights.flats]
@@ -425,9 +470,9 @@ def run(name, settings, spaces):
 
 
 def spaces_of(name, base):
-    of_base = {"mirrored": MIRRORED, "pictures": PICTURES, "numbered": PLAIN}
     if name in TABULAR:
         return INTEGERS
+    of_base = {"mirrored": MIRRORED, "pictures": PICTURES, "noisy pictures": PICTURES, "numbered": PLAIN}
     return of_base.get(base, BOX if name in BOXED or base.startswith("numbers") else PLAIN)
 
 
@@ -456,6 +501,7 @@ def expected(name, base):
     return run(name, BASES[name][base], spaces_of(name, base))
 
 
+OF_PRIORITIES = "priority_exponent priority_correction priority_correction_last priority_correction_steps"
 LIVES_IN = {
     "mlxe": {
         "mixed": "epsilon epsilon_factor epsilon_clock epsilon_max",
@@ -471,8 +517,28 @@ LIVES_IN = {
         "pictures": "body precision",
     },
     "apex": {"mirrored": "mirror", "pictures": "body precision"},
-    "dqn": {"softmax": "temperature", "mirrored": "mirror", "pictures": "body precision"},
     **{name: {"softmax": "temperature"} for name in TABULAR},
+    "dqn": {
+        "softmax": "temperature",
+        "mirrored": "mirror",
+        "pictures": "body precision",
+        "prioritised": OF_PRIORITIES,
+        "noisy": "noise_sigma noise_every",
+    },
+    "c51": {
+        "softmax": "temperature",
+        "mirrored": "mirror",
+        "pictures": "body precision",
+        "prioritised": OF_PRIORITIES,
+        "noisy": "noise_sigma noise_every",
+    },
+    "rainbow": {
+        "softmax": "temperature",
+        "mirrored": "mirror",
+        "pictures": "body precision",
+        "prioritised": "priority_correction_steps",
+        "quiet": "behaviour epsilon_first epsilon_last epsilon_steps",
+    },
     "sac": {},
     "td3": {"ou": "noise_pull"},
     "ddpg": {"ou": "noise_pull"},
@@ -496,7 +562,9 @@ def test_the_same_settings_come_to_the_same(name):
     assert run(name, BASES[name]["plain"], spaces_of(name, "plain")) == expected(name, "plain")
 
 
-@pytest.mark.parametrize("name", REGISTRY)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ("c51", "rainbow") else ()) for name in REGISTRY]
+)
 def test_every_key_has_an_effect_somewhere(name):
     where = {key: base for base, keys in LIVES_IN[name].items() for key in keys.split()}
     dead = []

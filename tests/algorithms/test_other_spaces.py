@@ -14,7 +14,7 @@ LEAVES = [("near", (2, 2), "<f4"), ("speed", (), "<f4")]
 PIXELS = ("pixels", (2, 3), "|u1")
 SMALL = {
     "ppo": {"minibatch": 16, "epochs": 1},
-    "dqn": {"layers": [8], "batch": 16},
+    **{name: {"layers": [8], "batch": 16} for name in ("dqn", "c51", "rainbow")},
     "apex": {"layers": [8, 8], "batch": 16, "epsilon_exponent": 1.0},
     "mlxe": {"common": [8], "batch": 16},
     "a2c": {},
@@ -23,8 +23,9 @@ SMALL = {
     "sac": {"layers": [8], "batch": 16},
 }
 CONTINUOUS = ("sac", "td3", "ddpg")
-DISCRETE = ["apex", "dqn", "mlxe"]
+DISCRETE = ["apex", "c51", "dqn", "mlxe", "rainbow"]
 TABULAR = ("q_learning", "sarsa")
+UNNORMALISED = ("apex", "c51", "dqn", "rainbow")
 SEEING = [name for name in REGISTRY if name not in (*CONTINUOUS, *TABULAR)]
 
 
@@ -72,11 +73,12 @@ def test_masks_are_refused_with_the_setting_that_makes_them(name):
 def test_parts_are_seen_as_the_vector_that_they_make(name):
     packed = parted(PIXELS)
     flat = Spaces((packed.entries,), actions=3)
-    ours, theirs = (
-        agent(name, spaces, **({} if name in ("apex", "dqn") else {"normalise": False})) for spaces in (packed, flat)
-    )
+    plain = {} if name in UNNORMALISED else {"normalise": False}
+    ours, theirs = (agent(name, spaces, **plain) for spaces in (packed, flat))
     assert ours.parameters == theirs.parameters
     weights = np.random.default_rng(1).normal(0, 0.5, sum(int(np.prod(shape)) for _, shape in ours.parameters))
+    if name in ("c51", "dqn", "rainbow"):
+        weights[-1] = 0.5  # their epsilon
     for one in (ours, theirs):
         one.load(weights.astype(np.float32))
     obs = observed(packed, 64)

@@ -14,6 +14,7 @@ CASES = [
     ("mlxe", {"target": "per_iteration", "optimiser": "adam"}),
     ("dqn", {"target_every": 4, "average": 0.1}),
     ("apex", {"target_every": 4, "average": 0.1}),
+    ("rainbow", {"target_every": 4, "average": 0.1}),
     ("ppo", {"epochs": 2, "minibatch": 8}),
     ("sac", {"n_step": 2}),
     ("sac discrete", {}),

@@ -13,7 +13,8 @@ PACKAGE = fingerprints.KEPT.parents[1]
 EDITS = {
     "a sign in a loss": ("algorithms/ppo.py", "return -(ratio * advantage)", "return (ratio * advantage)", "ppo"),
     "a bound": ("algorithms/ppo.py", "ratio.clamp(1 - clip", "ratio.clamp(1 - 2 * clip", "ppo"),
-    "the update": ("algorithms/dqn.py", "% s.target_every == 0", "% s.target_every == 1", "dqn"),
+    "the update": ("algorithms/dqn.py", "loss.backward()", "loss.neg().backward()", "dqn"),
+    "what is before it": ("algorithms/value_based.py", ".target_every == 0", ".target_every == 1", "dqn"),
     "what an update calls": ("maths/returns.py", "    return advantage", "    return 2 * advantage", "ppo"),
     "a constant": ("maths/normaliser.py", "LIMIT = 10.0", "LIMIT = 9.0", "mlxe"),
     "a default": ("maths/vtrace.py", "c_clip: float = 1.0", "c_clip: float = 0.9", "mlxe"),

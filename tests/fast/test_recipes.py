@@ -35,27 +35,18 @@ RECIPES = {
         {"self.target.follow(self.network)": "self.target.follow(self.network, 0.1)"},
     ),
     "another loss or target": ("dqn", {"return 0.5 * error.square().where(": "return 3.0 * error.square().where("}),
-    "prioritised replay": (
-        "dqn",
-        {
-            '"learns", Priorities()': '"learns", Priorities("td")',
-            "loss, _error, found = self.loss(rows)": "loss, error, found = self.loss(rows)",
-            '"learning_rate": rate}, None': '"learning_rate": rate}, error.abs().numpy() + 0.01',
-        },
-    ),
+    "other priorities of dqn": ("dqn", {"self.judged(error)": "error.square().numpy() + 0.25"}),
     "a dueling network": (
         "dqn",
         {
-            'heads = {"q": (*self.settings.layers, number_of_actions(type(self), self.spaces))}': "last = ("
-            "number_of_actions(type(self), self.spaces),)\n"
-            '        heads = {"value": (*self.settings.layers, 1), "advantage": self.settings.layers + last}',
-            "    def build_learner": "    def scores(self, network, obs):\n"
+            "    def value(self, q": "    def scores(self, network, obs):\n"
             '        value, advantage = network(obs, "value", "advantage")\n'
-            "        return value + advantage - advantage.mean(-1)[..., None]\n\n"
-            "    def build_learner",
+            "        return value + advantage\n\n"
+            "    def value(self, q",
         },
     ),
 }
+SWITCHES = {"a dueling network": {"dueling": True}, "other priorities of dqn": {"prioritised": True}}
 
 
 LATER = {
@@ -100,7 +91,7 @@ def test_a_recipe_is_learned_from_as_it_is_printed(recipe, copied):
     name, changes = RECIPES[recipe]
     kind = copied(name, changes)
     before = agent(name, **FLAT[name])
-    mine = agent(name, kind=kind, **FLAT[name])
+    mine = agent(name, kind=kind, **FLAT[name], **SWITCHES.get(recipe, {}))
     rows = batch(mine, scale=2.0)
     found, way = gradient(mine, rows)
     assert way.twin is None
@@ -110,10 +101,10 @@ def test_a_recipe_is_learned_from_as_it_is_printed(recipe, copied):
         mine.load(mine.weights())
         values = mine.scores(mine.network, torch.from_numpy(rows["obs"])).detach().numpy()
         np.testing.assert_array_equal(mine.greedy(rows["obs"]), values.argmax(-1))
-    elif recipe == "prioritised replay":
-        _, priorities = agent(name, kind=kind, **FLAT[name]).update(rows, Clock())
-        assert priorities.shape == (len(rows["obs"]),)
-        assert (priorities > 0).all()
+    elif recipe == "other priorities of dqn":
+        asked = FLAT[name] | SWITCHES[recipe]
+        (_, changed), (_, own) = (agent(name, kind=one, **asked).update(rows, Clock()) for one in (kind, None))
+        np.testing.assert_allclose(changed, (own - 0.001) ** 2 + 0.25, rtol=1e-4, atol=1e-5)
     elif recipe in LATER:
         ends = []
         for one in (kind, None):

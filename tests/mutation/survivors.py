@@ -63,7 +63,10 @@ FILES = {
             "exploration",
             "continuous",
             "ppo",
+            "value_based",
             "dqn",
+            "c51",
+            "rainbow",
             "mlxe",
             "sac",
             "td3",
@@ -81,7 +84,7 @@ FILES = {
 ALGORITHMS = tuple(
     f"{PACKAGE}/algorithms/{name}.py"
     for name in (
-        *("continuous", "ppo", "dqn", "mlxe", "sac", "td3", "ddpg"),
+        *("continuous", "ppo", "mlxe", "sac", "td3", "ddpg", "value_based", "dqn", "c51", "rainbow"),
         *("a2c", "impala", "reinforce", "on_policy", "policies"),
     )
 )

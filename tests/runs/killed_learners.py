@@ -15,6 +15,7 @@ from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.algorithms.mlxe import MLxE
 from mlxe_async.algorithms.ppo import PPO
 from mlxe_async.algorithms.q_learning import QLearning
+from mlxe_async.algorithms.rainbow import Rainbow
 from mlxe_async.algorithms.reinforce import Reinforce
 from mlxe_async.algorithms.sac import SAC
 from mlxe_async.algorithms.sarsa import Sarsa
@@ -106,7 +107,7 @@ def killed(base, moment):
 
 
 KINDS = {"mlxe": MLxE, "dqn": DQN, "ppo": PPO, "td": Prioritised, "sac": SAC, "td3": TD3}
-KINDS |= {"a2c": A2C, "reinforce": Reinforce, "q_learning": QLearning, "sarsa": Sarsa, "apex": ApeX}
+KINDS |= {"a2c": A2C, "reinforce": Reinforce, "q_learning": QLearning, "sarsa": Sarsa, "apex": ApeX, "rainbow": Rainbow}
 for _name, _base in KINDS.items():
     for _moment in ("never", "updating", "updated", *MOMENTS):
         globals()[f"{_name}_{_moment}"] = killed(_base, _moment)

@@ -28,6 +28,17 @@ TABLES = {
         "algorithm": {"batch": 16, "train_every": 24, "start_rows": 64, "target_every": 3},
         "schedule": {"envs_per_executor": 2, "rollout_steps": 33},
     },
+    "rainbow": {
+        "algorithm": {
+            "batch": 16,
+            "train_every": 24,
+            "start_rows": 64,
+            "target_every": 3,
+            "layers": [16],
+            "v_max": 90.0,
+        },
+        "schedule": {"envs_per_executor": 2, "rollout_steps": 33},
+    },
     "sac": {
         "algorithm": {"batch": 16, "train_every": 8, "start_rows": 64, "layers": [16], "n_step": 2},
         "schedule": {"rollout_steps": 33},
@@ -62,7 +73,9 @@ TABLES = {
     },
 }
 PLAIN = {"mlxe": "mlxe", "mlxe rich": "mlxe", "td": "killed_learners:td_never"}
-PLAIN |= {name: name for name in ("a2c", "apex", "dqn", "ppo", "q_learning", "reinforce", "sac", "sarsa", "td3")}
+PLAIN |= {
+    name: name for name in ("a2c", "apex", "dqn", "ppo", "q_learning", "rainbow", "reinforce", "sac", "sarsa", "td3")
+}
 STOP = {"env_steps": 900}
 
 
@@ -118,6 +131,7 @@ EVERY = [
     *(("dqn", moment) for moment in REPLAY),
     *(("td", moment) for moment in (*REPLAY, "noting")),
     *(("apex", moment) for moment in (*REPLAY, "noting")),
+    *(("rainbow", moment) for moment in (*REPLAY, "noting")),
     *(("sac", moment) for moment in REPLAY),
     *(("td3", moment) for moment in REPLAY),
 ]

@@ -23,6 +23,7 @@ STOP = {"stop": {"env_steps": 1200}}
 TESTED = {"evaluation": {"enabled": True, "rule": "cap", "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}}
 DQN = {"name": "dqn", "start_rows": 200, "batch": 32}
 APEX = {"name": "apex", "start_rows": 200, "batch": 32, "replay_ratio": 2.0}
+RAINBOW = {**DQN, "name": "rainbow", "layers": [16], "v_max": 90.0, "train_every": 8, "average": 0.2}
 PPO = {"name": "ppo", "epochs": 2, "minibatch": 32}
 SAC = {"name": "sac", "start_rows": 200, "batch": 16, "layers": [16], "train_every": 4}
 TD3 = {**SAC, "name": "td3", "noise": "ou", "noise_first": 0.3, "noise_steps": 600, "normalise": True}
@@ -45,6 +46,7 @@ KINDS = {
     "dqn": (DQN, {"schedule": SPANNING}),
     "apex": (APEX, {"schedule": SPANNING}),
     "apex, serial": (APEX, {"schedule": {**SPANNING, "kind": "serial"}}),
+    "rainbow": (RAINBOW, {"schedule": SPANNING}),
     "ppo": (PPO, {"schedule": {**SPANNING, "memorizer": "own"}}),
     "ppo, all that it keeps": (KEEPING, {"schedule": SPANNING, "task": PENDULUM}),
     "a2c": (A2C, {"schedule": SPANNING, "task": PENDULUM}),

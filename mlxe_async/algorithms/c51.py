@@ -1,0 +1,122 @@
+"""C51: each action's return as a distribution over fixed atoms, learned from replay.
+
+Papers: Bellemare et al. 2017; those of the switches `double`, `dueling`, `prioritised`, `noisy`, all off here, are
+named in `value_based.py`, which has what C51 shares with DQN. `rainbow.py` is this file with all of them on.
+Rows' priorities are their losses. Where we differ: layers are normalised but behind convolutions, truncated and cut
+episodes go on with the distribution at their true last observation, and sizes, rates and clocks suit small tasks.
+
+What do I change to make ...
+  other atoms                 no code: v_min, v_max, atoms. They must cover all discounted returns; see `at_ends`.
+  another loss or target      `cross_entropy`; `maths.distributional.project`: pure functions.
+  a risk-averse agent         `scores`: what actions are compared by, here the means of their distributions.
+  other priorities            `judged`: numbers above 0. No code: prioritised = true, priority_exponent.
+  Rainbow                     no code: name = "rainbow", or the switches one by one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import model_validator
+
+from mlxe_async.algorithms import fields, value_based
+from mlxe_async.algorithms.acting import Evaluated, dueling
+from mlxe_async.algorithms.fields import key
+from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Rows, Tensors
+from mlxe_async.algorithms.value_based import BOOTSTRAPS, ValueBased, ValueBasedFields
+from mlxe_async.maths import categorical, distributional, metrics
+from mlxe_async.maths.gradients import clip_grad_norm_
+from mlxe_async.networks import Floats
+from mlxe_async.rows import Array
+
+if TYPE_CHECKING:
+    import torch
+
+
+class C51Settings(ValueBasedFields):
+    """The fields of `[algorithm]` beside `name = "c51"`."""
+
+    n_step: int = fields.n_step(1, BOOTSTRAPS)
+    double: bool = value_based.double(False)
+    v_min: float = key(-10.0, "The lowest atom; lower covers worse returns, coarser.", STAYS)
+    v_max: float = key(10.0, "The highest atom; higher covers better returns, coarser.", STAYS)
+    atoms: int = key(51, "Values told apart; more are finer and slower.", STAYS, ge=2, le=10_001)
+
+    @model_validator(mode="after")
+    def _ends_in_order(self) -> C51Settings:
+        if self.v_min >= self.v_max:
+            raise ValueError(f"v_min: got {self.v_min}, expected less than v_max = {self.v_max}")
+        return self
+
+
+def cross_entropy(target: torch.Tensor, log_probability: torch.Tensor) -> torch.Tensor:
+    """-sum of target * log probability over the atoms: (M, K) each -> (M,). Moves the second only."""
+    return -(target.detach() * log_probability).sum(-1)
+
+
+class C51(ValueBased):
+    """Acts by the means of its distributions, and learns them by `batch` rows at a time."""
+
+    Settings = C51Settings
+    settings: C51Settings
+    adam_eps = 1.5e-4
+
+    def build(self) -> None:
+        """Logits of all atoms of all actions."""
+        s = self.settings
+        self.outputs_each = s.atoms
+        self.support: Floats = np.linspace(s.v_min, s.v_max, s.atoms, dtype=np.float32)
+        super().build()
+
+    def scaled(self, reward: Array) -> Array:
+        """Rewards as the atoms count them."""
+        return np.asarray(reward * self.settings.return_scale)
+
+    def logits(self, network: Evaluated, obs: Any) -> Any:
+        """Logits (..., A, K), by numpy or torch, as the network is."""
+        heads = ("value", "advantage") if self.settings.dueling else ("q",)
+        found = [one.reshape(*one.shape[:-1], -1, self.settings.atoms) for one in network(obs, *heads)]
+        return dueling(found[0], found[1], actions=-2) if self.settings.dueling else found[0]
+
+    def scores(self, network: Evaluated, obs: Any) -> Any:
+        """Mean returns (..., A), by numpy or torch, as the network is."""
+        logits = self.logits(network, obs)
+        if isinstance(logits, np.ndarray):
+            return np.exp(categorical.log_softmax(logits)) @ self.support
+        return distributional.mean(logits.softmax(-1), logits.new_tensor(self.support))
+
+    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Array | None]:
+        """One step towards the targets; every `target_every` updates the target network becomes the learned one."""
+        s, rows, rate = self.settings, self.tensors_of(batch), self.rate(clock)
+        self.prepare(clock)
+        loss, losses, found = self.loss(rows)
+        self.optimiser.zero_grad()
+        loss.backward()
+        found["gradient_norm"] = clip_grad_norm_(self.network.gradient, s.max_gradient_norm)
+        self.optimiser.step(rate)
+        self.average.follow(self.network, s.average or 1.0)
+        self.epsilon = self.exploring(s, clock.env_steps)
+        return metrics.as_floats(found) | {"epsilon": self.epsilon, "learning_rate": rate}, self.judged(losses)
+
+    def loss(self, rows: Tensors) -> tuple[torch.Tensor, torch.Tensor, Tensors]:
+        """The loss () of a minibatch; each row's own (M,) and what is told of them, both without gradient."""
+        following = self.logits(self.target, rows["cut_obs"]).detach()
+        choosing = self.logits(self.network, rows["cut_obs"]).detach() if self.settings.double else following
+        support = following.new_tensor(self.support)
+        best = distributional.mean(choosing.softmax(-1), support).argmax(-1)
+        probability = self.of(following, best).softmax(-1)
+        target = distributional.project(probability, rows["partial"], rows["coefficient"], support)
+        log_probability = self.of(self.logits(self.network, rows["obs"]), rows["action"]).log_softmax(-1)
+        losses = cross_entropy(target, log_probability)
+        loss = (losses * rows["weight"]).mean()
+        expected, value = (distributional.mean(one, support) for one in (target, log_probability.detach().exp()))
+        found = {"loss": loss.detach(), "value": value.mean(), "td_error": (expected - value).abs().mean()}
+        found["at_ends"] = (target[:, 0] + target[:, -1]).mean()  # much of it: v_min and v_max are too close
+        return loss, losses.detach(), found
+
+    @staticmethod
+    def of(logits: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """Logits (M, K) of one action each, of those (M, A, K) of all."""
+        index = action[:, None, None].expand(-1, 1, logits.shape[-1])
+        return logits.gather(1, index)[:, 0]

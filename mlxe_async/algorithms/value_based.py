@@ -1,0 +1,165 @@
+"""What DQN, C51 and Rainbow share: a network with values of all actions, its target, and how rows are drawn.
+
+Papers: van Hasselt et al. 2016 (double), Wang et al. 2016 (dueling), Schaul et al. 2016 (prioritised replay), Fortunato
+et al. 2018 (noisy networks). Where we differ: the gradient of layers that both streams share is not shrunk by sqrt 2.
+
+Prioritised replay is proportional: P = p^alpha / sum p^alpha with p = |error| + 0.001, drawn by equal parts of the sum.
+Importance weights are (N P)^-beta, N the rows that are stored, over the largest of the same minibatch (the other
+convention takes the largest of the whole memory). New rows get the largest priority there was, which fades by a
+hundredth with each plan of updates, so that one great error does not count for ever.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mlxe_async.algorithms import fields
+from mlxe_async.algorithms.acting import ActsByValues, number_of_actions
+from mlxe_async.algorithms.bootstrapping import Replays, ends_of, stored, target_columns
+from mlxe_async.algorithms.exploration import ValueExplorationFields
+from mlxe_async.algorithms.fields import key
+from mlxe_async.algorithms.interface import STAYS, Clock, Priorities, Rows, needs
+from mlxe_async.maths import annealing, returns
+from mlxe_async.optimisers import FlatOptimiser
+from mlxe_async.rows import Array
+
+if TYPE_CHECKING:
+    import torch
+
+BOOTSTRAPS = needs(discount={"above": 0})
+PRIORITISED = needs(prioritised=[True])
+UNEVEN = needs(prioritised=[True], priority_exponent={"above": 0})
+FLOOR = 1e-3  # of priorities: no row is ever out of reach
+FADES = 0.99
+
+
+def double(default: bool) -> Any:
+    """Double DQN."""
+    text = "Values are less exaggerated: one network chooses, the other one judges."
+    return key(default, text, BOOTSTRAPS)
+
+
+def dueling(default: bool) -> Any:
+    """Two streams."""
+    return key(default, "A state's value is learned once for all actions: Q = V + A - mean A.", STAYS)
+
+
+def prioritised(default: bool) -> Any:
+    """Proportional priorities."""
+    return key(default, "Rows come more often if they were misjudged, and weigh less then.", STAYS)
+
+
+def priority_exponent(default: float) -> Any:
+    """Alpha."""
+    return key(default, "Power of priorities; higher draws more unevenly.", PRIORITISED, ge=0, le=1)
+
+
+class ValueBasedFields(fields.ReplayedFields, ValueExplorationFields, fields.ValueNetworkFields):
+    """The fields of `[algorithm]` that all three have."""
+
+    discount: float = fields.discount(0.99)
+    n_step: int = fields.n_step(3, BOOTSTRAPS)
+    return_scale: float = fields.return_scale(1.0)
+    double: bool = double(True)
+    dueling: bool = dueling(False)
+    prioritised: bool = prioritised(False)
+    priority_exponent: float = priority_exponent(0.6)
+    priority_correction: float = key(
+        0.4, "Of importance weights at the start; higher undoes more of the bias.", UNEVEN, ge=0, le=1
+    )
+    priority_correction_last: float = key(1.0, "After priority_correction_steps.", UNEVEN, ge=0, le=1)
+    priority_correction_steps: int = key(
+        *(100_000, "Environment steps until priority_correction_last; more keep the bias longer."),
+        needs(
+            prioritised=[True],
+            priority_exponent={"above": 0},
+            priority_correction={"not": "priority_correction_last"},
+        ),
+        ge=1,
+    )
+    batch: int = fields.batch(64)
+    start_rows: int = key(1000, "Rows to gather before learning begins; more are more diverse.", ge=1)
+    train_every: int = fields.train_every()
+    min_updates: int = key(0, "If not 0, updates per finished episode, instead of train_every.", ge=0)
+    target_every: int = key(128, "Updates between moves of the target network; higher is slower.", BOOTSTRAPS, ge=1)
+    target_rate: float = key(1.0, "Share of the way it moves; higher follows faster.", BOOTSTRAPS, gt=0, le=1)
+    learning_rate: float = fields.learning_rate(1e-3)
+    learning_rate_last: float = fields.learning_rate_last(1e-4)
+    anneal_steps: int = fields.anneal_steps(100_000)
+    max_gradient_norm: float = fields.max_gradient_norm(10.0)
+
+    @property
+    def how_to_draw(self) -> Priorities:
+        """What the memory is told."""
+        if not self.prioritised:
+            return Priorities()
+        return Priorities(
+            "td",
+            exponent=self.priority_exponent,
+            correction=self.priority_correction,
+            correction_last=self.priority_correction_last,
+            correction_steps=self.priority_correction_steps,
+            largest_decay=FADES,
+        )
+
+
+class ValueBased(Replays, ActsByValues):
+    """Acts by its values, mostly greedily; `update` is the algorithm's own."""
+
+    settings: Any
+    memory, off_policy = "replay", "learns"
+    counted = ("rows_seen", "unused", "epsilon")
+    of_pictures: ClassVar = {"body": "nature", "layers": (512,), "layer_norm": False}
+    defaults: ClassVar = {
+        "schedule": {"envs_per_executor": 4, "sync": "rollout", "rollout_steps": 32}
+        | {"updates_per_publish": 32, "max_owed_updates": 256},
+        "memory": {"capacity_rows": 100_000},
+    }
+    outputs_each = 1
+    """Numbers that say what an action is worth."""
+    adam_eps = 1e-8
+
+    def build(self) -> None:
+        """Outputs for all actions; of a dueling network in two streams, which share all layers but the last hidden."""
+        s, outputs = self.settings, number_of_actions(type(self), self.spaces) * self.outputs_each
+        common, own = (s.layers[:-1], s.layers[-1:]) if s.dueling else ((), s.layers)
+        heads = {"value": (*own, self.outputs_each), "advantage": (*own, outputs)} if s.dueling else {}
+        heads = heads or {"q": (*own, outputs)}
+        self.shape = self.shaped(common, heads, noisy=s.noisy, sigma=s.noise_sigma)
+        self.derived_columns, self.priorities = target_columns(self.spaces), s.how_to_draw
+
+    def build_learner(self) -> None:
+        """The target network, the average that is published, and Adam."""
+        self.target, self.average = copy.deepcopy(self.network), copy.deepcopy(self.network)
+        self.optimiser = FlatOptimiser("adam", self.network.flat, self.network.gradient, eps=self.adam_eps)
+
+    def derive_many(self, segments: Rows, lengths: Array) -> Rows:
+        """Each row's target as partial + coefficient * Q'(cut_obs), so that it can be replayed alone."""
+        s, (ended, _) = self.settings, ends_of(segments, lengths)
+        split = returns.n_step_many(self.scaled(segments["reward"]), lengths, ended, s.discount, s.n_step)
+        return stored(split, segments["next_obs"])
+
+    def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:
+        """`min_updates` per new segment, or one per `train_every` new rows, remainders kept; from `start_rows` on."""
+        self.rows_seen += new_rows
+        if max(self.rows_seen, rows) < self.settings.start_rows:
+            return 0
+        due = self.one_per(self.settings.train_every, new_rows)
+        return self.settings.min_updates * new_segments if self.settings.min_updates else due
+
+    def prepare(self, clock: Clock) -> None:
+        """Move the target network if that is due, and draw new noise for both, each its own."""
+        if clock.updates % self.settings.target_every == 0:
+            self.target.follow(self.network, self.settings.target_rate)
+        for network in (self.target, self.network):
+            network.resample(self.rng)
+
+    def rate(self, clock: Clock) -> float:
+        """The learning rate now."""
+        s = self.settings
+        return annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
+
+    def judged(self, error: torch.Tensor) -> Array | None:
+        """Priorities (M,) of rows with these errors (M,), where rows are drawn by them."""
+        return error.abs().numpy(force=True) + FLOOR if self.settings.prioritised else None
