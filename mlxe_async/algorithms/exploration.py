@@ -36,19 +36,6 @@ def noisy(default: bool) -> Any:
 class ValueExplorationFields(BaseModel):
     """What executors that act by values do beside taking the best action."""
 
-    noisy: bool = noisy(False)
-    noise_sigma: float = Field(
-        0.5,
-        gt=0,
-        description="Deviation of that noise at the start, over the root of a layer's inputs; higher explores more.",
-        json_schema_extra=STAYS | needs(noisy=[True]),
-    )
-    noise_every: int = Field(
-        1,
-        ge=0,
-        description="Steps between two draws of the noise while acting; higher varies less, 0: one a rollout.",
-        json_schema_extra=needs(noisy=[True]),
-    )
     behaviour: Literal["epsilon_greedy", "softmax"] = Field(
         "epsilon_greedy",
         description="softmax draws from softmax(Q / temperature) instead.",
@@ -79,6 +66,24 @@ class ValueExplorationFields(BaseModel):
         ge=1,
         description="Environment steps until epsilon_last; more explore longer.",
         json_schema_extra=needs(noisy=[False], behaviour=["epsilon_greedy"], epsilon_first={"not": "epsilon_last"}),
+    )
+
+
+class NoisyValueExplorationFields(ValueExplorationFields):
+    """The same of networks, whose weights may be noisy instead."""
+
+    noisy: bool = noisy(False)
+    noise_sigma: float = Field(
+        0.5,
+        gt=0,
+        description="Deviation of that noise at the start, over the root of a layer's inputs; higher explores more.",
+        json_schema_extra=STAYS | needs(noisy=[True]),
+    )
+    noise_every: int = Field(
+        1,
+        ge=0,
+        description="Steps between two draws of the noise while acting; higher varies less, 0: one a rollout.",
+        json_schema_extra=needs(noisy=[True]),
     )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mlxe_async.algorithms import fields
 from mlxe_async.algorithms.acting import ActsByValues, number_of_actions
 from mlxe_async.algorithms.bootstrapping import Replays, ends_of, stored, target_columns
-from mlxe_async.algorithms.exploration import ValueExplorationFields
+from mlxe_async.algorithms.exploration import NoisyValueExplorationFields
 from mlxe_async.algorithms.fields import key
 from mlxe_async.algorithms.interface import STAYS, Clock, Priorities, Rows, needs
 from mlxe_async.maths import annealing, returns
@@ -55,7 +55,7 @@ def priority_exponent(default: float) -> Any:
     return key(default, "Power of priorities; higher draws more unevenly.", PRIORITISED, ge=0, le=1)
 
 
-class ValueBasedFields(fields.ReplayedFields, ValueExplorationFields, fields.ValueNetworkFields):
+class ValueBasedFields(fields.ReplayedFields, NoisyValueExplorationFields, fields.ValueNetworkFields):
     """The fields of `[algorithm]` that all three have."""
 
     discount: float = fields.discount(0.99)

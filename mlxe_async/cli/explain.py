@@ -19,6 +19,7 @@ _SHARED = {
     "continuous",
     "states",
     "tabular",
+    "value_based",
     "distributions",
     "modules",
     "snapshot",

@@ -183,7 +183,7 @@ def _probe(
             raise _Refused([(("learner", "device"), f'got "{device}", but torch finds no usable GPU here; try "cpu"')])
     _check_compile(settings["learner"]["compile"], device, algorithm_class)
     task = probe_task(settings["task"], made, limited)
-    if settings["evaluation"]["video"]:
+    if settings.get("evaluation", {}).get("video"):
         _check_video(settings["task"], made, limited)
     spaces = Spaces.from_json(task["spaces"])
     try:
