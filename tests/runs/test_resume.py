@@ -94,7 +94,7 @@ def one_story(path, told):
     assert sum(line["event"] == "run_end" for line in lines) == 1
 
 
-QUICK_KINDS = ("ppo", "sac")
+QUICK_KINDS = ("ppo",)
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ def test_replayed_rows_are_older_by_the_lag(live):
     assert min(lags(4)[6:]) >= 4
 
 
+@pytest.mark.slow
 def test_executors_and_learners_that_are_killed_change_nothing(live_ppo):
     # Of an executor that dies, whole episodes are begun again alike.
     whole = {"kind": "is", "simulated_lag": 3, "sync": "episode", "envs_per_executor": 1}
@@ -80,6 +81,7 @@ def test_executors_and_learners_that_are_killed_change_nothing(live_ppo):
     ]
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_has_all_the_older_versions(tmp_path, monkeypatch):
     monkeypatch.setitem(live_runs.QUICK, "algorithm", PPO)
     saving = settings(stop=STOP, schedule=LAGGING, **SAVING)
