@@ -135,7 +135,7 @@ EVERY = [
     *(("sac", moment) for moment in REPLAY),
     *(("td3", moment) for moment in REPLAY),
 ]
-QUICK = {("ppo", "settled"), ("mlxe rich", "keeping"), ("sac", "published")}
+QUICK = {("ppo", "settled"), ("sac", "published")}
 
 
 @pytest.mark.parametrize(

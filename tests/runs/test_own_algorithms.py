@@ -39,10 +39,9 @@ CASES = {
     },
     "reinforce": {"algorithm": {"name": "own_reinforce:REINFORCE", "rows_per_update": 120}},
 }
-QUICK = ("recurrent ppo",)
 
 
-def cases(quick=QUICK):
+def cases(quick):
     return pytest.mark.parametrize(
         "case", [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
     )
@@ -68,7 +67,7 @@ def test_the_synchronous_schedule_equals_the_serial_one_bit_for_bit(live, case):
     assert first.all("evaluation")
 
 
-@cases()
+@cases(quick=("reinforce",))
 def test_a_learner_that_is_killed_changes_nothing(live, case):
     async def kill(run):
         for times in (2, 4):
@@ -83,7 +82,7 @@ def test_a_learner_that_is_killed_changes_nothing(live, case):
 
 
 @pytest.mark.parametrize("kind", ["is", pytest.param("serial", marks=pytest.mark.slow)])
-@cases(quick=("sac",))
+@cases(quick=("recurrent ppo",))
 def test_going_on_from_a_checkpoint_leads_to_the_same_weights(tmp_path, case, kind):
     chosen = settings(**tables(case, kind))
     saving = settings(**tables(case, kind), **SAVING)

@@ -274,7 +274,8 @@ def killed_before_anything_was_saved(folder, chosen):
         run.close()
 
 
-@pytest.mark.parametrize("kind", [pytest.param("is", marks=pytest.mark.slow), "serial"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["is", "serial"])
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew_and_is_the_same(tmp_path, kind):
     chosen = settings(schedule={"kind": kind}, stop={"env_steps": 400})
     plain, _ = run_here(chosen, tmp_path / "plain")
