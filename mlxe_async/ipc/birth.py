@@ -121,6 +121,17 @@ def _redirect(output: str | None) -> None:
             stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr] # see above
 
 
+def prepared(entry: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """The specification as the module of the entry prepares it in the nursery, whose memory all children share.
+
+    Such a module may have `before_fork(spec)`, which returns what the entry gets. One that is not imported yet, or
+    could not be, is left to the child.
+    """
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None
+    prepare = getattr(sys.modules.get(entry.partition(":")[0]), "before_fork", None)
+    return spec if prepare is None else prepare(spec)
+
+
 def find_entry(text: str) -> Entry:
     """The function behind `"package.module:function"`.
 

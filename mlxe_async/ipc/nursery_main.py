@@ -162,7 +162,7 @@ class NurseryMain:
             request = birth.Birth(
                 name=message["name"],
                 entry=message["entry"],
-                spec=message["spec"],
+                spec=birth.prepared(message["entry"], message["spec"]),
                 epoch=message["epoch"],
                 fds=dict(zip(names, fds, strict=True)),
                 output=message["output"],

@@ -13,9 +13,23 @@ from mlxe_async.ipc.channel import ChildChannel
 from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.serve import serve
 from mlxe_async.ipc.words import ProgressPage
+from mlxe_async.settings.model import Settings
 from mlxe_async.workers.probe import Probe
 from mlxe_async.workers.state_files import StateFiles
 from mlxe_async.workers.workshop import Workshop
+
+_typed: list[tuple[dict[str, Any], Settings]] = []
+"The settings of the last fork, plain and typed: those of all processes of a run are the same."
+
+
+def before_fork(spec: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a specification, typed: once, before the fork, for that takes 1.5 MiB."""
+    if "roles" not in spec:
+        return spec
+    plain = spec["settings"]
+    if not _typed or _typed[0][0] != plain:
+        _typed[:] = [(plain, Settings.model_validate(plain))]
+    return {**spec, "settings": _typed[0][1]}
 
 
 def serve_roles(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]) -> None:

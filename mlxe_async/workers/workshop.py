@@ -32,7 +32,7 @@ class Workshop:
     """Maps the shared memory that a specification names and builds roles on it.
 
     Args:
-        spec: settings and facts, as `supervisor.startup.blueprint` writes them.
+        spec: settings, typed, and facts, as `supervisor.startup.blueprint` writes them.
         channel: the pipe to the supervisor.
         fds: descriptors of the segments, by name.
     """
@@ -40,7 +40,7 @@ class Workshop:
     def __init__(self, spec: Mapping[str, Any], channel: ChildChannel, fds: Mapping[str, int]) -> None:
         self.spec = spec
         self.channel = channel
-        self.settings = Settings.model_validate(spec["settings"])
+        self.settings: Settings = spec["settings"]
         self.spaces = Spaces.from_json(spec["spaces"])
         self.layout = RowLayout.from_json(spec["columns"])
         self.parameters = int(spec["parameters"])
