@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from mlxe_async.networks.acting import NumpyNetwork
 from mlxe_async.networks.flat import Floats, Parameters, flatten, parameter_count, unflatten
-from mlxe_async.networks.shape import Activation, Body, Network, Precision, is_picture
+from mlxe_async.networks.shape import BODIES, Activation, Body, Network, Precision, is_picture
 
 if TYPE_CHECKING:
     from mlxe_async.networks.learning import TorchNetwork
 
 __all__ = [
+    "BODIES",
     "Activation",
     "Body",
     "Floats",

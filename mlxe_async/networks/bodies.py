@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from mlxe_async.maths import normaliser
-from mlxe_async.networks.shape import FILTERS, STRIDES, WIDTHS, is_picture
+from mlxe_async.networks.shape import BODIES, is_picture
 from mlxe_async.rows import MASK, Array, Spaces
 
 
@@ -69,21 +69,25 @@ class Pictures(nn.Module):
 
 def nature(image: tuple[int, ...]) -> Pictures:
     """The three convolutions of Mnih et al. 2015, with ReLU."""
-    layers: list[nn.Module] = []
-    for inputs, outputs, width, stride in zip((image[0], *FILTERS), FILTERS, WIDTHS, STRIDES, strict=False):
-        layers += [nn.Conv2d(inputs, outputs, width, stride), nn.ReLU()]
-    return Pictures(image, *layers)
+    return _convolved("nature", image)
 
 
 def small(image: tuple[int, ...]) -> Pictures:
     """One convolution of 16 filters 3 x 3 with ReLU: for grids of some 10 x 10, as in MinAtar (Young and Tian 2019)."""
-    return Pictures(image, nn.Conv2d(image[0], 16, 3), nn.ReLU())
+    return _convolved("small", image)
 
 
 def elu_stack(image: tuple[int, ...]) -> Pictures:
     """Four convolutions of 32 filters 3 x 3, each every second pixel, with ELU, as in Pathak et al. 2017."""
-    pairs = zip((image[0], 32, 32, 32), (32,) * 4, strict=True)
-    layers = [layer for fan_in, fan_out in pairs for layer in (nn.Conv2d(fan_in, fan_out, 3, 2, 1), nn.ELU())]
+    return _convolved("elu", image)
+
+
+def _convolved(name: str, image: tuple[int, ...]) -> Pictures:
+    layers: list[nn.Module] = []
+    channels = image[0]
+    for filters, width, stride, padding in BODIES[name].layers:
+        layers += [nn.Conv2d(channels, filters, width, stride, padding), nn.ELU() if BODIES[name].elu else nn.ReLU()]
+        channels = filters
     return Pictures(image, *layers)
 
 

@@ -1,11 +1,11 @@
-"""Networks that look at pictures: three convolutions, then the layers of a `Network`; all of it computed by torch.
+"""Networks that look at pictures: convolutions, then the layers of a `Network`; all of it computed by torch.
 
-The convolutions are those of Mnih et al. 2015: 32 of 8 x 8 every 4 pixels, 64 of 4 x 4 every 2, 64 of 3 x 3. Pictures
-arrive as they are stored, flattened bytes, and become numbers on the device they are computed on; the 1/255 that brings
-them to [0, 1] is multiplied into the first layer, which is smaller. The first convolution is computed as one of 2 x 2
-over tiles of 4 x 4 pixels, whose 16 pixels are channels: the same sums, but processors are made for many channels, not
-for four. Channels are the last axis in memory, weights included. With `precision = "bfloat16"` layers are computed in
-bfloat16 from weights that are kept, added to and published in float32; what the heads say is float32.
+Pictures arrive as they are stored, flattened bytes, and become numbers on the device they are computed on; the 1/255
+that brings them to [0, 1] is multiplied into the first layer, which is smaller. The body `"nature"` is that of Mnih et
+al. 2015: 32 of 8 x 8 every 4 pixels, 64 of 4 x 4 every 2, 64 of 3 x 3. Its first convolution is computed as one of
+2 x 2 over tiles of 4 x 4 pixels, whose 16 pixels are channels: the same sums, but processors are made for many
+channels, not for four. Channels are the last axis in memory, weights included. With `precision = "bfloat16"` layers are
+computed in bfloat16 from weights that are kept, added to and published in float32; what the heads say is float32.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxe_async.networks.flat import Floats, unflatten
-from mlxe_async.networks.shape import STRIDES, Network
+from mlxe_async.networks.shape import BODIES, Network
 
 if TYPE_CHECKING:
     import torch
 
-PIXEL_SCALE = 1 / 255
-TILE = STRIDES[0]
+TILE = BODIES["nature"].layers[0].stride
 Layers = dict[str, list[tuple[Any, ...]]]
 
 
@@ -36,7 +35,9 @@ def prepared(network: Network, chains: Layers) -> Layers:
     result = {chain: [tuple(one.to(dtype) for one in pair) for pair in layers] for chain, layers in chains.items()}
     result |= {name: chains[name] for name in network.free}
     first, bias = chains["body"][0]
-    result["body"][0] = (_tiled_weights(first * PIXEL_SCALE).to(dtype), bias.to(dtype))
+    if len(network.scale) == 1:
+        first = first * network.scale[0]
+    result["body"][0] = ((_tiled_weights(first) if network.body == "nature" else first).to(dtype), bias.to(dtype))
     result["body"] = [(weight.permute(0, 3, 1, 2), bias) for weight, bias in result["body"]]
     return result
 
@@ -74,15 +75,25 @@ def _tiled_weights(weight: torch.Tensor) -> torch.Tensor:
     return tiles.reshape(out, height // TILE, width // TILE, channels * TILE * TILE)
 
 
+def _seen(network: Network, observation: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Flattened pictures (M, O) as the first convolution takes them: (M, channels, height, width)."""
+    if len(network.scale) > 1:
+        observation = observation * observation.new_tensor(network.scale, dtype=dtype)
+    pictures = observation.view(len(observation), *network.image)
+    return _tiled(pictures).to(dtype).permute(0, 3, 1, 2) if network.body == "nature" else pictures.to(dtype)
+
+
 def evaluated(network: Network, chains: Layers, observation: torch.Tensor, heads: tuple[str, ...]) -> list[Any]:
     """Outputs (M, outputs) float32 of the heads for flattened pictures (M, O) by prepared layers."""
     import torch
-    from torch.nn.functional import conv2d
+    from torch.nn.functional import conv2d, elu_
 
     activate = torch.tanh_ if network.activation == "tanh" else torch.relu_
-    x = _tiled(observation.view(len(observation), *network.image)).to(chains["body"][0][0].dtype).permute(0, 3, 1, 2)
-    for (weight, bias), stride in zip(chains["body"], (1, *STRIDES[1:]), strict=True):
-        x = activate(conv2d(x, weight, bias, stride))
+    x = _seen(network, observation, chains["body"][0][0].dtype)
+    body = BODIES[network.body]
+    for index, ((weight, bias), layer) in enumerate(zip(chains["body"], body.layers, strict=True)):
+        stride = 1 if network.body == "nature" and index == 0 else layer.stride
+        x = (elu_ if body.elu else activate)(conv2d(x, weight, bias, stride, layer.padding))
     x = x.permute(0, 2, 3, 1).flatten(1)
     for weight, bias in chains["common"]:
         x = activate(torch.addmm(bias, x, weight))

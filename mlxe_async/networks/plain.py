@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from mlxe_async.networks.flat import Floats, unflatten
-from mlxe_async.networks.shape import LAYER_NORM_EPSILON, STRIDES, Network
+from mlxe_async.networks.shape import BODIES, LAYER_NORM_EPSILON, Network
 
 
 class PlainNetwork(nn.Module):
@@ -35,17 +35,18 @@ class PlainNetwork(nn.Module):
         super().__init__()
         self._image, self._limit = network.image if network.body != "none" else (), limit
         arrays = network.perturbed(unflatten(torch.tensor(flat), network.parameters), None)
-        factors = network.input_scale if network.body == "none" else (1 / 255,)
-        self.register_buffer("input_scale", torch.tensor(factors))
+        self.register_buffer("input_scale", torch.tensor(network.scale))
         self.register_buffer("mean", torch.as_tensor(0.0 if mean is None else mean).float())
         self.register_buffer("deviation", torch.as_tensor(1.0 if deviation is None else deviation).float())
         self.body = nn.Sequential()
         if self._image:
-            for (weight, bias), stride in zip(network.layers(arrays, "body"), STRIDES, strict=True):
-                out, height, width, channels = weight.shape
-                layer = nn.Conv2d(channels, out, (height, width), stride)
+            body = BODIES[network.body]
+            for (weight, bias), (out, width, stride, padding) in zip(
+                network.layers(arrays, "body"), body.layers, strict=True
+            ):
+                layer = nn.Conv2d(weight.shape[-1], out, width, stride, padding)
                 _fill(layer, weight.permute(0, 3, 1, 2), bias)
-                self.body.append(layer).append(_activation(network))
+                self.body.append(layer).append(nn.ELU() if body.elu else _activation(network))
         self.common = nn.Sequential(*_dense(network, network.layers(arrays, "common"), last=False))
         self.heads = nn.ModuleDict(
             {head: nn.Sequential(*_dense(network, network.layers(arrays, head), last=True)) for head in network.heads}

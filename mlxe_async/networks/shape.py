@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,18 +13,50 @@ from numpy.typing import NDArray
 from mlxe_async.networks.flat import Floats, Parameters, flatten
 
 Activation = Literal["tanh", "relu"]
-Body = Literal["none", "nature"]
+Body = Literal["none", "nature", "small", "elu"]
 Precision = Literal["float32", "bfloat16"]
-FILTERS, WIDTHS, STRIDES = (32, 64, 64), (8, 4, 3), (4, 2, 1)  # of the body "nature", Mnih et al. 2015
 MOST_WEIGHTS = 1 << 28  # of one layer: 1 GiB
-SMALLEST = 36  # pixels of a side that leave one behind three convolutions
 LAYER_NORM_EPSILON = 1e-5
 SIGMA = 0.5  # of a noisy network at the start, over the root of a layer's inputs: sigma 0 of Fortunato et al. 2018
 
 
+class Convolution(NamedTuple):
+    """A layer of a body: `filters` of `width` x `width` every `stride` pixels, behind `padding` zeros on each side."""
+
+    filters: int
+    width: int
+    stride: int
+    padding: int = 0
+
+
+@dataclass(frozen=True)
+class Convolutions:
+    """What pictures (C, H, W) go through before the trunk.
+
+    Args:
+        layers: one after the other.
+        smallest: pixels of a side that leave one behind them.
+        scale: factor of every pixel; None: the network's `input_scale`.
+        elu: each is followed by ELU; otherwise by the network's activation.
+    """
+
+    layers: tuple[Convolution, ...]
+    smallest: int
+    scale: float | None
+    elu: bool = False
+
+
+BODIES = {
+    "nature": Convolutions((Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1)), 36, 1 / 255),
+    "small": Convolutions((Convolution(16, 3, 1),), 3, None),
+    "elu": Convolutions((Convolution(32, 3, 2, 1),) * 4, 1, 1 / 255, elu=True),
+}
+"""Mnih et al. 2015; Young and Tian 2019, for grids such as MinAtar's; Pathak et al. 2017."""
+
+
 def is_picture(shape: tuple[int, ...]) -> bool:
-    """Whether observations (C, H, W) or (H, W, C) are pictures that convolutions can take."""
-    return len(shape) == 3 and sorted(shape)[1] >= SMALLEST
+    """Whether observations (C, H, W) or (H, W, C) are pictures that the convolutions `"nature"` can take."""
+    return len(shape) == 3 and sorted(shape)[1] >= BODIES["nature"].smallest
 
 
 @dataclass(frozen=True)
@@ -40,8 +72,8 @@ class Network:
         layer_norm: normalise each layer's activity (no learned factors) before the activation.
         noisy: every weight and bias has a second number, the sigma of its noise; they follow after all the others.
             Convolutions have none.
-        body: what observations go through before the trunk: `"none"`, or the convolutions `"nature"` (see
-            `convolutions`), which take pictures (C, H, W).
+        body: what observations go through before the trunk: `"none"`, or convolutions of `BODIES`, which take
+            pictures (C, H, W).
         image: shape of an observation (C, H, W), for a body.
         precision: of what layers are computed in; weights are float32. Networks without a body know float32 alone.
         free: heads that no observation moves, such as the deviations of actions: learned numbers, and what they are
@@ -66,11 +98,8 @@ class Network:
     sigma: float = SIGMA
 
     def __post_init__(self) -> None:
-        if self.body != "none" and (len(self.image) != 3 or min(self._sides(self.image)[-1]) < 1):
-            asked = f'body = "{self.body}": needs pictures (channels, {SMALLEST}, {SMALLEST}) or larger'
-            last = is_picture(self.image) and self.image[-1] == min(self.image)
-            advice = '; add channels_first = true to [task], or body = "none" to [algorithm]' if last else ""
-            raise ValueError(f"{asked}, got {self.image}{advice}")
+        if self.convolutions is not None:
+            self._expect_pictures(self.convolutions.smallest)
         if self.free and self.noisy:
             raise ValueError("noisy: expected a network without free numbers, got " + ", ".join(self.free))
         if len(self.input_scale) not in (1, self.inputs):
@@ -81,6 +110,28 @@ class Network:
                 f"{name.partition('.')[0]}: expected at most {MOST_WEIGHTS:,} weights in a layer, got "
                 f"{' x '.join(map(str, shape))}; show smaller observations, or take smaller layers"
             )
+
+    def _expect_pictures(self, smallest: int) -> None:
+        image = self.image
+        # So small, colours can be taken for rows: those of a square picture that come last.
+        last = len(image) == 3 and image[0] == image[1] > image[2]
+        if len(image) == 3 and min(self._sides(image)[-1]) >= 1 and not last:
+            return
+        last = last or (is_picture(image) and image[-1] == min(image))
+        advice = '; add channels_first = true to [task], or body = "none" to [algorithm]' if last else ""
+        asked = f'body = "{self.body}": needs pictures (channels, {smallest}, {smallest}) or larger'
+        raise ValueError(f"{asked}, got {image}{advice}")
+
+    @property
+    def convolutions(self) -> Convolutions | None:
+        """The body, if it has one."""
+        return BODIES.get(self.body)
+
+    @property
+    def scale(self) -> tuple[float, ...]:
+        """Factor for every input, one for all or one each, as it is computed with."""
+        of_body = None if self.convolutions is None else self.convolutions.scale
+        return self.input_scale if of_body is None else (of_body,)
 
     @property
     def parameters(self) -> Parameters:
@@ -100,12 +151,13 @@ class Network:
         """The same without the sigmas of a noisy network."""
         result: list[tuple[str, tuple[int, ...]]] = []
         inputs = self.inputs
-        if self.body != "none":
-            channels = (self.image[0], *FILTERS)
-            for index, (fan_in, fan_out, width) in enumerate(zip(channels, FILTERS, WIDTHS, strict=False)):
+        if self.convolutions is not None:
+            fan_in = self.image[0]
+            for index, (fan_out, width, _, _) in enumerate(self.convolutions.layers):
                 result.append((f"body.{index}.weight", (fan_out, width, width, fan_in)))
                 result.append((f"body.{index}.bias", (fan_out,)))
-            inputs = FILTERS[-1] * int(np.prod(self._sides(self.image)[-1]))
+                fan_in = fan_out
+            inputs = fan_in * int(np.prod(self._sides(self.image)[-1]))
         chains = [("common", inputs, self.common)]
         trunk = self.common[-1] if self.common else inputs
         chains += [(head, trunk, sizes) for head, sizes in self.heads.items()]
@@ -115,12 +167,11 @@ class Network:
                 result.append((f"{chain}.{index}.bias", (fan_out,)))
         return (*result, *((name, (len(first),)) for name, first in self.free.items()))
 
-    @staticmethod
-    def _sides(image: tuple[int, ...]) -> list[tuple[int, int]]:
+    def _sides(self, image: tuple[int, ...]) -> list[tuple[int, int]]:
         """Height and width after each convolution."""
         height, width, sides = *image[1:], []
-        for size, stride in zip(WIDTHS, STRIDES, strict=True):
-            height, width = (height - size) // stride + 1, (width - size) // stride + 1
+        for _, size, stride, padding in self.convolutions.layers if self.convolutions is not None else ():
+            height, width = ((side + 2 * padding - size) // stride + 1 for side in (height, width))
             sides.append((height, width))
         return sides
 
@@ -194,7 +245,8 @@ class Network:
         """The (weights, bias) pairs of the body, the trunk (`"common"`) or one head, in order; free numbers alone."""
         if chain in self.free:
             return [(arrays[chain],)]
-        sizes = FILTERS if chain == "body" else self.common if chain == "common" else self.heads[chain]
+        body = self.convolutions.layers if self.convolutions is not None else ()
+        sizes: Sequence[Any] = body if chain == "body" else self.common if chain == "common" else self.heads[chain]
         return [(arrays[f"{chain}.{index}.weight"], arrays[f"{chain}.{index}.bias"]) for index in range(len(sizes))]
 
 

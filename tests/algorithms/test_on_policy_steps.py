@@ -235,20 +235,14 @@ def test_reinforce_takes_the_step_of_a_plain_computation(baseline):
     assert_same_way(algorithm.weights(), plain.flat, start)
 
 
-@pytest.mark.parametrize(
-    "number_of", [lambda length, width: 1 - np.arange(width) // length, lambda _, width: [width, 0]]
-)
-def test_episodes_of_two_environments_are_never_taken_for_one(number_of):
-    """By numbers that coincide where (number, environment) are added up in another way."""
-    kind = load_algorithm("reinforce")
-    algorithm = kind(kind.Settings(baseline="mean"), SPACES, seed=3, learns=True)
-    width, length = 6, 2
-    rows = {name: column[:length] for name, column in episodes(lengths=(2,) * width, truncated=()).items()}
-    numbers = np.asarray(number_of(length, width))
-    rows["episode"][:] = np.concatenate([numbers, np.arange(100, 100 + width)])[:width]
-    to_go = returns_to_go(rows, 0.9, np.zeros((length, width)))
-    found = algorithm.advantages(rows, rows["obs"], to_go)
-    np.testing.assert_allclose(found, to_go - baseline_of_others(to_go, rows), rtol=1e-6)
+def test_an_episode_is_told_from_those_of_all_other_environments():
+    algorithm = agent("reinforce", baseline="mean", value=())
+    # Where numbers of episodes and of environments are mixed another way, two of them meet.
+    episode, step = np.array([[4, 0, 3, 0], [4, 1, 4, 1]]), np.array([[0, 0, 0, 0], [1, 0, 0, 0]])
+    to_go = np.array([[1.0, 2.0, 4.0, 8.0], [16.0, 32.0, 64.0, 128.0]])
+    rows = {"episode": episode, "step": step, "valid": np.ones((2, 4), bool)}
+    alone = algorithm.advantages(rows, np.zeros(0), to_go)[1, 0]  # no other episode came as far
+    assert alone == pytest.approx(16.0 - to_go[:, 1:].mean())
 
 
 def test_only_scaled_rewards_have_a_scale_to_be_kept():

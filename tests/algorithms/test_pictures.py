@@ -9,6 +9,7 @@ from mlxe_async.fast.pictures import PictureGradients
 from mlxe_async.networks import Network, parameter_count, unflatten
 from mlxe_async.networks.convolutions import PictureActor
 from mlxe_async.networks.learning import PictureNetwork
+from mlxe_async.networks.plain import PlainNetwork
 from mlxe_async.rows import Spaces
 
 SHAPE = (2, 44, 44)  # the smallest pictures that leave more than one place after the last convolution
@@ -33,6 +34,51 @@ def by_the_book(net, flat, seen):
     x = x.permute(0, 2, 3, 1).flatten(1)
     x = (x @ arrays["common.0.weight"] + arrays["common.0.bias"]).relu()
     return {head: (x @ arrays[f"{head}.0.weight"] + arrays[f"{head}.0.bias"]).numpy() for head in HEADS}
+
+
+GRIDS = {
+    "small": ((4, 10, 10), [(1, 0)], torch.nn.functional.relu),
+    "elu": ((2, 9, 14), [(2, 1)] * 4, torch.nn.functional.elu),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("body", GRIDS)
+def test_further_bodies_are_those_of_their_papers(body, dtype):
+    image, layers, activate = GRIDS[body]
+    more = {"input_scale": (0.5,)} if body == "small" else {}
+    net = Network(int(np.prod(image)), (16,), HEADS, "relu", body=body, image=image, **more)
+    flat = net.initial(1) + np.float32(0.001)
+    seen = np.random.default_rng(0).integers(0, 256, (5, net.inputs)).astype(dtype)
+    arrays = unflatten(torch.from_numpy(flat), net.parameters)
+    x = torch.from_numpy(seen).view(-1, *image).float() * (0.5 if body == "small" else 1 / 255)
+    for index, (stride, padding) in enumerate(layers):
+        weight = arrays[f"body.{index}.weight"].permute(0, 3, 1, 2)
+        assert weight.shape[2:] == (3, 3)
+        x = activate(torch.nn.functional.conv2d(x, weight, arrays[f"body.{index}.bias"], stride, padding))
+    x = (x.permute(0, 2, 3, 1).flatten(1) @ arrays["common.0.weight"] + arrays["common.0.bias"]).relu()
+    actor, learned, plain = PictureActor(net, flat), PictureNetwork(net, flat), PlainNetwork(net, flat)
+    for head in HEADS:
+        expected = (x @ arrays[f"{head}.0.weight"] + arrays[f"{head}.0.bias"]).numpy()
+        np.testing.assert_allclose(actor(seen, head)[0], expected, atol=1e-5, rtol=1e-4)
+        np.testing.assert_allclose(learned(torch.from_numpy(seen), head)[0].detach(), expected, atol=1e-5, rtol=1e-4)
+        found = plain(torch.from_numpy(seen).view(-1, *image))[head]
+        np.testing.assert_allclose(found.detach(), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_each_input_of_the_small_body_may_have_its_own_factor():
+    image, factors = (1, 3, 4), tuple(float(one) for one in range(12))
+    net = Network(12, (), {"q": (2,)}, "relu", body="small", image=image, input_scale=factors)
+    flat, seen = net.initial(1), np.arange(24, dtype=np.float32).reshape(2, 12)
+    alone = Network(12, (), {"q": (2,)}, "relu", body="small", image=image)
+    expected = PictureActor(alone, flat)(seen * np.array(factors, np.float32), "q")[0]
+    np.testing.assert_allclose(PictureActor(net, flat)(seen, "q")[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("body", ["small", "elu"])
+def test_a_grid_whose_kinds_of_things_come_last_is_refused_with_the_line_to_write(body):
+    with pytest.raises(ValueError, match="channels_first = true"):
+        Network(400, (), {"q": (2,)}, body=body, image=(10, 10, 4))
 
 
 @pytest.mark.parametrize(("dtype", "width"), [(np.uint8, 40), (np.uint8, 45), (np.float32, 40)])

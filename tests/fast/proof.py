@@ -59,8 +59,14 @@ CASES = [
     *(("dqn", SPACES, {"layers": [16, 8]} | case) for case in DQN),
     *((name, MIRRORED, {}) for name in ("mlxe", "dqn")),
     *(
-        (name, PICTURES, {"body": "nature", "common": [16], "policy": [], "value": [], "normalise": False, **more})
-        for name, more in (("ppo", {"minibatch": 16, "epochs": 2}), ("ppo", {"minibatches": "sequences"}), ("mlxe", {}))
+        (name, PICTURES, {"body": body, "common": [16], "policy": [], "value": [], "normalise": False, **more})
+        for body, name, more in (
+            ("nature", "ppo", {"minibatch": 16, "epochs": 2}),
+            ("nature", "ppo", {"minibatches": "sequences"}),
+            ("nature", "mlxe", {}),
+            ("small", "ppo", {"minibatch": 16, "epochs": 2, "input_scale": [0.01]}),
+            ("elu", "mlxe", {}),
+        )
     ),
 ]
 
