@@ -8,6 +8,7 @@ import torch
 from plain import Plain, assert_same_way, generator_of, tensor
 
 from mlxe_async.algorithms import Acting, Clock, load_algorithm
+from mlxe_async.algorithms.value_based import FLOOR
 from mlxe_async.networks import unflatten
 from mlxe_async.rows import Spaces
 
@@ -258,3 +259,13 @@ def test_streams_share_all_layers_but_the_last_hidden_one():
     assert (shape.common, shape.heads) == ((9, 8), {"value": (7, 1), "advantage": (7, 3)})
     assert agent("c51", layers=(9,), dueling=True, atoms=5).shape.heads == {"value": (9, 5), "advantage": (9, 15)}
     assert agent("dqn", layers=(9, 8)).shape.heads == {"q": (9, 8, 3)}
+
+
+@pytest.mark.parametrize("prioritised", [False, True])
+def test_errors_that_have_a_gradient_are_priorities_too(prioritised):
+    algorithm = agent("dqn", prioritised=prioritised)
+    found = algorithm.judged(torch.tensor([-2.0, 0.5], requires_grad=True))
+    if prioritised:
+        np.testing.assert_allclose(found, np.array([2.0, 0.5]) + FLOOR, rtol=1e-6)
+    else:
+        assert found is None
