@@ -8,6 +8,7 @@ import torch
 from plain import Plain, assert_same_way, generator_of, tensor
 
 from mlxe_async.algorithms import Acting, Clock, load_algorithm
+from mlxe_async.algorithms.c51 import cross_entropy
 from mlxe_async.algorithms.value_based import FLOOR
 from mlxe_async.networks import unflatten
 from mlxe_async.rows import Spaces
@@ -269,3 +270,19 @@ def test_errors_that_have_a_gradient_are_priorities_too(prioritised):
         np.testing.assert_allclose(found, np.array([2.0, 0.5]) + FLOOR, rtol=1e-6)
     else:
         assert found is None
+
+
+def test_the_cross_entropy_moves_what_is_learned_and_not_its_target():
+    target, learned = (torch.full((2, 3), 1 / 3, requires_grad=True) for _ in range(2))
+    cross_entropy(target, learned).sum().backward()
+    assert target.grad is None
+    np.testing.assert_allclose(learned.grad, -np.full((2, 3), 1 / 3), rtol=1e-6)
+
+
+def test_what_is_told_of_a_loss_of_distributions_has_no_gradient():
+    algorithm = agent("c51", **ATOMS)
+    rows = segment(0)
+    batch = rows | algorithm.derive(rows) | {"weight": np.ones(ROWS, np.float32)}
+    loss, losses, found = algorithm.loss(algorithm.tensors_of(batch))
+    assert loss.requires_grad
+    assert not any(one.requires_grad for one in (losses, *found.values()))

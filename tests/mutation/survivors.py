@@ -494,9 +494,10 @@ def table(asked: Sequence[Mutant], results: Results, alike: dict[tuple[str, str,
             survived = line["outcome"] == "survived"
             row[0 if not survived else 1 if (one.file, one.before, one.after) in alike else 2] += 1
     print(f"\n{'file':42}{'killed':>8}{'equivalent':>12}{'surviving':>11}{'share':>9}")
-    for name, row in [*counts.items(), ("all", [sum(column) for column in zip(*counts.values(), strict=True)])]:
+    everything = [sum(column) for column in zip([0, 0, 0], *counts.values(), strict=True)]
+    for name, row in [*counts.items(), ("all", everything)]:
         print(f"{name:42}{row[0]:8}{row[1]:12}{row[2]:11}{_share(row):9.1%}")
-    return _share([sum(column) for column in zip(*counts.values(), strict=True)])
+    return _share(everything)
 
 
 def _share(row: Sequence[int]) -> float:
