@@ -7,6 +7,7 @@ true last observation; the running normalisation of the observations travels wit
 
 What do I change to make ...
   another loss                `policy_loss` or `value_loss`: pure functions, added up in `loss`.
+  other targets               `targets`, as `impala` has.
   n-step returns              no code: gae_lambda = 1 and schedule.rollout_steps = n; of targets alone: targets.
   rollouts of older versions  no code: clip, a ratio to the stored behaviour; or name = "impala", V-trace.
   A3C's optimiser             no code: optimiser = "rmsprop", with averages that all executors share.
@@ -16,13 +17,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
+
 from mlxe_async.algorithms import fields
 from mlxe_async.algorithms.fields import key
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
 from mlxe_async.algorithms.on_policy import LearnsFromRollouts, OnPolicyFields
-from mlxe_async.maths import metrics
+from mlxe_async.maths import metrics, returns
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import FlatOptimiser
+from mlxe_async.rows import Array
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +94,7 @@ class A2C(LearnsFromRollouts):
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """One step by all rows of rollouts (T, B, ...)."""
         self.now = self.annealed(clock)
-        loss, found = self.loss(self.with_targets(self.scaled(batch)))
+        loss, found = self.loss(self.scaled(batch))
         self.optimiser.zero_grad()
         loss.backward()
         norm = clip_grad_norm_(self.network.gradient, self.settings.max_gradient_norm)
@@ -98,20 +102,35 @@ class A2C(LearnsFromRollouts):
         self.count(batch)
         return metrics.as_floats(found | {"gradient_norm": norm}) | {"learning_rate": self.now["learning_rate"]}, None
 
-    def loss(self, rows: Tensors) -> tuple[torch.Tensor, Tensors]:
-        """The total loss () of rows (N, ...), and what is told of it: numbers () without gradient."""
-        s, (*outputs, value) = self.settings, self.network(rows["obs"], *self.heads, "value")
-        policy = self.distribution(outputs, rows.get("mask"))
+    def loss(self, batch: Rows) -> tuple[torch.Tensor, Tensors]:
+        """The total loss () of rollouts (T, B, ...), and what is told of it: numbers () without gradient.
+
+        Rows are evaluated once, for their targets as for their loss.
+        """
+        s, rows = self.settings, self.valid_rows(batch, obs=self.seen(batch["obs"]), **self.masked(batch))
+        *outputs, value = self.network(rows["obs"], *self.heads, "value")
+        policy, value = self.distribution(outputs, rows.get("mask")), value[:, 0]
         log_prob, entropy = policy.log_prob(rows[self.chosen]), policy.entropy().mean()
-        actor = policy_loss(log_prob, rows["log_prob"], rows["advantage"], self.now.get("clip", 0.0))
-        critic = value_loss(value[:, 0], rows["target"], s.value_clip)
+        advantage, target = self.targets(batch, self.spread(batch, value), log_prob)
+        known = self.valid_rows({"valid": batch["valid"], "advantage": advantage, "target": target})
+        actor = policy_loss(log_prob, rows["log_prob"], known["advantage"], self.now.get("clip", 0.0))
+        critic = value_loss(value, known["target"], s.value_clip)
         found = {"policy_loss": actor, "value_loss": critic, "entropy": entropy}
-        found["explained_variance"] = metrics.explained_variance(rows["target"] - rows["value"], rows["target"])
+        found["explained_variance"] = metrics.explained_variance(known["target"] - value, known["target"])
         total = actor + s.value_coefficient * critic - self.now["entropy"] * entropy
         return total, {name: one.detach() for name, one in found.items()}
 
-    def with_targets(self, batch: Rows) -> Tensors:
-        """The valid rows (N, ...) of rollouts (T, B, ...), with `advantage` and the critic's `target`."""
+    def targets(self, batch: Rows, value: Array, log_prob: torch.Tensor) -> tuple[Array, Array]:  # noqa: ARG002 - V-trace's
+        """Advantages and the critic's targets (T, B), given V (T, B) and log pi(a|s) (N,) of the valid rows."""
         s = self.settings
-        rows = self.with_advantages(batch)
-        return rows if s.targets == "gae" else rows | {"target": self.with_advantages(batch, 1.0)["target"]}
+        arrays = (batch["reward"], value, *self.around(batch, value), s.discount)
+        advantage = returns.generalised_advantage(*arrays, s.gae_lambda)
+        to_go = advantage if s.targets == "gae" else returns.generalised_advantage(*arrays, 1.0)
+        return advantage, to_go + value
+
+    @staticmethod
+    def spread(batch: Rows, column: torch.Tensor, elsewhere: float = 0.0) -> Array:
+        """A column (N,) of the valid rows as (T, B), without gradient, in double precision for the sums to come."""
+        result = np.full(batch["valid"].shape, elsewhere)
+        result[batch["valid"].astype(bool)] = column.numpy(force=True)
+        return result

@@ -11,14 +11,17 @@ What do I change to make ...
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
 
 from mlxe_async.algorithms import fields
 from mlxe_async.algorithms.a2c import A2C, A2CFields
 from mlxe_async.algorithms.fields import key
-from mlxe_async.algorithms.interface import Rows, Tensors
+from mlxe_async.algorithms.interface import Rows
 from mlxe_async.maths import correction, vtrace
 from mlxe_async.rows import Array
+
+if TYPE_CHECKING:
+    import torch
 
 
 class ImpalaSettings(A2CFields):
@@ -35,22 +38,11 @@ class Impala(A2C):
     Settings = ImpalaSettings
     corrects = True
 
-    def with_targets(self, batch: Rows) -> Tensors:
-        """The valid rows (N, ...) of rollouts (T, B, ...), with V-trace's `advantage` and `target`."""
-        s, obs = self.settings, self.seen(batch["obs"])
-        value, following, ends, ended = self.values_of(batch, obs)
-        arrays = (self.ratio(batch, obs), batch["reward"], value, following, s.discount * ~ended, 1.0 - ends)
+    def targets(self, batch: Rows, value: Array, log_prob: torch.Tensor) -> tuple[Array, Array]:
+        """V-trace's advantages and targets (T, B), given V (T, B) and log pi(a|s) (N,) of the valid rows."""
+        s, behaviour = self.settings, self.valid_rows({name: batch[name] for name in ("valid", "log_prob")})["log_prob"]
+        ratio = self.spread(batch, correction.ratio(log_prob, behaviour), 1.0)
+        following, ended, ends = self.around(batch, value)
+        arrays = (ratio, batch["reward"], value, following, s.discount * ~ended, 1.0 - ends)
         target, advantage = vtrace.vtrace(*arrays, lambda_=s.gae_lambda, rho_clip=s.rho_clip, c_clip=s.c_clip)
-        columns = {"value": value, "target": target, "advantage": advantage}
-        return self.valid_rows(batch, obs=obs, **columns, **self.masked(batch))
-
-    def ratio(self, batch: Rows, obs: Array) -> Array:
-        """pi(a|s) / mu(a|s) (T, B) of the policy that is learned to the one that acted; 1 for padding."""
-        import torch
-
-        rows, result = self.valid_rows(batch, obs=obs, **self.masked(batch)), np.ones(batch["valid"].shape)
-        with torch.no_grad():
-            policy = self.distribution(self.network(rows["obs"], *self.heads), rows.get("mask"))
-            found = correction.ratio(policy.log_prob(rows[self.chosen]), rows["log_prob"])
-        result[batch["valid"].astype(bool)] = found.numpy(force=True)
-        return result
+        return advantage, target

@@ -97,17 +97,17 @@ class LearnsFromRollouts(ActsByPolicy):
         Lambda is `gae_lambda` of the settings where nothing else is said.
         """
         obs = self.seen(batch["obs"])
-        value, following, ends, ended = self.values_of(batch, obs)
-        arrays = (batch["reward"], value, following, ended, ends, self.settings.discount)
+        value = self.values(obs)
+        arrays = (batch["reward"], value, *self.around(batch, value), self.settings.discount)
         advantage = returns.generalised_advantage(*arrays, self.settings.gae_lambda if lambda_ is None else lambda_)
         columns = {"value": value, "advantage": advantage, "target": advantage + value}
         return self.valid_rows(batch, obs=obs, **columns, **self.masked(batch))
 
-    def values_of(self, batch: Rows, obs: Array) -> tuple[Array, Array, Array, Array]:
-        """V(obs), V(next_obs), where nothing flows back, and where the world ended, all (T, B)."""
+    def around(self, batch: Rows, value: Array) -> tuple[Array, Array, Array]:
+        """V(next_obs), where the world ended, and where nothing flows back, all (T, B) as `value`, V(obs), is."""
         ends, ended, missing = rollouts.unknown(batch)
-        value, after = self.values(obs), self.values(self.seen(batch["next_obs"][missing]))
-        return value, rollouts.following(value, after, missing), ends, ended
+        after = self.values(self.seen(batch["next_obs"][missing]))
+        return rollouts.following(value, after, missing), ended, ends
 
     def values(self, obs: Array) -> Array:
         """V (...) of what the network is shown (..., O), in double precision for the sums to come."""

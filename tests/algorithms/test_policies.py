@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mlxe_async.algorithms import Acting, Clock, load_algorithm
+from mlxe_async.algorithms import Acting, Clock, impala, load_algorithm
 from mlxe_async.parts import laid_out, stored_as
 from mlxe_async.rows import MASK, RowLayout, Spaces, standard_columns
 
@@ -86,14 +86,19 @@ def test_what_is_stored_is_what_the_learner_says_of_it_and_all_of_it_is_learned(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_its_own_weigh_what_they_are_for_impala(kind):
-    algorithm = agent("impala", kind, learns=True)
+def test_rows_of_its_own_weigh_what_they_are_for_impala(kind, monkeypatch):
+    algorithm, weights = agent("impala", kind, learns=True), []
+    told = impala.vtrace.vtrace
+    monkeypatch.setattr(
+        impala.vtrace, "vtrace", lambda ratio, *rest, **more: weights.append(ratio) or told(ratio, *rest, **more)
+    )
     rows = rows_of(algorithm)
-    np.testing.assert_allclose(algorithm.ratio(rows, algorithm.seen(rows["obs"])), 1.0, atol=1e-3)
+    algorithm.loss(rows)
     rows["valid"][8:, 1] = False
     rows["log_prob"][:] -= np.float32(np.log(2))
-    expected = np.where(rows["valid"], 2.0, 1.0)
-    np.testing.assert_allclose(algorithm.ratio(rows, algorithm.seen(rows["obs"])), expected, atol=2e-3)
+    algorithm.loss(rows)
+    np.testing.assert_allclose(weights[0], 1.0, atol=1e-3)
+    np.testing.assert_allclose(weights[1], np.where(rows["valid"], 2.0, 1.0), atol=2e-3)
 
 
 @pytest.mark.parametrize("kind", ["one of some", "several of some"])
