@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from mlxe_async.storage.files import is_file, make_folder, read_bounded, replace
 
 STUDY, OUTCOMES, RUNS, BASELINES = "study.json", "outcomes", "runs", "baselines.json"
 ALL_OUTCOMES = "outcomes.jsonl"
+INHERITED = ("digest", "program")  # a line of a report that lacks them has those of the line before
 FORMAT = 2
 LONGEST_RUN_S = 3600.0
 _LONGEST, _LONGEST_REPORT = 8 * 2**20, 64 * 2**20
@@ -322,9 +324,11 @@ def _record(path: Path) -> dict[str, Any] | None:
 
 def _reported_outcomes(file: Path) -> list[Outcome]:
     try:
-        lines = read_bounded(file, _LONGEST_REPORT).splitlines()
-        return [Outcome.from_json(json.loads(line)) for line in lines]
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+        records = [json.loads(line) for line in read_bounded(file, _LONGEST_REPORT).splitlines()]
+        for before, record in itertools.pairwise(records):
+            record.update({name: before[name] for name in INHERITED if name in before and name not in record})
+        return [Outcome.from_json(record) for record in records]
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise RunFailed(f"{file} cannot be read: {error}") from error
 
 

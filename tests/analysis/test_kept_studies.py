@@ -12,6 +12,7 @@ from mlxe_async.analysis.outcomes import outcome
 from mlxe_async.analysis.study import ALL_OUTCOMES, group, stored_outcomes
 from mlxe_async.analysis.tables import outcome_table, pair_table, time_table
 from mlxe_async.cli.compare import run as compare
+from mlxe_async.errors import RunFailed
 
 STUDIES = pages.ROOT / "runs" / "study"
 KEPT = sorted(file.parent.name for file in STUDIES.glob(f"*/{ALL_OUTCOMES}"))
@@ -89,3 +90,19 @@ def test_a_study_is_kept_without_what_only_pictures_need(tmp_path):
     assert "Every run" not in (kept / "table.md").read_text()
     whole = group(outcome(run) for run in runs)
     assert outcome_table(group(stored_outcomes(kept))).rows == outcome_table(whole).rows
+
+
+def test_a_line_without_program_and_digest_has_those_of_the_line_before(tmp_path):
+    first = json.loads((STUDIES / "final" / ALL_OUTCOMES).read_text().splitlines()[0])
+    bare = {name: value for name, value in first.items() if name not in ("digest", "program")}
+    lines = [{**first, "digest": "one", "program": "a"}, {**bare, "seed": 1}, {**bare, "seed": 2, "digest": ""}]
+    (tmp_path / ALL_OUTCOMES).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [(one.digest, one.program) for one in stored_outcomes(tmp_path)] == [("one", "a"), ("one", "a"), ("", "a")]
+
+
+@pytest.mark.parametrize("line", ["[]", "7", "null"])
+def test_a_damaged_report_is_refused_in_a_sentence(tmp_path, line):
+    first = (STUDIES / "final" / ALL_OUTCOMES).read_text().splitlines()[0]
+    (tmp_path / ALL_OUTCOMES).write_text(f"{first}\n{line}\n")
+    with pytest.raises(RunFailed, match="cannot be read"):
+        stored_outcomes(tmp_path)

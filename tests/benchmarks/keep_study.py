@@ -2,7 +2,8 @@
 
 STUDY is a folder of `compare`. FOLDER, such as `runs/study/presets`, then holds
 
-    outcomes.jsonl  one line per run, without its first seconds and its curve, which only pictures need (see `--curves`)
+    outcomes.jsonl  one line per run, without its first seconds and its curve, which only pictures need, see `--curves`;
+                    digest and program only where they differ from those of the line before
     table.md        all tables but that of every run, which the lines are
     A.png, B.png    the pictures named, in few colours
 
@@ -23,9 +24,9 @@ from typing import Any
 from PIL import Image
 
 from mlxe_async.analysis.outcomes import Outcome
-from mlxe_async.analysis.study import ALL_OUTCOMES
+from mlxe_async.analysis.study import ALL_OUTCOMES, INHERITED
 
-COLOURS = 16
+COLOURS = 12
 DIGITS = 5  # tables show one; with fewer, ranks would be tied and shares and p-values change
 FOR_ALL = ("env", "host", "versions")  # facts that are told again only where they differ from the line before
 TOLD = ("passes", "episode_steps", "jobs", *FOR_ALL)
@@ -35,6 +36,7 @@ AT_THE_END = ("episodes", "seconds")
 def short_lines(outcomes: Iterable[Outcome], *, curves: bool = False) -> Iterator[str]:
     """One line of JSON per run, without what is as if it were left out."""
     before: dict[str, Any] = {}
+    inherited: dict[str, Any] = {}
     for one in outcomes:
         facts = {key: value for key, value in one.facts.items() if key in TOLD and value is not None}
         told = {key: value for key, value in facts.items() if key not in FOR_ALL or before.get(key) != value}
@@ -42,7 +44,9 @@ def short_lines(outcomes: Iterable[Outcome], *, curves: bool = False) -> Iterato
         before = facts
         curve = one.curve if curves else ()
         values = dataclasses.replace(one, facts=told, end=end, run="", curve=curve, spans=()).to_json()
-        kept = {key: _rounded(value) for key, value in values.items() if not _is_default(key, value)}
+        known, inherited = inherited, {name: values[name] for name in INHERITED}
+        values = {name: value for name, value in values.items() if name not in known or known[name] != value}
+        kept = {key: _rounded(value) for key, value in values.items() if key in known or not _is_default(key, value)}
         yield json.dumps(kept, separators=(",", ":")) + "\n"
 
 
