@@ -235,7 +235,7 @@ def stored_outcomes(path: Path) -> list[Outcome]:
         RunFailed: a file is damaged.
     """
     if not is_study(path):
-        return _reported_outcomes(path / ALL_OUTCOMES)
+        return reported_outcomes(path / ALL_OUTCOMES)
     records = {file: _record(file) for file in sorted((path / OUTCOMES).glob("[!.]*.json"))}
     found = [_outcome(file, record) for file, record in records.items() if record is not None]
     return sorted(found, key=lambda one: (one.name, one.seed))
@@ -322,7 +322,12 @@ def _record(path: Path) -> dict[str, Any] | None:
     return dict(record)
 
 
-def _reported_outcomes(file: Path) -> list[Outcome]:
+def reported_outcomes(file: Path) -> list[Outcome]:
+    """Every outcome of a report, `outcomes.jsonl`, in its order.
+
+    Raises:
+        RunFailed: the file is damaged.
+    """
     try:
         records = [json.loads(line) for line in read_bounded(file, _LONGEST_REPORT).splitlines()]
         for before, record in itertools.pairwise(records):

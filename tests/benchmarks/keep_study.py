@@ -24,7 +24,7 @@ from typing import Any
 from PIL import Image
 
 from mlxe_async.analysis.outcomes import Outcome
-from mlxe_async.analysis.study import ALL_OUTCOMES, INHERITED
+from mlxe_async.analysis.study import ALL_OUTCOMES, INHERITED, reported_outcomes
 
 COLOURS = 12
 DIGITS = 5  # tables show one; with fewer, ranks would be tied and shares and p-values change
@@ -73,8 +73,7 @@ def main() -> int:
     parser.add_argument("--pictures", default="", metavar="A,B", help="pictures to keep, without .png")
     parser.add_argument("--curves", action="store_true", help="keep the learning curves too")
     asked = parser.parse_args()
-    reported = map(json.loads, (asked.study / ALL_OUTCOMES).read_text().splitlines())
-    lines = list(short_lines(map(Outcome.from_json, reported), curves=asked.curves))
+    lines = list(short_lines(reported_outcomes(asked.study / ALL_OUTCOMES), curves=asked.curves))
     tables = (asked.study / "table.md").read_text().partition("\n### Every run\n")[0].rstrip("\n") + "\n"
     pictures = {name: Image.open(asked.study / f"{name}.png") for name in asked.pictures.split(",") if name}
     asked.folder.mkdir(parents=True, exist_ok=True)
