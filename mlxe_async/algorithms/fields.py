@@ -114,9 +114,8 @@ class NetworkFields(BaseModel):
 
     body: Body = Field(
         "none",
-        description="nature: three convolutions before all layers, for pictures, which get it where nothing is said; "
-        "small: one of 16 filters 3 x 3, for grids of some 10 x 10; elu: four of 32 filters 3 x 3 with ELU; "
-        "none: observations as they are.",
+        description="Convolutions before all layers. nature: three, which pictures get where nothing is said; "
+        "small: 16 of 3 x 3, for grids; elu: four of 32.",
         json_schema_extra=STAYS,
     )
     precision: Precision = Field(
