@@ -45,8 +45,7 @@ class Priorities:
 
         Where it may fall with each update, it is at least what the last one left.
         """
-        noted = float(self._books.whole[LARGEST : LARGEST + 1].view(np.float64)[0])
-        return max(1.0, noted) if self._shape.largest_decay == 1 or not noted else noted
+        return float(self._books.whole[LARGEST : LARGEST + 1].view(np.float64)[0]) or 1.0
 
     def insert(self, rows: Array, there: Array | slice, lost: int, initial: Array | None = None) -> None:
         """New rows of the ring get a priority; the first `lost` get none.

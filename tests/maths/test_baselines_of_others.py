@@ -27,6 +27,14 @@ def test_it_is_the_mean_of_the_others_at_the_same_step_or_of_all_of_them(seed):
     np.testing.assert_allclose(baselines.of_others(returns, step, episode), slow(returns, step, episode), atol=1e-12)
 
 
+@pytest.mark.parametrize("lengths", [[1], [4], [1, 3], [1, 1], [2, 1, 5], [1, 1, 2]])
+def test_few_and_short_episodes_have_the_mean_of_the_loop(lengths):
+    step = np.concatenate([np.arange(length) for length in lengths])
+    episode = np.repeat(np.arange(len(lengths)), lengths)
+    returns = np.arange(len(step)) + 3.0
+    np.testing.assert_allclose(baselines.of_others(returns, step, episode), slow(returns, step, episode), atol=1e-12)
+
+
 def test_a_rows_own_episode_moves_nothing_of_its_baseline():
     step, episode = np.array([0, 1, 0, 1, 2]), np.array([7, 7, 3, 3, 3])
     first = baselines.of_others(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), step, episode)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from mlxe_async.maths import returns
 
@@ -245,3 +246,22 @@ def test_the_curve_of_steps_to_end_is_what_it_is_told():
     assert discount == pytest.approx([0.6, 0.5 + 0.2 * np.log(3), 0.8, 0.8])
     assert returns.steps_to_end(np.array([1.0, 1.0]), True, curve).partial == pytest.approx([1.6, 1.0])
     assert returns.steps_to_end(np.array([1.0, 1.0]), False, curve).coefficient == pytest.approx([0.64, 0.8])
+
+
+def test_the_lowest_discount_of_the_curve_is_one_half_where_nothing_else_is_said():
+    curve = returns.DiscountCurve(first=0.2, slope=0.1)
+    np.testing.assert_allclose(returns.steps_to_end_discount(np.array([1, 2, 20, 60]), curve)[:2], 0.5)
+    np.testing.assert_allclose(
+        returns.steps_to_end_discount(np.array([60, 10**6]), curve), [0.2 + 0.1 * np.log(60), 0.99]
+    )
+
+
+def test_normalised_advantages_have_mean_0_and_deviation_1_of_all_rows():
+    shown = returns.normalised(torch.tensor([1.0, 2.0, 3.0, 6.0], dtype=torch.float64))
+    np.testing.assert_allclose(shown, np.array([-2, -1, 0, 3]) / np.sqrt(14 / 4), rtol=1e-7)
+    assert returns.normalised(torch.full((5,), 7.0)).tolist() == [0.0] * 5
+
+
+def test_advantages_that_hardly_differ_stay_small():
+    shown = returns.normalised(torch.tensor([0.0, 2e-8], dtype=torch.float64))
+    np.testing.assert_allclose(shown, [-0.5, 0.5], rtol=1e-6)

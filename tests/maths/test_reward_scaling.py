@@ -98,6 +98,14 @@ def test_rewards_are_divided_and_cut_and_never_shifted():
     np.testing.assert_allclose(shown, [0, 1, -0.5, 1.5], rtol=1e-6)
 
 
+def test_rewards_are_cut_to_ten_deviations_where_nothing_else_is_said():
+    assert RewardScale(DISCOUNT).scaled(np.array([9.5, 10.5, -11.0])).tolist() == [9.5, 10.0, -10.0]
+
+
+def test_of_a_rollout_only_the_first_running_return_is_kept_and_in_double_precision():
+    assert (CARRY.per_rollout, np.dtype(CARRY.dtype), CARRY.shape) == (True, np.float64, ())
+
+
 def test_it_goes_on_from_its_state_to_the_last_digit():
     rows, before, _ = life(4, 60)
     whole, first, second = (RewardScale(DISCOUNT) for _ in range(3))
