@@ -43,6 +43,12 @@ def test_a_rows_own_episode_moves_nothing_of_its_baseline():
     assert (first[:2] != second[:2]).all()
 
 
+def test_an_episode_alone_is_compared_with_nothing_not_even_with_rounding():
+    returns = np.random.default_rng(0).normal(size=1000)
+    assert returns.sum() != np.bincount(np.zeros(1000, int), returns)[0]
+    assert not baselines.of_others(returns, np.arange(1000), np.zeros(1000, int)).any()
+
+
 def test_shapes_that_differ_are_refused():
     with pytest.raises(ValueError, match="shapes differ"):
         baselines.of_others(np.zeros(3), np.zeros(2, int), np.zeros(3, int))

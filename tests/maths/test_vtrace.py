@@ -116,3 +116,11 @@ def test_each_shape_is_looked_at(place):
     arrays[place] = torch.zeros(3, 1)
     with pytest.raises(ValueError, match="shapes differ"):
         vtrace.vtrace(*arrays)
+
+
+def test_arguments_stay_as_they_are():
+    given = window(3)
+    before = [column.copy() for column in given]
+    vtrace.vtrace(*given)
+    for column, kept in zip(given, before, strict=True):
+        np.testing.assert_array_equal(column, kept)
