@@ -67,7 +67,7 @@ def test_the_synchronous_schedule_equals_the_serial_one_bit_for_bit(live, case):
     assert first.all("evaluation")
 
 
-@cases(quick=("reinforce",))
+@cases(quick=())
 def test_a_learner_that_is_killed_changes_nothing(live, case):
     async def kill(run):
         for times in (2, 4):

@@ -1,46 +1,63 @@
-"""Quick bars: few environment steps, a mean of test episodes, two seeds of three."""
+"""Each algorithm reaches its bar from its settings file, on at least two of three seeds that nothing was chosen on."""
 
-import asyncio
+from pathlib import Path
 
-import numpy as np
 import pytest
-from live_runs import HERE
 
 from mlxe_async import Supervisor, load_policy, load_settings
 
-SEEDS = (101, 102, 103)
-EPISODES = 20
+SEEDS = (8101, 8102, 8103)
 BARS = {
-    "reinforce-cartpole": ({"stop.env_steps": 100_000}, 300),
-    "a2c-cartpole": ({"stop.env_steps": 150_000}, 400),
-    "impala-cartpole": ({}, 400),
-    "apex-cartpole": ({}, 400),
-    "ppo-cartpole": ({"stop.env_steps": 100_000}, 475),
-    "dqn-cartpole": ({"stop.env_steps": 50_000}, 400),
-    "dqn-per-cartpole": ({}, 400),
-    "c51-cartpole": ({}, 400),
-    "rainbow-cartpole": ({}, 400),
-    "ppo-pendulum": ({}, -250),
-    "sac-pendulum": ({"stop.env_steps": 10_000}, -200),
-    "td3-pendulum": ({"stop.env_steps": 15_000}, -250),
-    "ddpg-pendulum": ({"stop.env_steps": 15_000}, -250),
+    "reinforce-cartpole": (100_000, 300),
+    "a2c-cartpole": (150_000, 400),
+    "a2c-pendulum": (300_000, -400),
+    "ppo-cartpole": (100_000, 475),
+    "ppo-pendulum": (200_000, -250),
+    "impala-cartpole": (300_000, 400),
+    "dqn-cartpole": (50_000, 400),
+    "dqn-per-cartpole": (50_000, 400),
+    "c51-cartpole": (60_000, 400),
+    "rainbow-cartpole": (50_000, 400),
+    "apex-cartpole": (100_000, 400),
+    "ddpg-pendulum": (15_000, -250),
+    "td3-pendulum": (15_000, -250),
+    "sac-pendulum": (10_000, -200),
 }
-"""Settings file -> overrides, and the mean return that the last version is to reach."""
+"""Settings file -> environment steps, and the mean return of 100 episodes with the best action."""
+FLOORS = {"CartPole-v1": 150, "Pendulum-v1": -700}
+"""What nobody reaches who has not learned; each bar is well above it."""
 
 
-def mean_return(file, overrides, seed, folder):
-    """What the last version of a run comes to in test episodes of its own."""
-    always = {"run.seed": seed, "run.dir": str(folder), "stop.solved": False, "evaluation.enabled": False}
-    chosen = load_settings(HERE.parents[1] / "settings" / f"{file}.toml", {**always, **overrides})
-    result = asyncio.run(Supervisor(chosen).run())
-    policy = load_policy(result.run_dir, checkpoint="last")
-    return float(np.mean([episode.episode_return for episode in policy.play(EPISODES)]))
+def mean_return(name, steps, seed, folder, *more):
+    """Of 100 episodes with a fresh run's last weights."""
+    overrides = [f"run.seed={seed}", "stop.solved=false", f"stop.env_steps={steps}", "evaluation.enabled=false", *more]
+    settings = load_settings(Path(__file__).parents[2] / "settings" / f"{name}.toml", overrides)
+    result = Supervisor(settings, run_dir=folder).run_sync()
+    assert result.reason == "env_steps"
+    returns = [episode.episode_return for episode in load_policy(result.run_dir, "last").play(100, seed=SEEDS[0])]
+    return settings.task.env, sum(returns) / len(returns)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", BARS)
-def test_two_seeds_of_three_reach_the_bar(file, tmp_path):
-    overrides, bar = BARS[file]
-    found = [mean_return(file, overrides, seed, tmp_path) for seed in SEEDS]
-    print(f"{file}: {', '.join(f'{one:.1f}' for one in found)}, expected 2 of 3 at {bar} or above")
-    assert sum(one >= bar for one in found) >= 2, found
+@pytest.mark.parametrize("name", BARS)
+def test_two_of_three_seeds_reach_the_bar(name, tmp_path):
+    steps, bar = BARS[name]
+    found = []
+    for seed in SEEDS:
+        env, value = mean_return(name, steps, seed, tmp_path / str(seed))
+        found.append(round(value, 1))
+        if sum(value >= bar for value in found) == 2:
+            break
+    print(f"{name}: {found}, bar {bar}")
+    assert bar > FLOORS[env]
+    assert sum(value >= bar for value in found) >= 2, f"{name}: got {found}, expected two of {bar} or above"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BARS)
+def test_a_broken_learner_stays_below_the_floor(name, tmp_path):
+    replays = name in ("ddpg-pendulum", "td3-pendulum", "sac-pendulum")
+    rates = ("learning_rate", "critic_learning_rate" if replays else "learning_rate_last")
+    still = [f"algorithm.{rate}=1e-12" for rate in rates]
+    env, value = mean_return(name, 5_000, SEEDS[0], tmp_path / "broken", *still)
+    assert value < FLOORS[env]

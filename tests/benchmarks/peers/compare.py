@@ -45,6 +45,7 @@ PACKAGES = {
     "torchrl": ["torchrl==0.14.1", "gymnasium==1.4.0"],
     "rllib": ["ray[rllib]==2.60.0"],
     "cpprb": ["cpprb==11.0.0"],
+    "continuous": ["stable-baselines3==2.9.2", "gymnasium[box2d,mujoco]==1.4.0"],
     "atari": [
         "stable-baselines3==2.9.2",
         "gymnasium==1.4.0",
@@ -375,7 +376,7 @@ def arguments() -> argparse.Namespace:
     given.warm_up = (1.0 if given.quick else 5.0) if given.warm_up is None else given.warm_up
     given.venvs = given.venvs.resolve()
     given.out = given.out or HERE / "results.json"
-    known = {*OURS, "stable-baselines3", "cleanrl-loop", *PACKAGES} - {"sb3", "atari"}
+    known = {*OURS, "stable-baselines3", "cleanrl-loop", *PACKAGES} - {"sb3", "atari", "continuous"}
     given.peers = {name for name in given.peers.split(",") if name} or known
     given.peers -= set(given.without.split(","))
     if given.peers - known:

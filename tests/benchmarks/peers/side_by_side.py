@@ -1,0 +1,110 @@
+"""Learning beside others: `python tests/benchmarks/peers/side_by_side.py --venvs FOLDER [--rows ...] [--seeds 3]`.
+
+The same task, seeds, network, steps, updates a step and threads for all: this package, stable-baselines3, and for SAC
+and TD3 a loop as CleanRL's single files have it. They run one after the other, A B C A B C, each in a fresh process.
+Each finished run is a line of `side_by_side.jsonl`: what is there is not run again, so the command may be stopped at
+any time; `--show` only prints the table. Told are the median seconds of learning, our share of theirs, and the mean of
+the returns with its 95 % bootstrap interval over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent / "scripts"))
+
+import compare
+from tasks_to_learn import ROWS
+
+from mlxe_async.analysis.statistics import bootstrap
+
+FIRST_SEED = 2000
+KEPT = Path(__file__).with_name("side_by_side.jsonl")
+HEAD = ("task", "who", "seeds", "seconds of learning", "ours / theirs", "return", "95 %")
+Line = dict[str, Any]
+
+
+def contestants(row: str) -> list[compare.Contestant]:
+    """Who runs for a row, ourselves first; the folder of the others' packages is made by the first call."""
+    found = [compare.Contestant("mlxe_async", None, "learn_ours.py")]
+    found.append(compare.Contestant("stable-baselines3", "continuous", "learn_sb3.py"))
+    if ROWS[row].algorithm != "ppo":
+        found.append(compare.Contestant("cleanrl-loop", "continuous", "learn_loop.py"))
+    return found
+
+
+def read(path: Path) -> list[Line]:
+    """The runs that are kept; none where there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def complete(rows: Sequence[str], seeds: int, given: argparse.Namespace) -> None:
+    """Do the runs that are not kept yet, and keep each."""
+    for row in rows:
+        for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+            for one in contestants(row):
+                if any((line["row"], line["seed"], line["peer"]) == (row, seed, one.name) for line in read(given.kept)):
+                    continue
+                line = compare.run(one, given.venvs, ["--row", row, "--seed", str(seed)], given.limit)[-1]
+                if "error" in line:
+                    raise SystemExit(f"{row}, seed {seed}, {one.name}: {line['error']}")
+                with given.kept.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
+                told = f"{line['seconds']:.1f} s, return {line['reached']:.1f}, others {100 * line['others']:.0f} %"
+                print(f"{row}, seed {seed}, {one.name}: {told}", file=sys.stderr, flush=True)
+
+
+def table(lines: Sequence[Line]) -> list[str]:
+    """Markdown: each task's contestants below each other."""
+    rows = [HEAD, ("---",) * len(HEAD)]
+    for row in (name for name in ROWS if any(line["row"] == name for line in lines)):
+        of_row = [line for line in lines if line["row"] == row]
+        own = [line["seconds"] for line in of_row if line["peer"] == "mlxe_async"]
+        for peer in dict.fromkeys(line["peer"] for line in of_row):
+            mine = [line for line in of_row if line["peer"] == peer]
+            seconds, returns = [line["seconds"] for line in mine], [line["reached"] for line in mine]
+            low, high = bootstrap(returns, lambda some: float(np.mean(some)))
+            median = statistics.median(seconds)
+            share = f"{statistics.median(own) / median:.2f}" if own and peer != "mlxe_async" else ""
+            rows.append(
+                (
+                    f"{row}, {ROWS[row].steps:,} steps",
+                    f"{peer} {mine[-1]['version']}",
+                    str(len(mine)),
+                    f"{median:.1f} ({min(seconds):.1f} to {max(seconds):.1f})",
+                    share,
+                    f"{statistics.fmean(returns):.1f}",
+                    f"{low:.1f} to {high:.1f}",
+                )
+            )
+    return [f"| {' | '.join(cells)} |" for cells in rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--venvs", type=Path, default=compare.ROOT / ".tox" / "peers-venvs", help="of the others")
+    parser.add_argument("--rows", default=",".join(ROWS), help="which, with commas between")
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--limit", type=float, default=3000.0, help="seconds after which a run is given up")
+    parser.add_argument("--kept", type=Path, default=KEPT, help="where finished runs are kept")
+    parser.add_argument("--show", action="store_true", help="run nothing")
+    given = parser.parse_args()
+    rows = given.rows.split(",")
+    if unknown := set(rows) - set(ROWS):
+        parser.error(f"--rows: expected some of {', '.join(ROWS)}, got {', '.join(sorted(unknown))}")
+    if not given.show:
+        given.venvs = given.venvs.resolve()
+        complete(rows, given.seeds, given)
+    print("\n".join(table(read(given.kept))))
+
+
+if __name__ == "__main__":
+    main()
