@@ -15,8 +15,9 @@ from mlxe_async.algorithms import load_algorithm
 from mlxe_async.settings import dump_settings
 
 PACKAGE = Path(importlib.util.find_spec("mlxe_async").origin).parent
-PPO_STEP = "            self.optimiser.step(rate)\n"
-PPO_TOTAL = "total = actor + s.value_coefficient * critic - s.entropy * entropy"
+PPO_MEASURED = "            measured.append(found)\n"
+PPO_FOUND = '        found = {"policy_loss": actor'
+PPO_ROLE = "    off_policy, compiles, counted = "
 MLXE = {"name": "mlxe", "min_updates": 4, "batch": 64}
 PPO = {"name": "ppo", "epochs": 4, "minibatch": 64, "minibatches": "rows", "learning_rate": 0.01}
 ONE_EPOCH = PPO | {"epochs": 1, "minibatches": "sequences"}
@@ -51,10 +52,10 @@ WRITTEN = {
     "adaptive KL from a coefficient of 0": (
         PPO,
         {
-            PPO_STEP: PPO_STEP + "            far = found['approximate_kl'] > 0.002\n"
+            PPO_MEASURED: PPO_MEASURED + "            far = found['approximate_kl'] > 0.002\n"
             "            self._beta = 2 * self._beta + 0.1 if far else self._beta / 2\n",
-            PPO_TOTAL: PPO_TOTAL + " + self._beta * correction.approximate_kl(log_prob, behaviour)",
-            "    gains: ClassVar": "    _beta = 0.0\n    gains: ClassVar",
+            PPO_FOUND: f"        total = total + self._beta * divergence\n{PPO_FOUND}",
+            PPO_ROLE: f"    _beta = 0.0\n{PPO_ROLE}",
         },
     ),
     "dual clip": (
@@ -67,7 +68,7 @@ WRITTEN = {
     ),
     "another loss of PPO's one epoch": (
         ONE_EPOCH,
-        {"0.5 * (target.detach() - value).square()": "(target.detach() - value).abs()"},
+        {"error = (target.detach() - value).square()": "error = 2 * (target.detach() - value).abs()"},
     ),
 }
 
@@ -142,12 +143,10 @@ def test_a_changed_loss_is_what_is_learned(what, unchanged, tmp_path):
 @pytest.mark.parametrize("kind", ["serial", "oa"])
 def test_a_changed_way_of_acting_is_no_difference_for_the_audit(kind, tmp_path):
     """The stored log-probabilities are those of the behaviour that was written, which the twin does not know."""
-    place = Path(PACKAGE.name) / "algorithms" / "acting.py"
-    flatter = {
-        "self.scores(self._behaving, obs), self._explore": "self.scores(self._behaving, obs) / np.float32(3), "
-        "self._explore"
-    }
+    place = Path("algorithms") / "policies.py"
+    written = "return self.distribution(self.outputs(obs, *self.heads), self.spaces.mask(obs))"
+    flatter = written.replace("self.outputs(obs, *self.heads)", "[one / 3 for one in self.outputs(obs, *self.heads)]")
     shutil.copytree(PACKAGE, tmp_path / PACKAGE.name)
-    (tmp_path / place).write_text(changed((PACKAGE / "algorithms" / "acting.py").read_text(), flatter))
+    (tmp_path / PACKAGE.name / place).write_text(changed((PACKAGE / place).read_text(), {written: flatter}))
     how, _ = command(tmp_path, PPO, fast=True, package=tmp_path, kind=kind)
     assert how["fast"]
