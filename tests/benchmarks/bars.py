@@ -1,10 +1,10 @@
 """Serious bars: `python tests/benchmarks/bars.py FILE ... [--steps N] [--seeds 5]`; `--show` only prints the table.
 
 Each settings file is run for each seed, without an end but its environment steps, and each finished run is a line of
-`results/bars.jsonl`: what is there is not run again, so the command may be stopped at any time. The table shows the
-interquartile mean of the seeds, its 95 % bootstrap interval, and the bar that the interval's lower end is to clear,
-beside what others reach (`references.toml`). A run counts by the mean of its last ten tests; a run that diverged counts
-as the worst of all.
+`results/bars.jsonl`: what is there is not run again, so the command may be stopped at any time. The table, kept beside
+it as `bars.md`, shows the interquartile mean of the seeds, its 95 % bootstrap interval, and the bar that the interval's
+lower end is to clear, beside what others reach (`references.toml`). A run counts by the mean of its last ten tests; a
+run that diverged counts as the worst of all.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def main(words: Sequence[str]) -> int:
     try:
         if not asked.show:
             complete(_jobs(asked), asked.results)
-        sys.stdout.write("\n".join(table(read(asked.results))) + "\n")
+        told = "\n".join(table(read(asked.results))) + "\n"
+        asked.results.with_suffix(".md").write_text(told)
+        sys.stdout.write(told)
     except (MlxeError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

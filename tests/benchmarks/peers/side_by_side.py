@@ -2,8 +2,8 @@
 
 The same task, seeds, network, steps, updates a step and threads for all: this package, stable-baselines3, and for SAC
 and TD3 a loop as CleanRL's single files have it. They run one after the other, A B C A B C, each in a fresh process.
-Each finished run is a line of `side_by_side.jsonl`: what is there is not run again, so the command may be stopped at
-any time; `--show` only prints the table. Told are the median seconds of learning, our share of theirs, and the mean of
+Each finished run is a line of `results/side_by_side.jsonl`: what is there is not run again, so the command may be
+stopped at any time. The table is kept beside it as `side_by_side.md`; `--show` runs nothing. Told are the median seconds of learning, our share of theirs, and the mean of
 the returns with its 95 % bootstrap interval over seeds.
 """
 
@@ -27,7 +27,7 @@ from tasks_to_learn import ROWS
 from mlxe_async.analysis.statistics import bootstrap
 
 FIRST_SEED = 2000
-KEPT = Path(__file__).with_name("side_by_side.jsonl")
+KEPT = Path(__file__).parents[1] / "results" / "side_by_side.jsonl"
 HEAD = ("task", "who", "seeds", "seconds of learning", "ours / theirs", "return", "95 %")
 Line = dict[str, Any]
 
@@ -103,7 +103,9 @@ def main() -> None:
     if not given.show:
         given.venvs = given.venvs.resolve()
         complete(rows, given.seeds, given)
-    print("\n".join(table(read(given.kept))))
+    told = "\n".join(table(read(given.kept))) + "\n"
+    given.kept.with_suffix(".md").write_text(told)
+    sys.stdout.write(told)
 
 
 if __name__ == "__main__":
