@@ -14,10 +14,11 @@ from mlxe_async.memory.committed import Committed
 from mlxe_async.memory.shape import LANE_WORDS, STREAM_WORDS, WHOLE_WORDS, ReplayShape
 from mlxe_async.rows import Array
 
-STAMPS, SEGMENTS, PLANS, PHASES, PHASE_SEGMENTS, PHASE_ROWS, OWED, LARGEST, ASKED, DRAWN, DRAWN_ROWS = range(
+STAMPS, SEGMENTS, PLANS, PHASES, PHASE_SEGMENTS, PHASE_ROWS, OWED, LARGEST, ASKED, DRAWN, DRAWN_ROWS, SETTLED = range(
     len(WHOLE_WORDS)
 )
-"""Places of the counters that the memory has once; the last three tell of the plan that was drawn last."""
+"""Places of the counters that the memory has once. `ASKED` to `DRAWN_ROWS` tell of the plan that was drawn last,
+`SETTLED` is the number of the one that was settled last, and 1."""
 
 
 class Bookkeeping:

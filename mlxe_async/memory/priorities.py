@@ -66,10 +66,10 @@ class Priorities:
         if self._tree is not None:
             self._tree.set(rows, 0.0)
 
-    def update(self, rows: Array, new: Array) -> None:
-        """Rows (n,) of the ring, n > 0, get new priorities (n,), at least 0 and finite."""
+    def update(self, rows: Array, new: Array, *, falls: bool = True) -> None:
+        """Rows (n,) of the ring, n > 0, get new priorities (n,), at least 0 and finite; the largest `falls` before."""
         self._priority[rows] = new
-        fallen = self.largest * self._shape.largest_decay
+        fallen = self.largest * (self._shape.largest_decay if falls else 1.0)
         self._books.whole[LARGEST : LARGEST + 1].view(np.float64)[0] = max(fallen, float(new.max()))
         if self._tree is not None:
             self._tree.set(rows, self._weights_of(new))

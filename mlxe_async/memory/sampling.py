@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxe_async.memory.bookkeeping import ASKED, DRAWN, DRAWN_ROWS, OWED, PLANS, Bookkeeping
+from mlxe_async.memory.bookkeeping import ASKED, DRAWN, DRAWN_ROWS, OWED, PLANS, SETTLED, Bookkeeping
 from mlxe_async.memory.priorities import Priorities
 from mlxe_async.memory.shape import PLAN_SLOTS, ReplayShape
 from mlxe_async.rows import Array
@@ -183,7 +183,10 @@ class Sampler:
         self._plans[plan["slot"]]["priority"][k, positions] = priorities
 
     def settle(self, plan: Mapping[str, Any]) -> int:
-        """Take up the priorities a learner left in a plan, for rows still in place. Returns how many were too late."""
+        """Take up the priorities a learner left in a plan, for rows still in place. Returns how many were too late.
+
+        A successor settles the plan again that its predecessor died with; the largest priority falls once for it.
+        """
         slot, drawn, rows = self._plans[plan["slot"]], plan["updates"], plan["rows"]
         new = slot["priority"][:drawn, :rows].ravel()
         given = (new >= 0) & (new < np.inf)
@@ -194,8 +197,10 @@ class Sampler:
         same &= given
         if not same.all():
             index, new = index[same], new[same]
+        is_known = plan["number"] < int(self._books.whole[SETTLED])
+        self._books.whole[SETTLED] = plan["number"] + 1
         if len(index):
-            self._priorities.update(index, new)
+            self._priorities.update(index, new, falls=not is_known)
         return int(given.sum()) - len(index)
 
 

@@ -59,7 +59,7 @@ STREAM_WORDS = ("staged", "opened", "head", "last_episode", "last_step")
 LANE_WORDS = ("position", "epoch", "rows", "dropped", "corrupt")
 WHOLE_WORDS = (
     "stamps", "segments", "plans", "phases", "phase_segments", "phase_rows", "owed", "largest", "asked", "drawn",
-    "drawn_rows",
+    "drawn_rows", "settled",
 )  # fmt: skip
 # Of streams whose observations are stacks of frames: see `frames`.
 FRAME_WORDS = ("tail", "frames", "framed", "stack")

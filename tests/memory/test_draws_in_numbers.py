@@ -343,3 +343,14 @@ def test_running_sums_never_fall_and_end_with_the_total():
         _, running = tree._running(most)
         assert (np.diff(running) >= 0).all()
         assert running[-1] == tree.total
+
+
+def test_the_largest_priority_falls_once_for_a_plan_that_a_successor_settles_again():
+    memory, given = make(batch_rows=8, largest_decay=0.5)
+    memory.ingest(0, 0, 1, block(episode(0, 2)), derive, drop_open=False)
+    for priority, largest in ((8.0, 8.0), (1.0, 4.0), (1.0, 2.0)):
+        plan = memory.draw(0, 1, 2)
+        memory.note_priorities(plan, 0, np.arange(2), np.full(2, priority))
+        for _ in range(3):
+            memory.settle(plan)
+            assert memory._priorities.largest == largest

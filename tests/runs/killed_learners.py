@@ -66,6 +66,7 @@ def half_kept(slot, sequence, label, arrays):
     die()
 
 
+DRAWS = ((ReplayMemory, "draw"), (RolloutMemory, "draw"), (RolloutMemory, "draw_rows"))
 MOMENTS = {
     "keeping": lambda: setattr(kept._Slot, "write", half_kept),
     "kept": lambda: setattr(kept._Slot, "write", after(kept._Slot.write)),
@@ -76,7 +77,7 @@ MOMENTS = {
     "phase": lambda: setattr(ReplayMemory, "begin_phase", after(ReplayMemory.begin_phase)),
     "counted": lambda: setattr(ReplayMemory, "begin_phase", before(ReplayMemory.begin_phase)),
     "drawing": lambda: setattr(Bookkeeping, "store", before(Bookkeeping.store)),
-    "drawn": lambda: [setattr(kind, "draw", after(kind.draw)) for kind in (ReplayMemory, RolloutMemory)],
+    "drawn": lambda: [setattr(kind, name, after(getattr(kind, name))) for kind, name in DRAWS],
 }
 """What is changed in a process that is to die there; it takes effect after the update that changes it."""
 

@@ -64,9 +64,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         supervisor = Supervisor(settings, run_dir=folder)
         supervisor.subscribe(clock, ["phase"])
-        supervisor.run_sync()
+        result = supervisor.run_sync()
         whole = time.perf_counter() - began
-        policy = load_policy(folder, "last")
+        policy = load_policy(result.run_dir, "last")
     reached = tasks_to_learn.mean_return(row, lambda obs: policy.act(np.asarray(obs, np.float32)[None])[0])
     found = {"seconds": round(clock.last - clock.first, 2), "reached": round(reached, 2)}
     found |= {"whole_seconds": round(whole, 2), "updates": clock.updates}
