@@ -346,7 +346,7 @@ def test_running_sums_never_fall_and_end_with_the_total():
 
 
 def test_the_largest_priority_falls_once_for_a_plan_that_a_successor_settles_again():
-    memory, given = make(batch_rows=8, largest_decay=0.5)
+    memory, _ = make(batch_rows=8, largest_decay=0.5)
     memory.ingest(0, 0, 1, block(episode(0, 2)), derive, drop_open=False)
     for priority, largest in ((8.0, 8.0), (1.0, 4.0), (1.0, 2.0)):
         plan = memory.draw(0, 1, 2)
