@@ -66,7 +66,7 @@ class Priorities:
         if self._tree is not None:
             self._tree.set(rows, 0.0)
 
-    def update(self, rows: Array, new: Array, *, falls: bool = True) -> None:
+    def update(self, rows: Array, new: Array, *, falls: bool) -> None:
         """Rows (n,) of the ring, n > 0, get new priorities (n,), at least 0 and finite; the largest `falls` before."""
         self._priority[rows] = new
         fallen = self.largest * (self._shape.largest_decay if falls else 1.0)
