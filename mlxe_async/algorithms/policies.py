@@ -63,6 +63,9 @@ class ActsByPolicy(ActsByNetwork):
                 free["log_std"] = (s.log_std,) * numbers
             else:
                 outputs["log_std"] = (*s.policy, numbers)
+        elif s.deviation != "free" or s.log_std:
+            key = "log_std" if s.log_std else "deviation"
+            raise ValueError(f"algorithm.{key}: has no effect where actions are no numbers; take it out")
         return self.shaped(s.common, outputs | ({"value": (*s.value, values)} if values else {}), free=free)
 
     def distribution(self, outputs: Any, mask: Any = None) -> Distribution:

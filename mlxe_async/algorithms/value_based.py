@@ -86,7 +86,7 @@ class ValueBasedFields(fields.ReplayedFields, NoisyValueExplorationFields, field
     target_rate: float = key(1.0, "Share of the way it moves; higher follows faster.", BOOTSTRAPS, gt=0, le=1)
     learning_rate: float = fields.learning_rate(1e-3)
     learning_rate_last: float = fields.learning_rate_last(1e-4)
-    anneal_steps: int = fields.anneal_steps(100_000)
+    anneal_steps: int = fields.anneal_steps(100_000, alone=True)
     max_gradient_norm: float = fields.max_gradient_norm(10.0)
 
     @property

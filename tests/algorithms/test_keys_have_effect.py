@@ -87,7 +87,8 @@ BASES = {
         "constant correction": {**DQN, **PRIORITISED, "priority_correction": 1.0},
         "even": {**DQN, **PRIORITISED, "priority_exponent": 0.0},
         "noisy": {**DQN, "noisy": True},
-        "noisy pictures": {**DQN, "body": "nature", "batch": 8, "start_rows": 8, "target_every": 2, "noisy": True},
+        "noisy pictures": {**DQN, "body": "nature", "batch": 8, "start_rows": 8, "target_every": 2, "noisy": True}
+        | {"learning_rate": 1e-3, "noise_sigma": 5.0},
     },
     "apex": {
         "plain": APEX,
@@ -155,7 +156,13 @@ BASES = {
         "pictures": {**PPO, "normalise": False, "body": "nature"},
         "numbers": PPO,
         "numbers as the actor says": {**PPO, "deviation": "computed"},
-        "all that is annealed": {**PPO, "annealed": ["clip", "entropy"], "learning_rate_last": 0.02},
+        "all that is annealed": {
+            **PPO,
+            "clip": 0.01,
+            "anneal_steps": 60,
+            "annealed": ["clip", "entropy"],
+            "learning_rate_last": 0.02,
+        },
         "bounded": {**PPO, "value_clip": 0.1, "kl_penalty_target": 0.01, "value_epochs": 1},
     },
     **{
@@ -223,7 +230,7 @@ ANOTHER = {
     "gae_lambda": 0.2,
     "initial": 5.0,
     "input_scale": [2.0, 1.0, 1.0, 1.0],
-    "kl_penalty_target": 0.5,
+    "kl_penalty_target": 1e-7,
     "layer_norm": True,
     "layers": [7],
     "learning_rate": 0.03,
@@ -480,6 +487,8 @@ def judged(name, key, base):
     """What becomes of another value of a key, `"refused"`, `"idle"` or `"lives"`; and the settings with it."""
     kind, table, spaces = load_algorithm(name), BASES[name][base], spaces_of(name, base)
     default = kind.Settings.model_fields[key].get_default(call_default_factory=True)
+    if spaces is PICTURES and key == "layer_norm":
+        default = False  # with a body, where nobody says otherwise
     present = table.get(key, list(default) if isinstance(default, tuple) else default)
     value = ANOTHER[key] if present != ANOTHER[key] else OTHERWISE.get(key)
     assert value != present, (key, base)
@@ -579,6 +588,14 @@ def test_every_key_has_an_effect_somewhere(name):
     assert not dead
 
 
+EXCUSED = {
+    # Of a target that is a reward alone all atoms' shares are added up: these keys change the last digit of that sum.
+    **dict.fromkeys([("c51", "short-sighted"), ("rainbow", "short-sighted")], "n_step double target_every target_rate"),
+    # Here no rows are old, so that probabilities are those of the behaviour; errors are all larger than may count.
+    ("a2c", "bounded"): "clip targets",
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "base"), [(name, base) for name, bases in BASES.items() for base in bases])
 def test_another_value_of_a_key_changes_the_run_or_is_refused_and_not_both(name, base):
@@ -588,6 +605,6 @@ def test_another_value_of_a_key_changes_the_run_or_is_refused_and_not_both(name,
         if what == "refused":
             continue
         changes = run(name, changed, spaces_of(name, base)) != expected(name, base)
-        if changes == (what == "idle"):
+        if changes == (what == "idle") and key not in EXCUSED.get((name, base), "").split():
             wrong.append((key, changed[key], "has an effect" if changes else "has none"))
     assert not wrong
