@@ -301,10 +301,11 @@ class ActsByValues(ActsUnderNoise):
 
     def policy(self, obs: Array, acting: Acting | None = None) -> Categorical:  # noqa: ARG002 - epsilon travels
         """softmax(Q / temperature), or epsilon / A + (1 - epsilon) [action = best]; the best under noise."""
-        noisy, s = self.shape.noisy, self.settings
-        network, behaviour = (self._behaving, "epsilon_greedy") if noisy else (self.outputs, s.behaviour)
-        log_probs = categorical.log_softmax(self.scores(network, obs) / np.float32(s.temperature))
-        return Categorical(mixture(log_probs, behaviour, self.epsilon), normalised=True)
+        network = self._behaving if self.shape.noisy else self.outputs
+        log_probs = categorical.log_softmax(self.scores(network, obs) / np.float32(self.settings.temperature))
+        if self.shape.noisy:
+            return Categorical(mixture(log_probs, "epsilon_greedy", self.epsilon), normalised=True)
+        return Categorical(mixture(log_probs, self.settings.behaviour, self.epsilon), normalised=True)
 
     def load(self, flat: Floats) -> None:
         """Act with these weights, and explore with the epsilon that came with them, from now on."""
