@@ -254,16 +254,17 @@ class RolloutMemory:
         ready = self._oldest_first()
         return self._taken(ready[:rollouts] if len(ready) >= rollouts else ready[:0])
 
-    def draw_rows(self, rows: int) -> dict[str, Any]:
+    def draw_rows(self, rows: int, *, whole: bool = False) -> dict[str, Any]:
         """Take the oldest ready rollouts until they have so many rows, or none if all together have fewer.
 
-        If there is no room for another rollout, what is there must do.
+        If there is no room for another rollout, what is there must do. With `whole`, none is left behind: it would be
+        of an older policy after this update.
         """
         ready = self._oldest_first()
         reached = np.cumsum(self._slot["rows"][ready])
         enough = int(np.searchsorted(reached, rows)) + 1
         if len(ready) >= enough:
-            return self._taken(ready[:enough])
+            return self._taken(ready if whole else ready[:enough])
         return self._taken(ready if self.is_full else ready[:0])
 
     @property

@@ -335,7 +335,7 @@ class Memorizer:
     def _draw_rollouts(self) -> dict[str, Any]:
         plan: dict[str, Any]
         if rows := getattr(self.algorithm, "rows_per_update", 0):
-            plan = self.memory.draw_rows(rows)
+            plan = self.memory.draw_rows(rows, whole=self.plan.rollouts_per_update is None)
             self.owed = max(len(self.memory) // rows, int(self.memory.is_full))
             return plan
         plan = self.memory.draw(self.plan.rollouts_per_update or max(1, self.memory.ready))

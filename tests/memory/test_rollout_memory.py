@@ -61,6 +61,30 @@ def test_rollouts_of_all_lanes_come_in_the_order_of_the_lanes_whoever_was_faster
     assert orders == [[0, 10], [0, 10]]
 
 
+def values_of(memory, plan):
+    return memory.gather(plan)[0]["value"].T.ravel().tolist() if plan["updates"] else []
+
+
+@pytest.mark.parametrize(("whole", "drawn", "left"), [(False, [0, 1, 2, 3], [4, 5]), (True, [0, 1, 2, 3, 4, 5], [])])
+def test_rollouts_are_drawn_by_rows_until_there_are_enough_or_all_that_there_are(whole, drawn, left):
+    memory, _ = make(envs=1, slots=4)
+    for sequence in range(3):
+        assert memory.draw_rows(7, whole=whole)["updates"] == 0
+        values = [2 * sequence, 2 * sequence + 1]
+        memory.ingest(0, sequence, 1, block(values, last=True, envs=1), None, drop_open=False)
+    plan = memory.draw_rows(3, whole=whole)
+    assert (values_of(memory, plan), plan["rows"]) == (drawn, len(drawn))
+    assert values_of(memory, memory.draw_rows(2, whole=whole)) == left
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_is_there_must_do_where_there_is_no_room_for_more(whole):
+    memory, _ = make(envs=1, slots=2)
+    for sequence in range(2):
+        memory.ingest(0, sequence, 1, block([sequence], last=True, envs=1), None, drop_open=False)
+    assert values_of(memory, memory.draw_rows(100, whole=whole)) == [0, 1]
+
+
 def test_a_rollout_older_than_the_bound_is_left_out_and_counted():
     memory, _ = make()
     ingest(memory, 0, 0, [1, 2], version=3, last=True)

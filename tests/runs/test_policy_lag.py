@@ -35,6 +35,20 @@ def test_in_the_synchronous_schedule_the_lag_is_zero(live_fake):
     assert {(line["lag_min"], line["lag_max"]) for line in learned(run) if line["updates"]} == {(0, 0)}
 
 
+@pytest.mark.parametrize("kind", ["serial", "is", "ia"])
+@pytest.mark.parametrize("rows", [10, 100])
+def test_no_rollout_is_left_behind_where_all_wait_however_few_rows_an_update_needs(live, kind, rows):
+    chosen = {"name": "a2c", "rows_per_update": rows}
+    schedule = {"kind": kind, "executors": 3, "envs_per_executor": 2, "sync": "rollout", "rollout_steps": 8}
+    _, run = live(algorithm=chosen, stop={"env_steps": 1500}, schedule=schedule)
+    updates = [line for line in learned(run) if line["updates"]]
+    assert {(line["lag_min"], line["lag_max"], line["dropped_rows"]) for line in updates} == {(0, 0, 0)}
+    assert min(line["rows"] for line in updates) >= rows
+    ledger, (end,) = run.all("ledger")[-1], run.all("run_end")
+    assert ledger["backlog"] == ledger["lost"] == 0
+    assert end["env_steps"] - sum(line["rows"] for line in updates) < rows
+
+
 @pytest.mark.parametrize(
     ("bound", "rollouts"),
     [(4, 100), *(pytest.param(*long, marks=pytest.mark.slow) for long in ((4, 200), (0, 200), (1, 500), (2, 10_000)))],
