@@ -15,6 +15,7 @@ from mlxe_async.gpu import PinnedMemory, refusals, use_graphs
 from mlxe_async.ipc.channel import ChildChannel, ControlLost
 from mlxe_async.ipc.kept import KeptState
 from mlxe_async.ipc.lanes import LaneReader, LaneWriter
+from mlxe_async.ipc.linux import keep_freed_memory
 from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
 from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, Words
@@ -188,6 +189,7 @@ class Workshop:
         if memory.kind == "rollouts" and learner.device != "cpu":
             self.pinned = PinnedMemory(self._segments["memory"].buffer)
         use_graphs(learner.graphs)
+        keep_freed_memory()
         return Learner(
             algorithm=self._algorithm(learns=True, seed=seed),
             memory=memory,
