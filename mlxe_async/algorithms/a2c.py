@@ -21,7 +21,7 @@ import numpy as np
 
 from mlxe_async.algorithms import fields
 from mlxe_async.algorithms.fields import key
-from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs, needs_any
 from mlxe_async.algorithms.on_policy import LearnsFromRollouts, OnPolicyFields
 from mlxe_async.maths import metrics, returns
 from mlxe_async.maths.gradients import clip_grad_norm_
@@ -51,7 +51,11 @@ class A2CSettings(A2CFields):
         *("gae", "Of the critic. gae: advantage + value; return: all rewards up to the rollout's end, then the value."),
         needs(discount={"above": 0}, gae_lambda={"below": 1}),
     )
-    clip: float = key(0.0, "Largest change of a probability that gains anything; higher moves more, 0: any.", ge=0)
+    clip: float = key(
+        *(0.0, "Largest change of a probability that gains anything; higher moves more, 0: any."),
+        needs(fields.MAY_BE_OLDER) | needs_any(**fields.OLDER),
+        ge=0,
+    )
 
 
 def policy_loss(

@@ -21,6 +21,11 @@ BOOTSTRAPS = needs_any(discount={"above": 0}, returns=["steps_to_end", "state"],
 HIDDEN = needs_any(common=SOME, policy=SOME, value=SOME)  # of what is done between two layers
 
 
+OLDER: Extra = {"schedule.kind": ["oa"], "schedule.simulated_lag": {"above": 0}}
+"""Where rollouts may have been made by older weights than those that learn from them, unless a bound forbids it."""
+MAY_BE_OLDER: Extra = {"schedule.max_policy_lag": {"not": 0}}
+
+
 def key(default: Any, text: str, extra: Extra | None = None, **limits: float) -> Any:
     """A key: its default, what a higher value does, when it has an effect (see `needs`), and pydantic's limits."""
     made: Any = Field  # pydantic's overloads know no limits by name and value

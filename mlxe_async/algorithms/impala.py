@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from mlxe_async.algorithms import fields
 from mlxe_async.algorithms.a2c import A2C, A2CFields
 from mlxe_async.algorithms.fields import key
-from mlxe_async.algorithms.interface import Rows, needs
+from mlxe_async.algorithms.interface import Rows, needs, needs_any
 from mlxe_async.maths import correction, vtrace
 from mlxe_async.rows import Array
 
@@ -28,10 +28,14 @@ class ImpalaSettings(A2CFields):
     """The fields of `[algorithm]` beside `name = "impala"`."""
 
     gae_lambda: float = fields.gae_lambda(1.0)
-    rho_clip: float = key(1.0, "Largest weight of a row; higher has less bias, more variance.", gt=0)
+    rho_clip: float = key(
+        *(1.0, "Largest weight of a row; higher has less bias, more variance."),
+        needs_any(**fields.OLDER, rho_clip={"below": 1}),
+        gt=0,
+    )
     c_clip: float = key(
         *(1.0, "Largest weight that is carried back; higher learns faster, less steadily."),
-        needs(discount={"above": 0}, gae_lambda={"above": 0}),
+        needs(discount={"above": 0}, gae_lambda={"above": 0}) | needs_any(**fields.OLDER, c_clip={"below": 1}),
         gt=0,
     )
 

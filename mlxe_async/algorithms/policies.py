@@ -20,6 +20,7 @@ from mlxe_async.networks import Floats, Network
 from mlxe_async.rows import Array
 
 LOWEST, HIGHEST = -5.0, 2.0  # of a log-deviation that the network computes
+OF_NUMBERS: fields.Extra = {"task.action_kind": ["box"]}
 
 
 class PolicyFields(fields.ActorCriticFields):
@@ -28,14 +29,14 @@ class PolicyFields(fields.ActorCriticFields):
     deviation: Literal["free", "computed"] = fields.key(
         "free",
         "Of actions that are numbers. free: learned numbers; computed: by the actor, for each observation.",
-        STAYS,
+        STAYS | needs(OF_NUMBERS),
     )
     log_std: float = Field(
         0.0,
         ge=-5,
         le=2,
         description="First logarithm of the deviation, in units of half the action's range; higher explores further.",
-        json_schema_extra=STAYS | needs(deviation=["free"]),
+        json_schema_extra=STAYS | needs(OF_NUMBERS, deviation=["free"]),
     )
 
 
@@ -63,9 +64,6 @@ class ActsByPolicy(ActsByNetwork):
                 free["log_std"] = (s.log_std,) * numbers
             else:
                 outputs["log_std"] = (*s.policy, numbers)
-        elif s.deviation != "free" or s.log_std:
-            key = "log_std" if s.log_std else "deviation"
-            raise ValueError(f"algorithm.{key}: has no effect where actions are no numbers; take it out")
         return self.shaped(s.common, outputs | ({"value": (*s.value, values)} if values else {}), free=free)
 
     def distribution(self, outputs: Any, mask: Any = None) -> Distribution:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mlxe_async.algorithms import fields
 from mlxe_async.algorithms.fields import key
-from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs, needs_any
 from mlxe_async.algorithms.on_policy import LearnsFromRollouts, OnPolicyFields
 from mlxe_async.maths import correction, metrics, returns, rollouts
 from mlxe_async.maths.gradients import clip_grad_norm_
@@ -32,21 +32,29 @@ if TYPE_CHECKING:
     import torch
 
 
+SEVERAL: fields.Extra = {"below": "schedule.rows_together"}
+DIFFERS = needs_any(epochs={"above": 1}, minibatch=SEVERAL, **fields.OLDER)  # the policy from its rows' behaviour
+
+
 class PPOSettings(OnPolicyFields):
     """The fields of `[algorithm]` beside `name = "ppo"`."""
 
     gae_lambda: float = fields.gae_lambda(0.95)
-    clip: float = key(0.2, "Higher lets one update change a probability by more.", gt=0, le=10)
-    value_clip: float = key(0.0, "Higher lets one update change a value by more; 0: as far as it goes.", ge=0)
+    clip: float = key(0.2, "Higher lets one update change a probability by more.", DIFFERS, gt=0, le=10)
+    value_clip: float = key(
+        *(0.0, "Higher lets one update change a value by more; 0: as far as it goes."),
+        needs(minibatches=["rows"]) | needs_any(epochs={"above": 1}, value_epochs={"above": 1}, minibatch=SEVERAL),
+        ge=0,
+    )
     epochs: int = key(10, "Passes over each rollout; more learn more from it, and drift.", ge=1, le=1000)
     value_epochs: int = key(0, "If not 0, passes of the critic alone, after those of the actor alone.", ge=0, le=1000)
     minibatch: int = key(64, "Rows per step of the optimiser; more are smoother and fewer steps.", ge=1)
     minibatches: Literal["rows", "sequences"] = key(
         "rows", "rows: shuffled, advantages made once; sequences: whole ones, advantages made anew for each step."
     )
-    max_kl: float = key(0.0, "An update ends early beyond this KL; higher moves more, 0: never.", ge=0)
+    max_kl: float = key(0.0, "An update ends early beyond this KL; higher moves more, 0: never.", DIFFERS, ge=0)
     kl_penalty_target: float = key(
-        0.0, "KL that a penalty of its own strength keeps to; higher moves more, 0: none.", ge=0
+        0.0, "KL that a penalty of its own strength keeps to; higher moves more, 0: none.", DIFFERS, ge=0
     )
     annealed: tuple[Literal["clip", "entropy"], ...] = key((), "What falls to 0 within anneal_steps.")
 

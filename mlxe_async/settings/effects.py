@@ -15,8 +15,11 @@ other fields to what they must be for this one to have an effect:
 | `{"some": true}` | a list that is not empty |
 
 A text in the place of a number names a field whose value is meant. All must hold; of those under `"needs_any"` one. A
-name with a dot, `task.mirror`, is a key of another table. What names a field that the class does not have is taken to
-hold.
+name with a dot, `task.mirror`, is a key of another table, and does not hold where the table has no such key. What names
+a field that the class does not have is taken to hold.
+
+Two names stand for what follows from keys: `task.action_kind`, what the task's actions are, and
+`schedule.rows_together`, how many rows an algorithm of rollouts learns from at a time.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ MEMORIES: dict[str, Memory] = {
 """What built-in algorithms learn from; of others only the probe can tell."""
 _MIRRORS_NOTHING = ("a2c", "ddpg", "impala", "ppo", "q_learning", "reinforce", "sac", "sarsa", "td3")
 ATARI, CARTPOLE = "ALE/", "CartPole"
+ACTION_KIND = "task.action_kind"
 _FILLED_IN = ("schedule", "memory")  # tables of which an algorithm may have other defaults
 
 
@@ -122,7 +126,7 @@ def idle_in(
         table: `[algorithm]` as written; what is left out has its default.
         beside: all tables, for relations to keys of others; without them these are taken to hold.
     """
-    fields = model.model_fields
+    fields, beside = model.model_fields, beside and _with_rows_together(beside)
     values = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
     values |= {name: value for name, value in table.items() if name in fields}
     for name, field in fields.items():
@@ -137,14 +141,29 @@ def idle_in(
             if enough(held.values()):
                 continue
             switch = next(switch for switch, holds in held.items() if not holds)
-            path = tuple(switch.split(".")) if "." in switch else ("algorithm", switch)
-            sentence = _sentence(
-                dotted(path) if "." in switch else switch,
-                _value_of(switch, values, beside),
-                _instead(wanted[switch], values),
-            )
-            yield Problem(("algorithm", name), sentence, path)
+            yield _problem(name, switch, wanted[switch], values, beside)
             break
+
+
+def _problem(name: str, switch: str, form: Any, values: Mapping[str, Any], beside: Mapping[str, Any] | None) -> Problem:
+    """That a field of an algorithm has no effect because this switch does not hold."""
+    value, path = _value_of(switch, values, beside), tuple(switch.split("."))
+    if switch == ACTION_KIND:
+        env = _value_of("task.env", values, beside)
+        sentence = _sentence("task.env", env, None, f"its actions are {value}, not {' or '.join(form)}")
+        return Problem(("algorithm", name), sentence, ("task", "env"))
+    sentence = _sentence(switch, value, _instead(form, values, beside))
+    return Problem(("algorithm", name), sentence, path if "." in switch else ("algorithm", switch))
+
+
+def _with_rows_together(beside: Mapping[str, Any]) -> Mapping[str, Any]:
+    """All tables, with the rows that are learned from at a time, if all deliver a known number of them."""
+    schedule = beside.get("schedule", {})
+    if schedule.get("sync") != "rollout":
+        return beside
+    rollouts = 1 if schedule["kind"] == "oa" else schedule["executors"]
+    rows = rollouts * schedule["envs_per_executor"] * schedule["rollout_steps"]
+    return {**beside, "schedule": {**schedule, "rows_together": rows}}
 
 
 def refused_and_remarks(found: Iterator[Problem] | list[Problem], places: Places) -> tuple[list[Problem], list[str]]:
@@ -187,8 +206,8 @@ def _value_of(switch: str, values: Mapping[str, Any], beside: Mapping[str, Any] 
     return (beside or {}).get(table, {}).get(key)
 
 
-def _bound(bound: Any, values: Mapping[str, Any]) -> Any:
-    return values[bound] if isinstance(bound, str) else bound
+def _bound(bound: Any, values: Mapping[str, Any], beside: Mapping[str, Any] | None) -> Any:
+    return _value_of(bound, values, beside) if isinstance(bound, str) else bound
 
 
 _FORMS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
@@ -205,17 +224,19 @@ def _holds(switch: str, form: Any, values: Mapping[str, Any], beside: Mapping[st
     value = _value_of(switch, values, beside)
     if isinstance(form, list | tuple):
         return value in form
+    if "." in switch and value is None:
+        return "not" in form
     if form.get("some"):
         return bool(value)
     try:
-        return all(_FORMS[name][0](value, _bound(bound, values)) for name, bound in form.items())
+        return all(_FORMS[name][0](value, _bound(bound, values, beside)) for name, bound in form.items())
     except TypeError:
         return True  # of another type than it should be: that is what is told
 
 
-def _instead(form: Any, values: Mapping[str, Any]) -> str:
+def _instead(form: Any, values: Mapping[str, Any], beside: Mapping[str, Any] | None) -> str:
     if isinstance(form, list | tuple):
         return " or ".join(map(shown, form))
     if form.get("some"):
         return "a list that is not empty"
-    return " and ".join(f"{_FORMS[name][1]} {shown(_bound(bound, values))}" for name, bound in form.items())
+    return " and ".join(f"{_FORMS[name][1]} {shown(_bound(bound, values, beside))}" for name, bound in form.items())

@@ -49,6 +49,7 @@ from mlxe_async.settings.schedules import (
     IstbSchedule,
     OaSchedule,
     SerialSchedule,
+    left_to_defaults,
 )
 
 ROWS_PER_EXECUTOR = 1024
@@ -584,10 +585,7 @@ class Settings(Table):
         tables: dict[str, Any] = {}
         for name, values in defaults.items():
             table = getattr(self, name)
-            said = table.model_fields_set
-            free = {key: v for key, v in values.items() if key in type(table).model_fields and key not in said}
-            if "sync" in said and table.sync == "episode":
-                free.pop("envs_per_executor", None)
+            free = left_to_defaults(values, dict(table), table.model_fields_set)
             tables[name] = table.model_copy(update=free)
         return self.model_copy(update=tables)
 

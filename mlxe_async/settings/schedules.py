@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
@@ -19,6 +20,14 @@ Executors = Annotated[
     # A file may say "auto"; the tree holds the number that it was replaced by.
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_EXECUTORS}, {"const": AUTO}]}),
 ]
+
+
+def left_to_defaults(defaults: Mapping[str, Any], table: Mapping[str, Any], said: Collection[str]) -> dict[str, Any]:
+    """What of an algorithm's own defaults counts in a table, given as all its keys, of which people said some."""
+    free = {key: value for key, value in defaults.items() if key in table and key not in said}
+    if "sync" in said and table["sync"] == "episode":
+        free.pop("envs_per_executor", None)
+    return free
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from mlxe_async.errors import ResourceError, SettingsError, TaskError, raised_at
 from mlxe_async.rows import RowLayout, Spaces, standard_columns
+from mlxe_async.settings.schedules import left_to_defaults
 
 OWN_LIMIT_S = 60.0  # to load an algorithm, which may import torch, and to build its network
 
@@ -28,10 +29,11 @@ class Probe:
     Args:
         settings: all settings in plain JSON types.
         page: progress words, by which the supervisor sees a call into foreign code that hangs.
+        said: keys of `[schedule]` that people wrote; of the others the algorithm may have defaults. None: all.
     """
 
-    def __init__(self, settings: Mapping[str, Any], page: Page) -> None:
-        self._settings = settings
+    def __init__(self, settings: Mapping[str, Any], page: Page, said: Collection[str] | None = None) -> None:
+        self._settings, self._said = settings, settings["schedule"].keys() if said is None else said
         self._page = page
         self._made: list[Any] = []
         schedule = settings["schedule"]
@@ -47,7 +49,7 @@ class Probe:
     def probe(self) -> dict[str, Any]:
         """The facts; or `{"task_error"}`, one sentence; or `{"problems"}`, each with `path` and `message`."""
         try:
-            facts = _probe(self._settings, self._made, self._limited)
+            facts = _probe(self._settings, self._said, self._made, self._limited)
         except TaskError as error:
             return {"task_error": str(error)}
         except _Refused as error:
@@ -150,8 +152,16 @@ def _defaults_for(algorithm_class: Any, spaces: Spaces, written: Mapping[str, An
     )
 
 
+def _beside(settings: Mapping[str, Any], said: Collection[str], algorithm_class: Any, spaces: Spaces) -> dict[str, Any]:
+    """All tables as they will be, with what the task's actions are: what keys of `[algorithm]` may depend on."""
+    schedule = settings["schedule"]
+    schedule = schedule | left_to_defaults(getattr(algorithm_class, "defaults", {}).get("schedule", {}), schedule, said)
+    return {**settings, "schedule": schedule, "task": {**settings["task"], "action_kind": spaces.action_kind}}
+
+
 def _probe(
     settings: Mapping[str, Any],
+    said: Collection[str],
     made: list[Any],
     limited: Callable[[str], contextlib.AbstractContextManager[None]],
 ) -> dict[str, Any]:
@@ -189,7 +199,7 @@ def _probe(
     try:
         with limited("build"):
             table = written | _defaults_for(algorithm_class, spaces, written)
-            idle = _idle_in(algorithm_class, table, settings)
+            idle = _idle_in(algorithm_class, table, _beside(settings, said, algorithm_class, spaces))
             algorithm_settings = algorithm_class.Settings.model_validate(table)
             algorithm = algorithm_class(algorithm_settings, spaces, seed=0, learns=False)
     except ValueError as error:

@@ -148,13 +148,6 @@ def test_deviations_are_learned_numbers_or_what_the_actor_says():
     assert np.ptp(computed.policy(obs).log_std[:, 0]) > 0
 
 
-@pytest.mark.parametrize("kind", ["one", "several", "switches"])
-@pytest.mark.parametrize(("key", "value"), [("log_std", -0.5), ("log_std", 0.5), ("deviation", "computed")])
-def test_keys_of_deviations_are_refused_where_actions_are_no_numbers(kind, key, value):
-    with pytest.raises(ValueError, match=f"^algorithm.{key}: has no effect where actions are no numbers"):
-        agent("ppo", kind, **{key: value})
-
-
 def test_the_free_deviations_are_handed_out_with_the_network():
     algorithm = agent("ppo", "numbers", log_std=-0.5, normalise=False)
     module, obs = algorithm.module(), observed(BOX, 5)

@@ -27,6 +27,8 @@ CASES = {
 }
 SCHEDULES = ("serial", "istb", "is", "ia", "oa")
 REFUSED = {("a2c", "oa"), ("reinforce", "oa")}
+OF_OLDER = {("a2c, clipped", kind) for kind in SCHEDULES if kind != "oa"}
+"""Elsewhere no row is old, and the key is refused."""
 BAR = -7.0
 """The best is about -2.5 on average, to stay where one is -15, to move at random less."""
 
@@ -44,7 +46,7 @@ def run(live, case, kind, steps=12_000):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "kind"), [(case, kind) for case in CASES for kind in SCHEDULES if (case, kind) not in REFUSED]
+    ("case", "kind"), [(case, kind) for case in CASES for kind in SCHEDULES if (case, kind) not in REFUSED | OF_OLDER]
 )
 def test_they_learn_under_every_schedule(live, case, kind):
     result, lines = run(live, case, kind)
@@ -62,8 +64,15 @@ def test_what_ignores_the_age_of_rollouts_is_refused_where_they_age(live, case, 
         run(live, case, kind)
 
 
+@pytest.mark.parametrize("kind", ["serial", "istb", "is", "ia"])
+def test_a_clip_is_refused_where_no_row_is_old(live, kind):
+    with pytest.raises(SettingsError, match=f'algorithm.clip: has no effect with schedule.kind = "{kind}"'):
+        run(live, "a2c, clipped", kind)
+
+
 @pytest.mark.parametrize(
-    "case", [pytest.param(one, marks=pytest.mark.slow) for one in CASES if one != "impala, numbers"]
+    "case",
+    [pytest.param(one, marks=pytest.mark.slow) for one in CASES if one not in ("impala, numbers", "a2c, clipped")],
 )
 def test_the_synchronous_schedule_equals_the_serial_one_bit_for_bit(live, case):
     serial, together = (run(live, case, kind, steps=1500)[0] for kind in ("serial", "is"))

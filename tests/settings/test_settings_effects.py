@@ -93,7 +93,10 @@ IDLE = [
 def judged(source, overrides=()):
     """Settings and remarks as the probe leaves them."""
     settings = load_settings(source, overrides)
-    found = _judged(settings, Probe(settings.model_dump(mode="json"), ProgressPage(bytearray(PAGE_BYTES))).probe())
+    said = settings.schedule.model_fields_set
+    found = _judged(
+        settings, Probe(settings.model_dump(mode="json"), ProgressPage(bytearray(PAGE_BYTES)), said).probe()
+    )
     return found.settings, found.cautions
 
 
@@ -206,6 +209,57 @@ def test_all_keys_of_the_reproduction_are_refused_at_once():
     }
     beside = refusal(IS, ["algorithm.n_step=77", "algorithm.entropy=-1.0"])
     assert {line.split(": ")[1] for line in beside} == {"algorithm.n_step", "algorithm.entropy"}
+
+
+def of(name, schedule=(), env="CartPole-v1", **keys):
+    return {"task": {"env": env}, "schedule": dict(schedule), "algorithm": {"name": name, **keys}}
+
+
+ROLLOUTS = {"kind": "is", "sync": "rollout", "executors": 2, "envs_per_executor": 4, "rollout_steps": 16}
+NO_OLDER = {
+    "is has no older rows": of("a2c", {"kind": "is"}, clip=0.2),
+    "nor has serial": of("a2c", {"kind": "serial"}, clip=0.2),
+    "nor ia": of("a2c", {"kind": "ia"}, clip=0.2),
+    "nor istb": of("a2c", {"kind": "istb"}, clip=0.2),
+    "nor oa where they are left out": of("a2c", {"kind": "oa", "max_policy_lag": 0}, clip=0.2),
+    "ratios of 1 are below 2": of("impala", {"kind": "is"}, rho_clip=2.0),
+    "carried, too": of("impala", {"kind": "is"}, c_clip=1.0),
+    "a step by all rows": of("ppo", ROLLOUTS, epochs=1, minibatch=128, clip=0.3),
+    "has no KL": of("ppo", ROLLOUTS, epochs=1, minibatch=200, max_kl=0.1),
+    "nor a penalty": of("ppo", ROLLOUTS, epochs=1, minibatch=200, kl_penalty_target=0.1),
+    "values do not move": of("ppo", ROLLOUTS, epochs=1, minibatch=128, value_clip=0.3),
+    "nor where they are asked again": of("ppo", ROLLOUTS, minibatches="sequences", value_clip=0.3),
+    "by the algorithm's own rollouts": of("ppo", {"kind": "is", "executors": 1}, epochs=1, minibatch=512, clip=0.3),
+    "choices have no deviation": of("ppo", log_std=0.0),
+    "however it is made": of("reinforce", deviation="free"),
+}
+OLDER = {
+    "oa": of("a2c", {"kind": "oa"}, clip=0.2),
+    "on purpose": of("a2c", {"kind": "is", "simulated_lag": 2}, clip=0.2),
+    "below 1": of("impala", {"kind": "is"}, rho_clip=0.9, c_clip=0.5),
+    "later minibatches": of("ppo", ROLLOUTS, epochs=1, minibatch=127, clip=0.3, value_clip=0.1, max_kl=0.1),
+    "rollouts of episodes": of("ppo", {"kind": "is", "sync": "episode"}, epochs=1, minibatch=4096, clip=0.3),
+    "the algorithm's own": of("ppo", {"kind": "is", "executors": 1}, epochs=1, minibatch=511, clip=0.3),
+    "numbers": of("ppo", env="Pendulum-v1", log_std=0.0, deviation="free"),
+}
+
+
+@pytest.mark.parametrize("source", NO_OLDER.values(), ids=NO_OLDER)
+def test_what_corrects_for_older_rows_is_refused_where_there_are_none(source):
+    (line,) = refusal(source)
+    assert "has no effect with" in line
+    assert list(source["algorithm"])[-1] in line
+
+
+@pytest.mark.parametrize("source", OLDER.values(), ids=OLDER)
+def test_where_there_are_it_is_taken(source):
+    assert judged(source)
+
+
+def test_what_the_actions_switch_off_is_told_by_the_task():
+    (line,) = refusal(of("ppo", log_std=0.0))
+    why = 'has no effect with task.env = "CartPole-v1" (its actions are discrete, not box); take it out'
+    assert line.endswith(f"algorithm.log_std: {why}")
 
 
 def test_a_run_goes_on_by_a_file_with_all_keys_but_not_with_a_dead_key_of_set(tmp_path):

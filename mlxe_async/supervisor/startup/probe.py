@@ -120,7 +120,7 @@ async def probed(
 @contextlib.asynccontextmanager
 async def _probe_process(nursery: Nursery, settings: Settings, processes: list[Process]) -> AsyncIterator[Process]:
     """The probe's process, not yet started; stopped afterwards, however that ends."""
-    spec = {"settings": settings.model_dump(mode="json")}
+    spec = {"settings": settings.model_dump(mode="json"), "said": sorted(settings.schedule.model_fields_set)}
     limits = RestartPolicy(limit=0, start_timeout_s=START_S, silence_s=SILENCE_S)
     with Segment.create("probe", PAGE_BYTES) as segment:
         page = ProgressPage(segment.buffer)
