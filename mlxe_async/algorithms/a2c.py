@@ -21,7 +21,7 @@ import numpy as np
 
 from mlxe_async.algorithms import fields
 from mlxe_async.algorithms.fields import key
-from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs, needs_any
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs
 from mlxe_async.algorithms.on_policy import LearnsFromRollouts, OnPolicyFields
 from mlxe_async.maths import metrics, returns
 from mlxe_async.maths.gradients import clip_grad_norm_
@@ -53,7 +53,7 @@ class A2CSettings(A2CFields):
     )
     clip: float = key(
         *(0.0, "Largest change of a probability that gains anything; higher moves more, 0: any."),
-        needs(fields.MAY_BE_OLDER) | needs_any(**fields.OLDER),
+        needs(fields.OLDER),
         ge=0,
     )
 

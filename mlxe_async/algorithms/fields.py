@@ -18,12 +18,8 @@ Sizes = tuple[Annotated[int, Field(ge=1, le=65536)], ...]
 Extra = dict[str, JsonValue]
 SOME: Extra = {"some": True}
 BOOTSTRAPS = needs_any(discount={"above": 0}, returns=["steps_to_end", "state"], correction=["vtrace"])
+OLDER: Extra = {"schedule.policy_lag": {"above": 0}}  # rollouts than the weights that learn from them
 HIDDEN = needs_any(common=SOME, policy=SOME, value=SOME)  # of what is done between two layers
-
-
-OLDER: Extra = {"schedule.kind": ["oa"], "schedule.simulated_lag": {"above": 0}}
-"""Where rollouts may have been made by older weights than those that learn from them, unless a bound forbids it."""
-MAY_BE_OLDER: Extra = {"schedule.max_policy_lag": {"not": 0}}
 
 
 def key(default: Any, text: str, extra: Extra | None = None, **limits: float) -> Any:

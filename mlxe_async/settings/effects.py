@@ -18,8 +18,9 @@ A text in the place of a number names a field whose value is meant. All must hol
 name with a dot, `task.mirror`, is a key of another table, and does not hold where the table has no such key. What names
 a field that the class does not have is taken to hold.
 
-Two names stand for what follows from keys: `task.action_kind`, what the task's actions are, and
-`schedule.rows_together`, how many rows an algorithm of rollouts learns from at a time.
+Three names stand for what follows from keys: `task.action_kind`, what the task's actions are; `schedule.policy_lag`, by
+how many versions rollouts may be older than the weights that learn from them; and `schedule.rows_together`, how many
+rows of rollouts are learned from at a time, where that is known.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ MEMORIES: dict[str, Memory] = {
 """What built-in algorithms learn from; of others only the probe can tell."""
 _MIRRORS_NOTHING = ("a2c", "ddpg", "impala", "ppo", "q_learning", "reinforce", "sac", "sarsa", "td3")
 ATARI, CARTPOLE = "ALE/", "CartPole"
-ACTION_KIND = "task.action_kind"
+ACTION_KIND, POLICY_LAG = "task.action_kind", "schedule.policy_lag"
 _FILLED_IN = ("schedule", "memory")  # tables of which an algorithm may have other defaults
 
 
@@ -126,9 +127,10 @@ def idle_in(
         table: `[algorithm]` as written; what is left out has its default.
         beside: all tables, for relations to keys of others; without them these are taken to hold.
     """
-    fields, beside = model.model_fields, beside and _with_rows_together(beside)
+    fields = model.model_fields
     values = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
     values |= {name: value for name, value in table.items() if name in fields}
+    beside = beside and _with_what_follows(beside, values)
     for name, field in fields.items():
         extra = field.json_schema_extra
         if not isinstance(extra, Mapping):
@@ -152,18 +154,28 @@ def _problem(name: str, switch: str, form: Any, values: Mapping[str, Any], besid
         env = _value_of("task.env", values, beside)
         sentence = _sentence("task.env", env, None, f"its actions are {value}, not {' or '.join(form)}")
         return Problem(("algorithm", name), sentence, ("task", "env"))
+    if switch == POLICY_LAG:
+        switch, instead = ("schedule.kind", '"oa"')
+        if _value_of(switch, values, beside) == "oa":
+            switch, instead = "schedule.max_policy_lag", "a number above 0"
+        why = "no rollout is older than the policy there"
+        sentence = _sentence(switch, _value_of(switch, values, beside), instead, why)
+        return Problem(("algorithm", name), sentence, tuple(switch.split(".")))
     sentence = _sentence(switch, value, _instead(form, values, beside))
     return Problem(("algorithm", name), sentence, path if "." in switch else ("algorithm", switch))
 
 
-def _with_rows_together(beside: Mapping[str, Any]) -> Mapping[str, Any]:
-    """All tables, with the rows that are learned from at a time, if all deliver a known number of them."""
-    schedule = beside.get("schedule", {})
-    if schedule.get("sync") != "rollout":
+def _with_what_follows(beside: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """All tables, with what follows from the schedule."""
+    if "kind" not in (schedule := dict(beside.get("schedule", {}))):
         return beside
-    rollouts = 1 if schedule["kind"] == "oa" else schedule["executors"]
-    rows = rollouts * schedule["envs_per_executor"] * schedule["rollout_steps"]
-    return {**beside, "schedule": {**schedule, "rows_together": rows}}
+    kind, bound = schedule["kind"], schedule.get("max_policy_lag")
+    schedule["policy_lag"] = (1 if bound is None else bound) if kind == "oa" else schedule.get("simulated_lag", 0)
+    # `ia` learns from as many rollouts as the fastest finish, others gather what they are told to.
+    if schedule.get("sync") == "rollout" and kind != "ia" and not values.get("rows_per_update"):
+        rollouts = 1 if kind == "oa" else schedule["executors"]
+        schedule["rows_together"] = rollouts * schedule["envs_per_executor"] * schedule["rollout_steps"]
+    return {**beside, "schedule": schedule}
 
 
 def refused_and_remarks(found: Iterator[Problem] | list[Problem], places: Places) -> tuple[list[Problem], list[str]]:
