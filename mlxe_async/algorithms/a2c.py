@@ -36,8 +36,10 @@ class A2CFields(OnPolicyFields):
     """What A2C has in common with those that are told apart by their targets alone."""
 
     optimiser: Literal["adam", "rmsprop"] = key("adam", "rmsprop, as published, takes larger steps at first.")
-    value_clip: float = key(0.0, "Largest error of a value that counts; higher follows outliers, 0: any.", ge=0)
-    annealed: tuple[Literal["entropy"], ...] = key((), "What falls to 0 within anneal_steps.")
+    value_clip: float = key(
+        0.0, "Largest error of a value that counts; higher follows outliers, 0: any.", fields.SOME_CRITIC, ge=0
+    )
+    annealed: tuple[Literal["entropy"], ...] = fields.annealed()
     learning_rate: float = fields.learning_rate(3e-3)
     entropy: float = fields.entropy(0.0)
     rows_per_update: int = fields.rows_per_update(0)
@@ -49,7 +51,7 @@ class A2CSettings(A2CFields):
     gae_lambda: float = fields.gae_lambda(0.95)
     targets: Literal["gae", "return"] = key(
         *("gae", "Of the critic. gae: advantage + value; return: all rewards up to the rollout's end, then the value."),
-        needs(discount={"above": 0}, gae_lambda={"below": 1}),
+        needs(discount={"above": 0}, gae_lambda={"below": 1}, value_coefficient={"above": 0}),
     )
     clip: float = key(
         *(0.0, "Largest change of a probability that gains anything; higher moves more, 0: any."),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from mlxe_async.algorithms.interface import STAYS, Priorities, needs, needs_any
+from mlxe_async.algorithms.interface import STAYS, Priorities, needs, needs_any, needs_each
 from mlxe_async.networks import BODIES, Activation, Body, Precision
 from mlxe_async.optimisers import OptimiserKind
 
@@ -19,6 +19,7 @@ Extra = dict[str, JsonValue]
 SOME: Extra = {"some": True}
 BOOTSTRAPS = needs_any(discount={"above": 0}, returns=["steps_to_end", "state"], correction=["vtrace"])
 OLDER: Extra = {"schedule.policy_lag": {"above": 0}}  # rollouts than the weights that learn from them
+SOME_ENTROPY, SOME_CRITIC = needs(entropy={"above": 0}), needs(value_coefficient={"above": 0})
 HIDDEN = needs_any(common=SOME, policy=SOME, value=SOME)  # of what is done between two layers
 
 
@@ -101,6 +102,11 @@ def anneal_steps(default: int, *, alone: bool = False) -> Any:
     text = "Environment steps until learning_rate_last; more fall slower."
     falls: Extra = {"learning_rate": {"not": "learning_rate_last"}}
     return key(default, text, needs(falls) if alone else needs_any(**falls, annealed=SOME), ge=1)
+
+
+def annealed() -> Any:
+    """Of a policy that has nothing else that could be."""
+    return key((), "What falls to 0 within anneal_steps.", needs_each(entropy=SOME_ENTROPY))
 
 
 def max_gradient_norm(default: float) -> Any:

@@ -46,9 +46,14 @@ def needs(switches: dict[str, JsonValue] | None = None, **more: JsonValue) -> di
     return {"needs": {**(switches or {}), **more}}
 
 
-def needs_any(**switches: JsonValue) -> dict[str, JsonValue]:
-    """The same, of a field that has an effect while one of the others is as told."""
-    return {"needs_any": switches}
+def needs_any(*several: dict[str, JsonValue], **switches: JsonValue) -> dict[str, JsonValue]:
+    """The same, of a field that has an effect while one of the others is as told, or all of `several` that are."""
+    return {"needs_any": [*several, *({name: form} for name, form in switches.items())]}
+
+
+def needs_each(**entries: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """The same, of a list: what `needs` or `needs_any` says of each of its entries."""
+    return {"needs_each": {**entries}}
 
 
 @dataclass(frozen=True)

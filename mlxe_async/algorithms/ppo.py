@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mlxe_async.algorithms import fields
 from mlxe_async.algorithms.fields import key
-from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs, needs_any
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs, needs_any, needs_each
 from mlxe_async.algorithms.on_policy import LearnsFromRollouts, OnPolicyFields
 from mlxe_async.maths import correction, metrics, returns, rollouts
 from mlxe_async.maths.gradients import clip_grad_norm_
@@ -43,7 +43,8 @@ class PPOSettings(OnPolicyFields):
     clip: float = key(0.2, "Higher lets one update change a probability by more.", DIFFERS, gt=0, le=10)
     value_clip: float = key(
         *(0.0, "Higher lets one update change a value by more; 0: as far as it goes."),
-        needs(minibatches=["rows"]) | needs_any(epochs={"above": 1}, value_epochs={"above": 1}, minibatch=SEVERAL),
+        needs(minibatches=["rows"], value_coefficient={"above": 0})
+        | needs_any({"epochs": {"above": 1}, "value_epochs": [0]}, value_epochs={"above": 1}, minibatch=SEVERAL),
         ge=0,
     )
     epochs: int = key(10, "Passes over each rollout; more learn more from it, and drift.", ge=1, le=1000)
@@ -56,7 +57,9 @@ class PPOSettings(OnPolicyFields):
     kl_penalty_target: float = key(
         0.0, "KL that a penalty of its own strength keeps to; higher moves more, 0: none.", DIFFERS, ge=0
     )
-    annealed: tuple[Literal["clip", "entropy"], ...] = key((), "What falls to 0 within anneal_steps.")
+    annealed: tuple[Literal["clip", "entropy"], ...] = key(
+        (), "What falls to 0 within anneal_steps.", needs_each(clip=DIFFERS, entropy=fields.SOME_ENTROPY)
+    )
 
 
 def policy_loss(

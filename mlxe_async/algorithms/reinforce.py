@@ -42,7 +42,7 @@ class ReinforceSettings(OnPolicyFields):
     value: fields.Sizes = key((64, 64), "The critic's own layers.", STAYS | LEARNED)
     value_coefficient: float = key(0.5, "Higher favours the critic in layers that are shared.", LEARNED, ge=0)
     learning_rate: float = fields.learning_rate(3e-3)
-    annealed: tuple[Literal["entropy"], ...] = key((), "What falls to 0 within anneal_steps.")
+    annealed: tuple[Literal["entropy"], ...] = fields.annealed()
     rows_per_update: int = fields.rows_per_update(1000)
 
 

@@ -19,7 +19,7 @@ from mlxe_async.algorithms.acting import ActsByValues, number_of_actions
 from mlxe_async.algorithms.bootstrapping import Replays, ends_of, stored, target_columns
 from mlxe_async.algorithms.exploration import NoisyValueExplorationFields
 from mlxe_async.algorithms.fields import key
-from mlxe_async.algorithms.interface import STAYS, Clock, Priorities, Rows, needs
+from mlxe_async.algorithms.interface import STAYS, Clock, Priorities, Rows, needs, needs_any
 from mlxe_async.maths import annealing, returns
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 BOOTSTRAPS = needs(discount={"above": 0})
+JUDGED_APART = needs_any(target_every={"above": 1}, target_rate={"below": 1}, noisy=[True])  # two networks that differ
 PRIORITISED = needs(prioritised=[True])
 UNEVEN = needs(prioritised=[True], priority_exponent={"above": 0})
 FLOOR = 1e-3  # of priorities: no row is ever out of reach
@@ -37,7 +38,7 @@ FADES = 0.99
 def double(default: bool) -> Any:
     """Double DQN."""
     text = "Values are less exaggerated: one network chooses, the other one judges."
-    return key(default, text, BOOTSTRAPS)
+    return key(default, text, BOOTSTRAPS | JUDGED_APART)
 
 
 def dueling(default: bool) -> Any:

@@ -14,9 +14,10 @@ other fields to what they must be for this one to have an effect:
 | `{"above": a}`, `{"below": a}`, `{"at_most": a}` | a number in that range |
 | `{"some": true}` | a list that is not empty |
 
-A text in the place of a number names a field whose value is meant. All must hold; of those under `"needs_any"` one. A
-name with a dot, `task.mirror`, is a key of another table, and does not hold where the table has no such key. What names
-a field that the class does not have is taken to hold.
+A text in the place of a number names a field whose value is meant. All must hold; `"needs_any"` lists several such
+maps, of which one must hold. `"needs_each"` has what single entries of a list need. A name with a dot, `task.mirror`,
+is a key of another table, and does not hold where the table has no such key. What names a field that the class does not
+have is taken to hold.
 
 Three names stand for what follows from keys: `task.action_kind`, what the task's actions are; `schedule.policy_lag`, by
 how many versions rollouts may be older than the weights that learn from them; and `schedule.rows_together`, how many
@@ -132,19 +133,31 @@ def idle_in(
     values |= {name: value for name, value in table.items() if name in fields}
     beside = beside and _with_what_follows(beside, values)
     for name, field in fields.items():
-        extra = field.json_schema_extra
+        extra: Any = field.json_schema_extra
         if not isinstance(extra, Mapping):
             continue
-        for declared, enough in (("needs", all), ("needs_any", any)):
-            wanted: Any = extra.get(declared)
-            if not wanted:
-                continue
-            held = {switch: _holds(switch, form, values, beside) for switch, form in wanted.items()}
-            if enough(held.values()):
-                continue
-            switch = next(switch for switch, holds in held.items() if not holds)
-            yield _problem(name, switch, wanted[switch], values, beside)
-            break
+        if off := _switch_off(extra, values, beside):
+            yield _problem(name, *off, values, beside)
+            continue
+        entries = values[name] if isinstance(values[name], list | tuple) else ()
+        for entry, needed in extra.get("needs_each", {}).items():
+            if entry in entries and (off := _switch_off(needed, values, beside)):
+                problem = _problem(name, *off, values, beside)
+                yield Problem(problem.path, f"{shown(entry)} in it {problem.message}", problem.other)
+
+
+def _switch_off(
+    needed: Mapping[str, Any], values: Mapping[str, Any], beside: Mapping[str, Any] | None
+) -> tuple[str, Any] | None:
+    """The switch that keeps a field from having an effect, and what it should be; None where it has one."""
+
+    def lacking(wanted: Mapping[str, Any]) -> tuple[str, Any] | None:
+        return next((one for one in wanted.items() if not _holds(*one, values, beside)), None)
+
+    if off := lacking(needed.get("needs", {})):
+        return off
+    lacks = [lacking(wanted) for wanted in needed.get("needs_any", [])]
+    return lacks[0] if lacks and all(lacks) else None
 
 
 def _problem(name: str, switch: str, form: Any, values: Mapping[str, Any], beside: Mapping[str, Any] | None) -> Problem:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, Field
 from settings_tools import minimal, problems_of, write
 
-from mlxe_async.algorithms.interface import needs, needs_any
+from mlxe_async.algorithms.interface import needs, needs_any, needs_each
 from mlxe_async.errors import SettingsError
 from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.settings import dump_settings, load_settings
@@ -321,6 +321,8 @@ class Own(BaseModel):
     ends: float = Field(0.0, json_schema_extra=needs_any(kind=["fast"], rest={"above": "speed"}))
     image: bool = Field(True, json_schema_extra=needs({"task.mirror": [True]}))
     foreign: int = Field(0, json_schema_extra=needs(no_such_field=[1]))
+    either: int = Field(0, json_schema_extra=needs_any({"speed": {"above": 0}, "plain": [0]}, plain={"above": 1}))
+    falls: tuple[str, ...] = Field((), json_schema_extra=needs_each(speed=needs(kind=["fast"])))
     plain: int = 0
 
 
@@ -335,10 +337,25 @@ def test_an_own_algorithm_gets_the_same_by_declaring_it():
         "ends": 'has no effect with kind = "slow"; take it out, or set kind = "fast"',
     }
     assert told({"kind": "fast", "limits": [1.0]}) == {}
-    assert set(told({"kind": "quick", "limits": [1.0], "speed": 0.0})) == {"rest", "ends"}
+    assert set(told({"kind": "quick", "limits": [1.0], "speed": 0.0})) == {"rest", "ends", "either"}
     assert set(told({"kind": "quick", "limits": [1.0], "rest": 2.0})) == set()
     assert "image" in told({}, {"task": {"mirror": False}})
     assert "image" not in told({}, {"task": {"mirror": True}})
+
+
+def test_one_of_several_may_itself_ask_for_more_than_one():
+    said = "has no effect with plain = 1; take it out, or set plain = 0"
+    assert told({"plain": 1})["either"] == said
+    assert told({"speed": 0.0})["either"].startswith("has no effect with speed = 0.0;")
+    assert not {"either"} & (set(told({})) | set(told({"plain": 2})) | set(told({"plain": 2, "speed": 0.0})))
+
+
+def test_single_entries_of_a_list_may_have_no_effect():
+    said = 'has no effect with kind = "slow"; take it out, or set kind = "fast"'
+    assert told({"falls": ["rest", "speed"]})["falls"] == f'"speed" in it {said}'
+    assert "falls" not in told({"falls": ["rest"]})
+    assert "falls" not in told({"falls": ["speed"], "kind": "fast"})
+    assert "falls" not in told({"falls": 3})
 
 
 def test_a_value_of_another_type_is_left_to_who_judges_types():
