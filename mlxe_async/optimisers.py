@@ -43,7 +43,7 @@ class FlatOptimiser:
         import torch
 
         self._kind, self._eps, self._betas = kind, eps, betas
-        self._weights, self._gradient = weights, gradient
+        self._weights, self.gradient = weights, gradient
         self.first_moment = torch.zeros_like(weights)
         self.second_moment = torch.ones_like(weights) if kind == "rmsprop" else torch.zeros_like(weights)
         self.steps = torch.zeros((), device=weights.device)
@@ -74,7 +74,7 @@ class FlatOptimiser:
 
     def zero_grad(self) -> None:
         """Begin a new gradient."""
-        self._gradient.zero_()
+        self.gradient.zero_()
 
     def set_rate(self, learning_rate: float) -> None:
         """The learning rate of the steps to come."""
@@ -104,8 +104,8 @@ class FlatOptimiser:
             if self._kind == "rmsprop":
                 self._rmsprop(self._rate)
                 return ()
-            self.first_moment.lerp_(self._gradient, 1 - beta1)
-            self.second_moment.mul_(beta2).addcmul_(self._gradient, self._gradient, value=1 - beta2)
+            self.first_moment.lerp_(self.gradient, 1 - beta1)
+            self.second_moment.mul_(beta2).addcmul_(self.gradient, self.gradient, value=1 - beta2)
             steps, longest = self.steps.double(), 2 / (1 - beta2) - 1  # single precision takes 1 - beta2^t for 0
             power = beta2**steps
             length = longest - 2 * steps * power / (1 - power)
@@ -116,8 +116,8 @@ class FlatOptimiser:
         return ()
 
     def _rmsprop(self, learning_rate: Any) -> None:
-        self.second_moment.mul_(RMSPROP_DECAY).addcmul_(self._gradient, self._gradient, value=1 - RMSPROP_DECAY)
-        self._weights -= learning_rate * self._gradient / (self.second_moment + self._eps).sqrt()
+        self.second_moment.mul_(RMSPROP_DECAY).addcmul_(self.gradient, self.gradient, value=1 - RMSPROP_DECAY)
+        self._weights -= learning_rate * self.gradient / (self.second_moment + self._eps).sqrt()
 
     def _fused_adam(self, learning_rate: Any) -> None:
         import torch
@@ -125,7 +125,7 @@ class FlatOptimiser:
         # The very kernel of torch.optim.Adam(fused=True): what lies before it takes longer than it does.
         torch._fused_adam_(
             [self._weights],
-            [self._gradient],
+            [self.gradient],
             [self.first_moment],
             [self.second_moment],
             [],
@@ -152,7 +152,7 @@ class FlatOptimiser:
             elif self._kind == "radam":
                 radam(
                     [self._weights],
-                    [self._gradient],
+                    [self.gradient],
                     *moments,
                     [self.steps],
                     foreach=False,

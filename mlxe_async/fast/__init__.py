@@ -23,7 +23,7 @@ from mlxe_async.algorithms import REGISTRY
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, learned
 from mlxe_async.errors import CompileFailed
 from mlxe_async.fast.fingerprints import difference, difference_of_acting
-from mlxe_async.fast.quick import why_not
+from mlxe_async.fast.quick import networks_of, why_not
 from mlxe_async.rows import Array
 
 __all__ = ["Twin", "Updates", "twin_of", "updates"]
@@ -103,13 +103,13 @@ def _twin(algorithm: Any) -> tuple[Twin | None, str]:
     methods = {member for klass in kind.__mro__ for member, value in vars(klass).items() if callable(value)}
     if own := sorted(vars(algorithm).keys() & methods):
         return None, f"its object has a {own[0]} of its own"
-    for network in (algorithm.network, getattr(algorithm, "target", algorithm.network)):
+    for network in networks_of(algorithm):
         if reason := why_not(network):
             return None, reason
-    if name in ("ppo", "dqn"):
-        from mlxe_async.fast import dqn, ppo
+    if name != "mlxe":
+        from mlxe_async.fast import continuous, dqn, ppo
 
-        if reason := (ppo if name == "ppo" else dqn).why_not(algorithm):
+        if reason := {"ppo": ppo, "dqn": dqn}.get(name, continuous).why_not(algorithm):
             return None, reason
     return twin_of(name, algorithm), ""
 
@@ -137,6 +137,25 @@ def _dqn(algorithm: Any) -> Twin:
     return DQNTwin(algorithm)
 
 
-_MAKERS: dict[str, Callable[[Any], Twin]] = {"mlxe": _mlxe, "dqn": _dqn, "ppo": _ppo}
+def _sac(algorithm: Any) -> Twin:
+    from mlxe_async.fast.continuous import SACTwin
+
+    return SACTwin(algorithm)
+
+
+def _ddpg(algorithm: Any) -> Twin:
+    from mlxe_async.fast.continuous import DDPGTwin
+
+    return DDPGTwin(algorithm)
+
+
+_MAKERS: dict[str, Callable[[Any], Twin]] = {
+    "mlxe": _mlxe,
+    "dqn": _dqn,
+    "ppo": _ppo,
+    "sac": _sac,
+    "td3": _ddpg,
+    "ddpg": _ddpg,
+}
 TWINS = tuple(_MAKERS)
 """The algorithms that have one."""

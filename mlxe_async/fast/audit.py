@@ -21,6 +21,8 @@ import numpy as np
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows
 from mlxe_async.errors import AuditFailed
 from mlxe_async.fast import Updates
+from mlxe_async.fast.quick import networks_of
+from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array
 
 if TYPE_CHECKING:
@@ -40,18 +42,17 @@ class _Enough(Exception):
 
 
 class _Optimiser:
-    """Stands in for an algorithm's optimiser, and looks at the gradient before each step."""
+    """Stands in for one of an algorithm's optimisers, and shows the gradient before each step."""
 
-    def __init__(self, real: Any, before: Callable[[int], None]) -> None:
-        self._real, self._before, self.steps = real, before, 0
+    def __init__(self, real: FlatOptimiser, before: Callable[[torch.Tensor], None]) -> None:
+        self._real, self._before = real, before
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
     def step(self, *rate: float) -> None:
-        self._before(self.steps)
+        self._before(self._real.gradient)
         self._real.step(*rate)
-        self.steps += 1
 
 
 class _Walk(NamedTuple):
@@ -104,8 +105,7 @@ class Audit:
         algorithm, before = self._algorithm, self._algorithm.state()
         taken: list[torch.Tensor] = []
 
-        def note(_step: int) -> None:
-            gradient = algorithm.network.gradient
+        def note(_step: int, gradient: torch.Tensor) -> None:
             if (len(taken) + 1) * gradient.nbytes <= MOST_BYTES or not taken:
                 taken.append(gradient.clone())
 
@@ -170,13 +170,12 @@ class Audit:
         algorithm.restore(before)
         if rng is not None:
             self._jitter(rng)
-        learned = algorithm.network
 
-        def follow(step: int) -> None:
-            if step >= len(taken):
+        def follow(step: int, gradient: torch.Tensor) -> None:
+            if step >= len(taken) or gradient.shape != taken[step].shape:
                 raise _Enough
-            note(learned.gradient.clone())
-            learned.gradient.copy_(taken[step])
+            note(gradient.clone())
+            gradient.copy_(taken[step])
 
         watched = self._with(follow)
         try:
@@ -188,10 +187,8 @@ class Audit:
     def _jitter(self, rng: np.random.Generator) -> None:
         import torch
 
-        learned = self._algorithm.network
-        networks = {id(one): one for one in (learned, getattr(self._algorithm, "target", learned))}
         with torch.no_grad():
-            for network in networks.values():
+            for network in networks_of(self._algorithm):
                 change = 1 + UNITS[self._precision] * rng.standard_normal(network.flat.numel())
                 network.flat.mul_(torch.as_tensor(change, dtype=torch.float32, device=network.flat.device))
 
@@ -224,7 +221,7 @@ class Audit:
     def _precision(self) -> str:
         return str(self._algorithm.shape.precision)
 
-    def _with(self, before: Callable[[int], None]) -> _Watched:
+    def _with(self, before: Callable[[int, torch.Tensor], None]) -> _Watched:
         return _Watched(self._algorithm, before)
 
     # -- what was stored --
@@ -259,18 +256,22 @@ class Audit:
 
 
 class _Watched:
-    """Runs something while an algorithm's optimiser is watched."""
+    """Runs something while an algorithm's optimisers are watched, and counts their steps."""
 
-    def __init__(self, algorithm: Any, before: Callable[[int], None]) -> None:
-        self._algorithm, self._before, self.steps = algorithm, before, 0
+    def __init__(self, algorithm: Any, before: Callable[[int, torch.Tensor], None]) -> None:
+        self._parts, self._before, self.steps = vars(algorithm), before, 0
 
     def __call__(self, work: Callable[[], Any]) -> Any:
-        real = self._algorithm.optimiser
-        stand_in = self._algorithm.optimiser = _Optimiser(real, self._before)
+        real = {name: one for name, one in self._parts.items() if isinstance(one, FlatOptimiser)}
+        self._parts.update({name: _Optimiser(one, self._step) for name, one in real.items()})
         try:
             return work()
         finally:
-            self._algorithm.optimiser, self.steps = real, stand_in.steps
+            self._parts.update(real)
+
+    def _step(self, gradient: torch.Tensor) -> None:
+        self._before(self.steps, gradient)
+        self.steps += 1
 
 
 _ADVICE = (

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from mlxe_async.networks.flat import Floats, unflatten
@@ -43,7 +44,7 @@ class NumpyGradients:
         chains = ("common", *network.heads)
         self._weights = {chain: network.layers(weights, chain) for chain in chains}
         self._gradients = {chain: network.layers(gradients, chain) for chain in chains}
-        self._rows, self._ones = -1, np.ones(self.BLOCK, np.float32)
+        self._rows, self._held, self._ones = -1, 0, np.ones(self.BLOCK, np.float32)
 
     @staticmethod
     def fits(network: Network) -> bool:
@@ -59,7 +60,8 @@ class NumpyGradients:
         """
         if ungraded is not None:
             observation = np.concatenate([observation, ungraded])
-        self._provide(len(observation))
+        self._held = len(observation)
+        self._provide(self._held)
         np.multiply(observation, self._scale, out=self._input[: len(observation)], casting="unsafe")
         for here in self._blocks(len(observation)):
             self._evaluate(here, self.network.heads)
@@ -107,7 +109,7 @@ class NumpyGradients:
             normed += bias
         if self.network.activation == "tanh":
             return np.tanh(normed, out=activity)
-        return np.maximum(normed, 0, out=activity)
+        return _relu(normed, activity)
 
     def backward(self, gradients: Mapping[str, NDArray[Any]]) -> None:
         """Add to the gradient what follows from the loss's gradients by each head's outputs (M, outputs).
@@ -147,19 +149,43 @@ class NumpyGradients:
         Times the slope of the activation: 1 - tanh^2, or where relu let something through. Behind a normalised layer
         x = c / sqrt(mean c^2 + eps), c = z - mean z, follows dz = (dx - mean dx - x mean(x dx)) / sqrt(...).
         """
-        activity = self._activities[chain][number][here]
-        if self.network.activation == "tanh":
-            slope = np.square(activity)
-            np.subtract(1, slope, out=slope)
-            gradient *= slope
-        else:
-            gradient *= activity > 0
+        self._slope(self._activities[chain][number][here], gradient)
         if self.network.layer_norm:
             normed, inverse = self._normed[chain][number][here], self._inverse[chain][number][here]
             along = _mean_product(normed, gradient)
             gradient -= _mean(gradient)[:, None]
             gradient -= normed * along[:, None]
             gradient *= inverse[:, None]
+
+    def _slope(self, activity: Floats, gradient: NDArray[Any]) -> None:
+        """Times the slope of the activation that gave this activity, in place."""
+        if self.network.activation == "tanh":
+            slope = np.square(activity)
+            np.subtract(1, slope, out=slope)
+            gradient *= slope
+        else:
+            into = torch.from_numpy(gradient)
+            torch.ops.aten.threshold_backward.grad_input(into, torch.from_numpy(activity), 0, grad_input=into)
+
+    def by_input(self, head: str, gradient: NDArray[Any], rows: NDArray[Any] | slice, first: int) -> NDArray[Any]:
+        """The gradient by the inputs from the `first` on (M, inputs - first); that by the weights stays as it is.
+
+        Args:
+            head: the only one that the loss depends on.
+            gradient: of the loss by its outputs (M, outputs).
+            rows: which M rows of the last `forward` these are, as an index.
+            first: of the inputs that are asked for.
+
+        Raises:
+            ValueError: there is a trunk, layers are normalised, or inputs are scaled.
+        """
+        if self.network.common or self.network.layer_norm or self.network.input_scale != (1.0,):
+            raise ValueError("a gradient by the inputs: expected a chain of plain layers for each head")
+        weights = self._weights[head]
+        for number in reversed(range(1, len(weights))):
+            gradient = _spread(gradient, weights[number][0])
+            self._slope(self._activities[head][number - 1][: self._held][rows], gradient)
+        return _spread(gradient, weights[0][0][first:])
 
     def _blocks(self, rows: int) -> list[slice]:
         return [slice(start, min(start + self.BLOCK, rows)) for start in range(0, rows, self.BLOCK)]
@@ -184,11 +210,18 @@ class NumpyGradients:
             self._normed, self._inverse = arrays(hidden_only=True), arrays(hidden_only=True, wide=False)
 
 
+def _relu(x: Floats, into: Floats) -> Floats:
+    """max(x, 0), which torch finds in a seventh of the time that numpy takes."""
+    torch.clamp_min(torch.from_numpy(x), 0, out=torch.from_numpy(into))
+    return into
+
+
 def _spread(gradient: NDArray[Any], weight: Floats) -> NDArray[Any]:
     """The gradient by a layer's input (N, in), given that by its output (N, out)."""
+    left, right = torch.from_numpy(np.ascontiguousarray(gradient)), torch.from_numpy(weight)
     if weight.shape[1] == 1:  # BLAS takes as long for one column as for sixty
-        return np.asarray(gradient * weight[:, 0])
-    return np.asarray(gradient @ weight.T)
+        return np.asarray(torch.mul(left, right[:, 0]).numpy())
+    return np.asarray(torch.mm(left, right.T).numpy())
 
 
 def _mean(x: Floats) -> Floats:

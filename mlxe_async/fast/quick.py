@@ -67,6 +67,13 @@ def why_not(learned: TorchNetwork) -> str:
     return ""
 
 
+def networks_of(algorithm: Any) -> list[TorchNetwork]:
+    """All networks that an object learns, or learns by; each once."""
+    from mlxe_async.networks.learning import TorchNetwork
+
+    return [*{id(one): one for one in vars(algorithm).values() if isinstance(one, TorchNetwork)}.values()]
+
+
 def quick_network(learned: TorchNetwork) -> Quick | None:
     """What differentiates a network on the CPU; None on other devices."""
     if learned.flat.device.type != "cpu":

@@ -31,8 +31,14 @@ def rollout(algorithm, *, length=16, width=4, seed=0, scale=1.0):
             step[end + 1 :, column] = np.arange(length - 1 - end)
             episode[end + 1 :, column] = 1
     rows |= {"obs": seen[:-1], "next_obs": seen[1:].copy(), "reward": (scale * rng.normal(size=shape)).astype("<f4")}
-    actions = np.asarray(rng.integers(0, spaces.actions, shape))
-    log_prob = (-np.log(spaces.actions) + 0.3 * scale * rng.normal(size=shape)).astype(np.float32)
+    if spaces.actions is None:
+        raw = rng.normal(size=(*shape, *spaces.action_shape)).astype(np.float32)
+        low, high = (np.array(bound, np.float32) for bound in (spaces.action_low, spaces.action_high))
+        rows["raw_action"], actions = raw, low + (high - low) * (np.tanh(raw) + 1) / 2
+        log_prob = rng.normal(size=shape).astype(np.float32)
+    else:
+        actions = np.asarray(rng.integers(0, spaces.actions, shape))
+        log_prob = (-np.log(spaces.actions) + 0.3 * scale * rng.normal(size=shape)).astype(np.float32)
     rows |= {"action": actions, "log_prob": log_prob, "version": np.zeros(shape, np.int64)}
     valid = np.ones(shape, bool)
     if width > 2:

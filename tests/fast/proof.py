@@ -19,11 +19,13 @@ from made_rows import SPACES, agent, batch
 
 from mlxe_async.algorithms import Clock, load_algorithm
 from mlxe_async.fast import TWINS, fingerprints, twin_of
+from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Spaces, Symmetry
 
 NEAR = 1e-5  # of the gradient's norm
 MIRRORED = Spaces((4,), actions=2, symmetry=Symmetry((-1.0, -1.0, 1.0, -1.0), (1, 0)))
 PICTURES = Spaces((2, 44, 44), "|u1", actions=3)
+BOX = Spaces((3,), action_shape=(2,), action_low=(-3.0, 0.0), action_high=(1.0, 8.0))
 SMALL = {"policy": [16], "value": [16]}
 LOOKS = [{}, {"common": [8], "policy": [], "value": [], "activation": "relu"}, {"layer_norm": True}]
 PPO = [
@@ -53,11 +55,28 @@ DQN = [
     {"average": 0.1, "target_every": 2, "target_rate": 0.5, "max_gradient_norm": 0},
     {"n_step": 1, "double": False, "return_scale": 0.1},
 ]
+CONTINUOUS = [
+    {},
+    {"layers": [], "n_step": 3, "max_gradient_norm": 0.1},
+    {"layers": [8], "activation": "tanh", "normalise": True, "discount": 0.9, "return_scale": 0.1, "target_rate": 0.5},
+    {"learning_rate": 0.03, "critic_learning_rate": 0.1},
+]
+SAC = [{"temperature": 0.2, "temperature_learning_rate": 0.0}, {"temperature": 5.0, "target_entropy": 1.0}]
+DDPG = [
+    {"critic_decay": 0.1, "noise_first": 0.3, "noise_steps": 250},
+    {"noise": "ou"},
+]
+TD3 = [{"policy_delay": 1, "target_noise": 1.0, "target_noise_clip": 0.3}, {"policy_delay": 3, "target_noise": 0.0}]
 CASES = [
     *(("ppo", SPACES, SMALL | case) for case in PPO),
     *(("mlxe", SPACES, SMALL | case) for case in MLxE),
     *(("dqn", SPACES, {"layers": [16, 8]} | case) for case in DQN),
     *((name, MIRRORED, {}) for name in ("mlxe", "dqn")),
+    *(
+        (name, BOX, {"layers": [16, 12]} | case)
+        for name, own in (("sac", SAC), ("td3", TD3 + DDPG[:1]), ("ddpg", DDPG))
+        for case in CONTINUOUS + own
+    ),
     *(
         (name, PICTURES, {"body": body, "common": [16], "policy": [], "value": [], "normalise": False, **more})
         for body, name, more in (
@@ -75,35 +94,40 @@ class Steps:
     """Stands in for an optimiser and shows each gradient before it is stepped by."""
 
     def __init__(self, real, look):
-        self.real, self.look, self.count = real, look, 0
+        self.real, self.look = real, look
 
     def __getattr__(self, name):
         return getattr(self.real, name)
 
     def step(self, *rate):
-        self.look(self.count)
+        self.look(self.real.gradient)
         self.real.step(*rate)
-        self.count += 1
 
 
 def update(algorithm, way, rows, clock, look):
-    """What an update measured, and how many steps it made."""
-    real, algorithm.optimiser = algorithm.optimiser, Steps(algorithm.optimiser, look)
+    """What an update measured, and how many steps all its optimisers made."""
+    real = {name: one for name, one in vars(algorithm).items() if isinstance(one, FlatOptimiser)}
+    seen = []
+
+    def looked(gradient):
+        look(gradient, len(seen))
+        seen.append(gradient)
+
+    vars(algorithm).update({name: Steps(one, looked) for name, one in real.items()})
     try:
         metrics, _ = way(rows, clock)
-        return metrics, algorithm.optimiser.count
+        return metrics, len(seen)
     finally:
-        algorithm.optimiser = real
+        vars(algorithm).update(real)
 
 
-def take(algorithm, taken, _step):
+def take(taken, gradient, _step):
     """Remember the gradient of a step."""
-    taken.append(algorithm.network.gradient.clone())
+    taken.append(gradient.clone())
 
 
-def follow(algorithm, taken, apart, step):
+def follow(taken, apart, own, step):
     """Note how far the gradient of a step is from the one that was taken, and go on with that one."""
-    own = algorithm.network.gradient
     apart.append(float((taken[step] - own).norm() / own.norm().clamp(min=1e-12)))
     own.copy_(taken[step])
 
@@ -118,8 +142,8 @@ def distance(name, spaces, settings, *, updates=3, sizes=(1.0, 0.1, 10.0)):
             rows = batch(written, rows=40, seed=number, scale=scale)
             clock = Clock(env_steps=100 * number, episodes=number, updates=number, version=number)
             taken, apart = [], []
-            measured, steps = update(fast, twin.update, rows, clock, partial(take, fast, taken))
-            expected, own_steps = update(written, written.update, rows, clock, partial(follow, written, taken, apart))
+            measured, steps = update(fast, twin.update, rows, clock, partial(take, taken))
+            expected, own_steps = update(written, written.update, rows, clock, partial(follow, taken, apart))
             assert steps == own_steps, f"{steps} steps, not {own_steps}"
             assert list(measured) == list(expected)
             for metric, value in expected.items():

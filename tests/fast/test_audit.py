@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from made_rows import agent, batch
+from proof import BOX
 
 from mlxe_async.algorithms import Clock
 from mlxe_async.errors import AuditFailed
@@ -17,6 +18,7 @@ CASES = [
     ("mlxe", {"correction": "vtrace", "n_step": 4}),
     ("dqn", {"target_every": 2}),
 ]
+CONTINUOUS = [("sac", {"normalise": True}), ("td3", {"max_gradient_norm": 0.1}), ("ddpg", {"n_step": 3, "noise": "ou"})]
 
 
 def lived(algorithm, number):
@@ -41,6 +43,53 @@ def test_all_numbers_are_the_same_with_and_without_to_the_last_bit(name, setting
     mine, theirs = one.state(), other.state()
     for key, array in theirs.items():
         np.testing.assert_array_equal(mine[key], array, key)
+
+
+@pytest.mark.parametrize(("name", "settings"), CONTINUOUS)
+def test_so_they_are_of_algorithms_with_several_optimisers(name, settings):
+    one, other = (agent(name, spaces=BOX, layers=[16, 12], **settings) for _ in range(2))
+    looked, plain = Audit(updates(one), 2), updates(other)
+    for number in range(6):
+        rows, clock = batch(one, seed=number), Clock(updates=number, version=number)
+        assert looked.update(rows, clock)[0] == plain.update(rows, clock)[0]
+    assert looked.audited == 3
+    mine, theirs = one.state(), other.state()
+    for key, array in theirs.items():
+        np.testing.assert_array_equal(mine[key], array, key)
+
+
+def by(factor, place, member):
+    """The same function of a twin, which returns this many times what it did."""
+    right = getattr(place, member)
+
+    def wrong(*given):
+        found = right(*given)
+        return (found[0], factor * found[1]) if isinstance(found, tuple) else factor * found
+
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "member", "step"),
+    [("sac", "judge", 2), ("td3", "judge", 2), ("ddpg", "judge", 2), ("sac", "follow", 1), ("td3", "follow", 1)],
+)
+def test_another_gradient_of_the_critics_or_by_them_ends_it(name, member, step):
+    algorithm = agent(name, spaces=BOX, layers=[16, 12], target_rate=0.5)
+    way = updates(algorithm)
+    critics = way.twin._critics
+    setattr(critics, member, by(1.001, critics, member))
+    for number in range(4):
+        way.update(batch(algorithm, seed=number), Clock(updates=number))
+    with pytest.raises(AuditFailed, match=f"of update 5: the gradient of its step {step} differs by .* of its norm"):
+        Audit(way, 1).update(batch(algorithm, seed=4), Clock(updates=4))
+
+
+def test_another_step_of_the_temperature_ends_it():
+    algorithm = agent("sac", spaces=BOX, layers=[16, 12])
+    way = updates(algorithm)
+    algorithm.temperature_optimiser.gradient.fill_ = lambda value: None
+    with pytest.raises(AuditFailed, match="the gradient of its step 3 differs by"):
+        Audit(way, 1).update(batch(algorithm), Clock())
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES)

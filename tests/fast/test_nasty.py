@@ -1,6 +1,7 @@
 """Own losses and networks, however nasty: learned as they are written, or refused in one sentence."""
 
 import re
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -67,7 +68,7 @@ def test_what_is_written_is_what_is_learned(name):
     rows, taken = batch(one, scale=2.0), []
     way = updates(one)
     assert way.reason
-    update(one, way.update, rows, Clock(updates=1), lambda step: take(one, taken, step))
+    update(one, way.update, rows, Clock(updates=1), partial(take, taken))
     expected = written(other, rows)
     assert torch.isfinite(expected).all()
     assert (taken[0] - expected).norm() <= 1e-5 * expected.norm() + 1e-9

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def copied(tmp_path):
 def gradient(algorithm, rows):
     taken = []
     way = updates(algorithm)
-    _, _ = update(algorithm, way.update, rows, Clock(), lambda step: take(algorithm, taken, step))
+    _, _ = update(algorithm, way.update, rows, Clock(), partial(take, taken))
     return taken[0], way
 
 

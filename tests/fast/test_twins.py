@@ -4,21 +4,31 @@ import importlib.util
 import json
 import sys
 
+import made_rows
 import numpy as np
 import proof
 import pytest
 import torch
-from made_rows import SPACES, agent, batch
+from made_rows import SPACES, batch
 
-from mlxe_async.algorithms import Clock, dqn, mlxe, ppo
+from mlxe_async.algorithms import Clock, continuous, ddpg, dqn, mlxe, ppo, sac
+from mlxe_async.algorithms.ddpg import DDPG
 from mlxe_async.algorithms.dqn import DQN
 from mlxe_async.algorithms.mlxe import MLxE
 from mlxe_async.algorithms.ppo import PPO
+from mlxe_async.algorithms.sac import SAC
+from mlxe_async.algorithms.td3 import TD3
 from mlxe_async.fast import fingerprints, updates
 from mlxe_async.maths import correction, normaliser
 from mlxe_async.networks import TorchNetwork
 
-KINDS = {"ppo": PPO, "mlxe": MLxE, "dqn": DQN}
+KINDS = {"ppo": PPO, "mlxe": MLxE, "dqn": DQN, "sac": SAC, "td3": TD3, "ddpg": DDPG}
+FILES = dict.fromkeys(("sac", "td3", "ddpg"), "continuous")
+
+
+def agent(name, **settings):
+    """As `made_rows.agent`, in spaces that suit it."""
+    return made_rows.agent(name, spaces=proof.BOX if name in FILES else SPACES, **settings)
 
 
 def step(algorithm, rows=None):
@@ -42,7 +52,7 @@ def test_the_fingerprints_are_those_of_the_proof():
 @pytest.mark.parametrize("name", KINDS)
 def test_a_built_in_algorithm_has_its_twin(name):
     way = updates(agent(name))
-    assert (way.reason, type(way.twin).__module__) == ("", f"mlxe_async.fast.{name}")
+    assert (way.reason, type(way.twin).__module__) == ("", f"mlxe_async.fast.{FILES.get(name, name)}")
     assert updates(agent(name), fast=False).reason == "learner.fast = false"
 
 
@@ -71,6 +81,7 @@ def test_a_copy_of_the_file_is_left_to_autograd(name, tmp_path):
         del sys.modules[copy.stem]
 
 
+judged = continuous.Continuous.judged
 PATCHES = {
     "a loss": ("ppo", ppo, "value_loss", lambda value, target, *_: 7 * (target - value).square().mean()),
     "a loss of mlxe": ("mlxe", mlxe, "policy_loss", lambda log_prob, advantage: -2 * log_prob * advantage.detach()),
@@ -78,6 +89,10 @@ PATCHES = {
     "a function that a loss calls": ("mlxe", correction, "ratio", lambda log_prob, _: log_prob.detach().exp()),
     "what becomes of a gradient": ("dqn", dqn, "clip_grad_norm_", lambda gradient, _: gradient.mul_(0.5).norm()),
     "a method": ("dqn", DQN, "value", lambda _self, q: 0.5 * q),
+    "what critics learn": ("sac", sac, "critic_loss", lambda q, target: (q - target.detach()).abs().sum()),
+    "a target": ("td3", continuous.Continuous, "judged", lambda self, *given: 2 * judged(self, *given)),
+    "the actor's loss": ("ddpg", ddpg, "actor_loss", lambda q: q.square().mean()),
+    "bounds of a deviation": ("sac", sac, "LOG_STD", (-1.0, -0.5)),
     "a constant": ("ppo", normaliser, "LIMIT", 0.1),
 }
 
@@ -202,6 +217,7 @@ def test_other_weights_are_learned_from_then_on(name):
     one, other = agent(name), agent(name)
     way = updates(one)
     way.update(batch(one), Clock())
+    other.update(batch(other), Clock())
     flat = agent(name, seed=5).weights()
     for algorithm in (one, other):
         algorithm.set_weights(flat)

@@ -72,17 +72,24 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"correction": "vtrace", "n_step": 3, "target": "every_k"},
         {"value_scale": "categorical", "atoms": 7, "normalise": True},
     ],
+    "sac": [{}, {"layers": (), "n_step": 3, "max_gradient_norm": 0.5, "temperature": 3.0}, {"normalise": True}],
+    "td3": [{}, {"layers": (), "n_step": 3, "max_gradient_norm": 0.5, "policy_delay": 1}, {"critic_decay": 0.1}],
+    "ddpg": [{}, {"layers": (), "n_step": 3, "max_gradient_norm": 0.5}, {"critic_decay": 0.1, "normalise": True}],
 }
-CLASSES = {"ppo": "PPO", "dqn": "DQN", "mlxe": "MLxE"}
+CLASSES = {"ppo": "PPO", "dqn": "DQN", "mlxe": "MLxE", "sac": "SAC", "td3": "TD3", "ddpg": "DDPG"}
+CONTINUOUS = ("sac", "td3", "ddpg")
+STILL = {"layers": (8,), "critic_learning_rate": 1e-30}
+"""The actor climbs critics that have just stepped, and Adam steps as far where only rounding gave the direction."""
 SMALL = {"ppo": {"policy": (6,), "value": (6,)}, "dqn": {"layers": (8,)}, "mlxe": {"policy": (6,), "value": (6,)}}
+SMALL |= dict.fromkeys(CONTINUOUS, STILL)
 SIZES = {"realistic": 1.0, "extreme": 1e2}
 MATHS = {
-    "annealing": ("ppo", "dqn", "mlxe"),
+    "annealing": ("ppo", "dqn", "mlxe", "td3"),
     "correction": ("mlxe", "ppo"),
     "distributional": ("mlxe",),
-    "gradients": ("ppo", "dqn", "mlxe"),
-    "normaliser": ("ppo", "mlxe"),
-    "returns": ("ppo",),
+    "gradients": ("ppo", "dqn", "mlxe", "sac", "td3"),
+    "normaliser": ("ppo", "mlxe", "sac"),
+    "returns": ("ppo", "ddpg"),
     "rollouts": ("ppo",),
     "symmetry": ("dqn", "mlxe"),
     "vtrace": ("mlxe",),
@@ -92,12 +99,13 @@ FILES = {
     **{f"{PACKAGE}/maths/{name}.py": users for name, users in MATHS.items()},
     f"{PACKAGE}/algorithms/critics.py": ("mlxe",),
     f"{PACKAGE}/algorithms/on_policy.py": ("ppo",),
+    f"{PACKAGE}/algorithms/continuous.py": CONTINUOUS,
 }
 """File -> the algorithms whose losses use it."""
 
 
 def rows_for(name: str, settings: Any, algorithm: Any, size: float, seed: int) -> dict[str, Any]:
-    """A batch of made-up rows of a space like CartPole's, as a learner would get it."""
+    """A batch of made-up rows of a space like CartPole's, or of one with two numbers for actions, as a learner's."""
     import numpy as np
 
     rng, length = np.random.default_rng(seed), 32
@@ -109,7 +117,11 @@ def rows_for(name: str, settings: Any, algorithm: Any, size: float, seed: int) -
     episode[10:, 0] += 1
     episode[21:, -1] += 1
     rows |= {"obs": obs[:-1], "next_obs": obs[1:] + np.float32(0.0), "episode": episode}
-    rows["action"] = rng.integers(0, 2, (length, width))
+    if name in CONTINUOUS:
+        rows["raw_action"] = rng.normal(size=(length, width, 2)).astype(np.float32)
+        rows["action"] = np.float32(2) * np.tanh(rows["raw_action"])
+    else:
+        rows["action"] = rng.integers(0, 2, (length, width))
     rows["log_prob"] = np.log(rng.uniform(0.05, 0.95, (length, width))).astype(np.float32)
     rows["reward"] = (size * rng.normal(size=(length, width))).astype(np.float32)
     rows["step"] = np.broadcast_to(np.arange(length)[:, None], (length, width)).copy()
@@ -143,6 +155,8 @@ def compared(where: str, name: str) -> Iterator[tuple[str, float, float]]:
     algorithms = importlib.import_module(f"{PACKAGE}.algorithms")
     spaces_of = importlib.import_module(f"{PACKAGE}.rows")
     spaces = spaces_of.Spaces((4,), actions=2, symmetry=spaces_of.Symmetry((-1.0,) * 4, (1, 0)))
+    if name in CONTINUOUS:
+        spaces = spaces_of.Spaces((4,), action_shape=(2,), action_low=(-2.0, -2.0), action_high=(2.0, 2.0))
     cls = algorithms.load_algorithm(where)
     for number, case in enumerate(CASES[name]):
         settings = cls.Settings.model_validate(SMALL[name] | case)
@@ -154,18 +168,18 @@ def compared(where: str, name: str) -> Iterator[tuple[str, float, float]]:
                 yield label, float(one_error != other_error), 0.5
                 continue
             several = case.get("epochs", 1) > 1
-            key = "weights" if several else "gradient"
-            known, other_known = np.isfinite(one[key]), np.isfinite(other[key])
-            if (known != other_known).any():
-                yield label, float("inf"), NEAR
-                continue
-            length = float(np.linalg.norm(other[key][known]))
-            apart = float(np.linalg.norm((one[key] - other[key])[known]))
-            yield label, apart / length if length else apart, NEAR_STEPS if several else NEAR
+            for key in ["weights"] if several else sorted(other.keys() - {"weights"}):
+                known, other_known = np.isfinite(one[key]), np.isfinite(other[key])
+                if (known != other_known).any():
+                    yield f"{label}, {key}", float("inf"), NEAR
+                    continue
+                length = float(np.linalg.norm(other[key][known]))
+                apart = float(np.linalg.norm((one[key] - other[key])[known]))
+                yield f"{label}, {key}", apart / length if length else apart, NEAR_STEPS if several else NEAR
 
 
 def _updated(cls: Any, settings: Any, spaces: Any, way: Any, name: str, size: float, seed: int) -> Any:
-    """First moment and way of the weights after one update, or the kind of error it ended in."""
+    """First moments and way of the weights after one update, or the kind of error it ended in."""
     import numpy as np
 
     algorithms = importlib.import_module(f"{PACKAGE}.algorithms")
@@ -175,8 +189,8 @@ def _updated(cls: Any, settings: Any, spaces: Any, way: Any, name: str, size: fl
         algorithm.set_weights(fresh + np.random.default_rng(5).normal(0, 0.1, fresh.shape).astype(np.float32))
         batch, start = rows_for(name, settings, algorithm, size, seed), algorithm.weights().astype(np.float64)
         way(algorithm).update(batch, algorithms.Clock(env_steps=700, episodes=3, updates=0, version=1))
-        moment = algorithm.state()["optimiser.first_moment"].astype(np.float64)
-        return {"gradient": moment, "weights": algorithm.weights() - start}, ""
+        state = {name: array.astype(np.float64) for name, array in algorithm.state().items() if "first_moment" in name}
+        return {**state, "weights": algorithm.weights() - start}, ""
     except Exception as error:  # noqa: BLE001 - a mutant may break anything; both ways must break alike
         return {}, type(error).__name__
 

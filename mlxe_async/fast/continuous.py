@@ -1,0 +1,209 @@
+"""Fast twins of SAC, TD3 and DDPG: losses differentiated by hand, networks evaluated by numpy.
+
+Derived for `algorithms.sac.SAC`, `algorithms.td3.TD3` and `algorithms.ddpg.DDPG` as they are written there. Autograd
+makes fresh memory for each layer's result, and goes back through both critics for all rows, although the lower one
+alone judges the actor in each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mlxe_async.algorithms.ddpg import DDPG
+from mlxe_async.algorithms.distributions import HALF_LOG_2PI
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows
+from mlxe_async.algorithms.sac import LOG_STD, SAC
+from mlxe_async.algorithms.td3 import TD3
+from mlxe_async.fast.dense import NumpyGradients
+from mlxe_async.fast.quick import as_columns
+from mlxe_async.maths import annealing, gradients, metrics
+from mlxe_async.networks import Floats
+from mlxe_async.rows import Array
+
+POLICY = ("policy",)
+
+
+class Drawn(NamedTuple):
+    """Actions that a squashed Gaussian gave, and what its gradient needs; all (M, D) but `log_prob` (M,)."""
+
+    action: Floats
+    log_prob: Floats
+    spread: Floats
+    """Deviation times the normal numbers."""
+    unbounded: Array
+    """Where the logarithm of the deviation is within its bounds."""
+
+
+def why_not(algorithm: SAC | DDPG) -> str:
+    """Why its networks and spaces are left to the file; "" if they are those that the twin was derived for."""
+    if algorithm.network.flat.device.type != "cpu":
+        return f"the fast twin of {type(algorithm).__name__.lower()} knows no device but the CPU"
+    if isinstance(algorithm, SAC) and algorithm.discrete:
+        return "its actions are discrete"
+    return ""
+
+
+def drawn(scores: Floats, normal: Floats) -> Drawn:
+    """`sac.squashed` of an actor's outputs (M, 2 D) and normal numbers (M, D)."""
+    mean, raw_log_std = np.split(scores, 2, -1)
+    log_std = raw_log_std.clip(*LOG_STD)
+    spread = np.exp(log_std) * normal
+    raw = mean + spread
+    shrink = 2 * (np.float32(math.log(2)) - raw - np.logaddexp(0, -2 * raw))
+    log_prob = (np.float32(-0.5) * np.square(normal) - log_std - np.float32(HALF_LOG_2PI) - shrink).sum(-1)
+    return Drawn(np.tanh(raw), log_prob, spread, (raw_log_std >= LOG_STD[0]) & (raw_log_std <= LOG_STD[1]))
+
+
+def by_scores(found: Drawn, by_action: Floats, by_log_prob: np.float32) -> Floats:
+    """The gradient by an actor's outputs (M, 2 D), given that by actions (M, D) and by each log-probability."""
+    # a = tanh(u); log pi has -log(1 - a^2), of which the slope by u is 2 a; and -log_std.
+    by_raw = by_action * (1 - np.square(found.action)) + (2 * by_log_prob) * found.action
+    by_log_std = (by_raw * found.spread - by_log_prob) * found.unbounded
+    return np.asarray(np.concatenate([by_raw, by_log_std], -1))
+
+
+class Critics:
+    """Critics of observations and actions, on the CPU.
+
+    Args:
+        algorithm: whose they are.
+    """
+
+    def __init__(self, algorithm: SAC | DDPG) -> None:
+        self._critics, self.heads = algorithm.critics, algorithm.heads
+        self._learned, self._targets = NumpyGradients(algorithm.critics), NumpyGradients(algorithm.critic_target)
+
+    def follow(self, obs: Floats, action: Floats) -> Floats:
+        """The lowest target critic's value (M,)."""
+        return np.concatenate(self._targets.outputs(np.concatenate([obs, action], -1), self.heads), -1).min(-1)
+
+    def learn(self, obs: Floats, action: Floats, target: Floats) -> dict[str, Any]:
+        """Put the gradient of `continuous.critic_loss` in place; returns what it measured."""
+        outputs = self._learned.forward(np.concatenate([obs, action], -1))
+        error = {head: outputs[head] - target[:, None] for head in self.heads}
+        value = float(np.mean([outputs[head].mean() for head in self.heads]))
+        self._critics.gradient.zero_()
+        self._learned.backward({head: one * np.float32(1 / len(obs)) for head, one in error.items()})
+        return {"critic_loss": sum(0.5 * float(np.square(one).mean()) for one in error.values()), "value": value}
+
+    def judge(self, obs: Floats, action: Floats, heads: tuple[str, ...]) -> tuple[Floats, Floats]:
+        """The lowest value (M,) of these critics, and the gradient of its mean by the action (M, D)."""
+        rows, entries = len(obs), obs.shape[1]
+        outputs = self._learned.forward(np.concatenate([obs, action], -1))
+        values = np.stack([outputs[head][:, 0] for head in heads])
+        lowest = values.min(0)
+        lower = values == lowest
+        share = np.float32(1 / rows) * lower / lower.sum(0, dtype=np.float32)  # equal ones share it, as in torch
+        by_action = np.zeros_like(action)
+        for head, mine, slope in zip(heads, lower, share, strict=True):
+            of_head = np.flatnonzero(mine)
+            by_action[of_head] += self._learned.by_input(head, slope[of_head, None], of_head, entries)
+        return lowest, by_action
+
+
+class ContinuousTwin:
+    """What the twins share.
+
+    Args:
+        algorithm: the very built-in class; what it learned lies with it.
+    """
+
+    def __init__(self, algorithm: Any) -> None:
+        self._algorithm = algorithm
+        self.attach()
+
+    def attach(self) -> None:
+        """Work on the networks that the algorithm learns now."""
+        algorithm = self._algorithm
+        self.learned, self._actor, self._critics = (
+            algorithm.network,
+            NumpyGradients(algorithm.network),
+            Critics(algorithm),
+        )
+
+    def _normal(self, shape: tuple[int, ...]) -> Floats:
+        return np.asarray(self._algorithm.rng.standard_normal(shape, np.float32))
+
+    def _critics_step(self, rows: Mapping[str, Array], value: Floats) -> dict[str, Any]:
+        """Learn targets that are made of the values of what follows (M,)."""
+        algorithm, s = self._algorithm, self._algorithm.settings
+        found = self._critics.learn(rows["obs"], rows["action"], rows["partial"] + rows["coefficient"] * value)
+        if decay := getattr(s, "critic_decay", 0.0):
+            algorithm.critics.gradient.add_(algorithm.critics.flat, alpha=decay)
+        norm = gradients.clip_grad_norm_(algorithm.critics.gradient, s.max_gradient_norm)
+        algorithm.critic_optimiser.step(s.critic_learning_rate)
+        return found | {"gradient_norm": norm}
+
+    def _actor_step(self, by_output: Floats) -> None:
+        """Climb, by the gradient of the loss by the actor's outputs for the rows of its last `forward`."""
+        algorithm, s = self._algorithm, self._algorithm.settings
+        self.learned.gradient.zero_()
+        self._actor.backward({"policy": by_output})
+        gradients.clip_grad_norm_(self.learned.gradient, s.max_gradient_norm)
+        algorithm.optimiser.step(s.learning_rate)
+
+
+class SACTwin(ContinuousTwin):
+    """Does what `SAC.update` does, where actions are numbers."""
+
+    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:  # noqa: ARG002 - nothing is annealed
+        """As `SAC.update`."""
+        sac: SAC = self._algorithm
+        s, rows = sac.settings, as_columns(sac.columns(batch))
+        temperature = np.float32(sac.log_temperature.detach().exp().item())
+        count, outputs = len(rows["obs"]), self._actor.forward(rows["obs"], rows["following"])["policy"]
+        following = drawn(outputs[count:], self._normal((count, outputs.shape[1] // 2)))
+        value = self._critics.follow(rows["following"], following.action) - temperature * following.log_prob
+        found = self._critics_step(rows, value)
+
+        chosen = drawn(outputs[:count], self._normal(following.action.shape))
+        lowest, by_action = self._critics.judge(rows["obs"], chosen.action, sac.heads)
+        actor_loss = -float((lowest - temperature * chosen.log_prob).mean())
+        self._actor_step(by_scores(chosen, -by_action, np.float32(temperature / count)))
+
+        entropy = -float(chosen.log_prob.mean())
+        if s.temperature_learning_rate:
+            sac.temperature_optimiser.gradient.fill_(entropy - sac.target_entropy)
+            sac.temperature_optimiser.step(s.temperature_learning_rate)
+        sac.critic_target.follow(sac.critics, s.target_rate)
+        sac.noise = 0.0
+        told = {"critic_loss": found["critic_loss"], "actor_loss": actor_loss, "value": found["value"]}
+        told |= {"gradient_norm": found["gradient_norm"], "entropy": entropy, "temperature": temperature}
+        return metrics.as_floats(told), None
+
+
+class DDPGTwin(ContinuousTwin):
+    """Does what `DDPG.update` does, and TD3's with its changes."""
+
+    def attach(self) -> None:
+        """As any twin; the actor has a target, too."""
+        super().attach()
+        self._actor_target = NumpyGradients(self._algorithm.actor_target)
+
+    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
+        """As `DDPG.update`."""
+        algorithm: DDPG = self._algorithm
+        s, rows = algorithm.settings, as_columns(algorithm.columns(batch))
+        found = self._critics_step(rows, self._critics.follow(rows["following"], self._following(rows["following"])))
+        if algorithm.actor_is_due(clock):
+            chosen = np.tanh(self._actor.forward(rows["obs"])["policy"])
+            value, by_action = self._critics.judge(rows["obs"], chosen, ("q1",))
+            self._actor_step(-by_action * (1 - np.square(chosen)))
+            found["actor_loss"] = -float(value.mean())
+            algorithm.actor_target.follow(algorithm.network, s.target_rate)
+            algorithm.critic_target.follow(algorithm.critics, s.target_rate)
+        algorithm.noise = annealing.linear(s.noise_first, s.noise_last, s.noise_steps, clock.env_steps)
+        return metrics.as_floats(found) | {"noise": algorithm.noise}, None
+
+    def _following(self, obs: Floats) -> Floats:
+        """Target actions at s' (M, D)."""
+        action: Floats = np.tanh(self._actor_target.outputs(obs, POLICY)[0])
+        if not isinstance(self._algorithm, TD3):
+            return action
+        s, normal = self._algorithm.settings, self._normal(action.shape)
+        noise = (np.float32(s.target_noise) * normal).clip(-s.target_noise_clip, s.target_noise_clip)
+        return np.asarray((action + noise).clip(-1, 1))
