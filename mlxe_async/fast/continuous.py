@@ -79,7 +79,8 @@ class Critics:
 
     def follow(self, obs: Floats, action: Floats) -> Floats:
         """The lowest target critic's value (M,)."""
-        return np.concatenate(self._targets.outputs(np.concatenate([obs, action], -1), self.heads), -1).min(-1)
+        outputs = self._targets.outputs(np.concatenate([obs, action], -1), self.heads)
+        return np.asarray(np.concatenate(outputs, -1).min(-1))
 
     def learn(self, obs: Floats, action: Floats, target: Floats) -> dict[str, Any]:
         """Put the gradient of `continuous.critic_loss` in place; returns what it measured."""
