@@ -2,8 +2,8 @@
 
 The same task, seeds, network, steps, updates a step and threads for all: this package, stable-baselines3, and for SAC
 and TD3 a loop as CleanRL's single files have it. They run one after the other, A B C A B C, each in a fresh process.
-All learn in one thread. Ours acts beside it in a process of its own for SAC and TD3 (`oa`): it delivers two steps at a
-time and waits while four updates are owed.
+All learn in one thread. Ours acts beside it in a process of its own for SAC and TD3 (`oa`): it delivers eight steps at
+a time and waits while sixteen updates are owed.
 Each finished run is a line of `results/side_by_side.jsonl`: what is there is not run again, so the command may be
 stopped at any time. The table is kept beside it as `side_by_side.md`; `--show` runs nothing. Told are the median
 seconds of learning, our share of theirs, and the mean of the returns with its 95 % bootstrap interval over seeds.

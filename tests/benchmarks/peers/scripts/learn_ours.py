@@ -32,7 +32,7 @@ def overrides(row: tasks_to_learn.Row, seed: int) -> list[str]:
         same += [f"algorithm.layers={list(row.layers)}", f"algorithm.batch={row.batch}"]
         same += [f"algorithm.start_rows={row.start}", f"algorithm.critic_learning_rate={row.rate}"]
         same += ["schedule.envs_per_executor=1", f"memory.capacity_rows={row.steps}", "schedule.kind=oa"]
-        same += ["schedule.rollout_steps=2", "schedule.updates_per_publish=2", "schedule.max_owed_updates=4"]
+        same += ["schedule.rollout_steps=8", "schedule.updates_per_publish=8", "schedule.max_owed_updates=16"]
     if row.algorithm == "sac":
         same += [f"algorithm.temperature_learning_rate={row.rate}"]
     if row.algorithm == "td3":

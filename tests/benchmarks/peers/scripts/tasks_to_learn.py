@@ -57,8 +57,8 @@ LUNAR |= {"epochs": 4, "gae_lambda": 0.98, "entropy": 0.01}
 ROWS = {
     "sac-pendulum": Row("sac", "Pendulum-v1", 10_000, rate=1e-3),
     "td3-pendulum": Row("td3", "Pendulum-v1", 10_000, rate=1e-3),
-    "sac-halfcheetah": Row("sac", "HalfCheetah-v5", 20_000, episodes=10),
-    "td3-halfcheetah": Row("td3", "HalfCheetah-v5", 20_000, episodes=10),
+    "sac-halfcheetah": Row("sac", "HalfCheetah-v5", 10_000, episodes=10),
+    "td3-halfcheetah": Row("td3", "HalfCheetah-v5", 10_000, episodes=10),
     "ppo-lunarlander": Row("ppo", "LunarLander-v3", 300_000, **LUNAR),
 }
 
