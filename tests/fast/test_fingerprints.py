@@ -19,7 +19,7 @@ EDITS = {
     "a constant": ("maths/normaliser.py", "LIMIT = 10.0", "LIMIT = 9.0", "mlxe"),
     "a default": ("maths/vtrace.py", "c_clip: float = 1.0", "c_clip: float = 0.9", "mlxe"),
     "the network": ("networks/learning.py", "* 2).sigmoid() * 2 - 1", "* 2).sigmoid()", "dqn"),
-    "what three share": ("algorithms/continuous.py", "(partial + coefficient * value)", "(partial + value)", "td3"),
+    "what three share": ("algorithms/continuous.py", "s.discount * (1 - batch", "(1 - batch", "td3"),
     "noise on a target": ("algorithms/td3.py", "deviation * normal", "2 * deviation * normal", "td3"),
     "a temperature": ("algorithms/sac.py", "entropy.detach() - target", "entropy.detach() + target", "sac"),
     "an actor's loss": ("algorithms/ddpg.py", "return -q.mean()", "return -q.median()", "ddpg"),
