@@ -20,7 +20,7 @@ from mlxe_async.algorithms.sac import LOG_STD, SAC
 from mlxe_async.algorithms.td3 import TD3
 from mlxe_async.fast.dense import NumpyGradients
 from mlxe_async.fast.quick import as_columns
-from mlxe_async.maths import annealing, gradients, metrics
+from mlxe_async.maths import annealing, gradients
 from mlxe_async.networks import Floats
 from mlxe_async.rows import Array
 
@@ -86,10 +86,11 @@ class Critics:
         """Put the gradient of `continuous.critic_loss` in place; returns what it measured."""
         outputs = self._learned.forward(np.concatenate([obs, action], -1))
         error = {head: outputs[head] - target[:, None] for head in self.heads}
-        value = float(np.mean([outputs[head].mean() for head in self.heads]))
+        value = sum(float(outputs[head].sum()) for head in self.heads) / (len(obs) * len(self.heads))
         self._critics.gradient.zero_()
         self._learned.backward({head: one * np.float32(1 / len(obs)) for head, one in error.items()})
-        return {"critic_loss": sum(0.5 * float(np.square(one).mean()) for one in error.values()), "value": value}
+        squares = sum(float(np.vdot(one, one)) for one in error.values())
+        return {"critic_loss": 0.5 * squares / len(obs), "value": value}
 
     def judge(self, obs: Floats, action: Floats, heads: tuple[str, ...]) -> tuple[Floats, Floats]:
         """The lowest value (M,) of these critics, and the gradient of its mean by the action (M, D)."""
@@ -135,7 +136,7 @@ class ContinuousTwin:
         found = self._critics.learn(rows["obs"], rows["action"], rows["partial"] + rows["coefficient"] * value)
         if decay := getattr(s, "critic_decay", 0.0):
             algorithm.critics.gradient.add_(algorithm.critics.flat, alpha=decay)
-        norm = gradients.clip_grad_norm_(algorithm.critics.gradient, s.max_gradient_norm)
+        norm = gradients.clip_grad_norm_(algorithm.critics.gradient, s.max_gradient_norm).item()
         algorithm.critic_optimiser.step(s.critic_learning_rate)
         return found | {"gradient_norm": norm}
 
@@ -173,8 +174,8 @@ class SACTwin(ContinuousTwin):
         sac.critic_target.follow(sac.critics, s.target_rate)
         sac.noise = 0.0
         told = {"critic_loss": found["critic_loss"], "actor_loss": actor_loss, "value": found["value"]}
-        told |= {"gradient_norm": found["gradient_norm"], "entropy": entropy, "temperature": temperature}
-        return metrics.as_floats(told), None
+        told |= {"gradient_norm": found["gradient_norm"], "entropy": entropy, "temperature": float(temperature)}
+        return told, None
 
 
 class DDPGTwin(ContinuousTwin):
@@ -198,7 +199,7 @@ class DDPGTwin(ContinuousTwin):
             algorithm.actor_target.follow(algorithm.network, s.target_rate)
             algorithm.critic_target.follow(algorithm.critics, s.target_rate)
         algorithm.noise = annealing.linear(s.noise_first, s.noise_last, s.noise_steps, clock.env_steps)
-        return metrics.as_floats(found) | {"noise": algorithm.noise}, None
+        return found | {"noise": algorithm.noise}, None
 
     def _following(self, obs: Floats) -> Floats:
         """Target actions at s' (M, D)."""

@@ -106,10 +106,14 @@ class NumpyGradients:
             normed *= inverse[:, None]
         else:
             normed = np.matmul(x, weight, out=activity)
+            if self.network.activation == "relu":  # torch needs a third of the time that numpy takes for both
+                torch.from_numpy(normed).add_(torch.from_numpy(bias)).clamp_min_(0)
+                return activity
             normed += bias
         if self.network.activation == "tanh":
             return np.tanh(normed, out=activity)
-        return _relu(normed, activity)
+        torch.clamp_min(torch.from_numpy(normed), 0, out=torch.from_numpy(activity))
+        return activity
 
     def backward(self, gradients: Mapping[str, NDArray[Any]]) -> None:
         """Add to the gradient what follows from the loss's gradients by each head's outputs (M, outputs).
@@ -208,12 +212,6 @@ class NumpyGradients:
         self._activities = arrays(hidden_only=False)
         if self.network.layer_norm:
             self._normed, self._inverse = arrays(hidden_only=True), arrays(hidden_only=True, wide=False)
-
-
-def _relu(x: Floats, into: Floats) -> Floats:
-    """max(x, 0), which torch finds in a seventh of the time that numpy takes."""
-    torch.clamp_min(torch.from_numpy(x), 0, out=torch.from_numpy(into))
-    return into
 
 
 def _spread(gradient: NDArray[Any], weight: Floats) -> NDArray[Any]:
