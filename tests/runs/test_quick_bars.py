@@ -12,7 +12,7 @@ BARS = {
     "a2c-cartpole": (150_000, 400),
     "a2c-pendulum": (300_000, -400),
     "ppo-cartpole": (100_000, 475),
-    "ppo-pendulum": (200_000, -250),
+    "ppo-pendulum": (150_000, -250),
     "impala-cartpole": (300_000, 400),
     "dqn-cartpole": (50_000, 400),
     "dqn-per-cartpole": (50_000, 400),
