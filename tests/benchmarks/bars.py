@@ -15,6 +15,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before numpy starts its pools
 
 import argparse
 import math
+import signal
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -118,4 +119,5 @@ def _jobs(asked: argparse.Namespace) -> list[Job]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder of a run is not left behind
     sys.exit(main(sys.argv[1:]))

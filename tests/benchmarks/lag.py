@@ -13,6 +13,7 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"  # before numpy starts its pools
 
 import argparse
+import signal
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -166,4 +167,5 @@ def _jobs(asked: argparse.Namespace, known: Mapping[str, Mapping[str, Any]]) -> 
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder of a run is not left behind
     sys.exit(main(sys.argv[1:]))
