@@ -95,7 +95,7 @@ class Critics:
     def judge(self, obs: Floats, action: Floats, heads: tuple[str, ...]) -> tuple[Floats, Floats]:
         """The lowest value (M,) of these critics, and the gradient of its mean by the action (M, D)."""
         rows, entries = len(obs), obs.shape[1]
-        outputs = self._learned.forward(np.concatenate([obs, action], -1))
+        outputs = self._learned.forward(np.concatenate([obs, action], -1), heads=heads)
         values = np.stack([outputs[head][:, 0] for head in heads])
         lowest = values.min(0)
         lower = values == lowest

@@ -54,21 +54,25 @@ class NumpyGradients:
         """Whether it can be used for such a network."""
         return not network.noisy and network.body == "none"
 
-    def forward(self, observation: NDArray[Any], ungraded: NDArray[Any] | None = None) -> dict[str, Floats]:
+    def forward(
+        self, observation: NDArray[Any], ungraded: NDArray[Any] | None = None, heads: Sequence[str] = ()
+    ) -> dict[str, Floats]:
         """Outputs (N, outputs) of each head for flattened observations (N, O); valid until the next call.
 
         Args:
             observation: what `backward` will tell of.
             ungraded: further ones, whose outputs follow after the others.
+            heads: the only ones that are asked for; left out, all.
         """
+        heads = heads or tuple(self.network.heads)
         if ungraded is not None:
             observation = np.concatenate([observation, ungraded])
         self._held = len(observation)
         self._provide(self._held)
         np.multiply(observation, self._scale, out=self._input[: len(observation)], casting="unsafe")
         for here in self._blocks(len(observation)):
-            self._evaluate(here, self.network.heads)
-        return {head: self._activities[head][-1][: len(observation)] for head in self.network.heads}
+            self._evaluate(here, heads)
+        return {head: self._activities[head][-1][: len(observation)] for head in heads}
 
     def outputs(self, observation: NDArray[Any], heads: Sequence[str]) -> list[Floats]:
         """Outputs (N, outputs) of some heads in memory of their own, of which nothing is kept for `backward`."""
