@@ -101,8 +101,11 @@ def provide(env_id: str) -> None:
 
 
 def single_kwargs(settings: AtariSettings, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of one game for `gymnasium.make`: frames one by one, the wrappers skip; what is given wins."""
-    return {"frameskip": 1, "repeat_action_probability": settings.sticky, **kwargs}
+    """Arguments of one game for `gymnasium.make`: frames one by one, the wrappers skip; what is given wins.
+
+    The game itself shows its memory, 128 bytes: wrappers fetch the pictures that they need, which are not all.
+    """
+    return {"frameskip": 1, "repeat_action_probability": settings.sticky, "obs_type": "ram", **kwargs}
 
 
 def preprocessed(env: gymnasium.Env[Any, Any], settings: AtariSettings, *, evaluation: bool) -> gymnasium.Env[Any, Any]:
@@ -165,6 +168,7 @@ class Screen(gymnasium.Wrapper[Any, Any, Any, Any]):
         game: Any = env.unwrapped
         meanings, name = list(game.get_action_meanings()), _id(env)
         self._ale, self._settings, self._life_loss_ends = game.ale, settings, life_loss_ends
+        self._start: Any = None
         self._chosen: list[int] = places_of(env, settings).tolist()
         for needed, key in ((FIRE, settings.fire and "fire"), (NOOP, settings.noop_max > 0 and "noop_max")):
             if key and needed not in meanings:
@@ -233,13 +237,30 @@ class Screen(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _begun(self, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
         """A new game, up to `noop_max` frames of doing nothing after its start."""
-        _, info = self.env.reset(seed=seed, options=options)
+        info = self._started(seed, options)
         most = self._settings.noop_max
         for _ in range(int(self.env.unwrapped.np_random.integers(1, most + 1)) if most else 0):
             *_, terminated, truncated, about = self.env.step(self._noop)
             info.update(about)
             if terminated or truncated:
-                _, info = self.env.reset(seed=seed, options=options)
+                info = self._started(seed, options)
+        return info
+
+    def _started(self, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
+        """Begin a game as `reset` of the inner one does, which with a seed loads the cartridge anew: 100 ms each time.
+
+        What a game does follows from its first state, but for actions that are repeated by chance: where there are
+        none, a state that was kept takes the cartridge's place.
+        """
+        game: Any = self.env.unwrapped
+        if seed is None or self._start is None:
+            _, info = self.env.reset(seed=seed, options=options)
+            if seed is not None and not self._ale.getFloat("repeat_action_probability"):
+                self._start = self._ale.cloneState()
+            return info
+        _, info = self.env.reset(options=options)
+        game.seed_game(seed)
+        self._ale.restoreState(self._start)
         return info
 
     def _look(self, place: int) -> None:

@@ -253,6 +253,31 @@ def test_doing_nothing_at_the_start_makes_games_differ_by_their_seeds():
 
 
 @GAMES
+@pytest.mark.parametrize("sticky", [0.0, 0.25])
+@pytest.mark.parametrize("env", [BREAKOUT, "ALE/Seaquest-v5"])  # a reset Seaquest keeps a byte of the game before
+def test_a_game_after_others_is_bit_for_bit_that_of_a_newly_loaded_cartridge(env, sticky):
+    settings = atari.AtariSettings(sticky=sticky, fire=env == BREAKOUT)
+    atari.provide(env)
+    worn, new = (atari.Screen(gymnasium.make(env, **atari.single_kwargs(settings, {})), settings, life_loss_ends=False)
+                 for _ in range(2))  # fmt: skip
+    rng = np.random.default_rng(0)
+    for seed in range(4):
+        worn.reset(seed=seed)
+        for action in rng.integers(0, worn.action_space.n, 40):
+            worn.step(action)
+    memories = []
+    for game in (worn, new):
+        pictures, memory, steps = [game.reset(seed=9)[0]], [game.unwrapped.ale.getRAM()], np.random.default_rng(1)
+        for action in steps.integers(0, game.action_space.n, 100):
+            pictures.append(game.step(action)[0])
+            memory.append(game.unwrapped.ale.getRAM())
+        memories.append((np.array(pictures), np.array(memory)))
+        game.close()
+    for one, other in zip(*memories, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@GAMES
 def test_fire_is_held_until_it_is_surely_taken_where_frames_repeat_the_last_action():
     games = []
     for sticky in (0.0, 0.25, 0.9):
