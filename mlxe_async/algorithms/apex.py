@@ -100,7 +100,7 @@ class ApeX(Replays):
 
     def build_learner(self) -> None:
         """The target network, the average that is published, and Adam."""
-        self.target, self.average = copy.deepcopy(self.network), self.averaged()
+        self.target, self.average = copy.deepcopy(self.network), copy.deepcopy(self.network)
         self.optimiser = FlatOptimiser("adam", self.network.flat, self.network.gradient, eps=1e-8)
 
     def scores(self, network: Evaluated, obs: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -95,17 +94,13 @@ class Replays(ActsByNetwork):
     """Learns from single rows of a replay memory, or from windows of some, whose columns `columns` makes ready."""
 
     average: Any
-    """The network that is published: a running average of `network`, or itself."""
+    """The network that is published: a running average of `network`, or the same weights."""
     unused: int
     rows_seen: int
     needed: ClassVar[tuple[str, ...]] = ()
     """Further columns that the loss needs as they are stored."""
     successor = "cut_obs"
     """The column of the observations that are bootstrapped from."""
-
-    def averaged(self) -> Any:
-        """A network to publish: a copy that will be a running average, or where none is asked for the learned one."""
-        return copy.deepcopy(self.network) if self.settings.average else self.network
 
     def derive(self, segment: Rows) -> Rows:
         """The derived columns (L, ...) of a closed segment."""

@@ -91,7 +91,7 @@ class MLxE(Replays, SoftmaxActor):
     def build_learner(self) -> None:
         """The network that is bootstrapped from, the average that is published, and the optimiser."""
         self.target = self.network if self.settings.target == "every_update" else copy.deepcopy(self.network)
-        self.average, self.followed = self.averaged(), -1  # no version is: the first update follows
+        self.average, self.followed = copy.deepcopy(self.network), -1  # no version is: the first update follows
         self.optimiser = FlatOptimiser(self.settings.optimiser, self.network.flat, self.network.gradient, eps=1e-7)
 
     def derive_many(self, segments: Rows, lengths: Array) -> Rows:

@@ -132,7 +132,7 @@ class ValueBased(Replays, ActsByValues):
 
     def build_learner(self) -> None:
         """The target network, the average that is published, and Adam."""
-        self.target, self.average = copy.deepcopy(self.network), self.averaged()
+        self.target, self.average = copy.deepcopy(self.network), copy.deepcopy(self.network)
         self.optimiser = FlatOptimiser("adam", self.network.flat, self.network.gradient, eps=self.adam_eps)
 
     def derive_many(self, segments: Rows, lengths: Array) -> Rows:

@@ -98,8 +98,7 @@ class TorchNetwork(nn.Module):
 
     def follow(self, other: TorchNetwork, share: float = 1.0) -> None:
         """Go this share of the way to another network's weights: Polyak averaging; 1 becomes the other."""
-        if other is not self:
-            self.flat.lerp_(other.flat, share)
+        self.flat.lerp_(other.flat, share)
 
     def forward(self, observation: torch.Tensor, *heads: str) -> tuple[torch.Tensor, ...]:
         """The named heads' outputs (M, outputs) for flattened observations (M, O); the trunk is evaluated once."""

@@ -110,7 +110,7 @@ def test_a_gradient_that_is_another_ends_it_and_says_by_how_much(name, settings,
 
 
 def test_a_step_that_is_another_ends_it():
-    algorithm = agent("dqn", average=0.5)
+    algorithm = agent("dqn")
     way = updates(algorithm)
     right = way.twin.update
 
