@@ -32,8 +32,7 @@ COMMON = 'common = [64, 64]\npolicy = []\nvalue = []\nactivation = "tanh"\nnorma
 ROWS = 40_960  # of one rollout: 512 environments, 80 steps each
 OTHERS = {
     # Step sizes by which they learn: policies that stay poor have many short episodes, each a line of the log.
-    "mlxe": 'updates_per = "iteration"\nmin_updates = 8\nbatch = 2048\nlearning_rate_decay = 1.0\n'
-    + COMMON,
+    "mlxe": 'updates_per = "iteration"\nmin_updates = 8\nbatch = 2048\nlearning_rate_decay = 1.0\n' + COMMON,
     "dqn": 'train_every = 2048\nbatch = 2048\nlayers = [64, 64]\nactivation = "tanh"\ndiscount = 0.98\n'
     "target_every = 32\nlearning_rate = 3e-3\nlearning_rate_last = 3e-3\n",
 }
