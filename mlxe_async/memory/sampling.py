@@ -201,6 +201,7 @@ class Sampler:
         self._books.whole[SETTLED] = plan["number"] + 1
         if len(index):
             self._priorities.update(index, new, falls=not is_known)
+        self._books.store()
         return int(given.sum()) - len(index)
 
 

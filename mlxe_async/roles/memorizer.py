@@ -148,7 +148,7 @@ class Memorizer:
         self._weights, self._version = weights, 0
         self._flat = np.zeros(sum(int(np.prod(shape)) for _, shape in algorithm.parameters), dtype=np.float32)
         self._share: tuple[tuple[int, int], Array] | None = None
-        self._between_s = 0.0
+        self._between_s, self._late = 0.0, 0
         self.plan = plan
         self.algorithm = algorithm
         self._derive_many = derives_many(algorithm)
@@ -177,11 +177,13 @@ class Memorizer:
         if rows >= 1:
             self.memory.begin_moments(mean, variance, round(rows))
 
-    def ingest(self, *, upto: Sequence[int] | None = None) -> dict[str, Any]:
+    def ingest(self, *, upto: Sequence[int] | None = None, settle: dict[str, Any] | None = None) -> dict[str, Any]:
         """Take in all that is committed, lane after lane, and give the room back.
 
         Args:
             upto: take nothing from these positions on, one for each lane; None: all there is.
+            settle: the plan that the learner has just used. Its priorities come first, because a new row's priority
+                follows from them: what is drawn next does not depend on how early rows are taken in.
 
         Returns:
             `rows`, `segments`, `dropped`; `positions`, of the block of each lane that is to come next; and `corrupt`,
@@ -189,6 +191,8 @@ class Memorizer:
         """
         total: dict[str, Any] = {"rows": 0, "segments": 0, "dropped": 0, "corrupt": []}
         began_s = time.monotonic()
+        if settle and settle.get("updates"):
+            self._late += self.memory.settle(settle)
         for index, lane in enumerate(self._lanes):
             # What is committed while we read waits for the next call: one busy executor must not keep us here.
             for _ in range(lane.backlog()):
@@ -312,14 +316,13 @@ class Memorizer:
         """
         start_ns = time.monotonic_ns()
         between_s = self._between_s
-        late = self.memory.settle(settle) if settle and settle.get("updates") else 0
-        ingested = self.ingest(upto=upto)
+        ingested = self.ingest(upto=upto, settle=settle)
         if self.memory.kind == "rollouts":
             plan = self._draw_rollouts()
         else:
             plan = self.memory.drawn_for(call) or self._draw_batches(most_updates, call)
             self.owed = self.memory.owed
-        self._between_s = 0.0
+        late, self._late, self._between_s = self._late, 0, 0.0
         return {
             **plan,
             "ingested": ingested,

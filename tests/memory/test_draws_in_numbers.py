@@ -7,6 +7,7 @@ import pytest
 from test_replay import block, derive, episode, make
 
 from mlxe_async.memory import priorities, sum_tree
+from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.sum_tree import SumTree
 
 
@@ -121,6 +122,17 @@ def test_new_priorities_are_drawn_by_at_once_and_new_rows_have_the_largest_there
     assert sorted({round(float(one), 6) for one in share}) == [0.6, 1.2]
     memory._priorities.reload()
     assert memory._priorities.largest == 6.0
+
+
+def test_what_was_settled_is_committed_at_once_and_falls_once_only():
+    memory = memory_of([8.0, 4.0], largest_decay=0.5)
+    plan = memory.draw(1, 1, 2)
+    memory.note_priorities(plan, 0, np.arange(2), np.array([1.0, 3.0]))
+    memory.settle(plan)
+    successor = ReplayMemory(memory.shape, memory._buffer)
+    assert successor._priorities.largest == 4.0
+    successor.settle(plan)
+    assert successor._priorities.largest == 4.0
 
 
 def test_the_largest_priority_falls_where_it_may_down_to_what_the_last_update_left():

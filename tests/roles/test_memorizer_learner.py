@@ -5,6 +5,7 @@ import pytest
 from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakePage, FakeTask, FakeWeights
 from test_executor import BLOCK, make
 
+from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.errors import NumericError
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.shape import ReplayShape
@@ -58,6 +59,28 @@ def test_a_successor_takes_up_where_its_predecessor_stopped():
     successor = memorizer_of([lane], ReplayMemory(shape, buffer))
     assert successor.ingest()["rows"] == 0
     assert len(successor.memory) == 18
+
+
+@pytest.mark.parametrize("taken_in", ["together", "early", "early, by one that died then"])
+def test_new_rows_get_the_priority_that_the_plan_before_led_to_however_early_they_come(taken_in):
+    lane, algorithm = filled_lane(episodes=2), FakeAlgorithm(updates_due=3)
+    algorithm.priorities = Priorities("td", exponent=1.0)
+    shape = ReplayShape(1, 1, 32, 16, BLOCK, 4, 8, LAYOUT.to_json(), [], prioritised=True)
+    buffer = bytearray(shape.nbytes)
+    memorizer = memorizer_of([lane], ReplayMemory(shape, buffer), algorithm)
+    plan = memorizer.memorize(upto=[2])
+    for k in range(plan["updates"]):
+        memorizer.memory.note_priorities(plan, k, np.arange(plan["rows"]), np.full(plan["rows"], 7.0 + k))
+    settle = plan
+    if taken_in != "together":
+        assert memorizer.ingest(settle=plan)["rows"] == 6
+        settle = None
+    if taken_in == "early, by one that died then":
+        memorizer = memorizer_of([lane], ReplayMemory(shape, buffer, formatted=True), algorithm)
+    memorizer.memorize(settle=settle)
+    memory = memorizer.memory
+    assert sorted(memory._ring["priority"][memory.live()].tolist())[-6:] == [9.0] * 6
+    assert len(memory) == 12
 
 
 def test_updates_are_owed_for_what_came_in_and_handed_out_in_portions():

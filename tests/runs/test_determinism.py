@@ -86,6 +86,28 @@ def test_native_vectors_tell_the_same_story_too_and_no_step_that_only_resets_is_
     assert {line["episode_return"] - line["length"] for line in run.all("episode_end")} == {0.0}
 
 
+EARLY = {
+    "mlxe": {"name": "mlxe", "min_updates": 4, "batch": 64, "priorities": ["td", "age"]},
+    "dqn": {"name": "dqn", "prioritised": True, "start_rows": 64},
+    "rainbow": {"name": "rainbow", "start_rows": 64},
+    "apex": {"name": "apex", "start_rows": 64},
+    "ppo": {"name": "ppo", "epochs": 1, "minibatch": 64},
+}
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "dqn" else pytest.param(kind, marks=pytest.mark.slow) for kind in EARLY]
+)
+def test_how_early_rows_are_taken_in_changes_nothing(live, kind):
+    """Small blocks are committed in the middle of rollouts, and taken in when that is noticed."""
+    chosen = {"schedule": PIECES, "algorithm": EARLY[kind], "stop": SHORT}
+    whole, _ = live(memory={"block_rows": 64}, **chosen)
+    early, run = live(memory={"block_rows": 2}, **chosen)
+    assert any(line["ingest_seconds"] for line in run.all("phase", phase="memorize"))
+    assert early.updates > 5
+    assert early.weights_hash == whole.weights_hash
+
+
 @pytest.mark.slow
 def test_it_does_not_matter_which_executor_finishes_first(live):
     hashes, first = set(), []

@@ -27,6 +27,11 @@ KINDS = {
     },
     "small lanes": {"schedule": OA, "memory": {"block_rows": 8, "lane_slots": 2}},
     "dqn": {"schedule": OA, "algorithm": {"name": "dqn"}},
+    "prioritised": {
+        "schedule": OA,
+        "algorithm": {"name": "dqn", "prioritised": True, "start_rows": 64},
+        "memory": {"block_rows": 2},
+    },
 }
 
 

@@ -70,9 +70,11 @@ class MemorizerHandle:
             ProcessDied: the memorizer died meanwhile.
             RemoteError: it could not be written.
         """
+        rows = await self._ingested() if self._used else 0
         kept: dict[str, Any] = await self.process.call("save", role="keeper", name="memorizer", path=path)
         self._take_note(kept["facts"]["ingested"])
         self._context.recorder.note(Ingested(tuple(kept["facts"]["ingested"]["positions"])))
+        kept["facts"]["ingested"]["rows"] += rows
         return kept
 
     @property
@@ -150,14 +152,26 @@ class MemorizerHandle:
     async def ingest(self) -> None:
         """Only take in, to give the lanes their room back in the middle of long rollouts."""
         try:
-            ingested = await self.process.call(
-                "ingest", role="memorizer", check=partial(require, kind=INGESTED, what="ingested")
-            )
-            self._context.recorder.note(Ingested(tuple(ingested["positions"])))
-            self._take_note(ingested)
+            await self._ingested()
         except ProcessDied:
             # Nothing is lost: what was committed stays in the lanes, and the next call takes it in.
             self._unseen += 1
+
+    async def _ingested(self) -> int:
+        """Take in, after the priorities of the plan that was used last; returns how many rows.
+
+        Raises:
+            ProcessDied: the memorizer died meanwhile; the next call settles the plan, once more or for the first time.
+        """
+        used = self._used
+        ingested = await self.process.call(
+            "ingest", role="memorizer", check=partial(require, kind=INGESTED, what="ingested"), settle=used
+        )
+        if self._used is used:
+            self._used = None
+        self._context.recorder.note(Ingested(tuple(ingested["positions"]), settled=used is not None))
+        self._take_note(ingested)
+        return int(ingested["rows"])
 
     def _take_note(self, ingested: dict[str, Any]) -> None:
         self.rows_ingested += ingested["rows"]

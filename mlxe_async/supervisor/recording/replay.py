@@ -132,7 +132,10 @@ class Replay:
                 self._expect(step, (step.version, step.norm), (done["version"], done["norm"]))
                 log.published(done["version"], done["start_ns"], done["seconds"], done["norm"])
             case Ingested():
-                done = await by_role["memorizer"].call("ingest", role="memorizer", upto=list(step.positions))
+                settle = self._plan if step.settled else None
+                done = await by_role["memorizer"].call(
+                    "ingest", role="memorizer", upto=list(step.positions), settle=settle
+                )
                 self._expect(step, list(step.positions), done["positions"])
             case Memorized():
                 settle = self._plan if step.settled else None

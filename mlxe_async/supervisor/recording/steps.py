@@ -45,18 +45,25 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Ingested:
-    """The memorizer took in all blocks of each lane before these positions."""
+    """The memorizer took in all blocks of each lane before these positions.
+
+    Args:
+        positions: one for each lane.
+        settled: the learner had used the plan before, and its priorities came first.
+    """
 
     positions: tuple[int, ...]
+    settled: bool = False
 
     def pack(self) -> bytes:
         """As bytes."""
-        return struct.pack(f"<{len(self.positions)}Q", *self.positions)
+        return struct.pack(f"<{len(self.positions)}Q", *self.positions) + b"\1" * self.settled
 
     @classmethod
     def unpack(cls, payload: bytes) -> Ingested:
         """From bytes."""
-        return cls(struct.unpack(f"<{len(payload) // 8}Q", payload))
+        count, settled = divmod(len(payload), 8)
+        return cls(struct.unpack_from(f"<{count}Q", payload), bool(settled))
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ STEPS = [
 SOME = [
     Published(1, 0.5),
     Rollout(0, 1, 0, 0, 0, 20, 2),
+    Ingested((1,), settled=True),
+    Ingested((1,)),
     Memorized(64, False, 4, (2,)),
     Learned(20, 1, 0, None, 2, 1.5),
 ]
