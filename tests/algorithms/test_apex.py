@@ -57,6 +57,7 @@ def test_the_ladder_is_that_of_the_paper():
     whole = [0.4 ** (1 + 7 * i / 7) for i in range(8)]
     np.testing.assert_allclose(ladder(0, 8, 8, 0.4, 7.0), whole, rtol=1e-15)
     np.testing.assert_allclose(ladder(4, 4, 8, 0.4, 7.0), whole[4:], rtol=1e-15)
+    np.testing.assert_allclose(ladder(0, 2, 2, 0.4, 7.0), [0.4, 0.4**8], rtol=1e-15)
     assert ladder(0, 1, 1, 0.4, 7.0).tolist() == [0.4]
 
 
@@ -124,6 +125,7 @@ def test_updates_take_the_steps_of_a_plain_computation_and_return_the_errors(set
             return (each * tensor(weight)).mean()
 
         wanted = {"loss": float(loss(plain.flat)), "td_error": float(error.abs().mean())}
+        wanted["value"] = float((target - error).mean())
         wanted["learning_rate"] = 0.02 - 0.015 * min(1, 300 * number / 1000)
         wanted["gradient_norm"] = plain.step(loss, wanted["learning_rate"], s.max_gradient_norm)
         average = average + (s.average or 1.0) * (plain.flat - average)
@@ -139,6 +141,8 @@ def test_updates_are_due_in_proportion_to_the_rows_after_the_first():
     due = [algorithm.updates_due(rows=held, new_rows=32, new_segments=1) for held in range(32, 320, 32)]
     assert due[:3] == [0, 0, 0]
     assert np.cumsum(due).tolist() == [int(max(0, rows - 100) * 3 / 8) for rows in range(32, 320, 32)]
+    small = agent(batch=8, start_rows=100, replay_ratio=3.0)  # of a memory that never holds so many rows at once
+    assert [small.updates_due(rows=min(64, seen), new_rows=32, new_segments=1) for seen in range(32, 320, 32)] == due
     assert agent(replay_ratio=0.5, batch=4).updates_due(rows=2000, new_rows=20, new_segments=1) == 2  # many are held
 
 
@@ -148,3 +152,6 @@ def test_the_replay_ratio_that_is_told_is_that_of_the_run_so_far():
     batch = rows | algorithm.derive(rows)
     measured, _ = algorithm.update(batch, Clock(env_steps=356, updates=7))
     assert measured["replay_ratio"] == 64 * 8 / 256
+    for env_steps in (100, 101):  # the very first rows, which nothing may be divided by 0 for
+        measured, _ = algorithm.update(batch, Clock(env_steps=env_steps, updates=7))
+        assert measured["replay_ratio"] == 64 * 8

@@ -79,6 +79,7 @@ def test_q_learning_is_watkins(discount):
     np.testing.assert_allclose(algorithm.table, table, rtol=1e-12, atol=0)
     assert measured["td_error"] == pytest.approx(np.abs(errors).mean())
     assert measured["loss"] == pytest.approx(0.5 * (errors**2).mean())
+    assert measured["value"] == algorithm.table.max() > algorithm.table.min()
 
 
 def greedily(values, epsilon):

@@ -76,6 +76,10 @@ FILES = {
             "reinforce",
             "on_policy",
             "policies",
+            "apex",
+            "tabular",
+            "q_learning",
+            "sarsa",
         )
     },
 }
@@ -85,7 +89,7 @@ ALGORITHMS = tuple(
     f"{PACKAGE}/algorithms/{name}.py"
     for name in (
         *("continuous", "ppo", "mlxe", "sac", "td3", "ddpg", "value_based", "dqn", "c51", "rainbow"),
-        *("a2c", "impala", "reinforce", "on_policy", "policies"),
+        *("a2c", "impala", "reinforce", "on_policy", "policies", "apex", "tabular", "q_learning", "sarsa"),
     )
 )
 NOT_LEARNING = {"__init__", "load", "act", "greedy", "greedy_many", "behaviour_log_prob", "policy"}
