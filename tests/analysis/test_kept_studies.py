@@ -10,7 +10,7 @@ from study_runs import story, write_run
 
 from mlxe_async.analysis.outcomes import outcome
 from mlxe_async.analysis.study import ALL_OUTCOMES, group, stored_outcomes
-from mlxe_async.analysis.tables import outcome_table, pair_table, time_table
+from mlxe_async.analysis.tables import outcome_table, pair_table, score_table, time_table
 from mlxe_async.cli.compare import run as compare
 from mlxe_async.errors import RunFailed
 
@@ -53,9 +53,13 @@ def test_every_study_of_the_page_is_kept():
     ],
 )
 def test_the_lines_of_a_study_make_its_tables(name):
-    (_, head, rows), (_, time_head, time_rows), *pairs = rows_of(STUDIES / name)
+    (_, head, rows), *others = rows_of(STUDIES / name)
+    reached = [others.pop(0) for title, *_ in others[:1] if title == score_table({}).title]
+    (_, time_head, time_rows), *pairs = others
     groups = outcomes(name)
     needed, spent = outcome_table(groups), time_table(groups)
+    scores = score_table(groups)
+    assert [(scores.title, scores.head, list(scores.rows))] * bool(scores.rows) == reached
     assert needed.head == head
     assert list(needed.rows) == [row for row in rows if not row[0].startswith(NO_LINES)]
     assert (spent.head, list(spent.rows)) == (time_head, time_rows)

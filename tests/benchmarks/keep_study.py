@@ -5,7 +5,7 @@ STUDY is a folder of `compare`. FOLDER, such as `runs/study/presets`, then holds
     outcomes.jsonl  one line per run, without its first seconds and its curve, which only pictures need, see `--curves`;
                     digest and program only where they differ from those of the line before
     table.md        all tables but that of every run, which the lines are
-    A.png, B.png    the pictures named, in few colours
+    A.png, B.png    the pictures named, in few colours and at most 1,000 pixels wide
 
 `python -m mlxe_async compare FOLDER --no-pictures` makes the tables anew from the lines, and
 `tests/analysis/test_kept_studies.py` holds both against each other.
@@ -26,10 +26,11 @@ from PIL import Image
 from mlxe_async.analysis.outcomes import Outcome
 from mlxe_async.analysis.study import ALL_OUTCOMES, INHERITED, reported_outcomes
 
-COLOURS = 12
+COLOURS = 32
+WIDTH = 1000  # pixels
 DIGITS = 5  # tables show one; with fewer, ranks would be tied and shares and p-values change
-FOR_ALL = ("env", "host", "versions")  # facts that are told again only where they differ from the line before
-TOLD = ("passes", "episode_steps", "jobs", *FOR_ALL)
+FOR_ALL = ("host", "versions")  # facts that are told again only where they differ from the line before
+TOLD = ("env", "passes", "episode_steps", "jobs", *FOR_ALL)
 AT_THE_END = ("episodes", "seconds")
 
 
@@ -66,6 +67,13 @@ def _rounded(value: Any) -> Any:
     return short if f"{short:.1f}" == f"{value:.1f}" else value
 
 
+def _in_few_colours(picture: Image.Image) -> Image.Image:
+    small = picture.convert("RGB")
+    if small.width > WIDTH:
+        small = small.resize((WIDTH, round(small.height * WIDTH / small.width)), Image.Resampling.LANCZOS)
+    return small.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", type=Path, help="a folder of compare, or one that is kept")
@@ -80,8 +88,7 @@ def main() -> int:
     (asked.folder / ALL_OUTCOMES).write_text("".join(lines))
     (asked.folder / "table.md").write_text(tables)
     for name, picture in pictures.items():
-        few = picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-        few.save(asked.folder / f"{name}.png", optimize=True)
+        _in_few_colours(picture).save(asked.folder / f"{name}.png", optimize=True)
     print(f"{asked.folder}: {len(lines)} runs, {sum(file.stat().st_size for file in asked.folder.iterdir()):,} bytes")
     return 0
 
