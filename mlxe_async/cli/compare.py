@@ -459,9 +459,11 @@ def _about(outcomes: Sequence[Outcome]) -> str:
         return " or ".join(sorted(found - {"None"})) or "?"
 
     seeds = sorted({one.seed for one in outcomes})
-    at_once = "one at a time" if is_timed(outcomes) else "some at the same time"
+    at_once = "one at a time, " if is_timed(outcomes) else "some at the same time, "
+    if any(one.clock == "run" for one in outcomes):
+        at_once = ""  # of run folders that were given it is not known
     which = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 2 else " and ".join(map(str, seeds))
     return (
-        f"{len(outcomes)} runs on {each('env')}, seeds {which}, {at_once}, on {each('cores', 'host')} cores of "
+        f"{len(outcomes)} runs on {each('env')}, seeds {which}, {at_once}on {each('cores', 'host')} cores of "
         f"{each('system', 'host')}; torch {each('torch', 'versions')}, mlxe_async {each('mlxe_async', 'versions')}."
     )
