@@ -30,7 +30,7 @@ KINDS = {
     "prioritised": {
         "schedule": OA,
         "algorithm": {"name": "dqn", "prioritised": True, "start_rows": 64},
-        "memory": {"block_rows": 2},
+        "memory": {"block_rows": 8},
     },
 }
 
