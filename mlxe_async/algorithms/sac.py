@@ -3,7 +3,8 @@
 Papers: Haarnoja et al. 2018a (soft actor-critic), 2018b (learned temperature), Christodoulou 2019 (discrete actions).
 Where we differ: log-probabilities are those of actions in [-1, 1], whatever the bounds are, so that a target entropy
 means the same in every task. Actions are uniformly random until learning begins. Truncation bootstraps from the row's
-own next observation; only termination has no future. Twin critics have layers of their own.
+own next observation; only termination has no future. Twin critics have layers of their own. With `n_step` above 1 the
+steps between count by what their behaviour found: its rewards, and -log mu(a|s), which the temperature of now weighs.
 
 What do I change to make ...
   another loss or target      `soft_value`, `temperature_loss`; `critic_loss` and `td_target` of `continuous`: pure.
@@ -16,19 +17,21 @@ What do I change to make ...
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from mlxe_async.algorithms.acting import number_of_actions
+from mlxe_async.algorithms.bootstrapping import ends_of
 from mlxe_async.algorithms.continuous import RANDOM, Continuous, ContinuousFields, box_entries, critic_loss, td_target
 from mlxe_async.algorithms.distributions import HALF_LOG_2PI, Categorical, TanhGaussian, raw_action
 from mlxe_async.algorithms.fields import key
 from mlxe_async.algorithms.interface import Acting, Clock, Metrics, Rows, needs
-from mlxe_async.maths import metrics
+from mlxe_async.maths import metrics, returns
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import FlatOptimiser
-from mlxe_async.rows import Array
+from mlxe_async.rows import Array, Column
 
 if TYPE_CHECKING:
     import torch
@@ -93,6 +96,8 @@ class SAC(Continuous):
             self.extra_columns, self.target_entropy = (raw_action(self.spaces),), float(-entries)
         if self.settings.target_entropy != "auto":
             self.target_entropy = self.settings.target_entropy
+        if self.settings.n_step > 1:
+            self.derived_columns += (Column("entropies", "<f4"),)
 
     def build_learner(self) -> None:
         """Critics, their targets, the temperature, and an optimiser of each."""
@@ -121,6 +126,24 @@ class SAC(Continuous):
             return np.asarray(scores.argmax(-1))
         return self.bounded(np.tanh(np.split(scores, 2, -1)[0]))
 
+    def derive_many(self, segments: Rows, lengths: Array) -> Rows:
+        """Of n steps: also the discounted entropies of the steps between a row and its cut, as -log mu(a|s)."""
+        s, found = self.settings, super().derive_many(segments, lengths)
+        if s.n_step == 1:
+            return found
+        entropy, (ended, _) = -segments["log_prob"].astype(np.float64), ends_of(segments, lengths)
+        with_own = returns.n_step_many(entropy, lengths, ended, s.discount, s.n_step).partial
+        return found | {"entropies": (with_own - entropy).astype(np.float32)}
+
+    def columns(self, batch: Rows) -> Rows:
+        """What an update needs of a batch (M, ...); of n steps also the entropies of those between."""
+        several = {"entropies": batch["entropies"]} if self.settings.n_step > 1 else {}
+        return super().columns(batch) | several
+
+    def earned(self, rows: Mapping[str, Any], temperature: Any) -> Any:
+        """Rewards up to s' (M,), and the entropies of the steps between, by numpy or torch as the rows are."""
+        return rows["partial"] + temperature * rows["entropies"] if self.settings.n_step > 1 else rows["partial"]
+
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:  # noqa: ARG002 - nothing is annealed
         """One step of critics, actor and temperature each; then the target critics follow."""
         import torch
@@ -129,7 +152,7 @@ class SAC(Continuous):
         temperature = self.log_temperature.detach().exp()
         with torch.no_grad():
             value = soft_value(*self.considered(self.critic_target, rows["following"]), temperature)
-            target = td_target(rows["partial"], rows["coefficient"], value)
+            target = td_target(self.earned(rows, temperature), rows["coefficient"], value)
         q = self.taken(rows["obs"], rows["action"])
         loss = critic_loss(q, target)
         self.critic_optimiser.zero_grad()

@@ -160,7 +160,7 @@ class SACTwin(ContinuousTwin):
         count, outputs = len(rows["obs"]), self._actor.forward(rows["obs"], rows["following"])["policy"]
         following = drawn(outputs[count:], self._normal((count, outputs.shape[1] // 2)))
         value = self._critics.follow(rows["following"], following.action) - temperature * following.log_prob
-        found = self._critics_step(rows, value)
+        found = self._critics_step(rows | {"partial": sac.earned(rows, temperature)}, value)
 
         chosen = drawn(outputs[:count], self._normal(following.action.shape))
         lowest, by_action = self._critics.judge(rows["obs"], chosen.action, sac.heads)

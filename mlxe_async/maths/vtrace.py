@@ -49,11 +49,10 @@ def vtrace(
         raise ValueError(f"vtrace: shapes differ, ratio {tuple(ratio.shape)}, reward {tuple(reward.shape)}")
     rho = ratio.clip(max=rho_clip)
     c = lambda_ * ratio.clip(max=c_clip)
-    delta = rho * (reward + discount * next_value - value)
-    correction = +delta  # v_t - V_t
-    for t in reversed(range(len(delta) - 1)):
+    correction = rho * (reward + discount * next_value - value)  # delta_t, and then v_t - V_t
+    for t in reversed(range(len(correction) - 1)):
         correction[t] += discount[t] * c[t] * carry[t] * correction[t + 1]
-    following = +next_value
+    following = 1 * next_value  # a copy, also of a tensor, of which + makes none
     following[:-1] += carry[:-1] * correction[1:]  # v_(t+1), or the bootstrapped value at an end
     return VTrace(value + correction, rho * (reward + discount * following - value))
 

@@ -40,6 +40,7 @@ def segment(seed, spaces, mark="terminated"):
     rows[mark][-1] = 1
     rows |= {"obs": obs[:-1], "next_obs": obs[1:].copy(), "weight": np.ones(ROWS, np.float32)}
     rows["reward"] = (4 * rng.normal(size=ROWS)).astype(np.float32)
+    rows["log_prob"] = (rng.normal(size=ROWS) - 1).astype(np.float32)
     if spaces.actions:
         return rows | {"action": rng.integers(0, spaces.actions, ROWS)}
     raw = rng.normal(size=(ROWS, 2)).astype(np.float32)
@@ -47,12 +48,13 @@ def segment(seed, spaces, mark="terminated"):
     return rows | {"action": action, "raw_action": raw}
 
 
-def slow_returns(rows, s):
-    """Rewards up to s', the discount there, and s' of each row."""
+def slow_returns(rows, s, alpha=0.0):
+    """Rewards up to s' and alpha times the entropies of the steps between, the discount there, and s' of each row."""
     found = []
     for t in range(ROWS):
         count = min(s.n_step, ROWS - t)
         total = sum(s.discount**i * s.return_scale * rows["reward"][t + i] for i in range(count))
+        total -= alpha * sum(s.discount**i * rows["log_prob"][t + i] for i in range(1, count))
         ended = rows["terminated"][t + count - 1]
         found.append((total, 0.0 if ended else s.discount**count, rows["next_obs"][t + count - 1]))
     return [tensor(np.array(column)) for column in zip(*found, strict=True)]
@@ -117,8 +119,8 @@ def test_sac_takes_the_steps_of_a_plain_computation(spaces, settings):
 
     for number in range(4):
         rows = segment(number, spaces, "truncated" if number % 2 else "terminated")
-        partial, coefficient, after = slow_returns(rows, s)
         rng, obs, alpha = generator_of(algorithm), rows["obs"], float(heat.flat.exp())
+        partial, coefficient, after = slow_returns(rows, s, alpha)
         first, second = (None, None) if spaces.actions else (normal_of(rng, (ROWS, 2)) for _ in range(2))
         q, logs = considered(after, first, critics, None, slow)
         target = partial + coefficient * (q - alpha * logs)

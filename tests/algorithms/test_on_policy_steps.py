@@ -9,6 +9,7 @@ from plain import Plain, assert_same_way, generator_of, tensor
 from test_ppo_steps import advantages, ends_of, rollout
 
 from mlxe_async.algorithms import Clock, a2c, load_algorithm, reinforce
+from mlxe_async.maths.reward_scaling import discounted
 from mlxe_async.rows import Spaces
 
 SPACES = Spaces((3,), actions=3)
@@ -248,6 +249,48 @@ def test_an_episode_is_told_from_those_of_all_other_environments():
 def test_only_scaled_rewards_have_a_scale_to_be_kept():
     kept = {name: set(agent("a2c", reward_scaling=on).state()) for name, on in (("with", True), ("without", False))}
     assert kept["without"] < kept["with"]
+
+
+ON_POLICY = ("a2c", "impala", "ppo", "reinforce")
+
+
+def learner(name, **changed):
+    kind = load_algorithm(name)
+    return kind(kind.Settings.model_validate(changed), SPACES, seed=3, learns=True)
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_observations_are_counted_after_they_were_learned_from(name):
+    """Before the first are counted they are shown as they are; so the first update is that without moments."""
+    shown, bare = learner(name), learner(name, normalise=False)
+    assert shown.settings.normalise
+    rows = episodes() if name == "reinforce" else rollout()
+    rows |= {column: 1.5 * rows[column] + 2 for column in ("obs", "next_obs")}
+    found, expected = (one.update(rows, Clock())[0] for one in (shown, bare))
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    moments = shown.moments_in(shown.weights())
+    assert moments.rows == pytest.approx(rows["valid"].sum(), rel=1e-5)
+    np.testing.assert_allclose(moments.mean, rows["obs"][rows["valid"]].mean(0), rtol=1e-5)
+    again, plain = (one.update(rows, Clock(updates=1))[0] for one in (shown, bare))
+    assert again != plain
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_rewards_are_counted_before_they_are_scaled_and_once_for_each_update(name):
+    scaled, bare = learner(name, reward_scaling=True), learner(name)
+    running = []
+    for number in range(3):
+        rows = episodes(number) if name == "reinforce" else rollout(number)
+        rows["discounted_return"] = np.zeros(rows["reward"].shape[1])
+        running.append(discounted(rows, scaled.settings.discount)[rows["valid"]])
+        deviation = np.sqrt(np.concatenate(running).var() + 1e-8)
+        bare_rows = {name: column for name, column in rows.items() if name != "discounted_return"}
+        divided = bare_rows | {"reward": (rows["reward"] / deviation).clip(-10, 10).astype(np.float32)}
+        found, expected = (one.update(some, Clock())[0] for one, some in ((scaled, rows), (bare, divided)))
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        assert scaled.reward_scale.moments.rows == sum(map(len, running))
+        assert scaled.reward_scale.deviation == pytest.approx(deviation)
+        assert abs(deviation - 1) > 0.05
 
 
 def test_a_run_goes_on_with_the_mean_return_that_truncated_episodes_are_valued_by():

@@ -7,8 +7,10 @@ import sys
 import numpy as np
 import pytest
 import torch
+from plain import generator_of
 
 from mlxe_async.algorithms import Acting, Clock, load_algorithm
+from mlxe_async.algorithms.continuous import td_target
 from mlxe_async.algorithms.distributions import TanhGaussian
 from mlxe_async.algorithms.sac import SAC, SACSettings, soft_value, squashed, temperature_loss
 from mlxe_async.rows import Spaces
@@ -104,6 +106,64 @@ def test_the_target_entropy_follows_the_actions_unless_it_is_told(spaces, settin
     assert second["temperature"] == pytest.approx(math.exp(0.1 * np.sign(target - first["entropy"])), rel=1e-3)
 
 
+def at_the_fixed_point(spaces, n_step, temperature=0.5, discount=0.8):
+    """A learner of a world without rewards and without end, whose policy and critics say the same everywhere.
+
+    Actions are drawn by this policy. Critics say Q = discount * temperature * entropy / (1 - discount), what is right.
+    """
+    told = {"temperature": temperature, "temperature_learning_rate": 0.0, "discount": discount, "n_step": n_step}
+    algorithm = agent(spaces, learns=True, critic_learning_rate=1e-30, **told)
+    algorithm.network.flat.zero_()  # means of 0 and deviations of 1, or equal shares
+    algorithm.noise = 0.0
+    algorithm.load(algorithm.weights())
+    rng, length = np.random.default_rng(3), 4000
+    obs = np.zeros((length, 3), np.float32)
+    rows = {name: np.zeros(length, np.uint8) for name in ("terminated", "truncated", "cut")}
+    rows |= {"obs": obs, "next_obs": obs, "reward": np.zeros(length, np.float32)}
+    rows |= algorithm.act(obs, rng, Acting())
+    q = discount * temperature * -rows["log_prob"].astype(float).mean() / (1 - discount)
+    for network in (algorithm.critics, algorithm.critic_target):
+        network.flat.zero_()
+        for name, value in network.named_parameters():
+            if name.endswith("_1_bias"):  # of the last layer
+                value.data.fill_(q)
+    return algorithm, rows, q
+
+
+@pytest.mark.parametrize("n_step", [1, 2, 5])
+@pytest.mark.parametrize("spaces", [BOX, NUMBERED], ids=["box", "discrete"])
+def test_the_entropies_of_the_steps_between_count_so_that_more_steps_have_the_same_values(spaces, n_step, monkeypatch):
+    from mlxe_async.algorithms import sac
+
+    algorithm, rows, q = at_the_fixed_point(spaces, n_step)
+    targets = []
+
+    def remembered(partial, coefficient, value):
+        targets.append(td_target(partial, coefficient, value))
+        return targets[-1]
+
+    monkeypatch.setattr(sac, "td_target", remembered)
+    found, _ = algorithm.update(rows | algorithm.derive(rows), Clock())
+    assert found["value"] == pytest.approx(q, rel=1e-5)
+    assert float(targets[0].mean()) == pytest.approx(q, rel=0.02)
+
+
+def test_entropies_are_those_after_a_row_up_to_its_cut_discounted_and_as_old_as_the_row():
+    algorithm = agent(n_step=3, discount=0.5)
+    rows = batch(rows=4, log_prob=np.float32([-100, -2, -4, -8]), truncated=np.zeros(4, np.uint8))
+    assert algorithm.derive(rows)["entropies"].tolist() == [1 + 1, 2 + 2, 4, 0]
+    assert [column.name for column in algorithm.derived_columns] == ["partial", "coefficient", "cut_obs", "entropies"]
+    many = algorithm.derive_many(rows, np.array([2, 2]))
+    assert many["entropies"].tolist() == [1, 0, 4, 0]
+    assert agent().derive(rows) == {}
+
+
+def test_the_temperature_of_now_weighs_the_entropies():
+    algorithm, rows = agent(n_step=3), {"partial": np.float32([1, 2]), "entropies": np.float32([10, 20])}
+    assert algorithm.earned(rows, 0.5).tolist() == [6, 12]
+    assert agent().earned(rows, 0.5).tolist() == [1, 2]
+
+
 def test_what_is_stored_is_the_density_of_the_action_that_is_stored():
     algorithm = learned()
     acted = algorithm.act(OBS, np.random.default_rng(0), Acting())
@@ -159,6 +219,24 @@ def test_tests_take_the_mean_within_the_bounds_or_the_most_probable_action():
     np.testing.assert_allclose(algorithm.greedy(OBS), expected, rtol=1e-5, atol=1e-5)
     algorithm = learned(NUMBERED)
     np.testing.assert_array_equal(algorithm.greedy(OBS), algorithm.outputs(OBS, "policy")[0].argmax(-1))
+
+
+def test_the_deviation_is_bounded_while_it_is_learned_too():
+    """Drawn with one deviation far above and one far below; neither can be learned any farther."""
+    algorithm = agent(learns=True, discount=0.5, temperature=0.3, n_step=1)
+    algorithm.network.flat.zero_()
+    bias = dict(algorithm.network.named_parameters())["policy_1_bias"]
+    bias.data.copy_(torch.tensor([0.2, -0.1, 9.0, -90.0]))
+    normal = generator_of(algorithm).standard_normal((64, 2), np.float32)
+    share, log_prob, _ = algorithm.considered(algorithm.critics, torch.as_tensor(OBS[:64]))
+    raw = np.float64([0.2, -0.1]) + np.exp([2.0, -20.0]) * normal
+    shrink = 2 * (math.log(2) - raw - np.logaddexp(0, -2 * raw))
+    wanted = (-0.5 * normal.astype(float) ** 2 - [2, -20] - 0.5 * math.log(2 * math.pi) - shrink).sum(-1)
+    assert share == 1.0
+    np.testing.assert_allclose(log_prob.detach()[:, 0], wanted, rtol=1e-5)
+    log_prob.sum().backward()
+    assert bias.grad[2:].tolist() == [0, 0]
+    assert (bias.grad[:2] != 0).all()
 
 
 def test_the_deviation_stays_within_its_limits():

@@ -44,6 +44,7 @@ def batch(kind, seed, spaces):
         "reward": rng.normal(size=shape).astype(np.float32),
         "partial": rng.normal(size=shape).astype(np.float32),
         "coefficient": np.full(shape, 0.9, np.float32),
+        "entropies": rng.random(shape).astype(np.float32),
         "terminated": np.zeros(shape, np.uint8),
         "truncated": np.zeros(shape, np.uint8),
         "cut": np.zeros(shape, np.uint8),
