@@ -7,12 +7,16 @@ of that memory: `PinnedMemory` makes it so for the shared memory in which rollou
 
 Nothing is recorded unless `[learner] graphs` asks for it. On the CPU all of this is plain calls. What the driver
 refuses is done without, and `refusals` says why.
+
+Many kernels of a GPU add up in the order in which its threads come along, and so differ from call to call in the last
+bits. `use_kernels` asks for others where a run is to repeat itself, and says whether factors may be rounded to TF32.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -47,6 +51,42 @@ def refusals() -> list[str]:
     return told
 
 
+# -- kernels -----------------------------------------------------------------------------------------------------------
+
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+_NO_KERNEL = " does not have a deterministic implementation"
+
+
+def use_kernels(device: str, *, repeatable: bool, precision: str = "float32") -> None:
+    """Say how this process computes on a GPU from now on. On the CPU nothing changes: it repeats itself as it is.
+
+    Args:
+        device: a torch device name.
+        repeatable: only by kernels that come to the same bits each time; an operation without one raises, and
+            `unrepeatable` knows its error.
+        precision: `"tf32"` rounds the factors of products and convolutions to 10 bits of mantissa; any other leaves
+            those of float32 as they are, where torch itself would round those of convolutions.
+    """
+    if device == "cpu":
+        return
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    if not repeatable:
+        return
+    os.environ.setdefault(WORKSPACE, ":4096:8")  # cuBLAS reads it when it is first used, and torch asks for it
+    torch.backends.cudnn.benchmark = False  # which kernel is the fastest differs from start to start
+    torch.use_deterministic_algorithms(True)
+    # All of ours is written before it is read.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # torch adds it when it runs
+
+
+def unrepeatable(error: BaseException) -> str:
+    """The operation for want of whose repeatable kernel torch raised this; "" if that was not the reason."""
+    words = str(error).partition(_NO_KERNEL)
+    return words[0].split()[-1] if words[1] and words[0].split() else ""
+
+
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
@@ -65,8 +105,9 @@ class PinnedMemory:
         self._wait = wait or torch.cuda.synchronize
         self.refusal = ""
         "Why the driver will not have it; empty if it has."
-        view = np.frombuffer(buffer, np.uint8)
-        self._pointer, self.nbytes = view.ctypes.data, view.nbytes
+        # Kept until it is given back: the driver takes what comes to lie at a freed address for page-locked still.
+        self._view: NDArray[np.uint8] | None = np.frombuffer(buffer, np.uint8)
+        self._pointer, self.nbytes = self._view.ctypes.data, self._view.nbytes
         try:
             self._runtime: Any = runtime or torch.cuda.cudart()
             code = int(self._runtime.cudaHostRegister(self._pointer, self.nbytes, 0))
@@ -74,6 +115,7 @@ class PinnedMemory:
         except RuntimeError as error:
             self.refusal = f"cudaHostRegister of {self.nbytes:,} bytes: {error}"
         if self.refusal:
+            self._view = None
             _refused.append(f"memory stays pageable, copies out of it take a step more: {self.refusal}")
             _forget_error()
 
@@ -84,6 +126,7 @@ class PinnedMemory:
         pointer, self._pointer = self._pointer, 0
         self._wait()
         self._runtime.cudaHostUnregister(pointer)
+        self._view = None
 
 
 def _forget_error() -> None:

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import select
+import sys
 import threading
 import time
 import uuid
@@ -77,7 +78,19 @@ def descriptors() -> dict[int, str]:
     for fd in os.listdir("/proc/self/fd"):  # noqa: PTH208 - see `_read`
         with contextlib.suppress(OSError):
             found[int(fd)] = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - see `_read`
-    return {fd: target for fd, target in found.items() if not target.startswith(f"/proc/{os.getpid()}/fd")}
+    kept = of_cuda() if cuda_is_initialised() else ()
+    return {fd: target for fd, target in found.items() if not target.startswith((f"/proc/{os.getpid()}/fd", *kept))}
+
+
+def cuda_is_initialised() -> bool:
+    """Whether this process has begun to use a GPU."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_initialized()
+
+
+def of_cuda() -> tuple[str, ...]:
+    """What CUDA opens when it is needed and keeps until the process ends: its devices, and events of its own."""
+    return "/dev/nvidia", "anon_inode:[eventfd]"
 
 
 def threads() -> set[str]:

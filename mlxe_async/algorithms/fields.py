@@ -127,7 +127,8 @@ class NetworkFields(BaseModel):
     )
     precision: Precision = Field(
         "float32",
-        description="bfloat16 computes convolutions and their layers faster and coarser; weights stay float32.",
+        description="bfloat16 computes convolutions and their layers faster and coarser; weights stay float32. tf32: "
+        "float32 whose factors a GPU rounds to 10 bits of mantissa; float32 rounds none.",
     )
     input_scale: tuple[float, ...] = Field(
         (1.0,), description="Factor per input; raising one makes it matter sooner.", json_schema_extra=STAYS
@@ -138,8 +139,8 @@ class NetworkFields(BaseModel):
         if self.body == "none":
             if self.precision != "float32":
                 raise ValueError(
-                    'precision = "bfloat16" needs a body of convolutions, such as "nature": small layers are evaluated '
-                    "by numpy, which has no bfloat16, and would gain nothing"
+                    f'precision = "{self.precision}" needs a body of convolutions, such as "nature": small layers are '
+                    "evaluated by numpy, in float32, and would gain nothing"
                 )
             return self
         for name in ("normalise", "layer_norm"):

@@ -14,7 +14,7 @@ from mlxe_async.networks.flat import Floats, Parameters, flatten
 
 Activation = Literal["tanh", "relu"]
 Body = Literal["none", "nature", "small", "elu"]
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["float32", "tf32", "bfloat16"]
 MOST_WEIGHTS = 1 << 28  # of one layer: 1 GiB
 LAYER_NORM_EPSILON = 1e-5
 SIGMA = 0.5  # of a noisy network at the start, over the root of a layer's inputs: sigma 0 of Fortunato et al. 2018
@@ -75,7 +75,8 @@ class Network:
         body: what observations go through before the trunk: `"none"`, or convolutions of `BODIES`, which take
             pictures (C, H, W).
         image: shape of an observation (C, H, W), for a body.
-        precision: of what layers are computed in; weights are float32. Networks without a body know float32 alone.
+        precision: of what layers are computed in; weights are float32. `"tf32"` is float32 whose factors a GPU rounds
+            when it learns, see `gpu.use_kernels`. Networks without a body know float32 alone.
         free: heads that no observation moves, such as the deviations of actions: learned numbers, and what they are
             first. Asked for as a head, one is (outputs,), the same for all observations.
         sigma: of a noisy network, all sigmas at the start, times the root of the layer's inputs.

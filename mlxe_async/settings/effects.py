@@ -86,6 +86,9 @@ def idle(settings: Settings, memory: str | None = None) -> Iterator[Problem]:
         yield from off(("learner",), "own_core", ("learner", "threads"), learner.threads, "1")
     if learner.device == "cpu":
         yield from off(("learner",), "graphs", ("learner", "device"), "cpu", '"cuda"')
+        if settings.algorithm.table.get("precision") == "tf32":
+            why = "tf32 is float32 there"
+            yield from off(("algorithm",), "precision", ("learner", "device"), "cpu", '"cuda"', why)
     if settings.memory.block_rows < schedule.envs_per_executor:
         switch, why = ("schedule", "envs_per_executor"), "rows of one step of all of them travel together"
         yield from off(("memory",), "block_rows", switch, schedule.envs_per_executor, None, why)

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlxe_async.errors import EnvironmentFault, raised_at
+from mlxe_async.gpu import unrepeatable
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.rows import MASK, Array, RowLayout, Spaces, standard_columns
 from mlxe_async.settings.forms import with_whole_numbers
+from mlxe_async.settings.model import Settings
+from mlxe_async.workers.kernels import choose_kernels
 
 STEPS = 8  # of a made-up segment, where windows do not ask for more
 OBSERVATIONS = 4
@@ -42,6 +45,9 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
     from mlxe_async.algorithms import Acting, Clock, load_algorithm
     from mlxe_async.algorithms.interface import learned
 
+    device = settings["learner"]["device"]
+    if device != "cpu":
+        choose_kernels(Settings.model_validate(settings))
     algorithm_class = load_algorithm(settings["algorithm"]["name"])
     table = with_whole_numbers(algorithm_class.Settings, settings["algorithm"])
     if "name" not in algorithm_class.Settings.model_fields:
@@ -54,7 +60,7 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
                 spaces,
                 seed=0,
                 learns=True,
-                device=settings["learner"]["device"],
+                device=device,
             )
             verb = "weights"
             algorithm.load(algorithm.weights())
@@ -75,6 +81,12 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
         from mlxe_async.tasks.hostile import words_of
 
         place = raised_at(error, anywhere=True)
+        if name := unrepeatable(error):
+            raise NoUpdate(
+                f"its {verb} needs {name}{f' ({place})' if place else ''}, for which a GPU has no kernel that repeats "
+                'itself bit for bit, as this run is to; try schedule.kind = "oa" without run.record, learner.device = '
+                '"cpu", or other operations'
+            ) from error
         raise NoUpdate(f"its {verb} raised {words_of(error)}{f' ({place})' if place else ''}") from error
     _judge(weights, sum(int(np.prod(shape)) for _, shape in algorithm.parameters))
 

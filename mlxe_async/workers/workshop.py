@@ -27,6 +27,7 @@ from mlxe_async.seeds import derive_seed
 from mlxe_async.settings.model import Settings
 from mlxe_async.storage.run_folder import VIDEOS
 from mlxe_async.workers.examiner import Examiner
+from mlxe_async.workers.kernels import choose_kernels
 
 
 class Workshop:
@@ -186,6 +187,7 @@ class Workshop:
                 raise MlxeError(f"learner starting: expected to read its predecessor's weights {weights.version} whole")
         learner = self.settings.learner
         seed, memory = derive_seed(self.settings.run.seed, "learner", weights.version), self._memory()
+        choose_kernels(self.settings)
         if memory.kind == "rollouts" and learner.device != "cpu":
             self.pinned = PinnedMemory(self._segments["memory"].buffer)
         use_graphs(learner.graphs)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from plain import generator_of
 
 from mlxe_async.algorithms import Acting, Clock
 from mlxe_async.algorithms.ddpg import DDPG, DDPGSettings, actor_loss
@@ -46,6 +47,16 @@ def test_smoothing_cuts_the_noise_and_then_the_action():
     # 0.2 * (1, 9, -0.2, -2) is cut to 0.5, and the sums to [-1, 1]
     assert smoothed(action, normal, 0.2, 0.5)[0].tolist() == pytest.approx([0.2, 1.0, -0.99, -1.0])
     assert smoothed(action, -normal, 0.2, 0.5)[0].tolist() == pytest.approx([-0.2, 0.4, -0.91, -0.5])
+
+
+def test_td3_smooths_the_bounded_action_also_where_it_lies_near_its_bounds():
+    algorithm = TD3(TD3Settings(layers=(8,), target_noise=0.3, target_noise_clip=0.4), BOX, seed=1, learns=True)
+    algorithm.actor_target.flat.mul_(20)
+    obs = torch.as_tensor(OBS)
+    mean = algorithm.actor_target(obs, "policy")[0].tanh()
+    assert (mean.abs() > 0.9).float().mean() > 0.1
+    noise = torch.as_tensor(0.3 * generator_of(algorithm).standard_normal((200, 2), np.float32)).clamp(-0.4, 0.4)
+    torch.testing.assert_close(algorithm.following_action(obs), (mean + noise).clamp(-1, 1))
 
 
 def test_gaussian_noise_is_measured_in_actions_of_one_whatever_the_bounds_are():

@@ -324,9 +324,14 @@ def test_a_real_ring_is_copied_out_of_directly_and_what_is_refused_harms_nobody(
 
 @pytest.fixture
 def graphs_wanted():
+    """Graphs, of kernels that repeat themselves: two ways of one sum are not compared with chance in between."""
+    rounded = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     gpu.use_graphs(True)
+    gpu.use_kernels("cuda", repeatable=True)
     yield
     gpu.use_graphs(False)
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = rounded
 
 
 @real

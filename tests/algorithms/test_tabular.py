@@ -119,6 +119,19 @@ def test_n_step_sarsa_counts_n_rewards_and_then_what_was_done_or_is_expected(n, 
     np.testing.assert_allclose(algorithm.table, table, rtol=1e-6)
 
 
+def test_sarsa_expects_what_the_epsilon_that_acted_would_do_and_not_the_next_one():
+    falls, stays, low = (
+        agent("sarsa", epsilon_first=first, epsilon_last=last, epsilon_steps=100)
+        for first, last in ((0.9, 0.1), (0.9, 0.9), (0.1, 0.1))
+    )
+    for number, other in enumerate((stays, low)):
+        other.table = falls.table.copy()
+        for one in (falls, other):
+            one.update(rollout(number), Clock(env_steps=100))
+        np.testing.assert_array_equal(falls.table, other.table)
+    assert not np.array_equal(stays.table, low.table)
+
+
 def test_rates_and_epsilon_fall_with_environment_steps_and_epsilon_travels():
     fields = {"learning_rate": 0.5, "learning_rate_last": 0.1, "anneal_steps": 100}
     algorithm = agent("q_learning", **fields, epsilon_first=1.0, epsilon_last=0.0, epsilon_steps=200)

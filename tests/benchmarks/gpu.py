@@ -12,9 +12,11 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy starts its pools
 
 import argparse
+import contextlib
+import mmap
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +82,48 @@ def seconds(work: Callable[[], Any], device: str, repeats: int, *, first: int = 
     return found
 
 
-def registered(batch: dict[str, Any]) -> dict[str, Any]:
-    """The same batch in page-locked memory, as that of a learner's rollouts is."""
+@contextlib.contextmanager
+def registered(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The same batch in page-locked memory, as that of a learner's rollouts is, for as long as the block lasts.
+
+    Each column has pages of its own: the driver locks whole ones, and those of a heap are somebody else's, too.
+    """
+    locked, batch = [], dict(batch)
     for name in ("obs", "next_obs"):
-        batch[name] = np.ascontiguousarray(batch[name])
-        KEPT.append(PinnedMemory(memoryview(batch[name]).cast("B")))
-    return batch
+        column = np.ascontiguousarray(batch[name])
+        pages = mmap.mmap(-1, max(1, column.nbytes))
+        batch[name] = np.frombuffer(pages, column.dtype, column.size).reshape(column.shape)
+        batch[name][...] = column
+        locked.append(PinnedMemory(pages))
+    try:
+        yield batch
+    finally:
+        for memory in locked:
+            memory.close()
 
 
-KEPT: list[Any] = []
+def tell(case: str, way: str, algorithm: Any, batch: dict[str, Any], given: argparse.Namespace) -> None:
+    """Measure one case in one way, and print its line."""
+    device, pictures, repeats, first = way.partition(",")[0], "pong" in case, given.updates, 10
+    if pictures:
+        repeats, first = (3, 1) if device == "cpu" else (max(5, given.updates // 10), 5)
+    clock = iter(range(10**9))
+
+    def update() -> None:
+        algorithm.update(batch, Clock(updates=next(clock), episodes=1, env_steps=1000, version=1))
+
+    found = seconds(update, device, repeats, first=first)
+    fetched = statistics.median(seconds(algorithm.weights, device, 20))
+    print(
+        f"{case:28} {batch['action'].size:6} {way:>12} {1e3 * statistics.median(found):8.2f}"
+        f" {1e3 * sorted(found)[int(0.9 * len(found))]:9.2f} {1e3 * fetched:11.3f}",
+        flush=True,
+    )
+    if given.profile and device != "cpu":
+        with torch.profiler.profile() as profile:
+            update()
+        averages = profile.key_averages()
+        print(averages.table(sort_by="self_cpu_time_total", row_limit=12, max_name_column_width=50))
 
 
 def main() -> None:
@@ -104,33 +139,12 @@ def main() -> None:
         if given.only not in case:
             continue
         for way in ways:
-            device, pictures = way.partition(",")[0], "pong" in case
+            device = way.partition(",")[0]
             use_graphs(way == "cuda, graphs")
             algorithm, batch = made(case, device)
-            if device != "cpu" and algorithm.memory == "rollouts":
-                batch = registered(batch)
-            repeats, first = given.updates, 10
-            if pictures:
-                repeats, first = (3, 1) if device == "cpu" else (max(5, given.updates // 10), 5)
-            clock, rows = iter(range(10**9)), batch["action"].size
-
-            def update(algorithm: Any = algorithm, batch: Any = batch, clock: Any = clock) -> None:
-                algorithm.update(batch, Clock(updates=next(clock), episodes=1, env_steps=1000, version=1))
-
-            found = seconds(update, device, repeats, first=first)
-            fetched = statistics.median(seconds(algorithm.weights, device, 20))
-            print(
-                f"{case:28} {rows:6} {way:>12} {1e3 * statistics.median(found):8.2f}"
-                f" {1e3 * sorted(found)[int(0.9 * len(found))]:9.2f} {1e3 * fetched:11.3f}",
-                flush=True,
-            )
-            if given.profile and device != "cpu":
-                with torch.profiler.profile() as profile:
-                    update()
-                averages = profile.key_averages()
-                print(averages.table(sort_by="self_cpu_time_total", row_limit=12, max_name_column_width=50))
-    for memory in KEPT:
-        memory.close()
+            locks = device != "cpu" and algorithm.memory == "rollouts"
+            with registered(batch) if locks else contextlib.nullcontext(batch) as rows:
+                tell(case, way, algorithm, rows, given)
 
 
 if __name__ == "__main__":

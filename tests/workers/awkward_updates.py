@@ -34,6 +34,12 @@ class MeasuresWords(MLxE):
         return {**metrics, "mood": "good"}, priorities
 
 
+class Unrepeatable(MLxE):
+    def update(self, batch, clock):
+        self.network.flat.put_(self.network.flat.new_zeros(1).long(), self.network.flat.new_ones(1))
+        return super().update(batch, clock)
+
+
 class Shrinks(MLxE):
     def weights(self):
         return super().weights()[:-1] if self.updated else super().weights()
