@@ -3,6 +3,7 @@
 A slot bears a *label*, such as the version of weights that its arrays belong to. One slot is written while the other
 stays whole, so a writer that is killed at any moment leaves the arrays of the label before. As with published weights,
 a slot bears an odd sequence number while it is written and an even one when it is whole, and a checksum of its bytes.
+The slot that a successor would go on from is never written, however many writers die one after the other.
 
 Which arrays there are is known only to the writer. It makes room for two slots with its first write, and lays them out
 by a table of names, dtypes and shapes, which lies in the memory too and holds from then on.
@@ -19,9 +20,10 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxe_async.fences import fence
 from mlxe_async.ipc.checksums import checksum_of
 from mlxe_async.ipc.segments import Segment
-from mlxe_async.ipc.words import MASK, PAGE_BYTES, WORD_STRIDE, Words, fence
+from mlxe_async.ipc.words import MASK, PAGE_BYTES, WORD_STRIDE, Words
 
 SLOTS = 2
 LEAST_BYTES = PAGE_BYTES
@@ -47,6 +49,7 @@ class KeptState:
         self._segment = segment
         self._table: _Table | None = None
         self._slots: list[_Slot] = []
+        self._torn: set[_Slot] | None = None
         self._read_table()
 
     def keep(self, label: int, arrays: Arrays, *, spare: int | None = None) -> None:
@@ -55,7 +58,7 @@ class KeptState:
         Args:
             label: a number from 0; a later write under the same label is found instead of the earlier one.
             arrays: copied; their names, dtypes and shapes are those of the first write.
-            spare: this label's newest slot is not overwritten.
+            spare: what `find(spare)` would find is not overwritten; None: the largest label's.
 
         Raises:
             ValueError: these are other arrays than those of the first write, or hold Python objects.
@@ -67,17 +70,29 @@ class KeptState:
             self._format(table)
         elif table != self._table:
             raise ValueError(self._differences(table))
-        kept = max((slot for slot in self._slots if slot.label == spare), key=_sequence, default=None)
-        slot = min((slot for slot in self._slots if slot is not kept), key=_sequence)
+        slot, torn = self._least_worth(spare)
+        self._torn = {*torn, slot}  # until it is whole: an error may end the writing, too
         slot.write(max(map(_sequence, self._slots)) + 2, label, arrays)
+        self._torn = torn - {slot}
 
     def find(self, most: int) -> tuple[int, dict[str, NDArray[Any]]] | None:
         """The newest whole arrays of the largest label that is at most `most`, copied, and that label."""
-        fit = [slot for slot in self._slots if slot.label is not None and slot.label <= most]
-        for slot in sorted(fit, key=lambda slot: (slot.label, slot.sequence), reverse=True):
+        for slot in self._best_first(most):
             if slot.is_whole():
                 return slot.label or 0, slot.read()
         return None
+
+    def _best_first(self, most: int) -> list[_Slot]:
+        fit = [slot for slot in self._slots if slot.label is not None and slot.label <= most]
+        return sorted(fit, key=lambda slot: (slot.label, slot.sequence), reverse=True)
+
+    def _least_worth(self, spare: int | None) -> tuple[_Slot, set[_Slot]]:
+        """The slot to write next, and those that are torn: these are written before any that is whole."""
+        if self._torn is None:  # what a predecessor left; what this writer does is known without a look
+            self._torn = {slot for slot in self._slots if not slot.is_whole()}
+        torn = self._torn
+        best = next((slot for slot in self._best_first(MASK if spare is None else spare) if slot not in torn), None)
+        return min((slot for slot in self._slots if slot is not best), key=lambda s: (s not in torn, s.sequence)), torn
 
     def _format(self, table: _Table) -> None:
         text = json.dumps(table).encode()
@@ -91,6 +106,7 @@ class KeptState:
         self._lay_out(table, start)
         for slot in self._slots:
             slot.clear()
+        self._torn = set(self._slots)
         head.set("table_crc", crc32(text))
         fence()
         head.set("table_bytes", len(text))

@@ -3,7 +3,7 @@
 No lock is shared, because a lock whose owner was killed stays locked. Instead every block certifies itself::
 
     slot   = mark | epoch | cut | count | length | crc32 | payload
-    words  = commit (the writer's) | tail (the reader's) | epoch, epoch_start (the supervisor's)
+    words  = commit (the writer's) | tail (the reader's) | epoch, even_start, odd_start (the supervisor's)
 
 The writer of sequence number s waits until slot s % capacity is read, voids its mark, writes the payload in place,
 then epoch, counts and CRC, then the mark 2s + 1, then `commit` = s + 1. Blocks below `commit` are committed: they
@@ -15,6 +15,10 @@ A writer that dies leaves at most one half-written slot, at `commit`. Only when 
 a new epoch; the next writer starts at `commit` and writes over whatever is there. A slot may be complete and marked yet
 never committed: that is why the epoch is part of the check. The first block of an epoch is marked as a *cut*, for no
 sequence of steps may be joined across it.
+
+Where an epoch starts has a word for even epochs and one for odd ones. The start of a new epoch is stored beside that of
+the present one, and the epoch's own word, one store, makes it count. So a reader never meets a new start with an old
+epoch, however long the supervisor is kept between its stores.
 
 Sequence numbers count modulo 2^64, and are compared by their distance, never by their size.
 """
@@ -29,12 +33,14 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from mlxe_async.errors import CorruptRecord, ProtocolError
+from mlxe_async.fences import fence
 from mlxe_async.ipc.checksums import checksum_of
 from mlxe_async.ipc.segments import STAMP_BYTES, Segment, read_stamp, write_stamp
-from mlxe_async.ipc.words import MASK, Words, fence
+from mlxe_async.ipc.words import MASK, Words
 
 MAGIC = b"MLXELANE"
-CONTROL = ("commit", "tail", "epoch", "epoch_start")
+CONTROL = ("commit", "tail", "epoch", "even_start", "odd_start")
+STARTS = ("even_start", "odd_start")
 SLOT_HEADER_BYTES = 64
 RETRIES = 3
 
@@ -119,7 +125,7 @@ def format_lane(
         segment.buffer[start : start + SLOT_HEADER_BYTES] = bytes(SLOT_HEADER_BYTES)
     control = Words(segment.buffer, STAMP_BYTES, CONTROL)
     control.set("epoch", epoch)
-    for name in ("commit", "tail", "epoch_start"):
+    for name in ("commit", "tail", *STARTS):
         control.set(name, start_sequence)
     write_stamp(segment, MAGIC, schema_hash & MASK, capacity, payload_bytes, stride)
 
@@ -136,9 +142,27 @@ def begin_epoch(segment: Segment) -> int:
     read_stamp(segment, MAGIC, 4)
     control = Words(segment.buffer, STAMP_BYTES, CONTROL)
     epoch = control.get("epoch") + 1
-    control.set("epoch_start", control.get("commit"))
-    control.set("epoch", epoch)
+    _open(control, epoch, control.get("commit"))
     return epoch
+
+
+def _open(control: Words, epoch: int, start: int) -> None:
+    """Begin an epoch with block `start`: what was said of the present one stays until the last store."""
+    control.set(STARTS[epoch % 2], start)
+    fence()
+    control.set("epoch", epoch)
+
+
+def _present_epoch(control: Words) -> tuple[int, int]:
+    """The present epoch and the number of its first block; looked at again while it changes."""
+    epoch = control.get("epoch")
+    while True:
+        fence()
+        start = control.get(STARTS[epoch % 2])
+        fence()
+        if (again := control.get("epoch")) == epoch:
+            return epoch, start
+        epoch = again
 
 
 def lane_state(segment: Segment) -> LaneState:
@@ -151,7 +175,7 @@ def lane_state(segment: Segment) -> LaneState:
     control = Words(segment.buffer, STAMP_BYTES, CONTROL)
     tail = control.get("tail")  # before commit, so that the backlog is never negative
     commit = control.get("commit")
-    return LaneState(commit, tail, control.get("epoch"), control.get("epoch_start"), (commit - tail) & MASK)
+    return LaneState(commit, tail, *_present_epoch(control), (commit - tail) & MASK)
 
 
 class _Lane:
@@ -227,10 +251,8 @@ class LaneWriter(_Lane):
         Returns:
             the new epoch.
         """
-        self._control.set("epoch_start", self._next)
-        fence()
         self.epoch += 1
-        self._control.set("epoch", self.epoch)
+        _open(self._control, self.epoch, self._next)
         self._first = self._next
         return self.epoch
 
@@ -417,8 +439,8 @@ class LaneReader(_Lane):
         if header[MARK] != expected:
             return f"bears mark {header[MARK]}, expected {expected}"
         epoch, cut, count, length, crc = header[EPOCH], header[CUT], header[COUNT], header[LENGTH], header[CRC]
-        present = self._control.get("epoch")
-        if (sequence - self._control.get("epoch_start")) & MASK < _HALF:
+        present, start = _present_epoch(self._control)
+        if (sequence - start) & MASK < _HALF:
             if epoch != present:
                 return f"is of epoch {epoch}, expected {present}"
         elif epoch >= present:

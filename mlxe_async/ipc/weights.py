@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxe_async.errors import NonFiniteWeights, ProtocolError
+from mlxe_async.fences import fence
 from mlxe_async.ipc.checksums import checksum_of
 from mlxe_async.ipc.segments import STAMP_BYTES, Segment, read_stamp, write_stamp
-from mlxe_async.ipc.words import WORD_STRIDE, Words, fence
+from mlxe_async.ipc.words import WORD_STRIDE, Words
 
 MAGIC = b"MLXEWGHT"
 BUFFERS = 3

@@ -7,10 +7,8 @@ integers and taken modulo 2^64 on the way in.
 
 from __future__ import annotations
 
-import platform
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 WORD_STRIDE = 128
@@ -23,29 +21,6 @@ CALLS = (
 
 _WORDS_PER_STRIDE = WORD_STRIDE // 8
 _CALL_NUMBERS = {call: number for number, call in enumerate(CALLS)}
-
-
-def _lock_pair() -> Callable[[], None]:
-    """A fence for machines that reorder more than x86 does.
-
-    Releasing and then taking a lock that nobody else knows orders memory on ARMv8. Python documents nothing of the
-    kind, so this only makes retries rare; what makes records safe is that they carry their own checks.
-    """
-    lock = threading.Lock()
-    lock.acquire()
-
-    def fence() -> None:
-        lock.release()
-        lock.acquire()
-
-    return fence
-
-
-def _nothing() -> None:
-    """x86 shows stores in program order and does not reorder loads; that is all the protocols here ask for."""
-
-
-fence: Callable[[], None] = _nothing if platform.machine() in {"x86_64", "AMD64", "i686"} else _lock_pair()
 
 
 class Words:

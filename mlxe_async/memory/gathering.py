@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mlxe_async.fences import fence
 from mlxe_async.memory.frames import FrameRing
 from mlxe_async.memory.shape import PLAN_SLOTS, REFERENCE, WORD, ReplayShape, page
 from mlxe_async.rows import Array
@@ -52,6 +53,7 @@ class Gatherer:
                     self._frames.take(places[k - ahead.first], ahead.stacks[name])
                 batch |= ahead.stacked
                 # Afterwards: whoever replaces a row takes its stamp away first.
+                fence()
                 whole = self._ring["stamp"].take(slot["index"][k, :rows], mode="clip") == slot["stamp"][k, :rows]
         else:
             batch, whole = self._gather(slot["index"][k, :rows], slot["stamp"][k, :rows], window)
@@ -118,6 +120,7 @@ class Gatherer:
             stamps = stamp + further
         columns = self.columns(where)
         # Afterwards: whoever replaces a row takes its stamp away first.
+        fence()
         whole = self._ring["stamp"][where] == stamps
         if valid is not None:
             columns["valid"], whole = valid, whole.all(axis=0)
@@ -137,6 +140,7 @@ class Gatherer:
             # With another mode numpy would copy by way of an array of its own.
             self._words.take(index, axis=0, out=ahead.words[: ahead.count], mode="clip")
             # Afterwards: whoever replaces a row takes its stamp away first.
+            fence()
             whole = self._ring["stamp"].take(index, mode="clip") == slot["stamp"][some, :rows]
             ahead.whole[: ahead.count] = whole
             ahead.is_whole = [True] * ahead.count if whole.all() else whole.all(axis=1).tolist()

@@ -1,7 +1,7 @@
 """The ring of finished rows: where completed segments are written, and what gives way to them.
 
 Every stream has its own part, in which the oldest rows give way. A row is without its stamp from before the first of
-its bytes changes until after the last one did, so that nobody takes half a row for a whole one.
+its bytes changes until after the last one did, so that nobody takes half a row for a whole one (see `fences`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mlxe_async.fences import fence
 from mlxe_async.memory.bookkeeping import PHASES, STAMPS, Bookkeeping
 from mlxe_async.memory.frames import FrameRing, oldest_frame
 from mlxe_async.memory.priorities import Priorities
@@ -74,6 +75,7 @@ class RingWriter:
         to -= np.where(to >= size, size, 0)
         to += (stream * size)[which]
         ring["stamp"][to] = 0
+        fence()
         columns, lost = {name: segments[name] for name in self._plain}, 0
         if self.frames is not None:
             stacks = {name: segments[name] for name in self._shape.stacked}
@@ -93,6 +95,7 @@ class RingWriter:
         ring["born"][there] = int(books.whole[PHASES]) + 1
         stamps[:lost] = 0
         self._priorities.insert(to, there, lost, columns.get(INITIAL))
+        fence()
         ring["stamp"][there] = stamps
 
     def _heads(self, stream: Array, kept: Array) -> Array:
@@ -138,6 +141,7 @@ class RingWriter:
         if gone:
             where = stream * size + np.arange(tail, tail + gone) % size
             self._ring["stamp"][where] = 0
+            fence()
             self._priorities.remove(where)
         frames.write(stream, layout)
         books.tail_word[stream] = tail + gone + lost

@@ -11,11 +11,14 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from memory_tools import SCHEMA, STORES, chance, child, fork, kill, lane_of, mortal, wait_for_end
 
 from mlxe_async.errors import CorruptRecord
+from mlxe_async.ipc import kept
+from mlxe_async.ipc.kept import LEAST_BYTES, KeptState
 from mlxe_async.ipc.lanes import COUNT, CUT, EPOCH, MARK, Block, LaneReader, LaneWriter, begin_epoch, lane_state, mark
 from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.words import MASK, PAGE_BYTES, Words
@@ -236,3 +239,74 @@ def kill_readers(kills: int, seed: int) -> dict[str, int]:
             while page.get("owned") < written and time.monotonic() < deadline:
                 assert not wait_for_end(pid, 0.001)
         return {"written": written, "owned": page.get("owned"), "wrong": page.get("wrong")}
+
+
+class Paced(dict[str, np.ndarray]):
+    """Arrays that are copied with a pause in between, so that most of the time of a life is spent inside `keep`."""
+
+    def items(self):  # type: ignore[no-untyped-def, override]  # what `keep` asks for, and no more
+        """Name and array, slowly."""
+        for pair in super().items():
+            yield pair
+            time.sleep(0.0003)
+
+
+def keep_for_ever(segment: Segment, page: Words) -> None:
+    """A learner's life under `oa`: find what is left, then keep and publish, and publish without keeping."""
+    write = kept._Slot.write
+
+    def slowly(slot: Any, number: int, to: int, arrays: dict[str, np.ndarray]) -> None:
+        write(slot, number, to, Paced(arrays))
+
+    kept._Slot.write = slowly  # type: ignore[method-assign]  # only in this child
+    store = KeptState(Segment.attach("learner", os.dup(segment.fd)))
+    version = page.get("published")
+    found = store.find(version)
+    if version and found is None:
+        page.set("lost", page.get("lost") + 1)
+    if found is not None:
+        label, arrays = found
+        page.set("torn", page.get("torn") + any(bool((array != label).any()) for array in arrays.values()))
+    page.set("begun", page.get("begun") + 1)
+    while True:
+        arrays = {name: np.full(200, version + 1) for name in "abcd"}
+        page.set("inside", 1)
+        store.keep(version + 1, arrays, spare=version)
+        page.set("inside", 0)
+        for _ in range(2):
+            version += 1
+            page.set("published", version)
+
+
+def kill_keepers(kills: int, seed: int) -> dict[str, int]:
+    """Kill a learner that keeps its state now and then, again and again, inside `keep` alone."""
+    draw, words = chance(seed), ("published", "begun", "lost", "torn", "inside")
+    half_written = done = 0
+    with (
+        Segment.create("learner", LEAST_BYTES, grows=True) as segment,
+        Segment.create("page", PAGE_BYTES) as own,
+    ):
+        page = Words(own.buffer, 0, words)
+        while done < kills:
+            lives = page.get("begun")
+            with child(lambda: keep_for_ever(segment, page)) as pid:
+                deadline = time.monotonic() + PATIENCE_S
+                while page.get("begun") == lives and time.monotonic() < deadline:
+                    assert not wait_for_end(pid, 0.0002)
+                # A life in a few is so short that it publishes nothing: deaths in a row are what is looked for.
+                wait_for_end(pid, draw.uniform(0, 0.0025))
+                os.kill(pid, signal.SIGSTOP)
+                os.waitpid(pid, os.WUNTRACED)
+                inside = page.get("inside")
+                kill(pid)
+            done += inside
+            if inside:
+                half_written += _half_written(segment)
+            page.set("inside", 0)
+        return {"kills": done, "half_written": half_written, "lost": page.get("lost"), "torn": page.get("torn")}
+
+
+def _half_written(segment: Segment) -> bool:
+    """Whether a slot bears the odd number of a write that never ended."""
+    left = KeptState(Segment.attach("learner", os.dup(segment.fd)))
+    return any(slot.sequence % 2 for slot in left._slots)

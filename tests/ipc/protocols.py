@@ -34,7 +34,9 @@ class LaneRules:
         crc: `"full"`, `"no sequence"` in it, or `"none"`.
         second_look: the mark is looked at again after the copy.
         epochs: the reader checks the epoch.
-        epoch_start: the supervisor notes where an epoch starts.
+        epoch_start: the supervisor notes where an epoch starts: in a word for `"each"` of even and odd epochs, in
+            `"one"` for all, or `"nowhere"`.
+        prompt: a committed block never fails its checks, not even for a moment.
         cut: the first block of an epoch says so.
         tail: `"after"` the copy, `"before"` it, or `"never"` moved.
         overtaken: the reader need not get anything, it must only never get anything wrong.
@@ -55,7 +57,8 @@ class LaneRules:
     crc: str = "full"
     second_look: bool = True
     epochs: bool = True
-    epoch_start: bool = True
+    epoch_start: str = "each"
+    prompt: bool = False
     cut: bool = True
     tail: str = "after"
     overtaken: bool = False
@@ -70,6 +73,25 @@ class LaneRules:
 
 def lane_mark(sequence: int) -> int:
     return (2 * sequence + 1) % MOD
+
+
+def lane_start(rules: LaneRules, epoch: int) -> Any:
+    return ("start", epoch % 2 if rules.epoch_start == "each" else 0)
+
+
+def lane_epoch(rules: LaneRules) -> Generator[Op, Any, tuple[int, int]]:
+    """The present epoch and where it starts, looked at again while it changes."""
+    epoch = yield ("load", "epoch")
+    while True:
+        yield ("fence",)
+        start = yield ("load", lane_start(rules, epoch))
+        yield ("fence",)
+        if rules.epoch_start != "each":
+            return epoch, start
+        again = yield ("load", "epoch")
+        if again == epoch:
+            return epoch, start
+        epoch = again
 
 
 def lane_crc(rules: LaneRules, sequence: int, head: Any, a: Any, b: Any) -> Any:
@@ -117,8 +139,9 @@ def lane_supervisor(rules: LaneRules) -> Run:
     yield ("sync",)
     commit = yield ("load", "commit")
     epoch = 1 + (yield ("load", "epoch"))
-    if rules.epoch_start:
-        yield ("store", "epoch_start", commit)
+    if rules.epoch_start != "nowhere":
+        yield ("store", lane_start(rules, epoch), commit)
+        yield ("fence",)
     yield ("store", "epoch", epoch)
     yield ("sync",)
     if rules.resume == "mark" and (yield ("load", (commit % CAPACITY, "mark"))) == lane_mark(commit):
@@ -129,6 +152,7 @@ def lane_supervisor(rules: LaneRules) -> Run:
 def lane_reader(rules: LaneRules, sequence: int) -> Run:
     """Read one block, or find nothing new, or something that fails its checks."""
     again = ("reader", sequence)
+    failed = ("judge", (sequence, "failed"))
     commit = yield ("load", "commit")
     if "reader" in rules.distance:
         new = commit != sequence
@@ -139,24 +163,27 @@ def lane_reader(rules: LaneRules, sequence: int) -> Run:
     yield ("fence",)
     slot = sequence % CAPACITY
     if (yield ("load", (slot, "mark"))) != lane_mark(sequence):
+        yield failed
         return again
     head = yield ("load", (slot, "head"))
     crc = yield ("load", (slot, "crc"))
     if rules.epochs:
-        epoch = yield ("load", "epoch")
-        start = yield ("load", "epoch_start")
+        epoch, start = yield from lane_epoch(rules)
         present = (sequence - start) % MOD < HALF if "epoch" in rules.distance else sequence >= start
         if head is None or (head[0] != epoch if present else head[0] >= epoch):
+            yield failed
             return again
     if rules.tail == "before":
         yield ("store", "tail", (sequence + 1) % MOD)
     a = yield ("load", (slot, "a"))
     b = yield ("load", (slot, "b"))
     if crc != lane_crc(rules, sequence, head, a, b):
+        yield failed
         return again
     if rules.second_look:
         yield ("fence",)
         if (yield ("load", (slot, "mark"))) != lane_mark(sequence):
+            yield failed
             return again
     yield ("judge", (sequence, (*(head or (None, None)), a, b)))
     if rules.tail == "after":
@@ -172,13 +199,18 @@ def idle() -> Run:
 def lane_case(rules: LaneRules) -> Case:
     """A writer, a reader, and deaths of the writer."""
     end = (rules.start + rules.blocks) % MOD
-    places: dict[Any, Any] = {"commit": rules.start, "tail": rules.start, "epoch": 1, "epoch_start": rules.start}
+    places: dict[Any, Any] = {"commit": rules.start, "tail": rules.start, "epoch": 1}
+    places |= {("start", 0): rules.start, ("start", 1): rules.start}
     for slot in range(CAPACITY):
         places |= {(slot, "mark"): 0, (slot, "head"): None, (slot, "crc"): 0, (slot, "a"): None, (slot, "b"): None}
 
     def judge(question: Any, facts: Facts) -> None:
         sequence, block = question
         committed = dict(facts).get(sequence)
+        if block == "failed":
+            if rules.prompt:
+                raise Bad(f"block {sequence}, which was committed, failed its checks")
+            return
         if block != committed:
             raise Bad(f"block {sequence} was read as {block}, committed was {committed}")
 

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from memory_tools import fork
+from memory_tools import fork, in_fresh_process
 
 from mlxe_async.errors import ProtocolError, ResourceError
 from mlxe_async.ipc import kept
@@ -66,12 +66,12 @@ def value_of(found):
     return label, int(arrays["steps"])
 
 
-def torn(store, label, value, whole, monkeypatch):
+def torn(store, label, value, whole, monkeypatch, spare=None):
     write = kept._Slot.write
     with monkeypatch.context() as patched:
         patched.setattr(kept._Slot, "write", lambda slot, number, to, new: write(slot, number, to, Torn(new, whole)))
         with pytest.raises(Died):
-            store.keep(label, state(value), spare=label - 1)
+            store.keep(label, state(value), spare=label - 1 if spare is None else spare)
 
 
 def test_before_anything_is_kept_there_is_nothing(segment, successor):
@@ -124,6 +124,45 @@ def test_whoever_dies_writing_leaves_the_label_before(segment, successor, whole,
     after.keep(3, state(33), spare=2)
     assert value_of(successor(segment).find(3)) == (3, 33)
     assert value_of(successor(segment).find(2)) == (2, 2)
+
+
+@pytest.mark.parametrize("kept", [[(2, 2), (4, 4)], [(4, 4)], [(3, 3), (7, 4)], [(3, 3), (5, 4)]], ids=str)
+@pytest.mark.parametrize("first", range(5))
+@pytest.mark.parametrize("second", range(5))
+def test_any_number_of_deaths_in_a_row_leave_what_was_published(segment, successor, kept, first, second, monkeypatch):
+    """States are kept now and then: the published version is none that was kept."""
+    published = 6
+    for label, spare in kept:
+        KeptState(segment).keep(label, state(label), spare=spare)
+    expected = max(label for label, _ in kept if label <= published)
+    for whole in (first, second, first):
+        store = successor(segment)
+        assert value_of(store.find(published)) == (expected, expected)
+        if whole == 4:  # dies between keeping and publishing
+            store.keep(7, state(7), spare=published)
+        else:
+            torn(store, 7, 7, whole, monkeypatch, spare=published)
+    store = successor(segment)
+    assert value_of(store.find(published)) == (expected, expected)
+    store.keep(8, state(8), spare=published)
+    assert value_of(successor(segment).find(8)) == (8, 8)
+
+
+def test_an_error_in_the_middle_of_a_write_leaves_a_slot_that_is_written_first(segment, monkeypatch):
+    store = KeptState(segment)
+    store.keep(3, state(3))
+    store.keep(2, state(2))
+    torn(store, 4, 4, 1, monkeypatch, spare=1)
+    torn(store, 4, 4, 1, monkeypatch, spare=1)
+    assert store.find(9) is not None
+
+
+@pytest.mark.parametrize("kills", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_nothing_is_lost_however_often_a_writer_that_keeps_now_and_then_is_killed(kills):
+    """As under `oa`: each life publishes a version or more without keeping its state, and is killed inside `keep`."""
+    tally = in_fresh_process("kill_loops:kill_keepers", kills, 5)
+    assert (tally["kills"], tally["lost"], tally["torn"]) == (kills, 0, 0), tally
+    assert tally["half_written"] > kills // 10, "few kills met a half-written state: a broken rule would not be seen"
 
 
 def test_a_bit_that_flips_anywhere_in_a_slot_makes_the_other_one_be_found(segment):

@@ -280,9 +280,29 @@ def test_a_complete_block_of_a_dead_writer_that_was_never_committed_is_not_serve
 def test_a_block_of_the_present_epoch_before_its_start_is_corrupt(small):
     into, out = writer(small), reader(small)
     write(into, 1)
-    control(small).set("epoch_start", 1)
+    control(small).set("odd_start", 1)
     with pytest.raises(CorruptRecord, match="expected one before 1"):
         out.read(bytearray(64))
+
+
+@pytest.mark.parametrize("begins", ["the supervisor", "the writer itself"])
+def test_committed_blocks_can_be_read_between_any_two_stores_of_a_new_epoch(lane, begins, monkeypatch):
+    for life in range(4):
+        into = writer(lane)
+        for value in (1, 2):
+            write(into, 10 * life + value)
+        read_meanwhile = []
+
+        def stored(words, name, value, seen=read_meanwhile, set_word=Words.set):
+            set_word(words, name, value)
+            if name != "tail" and not seen:
+                seen.append(read(reader(lane))[1][0])
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Words, "set", stored)
+            begin_epoch(lane) if begins == "the supervisor" else into.renew()
+        assert read_meanwhile == [10 * life + 1]
+        assert read(reader(lane))[1][0] == 10 * life + 2
 
 
 def test_going_past_a_corrupt_block_makes_the_next_one_a_cut(small):

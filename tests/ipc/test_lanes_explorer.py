@@ -14,6 +14,7 @@ from mlxe_async.ipc import lanes
 from mlxe_async.ipc.lanes import LaneReader, LaneWriter, begin_epoch
 
 FULL = LaneRules()
+PROMPT = replace(FULL, prompt=True)
 # Stripped of some checks, or deprived of some order, yet safe where they stand: here the other rules bear the load.
 X86_BARE = replace(FULL, crc="none", second_look=False)
 X86_OVERTAKEN = replace(FULL, crc="none", lives=1, tail="never", room="never", overtaken=True)
@@ -24,6 +25,9 @@ SAFE = {
     "x86": (FULL, Ordered),
     "x86, across the wrap": (replace(FULL, start=MOD - 2), Ordered),
     "x86, across half the range": (replace(FULL, start=HALF - 2), Ordered),
+    "x86, no committed block fails its checks": (PROMPT, Ordered),
+    "x86, nor after two deaths and across the wrap": (replace(PROMPT, lives=3, blocks=2, start=MOD - 1), Ordered),
+    "weak order, no committed block fails its checks": (PROMPT, Weak),
     "x86, two deaths": (replace(FULL, lives=3, blocks=1), Ordered),
     "x86, order alone": (X86_BARE, Ordered),
     "x86, a reader that is overtaken": (X86_OVERTAKEN, Ordered),
@@ -66,7 +70,8 @@ MUTANTS = {
         replace(FULL, start=MOD - 2, distance=frozenset({"reader", "room"})),
         Ordered,
     ),
-    "the start of the epoch not noted": (replace(FULL, epoch_start=False), Ordered),
+    "the start of the epoch not noted": (replace(FULL, epoch_start="nowhere"), Ordered),
+    "a new start beside an old epoch": (replace(PROMPT, epoch_start="one"), Ordered),
     "cut left out": (replace(FULL, cut=False), Ordered),
     "a new writer takes a marked slot for committed": (replace(FULL, resume="mark"), Ordered),
     "a new writer before the old one is dead": (replace(FULL, reaped=False, blocks=1), Ordered),
@@ -129,11 +134,11 @@ class Recorded:
         self.memory[place] = value
 
     def get(self, name: str) -> int:
-        self.story.append(("load", name))
+        self.story.append(("load", self.names.get(name, name)))
         return self.memory.get(name)
 
     def set(self, name: str, value: int) -> None:
-        self.story.append(("store", name))
+        self.story.append(("store", self.names.get(name, name)))
         self.memory.set(name, value)
 
 
@@ -152,8 +157,9 @@ def story_of_code(monkeypatch: pytest.MonkeyPatch, slot: int) -> tuple[list[Any]
             got = reader.read(into)
             assert got is not None
             reader.release(got.sequence)
+        starts = {name: ("start", number) for number, name in enumerate(lanes.STARTS)}
         for side in (writer, reader):
-            side._control = Recorded(side._control, None, story)
+            side._control = Recorded(side._control, starts, story)
             side._headers[slot] = Recorded(side._headers[slot], lambda place: (slot, words[place]), story)
         monkeypatch.setattr(lanes, "fence", lambda: story.append(("fence",)))
         assert writer.reserve() is not None
@@ -190,7 +196,7 @@ def once(story: list[Any]) -> list[Any]:
 def test_the_model_does_what_the_code_does(monkeypatch):
     """Place for place and fence for fence, so that what is proven of the one is said of the other."""
     wrote, read = story_of_code(monkeypatch, slot=0)
-    memory = {"commit": 2, "tail": 2, "epoch": 1, "epoch_start": 0}
+    memory = {"commit": 2, "tail": 2, "epoch": 1, ("start", 1): 0}
     assert once(wrote) == story_of_model(lane_writer(FULL, 1, 0, 2), memory)
     expected = story_of_model(lane_reader(FULL, 2), memory)
     # The copy is one call here; in the model it is two loads, between the epoch's and the second fence.

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_tools import in_fresh_process
 
-from mlxe_async.ipc.words import CALLS, MASK, PAGE_BYTES, WORD_STRIDE, ProgressPage, Words, _lock_pair
+from mlxe_async.fences import lock_pair
+from mlxe_async.ipc.words import CALLS, MASK, PAGE_BYTES, WORD_STRIDE, ProgressPage, Words
 
 SECOND = 1_000_000_000
 
@@ -42,7 +43,7 @@ def test_nobody_ever_sees_half_a_word():
 
 
 def test_the_fence_of_other_machines_can_be_called_again_and_again():
-    fence = _lock_pair()
+    fence = lock_pair()
     for _ in range(3):
         fence()
 

@@ -51,3 +51,52 @@ def test_two_damaged_copies_are_refused():
     buffer[Committed.nbytes(2) // 2 + 8] ^= 1
     with pytest.raises(CorruptRecord, match="both fail"):
         committed.load()
+
+
+class Meanwhile:
+    """The two copies as an onlooker meets them: one change ends and the next one begins between them."""
+
+    def __init__(self, copies, times):
+        self.copies, self.times, self.shape = copies, times, copies.shape
+
+    def __iter__(self):
+        for copy in self.copies if self.times else ():
+            copy[-1] ^= 1  # a change is under way: all is written but the checksum
+            yield copy
+            copy[-1] ^= 1
+        if not self.times:
+            yield from self.copies
+        self.times -= 1 if self.times else 0
+
+
+def onlooker(times):
+    buffer = bytearray(Committed.nbytes(2))
+    writer = Committed(buffer, 0, 2)
+    for values in ([1, 2], [3, 4], [5, 6]):
+        writer.store(np.array(values))
+    looking = Committed(buffer, 0, 2, formatted=True)
+    looking._copies = Meanwhile(looking._copies, times)
+    return looking, writer
+
+
+def test_a_change_that_ends_and_one_that_begins_between_the_copies_make_an_onlooker_look_again():
+    looking, writer = onlooker(1)
+    assert looking.load().tolist() == [5, 6]
+    look, numbers = Committed._look, iter(range(9))
+
+    def looks(self):
+        writer.store(np.array([next(numbers), 0]))  # others go on all the time
+        return look(self)
+
+    looking, writer = onlooker(5)
+    looking._look = looks.__get__(looking)
+    assert looking.load().tolist() == [5, 0]
+
+
+def test_copies_that_fail_and_stay_as_they_are_count_as_damaged_soon(monkeypatch):
+    pauses = []
+    monkeypatch.setattr("mlxe_async.memory.committed.time.sleep", pauses.append)
+    looking, _ = onlooker(9)
+    with pytest.raises(CorruptRecord, match="both fail"):
+        looking.load()
+    assert len(pauses) == 1

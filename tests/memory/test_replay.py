@@ -349,3 +349,33 @@ def test_rows_come_with_the_priority_that_was_derived_and_are_drawn_by_it():
         assert abs((drawn == step).mean() - share / 21) < 0.04
     memory.ingest(0, 2, 1, block(episode(2, 6)), judge, drop_open=False)
     assert memory.row(10)["priority"] == 0
+
+
+def test_rows_have_no_stamp_while_their_bytes_change_and_gathered_ones_are_looked_at_afterwards(monkeypatch):
+    """The order of stores and loads that `fences` speaks of, as the code keeps it."""
+    memory, _ = make(stream_rows=8, batch_rows=2)
+    memory.ingest(0, 0, 1, block(episode(0, 4)), derive, drop_open=False)
+    plan = memory.draw(1, 1, 2)
+    place, seen = int(memory._gatherer.plans[plan["slot"]]["index"][0, 0]), []
+
+    def look():
+        seen.append((int(memory._ring["stamp"][place]), float(memory._ring["value"][place])))
+
+    monkeypatch.setattr("mlxe_async.memory.ring.fence", look)
+    number = iter(range(1, 9))
+
+    def overwrite():
+        monkeypatch.setattr("mlxe_async.memory.gathering.fence", lambda: None)
+        for begun in number:
+            memory.ingest(0, begun, 1, block(episode(begun, 4)), derive, drop_open=False)
+            if memory._ring["value"][place] != place:
+                return
+
+    for reuse in (False, True):
+        monkeypatch.setattr("mlxe_async.memory.gathering.fence", overwrite)
+        batch, positions = memory.gather(plan, 0, reuse=reuse)
+        assert 0 not in positions
+        assert place not in batch["value"].tolist()
+    voided = [entry for entry in seen if entry[0] == 0]
+    assert (0, float(place)) in voided
+    assert any(value != place for _, value in voided)
