@@ -18,7 +18,7 @@ from mlxe_async.settings.effects import idle, is_certain, refused_and_remarks
 from mlxe_async.settings.forms import with_whole_numbers
 from mlxe_async.settings.model import Settings
 from mlxe_async.settings.places import Places
-from mlxe_async.settings.problems import Path, Problem, describe, shown
+from mlxe_async.settings.problems import Path, Problem, describe, dropped, shown
 from mlxe_async.settings.rules import contradictions, not_plain
 from mlxe_async.settings.schedules import SCHEDULES
 from mlxe_async.settings.toml_places import MAXIMUM_KEY_PARTS, TooMuch, find_places
@@ -87,7 +87,8 @@ def load_settings(
 def algorithm_problems(model: type[BaseModel], table: Mapping[str, Any]) -> list[Problem]:
     """What an algorithm's own `Settings` say about the `[algorithm]` table; an empty list means it is fine.
 
-    As strict as the rest of the tree, whatever the model's own configuration: `true` is no number and NaN is refused.
+    As strict as the rest of the tree, whatever the model's own configuration: `true` is no number, NaN is refused, and
+    so is a key that the model does not know, unless it says `extra="allow"`.
     `name` is only passed on to models that have such a field: it has been used to find the model.
     """
     fields = {key: value for key, value in table.items() if key != "name" or key in model.model_fields}
@@ -95,13 +96,13 @@ def algorithm_problems(model: type[BaseModel], table: Mapping[str, Any]) -> list
     found = list(not_plain(("algorithm",), fields))
     if found:
         return found
+    found = list(dropped(fields, model, ("algorithm",)))
     try:
         model.model_validate_json(json.dumps(fields), strict=True)  # JSON's lists may become tuples, TOML's too
     except ValidationError as error:
-        order = list(fields)
-        found = describe(error, model, ("algorithm",))
-        return sorted(found, key=lambda p: order.index(p.path[1]) if p.path[1:] and p.path[1] in order else len(order))
-    return []
+        found += describe(error, model, ("algorithm",))
+    order = list(fields)
+    return sorted(found, key=lambda p: order.index(p.path[1]) if p.path[1:] and p.path[1] in order else len(order))
 
 
 def _check(raw: dict[str, Any], places: Places) -> list[Problem]:

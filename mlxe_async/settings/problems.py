@@ -10,11 +10,13 @@ import datetime as dt
 import difflib
 import functools
 import json
-from collections.abc import Iterable, Mapping
+import typing
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AliasChoices, AliasPath, BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from mlxe_async.settings.synonyms import our_name
 from mlxe_async.storage.safe_text import is_secret, visible
@@ -122,6 +124,50 @@ def describe(error: ValidationError, model: type[BaseModel], prefix: Path = ()) 
         for problem in _problems_of(item, schema, prefix):
             found.setdefault(problem)
     return list(found)
+
+
+def dropped(table: Mapping[str, Any], model: type[BaseModel], prefix: Path) -> Iterator[Problem]:
+    """Keys that a model would drop without a word, its own tables included; none of one that says `extra="allow"`.
+
+    Args:
+        table: what is to be validated.
+        model: what is to validate it; one that forbids further keys says so itself.
+        prefix: where the table stands in the file.
+    """
+    yield from _dropped(table, (model,), prefix)
+
+
+def _dropped(table: Mapping[str, Any], models: tuple[type[BaseModel], ...], prefix: Path) -> Iterator[Problem]:
+    """The same for a table that any of several models may take: a key is dropped if none of them knows it."""
+    drops = all(model.model_config.get("extra", "ignore") == "ignore" for model in models)
+    fields = [item for model in models for item in model.model_fields.items()]
+    own = _Spot(prefix, {}, {"properties": dict.fromkeys(name for name, _ in fields)})
+    for key, value in table.items():
+        path = (*prefix, key)
+        found = [field for name, field in fields if key in _names(name, field)]
+        if not found and drops:
+            yield Problem(path, f"got {shown(value, key)}, expected {_known_keys(key, path, own, {})}")
+        inner = tuple(model for field in found for model in _models_in(field.annotation))
+        for place, item in enumerate(value) if isinstance(value, list | tuple) else [(None, value)]:
+            if inner and isinstance(item, Mapping):
+                yield from _dropped(item, inner, path if place is None else (*path, place))
+
+
+def _names(name: str, field: FieldInfo) -> set[str]:
+    """The names by which a field may be written: its own and its aliases."""
+    alias = field.validation_alias
+    choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
+    first = (one.path[0] if isinstance(one, AliasPath) else one for one in (*choices, field.alias))
+    return {name, *(one for one in first if isinstance(one, str))}
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models that an annotation names, also as items of a list, but not as values of a mapping."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif typing.get_origin(annotation) is not dict:
+        for member in typing.get_args(annotation):
+            yield from _models_in(member)
 
 
 @functools.lru_cache(maxsize=16)
