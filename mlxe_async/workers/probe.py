@@ -152,6 +152,39 @@ def _defaults_for(algorithm_class: Any, spaces: Spaces, written: Mapping[str, An
     )
 
 
+def _written_out(algorithm_class: Any, made: Any) -> dict[str, Any]:
+    """All keys of `[algorithm]` as plain values: every role, a resumed run and a loaded policy are made from them.
+
+    Raises:
+        _Refused: the same settings do not come of them.
+    """
+    from mlxe_async.settings.problems import shown
+
+    kind = algorithm_class.Settings
+    names = {*kind.model_fields, *(made.model_extra or {})}
+    try:
+        table = {key: value for key, value in made.model_dump(mode="json").items() if key in names}
+        again = kind.model_validate({key: value for key, value in table.items() if value is not None})
+    except ValueError as error:
+        from mlxe_async.tasks.hostile import one_line
+
+        message = (
+            f"{kind.__name__} cannot be made again from its own values as they are written: {one_line(str(error))}"
+        )
+        raise _Refused([(("algorithm",), message)]) from error
+    problems: list[tuple[tuple[str, ...], str]] = []
+    for name in sorted(names):
+        was, now = getattr(made, name), getattr(again, name, None)
+        if repr(was) != repr(now):
+            got, read = shown(was, name), shown(now, name)
+            message = f"got {got}, which is read as {read} once {kind.__name__} has written it; expected the same again"
+            problems.append((("algorithm", name), message))
+    if problems:
+        raise _Refused(problems)
+    table.pop("name", None)
+    return table
+
+
 def _beside(settings: Mapping[str, Any], said: Collection[str], algorithm_class: Any, spaces: Spaces) -> dict[str, Any]:
     """All tables as they will be, with what the task's actions are: what keys of `[algorithm]` may depend on."""
     schedule = settings["schedule"]
@@ -229,12 +262,10 @@ def _probe(
     if odd:
         message = f'"{name}" keeps {", ".join(odd)} per rollout, expected memory = "rollouts" then'
         raise _Refused([(("algorithm", "name"), message)])
-    own = algorithm_settings.model_dump(mode="json")
-    own.pop("name", None)
     return {
         "task": task,
         "spaces": spaces.to_json(),
-        "algorithm": own,
+        "algorithm": _written_out(algorithm_class, algorithm_settings),
         "defaults": getattr(algorithm_class, "defaults", {}),
         "idle": idle,
         "stays": forbidden_fields(algorithm_class.Settings.model_fields),

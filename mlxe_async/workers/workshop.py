@@ -60,6 +60,11 @@ class Workshop:
         builders = {"memorizer": self._memorizer, "learner": self._learner, "evaluator": self._evaluator}
         return builders[role]()
 
+    def close(self) -> None:
+        """Let go of the shared memory, once the roles are closed; a process that ends need not."""
+        for segment in self._segments.values():
+            segment.close()
+
     def _page(self, number: int) -> ProgressPage:
         """The process's own progress page, number 0, or that of one of its threads."""
         return ProgressPage(self._segments["control"].buffer, (self.spec["page"] + number) * PAGE_BYTES)

@@ -41,7 +41,7 @@ def without_processes(monkeypatch, saved):
 
     @contextlib.asynccontextmanager
     async def known(_nursery, chosen, *_):
-        yield probe._judged(chosen, json.loads(json.dumps(facts)))
+        yield probe.judged(chosen, json.loads(json.dumps(facts)))
 
     async def nothing(*_):
         pass

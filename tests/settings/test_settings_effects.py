@@ -15,7 +15,7 @@ from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.settings import dump_settings, load_settings
 from mlxe_async.settings.effects import idle_in
 from mlxe_async.settings.resuming import changes
-from mlxe_async.supervisor.startup.probe import _judged
+from mlxe_async.supervisor.startup import probe as startup
 from mlxe_async.workers import Probe
 
 FOLDER = Path(__file__).parents[2] / "settings"
@@ -95,7 +95,7 @@ def judged(source, overrides=()):
     """Settings and remarks as the probe leaves them."""
     settings = load_settings(source, overrides)
     said = settings.schedule.model_fields_set
-    found = _judged(
+    found = startup.judged(
         settings, Probe(settings.model_dump(mode="json"), ProgressPage(bytearray(PAGE_BYTES)), said).probe()
     )
     return found.settings, found.cautions
@@ -270,12 +270,14 @@ def test_a_run_goes_on_by_a_file_with_all_keys_but_not_with_a_dead_key_of_set(tm
     complete = write(tmp_path, '[task]\nenv = "CartPole-v1"\n[algorithm]\nn_step = 5\nreturns = "steps_to_end"\n')
     settings = load_settings(complete, of_run=True)
     assert (
-        _judged(settings, Probe(settings.model_dump(mode="json"), ProgressPage(bytearray(PAGE_BYTES))).probe()).cautions
+        startup.judged(
+            settings, Probe(settings.model_dump(mode="json"), ProgressPage(bytearray(PAGE_BYTES))).probe()
+        ).cautions
         == []
     )
     settings = load_settings(complete, ["algorithm.noise_every=3"], of_run=True)
     with pytest.raises(SettingsError, match=r"algorithm\.noise_every"):
-        _judged(settings, Probe(settings.model_dump(mode="json"), ProgressPage(bytearray(PAGE_BYTES))).probe())
+        startup.judged(settings, Probe(settings.model_dump(mode="json"), ProgressPage(bytearray(PAGE_BYTES))).probe())
 
 
 # -- what is shipped --

@@ -66,7 +66,7 @@ class Probed:
     """What the probe found out.
 
     Args:
-        settings: with the defaults that only the probe knows.
+        settings: with all defaults that only the probe knows, those of `[algorithm]` included: every role gets these.
         facts: spaces, limits, numbers of parameters, the algorithm's own settings.
         cautions: what is odd about the settings, in words.
     """
@@ -107,7 +107,7 @@ async def probed(
             await process.start()
         importing = group.create_task(nursery.preload(meanwhile))
         with _blaming_the_task(settings, process):
-            found = _judged(settings, await _answer(process))
+            found = judged(settings, await _answer(process))
         watcher = group.create_task(_watch(settings, process))
         yield found
         await importing
@@ -227,7 +227,13 @@ def _refuse_what_no_row_fits(settings: Settings) -> None:
     least.check(available_memory())
 
 
-def _judged(settings: Settings, facts: dict[str, Any]) -> Probed:
+def judged(settings: Settings, facts: dict[str, Any]) -> Probed:
+    """The whole settings that follow from what the probe reported.
+
+    Raises:
+        TaskError: the environment is not acceptable.
+        SettingsError: the settings are not.
+    """
     if "task_error" in facts:
         named = _NAMED_KEY.match(facts["task_error"])
         place = settings.places.of(tuple(named["key"].split(".")) if named else ("task", "env"))
@@ -240,6 +246,7 @@ def _judged(settings: Settings, facts: dict[str, Any]) -> Probed:
     if refused:
         raise SettingsError([settings.places.line(problem) for problem in refused])
     settings = settings.model_copy(update={"evaluation": _judging(settings, facts["task"])})
+    settings = settings.with_algorithm(facts["algorithm"])
     return Probed(settings, facts, [*_cautions(settings, facts), *settings.places.remarks, *remarks])
 
 

@@ -80,11 +80,11 @@ class Startup:
         reserve_descriptors(self.settings)
         past = None if self._resume is None else self._find(self._resume, writes=False)
         async with self._probed():
-            settings, start = self.settings.with_algorithm(self.facts["algorithm"]), list[str]()
+            start = list[str]()
             if past is not None:
-                past.judge(settings, self.facts)
-                start += past.outlook(settings)
-            if past is None or past.begins_anew(settings):
+                past.judge(self.settings, self.facts)
+                start += past.outlook(self.settings)
+            if past is None or past.begins_anew(self.settings):
                 origin = self._origin(past)
                 start += [] if origin is None else [f"begins with   {origin}"]
             plan = Blueprint(self.settings, self.facts).byte_plan()
@@ -109,9 +109,8 @@ class Startup:
         point = None if anew is not None else past
         async with self._probed(PRELOADED_MEANWHILE):
             self.blueprint = blueprint = Blueprint(self.settings, self.facts)
-            whole_settings = self.settings.with_algorithm(self.facts["algorithm"])
             if past is not None:
-                past.judge(whole_settings, self.facts)
+                past.judge(self.settings, self.facts)
             origin = self._origin(anew) if point is None else None
             self.segments = blueprint.create_segments()
             if point is not None and point.whole is not None:
@@ -121,9 +120,9 @@ class Startup:
                 # The learner goes on from what is published, as it would after a restart.
                 WeightsWriter(self.segments["weights"]).publish(origin.flat)
             if self.folder is None:
-                self.folder = RunFolder.create(self._base, name_of(whole_settings))
+                self.folder = RunFolder.create(self._base, name_of(self.settings))
             self.files = files = RunFiles(
-                self.folder, whole_settings, self.facts, self._measures, self._subscribers, point, anew, origin
+                self.folder, self.settings, self.facts, self._measures, self._subscribers, point, anew, origin
             )
             files.begin(blueprint.cores)
             self._tell(files, time.monotonic() - began)

@@ -15,10 +15,10 @@ from mlxe_async.settings import load_settings
 from mlxe_async.settings.effects import MEMORIES
 from mlxe_async.supervisor.startup.probe import (
     PRELOADED_MEANWHILE,
-    _judged,
     _refuse_what_no_row_fits,
     _shown,
     hang_sentence,
+    judged,
     preloaded,
     probed,
 )
@@ -52,12 +52,12 @@ def test_a_capacity_that_has_no_effect_is_refused(sync, limit):
     _refuse_what_no_row_fits(settings)
     kind = {"memory_kind": "rollouts", "off_policy": "corrects", "bootstraps": True}
     task = {"registered_max_episode_steps": 500, "reward_threshold": 475.0}
-    facts = {**kind, "defaults": {}, "task": {"max_episode_steps": limit, **task}}
+    facts = {**kind, "defaults": {}, "algorithm": {}, "task": {"max_episode_steps": limit, **task}}
     if limit is None:  # it says how long an episode may be
-        assert _judged(settings, facts).settings.memory.capacity_rows == 10**12
+        assert judged(settings, facts).settings.memory.capacity_rows == 10**12
         return
     with pytest.raises(SettingsError, match=r'memory.capacity_rows: has no effect with algorithm.name = "ppo"'):
-        _judged(settings, facts)
+        judged(settings, facts)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_the_probe_refuses_is_told_at_the_key_it_is_about(tmp_path, key, va
     settings = load_settings(file, [f"{key}={json.dumps(value)}"])
     facts = Probe(settings.model_dump(mode="json"), ProgressPage(bytearray(PAGE_BYTES))).probe()
     with pytest.raises(refused) as raised:
-        _judged(settings, facts)
+        judged(settings, facts)
     assert str(raised.value).startswith(said)
 
 
