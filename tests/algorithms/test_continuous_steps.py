@@ -85,6 +85,7 @@ SAC_OPTIONS = [
     {"n_step": 3, "activation": "tanh", "temperature": 0.3},
     {"max_gradient_norm": 0.2, "target_entropy": 0.7, "temperature_learning_rate": 0.05},
     {"temperature_learning_rate": 0.0, "temperature": 0.5},
+    {"target_entropy": 9.0, "temperature_learning_rate": 0.4},
 ]
 
 

@@ -7,6 +7,7 @@ import torch
 from mlxe_async.algorithms import Acting, Clock
 from mlxe_async.algorithms.distributions import Categorical
 from mlxe_async.algorithms.mlxe import MLxE, MLxESettings, policy_loss, value_loss
+from mlxe_async.maths.normaliser import Moments
 from mlxe_async.rows import Spaces, Symmetry
 
 SPACES = Spaces((4,), actions=2, symmetry=Symmetry((-1.0,) * 4, (1, 0)))
@@ -145,6 +146,40 @@ def test_mirrored_tasks_are_learned_from_alike():
         gradients.append(total)
     similarity = gradients[0] @ gradients[1] / np.linalg.norm(gradients[0]) / np.linalg.norm(gradients[1])
     assert similarity > 0.98
+
+
+@pytest.mark.parametrize("correction", ["clipped", "vtrace"])
+def test_rows_and_what_follows_them_are_mirrored_as_they_are_and_then_shown_by_the_same_moments(correction):
+    algorithm = learner(normalise=True, correction=correction, n_step=3)
+    moments = Moments(np.array([1.0, 2.0, -3.0, 0.5]), np.array([4.0, 1.0, 9.0, 0.25]), 50.0)
+    algorithm.set_moments(moments)
+    rows = segment()
+    rows |= algorithm.derive(rows)
+    if correction == "vtrace":
+        rows = windows(rows, range(20), 3)
+    found, mirrored = algorithm.columns(rows), 0
+    before = {name: rows[name].reshape(-1, 4) for name in ("obs", algorithm.successor)}
+    after = {name: found[name].reshape(-1, 4) for name in before}
+    actions = np.stack([rows["action"].ravel(), found["action"].ravel()], -1)
+    for row, (taken, shown_as) in enumerate(actions):
+        sign = 1 if taken == shown_as else -1
+        mirrored += sign < 0
+        for name in before:
+            wanted = (sign * before[name][row] - moments.mean) / np.sqrt(moments.variance)
+            np.testing.assert_allclose(after[name][row], wanted.clip(-10, 10), rtol=1e-4, atol=1e-5)
+    assert 0 < mirrored < len(actions)
+
+
+def test_the_published_average_follows_the_learned_weights_and_not_the_target():
+    algorithm = learner(average=0.25, target="every_k", target_every=100)
+    rows = segment()
+    rows |= algorithm.derive(rows)
+    for number in range(3):
+        before = algorithm.average.flat.clone()
+        algorithm.update(rows, Clock(updates=number))
+        expected = before.lerp(algorithm.network.flat, 0.25)
+        torch.testing.assert_close(algorithm.average.flat, expected)
+        assert not torch.equal(algorithm.target.flat, algorithm.network.flat)
 
 
 def test_importance_weights_of_zero_remove_rows():

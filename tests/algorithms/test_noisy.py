@@ -120,6 +120,18 @@ def test_noise_is_drawn_at_a_rollouts_start_with_new_weights_and_every_so_many_s
     assert (after != algorithm.outputs(OBS, "policy")[0]).any()
 
 
+def test_weights_that_were_loaded_are_acted_by_though_their_memory_is_written_to():
+    """A reader's buffer is the next version's: noise that is drawn later belongs to the weights of now."""
+    algorithm = agent(noise_every=1)
+    buffer = algorithm._flat.copy()
+    algorithm.load(buffer)
+    expected = [logits_at(algorithm, np.random.default_rng(3), Acting(steps=step)) for step in range(3)]
+    algorithm.load(buffer)
+    buffer[:] = 0
+    found = [logits_at(algorithm, np.random.default_rng(3), Acting(steps=step)) for step in range(3)]
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_the_same_rollout_begun_again_meets_the_same_noise():
     actions = [agent(noise_every=2).act(OBS, np.random.default_rng(4), Acting(9))["action"] for _ in range(2)]
     np.testing.assert_array_equal(*actions)
@@ -153,3 +165,12 @@ def test_an_update_draws_noise_for_both_networks_and_learns_the_sigmas():
     assert len({tuple(noise.tolist()) for noise in drawn}) == len(drawn) == 6
     sigmas = slice(algorithm._weights // 2, None)
     assert np.abs(algorithm.weights()[sigmas] - before[sigmas]).max() > 1e-3
+
+
+def test_a_target_of_its_own_has_noise_of_its_own_anew_in_each_update():
+    algorithm, seen = agent(learns=True, target="every_k", target_every=100), []
+    for number in range(3):
+        algorithm.update(batch(algorithm), Clock(updates=number))
+        seen += [one._noise["value.0.bias"].numpy().copy() for one in (algorithm.target, algorithm.network)]
+    for one, other in itertools.combinations(seen, 2):
+        assert (one != other).any()

@@ -109,6 +109,16 @@ def test_targets_are_advantages_plus_values():
     np.testing.assert_allclose(value, values(algorithm, rows["obs"]).reshape(-1), atol=1e-5)
 
 
+@pytest.mark.parametrize("lambda_", [0.0, 0.5, None])
+def test_advantages_may_be_asked_for_with_another_lambda_than_that_of_the_settings(lambda_):
+    algorithm = agent(gae_lambda=0.9)
+    rows = rollout(algorithm)
+    other = agent(gae_lambda=0.9 if lambda_ is None else lambda_)
+    found, expected = algorithm.with_advantages(rows, lambda_), other.with_advantages(rows)
+    torch.testing.assert_close(found["advantage"], expected["advantage"])
+    assert torch.equal(found["advantage"], algorithm.with_advantages(rows)["advantage"]) == (lambda_ is None)
+
+
 def test_the_explained_variance_is_that_of_the_rows_it_learned_from():
     algorithm = agent(epochs=1, minibatch=1000)
     rows = rollout(algorithm)

@@ -146,6 +146,20 @@ def test_rates_and_epsilon_fall_with_environment_steps_and_epsilon_travels():
     assert (acting.greedy(np.eye(STATES, dtype=np.float32)) == algorithm.table.argmax(-1)).all()
 
 
+def test_weights_that_are_learned_on_from_become_doubles_of_the_learners_own():
+    first = agent("q_learning")
+    first.update(rollout(), Clock())
+    buffer = first.weights()
+    heir = agent("q_learning")
+    heir.set_weights(buffer)
+    kept = buffer.copy()
+    heir.update(rollout(1), Clock())
+    np.testing.assert_array_equal(buffer, kept)
+    assert heir.table.dtype == np.float64
+    buffer[:] = 7
+    assert not (heir.table == 7).any()
+
+
 @pytest.mark.parametrize("name", ["q_learning", "sarsa"])
 def test_a_state_that_is_kept_is_gone_on_with_exactly(name):
     first, again = agent(name), agent(name)

@@ -435,11 +435,11 @@ def show_survivor(line: dict[str, Any]) -> None:
     print(f"{line['file']}:{line['line']} {line['kind']}\n    - {line['before']}\n    + {line['after']}")
 
 
-def ask(pending: Sequence[Mutant], results: Results) -> None:
-    """Run the tests against all these mutants."""
+def ask(pending: Sequence[Mutant], results: Results, folder_of: Callable[[str], str] = FILES.__getitem__) -> None:
+    """Run the tests of each mutant's folder against all these mutants."""
     by_folder: dict[str, list[Mutant]] = {}
     for one in pending:
-        by_folder.setdefault(FILES[one.file], []).append(one)
+        by_folder.setdefault(folder_of(one.file), []).append(one)
     for folder, some in by_folder.items():
         tests, done = tests_of(folder), 0
         reading, writing = os.pipe()
