@@ -77,6 +77,8 @@ class Executor:
         asked: how many of its rollouts it has been asked to end early, or not to begin any more: a counter that only
             grows, so that no request can be missed. It is looked at between two steps.
         places: where it counts its episodes and steps, for those who must know after its death.
+        read: takes what is committed into the memory, after the priorities of the plan it is given, where the memorizer
+            is in the same thread; None: it is elsewhere, and reads when it likes.
         shelf: puts what it played with where the learner finds it, see `roles.promotion`; None: nobody asks for it.
     """
 
@@ -95,6 +97,7 @@ class Executor:
         episodes: list[int] | None = None,
         asked: Callable[[], int] = lambda: 0,
         places: Places | None = None,
+        read: Callable[[dict[str, Any] | None], dict[str, Any]] | None = None,
         shelf: Callable[[Array], Any] | None = None,
     ) -> None:
         self.plan = plan
@@ -103,6 +106,9 @@ class Executor:
         self.version = 0
         self._weights, self._page = weights, page
         self._notify, self._wait, self._asked, self._shelf = notify, wait, asked, shelf
+        self._read = read
+        self._settle: dict[str, Any] | None = None
+        self._ingested: list[dict[str, Any]] = []
         self._held = False  # whether `_flat` is what it plays with
         self._envs = task.count
         spaces = task.spaces
@@ -132,6 +138,7 @@ class Executor:
             extra=[column.name for column in (*algorithm.extra_columns, *self._stops, *self._carried)],
             committed=self._tell_commit,
             wait=wait,
+            make_room=None if read is None else self._have_it_read,
         )
         self._history = History(self._envs, places.finished, MOST_PROVEN if plan.sync == "episode" else None)
         # Environments that are one object begin together and then reset themselves, see `tasks.native`.
@@ -146,6 +153,7 @@ class Executor:
         attempt: int = 0,
         steps: int = 0,
         unfinished: str | None = None,
+        settle: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Generate one rollout under the newest weights and commit its rows.
 
@@ -158,6 +166,8 @@ class Executor:
             unfinished: what becomes of episodes under way when the rollout is asked to end early: `"keep"` ends their
                 rows with a cut and goes on with them in the next rollout, `"drop"` throws them away, rows and all.
                 None: it cannot be asked.
+            settle: the plan that the learner has just used, where the memorizer is in the same thread: its priorities
+                come before any row that is read while the rollout is under way.
 
         Returns:
             `rows`, `blocks` (of the lane), `out_of_bounds` (observations outside their bounds, of those looked at),
@@ -165,13 +175,15 @@ class Executor:
             task took its cost, None where they cost nothing), `version`, `episodes` (a list for each name of
             `EPISODE`, with an entry for each episode that ended), `moved` (environments that stand elsewhere than by
             the last report, at first all), `begun` (number of the present or next episode of each of these), `running`
-            (whether that one is under way), `cut` (it ended early), `start_ns`, `seconds`, `lane_wait_s`.
+            (whether that one is under way), `cut` (it ended early), `start_ns`, `seconds`, `lane_wait_s`, `ingested`
+            (what was read meanwhile, in this thread, as of `Memorizer.ingest`, a dictionary each time).
 
         Raises:
             TooManyFaults: the environments used up their budget.
             NumericError: an environment gave a NaN or an infinity, and that is not to be forgiven.
         """
         start_ns = time.monotonic_ns()
+        self._settle, self._ingested = settle, []
         self._take_weights(version)
         self._writer.begin()
         acting = self._acting
@@ -219,7 +231,14 @@ class Executor:
             "start_ns": start_ns,
             "seconds": (time.monotonic_ns() - start_ns) / 1e9,
             "lane_wait_s": self._writer.waited_s,
+            "ingested": self._ingested,
         }
+
+    def _have_it_read(self) -> None:
+        """Have the memorizer beside us read our lane, which is full."""
+        assert self._read is not None  # noqa: S101 - nobody else is told to call this
+        settle, self._settle = self._settle, None
+        self._ingested.append(self._read(settle))
 
     def _new_changes(self) -> int | None:
         """Changes of action that the task charged since they were last told; None where they cost nothing."""

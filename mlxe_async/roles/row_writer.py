@@ -53,6 +53,8 @@ class RowWriter:
             reader, who has taken some since the last call, or the last call was half a second ago; and when room is
             needed.
         wait: waits a bounded number of seconds.
+        make_room: has the lane read at once, where its reader is in the same thread and nobody else could; None: the
+            reader is elsewhere, and is waited for.
 
     Attributes:
         blocks: blocks that the present rollout has taken so far.
@@ -69,7 +71,9 @@ class RowWriter:
         extra: Sequence[str],
         committed: Callable[[], None],
         wait: Callable[[float], None],
+        make_room: Callable[[], None] | None = None,
     ) -> None:
+        self._make_room = make_room
         self._lane, self._block_rows, self._extra = lane, block_rows, tuple(extra)
         self._committed, self._wait = committed, wait
         self._env_numbers = np.arange(envs, dtype=np.int32)
@@ -175,7 +179,19 @@ class RowWriter:
             self._committed()
 
     def _reserve(self) -> dict[str, Array]:
-        """Views on the next block; waits, a bounded time at a time, while the lane is full."""
+        """Views on the next block; waits, a bounded time at a time, while the lane is full.
+
+        Raises:
+            BufferError: only this thread could make room, and there is none.
+        """
+        if self._make_room is not None and self._lane.reserve() is None:
+            self._make_room()
+            if self._lane.reserve() is None:
+                raise BufferError(
+                    f"the lane is full after {self.blocks} blocks of this rollout, and the memory has no room for "
+                    "them: only this process could make some; raise memory.capacity_rows, or deliver less at a time by "
+                    "schedule.rollout_steps or task.max_episode_steps"
+                )
         began = now = time.monotonic()
         asked = 0.0
         while self._lane.reserve() is None:

@@ -123,6 +123,7 @@ class Assembly:
                 delayed=self.delayed,
                 taken=functools.partial(self._taken, index),
                 long_episode=long_episode,
+                reads=run.settings.schedule.kind == "serial",
             )
             for index, name in enumerate(names)
         ]

@@ -49,6 +49,7 @@ class Workshop:
         self._segments = {name: Segment.attach(name, fd) for name, fd in fds.items()}
         self.page = self._page(0)
         self._shared: dict[str, Any] = {}
+        self._keeper: Any = None
         self.pinned: PinnedMemory | None = None
         "The memory that a GPU copies rollouts out of; to be closed before the segments are."
 
@@ -58,7 +59,10 @@ class Workshop:
         if role == "executor":
             return self._executor(int(index))
         builders = {"memorizer": self._memorizer, "learner": self._learner, "evaluator": self._evaluator}
-        return builders[role]()
+        built = builders[role]()
+        if role == "memorizer":
+            self._keeper = built
+        return built
 
     def close(self) -> None:
         """Let go of the shared memory, once the roles are closed; a process that ends need not."""
@@ -151,8 +155,14 @@ class Workshop:
             episodes=self.spec["episodes"].get(str(index)),
             asked=lambda: asked.get(name),
             places=places,
+            read=self._read if "memorizer" in self.spec["roles"] and not self.spec["threaded"] else None,
             shelf=self._put_on_shelf if "best" in self._segments else None,
         )
+
+    def _read(self, settle: dict[str, Any] | None) -> dict[str, Any]:
+        """Have the memorizer of this very thread take in what is committed: nobody else could, and a lane is full."""
+        ingested: dict[str, Any] = self._keeper.ingest(settle=settle)
+        return ingested
 
     def _memorizer(self) -> Any:
         from mlxe_async.roles.memorizer import Memorizer, MemorizerPlan

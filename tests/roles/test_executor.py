@@ -62,6 +62,42 @@ def test_a_rollout_is_one_episode_whatever_the_size_of_a_block():
     assert report["episodes"]["return"][0] == 10.0
 
 
+class _SmallLane(FakeLane):
+    """It holds so many blocks; `read` takes all of them, and says what it was told to settle."""
+
+    def __init__(self, slots, room=True):
+        super().__init__(BLOCK, 64)
+        self.holds, self.room, self.settled = slots, room, []
+
+    def reserve(self):
+        return None if self.backlog() >= self.holds else super().reserve()
+
+    def read_all(self, settle):
+        self.settled.append(settle)
+        taken = self.backlog() if self.room else 0
+        self.position += taken
+        return {"rows": taken * BLOCK, "positions": [self.position], "corrupt": []}
+
+
+def test_who_shares_a_thread_with_the_memorizer_has_its_lane_read_whenever_that_is_full():
+    lane = _SmallLane(2)
+    executor, _, _, waits = make(FakeTask([30]), lane=lane, read=lane.read_all)
+    report = executor.generate(rollout=0, settle={"updates": 3})
+    assert lane.rows(BLOCK)["obs"][:, 1].tolist() == list(range(30))
+    assert lane.settled == [{"updates": 3}, None, None]
+    assert [read["rows"] for read in report["ingested"]] == [8, 8, 8]
+    assert waits == []
+    assert executor.generate(rollout=1)["ingested"][0]["positions"] == [8]
+
+
+def test_who_waits_for_room_that_nobody_else_can_make_raises_at_once_and_names_the_keys():
+    lane = _SmallLane(2, room=False)
+    executor, _, _, waits = make(FakeTask([30]), lane=lane, read=lane.read_all)
+    with pytest.raises(BufferError, match=r"full after 2 blocks .* raise memory\.capacity_rows, or deliver less at a"):
+        executor.generate(rollout=0)
+    assert waits == []
+
+
 class _ReadLane(FakeLane):
     """A reader has taken so many of the blocks that are committed."""
 

@@ -17,13 +17,14 @@ WHOLE: Kind = (int, None)
 EPISODES: dict[str, Kind] = {
     "env": [int], "episode": [int], "steps": [int], "return": [float], "terminated": [bool], "seed": [int],
 }  # fmt: skip
+INGESTED: Kind = {
+    "rows": int, "positions": [int], "corrupt": [{"lane": int, "sequence": int, "detail": str}],
+}  # fmt: skip
 ROLLOUT: Kind = {
     "rows": int, "blocks": int, "out_of_bounds": int, "rss_mb": NUMBER, "action_changes": WHOLE, "version": int,
     "episodes": dict(EPISODES),
     "moved": [int], "begun": [int], "running": [bool], "start_ns": int, "seconds": float, "lane_wait_s": float,
-}  # fmt: skip
-INGESTED: Kind = {
-    "rows": int, "positions": [int], "corrupt": [{"lane": int, "sequence": int, "detail": str}],
+    "ingested": [INGESTED],
 }  # fmt: skip
 PLAN: Kind = {
     "updates": int, "rows": int, "ingested": INGESTED, "owed": int, "held": int, "mended_priorities": int,

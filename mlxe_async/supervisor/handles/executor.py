@@ -44,6 +44,7 @@ class ExecutorHandle:
         delayed: the older weights that it acts with instead of those it is asked for; None: it does as it is asked.
         taken: rows it has made so far, delivered or not.
         long_episode: told when episodes began and were through; None: none can be long.
+        reads: it lives in one thread with the memorizer, and has its lane read where that is full.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class ExecutorHandle:
         delayed: DelayedWeights | None = None,
         taken: Callable[[], int] = lambda: 0,
         long_episode: LongEpisode | None = None,
+        reads: bool = False,
     ) -> None:
         self.index = index
         self.process = process
@@ -72,6 +74,7 @@ class ExecutorHandle:
         self._context, self._memorizer = context, memorizer
         self._unfinished, self._ask, self._most_rollouts = unfinished, ask, most_rollouts
         self._stand([0] * envs, [False] * envs)
+        self._reads = reads
         self._busy = self._interruptible = self._interrupted = False
         self._rollouts = self._in_a_row = self._deaths = self._died_with = 0
         self._max_rss_mb, self._delayed = max_rss_mb, delayed
@@ -270,7 +273,10 @@ class ExecutorHandle:
                     attempt=self._deaths // POISON_DEATHS,
                     steps=self.rows,
                     unfinished=self._unfinished if self._interruptible else None,
+                    **({"settle": self._memorizer.to_settle} if self._reads else {}),
                 )
+                if self._reads:
+                    self._memorizer.took_in(report["ingested"])
                 context.recorder.note(
                     Rollout(
                         executor=self.index,

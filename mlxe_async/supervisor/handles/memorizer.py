@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -96,6 +96,17 @@ class MemorizerHandle:
     def used(self, plan: dict[str, Any]) -> None:
         """The learner has learned from this plan."""
         self._used = plan
+
+    @property
+    def to_settle(self) -> dict[str, Any] | None:
+        """The plan that was used last, as long as its priorities are not taken in."""
+        return self._used
+
+    def took_in(self, ingested: Sequence[dict[str, Any]]) -> None:
+        """An executor of the same thread had its lane read in the middle of a rollout, after what was to be settled."""
+        for one in ingested:
+            self._used = None
+            self._take_note(one)
 
     async def memorize(self) -> dict[str, Any]:
         """Take in and draw; see `schedules.verbs`."""

@@ -86,6 +86,7 @@ class FakeProcess:
             "rss_mb": None,
             "seconds": 1.0,
             "lane_wait_s": 0.0,
+            "ingested": [],
             "action_changes": None,
         }
 

@@ -118,7 +118,8 @@ def test_environments_that_a_report_does_not_name_stand_where_they_stood():
     def report(moved, begun, running, finished):
         return {
             "rows": 5, "blocks": 1, "out_of_bounds": 0, "rss_mb": None, "version": 1, "seconds": 1.0,
-            "lane_wait_s": 0.0, "action_changes": None, "moved": moved, "begun": begun, "running": running,
+            "lane_wait_s": 0.0, "ingested": [], "action_changes": None,
+            "moved": moved, "begun": begun, "running": running,
             "episodes": {"return": [1.0] * finished, "steps": [1] * finished},
         }  # fmt: skip
 

@@ -9,7 +9,7 @@ EPISODES = {"env": [1], "episode": [4], "steps": [9], "return": [9.0], "terminat
 ROLLOUT = {
     "rows": 18, "blocks": 1, "out_of_bounds": 0, "rss_mb": None, "version": 3, "episodes": EPISODES,
     "moved": [0, 1], "begun": [4, 5], "running": [True, False], "cut": False, "start_ns": 1, "seconds": 0.1,
-    "lane_wait_s": 0.0, "action_changes": None,
+    "lane_wait_s": 0.0, "ingested": [], "action_changes": None,
 }  # fmt: skip
 VERDICT = {
     "version": 3, "passed": False, "episodes": 2, "steps": 9, "return_min": 1.0, "return_mean": 2.0, "seconds": 0.1,
