@@ -19,6 +19,7 @@ from mlxe_async.errors import EnvironmentFault, MlxeError, NumericError
 from mlxe_async.roles.executor_plan import ExecutorPlan
 from mlxe_async.roles.fault_budget import FaultBudget, TooManyFaults
 from mlxe_async.roles.history import MOST_PROVEN, History
+from mlxe_async.roles.legacy import AFTER_RESUMING, Legacy
 from mlxe_async.roles.places import Places
 from mlxe_async.roles.promotion import remarked
 from mlxe_async.roles.row_writer import Lane, RowWriter
@@ -80,6 +81,8 @@ class Executor:
         read: takes what is committed into the memory, after the priorities of the plan it is given, where the memorizer
             is in the same thread; None: it is elsewhere, and reads when it likes.
         shelf: puts what it played with where the learner finds it, see `roles.promotion`; None: nobody asks for it.
+        legacy: where it writes down after each rollout where it stands, and finds where a predecessor stood; None: a
+            predecessor's episodes are passed over.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class Executor:
         places: Places | None = None,
         read: Callable[[dict[str, Any] | None], dict[str, Any]] | None = None,
         shelf: Callable[[Array], Any] | None = None,
+        legacy: Legacy | None = None,
     ) -> None:
         self.plan = plan
         self.task = task
@@ -109,6 +113,7 @@ class Executor:
         self._read = read
         self._settle: dict[str, Any] | None = None
         self._ingested: list[dict[str, Any]] = []
+        self._legacy, self._is_heir = legacy, legacy is not None
         self._held = False  # whether `_flat` is what it plays with
         self._envs = task.count
         spaces = task.spaces
@@ -157,6 +162,8 @@ class Executor:
     ) -> dict[str, Any]:
         """Generate one rollout under the newest weights and commit its rows.
 
+        Where a predecessor delivered this rollout and died before it was heard, its answer is given again.
+
         Args:
             rollout: number of the rollout, counted per executor; seeds the behaviour policy.
             version: wait rule of the synchronous schedules: the newest version must be this one.
@@ -184,6 +191,8 @@ class Executor:
         """
         start_ns = time.monotonic_ns()
         self._settle, self._ingested = settle, []
+        if self._is_heir and (heard := self._take_over(rollout, attempt)) is not None:
+            return heard
         self._take_weights(version)
         self._writer.begin()
         acting = self._acting
@@ -212,15 +221,11 @@ class Executor:
             if cut := unfinished is not None and self._asked() > rollout:
                 self._break_off(written, keep=unfinished == "keep")
                 break
-        self._writer.commit(last=not cut or unfinished == "keep")
-        if cut and unfinished == "drop":
-            self._writer.renew()
-        self._history.forget_all_but(self._running)
-        self._tell_notes()
+        noted = self._history.noted() if recording and self.plan.sync == "rollout" else None
         outside, self._told_out_of_bounds = self.task.out_of_bounds - self._told_out_of_bounds, self.task.out_of_bounds
-        return {
+        answer = {
             "rows": rows,
-            "blocks": self._writer.blocks,
+            "blocks": self._writer.blocks + self._writer.open_blocks,
             "out_of_bounds": outside,
             "rss_mb": resident_mb() if self.plan.tells_memory else None,
             "action_changes": self._new_changes(),
@@ -233,6 +238,13 @@ class Executor:
             "lane_wait_s": self._writer.waited_s,
             "ingested": self._ingested,
         }
+        self._leave(rollout, answer, noted)
+        self._writer.commit(last=not cut or unfinished == "keep")
+        if cut and unfinished == "drop":
+            self._writer.renew()
+        self._history.forget_all_but(self._running, noted)
+        self._tell_notes()
+        return answer
 
     def _have_it_read(self) -> None:
         """Have the memorizer beside us read our lane, which is full."""
@@ -286,22 +298,63 @@ class Executor:
         whose episode ended by itself seed, steps, observation and actions are of that last episode. And what acting
         carries from step to step.
         """
-        running = self._running
-        known = {
-            "episode": self._episode.copy(),
-            "running": running.copy(),
-            "step": self._step.copy(),
-            "return": self._return.copy(),
-            "seed": self._episode_seed.copy(),
-            "finished": self._history.finished.copy(),
-            "obs": self._obs.copy(),
-            **{f"carry.{name}": column.copy() for name, column in self._acting.carry.items()},
-        }
+        known = {name: column.copy() for name, column in self._heads().items()}
         for env in () if self._as_one else range(self._envs):
             actions = self._history.actions_of(env)
-            if running[env] or (len(actions) and len(actions) == self._step[env]):
+            if self._running[env] or (len(actions) and len(actions) == self._step[env]):
                 known[f"actions.{env}"] = actions
         return known
+
+    def _heads(self) -> dict[str, Array]:
+        """Of the state all but the actions, as views."""
+        return {
+            "episode": self._episode,
+            "running": self._running,
+            "step": self._step,
+            "return": self._return,
+            "seed": self._episode_seed,
+            "finished": self._history.finished,
+            "obs": self._obs,
+            **{f"carry.{name}": column for name, column in self._acting.carry.items()},
+        }
+
+    def _leave(self, rollout: int, answer: Mapping[str, Any], actions: Array | None) -> None:
+        """Write down where everything stands, before the rollout that led there can be read."""
+        if self._legacy is None:
+            return
+        writer = self._writer
+        self._legacy.keep(
+            writer.committed + writer.open_blocks,
+            writer.committed,
+            self._heads(),
+            rollout=rollout,
+            answer=answer,
+            actions=actions,
+            over=self._history.over(),
+        )
+
+    def _take_over(self, rollout: int, attempt: int) -> dict[str, Any] | None:
+        """Once, before the first rollout: go on where a predecessor stood. The answer that was not heard, or None."""
+        assert self._legacy is not None  # noqa: S101 - asked for heirs alone
+        self._is_heir, found = False, self._legacy.find(self._writer.committed, self._heads())
+        if found is None:
+            return None
+        if found.rollout == rollout and found.answer is not None:
+            self._tell_relived(self.restore(found.state), "")
+            return found.answer
+        why = ""
+        if attempt:
+            why = "it brought its executor down again and again"
+        elif found.rollout not in (rollout - 1, AFTER_RESUMING):
+            why = f"what is known is of rollout {found.rollout}, expected {rollout - 1}"
+        running = np.flatnonzero(found.state["running"]).tolist()
+        self._tell_relived({"begun_anew": running, "unlike": []} if why else self.restore(found.state), why)
+        return None
+
+    def _tell_relived(self, how: Mapping[str, list[int]], why: str) -> None:
+        """Say which environments could not be brought back; that all could needs no word."""
+        if any(how.values()):
+            self._notify({"kind": "relived", "executor": self.plan.index, "detail": why, **how})
 
     def restore(self, state: Mapping[str, Array]) -> dict[str, Any]:
         """Go on from there: episodes under way are begun again alike, and their actions taken again.
@@ -334,6 +387,10 @@ class Executor:
                 unlike.append(env)
         self._told_out_of_bounds = self.task.out_of_bounds
         self._new_changes()
+        if self._is_heir and self._legacy is not None:  # a run is resumed: nobody was here before
+            self._is_heir = False
+            self._legacy.put(state)
+            self._leave(AFTER_RESUMING, {}, np.zeros((0, *self._places.action.shape), self._places.action.dtype))
         return {"begun_anew": begun_anew, "unlike": unlike}
 
     def _relive(self, env: int, state: Mapping[str, Array], *, over: bool) -> bool:

@@ -48,9 +48,23 @@ class History:
         """The episode was begun elsewhere, and these actions (t, ...) led to where it is, or was when it ended."""
         self._earlier[env] = [actions]
 
-    def forget_all_but(self, running: Array) -> None:
-        """A rollout ended: keep what belongs to episodes that are under way (B,), as long as they are not too long."""
-        now = np.stack(self._now) if self._now and running.any() else None
+    def noted(self) -> Array | None:
+        """The actions (t, B, ...) of this rollout; None where there are none."""
+        return np.stack(self._now) if self._now else None
+
+    def over(self) -> Array:
+        """Environments (B,) whose episode ended, and that have begun no other one since."""
+        return np.array([ended is not None for ended in self._ended])
+
+    def forget_all_but(self, running: Array, now: Array | None = None) -> None:
+        """A rollout ended: keep what belongs to episodes that are under way (B,), as long as they are not too long.
+
+        Args:
+            running: which these are.
+            now: as `noted`, if that is known already.
+        """
+        if now is None and running.any():
+            now = self.noted()
         for env, goes_on in enumerate(running.tolist()):
             if not goes_on:
                 if self._ended[env] is None:

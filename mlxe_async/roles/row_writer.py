@@ -24,6 +24,10 @@ class Lane(Protocol):
         """The payload of every slot."""
 
     @property
+    def sequence(self) -> int:
+        """The number of the next block."""
+
+    @property
     def slot(self) -> int:
         """The slot that the next block goes to."""
 
@@ -82,6 +86,16 @@ class RowWriter:
         self._told_s = 0.0
         self._committed_blocks, self._taken_when_told = 0, -1
         self.begin()
+
+    @property
+    def committed(self) -> int:
+        """The number of the lane's next block: all before it can be read."""
+        return self._lane.sequence
+
+    @property
+    def open_blocks(self) -> int:
+        """Blocks that the next `commit` makes visible: one, or none."""
+        return int(self._rows is not None)
 
     def begin(self) -> None:
         """A rollout begins."""

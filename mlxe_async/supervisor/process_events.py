@@ -23,6 +23,16 @@ FAULT: Kind = {
 }  # fmt: skip
 
 
+RELIVED: Kind = {"detail": str, "begun_anew": [int], "unlike": [int]}
+_NOT_BROUGHT_BACK = {
+    "begun_anew": "environment {} could not be brought to where it was by its seed and actions, and begins a new "
+    "episode",
+    "unlike": "the last episode of environment {}, lived again by its seed and actions, did not end at the same "
+    "observation",
+}
+"What an executor may tell of environments it could not bring back, and the sentence about them."
+
+
 class ProcessEvents(ProcessListener):
     """Passes it on to the log and to those who wait.
 
@@ -130,6 +140,9 @@ class ProcessEvents(ProcessListener):
                 self._holds(process, index)
             ):
                 self._run.log.noted(index, kind, sentence)
+            case {"notice": {"kind": "relived", "executor": int(index)} as told} if self._holds(process, index):
+                require(told, RELIVED, f"{process.name} sent a relived")
+                self._relived(index, told)
             case {"notice": {"kind": "compiled", "seconds": float() | None as seconds, "detail": str(sentence)}}:
                 self._run.log.compiled(seconds, sentence)
             case {"notice": {"kind": "updates", "fast": bool() as fast, "detail": str(sentence)}}:
@@ -138,6 +151,19 @@ class ProcessEvents(ProcessListener):
                 self._run.log.warn(f"learner.device: {sentence}", "learner")
             case _:
                 raise ProtocolError(f"{process.name} sent a notice that is not known: {str(message)[:200]}")
+
+    def _relived(self, index: int, told: dict[str, Any]) -> None:
+        """An executor was started again and could not bring all environments to where they were."""
+        for fault, sentence in _NOT_BROUGHT_BACK.items():
+            if told.get(fault):
+                envs = ", ".join(map(str, told[fault]))
+                why = f" ({told['detail']})" if told["detail"] else ""
+                self._run.log.warn(
+                    f"executor {index} was started again: {sentence.format(envs)}{why}; from here on the weights are "
+                    "not those of a run in which it had not died",
+                    "executor",
+                    index,
+                )
 
     def _holds(self, process: Process, index: int) -> bool:
         """Whether a process may speak for an executor."""

@@ -157,12 +157,23 @@ class Workshop:
             places=places,
             read=self._read if "memorizer" in self.spec["roles"] and not self.spec["threaded"] else None,
             shelf=self._put_on_shelf if "best" in self._segments else None,
+            legacy=self._legacy(index),
         )
 
     def _read(self, settle: dict[str, Any] | None) -> dict[str, Any]:
         """Have the memorizer of this very thread take in what is committed: nobody else could, and a lane is full."""
         ingested: dict[str, Any] = self._keeper.ingest(settle=settle)
         return ingested
+
+    def _legacy(self, index: int) -> Any:
+        """Where an executor finds and leaves what is for its successor; None where episodes are not lived again."""
+        from mlxe_async.roles.legacy import Legacy, LegacyShape
+
+        if self.spec["legacy_shape"] is None:
+            return None
+        shape, control = LegacyShape(**self.spec["legacy_shape"]), self._segments["control"].buffer
+        store = KeptState(self._segments[f"executor-{index}"])
+        return Legacy(shape, store, control, self.spec["legacy_offset"] + index * shape.nbytes)
 
     def _memorizer(self) -> Any:
         from mlxe_async.roles.memorizer import Memorizer, MemorizerPlan

@@ -24,6 +24,10 @@ class FakeLane:
         self.released = []
         self.epoch = 1
 
+    @property
+    def sequence(self):
+        return len(self.blocks)
+
     def reserve(self):
         if self.full:
             self.full -= 1

@@ -111,7 +111,7 @@ class ExecutorHandle:
 
     @property
     def next_episodes(self) -> list[int]:
-        """Number of the next episode of each environment for a new life: what was under way died with the old one."""
+        """Number of the next episode of each environment for a new life that cannot live what was under way again."""
         return [number + running for number, running in zip(self.begun, self._running, strict=True)]
 
     async def generate(self, version: int | None = None, *, interruptible: bool = False) -> dict[str, Any] | None:

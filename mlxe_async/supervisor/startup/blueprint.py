@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mlxe_async.cores import FEW, usable_cores
@@ -16,6 +17,7 @@ from mlxe_async.memory.committed import format_memory
 from mlxe_async.memory.frames import MOST as MOST_FRAMES
 from mlxe_async.memory.rollouts import RolloutShape
 from mlxe_async.memory.shape import ReplayShape
+from mlxe_async.roles.legacy import LegacyShape
 from mlxe_async.roles.places import Places
 from mlxe_async.roles.promotion import REMARKS
 from mlxe_async.rows import RowLayout
@@ -69,7 +71,7 @@ class Blueprint:
         self.traits = traits = schedule.traits(facts["memory_kind"])
         self.executors = schedule.executors
         self.envs = schedule.envs_per_executor
-        self.parameters = sum(_size(shape) for _, shape in facts["parameters"])
+        self.parameters = sum(math.prod(shape) for _, shape in facts["parameters"])
         self.layout = RowLayout.from_json(facts["columns"])
         self.block_rows = max(memory.block_rows, self.envs)
         self.cores = usable_cores()
@@ -129,9 +131,14 @@ class Blueprint:
                 for planned in self.processes
             ]
         self.processes = [
-            replace(planned, segments=(*planned.segments, *(name for name in KEPT if name in planned.roles)))
+            replace(planned, segments=(*planned.segments, *(name for name in self.kept if name in planned.roles)))
             for planned in self.processes
         ]
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Roles that keep something for their successor, each in a segment of its own by that name."""
+        return (*KEPT, *(f"executor-{i}" for i in range(self.executors if self.traits.deterministic else 0)))
 
     def _planned(self) -> list[PlannedProcess]:
         executors = [f"executor-{i}" for i in range(self.executors)]
@@ -216,6 +223,18 @@ class Blueprint:
         return Places.nbytes(self.envs, *self._action)
 
     @property
+    def legacy_shape(self) -> LegacyShape:
+        """Sizes of what an executor leaves to its successor."""
+        schedule, steps = self.settings.schedule, self.facts["task"]["max_episode_steps"]
+        ended = self.envs * (schedule.rollout_steps if schedule.sync == "rollout" else 1)
+        return LegacyShape(self.envs, *self._action, steps, ended)
+
+    @property
+    def legacy_offset(self) -> int:
+        """Where, behind the places, the actions and answers of the first executor lie, a page's beginning."""
+        return -(-(self.places_offset + self.places_bytes * self.executors) // PAGE_BYTES) * PAGE_BYTES
+
+    @property
     def _action(self) -> tuple[str, tuple[int, ...]]:
         column = next(column for column in self.layout.columns if column.name == "action")
         return column.dtype, column.shape
@@ -248,6 +267,8 @@ class Blueprint:
         for name, size in self._sizes().items():
             plan.add(name, size)
         plan.add("learner, later", SLOTS * STATE_VECTORS * 4 * self.parameters)
+        if self.traits.deterministic:
+            plan.add("executors, later", SLOTS * self.layout.nbytes(self.envs) * self.executors)
         if lag := self.traits.simulated_lag:
             plan.add("older weights, later", (lag + 1) * 4 * self.parameters)
         return plan
@@ -255,11 +276,12 @@ class Blueprint:
     def _sizes(self) -> dict[str, int]:
         lane = lane_bytes(self.settings.memory.lane_slots, self.layout.nbytes(self.block_rows))
         return {
-            "control": self.places_offset + self.places_bytes * self.executors,
+            "control": self.legacy_offset
+            + (self.legacy_shape.nbytes * self.executors if self.traits.deterministic else 0),
             "weights": weights_bytes(self.parameters),
             "tested": weights_bytes(self.parameters),
             "memory": self.memory_shape.nbytes,
-            **dict.fromkeys(KEPT, LEAST_BYTES),
+            **dict.fromkeys(self.kept, LEAST_BYTES),
             **({"delayed": weights_bytes(self.parameters)} if self.traits.simulated_lag else {}),
             **({"best": weights_bytes(self.parameters + REMARKS)} if self.promotes else {}),
             **{f"lane-{i}": lane for i in range(self.executors)},
@@ -275,7 +297,7 @@ class Blueprint:
         segments: dict[str, Segment] = {}
         try:
             for name, size in self._sizes().items():
-                segments[name] = Segment.create(name, size, grows=name in KEPT)
+                segments[name] = Segment.create(name, size, grows=name in self.kept)
         except BaseException:
             for segment in segments.values():
                 segment.close()
@@ -301,6 +323,8 @@ class Blueprint:
             "asked_offset": self.asked_offset,
             "places_offset": self.places_offset,
             "places_bytes": self.places_bytes,
+            "legacy_offset": self.legacy_offset,
+            "legacy_shape": asdict(self.legacy_shape) if self.traits.deterministic else None,
             "epoch": epoch,
             "episodes": dict(episodes),
             "settings": self.settings.model_dump(mode="json"),
@@ -323,10 +347,3 @@ def stored_frames(facts: Mapping[str, Any]) -> int:
     """Frames of which an observation is made and which a replay memory stores one by one; 0: it stores them whole."""
     frames = int(facts["spaces"].get("frames", 0))
     return frames if frames <= MOST_FRAMES else 0
-
-
-def _size(shape: list[int]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size

@@ -17,7 +17,8 @@ PROCESSES = ("nursery", "guard", "probe", "memorizer", "learner", "evaluator")
 IN_PASSING = 32
 # A copy of what a fork hands over, which may have to wait: the memorizer and the learner are handed every lane.
 PER_LANE_IN_PASSING = 1
-PER_EXECUTOR = PER_SEGMENT + PER_PROCESS + PER_LANE_IN_PASSING
+# Its lane, and what it leaves to a successor.
+PER_EXECUTOR = 2 * PER_SEGMENT + PER_PROCESS + PER_LANE_IN_PASSING
 # What an embedding program or a library opens meanwhile is not ours to count.
 ROOM = 2
 

@@ -1,0 +1,77 @@
+"""Where all wait for all, a run whose executors are killed ends with the weights of one that nobody killed."""
+
+import asyncio
+import os
+import signal
+
+import numpy as np
+import pytest
+
+PENDULUM = {"env": "Pendulum-v1", "max_episode_steps": 50}
+LAKE = {"env": "FrozenLake-v1", "max_episode_steps": 100}
+CARTPOLE = {"env": "CartPole-v1", "max_episode_steps": 200}
+CASES = {
+    "ppo": ({"epochs": 2, "minibatch": 64}, CARTPOLE),
+    "a2c": ({"reward_scaling": True, "optimiser": "rmsprop", "deviation": "computed"}, PENDULUM),
+    "dqn": ({"batch": 64, "train_every": 24, "start_rows": 64, "target_every": 3}, CARTPOLE),
+    "sac": ({"batch": 16, "train_every": 16, "start_rows": 64, "layers": [16]}, PENDULUM),
+    "q_learning": ({}, LAKE),
+}
+"""Settings and tasks of five algorithms: rollouts and replay, actions of both kinds, and a table."""
+
+
+def assassin(kills, seed, most_s):
+    """What kills an executor so often, each at a moment drawn, and waits for its successor."""
+    draw = np.random.default_rng(seed)
+
+    async def kill(run):
+        await run.saw("weights", times=2)
+        for _ in range(kills):
+            process = f"mlxe-exe-{draw.integers(2)}"
+            started = len(run.all("proc_start", process=process))
+            await asyncio.sleep(draw.uniform(0, most_s))
+            if run.all("run_end"):
+                return
+            os.kill(run.pid(process), signal.SIGKILL)
+            await run.saw("proc_start", times=started + 1, process=process)
+
+    return kill
+
+
+def run(live, name, steps, body=None, **more):
+    settings, task = CASES[name]
+    return live(
+        body,
+        algorithm={"name": name, **settings},
+        task=task | more,
+        stop={"env_steps": steps},
+        schedule={"kind": "is", "executors": 2, "envs_per_executor": 2, "sync": "rollout", "rollout_steps": 16},
+        supervision={"restart_limit": 1000, "restart_window_s": 1.0, "backoff_s": 0.01, "backoff_max_s": 0.01},
+    )
+
+
+def deaths(lines):
+    return len([line for line in lines.all("proc_exit", expected=False) if line["signal"] == "SIGKILL"])
+
+
+def compared(live, name, steps, kills, seed, most_s):
+    """Kills that there were, and whether story and weights are those of the undisturbed run."""
+    calm, calm_lines = run(live, name, steps)
+    hurt, lines = run(live, name, steps, assassin(kills, seed, most_s))
+    warned = [line["message"] for line in lines.all("warning") if "started again" in line["message"]]
+    assert warned == []
+    assert (hurt.weights_hash, hurt.steps, hurt.episodes) == (calm.weights_hash, calm.steps, calm.episodes)
+    ended = [sorted(line["episode_return"] for line in one.all("episode_end")) for one in (calm_lines, lines)]
+    assert ended[0] == ended[1]
+    return deaths(lines)
+
+
+def test_killed_executors_change_no_weight(live):
+    assert compared(live, "ppo", 3000, 3, 1, 0.05) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("turn", range(3))
+def test_twenty_kills_of_executors_change_no_weight_of_any_algorithm(live, name, turn):
+    assert compared(live, name, 8000, 20, 10 * turn + 1, 0.03) == 20
