@@ -26,6 +26,10 @@ class SettingsError(MlxeError):
         self.problems = problems
 
 
+class Untrusted(SettingsError):
+    """A folder from elsewhere names code that is neither built in nor trusted by the caller; nothing of it was run."""
+
+
 class TaskError(MlxeError):
     """The environment cannot be made or does not keep its contract when it is probed."""
 

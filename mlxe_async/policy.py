@@ -15,18 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlxe_async.algorithms import Acting, Algorithm, load_algorithm
+from mlxe_async.algorithms import Acting, Algorithm
 from mlxe_async.analysis.behaviour import Switching, switching
 from mlxe_async.errors import EnvironmentFault, NotFound, ResourceError, RunFailed, TaskError
+from mlxe_async.foreseen import ODD_VALUES, Foreseen, algorithm_of
 from mlxe_async.ipc.segments import available_memory
 from mlxe_async.roles.evaluator import Evaluator, GreedyPolicy, Rules, Sampled, Starts, Verdict, joined
 from mlxe_async.rows import MASK, Array, Spaces
 from mlxe_async.seeds import generator
-from mlxe_async.settings import Settings, algorithm_problems, load_settings
+from mlxe_async.settings import Settings
 from mlxe_async.settings.model import UNLIMITED_TEST_STEPS
-from mlxe_async.settings.problems import dotted
+from mlxe_async.settings.trust import Trusted, settings_of_run
 from mlxe_async.storage import checkpoints
 from mlxe_async.storage.run_folder import find_run
+from mlxe_async.storage.safe_text import visible
 from mlxe_async.tasks.checks import Broken
 from mlxe_async.tasks.help import TaskAids
 from mlxe_async.tasks.recording import EXTRA, Recording
@@ -96,17 +98,15 @@ class Policy:
 
     def _built(self, **fields: Any) -> Algorithm:
         """The algorithm with these weights, and with some of its settings' fields changed, as far as it has them."""
-        algorithm = load_algorithm(self.settings.algorithm.name)
-        known = algorithm.Settings.model_fields
-        table = {**self.settings.algorithm.table, **{key: value for key, value in fields.items() if key in known}}
-        if "name" not in known:
-            del table["name"]
-        if problems := algorithm_problems(algorithm.Settings, table):
-            unfit = ", ".join(dotted(problem.path) for problem in problems)
-            name = self.settings.algorithm.name
-            raise RunFailed(f"the run was made with settings that {name} no longer takes: {unfit}")
-        built: Algorithm = algorithm(algorithm.Settings.model_validate(table), self.spaces, seed=0, learns=False)
-        built.load(self.flat)
+        kind, settings = algorithm_of(self.settings, fields)
+        try:
+            built: Algorithm = kind(settings, self.spaces, seed=0, learns=False)
+            built.load(self.flat)
+        except ODD_VALUES as error:
+            raise RunFailed(
+                f"building {visible(self.settings.algorithm.name)} for {self.origin}: expected settings, spaces and "
+                f"weights of one run, got others: {visible(str(error), 500)}"
+            ) from error
         return built
 
     @functools.cached_property
@@ -243,6 +243,7 @@ class Policy:
             with _rendering(task["env"], render_mode):
                 vector = VectorTask(task, 1, evaluation=True, max_episode_steps=limit, **wrap)
             stack.callback(vector.close)
+            self._expect(vector.spaces)
             for number in range(episodes):
                 with _rendering(task["env"], render_mode):
                     obs, steps, total = vector.reset(0, seed + number)[None], 0, 0.0
@@ -319,6 +320,7 @@ class Policy:
             self.settings.task.model_dump(), each, evaluation=True, max_episode_steps=rules.max_episode_steps
         )
         try:
+            self._expect(task.spaces)
             groups = (seeds[first : first + each] for first in range(0, len(seeds), each))
             played = [actions for group in groups for actions in self._played(task, group, rng)]
         finally:
@@ -350,6 +352,7 @@ class Policy:
         return [np.array(actions) for actions in taken]
 
     def _tested(self, policy: GreedyPolicy, rules: Mapping[str, Any]) -> Verdict:
+        self._expect(self._vector.spaces)
         evaluator = Evaluator(policy, self.settings.task.model_dump(), rules)
         try:
             evaluator.add(self.version, self.flat)
@@ -357,6 +360,30 @@ class Policy:
         finally:
             evaluator.close()
         return verdict
+
+    def _expect(self, found: Spaces) -> None:
+        """See that the environment is still the one that the weights are for.
+
+        Raises:
+            TaskError: it shows or takes something else.
+        """
+        was = self.spaces
+        for what, one, other in (
+            (
+                "shows",
+                (was.observation_shape, was.observation_dtype),
+                (found.observation_shape, found.observation_dtype),
+            ),
+            ("takes", (was.action_kind, was.action_shape), (found.action_kind, found.action_shape)),
+            ("takes", was.action_sizes, found.action_sizes),
+        ):
+            if one != other:
+                words = {"shows": "observation_words", "takes": "action_words"}[what]
+                expected, got = getattr(was, words), getattr(found, words)
+                env = visible(self.settings.task.env, 200)
+                raise TaskError(
+                    f"{env} {what} {got}, expected {expected}, which the weights are for: it has changed since the run"
+                )
 
     def _featured(self, batch: Array) -> Array:
         """Observations (B, O), with the features behind them that are still missing."""
@@ -411,7 +438,11 @@ def _warn(note: str) -> None:
 
 
 def load_policy(
-    run: str | os.PathLike[str], checkpoint: str | int = "auto", *, tell: Callable[[str], None] = _warn
+    run: str | os.PathLike[str],
+    checkpoint: str | int = "auto",
+    *,
+    trust: Trusted = (),
+    tell: Callable[[str], None] = _warn,
 ) -> Policy:
     """The policy that a run saved; its `checkpoint`, `version` and `path` say which one that is.
 
@@ -420,18 +451,23 @@ def load_policy(
         checkpoint: `"solved"`: the first of the versions that solved the task; `"best"`: of all that were tested the
             one with the highest mean return, the newest of several; `"last"`: the newest; the number of a folder in
             `checkpoints`; or `"auto"`: solved if there is one, else last.
+        trust: modules by name and folders by path whose code may run. Runs that this user made here need none, nor do
+            runs of built-in algorithms in environments that are named by an id alone.
         tell: is told, in a sentence, of checkpoints that are damaged, and which one is taken then; by default it
             becomes a warning of Python's.
 
     Raises:
         NotFound: there is no such run, or no checkpoint of that kind.
         RunFailed: no checkpoint of that kind is fit, or it was made by an algorithm with other settings.
+        SettingsError: the run's settings cannot be read.
+        Untrusted: the run was made elsewhere, and names code that is neither built in nor trusted.
+        ResourceError: the weights take more memory than there is.
     """
     folder = find_run(run)
-    settings = load_settings(Path(folder) / "settings.toml", of_run=True)
+    settings = settings_of_run(folder, trust=trust)
     # The run's own modules; at the end, so that they hide nothing from the program that loads a policy.
     sys.path += [str(path) for path in settings.run.python_path if str(path) not in sys.path]
-    tensors, facts = _loaded(folder / "checkpoints", checkpoint, tell)
+    tensors, facts = _loaded(folder / "checkpoints", checkpoint, Foreseen(settings, available_memory()), tell)
     flat = np.concatenate([tensors[name].ravel() for name, _ in facts["parameters"]])
     number = int(facts["number"])
     return Policy(
@@ -445,16 +481,18 @@ def load_policy(
     )
 
 
-def _loaded(folder: Path, which: str | int, tell: Callable[[str], None]) -> tuple[dict[str, Array], dict[str, Any]]:
+def _loaded(
+    folder: Path, which: str | int, foreseen: checkpoints.Foresee, tell: Callable[[str], None]
+) -> tuple[dict[str, Array], dict[str, Any]]:
     """Tensors and facts of a checkpoint; whatever is damaged and passed over for it is told."""
     unfit: dict[int, str] = {}
     found = None
     if which == "auto":
         # A failure is told below, unless the run simply did not solve its task.
         with contextlib.suppress(NotFound, RunFailed):
-            found = checkpoints.load(folder, "solved", unfit.__setitem__, checkpoints.check_weights)
+            found = checkpoints.load(folder, "solved", unfit.__setitem__, checkpoints.check_weights, foreseen)
     wanted = "last" if which == "auto" else which
-    found = found or checkpoints.load(folder, wanted, unfit.__setitem__, checkpoints.check_weights)
+    found = found or checkpoints.load(folder, wanted, unfit.__setitem__, checkpoints.check_weights, foreseen)
     if unfit:
         causes = "; ".join(f"checkpoint {number} is damaged: {cause}" for number, cause in unfit.items())
         tell(f"{causes}; checkpoint {found[1]['number']}, version {found[1]['version']}, is used instead")

@@ -241,7 +241,9 @@ class Spaces:
 
     @property
     def fits_together(self) -> bool:
-        """Whether the parts lie one after the other and fill an observation; else somebody changed a file."""
+        """Whether parts fill an observation, and all that is told of actions goes together; else a file was changed."""
+        if not self._actions_fit:
+            return False
         if self.observation_sizes and sum(self.observation_sizes) != math.prod(self.observation_shape):
             return False
         if not self.parts:
@@ -251,6 +253,20 @@ class Spaces:
         last = self.parts[-1]
         mask = (last.name, last.size) == (MASK, sum(self.action_sizes)) if self.masked else True
         return laid_out == self.parts and packing.stored_as(self.parts) == stored and mask
+
+    @property
+    def _actions_fit(self) -> bool:
+        entries, mirror = math.prod(self.action_shape), self.symmetry
+        if self.action_kind == "box":
+            bounds = (*self.action_low, *self.action_high)
+            is_told = self.actions is None and not self.action_sizes and not any(bound is None for bound in bounds)
+            fits = is_told and len(self.action_low) == len(self.action_high) == entries > 0
+        else:
+            one = self.action_kind == "discrete"
+            is_told = self.action_sizes == (self.actions,) and not self.action_shape if one else self.actions is None
+            fits = is_told and len(self.action_sizes) == entries and min(self.action_sizes, default=0) > 0
+        order = () if mirror is None else mirror.action_order
+        return fits and sorted(order) == list(range(len(order)))
 
     # -- in words ----------------------------------------------------------------------------------------------------
 

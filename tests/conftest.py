@@ -27,6 +27,14 @@ settings.load_profile("busy")
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _own_state(tmp_path_factory):
+    """Runs of tests are sealed by a secret of their own, and not by the user's."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    yield
+    del os.environ["XDG_STATE_HOME"]
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _warm():
     leaks.warm_up()
     # What was imported and collected stays; each of hundreds of full collections would take a quarter of a second.

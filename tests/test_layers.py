@@ -36,6 +36,7 @@ TABLE = {
     "schedules": set(),
     "analysis": {"algorithms", "errors", "logs", "roles", "rows", "seeds", "storage", "tasks"},
     "workers": {"*"},
+    "foreseen": {"algorithms", "errors", "rows", "settings", "storage"},
     "policy": {"*"},
     "supervisor": {"*"},
     "cli": {"*"},

@@ -16,7 +16,7 @@ from mlxe_async.algorithms.exploration import epsilon, mixture
 from mlxe_async.algorithms.interface import Acting, Rows, flat_observations
 from mlxe_async.algorithms.states import Resumes
 from mlxe_async.maths import annealing, categorical, normaliser
-from mlxe_async.networks import Floats, Network, NumpyNetwork, is_picture, parameter_count
+from mlxe_async.networks import Floats, Network, NumpyNetwork, Parameters, is_picture, parameter_count
 from mlxe_async.networks.convolutions import PictureActor
 from mlxe_async.networks.shape import SIGMA
 from mlxe_async.rows import Array, Spaces
@@ -70,6 +70,25 @@ class ActsByNetwork(Resumes):
     def __init__(
         self, settings: Any, spaces: Spaces, *, seed: int, learns: bool, threads: int = 1, device: str = "cpu"
     ) -> None:
+        self._describe(settings, spaces, seed=seed, learns=learns, device=device)
+        self._moments = normaliser.nothing(self.shape.inputs) if self._normalises else None
+        initial = np.concatenate([self.shape.initial([seed, 0], self.gains), self.tail()], dtype=np.float32)
+        self.load(initial)
+        if learns:
+            import torch
+
+            torch.set_num_threads(threads)
+            self.set_weights(initial)
+
+    @classmethod
+    def parameters_for(cls, settings: Any, spaces: Spaces) -> Parameters:
+        """What acts, told by shapes alone: no weight is made."""
+        one = cls.__new__(cls)
+        one._describe(settings, spaces, seed=0, learns=False, device="cpu")
+        return one.parameters
+
+    def _describe(self, settings: Any, spaces: Spaces, *, seed: int, learns: bool, device: str) -> None:
+        """All that follows from settings and spaces, without a weight."""
         self.settings, self.spaces, self.learns = settings, spaces, learns
         self.device, self.rng = device, np.random.default_rng([seed, 1])
         self.batch_rows = getattr(settings, "batch", self.batch_rows)
@@ -80,22 +99,13 @@ class ActsByNetwork(Resumes):
                 f"algorithm.name: {kind.__name__} has a learnable of its own, by which it learns, but acts by "
                 f"evaluator of {ActsByNetwork.__name__}, which knows nothing of it; write evaluator, too"
             )
-        self.moment_entries, self._moments = 0, None
         for name in self.counted:
             vars(self).setdefault(name, 0)
         self.build()
         self._normalises = getattr(settings, "normalise", False)
-        if self._normalises:
-            self.moment_entries, self._moments = self.shape.inputs, normaliser.nothing(self.shape.inputs)
+        self.moment_entries = self.shape.inputs if self._normalises else 0
         self._weights = parameter_count(self.shape.parameters)
         self.parameters = (*self.shape.parameters, *self.travelling())
-        initial = np.concatenate([self.shape.initial([seed, 0], self.gains), self.tail()], dtype=np.float32)
-        self.load(initial)
-        if learns:
-            import torch
-
-            torch.set_num_threads(threads)
-            self.set_weights(initial)
 
     @classmethod
     def defaults_for(cls, spaces: Spaces, written: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,7 +210,7 @@ class ActsByNetwork(Resumes):
 
     def travelling(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Names and shapes of what travels behind the weights."""
-        return normaliser.parameters(self.shape.inputs) if self._moments else ()
+        return normaliser.parameters(self.shape.inputs) if self._normalises else ()
 
     def tail(self) -> Any:
         """What travels behind the weights now."""

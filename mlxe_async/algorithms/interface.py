@@ -230,6 +230,15 @@ class Algorithm:
         self._modules = ModulesOf(self, seed, threads)
         self.parameters = self._modules.parameters
 
+    @classmethod
+    def parameters_for(cls, settings: Any, spaces: Spaces) -> Parameters | None:  # noqa: ARG003 - of those that can tell
+        """What `parameters` would be, told without making any of it; None where only making it tells.
+
+        Raises:
+            ValueError: the settings do not fit these spaces.
+        """
+        return None
+
     # -- what an author writes --
 
     def build(self) -> None:

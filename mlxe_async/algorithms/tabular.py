@@ -21,8 +21,8 @@ from mlxe_async.algorithms.exploration import NEVER, ValueExplorationFields
 from mlxe_async.algorithms.fields import key
 from mlxe_async.algorithms.interface import STAYS, Acting, Algorithm, Clock, Metrics, Rows
 from mlxe_async.maths import annealing, categorical, rollouts
-from mlxe_async.networks import Floats
-from mlxe_async.rows import Array
+from mlxe_async.networks import Floats, Parameters
+from mlxe_async.rows import Array, Spaces
 
 if TYPE_CHECKING:
     from torch import nn
@@ -63,6 +63,10 @@ class Sequence(NamedTuple):
     terminated: bool
 
 
+def _parameters(table: tuple[int, ...]) -> Parameters:
+    return (("table", table), ("exploration.epsilon", (1,)))
+
+
 class Tabular(Algorithm):
     """Acts by a table, mostly greedily; an author writes `learn`, what is learned from the rows of a sequence."""
 
@@ -75,7 +79,12 @@ class Tabular(Algorithm):
     def __init__(self, settings: Any, spaces: Any, **more: Any) -> None:
         self.epsilon = settings.epsilon_first
         super().__init__(settings, spaces, **more)
-        self.parameters = (("table", self.table.shape), ("exploration.epsilon", (1,)))
+        self.parameters = _parameters(self.table.shape)
+
+    @classmethod
+    def parameters_for(cls, settings: Any, spaces: Spaces) -> Parameters:  # noqa: ARG003 - no setting changes a table
+        """What acts, told by the spaces alone."""
+        return _parameters(cls._shape(spaces))
 
     def build(self) -> None:
         """The table, and what each entry of an observation adds to the number of its state.
@@ -83,21 +92,28 @@ class Tabular(Algorithm):
         Raises:
             ValueError: there is more in an observation than integers, or there are too many states.
         """
-        name, sizes = type(self).__name__, self.spaces.observation_sizes
-        actions = number_of_actions(type(self), self.spaces)
+        sizes = self.spaces.observation_sizes
+        self.table: Doubles = np.full(self._shape(self.spaces), self.settings.initial, np.float64)
+        units = [math.prod(sizes[place + 1 :]) for place in range(len(sizes))]
+        self.places = np.concatenate([np.arange(size) * unit for size, unit in zip(sizes, units, strict=True)])
+
+    @classmethod
+    def _shape(cls, spaces: Spaces) -> tuple[int, int]:
+        """How many states and actions there are, if a table can hold them."""
+        name, sizes = cls.__name__, spaces.observation_sizes
+        actions = number_of_actions(cls, spaces)
         if not sizes:
             raise ValueError(
                 f"algorithm.name: {name} has a value for each state and needs observations of integers alone (Discrete "
-                f'or MultiDiscrete), got {self.spaces.observation_words}; try "dqn"'
+                f'or MultiDiscrete), got {spaces.observation_words}; try "dqn"'
             )
-        if math.prod(sizes) * actions > MOST_ENTRIES:
+        states = math.prod(sizes)
+        if states * actions > MOST_ENTRIES:
             raise ValueError(
-                f"algorithm.name: {name} would need a table of {math.prod(sizes)} states and {actions} actions, "
+                f"algorithm.name: {name} would need a table of {states} states and {actions} actions, "
                 f'expected at most {MOST_ENTRIES} entries; try "dqn"'
             )
-        self.table: Doubles = np.full((math.prod(sizes), actions), self.settings.initial, np.float64)
-        units = [math.prod(sizes[place + 1 :]) for place in range(len(sizes))]
-        self.places = np.concatenate([np.arange(size) * unit for size, unit in zip(sizes, units, strict=True)])
+        return states, actions
 
     def learn(self, rows: Sequence, rate: float) -> Iterator[float]:
         """Learn from the rows of a sequence, one after the other; yields each error before it is learned from."""

@@ -30,9 +30,10 @@ from mlxe_async.storage.run_folder import (
     is_held,
 )
 from mlxe_async.storage.safe_text import visible
+from mlxe_async.storage.seals import SEAL
 
 NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)-[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
-CONTENTS = (LOCK, LOG, SETTINGS, RUN, STATUS, RECORDING, "checkpoints", "crash", VIDEOS)
+CONTENTS = (LOCK, LOG, SETTINGS, SEAL, RUN, STATUS, RECORDING, "checkpoints", "crash", VIDEOS)
 LONGEST_FILE = 2**20
 LAST_BYTES = 2**16
 

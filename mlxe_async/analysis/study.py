@@ -25,6 +25,7 @@ from typing import Any
 from mlxe_async.analysis.outcomes import Outcome, of_format_1
 from mlxe_async.errors import NotFound, ResourceError, RunFailed, RunFolderBusy, SettingsError
 from mlxe_async.storage.files import is_file, make_folder, read_bounded, replace_file
+from mlxe_async.storage.seals import SEAL
 
 STUDY, OUTCOMES, RUNS, BASELINES = "study.json", "outcomes", "runs", "baselines.json"
 ALL_OUTCOMES = "outcomes.jsonl"
@@ -133,8 +134,10 @@ class StudyFolder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def write_plan(self, plan: Plan) -> None:
-        """Keep what was asked for."""
+    def write_plan(self, plan: Plan, seal: str | None = None) -> None:
+        """Keep what was asked for, and what proves that its code is this user's own; None: what there is stays."""
+        if seal is not None:
+            self.write(SEAL, f"{seal}\n")
         self.write(STUDY, json.dumps({"format": FORMAT, **dataclasses.asdict(plan)}, indent=1) + "\n")
 
     def store(self, arm: Arm, one: Outcome, program: str) -> None:

@@ -42,6 +42,7 @@ HEAVY = ("play", "eval", "compare", "study", "replay", "repro", "schema")
 HELP = """\
 usage: python -m mlxe_async [FILE.toml] [--resume RUN] [--set a.b=VALUE ...]
                             [--seeds N] [--check] [--no-progress]
+                            [--trust MODULE|FOLDER]
        python -m mlxe_async COMMAND ...
 
 Learn what FILE.toml says: which task, by which algorithm, and who waits for
@@ -55,6 +56,9 @@ whom. A file with [task] env = "CartPole-v1" alone runs.
                     environment once, and start nothing
   --seeds N         run FILE.toml with N seeds, 0 to N-1, and compare them
   --no-progress     show no progress
+  --trust NAME      with --resume, play and all that take a RUN: run code of a
+                    run from elsewhere, by its module's name or its folder;
+                    runs that you made here, and built-in code, need none
   --version
   --help            this page
 

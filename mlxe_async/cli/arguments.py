@@ -13,6 +13,7 @@ from mlxe_async.storage.safe_text import visible
 WIDTH = 79  # columns of a page of help
 RUN = 'folder of a run, its name in runs/, or "latest"'
 CHECKPOINT = "best (of those tested), last, solved, or a number; when left out, solved if there is one, else last"
+TRUST = "run code of a run from elsewhere: a module's name or a folder; may be repeated"
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,6 +35,10 @@ class Parser(argparse.ArgumentParser):
             formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, width=WIDTH, max_help_position=24),
             allow_abbrev=False,
         )
+
+    def add_trust(self) -> None:
+        """Take `--trust NAME`, as often as it is said, as a list `trust`."""
+        self.add_argument("--trust", action="append", default=[], metavar="MODULE|FOLDER", help=TRUST)
 
     def format_help(self) -> str:
         """The page, in which the usage is wrapped too."""

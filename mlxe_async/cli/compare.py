@@ -29,9 +29,11 @@ from mlxe_async.cli.console import Console
 from mlxe_async.cli.studying import Interrupted, Runner, interruptible, pass_adverse_starts
 from mlxe_async.errors import RunFailed, SettingsError
 from mlxe_async.settings import Settings, load_settings
+from mlxe_async.settings.trust import Needed, code_of
 from mlxe_async.storage.files import PLAIN_NAME, read_bounded
 from mlxe_async.storage.run_folder import find_run
 from mlxe_async.storage.safe_text import visible
+from mlxe_async.storage.seals import fits, seal_in, sealed
 
 FIVE_SEEDS = "0..4"
 LONGEST_FILE = 2**20
@@ -64,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     with StudyFolder(folder) as kept:
         if not plan.rerun:
             kept.check_unchanged(plan)
-        kept.write_plan(plan)
+        kept.write_plan(plan, sealed(_code_of(settings)))
         for note in _beside(plan, settings):
             console.line(f"note: {note}")
         runner = Runner(kept, console, longest_s=plan.timeout_s, keep_runs=plan.keep_runs)
@@ -133,6 +135,7 @@ def _parser() -> Parser:
         help="of tasks that are never solved: steps until tests reach these returns; 50,100 on Breakout",
     )
     add("--no-pictures", action="store_true", help="tables only")
+    parser.add_trust()
     add(
         "--keep-runs",
         action=argparse.BooleanOptionalAction,
@@ -198,6 +201,10 @@ def _plan(asked: argparse.Namespace) -> tuple[Path, Plan, list[Settings]]:
             )
         plan = study.read_plan(asked.resume)
         settings = [load_settings(arm.file, list(arm.overrides)) for arm in plan.arms]
+        if not fits(seal_in(asked.resume), _code_of(settings)):
+            for arm, one in zip(plan.arms, settings, strict=True):
+                why = f"{visible(arm.file, 300)} is run by a study from elsewhere, or was changed since"
+                Needed(one, asked.trust).refuse_folders(why)
         keys = [_key(arm.file, arm.overrides, one) for arm, one in zip(plan.arms, settings, strict=True)]
         arms = tuple(dataclasses.replace(arm, key=key) for arm, key in zip(plan.arms, keys, strict=True))
         return asked.resume, _with_switches(dataclasses.replace(plan, arms=arms), asked), settings
@@ -226,6 +233,11 @@ def _plan(asked: argparse.Namespace) -> tuple[Path, Plan, list[Settings]]:
     out = asked.out or Path("runs") / f"compare-{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}"
     seeds = tuple(parse_seeds(asked.seeds or FIVE_SEEDS)) if files else ()
     return out, _with_switches(Plan(arms, seeds, others), asked), settings
+
+
+def _code_of(settings: Sequence[Settings]) -> list[Any]:
+    """What decides which code a study runs, as JSON."""
+    return [code_of(one) for one in settings]
 
 
 def _with_switches(plan: Plan, asked: argparse.Namespace) -> Plan:

@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     """Test once and print the verdict. Returns 0 whether or not it passed."""
     parser = Parser(
         "eval RUN [--episodes N] [--json] [--behaviour] [--starts standard|adverse] [--sampled] "
-        "[--checkpoint best|last|solved|N]",
+        "[--checkpoint best|last|solved|N] [--trust MODULE|FOLDER]",
         "Test the saved policy of a run once, by the [evaluation] of its settings, and say whether it passed. The "
         "exit code is 0 in either case.",
         "eval latest\neval latest --episodes 100 --json\neval latest --starts adverse --checkpoint best\n"
@@ -52,6 +52,7 @@ def run(arguments: Sequence[str]) -> int:
         help="how often the action changes, and for how long it is held, in episodes played apart from the test",
     )
     parser.add_argument("--checkpoint", type=which_checkpoint, default="auto", metavar="WHICH", help=CHECKPOINT)
+    parser.add_trust()
     asked = parser.parse_args(arguments)
     if asked.episodes is not None and not 1 <= asked.episodes <= MOST_EPISODES:
         parser.error(f"--episodes: got {asked.episodes}")
@@ -61,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
         )
     from mlxe_async.policy import load_policy
 
-    policy = load_policy(asked.run, asked.checkpoint, tell=Console(sys.stderr).line)
+    policy = load_policy(asked.run, asked.checkpoint, trust=asked.trust, tell=Console(sys.stderr).line)
     if not asked.json:
         sys.stdout.write(f"{visible(policy.origin)}\n")
     in_full = asked.json or asked.episodes is not None

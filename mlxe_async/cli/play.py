@@ -16,7 +16,7 @@ from mlxe_async.storage.safe_text import visible
 KINDS = ("auto", "best", "last", "solved")
 USAGE = (
     "play RUN [--episodes N] [--seed S] [--max-steps N] [--render | --video FILE.mp4_OR_FOLDER] [--sampled] "
-    "[--checkpoint best|last|solved|N]"
+    "[--checkpoint best|last|solved|N] [--trust MODULE|FOLDER]"
 )
 
 
@@ -35,6 +35,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--video", metavar="PATH", help="record a file ending in .mp4, or a folder of them")
     parser.add_argument("--sampled", action="store_true", help="draw actions instead of taking the best ones")
     parser.add_argument("--checkpoint", type=which_checkpoint, default="auto", metavar="WHICH", help=CHECKPOINT)
+    parser.add_trust()
     asked = parser.parse_args(arguments)
     for name in ("episodes", "max_steps"):
         if getattr(asked, name) is not None and getattr(asked, name) < 1:
@@ -49,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
         os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     from mlxe_async.policy import load_policy
 
-    policy = load_policy(asked.run, asked.checkpoint, tell=Console(sys.stderr).line)
+    policy = load_policy(asked.run, asked.checkpoint, trust=asked.trust, tell=Console(sys.stderr).line)
     sys.stdout.write(f"{visible(policy.origin)}\n")
     played = policy.play(
         asked.episodes,

@@ -24,11 +24,12 @@ import numpy as np
 from mlxe_async.cli.arguments import Parser
 from mlxe_async.errors import EnvironmentFault, MlxeError, RunFailed, TaskError
 from mlxe_async.rows import Array
-from mlxe_async.settings import Settings, load_settings
+from mlxe_async.settings import Settings
+from mlxe_async.settings.trust import Trusted, settings_of_run
 from mlxe_async.storage.crash_reports import CrashReport, read_report
 from mlxe_async.storage.safe_text import visible
 
-USAGE = "repro CRASH [--run RUN_FOLDER] [--here]"
+USAGE = "repro CRASH [--run RUN_FOLDER] [--here] [--trust MODULE|FOLDER]"
 START_LIMIT_S = 60.0
 STACK_S = 1.0
 
@@ -52,18 +53,19 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--signs", type=int, default=None, metavar="FD", help="descriptor to write a byte to before each call"
     )
+    parser.add_trust()
     asked = parser.parse_args(arguments)
     report = read_report(asked.crash)
     folder = asked.run or asked.crash.resolve().parent.parent
-    settings = load_settings(folder / "settings.toml", of_run=True)
+    settings = settings_of_run(folder, trust=asked.trust)
     if report.env is None or report.seed is None or report.step is None:
         raise RunFailed(f"the report is about no environment, nothing can be lived again: {visible(report.what)}")
     if asked.here:
-        return _live(report, settings, folder, asked.signs)
+        return _live(report, settings, folder, asked.trust, asked.signs)
     _say(f"in the run:   {visible(report.what, 500)}")
     _say(f"where:        {visible(report.place)}")
     _say(f"lived again:  with the same seed and {_how(report)}")
-    return _watch(asked.crash, folder, settings, report)
+    return _watch(asked.crash, folder, settings, report, asked.trust)
 
 
 def _how(report: CrashReport) -> str:
@@ -75,12 +77,13 @@ def _how(report: CrashReport) -> str:
 # -- the process that watches ------------------------------------------------------------------------------------------
 
 
-def _watch(crash: Path, folder: Path, settings: Settings, report: CrashReport) -> int:
+def _watch(crash: Path, folder: Path, settings: Settings, report: CrashReport, trust: Sequence[str]) -> int:
     """Have another process live it, with the run's own limits of time, and say how that ended."""
     ours, theirs = os.pipe()
     # What asks for its whereabouts in a run finds itself where it was then.
     environment = {**os.environ, "MLXE_ROLE": f"repro:{report.process}:{report.epoch}"}
     command = [sys.executable, "-P", "-X", "faulthandler", "-m", "mlxe_async", "repro", str(crash)]
+    command += [part for name in trust for part in ("--trust", name)]
     try:
         child = subprocess.Popen(
             [*command, "--run", str(folder), "--here", "--signs", str(theirs)],
@@ -157,7 +160,7 @@ def _listen(child: subprocess.Popen[bytes], signs: int, settings: Settings) -> t
 _FAULT = 64
 
 
-def _live(report: CrashReport, settings: Settings, folder: Path, signs: int | None) -> int:
+def _live(report: CrashReport, settings: Settings, folder: Path, trust: Trusted, signs: int | None) -> int:
     from mlxe_async.tasks.vector import VectorTask
 
     sys.path += [str(path) for path in settings.run.python_path if str(path) not in sys.path]
@@ -172,7 +175,7 @@ def _live(report: CrashReport, settings: Settings, folder: Path, signs: int | No
         vector = VectorTask(task, 1)
     except EnvironmentFault as fault:
         raise TaskError(str(fault)) from fault
-    act = _actions(report, vector, folder)
+    act = _actions(report, vector, folder, trust)
     try:
         sign()
         obs = vector.reset(0, seed, report.finished_episodes)
@@ -197,7 +200,7 @@ def _live(report: CrashReport, settings: Settings, folder: Path, signs: int | No
     return 0
 
 
-def _actions(report: CrashReport, vector: Any, folder: Path) -> Act:
+def _actions(report: CrashReport, vector: Any, folder: Path, trust: Trusted) -> Act:
     if report.actions is not None:
         dtype = np.float32 if vector.spaces.action_kind == "box" else np.int64
         try:
@@ -211,7 +214,7 @@ def _actions(report: CrashReport, vector: Any, folder: Path) -> Act:
     from mlxe_async.seeds import generator
 
     try:
-        policy = load_policy(folder, "last")
+        policy = load_policy(folder, "last", trust=trust)
     except MlxeError as error:
         raise RunFailed(f"neither the actions are known nor a policy to draw them from: {error}") from error
     rng = generator(int(report.seed or 0), "repro")

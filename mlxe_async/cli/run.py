@@ -18,6 +18,7 @@ from mlxe_async.cli.console import Console
 from mlxe_async.errors import SettingsError
 from mlxe_async.logs import events
 from mlxe_async.settings import Settings, load_settings
+from mlxe_async.settings.trust import settings_of_run
 from mlxe_async.storage.run_folder import find_run
 from mlxe_async.storage.safe_text import visible
 
@@ -34,7 +35,9 @@ SUPERVISOR_NAME = "mlxe-sup"
 
 def run(arguments: Sequence[str]) -> int:
     """Parse the arguments, load the settings, and run or check them. Returns the exit code."""
-    parser = Parser("[FILE.toml] [--resume RUN] [--set a.b=VALUE ...] [--seeds N] [--check] [--no-progress]")
+    parser = Parser(
+        "[FILE.toml] [--resume RUN] [--set a.b=VALUE ...] [--seeds N] [--check] [--no-progress] [--trust MODULE|FOLDER]"
+    )
     parser.description = "Learn what FILE.toml says. python -m mlxe_async --help tells more."
     parser.add_argument("file", nargs="?", metavar="FILE.toml", help="the settings")
     parser.add_argument("--resume", metavar="RUN", help="go on with a run that was stopped or died, in its folder")
@@ -44,13 +47,20 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--check", action="store_true", help="check everything that can be known, and start nothing")
     parser.add_argument("--seeds", metavar="N", help="run with N seeds, 0 to N-1, one after another, and report them")
     parser.add_argument("--no-progress", action="store_true", help="show no progress")
+    parser.add_trust()
     asked = parser.parse_args(arguments)
+    if asked.trust and (asked.file is not None or asked.seeds is not None):
+        told = "--trust: got FILE.toml too, expected --resume RUN alone; code that your own file names runs anyway"
+        raise SettingsError([told])
     if asked.seeds is not None:
         return _with_seeds(asked)
     if asked.file is None and asked.resume is None:
         raise SettingsError(["got no settings file, expected FILE.toml, --resume RUN, or both"])
     folder = None if asked.resume is None else _run_folder(asked)
-    settings = load_settings(asked.file or f"{folder}/settings.toml", asked.overrides, of_run=asked.file is None)
+    if asked.file is not None or folder is None:
+        settings = load_settings(asked.file, asked.overrides)
+    else:
+        settings = settings_of_run(folder, asked.overrides, asked.trust)
     shows_progress = settings.logs.progress and not asked.no_progress
     return _in_loop(settings, folder, check=asked.check, shows_progress=shows_progress)
 

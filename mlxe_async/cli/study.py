@@ -11,6 +11,7 @@ from typing import Any
 from mlxe_async.cli.arguments import Parser
 from mlxe_async.errors import ResourceError, RunFailed, TaskError
 from mlxe_async.logs.reader import log_of, read_log
+from mlxe_async.settings.trust import Trusted
 from mlxe_async.storage.files import replace_file
 from mlxe_async.storage.safe_text import visible
 
@@ -23,13 +24,14 @@ solved does: how near it goes to the edge, how far the pole leans, how often it 
 
 def run(arguments: Sequence[str]) -> int:
     """Write the figures, or print what a policy does. Returns the exit code."""
-    usage = "study RUN ... [--out FOLDER] [--games N] | study RUN --policy [--json]"
+    usage = "study RUN ... [--out FOLDER] [--games N] | study RUN --policy [--json] [--trust MODULE|FOLDER]"
     parser = Parser(usage, ABOUT, "study latest --out figures\nstudy latest --policy")
     parser.add_argument("runs", nargs="+", metavar="RUN", help='folders of runs, names in runs/, or "latest"')
     parser.add_argument("--out", type=Path, default=Path("figures"), metavar="FOLDER", help="where figures are put")
     parser.add_argument("--games", type=int, default=GAMES, metavar="N", help=f"episodes averaged; left out, {GAMES}")
     parser.add_argument("--policy", action="store_true", help="tell what the solving policy does, drawing nothing")
     parser.add_argument("--json", action="store_true", help="with --policy, for programs")
+    parser.add_trust()
     asked = parser.parse_args(arguments)
     if asked.games < 1:
         parser.error(f"--games: got {asked.games}, expected at least 1")
@@ -37,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
         parser.error("--json: is for --policy")
     if asked.policy:
         for name in asked.runs:
-            told = behaviour_of(name)
+            told = behaviour_of(name, trust=asked.trust)
             sys.stdout.write(f"{json.dumps(told)}\n" if asked.json else f"{visible(name)}: {in_words(told)}\n")
         return 0
     return _draw(asked.runs, asked.games, asked.out)
@@ -78,7 +80,7 @@ def lengths_of(log: Path) -> tuple[str, list[int]]:
     return settings, steps
 
 
-def behaviour_of(name: str, starts: int = STARTS, steps: int = STEPS) -> dict[str, Any]:
+def behaviour_of(name: str, starts: int = STARTS, steps: int = STEPS, *, trust: Trusted = ()) -> dict[str, Any]:
     """What the greedy policy of a CartPole run does from the first standard starts, `steps` long at most.
 
     Returns:
@@ -95,7 +97,7 @@ def behaviour_of(name: str, starts: int = STARTS, steps: int = STEPS) -> dict[st
     from mlxe_async.tasks.cartpole import THETA_LIMIT, X_LIMIT
     from mlxe_async.tasks.vector import VectorTask
 
-    policy = load_policy(name, "solved")
+    policy = load_policy(name, "solved", trust=trust)
     task = policy.settings.task
     if not task.env.rpartition(":")[2].startswith("CartPole"):
         raise TaskError(f'study --policy: knows the edge of CartPole alone, got task.env = "{task.env}"')

@@ -151,7 +151,8 @@ class Runner:
     def let_go(self, one: Outcome) -> None:
         """Remove the folder of a run whose outcome is stored, if folders are not to be kept."""
         path = self._kept.runs / one.run
-        if self._keep_runs or one.failed or not one.run or not past_runs.is_run_folder(path):
+        is_here = Path(one.run).name == one.run  # an outcome from elsewhere may name a folder of others
+        if self._keep_runs or one.failed or not one.run or not is_here or not past_runs.is_run_folder(path):
             return
         try:
             past_runs.remove(past_runs.look_at(path))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import stat
@@ -44,6 +45,8 @@ class Unfit(Exception):
 
 
 Judge = Callable[["Whole"], None]
+Foresee = Callable[[Mapping[str, Any], Mapping[str, Any]], None]
+"""Judges the facts and the tensors' types and shapes that a manifest names, before any tensor is read."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,7 @@ def load(
     which: str | int = "last",
     on_rejected: Rejected = lambda _number, _cause: None,
     judge: Judge = lambda _checkpoint: None,
+    foresee: Foresee = lambda _facts, _tensors: None,
 ) -> tuple[dict[str, Array], dict[str, Any]]:
     """Load the wanted checkpoint, or, if it is not fit, the next best of its kind.
 
@@ -162,6 +166,7 @@ def load(
         which: `"last"` (highest version), `"best"` (highest score), `"solved"`, or a number.
         on_rejected: told the number and the cause of each that was not fit.
         judge: shown what was loaded; raises `Unfit`, or `json_checks.Misfit`, where it is not what it should be.
+        foresee: the same, shown what the manifest says, before the tensors take memory.
 
     Returns:
         The tensors, and the facts with `number` added.
@@ -175,13 +180,13 @@ def load(
     _check_folder(folder)
     for number in numbers(folder):
         try:
-            candidates.append(_read_manifest(folder / str(number)))
+            candidates.append(_Brief.of(_read_manifest(folder / str(number))))
         except (Unfit, OSError) as error:
             rejected.append(_reject(number, error, on_rejected))
-    for body in _ordered(candidates, which):
-        number = int(body["number"])
+    for number in _ordered(candidates, which):
+        path = folder / str(number)
         try:
-            found = _loaded(number, folder / str(number), body)
+            found = _loaded(number, path, _read_manifest(path), foresee)
             judge(found)
         except (Unfit, Misfit, OSError) as error:
             rejected.append(_reject(number, error, on_rejected))
@@ -189,7 +194,7 @@ def load(
             return found.tensors, found.facts
     causes = f"; not fit: {'; '.join(rejected)}" if rejected else ""
     wanted = f"with number {which}" if isinstance(which, int) else f'for "{which}"'
-    there = ", ".join(str(body["number"]) for body in candidates) or "none"
+    there = ", ".join(str(one.number) for one in candidates) or "none"
     told = f"no checkpoint {wanted} can be loaded from {folder}; there: {there}{causes}"
     raise RunFailed(told) if rejected else NotFound(told)
 
@@ -198,6 +203,7 @@ def load_whole(
     folder: Path,
     on_rejected: Rejected = lambda _number, _cause: None,
     judge: Judge = lambda _checkpoint: None,
+    foresee: Foresee = lambda _facts, _tensors: None,
 ) -> Whole:
     """The newest whole checkpoint that is fit; every file is read through and verified.
 
@@ -205,6 +211,7 @@ def load_whole(
         folder: where checkpoints are kept.
         on_rejected: told the number and the cause of each that was not fit.
         judge: as for `load`.
+        foresee: as for `load`.
 
     Raises:
         RunFailed: there is none, or none is fit; the message names those that are not. Or others than the user of
@@ -219,7 +226,7 @@ def load_whole(
             if "files" not in body:
                 continue
             _check_files(path, body["files"])
-            found = _loaded(number, path, body)
+            found = _loaded(number, path, body, foresee)
             judge(found)
         except (Unfit, Misfit, OSError) as error:
             rejected.append(_reject(number, error, on_rejected))
@@ -227,6 +234,32 @@ def load_whole(
             return found
     causes = f"; not fit: {'; '.join(rejected)}" if rejected else ""
     raise RunFailed(f"there is no whole checkpoint in {folder} to go on from{causes}")
+
+
+def check_facts(facts: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+    """See that facts are what `WeightsSaver` writes, and tell of the tensors that the manifest names.
+
+    Args:
+        facts: of a manifest.
+        tensors: name -> type and shape, as the manifest has them.
+
+    Raises:
+        Misfit: a fact is something else; the message names file and key.
+        Unfit: it tells of other tensors.
+    """
+    _FACTS(f"{MANIFEST}: facts", facts)
+    told = [[name, ["<f4", list(shape)]] for name, shape in facts["parameters"]]
+    names = [name for name, _ in told]
+    if len(set(names)) < len(names) or not names:
+        twice = next((json_checks.shown(name) for name in names if names.count(name) > 1), "none")
+        raise Unfit(f"{MANIFEST}: facts.parameters: got {twice} {'twice' if names else ''}, expected each name once")
+    named = dict(tensors)
+    for name, about in told:
+        if named.pop(name, None) != about:
+            where = f"{MANIFEST}: tensors.{json_checks.shown(name)}"
+            raise Unfit(f"{where}: expected float32 of shape {tuple(about[1])}, as facts.parameters tells")
+    if named:
+        raise Unfit(f"{MANIFEST}: tensors: got {json_checks.shown(next(iter(named)))} too, expected facts.parameters")
 
 
 def check_weights(found: Whole) -> None:
@@ -322,8 +355,8 @@ def numbers(folder: Path) -> list[int]:
 
 def newest_version(folder: Path) -> int:
     """The highest version of all checkpoints whose manifests can be read, 0 without any."""
-    bodies = (_manifest_or_none(folder / str(number)) for number in numbers(folder))
-    return max((_version(body) for body in bodies if body is not None), default=0)
+    briefs = (_brief_or_none(folder / str(number)) for number in numbers(folder))
+    return max((one.version for one in briefs if one is not None), default=0)
 
 
 def remove_staged(folder: Path) -> None:
@@ -332,7 +365,26 @@ def remove_staged(folder: Path) -> None:
         shutil.rmtree(entry, ignore_errors=True)
 
 
-def _loaded(number: int, path: Path, body: Mapping[str, Any]) -> Whole:
+@dataclass(frozen=True)
+class _Brief:
+    """What of a manifest decides whether it is wanted: a folder may hold thousands of them, each of a MiB."""
+
+    number: int
+    version: int
+    score: float
+    is_solved: bool
+    is_best: bool
+    is_whole: bool
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> _Brief:
+        facts = body["facts"]
+        solved, best = facts.get("solved") is True, facts.get("best") is True
+        return cls(int(body["number"]), _version(body), _score(body), solved, best, "files" in body)
+
+
+def _loaded(number: int, path: Path, body: Mapping[str, Any], foresee: Foresee) -> Whole:
+    foresee(body["facts"], body["tensors"])
     facts, files = {**body["facts"], "number": number}, body.get("files")
     names = tuple(files) if isinstance(files, dict) else ()
     return Whole(number, path, _read_tensors(path, body), facts, names)
@@ -348,16 +400,18 @@ def _reject(number: int, error: Exception, on_rejected: Rejected) -> str:
     return f"{number} ({cause})"
 
 
-def _ordered(candidates: list[dict[str, Any]], which: str | int) -> list[dict[str, Any]]:
+def _ordered(candidates: list[_Brief], which: str | int) -> list[int]:
+    """The numbers of those that are wanted, the most wanted first."""
     match which:
         case "last":
-            return sorted(candidates, key=_version, reverse=True)
+            found = sorted(candidates, key=lambda one: one.version, reverse=True)
         case "solved":
-            return [body for body in candidates if body["facts"].get("solved") is True]
+            found = [one for one in candidates if one.is_solved]
         case "best":
-            return sorted((body for body in candidates if _score(body) > NO_SCORE), key=_score, reverse=True)
+            found = sorted((one for one in candidates if one.score > NO_SCORE), key=lambda one: one.score, reverse=True)
         case _:
-            return [body for body in candidates if body["number"] == which]
+            found = [one for one in candidates if one.number == which]
+    return [one.number for one in found]
 
 
 def _score(body: Mapping[str, Any]) -> float:
@@ -372,14 +426,14 @@ def _version(body: Mapping[str, Any]) -> int:
 
 def _prune(folder: Path, keep: int) -> None:
     # What is not fit is left where it is: someone may want to look at it.
-    bodies = {number: _manifest_or_none(folder / str(number)) for number in numbers(folder)}
-    scored = [body for body in bodies.values() if body is not None and _score(body) > NO_SCORE]
-    best = max(scored, key=_score, default=None)  # the first of them, so the newest
-    ordinary = [number for number, body in bodies.items() if body is None or not _is_special(body)]
-    whole = [number for number in ordinary if "files" in (bodies[number] or {})]
+    briefs = {number: _brief_or_none(folder / str(number)) for number in numbers(folder)}
+    scored = [one for one in briefs.values() if one is not None and one.score > NO_SCORE]
+    best = max(scored, key=lambda one: one.score, default=None)  # the first of them, so the newest
+    ordinary = [number for number, one in briefs.items() if one is None or not (one.is_solved or one.is_best)]
+    whole = [number for number in ordinary if (one := briefs[number]) is not None and one.is_whole]
     newest = {*ordinary[:keep], *whole[:keep]}
-    for number, body in bodies.items():
-        if body is None or number in newest or body["facts"].get("solved") is True or body is best:
+    for number, brief in briefs.items():
+        if brief is None or number in newest or brief.is_solved or brief is best:
             continue
         doomed = folder / f"{STAGED}{number}"  # renamed first: never half of one under a final name
         try:
@@ -389,13 +443,9 @@ def _prune(folder: Path, keep: int) -> None:
         shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _is_special(body: Mapping[str, Any]) -> bool:
-    return body["facts"].get("solved") is True or body["facts"].get("best") is True
-
-
-def _manifest_or_none(folder: Path) -> dict[str, Any] | None:
+def _brief_or_none(folder: Path) -> _Brief | None:
     try:
-        return _read_manifest(folder)
+        return _Brief.of(_read_manifest(folder))
     except (Unfit, OSError):
         return None
 
@@ -432,6 +482,8 @@ def _read_tensors(folder: Path, body: Mapping[str, Any]) -> dict[str, Array]:
     size = path.lstat().st_size
     if size != body["bytes"]:
         raise Unfit(f"its tensors are {size} bytes, expected {body['bytes']}")
+    if not 0 <= size - _nbytes(body["tensors"]) <= 8 + LONGEST_HEADER:
+        raise Unfit(f"its tensors are {size} bytes, expected those of the types and shapes that its manifest says")
     data = read_bounded(path, size)
     if hashlib.sha256(data).hexdigest() != body.get("sha256"):
         raise Unfit("its tensors do not match their checksum")
@@ -445,6 +497,18 @@ def _read_tensors(folder: Path, body: Mapping[str, Any]) -> dict[str, Array]:
     if {name: [array.dtype.str, list(array.shape)] for name, array in tensors.items()} != body["tensors"]:
         raise Unfit("its tensors have other names, types or shapes than its manifest says")
     return tensors
+
+
+def _nbytes(tensors: Mapping[str, Any]) -> int:
+    """The bytes of tensors, by the types and shapes that a manifest names."""
+    total = 0
+    for about in tensors.values():
+        match about:
+            case [str(dtype), list(shape)] if dtype in _DTYPES and all(type(one) is int and one >= 0 for one in shape):
+                total += np.dtype(dtype).itemsize * math.prod(shape)
+            case _:
+                raise Unfit("its manifest names types or shapes of its tensors in another form")
+    return total
 
 
 def _check_folder(folder: Path) -> None:

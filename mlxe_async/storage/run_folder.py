@@ -21,6 +21,7 @@ from typing import Any
 from mlxe_async.errors import NotFound, ResourceError, RunFolderBusy, SettingsError
 from mlxe_async.storage.files import PLAIN_NAME, STAGED, is_folder, kind_of, make_folder, read_bounded, replace_file
 from mlxe_async.storage.safe_text import redact, visible
+from mlxe_async.storage.seals import SEAL
 
 LOG, LOCK, SETTINGS, RUN, STATUS = "log.jsonl", "lock", "settings.toml", "run.json", "status.json"
 EARLIER = ".1"  # after the log's name: the part before, where it became too long
@@ -117,8 +118,12 @@ class RunFolder:
         make_folder(path)
         return path
 
-    def write_settings(self, text: str) -> None:
-        """Keep the resolved settings as `settings.toml`."""
+    def write_settings(self, text: str, seal: str = "") -> None:
+        """Keep the resolved settings as `settings.toml`, and what proves that they are this user's own, if anything."""
+        if seal:
+            self._write(SEAL, f"{seal}\n", durable=True)
+        else:
+            (self.path / SEAL).unlink(missing_ok=True)
         self._write(SETTINGS, text, durable=True)
 
     def write_run_json(self, facts: Mapping[str, Any]) -> None:
@@ -290,7 +295,7 @@ def _refuse_oddities(path: Path) -> None:
     Raises:
         ResourceError: something else is in the place of a file or a folder.
     """
-    files = [path / name for name in (LOG, LOG + EARLIER, LOCK, SETTINGS, RUN, STATUS, RECORDING)]
+    files = [path / name for name in (LOG, LOG + EARLIER, LOCK, SETTINGS, SEAL, RUN, STATUS, RECORDING)]
     if (crash := path / CRASH).is_dir():
         files += crash.iterdir()
     for expected, there in (("a file", files), ("a folder", [crash, path / CHECKPOINTS])):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from mlxe_async import policy as policies
+from mlxe_async.algorithms import load_algorithm
 from mlxe_async.cli import main
 from mlxe_async.errors import EnvironmentFault, ResourceError, RunFailed, TaskError
 from mlxe_async.rows import Spaces
@@ -21,10 +22,10 @@ HERE = str(Path(__file__).parent)
 ALGORITHM = {"name": "mlxe", "common": [8]}
 
 
-def policy_for(env, observations=1, **tables):
+def policy_for(env, observations=1, actions=2, **tables):
     tables = {"task": {"env": env}, "algorithm": ALGORITHM, "run": {"name": "x"}, **tables}
-    spaces = Spaces(observation_shape=(observations,), actions=2)
-    kind = policies.load_algorithm("mlxe")
+    spaces = Spaces(observation_shape=(observations,), actions=actions)
+    kind = load_algorithm("mlxe")
     made = kind(kind.Settings(common=[8]), spaces, seed=0, learns=False)
     size = sum(int(np.prod(shape)) for _, shape in made.parameters)
     flat = np.random.default_rng(5).normal(0, 0.5, size)
@@ -39,7 +40,7 @@ def cartpole(monkeypatch):
         [],
     )
     monkeypatch.setattr(
-        policies, "load_policy", lambda run, checkpoint, tell: asked.append((run, checkpoint)) or policy
+        policies, "load_policy", lambda run, checkpoint, trust, tell: asked.append((run, checkpoint)) or policy
     )
     return policy, asked
 
@@ -259,7 +260,7 @@ def test_eval_tells_how_often_the_action_changes(cartpole, capsys):
 
 def test_continuous_actions_are_measured_as_the_environment_is_given_them(monkeypatch):
     spaces = Spaces((3,), action_shape=(1,), action_low=(-2.0,), action_high=(2.0,))
-    kind = policies.load_algorithm("td3")
+    kind = load_algorithm("td3")
     made = kind(kind.Settings(), spaces, seed=0, learns=False)
     flat = np.zeros(sum(int(np.prod(shape)) for _, shape in made.parameters))
     tables = {"task": {"env": "Pendulum-v1"}, "evaluation": {"episodes": 2, "max_episode_steps": 4}}
@@ -326,7 +327,7 @@ def test_a_test_of_many_episodes_is_judged_by_the_rule_of_the_settings(cartpole)
 
 
 def test_in_other_environments_episodes_in_full_run_to_their_end_too(monkeypatch):
-    policy = policy_for("Acrobot-v1", 6, evaluation={"rule": "cap", "max_episode_steps": 40, "episodes": 2})
+    policy = policy_for("Acrobot-v1", 6, 3, evaluation={"rule": "cap", "max_episode_steps": 40, "episodes": 2})
     monkeypatch.setattr(policies, "MOST_AT_ONCE", 2)
     found = policy.test(episodes=5, in_full=True)
     assert (found.passed, found.steps, found.returns) == (True, 200, (-40.0,) * 5)
@@ -367,7 +368,7 @@ def test_a_damaged_checkpoint_is_told_whichever_takes_its_place(tmp_path, monkey
     (tmp_path / "settings.toml").write_text(dump_settings(policy.settings))
     facts = {"parameters": [["w", [policy.flat.size]]], "spaces": policy.spaces.to_json()}
 
-    def load(folder, which, note, judge):
+    def load(folder, which, note, judge, foresee):
         if which == "solved":
             note(7, "its checksum differs")
             raise RunFailed("none of the kind")

@@ -56,7 +56,7 @@ def again(tmp_path, capfd):
         report = CrashReport(
             "it died", "a-run", "mlxe-exe-0", "executor", 7, 2, "2026", executor=0, environment="Brittle", **about
         )
-        code = main(["repro", str(report.write(tmp_path / "crash"))])
+        code = main(["repro", str(report.write(tmp_path / "crash")), "--trust", "brittle_again"])
         return code, *capfd.readouterr()
 
     return live

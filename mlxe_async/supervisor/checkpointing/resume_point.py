@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import CorruptRecord, ResourceError, RunFailed, SettingsError
+from mlxe_async.ipc.segments import available_memory
 from mlxe_async.logs import events
 from mlxe_async.logs.reader import event_of
 from mlxe_async.rows import Array
@@ -26,7 +27,7 @@ from mlxe_async.supervisor.checkpointing.saved_state import OWN, SUFFIX, check_w
 from mlxe_async.supervisor.startup.provenance import versions
 
 BEGINS_ANEW = "the run ended before its first checkpoint was written; it begins anew"
-LONGEST_RUN_JSON = 16 * 2**20
+LONGEST_RUN_JSON = 4 * 2**20
 MOST_SITTINGS = 1000
 _OF_ODD_VALUES = (ArithmeticError, AttributeError, BufferError, LookupError, TypeError, ValueError)
 
@@ -84,6 +85,7 @@ class ResumePoint:
                     folder.checkpoints_path,
                     lambda number, cause: note((number, cause)),
                     functools.partial(check_whole, envs=settings.schedule.envs_per_executor),
+                    _foreseen(settings),
                 )
             except RunFailed as error:
                 point.cause = str(error)
@@ -282,6 +284,15 @@ class ResumePoint:
         """The supervisor's arrays."""
         assert self.whole is not None  # noqa: S101 - see state
         return read_arrays(self.whole.path / f"{OWN}{SUFFIX}")
+
+
+def _foreseen(settings: Settings) -> checkpoints.Foresee:
+    """Judges a checkpoint before its weights are read; an algorithm of the user's own, is not asked here."""
+    if ":" in settings.algorithm.name:
+        return checkpoints.check_facts
+    from mlxe_async.foreseen import Foreseen  # here, for whoever does not go on with a run
+
+    return Foreseen(settings, available_memory())
 
 
 def _hidden(table: Mapping[str, Any], path: str = "") -> Iterator[str]:

@@ -15,6 +15,7 @@ from mlxe_async.logs.journal import Journal
 from mlxe_async.logs.subscribers import Subscribers
 from mlxe_async.settings import Problem, Settings, as_tables, dump_settings
 from mlxe_async.settings.effects import idle
+from mlxe_async.settings.trust import seal_of
 from mlxe_async.storage.run_folder import RECORDING, RunFolder
 from mlxe_async.storage.safe_text import visible
 from mlxe_async.supervisor.budget import Counters, Measures
@@ -105,7 +106,7 @@ class RunFiles:
             raise point.refusal(settings)
         told = [Problem.from_json(problem).path for problem in self._facts["idle"]]
         told += [problem.path for problem in idle(settings, self._facts["memory_kind"])]
-        folder.write_settings(dump_settings(settings, hide_secrets=True, idle=told))
+        folder.write_settings(dump_settings(settings, hide_secrets=True, idle=told), seal_of(settings))
         about, machine = versions(), host(cores)
         begun_with = self._begun_with()
         sitting = {"began": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"), "versions": about}
