@@ -88,6 +88,20 @@ def test_first_priorities_are_the_errors_by_the_weights_that_acted(n, mark):
     np.testing.assert_allclose(algorithm.derive(rows)["initial_priority"], np.abs(error) + FLOOR, rtol=1e-5)
 
 
+def test_of_several_environments_each_stores_the_values_of_its_own_observation_and_action():
+    algorithm, obs = agent(), np.random.default_rng(5).normal(size=(8, 3)).astype(np.float32)
+    plain = Plain(algorithm, eps=1e-8)
+    q = values(plain, obs).numpy()
+    found = algorithm.act(obs, np.random.default_rng(0), Acting())
+    assert len(set(found["action"].tolist())) > 1
+    taken = [row[action] for row, action in zip(q, found["action"], strict=True)]
+    np.testing.assert_allclose(found["q_taken"], taken, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found["q_best"], q.max(-1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(algorithm.at_stop(obs)["q_after"], q.max(-1), rtol=1e-4, atol=1e-5)
+    probability = np.exp(algorithm.policy(obs, Acting()).log_probs)
+    np.testing.assert_allclose(np.exp(found["log_prob"]), probability[np.arange(8), found["action"]], rtol=1e-5)
+
+
 def test_segments_are_derived_together_as_each_alone():
     algorithm = agent()
     parts = [segment(algorithm, 1, 7), segment(algorithm, 2, 1, "truncated"), segment(algorithm, 3, 5, None)]
@@ -144,6 +158,14 @@ def test_updates_are_due_in_proportion_to_the_rows_after_the_first():
     small = agent(batch=8, start_rows=100, replay_ratio=3.0)  # of a memory that never holds so many rows at once
     assert [small.updates_due(rows=min(64, seen), new_rows=32, new_segments=1) for seen in range(32, 320, 32)] == due
     assert agent(replay_ratio=0.5, batch=4).updates_due(rows=2000, new_rows=20, new_segments=1) == 2  # many are held
+
+
+def test_what_is_left_of_a_batch_counts_the_next_time():
+    algorithm = agent(start_rows=1, batch=64, replay_ratio=3.0)
+    algorithm.updates_due(rows=1, new_rows=1, new_segments=0)
+    due = [algorithm.updates_due(rows=1, new_rows=5, new_segments=0) for _ in range(64)]
+    assert sum(due) == 64 * 5 * 3 // 64
+    assert set(due) == {0, 1}
 
 
 def test_the_replay_ratio_that_is_told_is_that_of_the_run_so_far():

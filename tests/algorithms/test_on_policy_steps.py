@@ -260,6 +260,13 @@ def learner(name, **changed):
 
 
 @pytest.mark.parametrize("name", ON_POLICY)
+def test_before_the_first_update_all_is_as_at_the_start_of_the_clock(name):
+    fresh = learner(name, learning_rate=0.02, learning_rate_last=0.001, annealed=("entropy",), entropy=0.3)
+    assert fresh.now == fresh.annealed(Clock())
+    assert (fresh.now["learning_rate"], fresh.now["entropy"]) == (0.02, 0.3)
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
 def test_observations_are_counted_after_they_were_learned_from(name):
     """Before the first are counted they are shown as they are; so the first update is that without moments."""
     shown, bare = learner(name), learner(name, normalise=False)
