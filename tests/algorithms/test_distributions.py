@@ -131,3 +131,13 @@ def test_gradients_go_through_a_squashed_draw():
     action, log_prob = TanhGaussian(mean, torch.zeros(2), BOX).rsample()
     (action.sum() + log_prob.sum()).backward()
     assert mean.grad.abs().min() > 0
+
+
+@pytest.mark.parametrize("shape", [(2,), (5, 2)], ids=["shared", "computed"])
+def test_the_entropy_of_normal_numbers_grows_with_each_logarithm_of_a_deviation(shape):
+    log_std = torch.zeros(shape, requires_grad=True)
+    spaces = Spaces((3,), action_shape=(2,))
+    entropy = Gaussian(torch.zeros(5, 2), log_std, spaces).entropy()
+    assert entropy.tolist() == pytest.approx([2 * (0.5 + 0.5 * np.log(2 * np.pi))] * 5)
+    entropy.mean().backward()
+    torch.testing.assert_close(log_std.grad, torch.full(shape, 1.0 if len(shape) == 1 else 1 / 5))

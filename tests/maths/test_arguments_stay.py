@@ -234,6 +234,16 @@ def test_a_reward_scale_changes_no_rows_and_counts_alike_each_time():
     assert_same(*found)
 
 
+def test_a_reward_scale_goes_on_from_a_state_whose_memory_is_written_to():
+    first, other = RewardScale(0.9), RewardScale(0.9)
+    first.count(rollout())
+    state = {name: array.copy() for name, array in first.state().items()}
+    other.restore(state)
+    for array in state.values():
+        array[...] = 100.0
+    assert other.deviation == first.deviation
+
+
 def test_those_that_change_an_argument_change_no_other():
     gradient = torch.ones(4)
     from mlxe_async.maths import generators, gradients, reward_scaling
