@@ -22,11 +22,11 @@ TABLE = {
     "ipc": {"errors", "fences"},
     "maths": {"rows"},
     "gpu": set(),
-    "networks": {"gpu", "maths", "rows"},
+    "networks": {"gpu", "maths", "parts", "rows"},
     "convolutions": {"networks"},
     "optimisers": {"gpu"},
     "tasks": {"errors", "parts", "rows"},
-    "memory": {"errors", "fences", "rows"},
+    "memory": {"errors", "fences", "parts", "rows"},
     "algorithms": {"convolutions", "errors", "maths", "networks", "optimisers", "rows"},
     "toolchain": set(),
     # Above the algorithms, which know nothing of it; of the roles the learner alone imports it.

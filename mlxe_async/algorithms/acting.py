@@ -6,6 +6,7 @@ the moments that observations are normalised by. Executors and evaluators need n
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,8 +17,10 @@ from mlxe_async.algorithms.exploration import epsilon, mixture
 from mlxe_async.algorithms.interface import Acting, Rows, flat_observations
 from mlxe_async.algorithms.states import Resumes
 from mlxe_async.maths import annealing, categorical, normaliser
-from mlxe_async.networks import Floats, Network, NumpyNetwork, Parameters, is_picture, parameter_count
+from mlxe_async.networks import Floats, Network, NumpyNetwork, Parameters, parameter_count
 from mlxe_async.networks.convolutions import PictureActor
+from mlxe_async.networks.mixed import mixed_of, pictures_in
+from mlxe_async.networks.pictures import image_of
 from mlxe_async.networks.shape import SIGMA
 from mlxe_async.rows import Array, Spaces
 
@@ -65,13 +68,13 @@ class ActsByNetwork(Resumes):
     gains: ClassVar[dict[str, float]] = {}
     """Head -> factor of its last layer's first weights."""
     of_pictures: ClassVar[dict[str, Any]] = {}
-    """Values for keys that nobody wrote, where the task shows pictures of bytes."""
+    """Values for keys that nobody wrote, where the task shows pictures of bytes, alone or among other parts."""
 
     def __init__(
         self, settings: Any, spaces: Spaces, *, seed: int, learns: bool, threads: int = 1, device: str = "cpu"
     ) -> None:
         self._describe(settings, spaces, seed=seed, learns=learns, device=device)
-        self._moments = normaliser.nothing(self.shape.inputs) if self._normalises else None
+        self._moments = normaliser.nothing(self.shape.numbers) if self._normalises else None
         initial = np.concatenate([self.shape.initial([seed, 0], self.gains), self.tail()], dtype=np.float32)
         self.load(initial)
         if learns:
@@ -103,15 +106,25 @@ class ActsByNetwork(Resumes):
             vars(self).setdefault(name, 0)
         self.build()
         self._normalises = getattr(settings, "normalise", False)
-        self.moment_entries = self.shape.inputs if self._normalises else 0
+        if self._normalises:
+            self._refuse_moments()
+        self.moment_entries = self.shape.numbers if self._normalises else 0
         self._weights = parameter_count(self.shape.parameters)
         self.parameters = (*self.shape.parameters, *self.travelling())
 
     @classmethod
     def defaults_for(cls, spaces: Spaces, written: Mapping[str, Any]) -> dict[str, Any]:
-        """Pictures of bytes go through convolutions, Mnih et al. 2015, and what goes with them."""
-        pictures = spaces.observation_dtype == "|u1" and is_picture(spaces.observation_shape)
-        return cls.of_pictures if pictures and "body" not in written else {}
+        """Pictures of bytes go through convolutions, Mnih et al. 2015, and what goes with them.
+
+        Numbers beside them are normalised where those alone would be.
+        """
+        body = written.get("body", cls.of_pictures.get("body", "none") if pictures_in(spaces) else "none")
+        found = {} if body == "none" or "body" in written else dict(cls.of_pictures)
+        with contextlib.suppress(ValueError):  # what does not fit such a body is told by who makes the network
+            if (mixed := mixed_of(spaces, body)) is not None and mixed.numbers:
+                normalise = cls.Settings.model_fields.get("normalise")
+                found |= {} if normalise is None else {"normalise": normalise.default}
+        return found
 
     # -- acting --
 
@@ -147,15 +160,16 @@ class ActsByNetwork(Resumes):
     def evaluator(self, flat: Floats, noise: Any = None) -> Evaluated:
         """Outputs of heads (..., B, outputs) for raw observations, for one version (P,) or several (V, P)."""
         weights, moments = self._split(flat)
+        network: NumpyNetwork | PictureActor
         if self.shape.body != "none":
-            pictures = PictureActor(self.shape, weights, noise=noise)
-            return lambda obs, *heads: pictures(flat_observations(obs, self.spaces), *heads)
-        network = NumpyNetwork(self.shape, weights, noise)
-        if moments is None and len(self.spaces.observation_shape) == 1 and not self.spaces.parts:
-            return network  # observations are shown as they are, without the cost of asking in every step
+            network = PictureActor(self.shape, weights, noise=noise)
+        else:
+            network = NumpyNetwork(self.shape, weights, noise)
+            if moments is None and len(self.spaces.observation_shape) == 1 and not self.spaces.parts:
+                return network  # observations are shown as they are, without the cost of asking in every step
         if moments and flat.ndim == 2:
             moments = normaliser.Moments(moments.mean[:, None], moments.variance[:, None], moments.rows)
-        return lambda obs, *heads: network(shown(flat_observations(obs, self.spaces), moments), *heads)
+        return lambda obs, *heads: network(self.shown_with(obs, moments), *heads)
 
     def module(self) -> nn.Module:
         """The network that acts, with its normalisation, as a plain torch module: outputs by head."""
@@ -181,10 +195,13 @@ class ActsByNetwork(Resumes):
         Raises:
             ValueError: the settings do not fit the observations.
         """
-        s = self.settings
-        look = (s.activation, s.input_scale, s.layer_norm, noisy, s.body, self.spaces.observation_shape, s.precision)
+        s, shape = self.settings, self.spaces.observation_shape
+        image = image_of(shape)[0] if len(shape) == 2 and pictures_in(self.spaces) else shape
+        look = (s.activation, s.input_scale, s.layer_norm, noisy, s.body, image, s.precision)
         try:
-            return Network(self.spaces.entries, common, heads, *look, free or {}, sigma)
+            mixed = mixed_of(self.spaces, s.body)
+            s.refuse_factors(mixed)
+            return Network(self.spaces.entries, common, heads, *look, free or {}, sigma, mixed)
         except ValueError as error:
             raise ValueError(f"algorithm.{error}") from error
 
@@ -210,7 +227,7 @@ class ActsByNetwork(Resumes):
 
     def travelling(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Names and shapes of what travels behind the weights."""
-        return normaliser.parameters(self.shape.inputs) if self._normalises else ()
+        return normaliser.parameters(self.shape.numbers) if self._normalises else ()
 
     def tail(self) -> Any:
         """What travels behind the weights now."""
@@ -223,9 +240,23 @@ class ActsByNetwork(Resumes):
 
     # -- normalised observations --
 
+    def shown_with(self, obs: Array, moments: normaliser.Moments | None) -> Array:
+        """What a network is shown of observations (..., *O): flat (..., O), or as `Mixed` says; by these moments."""
+        if (mixed := self.shape.mixed) is None:
+            return shown(flat_observations(obs, self.spaces), moments)
+        if moments is None and mixed.is_shown_as_stored:
+            return obs
+        parts = mixed.split(obs)
+        return mixed.packed(parts, shown(mixed.numbers_of(parts), moments) if mixed.numbers else None)
+
     def seen(self, obs: Array) -> Array:
-        """What the learner's network is shown of observations (..., *O): flat (..., O), and normalised if it is so."""
-        return shown(flat_observations(obs, self.spaces), self._moments)
+        """What the learner's network is shown of observations (..., *O), see `shown_with`; normalised if it is so."""
+        return self.shown_with(obs, self._moments)
+
+    def numbers(self, obs: Array) -> Array:
+        """Of observations (..., *O) what is normalised: all numbers (..., n), but no picture beside them."""
+        mixed = self.shape.mixed
+        return flat_observations(obs, self.spaces) if mixed is None else mixed.numbers_of(mixed.split(obs))
 
     def set_moments(self, moments: normaliser.Moments) -> None:
         """Show the network what it learns from by these moments; see `interface.Normalising`."""
@@ -238,8 +269,25 @@ class ActsByNetwork(Resumes):
     def count(self, batch: Rows) -> None:
         """Count a batch's valid observations; after an update: until then learner and behaviour see them alike."""
         if self._moments:
-            seen = flat_observations(batch["obs"], self.spaces)[batch["valid"].astype(bool)]
-            self._moments = normaliser.merge(self._moments, seen)
+            self._moments = normaliser.merge(self._moments, self.numbers(batch["obs"][batch["valid"].astype(bool)]))
+
+    def _refuse_moments(self) -> None:
+        """Refuse to normalise what is nothing but pictures, or what a replay memory cannot count.
+
+        Raises:
+            ValueError: it is so.
+        """
+        shape, spaces = self.shape, self.spaces
+        if not shape.numbers:
+            told = "needs normalise = false: there are no numbers beside what goes through convolutions"
+            raise ValueError(f'algorithm.normalise: body = "{shape.body}" {told}')
+        if self.memory != "replay" or not spaces.parts or spaces.observation_dtype != "|u1":
+            return
+        if shape.mixed is None or not shape.mixed.is_shown_as_stored:
+            raise ValueError(
+                "algorithm.normalise: a replay memory keeps no moments of numbers that are parts of bytes; set it to "
+                "false, and scale inputs with input_scale"
+            )
 
     def _split(self, flat: Floats) -> tuple[Floats, normaliser.Moments | None]:
         """The network's weights and, if observations are normalised, the moments that travel with them."""

@@ -79,13 +79,8 @@ class CorrectionFields(ReturnFields):
         """Refuse what these settings cannot learn from.
 
         Raises:
-            ValueError: the task declares no limits, or no moments of such observations are kept.
+            ValueError: the task declares no limits.
         """
-        if self.normalise and spaces.parts and spaces.observation_dtype == "|u1":
-            raise ValueError(
-                "algorithm.normalise: a replay memory keeps no moments of observations that have parts of bytes; set "
-                "it to false, and scale inputs with input_scale"
-            )
         if self.returns == "state" and not any(spaces.limits or ()):
             raise ValueError('algorithm.returns: "state" needs a task that declares the limits of its failure')
 
@@ -127,11 +122,12 @@ class Replays(ActsByNetwork):
 
         Half of the samples are mirrored if the task declares a symmetry and the settings want it; a window as a whole.
         """
-        obs, after = (flat_observations(batch[name], self.spaces) for name in ("obs", following))
-        action = batch["action"]
-        if self.settings.mirror and self.spaces.symmetry:
-            flipped: Array = self.rng.random(action.shape[-1:]) < 0.5
-            obs, after, action = symmetry.mirror(obs, after, action, flipped, self.spaces.symmetry)
+        obs, after, action = batch["obs"], batch[following], batch["action"]
+        if not (self.settings.mirror and self.spaces.symmetry):
+            return self.shown_with(obs, self._moments), self.shown_with(after, self._moments), action
+        obs, after = (flat_observations(one, self.spaces) for one in (obs, after))
+        flipped: Array = self.rng.random(action.shape[-1:]) < 0.5
+        obs, after, action = symmetry.mirror(obs, after, action, flipped, self.spaces.symmetry)
         return shown(obs, self._moments), shown(after, self._moments), action
 
     def tensors_of(self, batch: Rows) -> dict[str, Any]:

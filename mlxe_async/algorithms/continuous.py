@@ -6,6 +6,7 @@ uniformly random. The number `noise` says so; it travels with the weights, so th
 
 from __future__ import annotations
 
+import json
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,8 +22,9 @@ from mlxe_async.algorithms.interface import STAYS, Acting, Priorities, Rows, nee
 from mlxe_async.maths import returns
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.networks import Activation, Floats, Network
+from mlxe_async.networks.mixed import pictures_in
 from mlxe_async.optimisers import FlatOptimiser
-from mlxe_async.rows import Array, Spaces
+from mlxe_async.rows import MASK, Array, Spaces
 
 if TYPE_CHECKING:
     import torch
@@ -85,6 +87,25 @@ def box_entries(kind: type, spaces: Spaces) -> int:
     return len(low)
 
 
+def refuse_pictures(kind: type, spaces: Spaces) -> None:
+    """Refuse pictures, for algorithms whose networks have no convolutions; by the algorithm's name.
+
+    Raises:
+        ValueError: there is one, alone or among other parts, with what to do about it.
+    """
+    found = pictures_in(spaces)
+    if not found:
+        return
+    words = ", ".join(f"{part.name} {' x '.join(map(str, part.shape))} bytes" for part in found)
+    tops = {part.name.partition(".")[0]: None for part in spaces.parts if part.name != MASK}
+    rest = [name for name in tops if name not in {part.name.partition(".")[0] for part in found}]
+    leave = f"leave it out by observe = {json.dumps(rest)} of [task]" if rest else "show numbers by a wrapper"
+    raise ValueError(
+        f"algorithm.name: {kind.__name__.lower()} has no convolutions for pictures, got {words}; {leave}, or take an "
+        'algorithm that has, such as "ppo"'
+    )
+
+
 class Continuous(Replays):
     """An actor, which is published, and critics, which stay in the learner. There `network` is the actor.
 
@@ -105,7 +126,12 @@ class Continuous(Replays):
     critic_target: TorchNetwork
 
     def make_networks(self, outputs: int, judged: int, values: int = 1) -> None:
-        """The shapes of an actor with so many outputs, and of critics of observations with `judged` more entries."""
+        """The shapes of an actor with so many outputs, and of critics of observations with `judged` more entries.
+
+        Raises:
+            ValueError: observations are pictures, or have some among their parts.
+        """
+        refuse_pictures(type(self), self.spaces)
         s, entries = self.settings, self.spaces.entries
         self.noise = RANDOM
         self.shape = Network(entries, (), {"policy": (*s.layers, outputs)}, s.activation)

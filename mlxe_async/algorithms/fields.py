@@ -5,13 +5,16 @@ A function gives the field of one key; a class has keys that belong together, an
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from mlxe_async.algorithms.interface import STAYS, Priorities, needs, needs_any, needs_each
 from mlxe_async.networks import BODIES, Activation, Body, Precision
 from mlxe_async.optimisers import OptimiserKind
+
+if TYPE_CHECKING:
+    from mlxe_async.networks.mixed import Mixed
 
 Factor = Literal["age", "risk", "td"]
 Sizes = tuple[Annotated[int, Field(ge=1, le=65536)], ...]
@@ -57,7 +60,11 @@ def return_scale(default: float, extra: Extra | None = None) -> Any:
 
 def normalise(default: bool) -> Any:
     """Of observations; see `NetworkFields`."""
-    return key(default, "Show the network (obs - mean) / deviation of what was seen so far; false with a body.", STAYS)
+    return key(
+        default,
+        "Show the network (obs - mean) / deviation of what was seen so far; with a body, the numbers beside pictures.",
+        STAYS,
+    )
 
 
 def rows_per_update(default: int) -> Any:
@@ -143,14 +150,25 @@ class NetworkFields(BaseModel):
                     "evaluated by numpy, in float32, and would gain nothing"
                 )
             return self
+        if "layer_norm" in self.model_fields_set and getattr(self, "layer_norm", False):
+            raise ValueError(f'body = "{self.body}" needs layer_norm = false: it is for layers without convolutions')
         for name in ("normalise", "layer_norm"):
-            if name in self.model_fields_set and getattr(self, name):
-                raise ValueError(f'body = "{self.body}" needs {name} = false: it is for layers without convolutions')
-            if name in type(self).model_fields:
+            if name in type(self).model_fields and name not in self.model_fields_set:
                 self.__dict__[name] = False  # the default follows the body, also in a class whose default is true
-        if self.input_scale != (1.0,) and BODIES[self.body].scale is not None:
-            raise ValueError(f'body = "{self.body}" needs input_scale = [1.0]: pixels are brought to 0 ... 1 anyway')
         return self
+
+    def refuse_factors(self, mixed: Mixed | None) -> None:
+        """Refuse factors where nothing but pictures is shown, whose pixels have one of their own.
+
+        Raises:
+            ValueError: it is so.
+        """
+        has_numbers = mixed is not None and mixed.numbers
+        of_body = BODIES[self.body].scale if self.body in BODIES else None
+        if self.input_scale != (1.0,) and of_body is not None and not has_numbers:
+            raise ValueError(
+                f'input_scale: body = "{self.body}" needs input_scale = [1.0]: pixels are brought to 0 ... 1 anyway'
+            )
 
 
 class ActorCriticFields(NetworkFields):

@@ -34,7 +34,7 @@ from mlxe_async.algorithms.critics import Critic, CriticFields, Scale
 from mlxe_async.algorithms.distributions import Categorical
 from mlxe_async.algorithms.exploration import ExplorationFields
 from mlxe_async.algorithms.fields import ActorCriticFields, BootstrapFields, StepFields, key
-from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, flat_observations, needs
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs
 from mlxe_async.maths import correction, metrics, vtrace
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import FlatOptimiser
@@ -99,8 +99,7 @@ class MLxE(Replays, SoftmaxActor):
         if not self.derived_columns:
             return {}
         reward, ends = self.scaled(segments["reward"]), ends_of(segments, lengths)
-        seen = flat_observations(segments["obs"], self.spaces)
-        split = partial_return(self.settings, reward, lengths, ends, seen, self.spaces.limits)
+        split = partial_return(self.settings, reward, lengths, ends, segments["obs"], self.spaces.limits)
         return stored(split, segments["next_obs"])
 
     def appraise(self, rows: Rows) -> Rows:

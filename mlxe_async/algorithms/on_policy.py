@@ -113,7 +113,7 @@ class LearnsFromRollouts(ActsByPolicy):
         """V (...) of what the network is shown (..., O), in double precision for the sums to come."""
         import torch
 
-        flat = self.network.tensors({"obs": obs.reshape(-1, self.shape.inputs)})["obs"]
+        flat = self.network.tensors({"obs": obs.reshape(-1, obs.shape[-1])})["obs"]
         with torch.no_grad():
             value = self.network(flat, "value")[0]
         return np.asarray(value.reshape(obs.shape[:-1]).numpy(force=True), np.float64)

@@ -133,6 +133,8 @@ def probed(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"observation   {spaces.observation_words}"
     yield f"action        {spaces.action_words}{', with a mask of those that are allowed' if spaces.masked else ''}"
     yield f"episode limit {task.get('max_episode_steps') or 'none'}"
+    if network := facts.get("network"):
+        yield f"network       {network}"
     yield f"weights       {sum(math.prod(shape) for _, shape in facts.get('parameters', [])):,}"
     yield from (f"note: {note}" for note in task.get("notes", []))
 

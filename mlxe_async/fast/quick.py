@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxe_async.algorithms.acting import ActsByNetwork, shown
-from mlxe_async.algorithms.interface import flat_observations
+from mlxe_async.algorithms.acting import ActsByNetwork
 from mlxe_async.fast.dense import NumpyGradients
 from mlxe_async.fast.pictures import PictureGradients
 from mlxe_async.gpu import Captured
@@ -58,6 +57,8 @@ def why_not(learned: TorchNetwork) -> str:
         return "some of its weights are frozen"
     if any(one._backward_hooks or one._post_accumulate_grad_hooks for one in leaves):
         return "there are hooks on its weights"
+    if learned.shape.mixed is not None:
+        return "parts of its observations are pictures"
     if learned.shape.free:
         return "its network has free numbers"
     if learned.shape.noisy:
@@ -98,7 +99,7 @@ def policy_log_probs(actor: ActsByNetwork, vector: Floats, obs: Array) -> tuple[
 
     weights, moments = actor._split(vector)
     network = actor.learnable(weights)
-    seen = network.tensors({"obs": shown(flat_observations(obs, actor.spaces), moments)})["obs"]
+    seen = network.tensors({"obs": actor.shown_with(obs, moments)})["obs"]
     with torch.no_grad():
         logits = actor.scores(network, seen)
     return logits.log_softmax(-1).numpy(force=True), float(logits.abs().max())

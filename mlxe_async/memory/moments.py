@@ -14,6 +14,7 @@ import numpy as np
 
 from mlxe_async.memory.bookkeeping import Bookkeeping
 from mlxe_async.memory.staging import Arrived
+from mlxe_async.parts import FLOAT_BYTES, as_floats
 from mlxe_async.rows import Array
 
 _STRIDE = 1 << 40  # more than the rows of any stream
@@ -29,12 +30,13 @@ class Moments:
 
     def __init__(self, books: Bookkeeping, envs: int) -> None:
         self._books, self._envs = books, envs
+        self._entries = books.moments.shape[1] // 2
 
     def add(self, lane: int, new: Arrived, obs: Array) -> None:
         """Count a block's observations (n, ...) and add those of segments that it closes to the lane's."""
         if not len(new.stream):
             return
-        rows = obs.reshape(len(obs), -1).astype(np.float64)
+        rows = first_entries(obs, self._entries).astype(np.float64)
         rows = rows if new.order is None else rows[new.order]
         open_, closed = self._books.moments_open, new.segments
         # A piece is a run of rows of one stream without an end of a segment inside.
@@ -72,6 +74,14 @@ class Moments:
     def _join(self, lane: int, whole: Array) -> None:
         if whole[:, 0].any():
             self._books.moments_closed[lane] = pooled(np.concatenate([self._books.moments_closed[lane][None], whole]))
+
+
+def first_entries(obs: Array, entries: int) -> Array:
+    """The entries (n, O) of observations (n, ...) that are counted: all, or the numbers that lie before pictures."""
+    flat = obs.reshape(len(obs), -1)
+    if flat.shape[1] == entries:
+        return flat
+    return (as_floats(flat[:, : FLOAT_BYTES * entries]) if flat.dtype == np.uint8 else flat)[:, :entries]
 
 
 def pooled(sets: Array) -> Array:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from mlxe_async.networks.acting import NumpyNetwork
 from mlxe_async.networks.flat import Floats, Parameters, flatten, parameter_count, unflatten
-from mlxe_async.networks.shape import BODIES, Activation, Body, Network, Precision, is_picture
+from mlxe_async.networks.pictures import BODIES, is_picture
+from mlxe_async.networks.shape import Activation, Body, Network, Precision
 
 if TYPE_CHECKING:
     from mlxe_async.networks.learning import TorchNetwork

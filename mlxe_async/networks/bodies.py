@@ -14,7 +14,9 @@ import torch
 from torch import nn
 
 from mlxe_async.maths import normaliser
-from mlxe_async.networks.shape import BODIES, is_picture
+from mlxe_async.networks.mixed import channels_first, flat
+from mlxe_async.networks.pictures import BODIES, image_of, is_picture
+from mlxe_async.parts import BYTES, Part
 from mlxe_async.rows import MASK, Array, Spaces
 
 
@@ -94,43 +96,65 @@ def _convolved(name: str, image: tuple[int, ...]) -> Pictures:
 class Body(nn.Module):
     """What a task shows as features (B, outputs): its pictures through convolutions, its numbers as they are.
 
+    Pictures are parts of three axes, channels first or last, and large ones of bytes of two; each has convolutions of
+    its own. All other parts are numbers.
+
     Args:
         spaces: of the task; a mask of actions is no feature.
         pictures: makes the convolutions of an (C, H, W); left out, `nature`, or `small` where that is too large.
+        normalise: show numbers by a `Normaliser`, which `count` tells of a batch; pictures stay as they are.
     """
 
-    def __init__(self, spaces: Spaces, pictures: Any = None) -> None:
+    def __init__(self, spaces: Spaces, pictures: Any = None, *, normalise: bool = False) -> None:
         super().__init__()
         self._spaces = spaces
-        parts = [(part.name, part.shape) for part in spaces.parts if part.name != MASK]
-        shapes = dict(parts) if spaces.parts else {"": spaces.observation_shape}
-        self._order = list(shapes)
+        parts = [part for part in spaces.parts if part.name != MASK]
+        parts = parts or [Part("", spaces.observation_shape, spaces.observation_dtype, 0)]
+        self._order = [part.name for part in parts]
         self.convolutions = nn.ModuleDict()
-        self.outputs = 0
-        for name, shape in shapes.items():
-            if len(shape) == 3:
-                made = (pictures or (nature if is_picture(shape) else small))(shape)
-                self.convolutions[_key(name)] = made
+        self.outputs = self.numbers = 0
+        for part in parts:
+            if len(part.shape) == 3 or (part.dtype == BYTES and is_picture(part.shape)):
+                image, _ = image_of(part.shape)
+                made = (pictures or (nature if is_picture(part.shape) else small))(image)
+                self.convolutions[_key(part.name)] = made
                 self.outputs += made.outputs
             else:
-                self.outputs += math.prod(shape)
+                self.numbers += part.size
+        self.outputs += self.numbers
+        self.normaliser = Normaliser(self.numbers) if normalise and self.numbers else None
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """Features (B, outputs) of observations (B, *O) as they are stored."""
-        parts = self._spaces.split(obs) if self._spaces.parts else {"": obs}
-        return torch.cat([self._features(name, parts[name]) for name in self._order], -1)
+        """Features (B, outputs) of observations (B, *O) as they are stored, in the order of their parts."""
+        parts = self._split(obs)
+        numbers = self._numbers(parts)
+        if self.normaliser is not None:
+            seen = self.normaliser(torch.cat([*numbers.values()], -1))
+            numbers = dict(zip(numbers, seen.split([one.shape[1] for one in numbers.values()], -1), strict=True))
+        features = [numbers[name] if name in numbers else self._convolved(name, parts[name]) for name in self._order]
+        return torch.cat(features, -1)
 
-    def _features(self, name: str, part: torch.Tensor) -> torch.Tensor:
-        key = _key(name)
-        if key in self.convolutions:
-            found: torch.Tensor = self.convolutions[key](part)
-            return found
-        return part.flatten(1).float()
+    def count(self, obs: torch.Tensor) -> None:
+        """Take the numbers of further observations (B, *O) into account, where numbers are normalised."""
+        if self.normaliser is not None:
+            self.normaliser.count(torch.cat([*self._numbers(self._split(obs)).values()], -1))
+
+    def _split(self, obs: torch.Tensor) -> dict[str, torch.Tensor]:
+        return self._spaces.split(obs) if self._spaces.parts else {"": obs}
+
+    def _numbers(self, parts: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The parts that are no pictures, flattened (B, n), by name."""
+        names = [name for name in self._order if _key(name) not in self.convolutions]
+        return {name: flat(parts[name], parts[name].ndim - 1).float() for name in names}
+
+    def _convolved(self, name: str, part: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.convolutions[_key(name)](channels_first(part))
+        return found
 
 
-def body(spaces: Spaces, pictures: Any = None) -> Body:
+def body(spaces: Spaces, pictures: Any = None, *, normalise: bool = False) -> Body:
     """What a task's observations go through first; see `Body`."""
-    return Body(spaces, pictures)
+    return Body(spaces, pictures, normalise=normalise)
 
 
 def _key(name: str) -> str:

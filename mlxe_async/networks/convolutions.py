@@ -1,5 +1,7 @@
 """Networks that look at pictures: convolutions, then the layers of a `Network`; all of it computed by torch.
 
+Where an observation has several parts, each picture has convolutions of its own; numbers stand beside their features.
+
 Pictures arrive as they are stored, flattened bytes, and become numbers on the device they are computed on; the 1/255
 that brings them to [0, 1] is multiplied into the first layer, which is smaller. The body `"nature"` is that of Mnih et
 al. 2015: 32 of 8 x 8 every 4 pixels, 64 of 4 x 4 every 2, 64 of 3 x 3. Its first convolution is computed as one of
@@ -18,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxe_async.networks.flat import Floats, unflatten
-from mlxe_async.networks.shape import BODIES, Network
+from mlxe_async.networks.pictures import BODIES
+from mlxe_async.networks.shape import Network
 
 if TYPE_CHECKING:
     import torch
@@ -34,11 +37,13 @@ def prepared(network: Network, chains: Layers) -> Layers:
     dtype = torch.bfloat16 if network.precision == "bfloat16" else torch.float32
     result = {chain: [tuple(one.to(dtype) for one in pair) for pair in layers] for chain, layers in chains.items()}
     result |= {name: chains[name] for name in network.free}
-    first, bias = chains["body"][0]
-    if len(network.scale) == 1:
-        first = first * network.scale[0]
-    result["body"][0] = ((_tiled_weights(first) if network.body == "nature" else first).to(dtype), bias.to(dtype))
-    result["body"] = [(weight.permute(0, 3, 1, 2), bias) for weight, bias in result["body"]]
+    for chain, eye in network.eyes.items():
+        first, bias = chains[chain][0]
+        if eye.scale is not None:
+            first = first * eye.scale
+        first = _tiled_weights(first) if network.body == "nature" else first
+        layers = [(first.to(dtype), bias.to(dtype)), *result[chain][1:]]
+        result[chain] = [(weight.permute(0, 3, 1, 2), bias) for weight, bias in layers]
     return result
 
 
@@ -75,26 +80,50 @@ def _tiled_weights(weight: torch.Tensor) -> torch.Tensor:
     return tiles.reshape(out, height // TILE, width // TILE, channels * TILE * TILE)
 
 
-def _seen(network: Network, observation: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Flattened pictures (M, O) as the first convolution takes them: (M, channels, height, width)."""
+def _taken_apart(network: Network, observation: torch.Tensor) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
+    """The numbers (M, n), if there are any, and the pictures (M, C, H, W) of what the network is shown (M, ...)."""
+    if network.mixed is not None:
+        numbers, pictures = network.mixed.taken_apart(observation)
+        return numbers if numbers is None else _scaled(network, numbers), pictures
     if len(network.scale) > 1:
-        observation = observation * observation.new_tensor(network.scale, dtype=dtype)
-    pictures = observation.view(len(observation), *network.image)
-    return _tiled(pictures).to(dtype).permute(0, 3, 1, 2) if network.body == "nature" else pictures.to(dtype)
+        observation = _scaled(network, observation)
+    return None, [observation.view(len(observation), *network.image)]
+
+
+def _scaled(network: Network, numbers: torch.Tensor) -> torch.Tensor:
+    """Numbers (M, n) times their factors."""
+    import torch
+
+    if len(network.scale) == 1:
+        return numbers if network.scale[0] == 1 else numbers * network.scale[0]
+    return numbers * torch.tensor(network.scale, dtype=torch.float32, device=numbers.device)
+
+
+def _features(network: Network, layers: list[tuple[Any, ...]], pictures: torch.Tensor, activate: Any) -> torch.Tensor:
+    """What the convolutions make of pictures (M, C, H, W): (M, features)."""
+    from torch.nn.functional import conv2d, elu_
+
+    dtype, body = layers[0][0].dtype, BODIES[network.body]
+    is_tiled = network.body == "nature"
+    x = _tiled(pictures).to(dtype).permute(0, 3, 1, 2) if is_tiled else pictures.to(dtype)
+    for index, ((weight, bias), layer) in enumerate(zip(layers, body.layers, strict=True)):
+        stride = 1 if is_tiled and index == 0 else layer.stride
+        x = (elu_ if body.elu else activate)(conv2d(x, weight, bias, stride, layer.padding))
+    return x.permute(0, 2, 3, 1).flatten(1)
 
 
 def evaluated(network: Network, chains: Layers, observation: torch.Tensor, heads: tuple[str, ...]) -> list[Any]:
-    """Outputs (M, outputs) float32 of the heads for flattened pictures (M, O) by prepared layers."""
+    """Outputs (M, outputs) float32 of the heads for what the network is shown (M, ...) by prepared layers."""
     import torch
-    from torch.nn.functional import conv2d, elu_
 
     activate = torch.tanh_ if network.activation == "tanh" else torch.relu_
-    x = _seen(network, observation, chains["body"][0][0].dtype)
-    body = BODIES[network.body]
-    for index, ((weight, bias), layer) in enumerate(zip(chains["body"], body.layers, strict=True)):
-        stride = 1 if network.body == "nature" and index == 0 else layer.stride
-        x = (elu_ if body.elu else activate)(conv2d(x, weight, bias, stride, layer.padding))
-    x = x.permute(0, 2, 3, 1).flatten(1)
+    numbers, pictures = _taken_apart(network, observation)
+    features = [
+        _features(network, chains[chain], seen, activate) for chain, seen in zip(network.eyes, pictures, strict=True)
+    ]
+    if numbers is not None:
+        features.append(numbers.to(features[0].dtype))
+    x = features[0] if len(features) == 1 else torch.cat(features, -1)
     for weight, bias in chains["common"]:
         x = activate(torch.addmm(bias, x, weight))
     outputs = []

@@ -5,17 +5,23 @@ Imports torch; only `Algorithm.module` imports this.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from mlxe_async.networks.flat import Floats, unflatten
-from mlxe_async.networks.shape import BODIES, LAYER_NORM_EPSILON, Network
+from mlxe_async.networks.mixed import channels_first
+from mlxe_async.networks.pictures import BODIES
+from mlxe_async.networks.shape import LAYER_NORM_EPSILON, Network
 
 
 class PlainNetwork(nn.Module):
     """Body, trunk and heads as `nn.Sequential`s; observations (B, *O) -> outputs of each head by name (B, outputs).
+
+    Where pictures are parts of an observation, it takes the parts by name, name -> (B, *shape), or as they are stored,
+    (B, N); the body has a chain of layers for each picture then.
 
     Args:
         network: the shape.
@@ -33,35 +39,57 @@ class PlainNetwork(nn.Module):
         self, network: Network, flat: Floats, mean: Any = None, deviation: Any = None, limit: float = float("inf")
     ) -> None:
         super().__init__()
-        self._image, self._limit = network.image if network.body != "none" else (), limit
+        self._network, self._limit = network, limit
         arrays = network.perturbed(unflatten(torch.tensor(flat), network.parameters), None)
         self.register_buffer("input_scale", torch.tensor(network.scale))
         self.register_buffer("mean", torch.as_tensor(0.0 if mean is None else mean).float())
         self.register_buffer("deviation", torch.as_tensor(1.0 if deviation is None else deviation).float())
-        self.body = nn.Sequential()
-        if self._image:
-            body = BODIES[network.body]
-            for (weight, bias), (out, width, stride, padding) in zip(
-                network.layers(arrays, "body"), body.layers, strict=True
-            ):
-                layer = nn.Conv2d(weight.shape[-1], out, width, stride, padding)
-                _fill(layer, weight.permute(0, 3, 1, 2), bias)
-                self.body.append(layer).append(nn.ELU() if body.elu else _activation(network))
+        chains = [_convolved(network, network.layers(arrays, chain)) for chain in network.eyes]
+        self.body = nn.ModuleList(chains) if network.mixed is not None else nn.Sequential(*chains[0] if chains else ())
         self.common = nn.Sequential(*_dense(network, network.layers(arrays, "common"), last=False))
         self.heads = nn.ModuleDict(
             {head: nn.Sequential(*_dense(network, network.layers(arrays, head), last=True)) for head in network.heads}
         )
         self.free = nn.ParameterDict({name: nn.Parameter(arrays[name].clone()) for name in network.free})
 
-    def forward(self, obs: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(self, obs: torch.Tensor | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Outputs by head."""
-        x = obs.flatten(1).float()
-        x = ((x - self.mean) / self.deviation).clamp(-self._limit, self._limit) * self.input_scale
-        if self._image:
-            x = self.body(x.view(-1, *self._image)).permute(0, 2, 3, 1).flatten(1)
-        x = self.common(x)
+        x = self.common(self._features(obs))
         found = {name: head(x) for name, head in self.heads.items()}
         return found | {name: numbers.expand(len(x), -1) for name, numbers in self.free.items()}
+
+    def _features(self, obs: Any) -> torch.Tensor:
+        """What the trunk begins with (B, ...)."""
+        network = self._network
+        if network.mixed is None:
+            x = self._shown(obs.flatten(1).float())
+            return _in_order(self.body(x.view(-1, *network.image))) if network.eyes else x
+        parts = obs if isinstance(obs, Mapping) else network.mixed.split(obs)
+        pictures = [
+            channels_first(parts[part.name]).float() * eye.scale
+            for (part, _), eye in zip(network.mixed.images(), network.eyes.values(), strict=True)
+        ]
+        features = [_in_order(layers(picture)) for layers, picture in zip(self.body, pictures, strict=True)]
+        beside = [self._shown(network.mixed.numbers_of(parts))] if network.numbers else []
+        return torch.cat([*features, *beside], -1)
+
+    def _shown(self, numbers: torch.Tensor) -> torch.Tensor:
+        return ((numbers - self.mean) / self.deviation).clamp(-self._limit, self._limit) * self.input_scale
+
+
+def _convolved(network: Network, layers: list[tuple[Any, ...]]) -> nn.Sequential:
+    """The convolutions of one picture."""
+    body, found = BODIES[network.body], nn.Sequential()
+    for (weight, bias), (out, width, stride, padding) in zip(layers, body.layers, strict=True):
+        layer = nn.Conv2d(weight.shape[-1], out, width, stride, padding)
+        _fill(layer, weight.permute(0, 3, 1, 2), bias)
+        found.append(layer).append(nn.ELU() if body.elu else _activation(network))
+    return found
+
+
+def _in_order(features: torch.Tensor) -> torch.Tensor:
+    """Features (B, C, H, W) as the dense layers take them, channels last (B, ...)."""
+    return features.permute(0, 2, 3, 1).flatten(1)
 
 
 def _dense(network: Network, layers: list[tuple[Any, Any]], *, last: bool) -> list[nn.Module]:

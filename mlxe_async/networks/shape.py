@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlxe_async.networks.flat import Floats, Parameters, flatten
+from mlxe_async.networks.mixed import Mixed
+from mlxe_async.networks.pictures import BODIES, Convolution, Convolutions, Eye, image_of
+from mlxe_async.parts import BYTES, FLOATS
 
 Activation = Literal["tanh", "relu"]
 Body = Literal["none", "nature", "small", "elu"]
@@ -18,45 +22,6 @@ Precision = Literal["float32", "tf32", "bfloat16"]
 MOST_WEIGHTS = 1 << 28  # of one layer: 1 GiB
 LAYER_NORM_EPSILON = 1e-5
 SIGMA = 0.5  # of a noisy network at the start, over the root of a layer's inputs: sigma 0 of Fortunato et al. 2018
-
-
-class Convolution(NamedTuple):
-    """A layer of a body: `filters` of `width` x `width` every `stride` pixels, behind `padding` zeros on each side."""
-
-    filters: int
-    width: int
-    stride: int
-    padding: int = 0
-
-
-@dataclass(frozen=True)
-class Convolutions:
-    """What pictures (C, H, W) go through before the trunk.
-
-    Args:
-        layers: one after the other.
-        smallest: pixels of a side that leave one behind them.
-        scale: factor of every pixel; None: the network's `input_scale`.
-        elu: each is followed by ELU; otherwise by the network's activation.
-    """
-
-    layers: tuple[Convolution, ...]
-    smallest: int
-    scale: float | None
-    elu: bool = False
-
-
-BODIES = {
-    "nature": Convolutions((Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1)), 36, 1 / 255),
-    "small": Convolutions((Convolution(16, 3, 1),), 3, None),
-    "elu": Convolutions((Convolution(32, 3, 2, 1),) * 4, 1, 1 / 255, elu=True),
-}
-"""Mnih et al. 2015; Young and Tian 2019, for grids such as MinAtar's; Pathak et al. 2017."""
-
-
-def is_picture(shape: tuple[int, ...]) -> bool:
-    """Whether observations (C, H, W) or (H, W, C) are pictures that the convolutions `"nature"` can take."""
-    return len(shape) == 3 and sorted(shape)[1] >= BODIES["nature"].smallest
 
 
 @dataclass(frozen=True)
@@ -75,6 +40,8 @@ class Network:
         body: what observations go through before the trunk: `"none"`, or convolutions of `BODIES`, which take
             pictures (C, H, W).
         image: shape of an observation (C, H, W), for a body.
+        mixed: for a body of observations with several parts: which of them are pictures. The others are numbers beside
+            their features; `input_scale` and the moments of observations are of these numbers then.
         precision: of what layers are computed in; weights are float32. `"tf32"` is float32 whose factors a GPU rounds
             when it learns, see `gpu.use_kernels`. Networks without a body know float32 alone.
         free: heads that no observation moves, such as the deviations of actions: learned numbers, and what they are
@@ -97,14 +64,16 @@ class Network:
     precision: Precision = "float32"
     free: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     sigma: float = SIGMA
+    mixed: Mixed | None = None
 
     def __post_init__(self) -> None:
-        if self.convolutions is not None:
+        if self.convolutions is not None and self.mixed is None:
             self._expect_pictures(self.convolutions.smallest)
         if self.free and self.noisy:
             raise ValueError("noisy: expected a network without free numbers, got " + ", ".join(self.free))
-        if len(self.input_scale) not in (1, self.inputs):
-            raise ValueError(f"input_scale: expected 1 or {self.inputs} factors, got {len(self.input_scale)}")
+        factors = self.inputs if self.mixed is None else self.mixed.numbers
+        if len(self.input_scale) not in (1, factors):
+            raise ValueError(f"input_scale: expected 1 or {factors} factors, got {len(self.input_scale)}")
         name, shape = max(self.means, key=lambda one: math.prod(one[1]))
         if math.prod(shape) > MOST_WEIGHTS:
             raise ValueError(
@@ -114,11 +83,9 @@ class Network:
 
     def _expect_pictures(self, smallest: int) -> None:
         image = self.image
-        # So small, colours can be taken for rows: those of a square picture that come last.
-        last = len(image) == 3 and image[0] == image[1] > image[2]
+        last = len(image) == 3 and image_of(image)[1]
         if len(image) == 3 and min(self._sides(image)[-1]) >= 1 and not last:
             return
-        last = last or (is_picture(image) and image[-1] == min(image))
         advice = '; add channels_first = true to [task], or body = "none" to [algorithm]' if last else ""
         asked = f'body = "{self.body}": needs pictures (channels, {smallest}, {smallest}) or larger'
         raise ValueError(f"{asked}, got {image}{advice}")
@@ -130,9 +97,41 @@ class Network:
 
     @property
     def scale(self) -> tuple[float, ...]:
-        """Factor for every input, one for all or one each, as it is computed with."""
-        of_body = None if self.convolutions is None else self.convolutions.scale
+        """Factor for every input, one for all or one each, as it is computed with; of parts, for the numbers."""
+        of_body = None if self.convolutions is None or self.mixed is not None else self.convolutions.scale
         return self.input_scale if of_body is None else (of_body,)
+
+    @cached_property
+    def numbers(self) -> int:
+        """Inputs that are no pixels."""
+        if self.mixed is not None:
+            return self.mixed.numbers
+        return self.inputs if self.convolutions is None else 0
+
+    @cached_property
+    def eyes(self) -> dict[str, Eye]:
+        """The pictures that go through convolutions, by the name of their chain of layers."""
+        if self.convolutions is None:
+            return {}
+        if self.mixed is None:
+            return {"body": Eye(self.image, self.scale[0] if len(self.scale) == 1 else None)}
+        factors = {BYTES: 1 / 255, FLOATS: 1.0}
+        return {
+            f"body.{index}": Eye(image, factors[part.dtype]) for index, (part, image) in enumerate(self.mixed.images())
+        }
+
+    @property
+    def words(self) -> str:
+        """What observations go through, such as `4 numbers -> policy 64, 64, 2; value 64, 64, 1`."""
+        sizes = [(name, sizes) for name, sizes in (("common", self.common), *self.heads.items()) if sizes]
+        layers = "; ".join(f"{name} {', '.join(map(str, widths))}" for name, widths in sizes)
+        names = [part.name for part, _ in self.mixed.images()] if self.mixed is not None else ["the picture"]
+        seen = [
+            f"{name} by {len(self._convolved)} convolutions ({self._features(eye.image):,} features)"
+            for name, eye in zip(names, self.eyes.values(), strict=False)
+        ]
+        beside = [f"{self.numbers:,} number{'' if self.numbers == 1 else 's'}"] if self.numbers else []
+        return f"{' beside '.join((*seen, *beside))} -> {layers}"
 
     @property
     def parameters(self) -> Parameters:
@@ -151,14 +150,14 @@ class Network:
     def means(self) -> Parameters:
         """The same without the sigmas of a noisy network."""
         result: list[tuple[str, tuple[int, ...]]] = []
-        inputs = self.inputs
-        if self.convolutions is not None:
-            fan_in = self.image[0]
-            for index, (fan_out, width, _, _) in enumerate(self.convolutions.layers):
-                result.append((f"body.{index}.weight", (fan_out, width, width, fan_in)))
-                result.append((f"body.{index}.bias", (fan_out,)))
+        inputs = self.numbers
+        for chain, eye in self.eyes.items():
+            fan_in = eye.image[0]
+            for index, (fan_out, width, _, _) in enumerate(self._convolved):
+                result.append((f"{chain}.{index}.weight", (fan_out, width, width, fan_in)))
+                result.append((f"{chain}.{index}.bias", (fan_out,)))
                 fan_in = fan_out
-            inputs = fan_in * int(np.prod(self._sides(self.image)[-1]))
+            inputs += self._features(eye.image)
         chains = [("common", inputs, self.common)]
         trunk = self.common[-1] if self.common else inputs
         chains += [(head, trunk, sizes) for head, sizes in self.heads.items()]
@@ -168,10 +167,18 @@ class Network:
                 result.append((f"{chain}.{index}.bias", (fan_out,)))
         return (*result, *((name, (len(first),)) for name, first in self.free.items()))
 
+    @property
+    def _convolved(self) -> tuple[Convolution, ...]:
+        return () if self.convolutions is None else self.convolutions.layers
+
+    def _features(self, image: tuple[int, ...]) -> int:
+        """What the convolutions leave of a picture (C, H, W)."""
+        return self._convolved[-1].filters * math.prod(self._sides(image)[-1])
+
     def _sides(self, image: tuple[int, ...]) -> list[tuple[int, int]]:
         """Height and width after each convolution."""
         height, width, sides = *image[1:], []
-        for _, size, stride, padding in self.convolutions.layers if self.convolutions is not None else ():
+        for _, size, stride, padding in self._convolved:
             height, width = ((side + 2 * padding - size) // stride + 1 for side in (height, width))
             sides.append((height, width))
         return sides
@@ -179,7 +186,7 @@ class Network:
     @property
     def chains(self) -> tuple[str, ...]:
         """Names of all chains of layers, as `layers` knows them."""
-        return (*(("body",) if self.body != "none" else ()), "common", *self.heads, *self.free)
+        return (*self.eyes, "common", *self.heads, *self.free)
 
     def _orthogonal(self, rng: np.random.Generator, name: str, shape: tuple[int, ...], gain: float) -> NDArray[Any]:
         """Saxe et al. 2014; biases are 0."""
@@ -191,10 +198,21 @@ class Network:
         q *= np.sign(np.diag(r))
         return np.asarray(gain * (q if rows >= columns else q.T).reshape(shape))
 
+    def _pieces(self, name: str, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """A weight whole; where features of pictures and numbers come together, that of either.
+
+        Numbers begin with the weights that they would have alone, not with a share of those of a thousand features.
+        """
+        firsts = {f"{chain}.0.weight" for chain in (["common"] if self.common else self.heads)}
+        if self.mixed is None or not self.numbers or name not in firsts:
+            return [shape]
+        return [(shape[0] - self.numbers, shape[1]), (self.numbers, shape[1])]
+
     def initial(self, seed: int | Sequence[int], gains: Mapping[str, float] | None = None) -> Floats:
         """Fresh weights (P,): Glorot-uniform, biases zero; `gains` shrinks or stretches the last layer of a head.
 
         With a body they are orthogonal, as usual for pictures: times sqrt 2 before an activation, 1 behind the last.
+        Those of numbers beside pictures are so for themselves.
 
         What is under noise is uniform within +-1/sqrt(inputs of the layer), all sigmas sigma/sqrt(inputs of the layer).
         """
@@ -212,7 +230,9 @@ class Network:
                 arrays[name] = rng.uniform(-1, 1, shape) * gain / np.sqrt(fan_in)
                 arrays[f"{name}.sigma"] = np.full(shape, self.sigma / np.sqrt(fan_in))
             elif self.body != "none":
-                arrays[name] = self._orthogonal(rng, name, shape, gain if name in last else np.sqrt(2.0))
+                gain = gain if name in last else np.sqrt(2.0)
+                pieces = [self._orthogonal(rng, name, piece, gain) for piece in self._pieces(name, shape)]
+                arrays[name] = np.concatenate(pieces)
             elif name.endswith("bias"):
                 arrays[name] = np.zeros(shape)
             else:
@@ -246,8 +266,8 @@ class Network:
         """The (weights, bias) pairs of the body, the trunk (`"common"`) or one head, in order; free numbers alone."""
         if chain in self.free:
             return [(arrays[chain],)]
-        body = self.convolutions.layers if self.convolutions is not None else ()
-        sizes: Sequence[Any] = body if chain == "body" else self.common if chain == "common" else self.heads[chain]
+        own = self.common if chain == "common" else self.heads.get(chain, ())
+        sizes: Sequence[Any] = self._convolved if chain in self.eyes else own
         return [(arrays[f"{chain}.{index}.weight"], arrays[f"{chain}.{index}.bias"]) for index in range(len(sizes))]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from mlxe_async.errors import EnvironmentFault, raised_at
 from mlxe_async.gpu import unrepeatable
 from mlxe_async.maths.normaliser import Moments
+from mlxe_async.memory.moments import first_entries
 from mlxe_async.rows import MASK, Array, RowLayout, Spaces, standard_columns
 from mlxe_async.settings.forms import with_whole_numbers
 from mlxe_async.settings.model import Settings
@@ -72,7 +73,7 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
             batch = _batch(algorithm, rows)
             if algorithm.memory == "replay" and getattr(algorithm, "moment_entries", 0):
                 verb = "set_moments"
-                algorithm.set_moments(_moments(observations))
+                algorithm.set_moments(_moments(observations, algorithm.moment_entries))
             verb = "update"
             learned(algorithm, batch, Clock(env_steps=len(rows["step"]), episodes=1, version=1))
             verb = "weights"
@@ -110,8 +111,8 @@ def _observations(task: Any, limited: Limited) -> Array:
     return (noise * 60 + 128).clip(0, 255) if spaces.observation_dtype == "|u1" else noise
 
 
-def _moments(observations: Array) -> Moments:
-    flat = observations.reshape(len(observations), -1).astype(np.float64)
+def _moments(observations: Array, entries: int) -> Moments:
+    flat = first_entries(observations, entries).astype(np.float64)
     return Moments(flat.mean(axis=0), flat.var(axis=0), float(len(flat)))
 
 

@@ -128,8 +128,13 @@ def test_an_update_learns_the_same_from_parts_and_from_their_vector(name):
 def test_moments_of_bytes_are_refused_where_a_memory_would_keep_them():
     agent("mlxe", parted(), normalise=True)
     agent("ppo", parted(PIXELS), normalise=True)
-    with pytest.raises(ValueError, match=r"algorithm\.normalise: .* parts of bytes; set it to false"):
-        agent("mlxe", parted(PIXELS), normalise=True)
+    for name in ("mlxe", "sac"):
+        with pytest.raises(ValueError, match=r"algorithm\.normalise: .* parts of bytes; set it to false"):
+            agent(name, parted(PIXELS), normalise=True)
+    eye, convolved = ("eye", (2, 36, 36), "|u1"), {"normalise": True, "body": "nature"}
+    assert agent("mlxe", parted(eye), **convolved).moment_entries == 5  # the numbers beside a picture
+    with pytest.raises(ValueError, match=r"algorithm\.normalise: .* parts of bytes"):
+        agent("mlxe", parted(PIXELS, eye), **convolved)
 
 
 def test_without_parts_observations_are_flattened_without_being_looked_at():

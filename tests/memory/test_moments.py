@@ -211,3 +211,18 @@ def test_a_memory_that_counts_nothing_has_the_bytes_and_the_shape_it_always_had(
     assert "moments" not in memory.shape.to_json()
     assert ReplayShape(**memory.shape.to_json()) == memory.shape
     assert "moments" not in memory.raw()
+
+
+@pytest.mark.parametrize("pixels", ["|u1", "<f4"])
+def test_pictures_behind_the_numbers_of_an_observation_are_not_counted(pixels):
+    rng = np.random.default_rng(0)
+    rows = block(rng, [(0, 0, i, i == 5) for i in range(6)])
+    numbers = rows["obs"].copy()
+    seen = rng.integers(0, 256, (6, 8)).astype(pixels)
+    columns = numbers.view(pixels) if pixels == "|u1" else numbers
+    rows["obs"] = np.concatenate([columns, seen], 1)
+    layout = RowLayout((Column("obs", pixels, rows["obs"].shape[1:]), *FLAGS, *COUNTERS))
+    shape = ReplayShape(1, 1, 16, 4, 6, 4, 8, layout.to_json(), NOTHING.to_json(), moments=ENTRIES)
+    memory = ReplayMemory(shape, bytearray(shape.nbytes))
+    memory.ingest(0, 0, 1, rows, derive, drop_open=True)
+    check(memory, numbers.astype(np.float64))

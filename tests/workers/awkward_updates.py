@@ -79,6 +79,27 @@ class FollowsTheTask(MLxE):
         return {"batch": 11 * spaces.observation_shape[0], "learning_rate": 0.1}
 
 
+class Sees(gymnasium.Env):
+    """A picture in a Dict within a Dict, beside integers and numbers; actions are discrete, or a number within bounds.
+
+    Args:
+        bounded: whether an action is a number.
+    """
+
+    def __init__(self, bounded=False):
+        head = spaces.Dict({"eye": spaces.Box(0, 255, (40, 48, 3), np.uint8), "lamp": spaces.Discrete(3, start=1)})
+        self.observation_space = spaces.Dict({"head": head, "arm": spaces.Tuple((spaces.Box(-1, 1, (2,)),))})
+        self.action_space = spaces.Box(-1, 1, (1,)) if bounded else spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 1.0, False, False, {}
+
+
 class Coloured(gymnasium.Env):
     """Pictures with their colours in the last axis."""
 

@@ -3,9 +3,11 @@
 import awkward_updates
 import pytest
 
+from mlxe_async.algorithms import REGISTRY
 from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.workers.probe import Probe
 
+SEEING = [name for name in REGISTRY if name not in ("sac", "td3", "ddpg", "q_learning", "sarsa")]
 PONG = "ALE/Pong-v5"
 LIMITS = {"reset_timeout_s": 60.0, "step_timeout_s": 60.0, "update_timeout_s": 60.0}
 
@@ -51,6 +53,34 @@ def test_pictures_with_channels_last_are_refused_with_the_line_to_write():
     task = {"env": "awkward_updates:Coloured", "channels_first": True}
     found = probed(task, rehearses=True, name="ppo", minibatch=8)
     assert found["parameters"][0] == ["body.0.weight", [32, 8, 8, 3]]
+
+
+@pytest.mark.parametrize("name", SEEING)
+def test_a_picture_in_a_dict_is_convolved_by_the_shortest_settings_and_learned_from_once(name):
+    found = probed({"env": "awkward_updates:Sees"}, rehearses=True, name=name)
+    assert found["parameters"][0] == ["body.0.0.weight", [32, 8, 8, 3]]
+    assert found["network"].startswith("head.eye by 3 convolutions (128 features) beside 5 numbers -> ")
+    assert found["algorithm"].get("normalise", False) == (name in ("a2c", "impala", "ppo", "reinforce"))
+
+
+def test_a_written_body_or_none_counts_for_parts_too():
+    task = {"env": "awkward_updates:Sees"}
+    found = probed(task, name="ppo", body="none")
+    assert (found["algorithm"]["normalise"], found["network"][:13]) == (True, "5,765 numbers")
+    found = probed(task, rehearses=True, name="ppo", body="elu", minibatch=8)
+    assert (found["algorithm"]["normalise"], found["parameters"][0]) == (True, ["body.0.0.weight", [32, 3, 3, 3]])
+    found = probed(task | {"observe": ["arm"]}, name="ppo")
+    assert (found["algorithm"]["body"], found["network"][:9]) == ("none", "2 numbers")
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
+def test_who_has_no_convolutions_refuses_the_picture_with_a_line_that_leaves_it_out(name):
+    task = {"env": "awkward_updates:Sees", "kwargs": {"bounded": True}}
+    (problem,) = probed(task, name=name)["problems"]
+    assert problem["path"] == ["algorithm", "name"]
+    assert "has no convolutions for pictures, got head.eye 40 x 48 x 3 bytes; leave it out by " in problem["message"]
+    assert 'observe = ["arm"] of [task]' in problem["message"]
+    assert "problems" not in probed(task | {"observe": ["arm"]}, rehearses=True, name=name)
 
 
 def test_an_algorithm_of_ones_own_may_have_such_defaults():
