@@ -155,7 +155,8 @@ class Policy:
         """The policy's network as a plain torch module of its own, with these weights.
 
         Of an algorithm of one's own it is what `build` made; several modules are attributes of one. Of a built-in one
-        it takes observations (B, *O) as they are stored and returns outputs by head, `policy` and `value` or `q`.
+        it takes observations (B, *O) as they are stored, or their parts by name, and returns outputs by head, `policy`
+        and `value` or `q`.
         """
         return self.algorithm.module()
 

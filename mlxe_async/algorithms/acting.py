@@ -19,7 +19,7 @@ from mlxe_async.algorithms.states import Resumes
 from mlxe_async.maths import annealing, categorical, normaliser
 from mlxe_async.networks import Floats, Network, NumpyNetwork, Parameters, parameter_count
 from mlxe_async.networks.convolutions import PictureActor
-from mlxe_async.networks.mixed import mixed_of, pictures_in
+from mlxe_async.networks.mixed import mixed_of, numbers_in, pictures_in
 from mlxe_async.networks.pictures import image_of
 from mlxe_async.networks.shape import SIGMA
 from mlxe_async.rows import Array, Spaces
@@ -175,11 +175,11 @@ class ActsByNetwork(Resumes):
         """The network that acts, with its normalisation, as a plain torch module: outputs by head."""
         from mlxe_async.networks.plain import PlainNetwork
 
-        weights, moments = self._split(self._flat)
+        (weights, moments), parts = self._split(self._flat), self.shape.mixed or numbers_in(self.spaces)
         if moments is None:
-            return PlainNetwork(self.shape, weights)
+            return PlainNetwork(self.shape, weights, parts=parts)
         deviation = np.sqrt(moments.variance + normaliser.EPSILON)
-        return PlainNetwork(self.shape, weights, moments.mean, deviation, normaliser.LIMIT)
+        return PlainNetwork(self.shape, weights, moments.mean, deviation, normaliser.LIMIT, parts)
 
     def shaped(
         self,

@@ -104,6 +104,11 @@ def channels_first(picture: Any) -> Any:
     return picture.permute(0, 3, 1, 2) if is_last else picture.reshape(len(picture), *image)
 
 
+def numbers_in(spaces: Spaces) -> Mixed | None:
+    """Observations of several parts all of which are numbers; None where they are one array."""
+    return Mixed(_seen(spaces), (), spaces.observation_dtype == BYTES) if spaces.parts else None
+
+
 def mixed_of(spaces: Spaces, body: str) -> Mixed | None:
     """What a body of convolutions makes of parts; None where there are no parts, or no such body.
 
@@ -114,7 +119,7 @@ def mixed_of(spaces: Spaces, body: str) -> Mixed | None:
     """
     if not spaces.parts or body not in BODIES:
         return None
-    parts = spaces.parts[:-1] if spaces.masked else spaces.parts
+    parts = _seen(spaces)
     pictures = tuple(part.name for part in parts if _is_for(body, part))
     if not pictures:
         side = BODIES[body].smallest
@@ -129,6 +134,11 @@ def pictures_in(spaces: Spaces) -> list[Part]:
         whole = Part(WHOLE, spaces.observation_shape, spaces.observation_dtype, 0)
         return [whole] if _is_picture_of_bytes(whole) else []
     return [part for part in spaces.parts if _is_picture_of_bytes(part)]
+
+
+def _seen(spaces: Spaces) -> tuple[Part, ...]:
+    """All parts but the mask."""
+    return spaces.parts[:-1] if spaces.masked else spaces.parts
 
 
 def _is_picture_of_bytes(part: Part) -> bool:

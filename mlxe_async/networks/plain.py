@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from mlxe_async.networks.flat import Floats, unflatten
-from mlxe_async.networks.mixed import channels_first
+from mlxe_async.networks.mixed import Mixed, channels_first
 from mlxe_async.networks.pictures import BODIES
 from mlxe_async.networks.shape import LAYER_NORM_EPSILON, Network
 
@@ -20,8 +20,8 @@ from mlxe_async.networks.shape import LAYER_NORM_EPSILON, Network
 class PlainNetwork(nn.Module):
     """Body, trunk and heads as `nn.Sequential`s; observations (B, *O) -> outputs of each head by name (B, outputs).
 
-    Where pictures are parts of an observation, it takes the parts by name, name -> (B, *shape), or as they are stored,
-    (B, N); the body has a chain of layers for each picture then.
+    An observation of several parts may come as these parts, name -> (B, *shape). Where some of them are pictures, the
+    body has a chain of layers for each.
 
     Args:
         network: the shape.
@@ -29,6 +29,7 @@ class PlainNetwork(nn.Module):
         mean: what is subtracted from flattened observations (O,); None: nothing.
         deviation: what they are divided by then (O,).
         limit: to what they are cut then, on both sides.
+        parts: what observations of several parts are made of; None: they are one array.
     """
 
     mean: torch.Tensor
@@ -36,10 +37,16 @@ class PlainNetwork(nn.Module):
     input_scale: torch.Tensor
 
     def __init__(
-        self, network: Network, flat: Floats, mean: Any = None, deviation: Any = None, limit: float = float("inf")
+        self,
+        network: Network,
+        flat: Floats,
+        mean: Any = None,
+        deviation: Any = None,
+        limit: float = float("inf"),
+        parts: Mixed | None = None,
     ) -> None:
         super().__init__()
-        self._network, self._limit = network, limit
+        self._network, self._limit, self._parts = network, limit, parts or network.mixed
         arrays = network.perturbed(unflatten(torch.tensor(flat), network.parameters), None)
         self.register_buffer("input_scale", torch.tensor(network.scale))
         self.register_buffer("mean", torch.as_tensor(0.0 if mean is None else mean).float())
@@ -61,17 +68,17 @@ class PlainNetwork(nn.Module):
     def _features(self, obs: Any) -> torch.Tensor:
         """What the trunk begins with (B, ...)."""
         network = self._network
-        if network.mixed is None:
+        if self._parts is None:
             x = self._shown(obs.flatten(1).float())
             return _in_order(self.body(x.view(-1, *network.image))) if network.eyes else x
-        parts = obs if isinstance(obs, Mapping) else network.mixed.split(obs)
+        parts = obs if isinstance(obs, Mapping) else self._parts.split(obs)
         pictures = [
-            channels_first(parts[part.name]).float() * eye.scale
-            for (part, _), eye in zip(network.mixed.images(), network.eyes.values(), strict=True)
+            channels_first(parts[name]).float() * eye.scale
+            for name, eye in zip(self._parts.pictures, network.eyes.values(), strict=True)
         ]
-        features = [_in_order(layers(picture)) for layers, picture in zip(self.body, pictures, strict=True)]
-        beside = [self._shown(network.mixed.numbers_of(parts))] if network.numbers else []
-        return torch.cat([*features, *beside], -1)
+        features = [_in_order(layers(picture)) for layers, picture in zip(self.body, pictures, strict=bool(pictures))]
+        numbers = [self._shown(self._parts.numbers_of(parts))] if network.numbers else []
+        return torch.cat([*features, *numbers], -1)
 
     def _shown(self, numbers: torch.Tensor) -> torch.Tensor:
         return ((numbers - self.mean) / self.deviation).clamp(-self._limit, self._limit) * self.input_scale

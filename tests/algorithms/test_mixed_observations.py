@@ -161,6 +161,17 @@ def test_actor_learner_and_plain_module_compute_the_network_of_the_paper_beside_
         assert np.ptp(acted) > 0
 
 
+@pytest.mark.parametrize("normalise", [False, True])
+def test_a_plain_module_takes_parts_of_bytes_without_pictures_too(normalise):
+    spaces = parted(MINI, SPEED, LAMP, (MASK, (3,), "|u1"), masked=True)
+    one = agent("ppo", spaces, normalise=normalise)
+    obs, plain = observed(spaces, 5), one.module()
+    named = {name: torch.from_numpy(np.array(part)) for name, part in spaces.split(obs).items()}
+    for head, expected in zip(HEADS, one.outputs(obs, *HEADS), strict=True):
+        for seen in (torch.from_numpy(obs), named):
+            np.testing.assert_allclose(plain(seen)[head].detach(), expected, atol=1e-4, rtol=1e-4)
+
+
 def test_several_versions_side_by_side_equal_each_alone():
     spaces = parted(SPEED, EYE, MINI)
     one = agent("ppo", spaces, **LAYERS)

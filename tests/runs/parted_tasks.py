@@ -55,6 +55,47 @@ class Lamps(gymnasium.Env):
         return {"action_mask": np.array([1, 1, 1, 0], np.int8)} if self._masks else {}
 
 
+class Sights(gymnasium.Env):
+    """A picture and three numbers in a Dict: one of the two says which of three actions is right, the other nothing.
+
+    The picture is dark but for one of three columns, the numbers are zero but for one. An episode has eight guesses.
+
+    Args:
+        answer: `"picture"` or `"numbers"`.
+        last: whether the picture has its channels last.
+    """
+
+    def __init__(self, *, answer: str = "picture", last: bool = True) -> None:
+        self._answer, self._last = answer, last
+        picture = spaces.Box(0, 255, (36, 36, 1) if last else (1, 36, 36), np.uint8)
+        numbers = spaces.Dict({"one": spaces.Box(-5, 5, (3,), np.float32)})
+        self.observation_space = spaces.Dict({"picture": picture, "numbers": numbers})
+        self.action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._count = 0
+        return self._look(), {}
+
+    def step(self, action):
+        reward = float(action == self._places[self._answer])
+        self._count += 1
+        return self._look(), reward, self._count == 8, False, {}
+
+    def right(self, obs):
+        """The right action, from an observation."""
+        if self._answer == "numbers":
+            return int(obs["numbers"]["one"].argmax())
+        return int(obs["picture"].reshape(36, 36).sum(0).argmax()) // 12
+
+    def _look(self):
+        self._places = dict(zip(("picture", "numbers"), self.np_random.integers(0, 3, 2), strict=True))
+        picture, one = np.zeros((36, 36), np.uint8), np.zeros(3, np.float32)
+        picture[:, 12 * self._places["picture"] :][:, :12] = 255
+        one[self._places["numbers"]] = 4
+        return {"picture": picture[..., None] if self._last else picture[None], "numbers": {"one": one}}
+
+
 class Doors(gymnasium.Env):
     """Several choices at once, of which some are forbidden in each step; a forbidden one ends the process.
 
