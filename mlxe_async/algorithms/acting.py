@@ -6,7 +6,6 @@ the moments that observations are normalised by. Executors and evaluators need n
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +18,7 @@ from mlxe_async.algorithms.states import Resumes
 from mlxe_async.maths import annealing, categorical, normaliser
 from mlxe_async.networks import Floats, Network, NumpyNetwork, Parameters, parameter_count
 from mlxe_async.networks.convolutions import PictureActor
-from mlxe_async.networks.mixed import mixed_of, numbers_in, pictures_in
+from mlxe_async.networks.mixed import expected_of, mixed_of, numbers_in, pictures_in
 from mlxe_async.networks.pictures import image_of
 from mlxe_async.networks.shape import SIGMA
 from mlxe_async.rows import Array, Spaces
@@ -120,10 +119,9 @@ class ActsByNetwork(Resumes):
         """
         body = written.get("body", cls.of_pictures.get("body", "none") if pictures_in(spaces) else "none")
         found = {} if body == "none" or "body" in written else dict(cls.of_pictures)
-        with contextlib.suppress(ValueError):  # what does not fit such a body is told by who makes the network
-            if (mixed := mixed_of(spaces, body)) is not None and mixed.numbers:
-                normalise = cls.Settings.model_fields.get("normalise")
-                found |= {} if normalise is None else {"normalise": normalise.default}
+        mixed, normalise = mixed_of(spaces, body), cls.Settings.model_fields.get("normalise")
+        if mixed is not None and mixed.numbers and normalise is not None:
+            found["normalise"] = normalise.default
         return found
 
     # -- acting --
@@ -199,7 +197,7 @@ class ActsByNetwork(Resumes):
         image = image_of(shape)[0] if len(shape) == 2 and pictures_in(self.spaces) else shape
         look = (s.activation, s.input_scale, s.layer_norm, noisy, s.body, image, s.precision)
         try:
-            mixed = mixed_of(self.spaces, s.body)
+            mixed = expected_of(self.spaces, s.body)
             s.refuse_factors(mixed)
             return Network(self.spaces.entries, common, heads, *look, free or {}, sigma, mixed)
         except ValueError as error:

@@ -110,22 +110,26 @@ def numbers_in(spaces: Spaces) -> Mixed | None:
 
 
 def mixed_of(spaces: Spaces, body: str) -> Mixed | None:
-    """What a body of convolutions makes of parts; None where there are no parts, or no such body.
+    """What a body of convolutions makes of parts; None where there are no parts, no such body, or no picture for it.
 
     Pictures are parts that are large enough for the body: of three axes, or bytes of two.
+    """
+    pictures = tuple(part.name for part in _seen(spaces) if body in BODIES and _is_for(body, part))
+    return Mixed(_seen(spaces), pictures, spaces.observation_dtype == BYTES) if pictures else None
+
+
+def expected_of(spaces: Spaces, body: str) -> Mixed | None:
+    """The same, where a body was asked for.
 
     Raises:
-        ValueError: no part is a picture.
+        ValueError: there are parts, but no picture for it.
     """
-    if not spaces.parts or body not in BODIES:
-        return None
-    parts = _seen(spaces)
-    pictures = tuple(part.name for part in parts if _is_for(body, part))
-    if not pictures:
+    found = mixed_of(spaces, body)
+    if found is None and spaces.parts and body in BODIES:
         side = BODIES[body].smallest
         asked = f'body = "{body}": needs a part that is a picture (channels, {side}, {side}) or larger'
         raise ValueError(f'{asked}, got {spaces.observation_words}; write body = "none"')
-    return Mixed(parts, pictures, spaces.observation_dtype == BYTES)
+    return found
 
 
 def pictures_in(spaces: Spaces) -> list[Part]:

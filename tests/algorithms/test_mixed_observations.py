@@ -107,8 +107,9 @@ def test_pictures_are_large_parts_of_bytes_and_those_that_a_written_body_can_tak
     assert mixed_of(spaces, "small").pictures == ("depth", "eye", "arm.wrist", "grey", "grid")
     assert mixed_of(spaces, "none") is None
     assert mixed_of(Spaces((3, 64, 64), "|u1", 3), "nature") is None
+    assert mixed_of(parted(SPEED), "nature") is None
     with pytest.raises(ValueError, match=r"needs a part that is a picture .* got speed 3 floats; write body = .none."):
-        mixed_of(parted(SPEED), "nature")
+        agent("ppo", parted(SPEED), body="nature")
 
 
 @pytest.mark.parametrize("name", SEEING)
