@@ -50,7 +50,7 @@ class Bookkeeping:
         by_lane = self._state[whole : whole + lanes].reshape(len(LANE_WORDS), shape.lanes)
         streams = len(shape.stream_words) * shape.streams
         by_stream = self._state[whole + lanes :][:streams].reshape(-1, shape.streams)
-        self.position, self.epoch, self.rows, self.dropped, self.corrupt = by_lane
+        self.position, self.epoch, self.rows, self.dropped, self.corrupt, self.partial, self.again = by_lane
         self.staged, self.opened, self.head, self.last_episode, self.last_step = by_stream[: len(STREAM_WORDS)]
         if shape.frames:
             self.tail_word, self.frame_head, self.framed, self.stack = by_stream[len(STREAM_WORDS) :]
@@ -100,5 +100,5 @@ class Bookkeeping:
         lanes = state[len(WHOLE_WORDS) :][: len(LANE_WORDS) * self._shape.lanes].reshape(len(LANE_WORDS), -1)
         return [
             {"position": int(p) % 2**64, "rows": int(r), "dropped": int(d), "corrupt": int(c)}
-            for p, _, r, d, c in lanes.T
+            for p, _, r, d, c, *_ in lanes.T
         ]

@@ -81,16 +81,29 @@ class Ingester:
         self._together = 0 if shape.frames else max(1, min(_AT_ONCE, _BYTES_AT_ONCE // ring.row_bytes))
 
     def ingest(
-        self, lane: int, sequence: int, epoch: int, rows: Mapping[str, Array], deriving: Deriving, *, drop_open: bool
+        self,
+        lane: int,
+        sequence: int,
+        epoch: int,
+        rows: Mapping[str, Array],
+        deriving: Deriving,
+        *,
+        drop_open: bool,
+        alike: bool,
     ) -> Ingested:
         """Take in one block; see `ReplayMemory.ingest`."""
         done, books = Ingested(), self._books
         if epoch != int(books.epoch[lane]):
-            if drop_open:
+            if alike and len(rows["env"]):
+                books.again[lane] = books.partial[lane]
+            elif drop_open:
                 done.dropped += self._forget(lane)
+                books.partial[lane] = books.again[lane] = 0
             else:
                 done.segments += self._close(lane, deriving)
             books.epoch[lane] = epoch
+        if alike:
+            rows = self._new(lane, rows)
         done.rows = len(rows["env"])
         if done.rows:
             done.segments += self._append(lane, rows, deriving)
@@ -101,7 +114,17 @@ class Ingester:
         """Pass over a block that failed its checks; see `ReplayMemory.set_aside`."""
         done = Ingested(segments=self._close(lane, deriving))
         self._books.corrupt[lane] += 1
+        self._books.partial[lane] = self._books.again[lane] = 0
         self._advance(lane, sequence, done)
+
+    def _new(self, lane: int, rows: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Of the rows of a block those that did not come before, from an executor that died before it delivered."""
+        books, count = self._books, len(rows["env"])
+        known = min(count, int(books.again[lane]))
+        books.again[lane] -= known
+        is_delivered = count and rows["last"][-1]
+        books.partial[lane] = 0 if is_delivered else books.partial[lane] + count - known
+        return {name: column[known:] for name, column in rows.items()} if known else rows
 
     def _append(self, lane: int, rows: Mapping[str, Array], deriving: Deriving) -> int:
         new = self._staging.append(lane, rows)

@@ -105,6 +105,7 @@ class ReplayMemory:
         derive: Derive,
         *,
         drop_open: bool,
+        alike: bool = False,
         derive_many: DeriveMany | None = None,
     ) -> Ingested:
         """Take in one block: rows (n, ...) of one lane in time order.
@@ -116,11 +117,15 @@ class ReplayMemory:
             rows: the block's columns.
             derive: computes the derived columns from the rows of a closed segment.
             drop_open: at a new epoch, forget the open segment (it will be generated again) instead of closing it.
+            alike: what a dead executor did not deliver is generated again to the same rows, each rollout up to a row
+                that is its `last`: rows that came before its death are not taken in twice. Where they will be others,
+                an empty block comes first, and then they are forgotten as by `drop_open`.
             derive_many: does what `derive` does, the same to the last bit, for several segments at once.
         """
         if sequence != self.position(lane):
             return Ingested()
-        return self._ingester.ingest(lane, sequence, epoch, rows, Deriving(derive, derive_many), drop_open=drop_open)
+        deriving = Deriving(derive, derive_many)
+        return self._ingester.ingest(lane, sequence, epoch, rows, deriving, drop_open=drop_open, alike=alike)
 
     def set_aside(self, lane: int, sequence: int, derive: Derive, *, derive_many: DeriveMany | None = None) -> None:
         """Record that a block failed its checks and is passed over; the open segments of its lane end before it."""

@@ -151,6 +151,7 @@ class RolloutMemory:
         derive: Derive,  # noqa: ARG002 - the same verb as the replay memory's; rollouts derive nothing on the way in
         *,
         drop_open: bool,  # noqa: ARG002 - half a rollout is of no use to anybody and is always dropped
+        alike: bool = False,  # noqa: ARG002 - as `drop_open`
         derive_many: DeriveMany | None = None,  # noqa: ARG002 - as `derive`
     ) -> Ingested:
         """Take in one block of a rollout: rows (n, ...) in time order; `last` marks the rollout's final row.
@@ -164,6 +165,9 @@ class RolloutMemory:
         if epoch != int(self._lane["epoch"][lane]):
             done.dropped += self._abandon(lane)
             self._lane["epoch"][lane] = epoch
+        if not len(rows["env"]):  # only says that its executor begins anew
+            self._advance(lane, sequence, done)
+            return done
         slot = self._slot_for(lane)
         count, start = len(rows["env"]), int(self._slot["rows"][slot])
         if start + count > self.shape.slot_rows:

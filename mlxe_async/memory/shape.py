@@ -56,7 +56,7 @@ class PackedRows:
 
 
 STREAM_WORDS = ("staged", "opened", "head", "last_episode", "last_step")
-LANE_WORDS = ("position", "epoch", "rows", "dropped", "corrupt")
+LANE_WORDS = ("position", "epoch", "rows", "dropped", "corrupt", "partial", "again")
 WHOLE_WORDS = (
     "stamps", "segments", "plans", "phases", "phase_segments", "phase_rows", "owed", "largest", "asked", "drawn",
     "drawn_rows", "settled",

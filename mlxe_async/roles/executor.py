@@ -114,6 +114,7 @@ class Executor:
         self._settle: dict[str, Any] | None = None
         self._ingested: list[dict[str, Any]] = []
         self._legacy, self._is_heir = legacy, legacy is not None
+        self._begins_anew = False  # its next rollout is not the one that a predecessor had begun
         self._held = False  # whether `_flat` is what it plays with
         self._envs = task.count
         spaces = task.spaces
@@ -194,6 +195,9 @@ class Executor:
         if self._is_heir and (heard := self._take_over(rollout, attempt)) is not None:
             return heard
         self._take_weights(version)
+        if self._begins_anew:
+            self._begins_anew = False
+            self._writer.begin_anew()
         self._writer.begin()
         acting = self._acting
         acting.steps, acting.episodes, acting.rollouts = steps, finished_episodes, rollout
@@ -338,6 +342,7 @@ class Executor:
         assert self._legacy is not None  # noqa: S101 - asked for heirs alone
         self._is_heir, found = False, self._legacy.find(self._writer.committed, self._heads())
         if found is None:
+            self._begins_anew = bool(rollout or attempt)
             return None
         if found.rollout == rollout and found.answer is not None:
             self._tell_relived(self.restore(found.state), "")
@@ -348,7 +353,9 @@ class Executor:
         elif found.rollout not in (rollout - 1, AFTER_RESUMING):
             why = f"what is known is of rollout {found.rollout}, expected {rollout - 1}"
         running = np.flatnonzero(found.state["running"]).tolist()
-        self._tell_relived({"begun_anew": running, "unlike": []} if why else self.restore(found.state), why)
+        how = {"begun_anew": running, "unlike": []} if why else self.restore(found.state)
+        self._begins_anew = bool(why) or any(how.values())
+        self._tell_relived(how, why)
         return None
 
     def _tell_relived(self, how: Mapping[str, list[int]], why: str) -> None:
@@ -388,7 +395,7 @@ class Executor:
         self._told_out_of_bounds = self.task.out_of_bounds
         self._new_changes()
         if self._is_heir and self._legacy is not None:  # a run is resumed: nobody was here before
-            self._is_heir = False
+            self._is_heir, self._begins_anew = False, bool(begun_anew or unlike)
             self._legacy.put(state)
             self._leave(AFTER_RESUMING, {}, np.zeros((0, *self._places.action.shape), self._places.action.dtype))
         return {"begun_anew": begun_anew, "unlike": unlike}

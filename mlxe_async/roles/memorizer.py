@@ -75,6 +75,7 @@ class MemorizerPlan:
         redo: what a dead executor left unfinished will be generated again, alike (so it is dropped, not closed).
         rollouts_per_update: whole rollouts that one update takes; None: all there are (rollout memory only).
         plan_updates: most minibatches in one plan (replay memory only).
+        alike: what is generated again are the same rows, so that those which came already are not taken in twice.
     """
 
     seed: int
@@ -82,6 +83,7 @@ class MemorizerPlan:
     redo: bool
     rollouts_per_update: int | None
     plan_updates: int
+    alike: bool = False
 
 
 def check_priorities(algorithm: Any) -> None:
@@ -216,6 +218,7 @@ class Memorizer:
                     rows,
                     self.algorithm.derive,
                     drop_open=self.plan.redo,
+                    alike=self.plan.alike,
                     derive_many=self._derive_many,
                 )
                 lane.release(block.sequence)

@@ -103,6 +103,12 @@ class RowWriter:
         self._filled = self.blocks = 0
         self.waited_s = 0.0
 
+    def begin_anew(self) -> None:
+        """Say by an empty block that what was committed of a rollout before is not what comes now."""
+        self._reserve()
+        self._lane.commit(0)
+        self.begin()
+
     def write(
         self,
         obs: Array,

@@ -187,6 +187,7 @@ class Workshop:
             redo=self.spec["redo"],
             rollouts_per_update=self.spec["rollouts_per_update"],
             plan_updates=self.spec["plan_updates"],
+            alike=self.spec["alike"],
         )
         hash_ = self.layout.schema_hash
         lanes = [LaneReader(self._segments[f"lane-{i}"], hash_) for i in range(self.spec["executors"])]

@@ -33,17 +33,21 @@ def assassin(kills, seed, most_s):
             if run.all("run_end"):
                 return
             os.kill(run.pid(process), signal.SIGKILL)
-            await run.saw("proc_start", times=started + 1, process=process)
+            again = await run.saw("proc_start", times=started + 1, process=process)
+            # Three deaths in one rollout would be taken for its environment's fault, and told.
+            await run.saw("weights", after=again["seq"])
 
     return kill
 
 
-def run(live, name, steps, body=None, **more):
+def run(live, name, steps, body=None):
+    """Blocks are small, so that most deaths leave some of a rollout that was not delivered."""
     settings, task = CASES[name]
     return live(
         body,
         algorithm={"name": name, **settings},
-        task=task | more,
+        task=task,
+        memory={"block_rows": 8},
         stop={"env_steps": steps},
         schedule={"kind": "is", "executors": 2, "envs_per_executor": 2, "sync": "rollout", "rollout_steps": 16},
         supervision={"restart_limit": 1000, "restart_window_s": 1.0, "backoff_s": 0.01, "backoff_max_s": 0.01},
@@ -55,23 +59,24 @@ def deaths(lines):
 
 
 def compared(live, name, steps, kills, seed, most_s):
-    """Kills that there were, and whether story and weights are those of the undisturbed run."""
+    """Kills that there were; story and weights are those of the undisturbed run."""
     calm, calm_lines = run(live, name, steps)
     hurt, lines = run(live, name, steps, assassin(kills, seed, most_s))
     warned = [line["message"] for line in lines.all("warning") if "started again" in line["message"]]
     assert warned == []
-    assert (hurt.weights_hash, hurt.steps, hurt.episodes) == (calm.weights_hash, calm.steps, calm.episodes)
     ended = [sorted(line["episode_return"] for line in one.all("episode_end")) for one in (calm_lines, lines)]
     assert ended[0] == ended[1]
+    assert (hurt.weights_hash, hurt.steps, hurt.episodes) == (calm.weights_hash, calm.steps, calm.episodes)
     return deaths(lines)
 
 
-def test_killed_executors_change_no_weight(live):
-    assert compared(live, "ppo", 3000, 3, 1, 0.05) == 3
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_killed_executors_change_no_weight(live, name):
+    assert compared(live, name, 3000, 2, 1, 0.05) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("turn", range(3))
 def test_twenty_kills_of_executors_change_no_weight_of_any_algorithm(live, name, turn):
-    assert compared(live, name, 8000, 20, 10 * turn + 1, 0.03) == 20
+    assert compared(live, name, 6000, 20, 10 * turn + 1, 0.05) == 20

@@ -338,6 +338,7 @@ class Blueprint:
             "plan_updates": PLAN_UPDATES,
             "rollouts_per_update": 1 if self.traits.free_running else None,
             "redo": not self.traits.free_running,
+            "alike": self.traits.deterministic,
             "threads": self.learner_threads if "learner" in planned.roles else 1,
             "keep_state_every": self.keep_state_every,
         }
