@@ -81,7 +81,8 @@ exit codes:
   4     not enough memory, disk, descriptors, processes or permissions
   5     numeric failure
   75    another run holds the run folder
-  129, 130, 143   stopped by SIGHUP, SIGINT (Ctrl-C), SIGTERM, all saved
+  129, 130, 143   stopped by SIGHUP, SIGINT (Ctrl-C), SIGTERM; the newest
+        weights are saved, or it is 4; a second signal stops at once
 """
 
 

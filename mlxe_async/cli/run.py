@@ -166,7 +166,7 @@ async def finish_run(supervisor: Supervisor, *, shows_progress: bool) -> int:
     else:
         # Not with all lines: those of thousands of episodes a second cost more to hand over than to write.
         supervisor.subscribe(lambda line: console.line(told(line)) if line.get("loud", True) else None, QUIET)
-    signals = _Signals(supervisor, console, "stopping, and saving the weights")
+    signals = _Signals(supervisor, console, "stopping, and saving what can be saved")
     signals.install()
     try:
         result = await supervisor.run()

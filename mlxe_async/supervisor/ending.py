@@ -47,9 +47,20 @@ def verdict(
             exit_code = SIGNAL_EXITS.get(requested or asked or "", exit_code)
     elif not is_there():
         reason, exit_code = f"the run folder was removed while it ran ({reason})", ResourceError.exit_code
-    elif unsaved and exit_code == 0:
+    elif unsaved:
         reason, exit_code = f"{reason}, but the last weights could not be saved: {unsaved}", ResourceError.exit_code
     return reason, exit_code
+
+
+def what_is_saved(not_whole: str, unsaved: str | None) -> str:
+    """What the run can go on from, where its last checkpoint is not a whole one; a sentence for the log.
+
+    Args:
+        not_whole: why it is not.
+        unsaved: why the newest weights could not be saved either, if they could not.
+    """
+    weights = "the newest weights are saved" if unsaved is None else f"the newest weights are not saved: {unsaved}"
+    return f"{not_whole}: {weights}; --resume goes on from the whole checkpoint before, if there is one"
 
 
 def end_recording(recorder: Recorder, digest: str | None, log: EventLog, *, busy: bool) -> None:

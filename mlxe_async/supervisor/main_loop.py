@@ -58,6 +58,8 @@ class MainLoop:
         self._run, self._parts, self._checkpoints = run, parts, checkpoints
         self._is_whole = False
         self.is_saved = False
+        self.not_whole: str | None = None
+        "Why the last checkpoint is not a whole one, once it was tried."
         "The last checkpoint is whole and on disk."
         self.replayed: str | None = None
         "Of a replay, how far it came and that the weights are the same."
@@ -116,12 +118,9 @@ class MainLoop:
                 async with asyncio.timeout(FINAL_LIMIT_S):
                     self.is_saved = await self._checkpoints.save()
             except TimeoutError:
-                self._run.log.warn(
-                    f"the last whole checkpoint was not complete after {FINAL_LIMIT_S:g} s: only the newest weights "
-                    "are saved, and the run can go on from the whole checkpoint before"
-                )
+                self.not_whole = f"the last whole checkpoint was not complete after {FINAL_LIMIT_S:g} s"
+            else:
+                if not self.is_saved:
+                    self.not_whole = "the last whole checkpoint could not be saved"
         else:
-            self._run.log.warn(
-                "stopped in the middle of a round: the newest weights are saved, and the run can go on from the whole "
-                "checkpoint before"
-            )
+            self.not_whole = "stopped in the middle of a round"

@@ -27,7 +27,7 @@ from mlxe_async.supervisor.budget import Measures
 from mlxe_async.supervisor.checkpointing.weights import published_weights
 from mlxe_async.supervisor.checkpointing.whole import WholeCheckpoints
 from mlxe_async.supervisor.context import RunContext
-from mlxe_async.supervisor.ending import SIGNAL_EXITS, tell_end
+from mlxe_async.supervisor.ending import SIGNAL_EXITS, tell_end, what_is_saved
 from mlxe_async.supervisor.main_loop import MainLoop
 from mlxe_async.supervisor.monitoring.loop_lag import stacks, write_stacks
 from mlxe_async.supervisor.monitoring.periodic import Periodic
@@ -306,6 +306,8 @@ class Supervisor:
         flat = None if files is None else self._last_weights(files)
         if files is not None and flat is not None and not (main and main.is_saved):
             files.saver.save(*flat, solved_at=files.solved.at)
+            if main and main.not_whole and files.folder.is_there:
+                files.log.warn(what_is_saved(main.not_whole, files.saver.unsaved))
         # Who cancels, as a second signal does, does not wait for an executor that hangs.
         grace_s = GRACE_AT_ONCE_S if isinstance(failure, asyncio.CancelledError) else STOP_GRACE_S
         self._nursery.wake()

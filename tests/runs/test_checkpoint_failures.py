@@ -53,3 +53,17 @@ def test_one_whose_weights_in_memory_are_damaged_still_tells_its_end(live):
     (end,) = runs[0].all("run_end")
     assert (end["exit_code"], end["weights_hash"]) == (3, None)
     assert any(line["message"].startswith("the last weights cannot be saved: ") for line in runs[0].all("warning"))
+
+
+def test_one_that_is_stopped_by_a_signal_does_not_say_that_what_is_lost_was_saved(live):
+    async def spoil(run):
+        await run.saw("checkpoint", times=1)
+        spoiled(run.supervisor._startup.folder.checkpoints_path)
+        await run.saw("checkpoint_rejected", times=2)
+        run.supervisor.request_stop("SIGTERM")
+
+    result, run = live(spoil, stop={"env_steps": 10**6}, **SAVING)
+    assert (result.exit_code, result.reason.split(":")[0]) == (4, "SIGTERM, but the last weights could not be saved")
+    said = [line["message"] for line in run.all("warning")]
+    assert not any("weights are saved" in message for message in said)
+    assert any("the newest weights are not saved: " in message for message in said)
