@@ -28,7 +28,8 @@ def switches():
 @pytest.fixture
 def kernels(monkeypatch):
     """Torch's switches are afterwards as they were."""
-    monkeypatch.delenv(gpu.WORKSPACE, raising=False)
+    monkeypatch.setenv(gpu.WORKSPACE, "")  # so that it is taken back what it becomes
+    monkeypatch.delenv(gpu.WORKSPACE)
     before = switches()
     yield
     torch.backends.cuda.matmul.allow_tf32 = before["products rounded"]
