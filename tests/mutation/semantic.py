@@ -199,11 +199,12 @@ def main() -> int:
     parser.add_argument("--search", action="store_true", help="run all tests of the folder, not the named one alone")
     parser.add_argument("--afresh", action="store_true", help="believe nothing that was found before")
     parser.add_argument("--results", type=Path, default=ROOT / "build/mutation/semantic.jsonl")
+    parser.add_argument("--slips", type=Path, default=LIST, help="the list of them")
     options = parser.parse_args()
     if options.afresh:
         options.results.unlink(missing_ok=True)
     results = Results(options.results)
-    asked = [one for one in slips() if any(part in one.mutant.file for part in options.files)]
+    asked = [one for one in slips(options.slips) if any(part in one.mutant.file for part in options.files)]
     if not asked:
         parser.error(f"--files: expected a part of a file in {LIST.name}, got {' '.join(options.files)}")
     pending = [one for one in asked if results.of(one.mutant, tests_once(folder_of(one.mutant.file))) is None]

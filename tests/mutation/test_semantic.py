@@ -2,10 +2,13 @@
 
 import ast
 import functools
+import json
+import subprocess
+import sys
 
 import pytest
-from semantic import LIST, ROOT, Slip, ask_named, file_of, slips
-from survivors import Results, Verdict, _codes
+from semantic import LIST, ROOT, file_of, slips
+from survivors import _codes
 
 SLIPS = slips()
 KINDS = {"row order", "off by one", "order of target and step", "what is frozen", "what is counted when"}
@@ -43,14 +46,23 @@ def test_each_names_a_test_that_there_is():
 
 
 @pytest.mark.slow
-def test_a_mutant_is_killed_by_its_test_and_survives_one_that_has_nothing_to_do_with_it(tmp_path):
-    found = {one.mutant.after: one for one in SLIPS}
-    killed = found["min(1.0, (now + 1) / over)"]
-    other = "tests/maths/test_annealing.py::test_a_line_of_one_step_is_the_shortest"
-    results = Results(tmp_path / "results.jsonl")
-    ask_named([killed], results)
-    (line,) = results._known.values()
-    assert Verdict(line["outcome"], line["by"], 0.0) == Verdict("killed", killed.noticed_by, 0.0)
-    ask_named([Slip(killed.mutant, other)], results)
-    (line,) = results._known.values()
-    assert line["outcome"] == "survived"
+@pytest.mark.parametrize(
+    ("test", "outcome"),
+    [
+        ("test_the_line_goes_from_first_to_last_and_stays_there", "killed"),
+        ("test_clocks_that_cannot_be_are_refused[0-1]", "survived"),
+        ("test_that_is_nowhere", "survived"),
+    ],
+)
+def test_a_mutant_is_killed_by_a_test_that_notices_it_and_by_no_other(tmp_path, test, outcome):
+    entry = {"file": "mlxe_async/maths/annealing.py", "kind": "off by one", "before": "1.0, now / over", "after": "0"}
+    entry["noticed_by"] = f"tests/maths/test_annealing.py::{test}"
+    listed = "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items())
+    (tmp_path / "slips.toml").write_text(f"[[mutant]]\n{listed}")
+    asked = ["--slips", str(tmp_path / "slips.toml"), "--results", str(tmp_path / "results.jsonl")]
+    command = [sys.executable, str(LIST.with_suffix(".py")), *asked]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    (line,) = map(json.loads, (tmp_path / "results.jsonl").read_text().splitlines())
+    assert line["outcome"] == outcome, done.stderr
+    assert done.returncode == (outcome != "killed")
+    assert (line["by"] == entry["noticed_by"]) == (outcome == "killed")
