@@ -5,28 +5,31 @@ twins here, derived from them by hand. The learner asks `updates` for the way to
 the twin only where all of this holds:
 
 * The class is exactly the built-in one, and no method was put on the object.
-* Every function that its update can reach has the text that the twin was derived from (`fingerprints`).
+* All modules that it imports are, as they are in this process, what the twin was derived from (`manifest`).
 * The settings and the structure of the networks are among those that the twin knows (`quick.why_not`).
 
 Everything else is done as it is written, and one line of the log says why. Examples decide nothing. While a run goes
-on, `audit` does some of its updates a second time, as they are written, and compares.
+on, modules are compared again, and `audit` does some updates a second time, as they are written.
 
 Only the learner's role imports this package; no algorithm knows of it.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from mlxe_async.algorithms import REGISTRY
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, learned
-from mlxe_async.errors import CompileFailed
-from mlxe_async.fast.fingerprints import difference, difference_of_acting
+from mlxe_async.errors import AuditFailed, CompileFailed
+from mlxe_async.fast.manifest import Watch
 from mlxe_async.fast.quick import networks_of, why_not
 from mlxe_async.rows import Array
 
-__all__ = ["Twin", "Updates", "twin_of", "updates"]
+LOOK_S = 0.05  # between two looks at the code that a twin stands for
+LOOK_SHARE = 200  # times what a look takes has to pass until the next one
+__all__ = ["Twin", "Updates", "twin_of", "updates", "watch_of"]
 
 
 class Twin(Protocol):
@@ -49,20 +52,49 @@ class Updates:
         algorithm: an object that learns.
         twin: what does them faster; None: they are done as they are written.
         reason: why there is no twin; "" if there is one.
-        acts_otherwise: what was changed in the way the algorithm acts, so that the twin does not know which
-            log-probabilities are stored; "" if nothing.
+        watch: says what has changed of the code that the twin stands for.
     """
 
-    def __init__(self, algorithm: Any, twin: Twin | None, reason: str, acts_otherwise: str = "") -> None:
-        self.algorithm, self.twin, self.reason, self.acts_otherwise = algorithm, twin, reason, acts_otherwise
+    def __init__(self, algorithm: Any, twin: Twin | None, reason: str, watch: Watch | None = None) -> None:
+        self.algorithm, self.twin, self.reason, self._watch = algorithm, twin, reason, watch
+        self._look_at = 0.0
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Array | None]:
-        """Learn from one batch; see `algorithms.interface.Algorithm.update`."""
+        """Learn from one batch; see `algorithms.interface.Algorithm.update`.
+
+        Raises:
+            AuditFailed: what the twin stands for was changed after the learner had begun.
+        """
         if self.twin is None:
             return learned(self.algorithm, batch, clock)
+        if time.monotonic() > self._look_at:
+            self.expect_unchanged()
         if self.twin.learned is not self.algorithm.network:
             self.twin.attach()
         return self.twin.update(batch, clock)
+
+    def expect_unchanged(self) -> None:
+        """Compare the code that the twin stands for with what it was.
+
+        Raises:
+            AuditFailed: it was changed.
+        """
+        began = time.monotonic()
+        if self.twin is not None and (changed := self.changed()):
+            raise AuditFailed(
+                f"{changed} was changed after the learner had begun, and was not learned by from then on; change it "
+                "where the algorithm's module is imported, or set learner.fast = false"
+            )
+        ended = time.monotonic()
+        self._look_at = ended + max(LOOK_S, LOOK_SHARE * (ended - began))
+
+    def changed(self) -> str:
+        """The place of what is no longer as it was when the twin was chosen; "" if all is."""
+        return "" if self._watch is None else self._watch.difference()
+
+    def as_written(self, reason: str) -> None:
+        """Do without the twin from now on."""
+        self.twin, self.reason = None, reason
 
     def compile(self) -> float:
         """Do updates by compiled code from now on; returns the seconds that took.
@@ -77,11 +109,33 @@ class Updates:
         return compiling()
 
 
-def updates(algorithm: Any, *, fast: bool = True) -> Updates:
-    """The fastest way to do exactly what an algorithm's `update` says; not `fast`: as it is written."""
-    twin, reason = _twin(algorithm) if fast else (None, "learner.fast = false")
-    name = _name(type(algorithm)) if twin else None
-    return Updates(algorithm, twin, reason, difference_of_acting(type(algorithm), name) if name else "")
+def watch_of(kind: type) -> Watch | None:
+    """What compares the code of a built-in class with what its twin was derived from; None: it has no twin."""
+    name = _name(kind)
+    return Watch(kind, name) if name in _MAKERS else None
+
+
+def updates(algorithm: Any, *, fast: bool = True, watch: Watch | None = None) -> Updates:
+    """The fastest way to do exactly what an algorithm's `update` says.
+
+    Args:
+        algorithm: an object that learns.
+        fast: whether a twin may do it; otherwise it is done as it is written.
+        watch: from `watch_of` this class, which may have begun already.
+    """
+    if not fast:
+        return Updates(algorithm, None, "learner.fast = false")
+    kind = type(algorithm)
+    name = _name(kind)
+    if name is None:
+        return Updates(algorithm, None, f"{kind.__name__} is not a built-in algorithm")
+    if (watch := watch or watch_of(kind)) is None:
+        return Updates(algorithm, None, f"there is no fast twin of {name}")
+    if changed := watch.difference():
+        return Updates(algorithm, None, f"{changed} is not what the fast twin of {name} was derived from")
+    if reason := _why_not(algorithm, name):
+        return Updates(algorithm, None, reason)
+    return Updates(algorithm, twin_of(name, algorithm), "", watch)
 
 
 def _name(kind: type) -> str | None:
@@ -90,28 +144,20 @@ def _name(kind: type) -> str | None:
     return next((name for name, place in REGISTRY.items() if place == path), None)
 
 
-def _twin(algorithm: Any) -> tuple[Twin | None, str]:
-    """An algorithm's twin, or why it has none."""
-    kind = type(algorithm)
-    name = _name(kind)
-    if name is None:
-        return None, f"{kind.__name__} is not a built-in algorithm"
-    if name not in _MAKERS:
-        return None, f"there is no fast twin of {name}"
-    if changed := difference(kind, name):
-        return None, f"{changed} is not what the fast twin of {name} was derived from"
-    methods = {member for klass in kind.__mro__ for member, value in vars(klass).items() if callable(value)}
+def _why_not(algorithm: Any, name: str) -> str:
+    """What the twin of this name does not know about an object; "" if it knows all."""
+    methods = {member for klass in type(algorithm).__mro__ for member, value in vars(klass).items() if callable(value)}
     if own := sorted(vars(algorithm).keys() & methods):
-        return None, f"its object has a {own[0]} of its own"
+        return f"its object has a {own[0]} of its own"
     for network in networks_of(algorithm):
         if reason := why_not(network):
-            return None, reason
-    if name != "mlxe":
-        from mlxe_async.fast import continuous, dqn, ppo
+            return reason
+    if name == "mlxe":
+        return ""
+    from mlxe_async.fast import continuous, dqn, ppo
 
-        if reason := {"ppo": ppo, "dqn": dqn}.get(name, continuous).why_not(algorithm):
-            return None, reason
-    return twin_of(name, algorithm), ""
+    known: Any = {"ppo": ppo, "dqn": dqn}.get(name, continuous)
+    return str(known.why_not(algorithm))
 
 
 def twin_of(name: str, algorithm: Any) -> Twin:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections import defaultdict
@@ -13,7 +14,7 @@ import numpy as np
 
 from mlxe_async.algorithms.interface import Clock, forgotten
 from mlxe_async.errors import AuditFailed, CompileFailed, NonFiniteWeights, NumericError, UpdateFailed, raised_at
-from mlxe_async.fast import updates
+from mlxe_async.fast import Updates, updates, watch_of
 from mlxe_async.fast.audit import Audit
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.roles.keeping import StateKeeper, Store
@@ -113,9 +114,19 @@ class Learner:
         if last_good is not None:
             self._norm = _norm(last_good)
             self._take_up(last_good)
-        self._updates = updates(algorithm, fast=fast)
-        self._audit = Audit(self._updates, audit_every, lambda: page.enter(update_timeout_s, "update"))
-        self._told = False
+        self._watch = watch_of(type(algorithm)) if fast else None
+        self._fast, self._audit_every = fast, audit_every
+        self._told: dict[str, Any] | None = None
+        self._is_begun = False
+        self._has_learned = last_good is not None
+
+    @functools.cached_property
+    def _updates(self) -> Updates:
+        return updates(self.algorithm, fast=self._fast, watch=self._watch)
+
+    @functools.cached_property
+    def _audit(self) -> Audit:
+        return Audit(self._updates, self._audit_every, lambda: self._page.enter(self._update_timeout_s, "update"))
 
     def _take_up(self, flat: Array) -> None:
         """Go on from what a predecessor published and kept."""
@@ -147,7 +158,10 @@ class Learner:
             return self._answer
         self._warm_up()
         start_ns = time.monotonic_ns()
-        return self._publish(call or 0, lambda: {"start_ns": start_ns, "seconds": _seconds_since(start_ns)})
+        said = self._publish(call or 0, lambda: {"start_ns": start_ns, "seconds": _seconds_since(start_ns)})
+        if self._watch is not None:
+            self._watch.begin()  # executors act meanwhile
+        return said
 
     def _publish(self, call: int, answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Keep all state, then publish the weights; returns the answer to the call that led here."""
@@ -157,13 +171,21 @@ class Learner:
             self._keep(version, call, answer() | told, len(vector))
         self._weights.publish(vector)
         self._last_good, self._norm, self._roll_backs = vector, told["norm"], 0
-        if not self._told:
-            self._told = True
-            self._notify({"kind": "updates", "fast": self._updates.twin is not None, "detail": self._updates.reason})
+        if not self._is_begun:
+            self._is_begun = True
             self._tell_forgotten()
+        if self._has_learned:
+            self._tell_updates()
         for sentence in self._remarks():
             self._notify({"kind": "remark", "detail": sentence})
         return self._answered(call, answer() | told)
+
+    def _tell_updates(self) -> None:
+        """Say how updates are done, after the first one and when that has changed."""
+        how = {"fast": self._updates.twin is not None, "detail": self._updates.reason}
+        if self._told != how:
+            self._told = how
+            self._notify({"kind": "updates", **how})
 
     def _tell_forgotten(self) -> None:
         names = forgotten(self.algorithm)
@@ -207,6 +229,7 @@ class Learner:
 
     def state(self) -> dict[str, Array]:
         """All that the next update depends on, by name; the algorithm's part begins with `algorithm.`."""
+        self._updates.expect_unchanged()
         known: dict[str, Array] = {"roll_backs": np.array(self._roll_backs)}
         if callable(getattr(self.algorithm, "state", None)):
             known |= {f"algorithm.{name}": array for name, array in self.algorithm.state().items()}
@@ -225,7 +248,7 @@ class Learner:
         self._roll_backs = int(state["roll_backs"])
         if self._promotion is not None and "promotion" in state:
             self._promotion.go_on(state["promotion"])
-        exact = take_up(self.algorithm, state)
+        exact, self._has_learned = take_up(self.algorithm, state), True
         self._keep_again(0, {})
         return {"exact": exact}
 
@@ -284,6 +307,7 @@ class Learner:
 
         cause = None
         if changed and is_good:
+            self._has_learned = True
             try:
                 return self._publish(call or 0, answer)
             except NonFiniteWeights as error:
@@ -365,7 +389,7 @@ class Learner:
         published = None if self._last_good is None else (self._weights.version, self._last_good)
         self._page.enter(self._update_timeout_s, "update")
         try:
-            metrics, priorities = self._audit.update(batch, clock, published)
+            metrics, priorities = self._audit.update(batch, clock, published, may_fall_back=not self._has_learned)
             tally.add(metrics)
         except AuditFailed:
             raise

@@ -39,7 +39,7 @@ def test_all_numbers_are_the_same_with_and_without_to_the_last_bit(name, setting
         clock = Clock(updates=number, version=number)
         measured, _ = looked.update(rows, clock, (7, vector))
         assert measured == plain.update(rows, clock)[0]
-    assert looked.audited == 3
+    assert looked.audited == 4  # numbers 1, 2, 4 and 6
     mine, theirs = one.state(), other.state()
     for key, array in theirs.items():
         np.testing.assert_array_equal(mine[key], array, key)
@@ -52,7 +52,7 @@ def test_so_they_are_of_algorithms_with_several_optimisers(name, settings):
     for number in range(6):
         rows, clock = batch(one, seed=number), Clock(updates=number, version=number)
         assert looked.update(rows, clock)[0] == plain.update(rows, clock)[0]
-    assert looked.audited == 3
+    assert looked.audited == 4  # numbers 1, 2, 4 and 6
     mine, theirs = one.state(), other.state()
     for key, array in theirs.items():
         np.testing.assert_array_equal(mine[key], array, key)
@@ -120,7 +120,7 @@ def test_a_step_that_is_another_ends_it():
         return found
 
     way.twin.update = update
-    with pytest.raises(AuditFailed, match=r"average differs by 0.001 of its norm"):
+    with pytest.raises(AuditFailed, match=r"the change of average differs by \S+ of its norm"):
         Audit(way, 1).update(batch(algorithm), Clock())
 
 

@@ -12,9 +12,9 @@ from nasty import DQN, PPO, MLxE
 from proof import take, update
 
 from mlxe_async.algorithms import Acting, Clock, acting
-from mlxe_async.fast import fingerprints, updates
+from mlxe_async.fast import manifest, updates
 
-FOLDER = fingerprints.KEPT.parents[1] / "algorithms"
+FOLDER = manifest.KEPT.parents[1] / "algorithms"
 FLAT = {"ppo": {"epochs": 1, "minibatch": 1000, "max_gradient_norm": 0}, "mlxe": {}, "dqn": {"max_gradient_norm": 0}}
 KINDS = {"ppo": PPO, "mlxe": MLxE, "dqn": DQN}
 # the line of the header -> the file, and what is replaced by what
@@ -125,15 +125,13 @@ def test_another_exploration_is_a_case_of_the_mixture(monkeypatch):
         return np.full_like(log_probs, -np.log(log_probs.shape[-1]))
 
     algorithm = agent("mlxe", behaviour="reversed", epsilon=0.5)
-    assert not updates(algorithm).acts_otherwise
     monkeypatch.setattr(acting, "mixture", flat)
     algorithm.load(algorithm.weights())
     obs = batch(algorithm)["obs"]
     acted = algorithm.act(obs, np.random.default_rng(0), Acting())
     np.testing.assert_allclose(acted["log_prob"], -np.log(3), rtol=1e-6)
     way = updates(algorithm)
-    assert way.twin is not None  # nothing that learns was changed
-    assert "mixture" in way.acts_otherwise
+    assert (way.twin, "mixture" in way.reason) == (None, True)
 
 
 def test_another_scale_of_values_is_a_case_of_the_critic_and_its_loss(copied, tmp_path):

@@ -1,10 +1,12 @@
-"""A real run whose fast updates are not those of its file is ended at its first one; without audit it goes on."""
+"""A real run whose fast updates are not those of its file goes on by the file, or is ended if that is noticed later."""
 
 import pytest
 
 from mlxe_async.errors import AuditFailed
 
 WRONG = {"name": "wrong_twin:PPO", "epochs": 2, "minibatch": 64}
+WRONG_LATER = WRONG | {"name": "wrong_later:PPO"}
+LONG = {"stop": {"env_steps": 5000}}
 SCHEDULE = {"envs_per_executor": 2, "sync": "rollout", "rollout_steps": 32}
 
 
@@ -15,13 +17,28 @@ def test_a_difference_ends_the_run_with_exit_code_3_and_what_differs_by_how_much
         runs.append(run)
         await run.saw("run_end")
 
-    with pytest.raises(AuditFailed, match=r"audit of update 1: the gradient of its step 1 differs by \S+ of its norm"):
-        live(watch, algorithm=WRONG, schedule=SCHEDULE, stop={"env_steps": 2000})
+    told = r"audit of update \d+: the gradient of its step 1 differs by \S+ of its norm .*; please report it"
+    with pytest.raises(AuditFailed, match=told):
+        live(
+            watch, algorithm=WRONG | {"name": "wrong_later:PPO"}, schedule=SCHEDULE, learner={"audit_every": 16}, **LONG
+        )
     (run,) = runs
     (how,) = run.all("updates")
     assert how["fast"]
     assert run.all("run_end")[0]["exit_code"] == 3
     assert len(run.all("proc_start", process="mlxe-lrn")) == 1
+
+
+def test_a_difference_before_anything_learned_is_published_falls_back_to_the_file(live):
+    result, run = live(algorithm=WRONG, schedule=SCHEDULE, stop={"env_steps": 500})
+    assert result.exit_code == 0
+    (how,) = run.all("updates")
+    assert not how["fast"]
+    assert how["reason"].startswith("audit of update 1: the gradient of its step 1 differs by ")
+    written, _ = live(
+        algorithm=WRONG | {"name": "ppo"}, schedule=SCHEDULE, stop={"env_steps": 500}, learner={"fast": False}
+    )
+    assert result.weights_hash == written.weights_hash
 
 
 def test_the_same_run_is_right_where_it_is_done_as_it_is_written(live):
