@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Mapping
 from typing import Any
 
 from mlxe_async.errors import ProtocolError
@@ -16,6 +17,7 @@ from mlxe_async.supervisor.context import RunContext
 from mlxe_async.supervisor.event_log import role_of
 from mlxe_async.supervisor.monitoring.crashes import Crashes
 from mlxe_async.supervisor.recording.steps import Ended
+from mlxe_async.workers.code import expect_the_same
 
 FAULT: Kind = {
     "env": int, "phase": str, "detail": str, "episode": (int, None), "step": int, "seed": (int, None), "faults": int,
@@ -46,9 +48,14 @@ class ProcessEvents(ProcessListener):
         self._run, self._drain, self._crashes = run, drain, crashes
         self._roles = {planned.name: planned.roles for planned in run.blueprint.processes}
         self._exit_sentence: dict[str, str] = {}
+        self._code: dict[str, Mapping[str, Any]] = {}
 
     def started(self, process: Process, pid: int, seconds: float) -> None:
-        """The hand-shake is done."""
+        """The hand-shake is done.
+
+        Raises:
+            SettingsError: the process has other code of the algorithm than the learner has.
+        """
         self._run.log.emit(
             events.ProcStart(process=process.name, pid=pid, epoch=process.epoch, seconds=seconds),
             *role_of(process.name),
@@ -59,6 +66,17 @@ class ProcessEvents(ProcessListener):
                 f"{_about_state(process.facts.get('state_behind'))}, rows and counters are kept",
                 "learner",
             )
+
+        self._compare_code(process)
+
+    def _compare_code(self, process: Process) -> None:
+        """With the learner's, or, if this is the learner, that of all who were there before it."""
+        if (code := process.facts.get("code")) is not None:
+            self._code[process.name] = code
+        learner = next((self._code.get(name) for name, roles in self._roles.items() if "learner" in roles), None)
+        if learner is not None:
+            for name, code in self._code.items():
+                expect_the_same(name, code, learner)
 
     def exited(self, process: Process, sentence: str, status: ExitStatus, expected: bool) -> None:
         """The process and its group are gone."""

@@ -1,0 +1,60 @@
+"""Processes tell which code they have of their algorithm; two that differ are told apart by the place."""
+
+import sys
+import types
+
+import pytest
+
+from mlxe_async.algorithms import load_algorithm
+from mlxe_async.algorithms.ppo import PPO
+from mlxe_async.errors import SettingsError
+from mlxe_async.maths import returns
+from mlxe_async.workers.code import code_of, expect_the_same
+
+
+def test_the_same_code_has_the_same_digests_and_none_from_elsewhere():
+    for name in ("ppo", "sac", "q_learning"):
+        found = code_of(load_algorithm(name))
+        assert found["elsewhere"] == []
+        assert found == code_of(load_algorithm(name))
+        assert len(found["modules"]) > 10
+
+
+def _loss(self, rows):
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [
+        (PPO, "loss", _loss),
+        (PPO, "off_policy", "ignores"),
+        (returns, "normalised", lambda advantage: advantage),
+        (returns, "PUBLISHED_CURVE", (1, 2)),
+        (PPO, "more", property(lambda self: 1)),
+        (PPO, "update", types.FunctionType(_loss.__code__, {}, "update")),
+    ],
+)
+def test_a_difference_is_told_by_its_module_and_by_its_file_where_that_is_another(place, name, value, monkeypatch):
+    learner = code_of(PPO)
+    monkeypatch.setattr(place, name, value, raising=False)
+    with pytest.raises(SettingsError, match=r"algorithm\.name: mlxe_async\.\S+ .*not the same in mlxe-exe-0 as in the"):
+        expect_the_same("mlxe-exe-0", code_of(PPO), learner)
+
+
+def test_modules_that_one_alone_has_imported_say_nothing():
+    mine = {"modules": {"a": "1", "b": "2"}, "elsewhere": []}
+    expect_the_same("mlxe-exe-0", mine, {"modules": {"b": "2", "c": "3"}, "elsewhere": []})
+
+
+def test_a_users_module_is_told_of_too_but_not_its_state(monkeypatch):
+    module = types.ModuleType("somebodys")
+    module.__file__ = "/somewhere/somebodys.py"
+    monkeypatch.setitem(sys.modules, "somebodys", module)
+    text = "from mlxe_async.algorithms import Algorithm\nBEGAN = 1\nclass Mine(Algorithm):\n    def update(self): pass"
+    exec(text, vars(module))  # noqa: S102 - made for this test
+    before = code_of(module.Mine)
+    module.BEGAN = 2
+    assert code_of(module.Mine) == before
+    module.Mine.update = _loss
+    assert code_of(module.Mine)["modules"]["somebodys"] != before["modules"]["somebodys"]
