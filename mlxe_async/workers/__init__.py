@@ -14,7 +14,6 @@ from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.serve import serve
 from mlxe_async.ipc.words import ProgressPage
 from mlxe_async.settings.model import Settings
-from mlxe_async.workers.code import code_of
 from mlxe_async.workers.probe import Probe
 from mlxe_async.workers.state_files import StateFiles
 from mlxe_async.workers.workshop import Workshop
@@ -40,9 +39,7 @@ def serve_roles(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]
     if workshop.pinned is not None:
         roles["pinned"] = workshop.pinned
     roles["keeper"] = StateFiles(dict(roles), workshop.page, workshop.settings.schedule.update_timeout_s)
-    from mlxe_async.algorithms import load_algorithm
-
-    facts: dict[str, Any] = {"code": code_of(load_algorithm(workshop.settings.algorithm.name))}
+    facts: dict[str, Any] = {"code": workshop.code}
     if "learner" in roles:
         facts["state_behind"] = roles["learner"].behind
     serve(channel, roles, workshop.page, facts=facts, threaded=spec["threaded"])

@@ -26,6 +26,7 @@ from mlxe_async.rows import Array, RowLayout, Spaces
 from mlxe_async.seeds import derive_seed
 from mlxe_async.settings.model import Settings
 from mlxe_async.storage.run_folder import VIDEOS
+from mlxe_async.workers.code import code_of
 from mlxe_async.workers.examiner import Examiner
 from mlxe_async.workers.kernels import choose_kernels
 
@@ -50,6 +51,8 @@ class Workshop:
         self.page = self._page(0)
         self._shared: dict[str, Any] = {}
         self._keeper: Any = None
+        self.code: dict[str, Any] = {}
+        "Which code this process has of its algorithm; see `workers.code`."
         self.pinned: PinnedMemory | None = None
         "The memory that a GPU copies rollouts out of; to be closed before the segments are."
 
@@ -77,6 +80,8 @@ class Workshop:
         from mlxe_async.algorithms import load_algorithm
 
         algorithm = load_algorithm(self.settings.algorithm.name)
+        if not self.code:  # after an executor's task was imported, and before anything is made of the class
+            self.code = code_of(algorithm)
         known = algorithm.Settings.model_fields
         fields = {key: value for key, value in self.settings.algorithm.table.items() if key != "name" or key in known}
         return algorithm(

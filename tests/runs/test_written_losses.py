@@ -141,7 +141,7 @@ def test_a_changed_loss_is_what_is_learned(what, unchanged, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["serial", "oa"])
-def test_a_changed_way_of_acting_is_no_difference_for_the_audit(kind, tmp_path):
+def test_a_changed_way_of_acting_is_done_without_the_twin(kind, tmp_path):
     """The stored log-probabilities are those of the behaviour that was written, which the twin does not know."""
     place = Path("algorithms") / "policies.py"
     written = "return self.distribution(self.outputs(obs, *self.heads), self.spaces.mask(obs))"
@@ -149,4 +149,4 @@ def test_a_changed_way_of_acting_is_no_difference_for_the_audit(kind, tmp_path):
     shutil.copytree(PACKAGE, tmp_path / PACKAGE.name)
     (tmp_path / PACKAGE.name / place).write_text(changed((PACKAGE / place).read_text(), {written: flatter}))
     how, _ = command(tmp_path, PPO, fast=True, package=tmp_path, kind=kind)
-    assert how["fast"]
+    assert (how["fast"], "algorithms.policies:" in how["reason"]) == (False, True)
