@@ -110,7 +110,12 @@ def _void_lines(path: Path) -> Callable[[Mapping[str, Any]], bool]:
                 ranges.append((first, last))
     if not ranges:
         return _never
-    return lambda line: any(first <= line.get("seq", -1) <= last for first, last in ranges)
+
+    def is_void(line: Mapping[str, Any]) -> bool:
+        number = line.get("seq")
+        return type(number) is int and any(first <= number <= last for first, last in ranges)
+
+    return is_void
 
 
 class _Tail:

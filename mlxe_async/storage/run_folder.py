@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
 import fcntl
 import json
 import os
@@ -40,6 +41,12 @@ class RunFolder:
         self._lock = lock
         # Whatever the folder is called by now, this one is it; held open, so that its number is not given to another.
         self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            # The lock's file may be removed while the run lives; the folder cannot be without ending it.
+            _take_folder(self._descriptor, path)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
         about = os.fstat(self._descriptor)
         self._identity = about.st_dev, about.st_ino
 
@@ -251,6 +258,8 @@ def find_run(run: str | os.PathLike[str], base: str | os.PathLike[str] = "runs")
 
 def is_held(path: Path) -> bool | None:
     """Whether a living process holds the run folder; None if that cannot be told."""
+    if _is_folder_locked(path):
+        return True
     try:
         descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -259,6 +268,23 @@ def is_held(path: Path) -> bool | None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _is_folder_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # of a file system that locks no folders the file alone tells
+        return False
     else:
         return False
     finally:
@@ -350,6 +376,15 @@ def _locked(path: Path) -> Iterator[int]:
     except BaseException:  # a descriptor that nobody knows would hold the lock for as long as we live
         os.close(descriptor)
         raise
+
+
+def _take_folder(descriptor: int, path: Path) -> None:
+    """Lock the folder itself, where its file system can."""
+    try:
+        _take(descriptor, path)
+    except OSError as error:
+        if error.errno not in (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
 
 
 def _take(descriptor: int, path: Path) -> None:

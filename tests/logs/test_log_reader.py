@@ -240,3 +240,11 @@ def test_looking_whether_a_run_lives_does_not_take_its_lock(tmp_path):
         fcntl.flock(looking, fcntl.LOCK_SH)
         fcntl.flock(looking, fcntl.LOCK_UN)
     RunFolder.reopen(folder.path).close()
+
+
+@pytest.mark.parametrize("seq", ["3", None, [1], 3.0, True])
+def test_a_line_whose_number_is_none_is_told_as_it_is_and_nothing_is_raised(tmp_path, seq):
+    odd, void = {"event": "weights", "seq": seq}, {"event": "weights", "seq": 3}
+    resumed = {"event": "run_resume", "seq": 5, "void_from": 1, "void_to": 4}
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (odd, void, resumed)))
+    assert list(read_log(tmp_path / "log.jsonl")) == [odd, resumed]

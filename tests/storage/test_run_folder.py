@@ -319,3 +319,14 @@ def test_a_whole_checkpoint_lacks_none_of_its_files(tmp_path):
         with pytest.raises(ResourceError, match="No such file"):
             folder.save_whole(1, {}, {}, 3, {"learner.safetensors": Written(5, "")})
         assert list(folder.checkpoints_path.iterdir()) == []
+
+
+def test_a_living_run_whose_lock_was_removed_is_still_held(tmp_path):
+    with RunFolder.create(tmp_path, "run") as folder:
+        (folder.path / "lock").unlink()
+        assert is_held(folder.path)
+        with pytest.raises(RunFolderBusy, match="held by another run"):
+            RunFolder.reopen(folder.path)
+    with RunFolder.reopen(folder.path):
+        assert is_held(folder.path)
+    assert not is_held(folder.path)

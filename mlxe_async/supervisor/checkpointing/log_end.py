@@ -10,12 +10,13 @@ from typing import Any
 
 from mlxe_async.errors import ResourceError
 from mlxe_async.logs.journal import open_log
-from mlxe_async.logs.reader import event_of
+from mlxe_async.logs.reader import LONGEST_LINE, event_of
 from mlxe_async.storage.files import open_plain
 from mlxe_async.storage.json_checks import MOST_COUNT
 from mlxe_async.storage.run_folder import EARLIER, RunFolder
 
 TAIL_BYTES = 2**20
+_CHECKPOINT = b'"event": "checkpoint"'
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class LogEnd:
         env_steps: environment steps that its last lines tell of.
         episodes: finished episodes that they tell of.
         whole_bytes: bytes up to the end of its last whole line.
-        torn: what stands behind it: a line of which only the beginning was written.
+        torn: what stands behind it: a line of which only the beginning was written, or the first 8 MiB of that.
+        torn_bytes: how long that is.
         is_open: whether the last whole line lacks its newline.
     """
 
@@ -40,6 +42,7 @@ class LogEnd:
     episodes: int = 0
     whole_bytes: int = field(default=0, compare=False)
     torn: bytes = b""
+    torn_bytes: int = 0
     is_open: bool = False
 
     def mend(self, path: Path) -> None:
@@ -81,14 +84,12 @@ def read_log_end(path: Path, *, writes: bool = True) -> LogEnd:
     finally:
         if descriptor is not None:
             os.close(descriptor)
-    for most in (TAIL_BYTES, size):  # of a line that is longer than all that was read, all is torn
-        torn = _last_bytes(path, size, most).rpartition(b"\n")[2]
-        if len(torn) < most:
-            break
-    is_open = event_of(torn) is not None
+    whole_bytes = _last_newline(path, size)
+    torn = _last_bytes(path, min(size, whole_bytes + LONGEST_LINE), size - whole_bytes)
+    is_open = size - whole_bytes <= LONGEST_LINE and event_of(torn) is not None
     if is_open:
-        torn = b""
-    whole_bytes = size - len(torn)
+        torn, whole_bytes = b"", size
+    cut = size - whole_bytes
     data = _last_bytes(path, whole_bytes, TAIL_BYTES)
     if size < TAIL_BYTES:  # a new file has been begun lately, or the log is short
         earlier = path.with_name(path.name + EARLIER)
@@ -104,16 +105,31 @@ def read_log_end(path: Path, *, writes: bool = True) -> LogEnd:
             for name, before in counted.items():
                 if _is_count(event.get(name)):
                     counted[name] = event[name] if last == "run_resume" else max(before, event[name])
-    return LogEnd(seq + 1, version, last == "run_end", **counted, whole_bytes=whole_bytes, torn=torn, is_open=is_open)
+    steps, episodes = counted["env_steps"], counted["episodes"]
+    return LogEnd(seq + 1, version, last == "run_end", steps, episodes, whole_bytes, torn, cut, is_open)
 
 
 def tells_of_checkpoints(folder: RunFolder) -> bool:
     """Whether the log tells of a checkpoint that was saved."""
     for path in (folder.log_path, folder.log_path.with_name(folder.log_path.name + EARLIER)):
         with contextlib.suppress(FileNotFoundError), open_plain(path) as file:
-            if any(b'"event": "checkpoint"' in line for line in file):
-                return True
+            before = b""
+            while piece := file.read(TAIL_BYTES):
+                if _CHECKPOINT in before + piece:
+                    return True
+                before = piece[-len(_CHECKPOINT) :]
     return False
+
+
+def _last_newline(path: Path, size: int) -> int:
+    """Bytes up to the end of the last whole line, found piece by piece: a log may have a line of any length."""
+    end = size
+    while end:
+        piece = _last_bytes(path, end, TAIL_BYTES)
+        if (at := piece.rfind(b"\n")) >= 0:
+            return end - len(piece) + at + 1
+        end -= len(piece)
+    return 0
 
 
 def _last_bytes(path: Path, end: int, most: int) -> bytes:

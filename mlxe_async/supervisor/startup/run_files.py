@@ -98,7 +98,7 @@ class RunFiles:
         if past is not None and past.log_end.torn:
             torn = visible(past.log_end.torn.decode(errors="backslashreplace"), LONGEST_TORN)
             self.log.warn(
-                f"log.jsonl ended in the middle of a line; its {len(past.log_end.torn)} bytes were cut off: {torn}"
+                f"log.jsonl ended in the middle of a line; its {past.log_end.torn_bytes} bytes were cut off: {torn}"
             )
         for number, cause in point.rejected if point else ():
             self.log.emit(events.CheckpointRejected(number=number, cause=cause))
