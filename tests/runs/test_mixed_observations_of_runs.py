@@ -35,7 +35,7 @@ def share_right(policy, env, steps=40):
 @pytest.mark.parametrize("algorithm", [PPO, pytest.param(MLXE, marks=pytest.mark.slow)])
 def test_a_run_is_saved_loaded_gone_on_with_and_handed_out_as_a_module(tmp_path, algorithm):
     tables = {"task": sights(), "algorithm": algorithm, "schedule": ROLLOUTS}
-    result, run = run_here(settings(stop={"env_steps": 512}, **SAVING, **tables), tmp_path)
+    result, run = run_here(settings(stop={"env_steps": 128}, **SAVING, **tables), tmp_path)
     assert result.reason == "env_steps"
     assert not run.all("env_error")
     policy, env = load_policy(result.run_dir), Sights()
@@ -54,9 +54,9 @@ def test_a_run_is_saved_loaded_gone_on_with_and_handed_out_as_a_module(tmp_path,
     assert moments.mean.shape == (3,)
     assert moments.rows > 0
     np.testing.assert_allclose(moments.mean.sum(), 4, rtol=1e-3)  # one of the three is 4 in each observation
-    again, rerun = run_here(settings(stop={"env_steps": 1024}, **SAVING, **tables), resume=result.run_dir)
+    again, rerun = run_here(settings(stop={"env_steps": 256}, **SAVING, **tables), resume=result.run_dir)
     assert rerun.all("run_resume")[0]["exact"]
-    assert again.steps >= 1024 > result.steps
+    assert again.steps >= 256 > result.steps
     assert whole_numbers(rerun)
 
 
