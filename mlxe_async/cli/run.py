@@ -119,7 +119,8 @@ async def _check(supervisor: Supervisor) -> int:
         return 128 + signals.first
     finally:
         signals.remove()
-    found = (*report.plan, "", *probed(report.facts), executors_of(supervisor.settings), *report.start)
+    cautions = [f"note: {caution}" for caution in report.cautions]
+    found = (*report.plan, "", *probed(report.facts), executors_of(supervisor.settings), *report.start, *cautions)
     sys.stdout.write("".join(f"{visible(line)}\n" for line in found))
     console.finish("the settings are fine, one update on made-up rows went well, and nothing was started")
     return 0

@@ -293,6 +293,8 @@ class Life:
             text = f"{who} was {self.hang.stuck_s:.1f} s over its limit{during} and was {status.sentence}"
         elif self.misdeed is not None:
             text = f"{who} {self.misdeed}{during} and was {status.sentence}"
+            if not self.ready and self.well_s is not None:
+                text += self._policy.start_advice
         elif status.code == 0 and not self.bye and not expected:
             text = f"{who} exited with code 0{during} without being asked to"
         else:

@@ -24,6 +24,7 @@ class RestartPolicy:
         backoff_s: longest wait before the first restart; doubled for each further one.
         backoff_max_s: bound of the doubling.
         start_timeout_s: a new process must have shaken hands within this time.
+        start_advice: what to do if a process needs longer to start, for the sentence on its end.
         call_limit_s: a request must be answered within this time unless the role sets limits of its own through the
             progress page; None for no limit.
         silence_s: a worker that owes an answer and neither moves its progress word nor is in a call for this long
@@ -36,6 +37,7 @@ class RestartPolicy:
     backoff_s: float = 0.1
     backoff_max_s: float = 5.0
     start_timeout_s: float = 60.0
+    start_advice: str = ""
     call_limit_s: float | None = None
     silence_s: float | None = None
     seed: int = 0

@@ -171,7 +171,11 @@ class RolloutMemory:
         slot = self._slot_for(lane)
         count, start = len(rows["env"]), int(self._slot["rows"][slot])
         if start + count > self.shape.slot_rows:
-            raise BufferError(f"rollout of lane {lane}: expected at most {self.shape.slot_rows} rows, got more")
+            raise BufferError(
+                f"executor {lane} delivers an episode of more than {self.shape.slot_rows} rows, which is not over, and "
+                "more than the memory can hold of one; end episodes by task.max_episode_steps, or raise "
+                "memory.capacity_rows"
+            )
         base = slot * self.shape.slot_rows + start
         if self._firsts:
             self._keep_firsts(slot, base, rows)

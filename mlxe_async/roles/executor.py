@@ -160,6 +160,7 @@ class Executor:
         steps: int = 0,
         unfinished: str | None = None,
         settle: dict[str, Any] | None = None,
+        most_rows: int | None = None,
     ) -> dict[str, Any]:
         """Generate one rollout under the newest weights and commit its rows.
 
@@ -176,6 +177,8 @@ class Executor:
                 None: it cannot be asked.
             settle: the plan that the learner has just used, where the memorizer is in the same thread: its priorities
                 come before any row that is read while the rollout is under way.
+            most_rows: with so many rows it ends by a cut, and goes on with its episodes in the next rollout; None: they
+                may be as long as they like.
 
         Returns:
             `rows`, `blocks` (of the lane), `out_of_bounds` (observations outside their bounds, of those looked at),
@@ -206,7 +209,7 @@ class Executor:
             self._begin_rollout(rng)
         episodes: dict[str, list[Any]] = {name: [] for name in EPISODE}
         rows = taken = 0
-        cut = False
+        cut, keep = False, True
         recording = self.plan.records and not self._as_one
         if self._as_one:
             self.task.finished_episodes = finished_episodes
@@ -222,8 +225,10 @@ class Executor:
             rows += written
             if last_step or (self.plan.sync == "episode" and episodes["env"]):
                 break
-            if cut := unfinished is not None and self._asked() > rollout:
-                self._break_off(written, keep=unfinished == "keep")
+            is_full = most_rows is not None and rows >= most_rows
+            if cut := is_full or (unfinished is not None and self._asked() > rollout):
+                keep = is_full or unfinished == "keep"
+                self._break_off(written, keep=keep)
                 break
         noted = self._history.noted() if recording and self.plan.sync == "rollout" else None
         outside, self._told_out_of_bounds = self.task.out_of_bounds - self._told_out_of_bounds, self.task.out_of_bounds
@@ -243,8 +248,8 @@ class Executor:
             "ingested": self._ingested,
         }
         self._leave(rollout, answer, noted)
-        self._writer.commit(last=not cut or unfinished == "keep")
-        if cut and unfinished == "drop":
+        self._writer.commit(last=not cut or keep)
+        if cut and not keep:
             self._writer.renew()
         self._history.forget_all_but(self._running, noted)
         self._tell_notes()

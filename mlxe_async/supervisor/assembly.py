@@ -28,6 +28,7 @@ from mlxe_async.supervisor.monitoring.crashes import Crashes
 from mlxe_async.supervisor.monitoring.status import memory_of
 from mlxe_async.supervisor.process_events import ProcessEvents
 from mlxe_async.supervisor.startup.blueprint import PlannedProcess
+from mlxe_async.supervisor.startup.endless import most_rows
 
 ENTRY = "mlxe_async.workers:serve_roles"
 D0_STEPS = 50_000
@@ -123,6 +124,7 @@ class Assembly:
                 delayed=self.delayed,
                 taken=functools.partial(self._taken, index),
                 long_episode=long_episode,
+                most_rows=functools.partial(most_rows, blueprint, run.budget),
                 reads=run.settings.schedule.kind == "serial",
             )
             for index, name in enumerate(names)
@@ -250,6 +252,7 @@ class _Processes:
                 backoff_s=supervision.backoff_s,
                 backoff_max_s=supervision.backoff_max_s,
                 start_timeout_s=supervision.start_timeout_s,
+                start_advice="; if it only needs longer to start, raise supervision.start_timeout_s",
                 silence_s=max(silences),
                 seed=run.settings.run.seed,
             ),

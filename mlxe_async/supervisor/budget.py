@@ -97,6 +97,8 @@ class Budget:
     reason: str | None = None
     at_once: bool = False
     began: float = field(default_factory=time.monotonic)
+    counted: int = 0
+    "Environment steps at the end of the last round: the same whoever of a round delivers first."
     _solved_at_step: int | None = None
 
     def __post_init__(self) -> None:
@@ -134,16 +136,23 @@ class Budget:
         """Part of the schedules' verbs; the handles have counted already, here the conditions are looked at."""
         # None is what an executor gives that had nothing to do any more.
         self.counters.rollouts += sum(rollout is not None for rollout in rollouts)
+        self.counted = self.counters.env_steps
         _ = self.remaining
+
+    def share(self, executors: int) -> int | None:
+        """Steps that each of so many executors may make until `stop.env_steps`, at least 1; None without that."""
+        limit = self._limits.get("env_steps")
+        return None if limit is None else max(1, -(-(int(limit) - self.counted) // executors))
 
     def state(self) -> dict[str, Any]:
         """What is to be kept: seconds used, and where the task was solved."""
-        return {"seconds": self.seconds, "solved_at_step": self._solved_at_step}
+        return {"seconds": self.seconds, "solved_at_step": self._solved_at_step, "counted": self.counted}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from there, as if the seconds used had just gone by."""
         self.began = time.monotonic() - float(state["seconds"])
         self._solved_at_step = state["solved_at_step"]
+        self.counted = state.get("counted", self.counters.env_steps)  # checkpoints of older programs have none
 
     def note_solved(self) -> None:
         """The task is solved: with `[stop] solved` run out, at once or `steps_after_solved` environment steps later."""

@@ -51,8 +51,10 @@ class CheckReport:
         facts: what the probe found: spaces, limits, number of parameters.
         start: which checkpoint the run would go on from or begin with, which are spoilt, and what would be lost, a
             line each; empty for a run that begins with weights of its own.
+        cautions: what is odd about the settings, as the log of a run would say it.
     """
 
     plan: list[str]
     facts: dict[str, Any]
     start: list[str] = field(default_factory=list)
+    cautions: list[str] = field(default_factory=list)

@@ -50,9 +50,9 @@ def probe(
         TaskError: unknown id (with the nearest), missing package (with what to install), unsupported space (by name),
             or the environment raised or broke its contract (which field, expected, got).
     """
-    began = time.perf_counter()
     with limited("import"):
         find_spec(TaskSettings.from_mapping(task).env)
+    imported = time.perf_counter()
     try:
         with limited("make"):
             vector = VectorTask(task, 1)
@@ -65,7 +65,7 @@ def probe(
             _check_native(task, closing, limited)
         _try_out(vector, limited)
         tried = time.perf_counter()
-        step_seconds = _time_steps(vector, limited)
+        step_seconds, faults = _time_steps(vector, limited)
     finally:
         if close_later is None:
             _close_all(closing)
@@ -79,10 +79,10 @@ def probe(
         "registered_max_episode_steps": spec.max_episode_steps,
         "reward_threshold": spec.reward_threshold if vector.has_own_rewards else None,
         "evaluation_vectorised": vector.simulator is not None,
-        "make_seconds": made - began,
+        "make_seconds": made - imported,
         "first_step_seconds": tried - made,
         "step_seconds": step_seconds,
-        "notes": [sentence for _, sentence in vector.take_notes()] + _unused(vector),
+        "notes": [sentence for _, sentence in vector.take_notes()] + _unused(vector) + faults,
         "gymnasium": gymnasium.__version__,
     }
 
@@ -108,7 +108,7 @@ def _check_native(task: Mapping[str, Any], closing: list[Closable], limited: Lim
         closing.append(vector)
         if isinstance(vector, NativeTask):
             with limited("reset"):
-                vector.begin(seed=0)
+                vector.begin(seed=_seed(0))
             actions = _random_action(vector.spaces, np.random.default_rng(0)).repeat(2, axis=0)
             with limited("first step"):
                 step = vector.step(actions)
@@ -124,7 +124,7 @@ def _try_out(vector: VectorTask, limited: Limited) -> None:
     for attempt in range(ATTEMPTS):
         try:
             with limited("reset"):
-                obs = vector.reset(0, seed=attempt)
+                obs = vector.reset(0, seed=_seed(attempt))
             action = _random_action(vector.spaces, np.random.default_rng(attempt), obs)
             with limited("first step"):
                 faults = vector.step(action).faults
@@ -139,16 +139,20 @@ def _try_out(vector: VectorTask, limited: Limited) -> None:
     raise TaskError(_sentence(first)) from first
 
 
-def _time_steps(vector: VectorTask, limited: Limited) -> float:
-    """Mean seconds of a step with random actions: at most 64 steps or about 0.05 s, up to the first fault."""
+def _time_steps(vector: VectorTask, limited: Limited) -> tuple[float, list[str]]:
+    """Step it with random actions: at most 64 steps or about 0.05 s, up to the first fault, which is told.
+
+    Returns:
+        Mean seconds of a step; and a sentence on the fault, if there was one: a run survives some, but not many.
+    """
     rng = np.random.default_rng(0)
-    seconds, steps = 0.0, 0
+    seconds, steps, faults = 0.0, 0, list[str]()
     try:
         call = "reset"
         while steps < TIMED_STEPS and seconds < TIMED_SECONDS:
             if call == "reset":
                 with limited("reset"):
-                    obs = vector.reset(0, seed=steps)
+                    obs = vector.reset(0, seed=_seed(ATTEMPTS + steps))
                 call = "first step"
             action = _random_action(vector.spaces, rng, obs)
             with limited(call):
@@ -157,11 +161,21 @@ def _time_steps(vector: VectorTask, limited: Limited) -> float:
                 seconds += time.perf_counter() - began
             steps, obs = steps + 1, step.next_obs[0]
             if step.faults:
+                faults.append(_told(step.faults[0], steps - 1))
                 break
             call = "reset" if step.ended else "step"
-    except EnvironmentFault:
-        pass
-    return seconds / max(1, steps)
+    except EnvironmentFault as fault:
+        faults.append(_told(fault, steps))
+    return seconds / max(1, steps), faults
+
+
+def _told(fault: EnvironmentFault, steps: int) -> str:
+    return f"after {steps} steps with random actions it had a fault, of which a run survives some: {_sentence(fault)}"
+
+
+def _seed(number: int) -> int:
+    """A seed of 32 bits, as all are in training: an environment may take small ones alone."""
+    return int(np.random.SeedSequence(number).generate_state(1)[0])
 
 
 def _random_action(spaces: Spaces, rng: np.random.Generator, obs: Array | None = None) -> Array:

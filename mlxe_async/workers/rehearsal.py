@@ -13,6 +13,7 @@ from mlxe_async.gpu import unrepeatable
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.memory.moments import first_entries
 from mlxe_async.rows import MASK, Array, RowLayout, Spaces, standard_columns
+from mlxe_async.seeds import derive_seed
 from mlxe_async.settings.forms import with_whole_numbers
 from mlxe_async.settings.model import Settings
 from mlxe_async.workers.kernels import choose_kernels
@@ -98,7 +99,7 @@ def _observations(task: Any, limited: Limited) -> Array:
     for seed in range(OBSERVATIONS):
         try:
             with limited("reset"):
-                found.append(np.array(task.reset(0, seed=seed)))
+                found.append(np.array(task.reset(0, seed=derive_seed(0, "rehearsal.reset", seed))))
         except EnvironmentFault:  # of which a run survives some
             continue
     if found:

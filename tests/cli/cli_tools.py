@@ -78,7 +78,8 @@ class FakeSupervisor:
             "task": {"max_episode_steps": 500, "notes": ["odd\x1b"]},
             "parameters": [["w", [3, 4]], ["b", [4]]],
         }
-        return SimpleNamespace(start=["lost nothing"], plan=["lane-0  1.0 MiB", "total  1.0 MiB"], facts=facts)
+        plan, cautions = ["lane-0  1.0 MiB", "total  1.0 MiB"], ["episodes may never end"]
+        return SimpleNamespace(start=["lost nothing"], plan=plan, facts=facts, cautions=cautions)
 
 
 def install(monkeypatch, **how):

@@ -76,6 +76,7 @@ def test_a_check_prints_the_plan_and_what_the_probe_found_and_runs_nothing(capfd
         "note: odd\\x1b",
         "executors     2",
         "lost nothing",
+        "note: episodes may never end",
     ]
     assert captured.err == "the settings are fine, one update on made-up rows went well, and nothing was started\n"
 

@@ -192,9 +192,12 @@ def test_a_child_that_never_shakes_hands_is_ended_and_shows_where_it_was(run, mo
     async def main():
         async with house() as made:
             monkeypatch.setattr(linux, "scheduling", lambda pid: Scheduling(0, 0, ready=False))  # however full the host
-            policy = RestartPolicy(limit=0, start_timeout_s=0.2)
+            policy = RestartPolicy(limit=0, start_timeout_s=0.2, start_advice="; give it longer by a.key")
             process = await made.process("silent", policy=policy, started=False)
-            with pytest.raises(RunFailed, match=r"has not shaken hands for 0\.2 s and was killed by signal 6"):
+            with pytest.raises(
+                RunFailed,
+                match=r"has not shaken hands for 0\.2 s and was killed by signal 6.*; give it longer by a\.key",
+            ):
                 await process.start()
             assert "in silent" in process.heard.all("exited")[0][1].stack
 

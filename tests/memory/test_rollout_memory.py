@@ -121,7 +121,7 @@ def test_what_a_learner_that_died_had_taken_is_handed_out_again():
 
 def test_a_rollout_longer_than_its_slot_is_refused_by_name():
     memory, _ = make(slot_rows=2)
-    with pytest.raises(BufferError, match="at most 2 rows"):
+    with pytest.raises(BufferError, match=r"an episode of more than 2 rows, .* raise memory\.capacity_rows"):
         ingest(memory, 0, 0, [1, 2, 3])
 
 

@@ -98,6 +98,17 @@ def test_who_waits_for_room_that_nobody_else_can_make_raises_at_once_and_names_t
     assert waits == []
 
 
+def test_an_episode_is_cut_at_so_many_rows_and_goes_on_in_the_next_rollout():
+    executor, lane, _, _ = make(FakeTask([10]))
+    first, second = executor.generate(rollout=0, most_rows=7), executor.generate(rollout=1, most_rows=7)
+    assert [(report["rows"], report["cut"]) for report in (first, second)] == [(7, True), (3, False)]
+    rows = lane.rows(BLOCK)
+    assert rows["step"].tolist() == list(range(10))
+    assert rows["cut"].tolist() == [0] * 6 + [1] + [0] * 3
+    assert rows["last"].tolist() == [0] * 6 + [1] + [0] * 2 + [1]
+    assert (first["running"], second["episodes"]["steps"]) == ([True], [10])
+
+
 class _ReadLane(FakeLane):
     """A reader has taken so many of the blocks that are committed."""
 

@@ -27,6 +27,22 @@ def test_without_a_condition_it_never_runs_out():
     assert budget.remaining
 
 
+def test_each_executor_has_its_share_of_the_steps_that_were_left_at_the_end_of_the_last_round():
+    budget = budget_of(env_steps=100)
+    assert budget.share(3) == 34
+    budget.counters.env_steps = 60
+    assert budget.share(3) == 34  # whoever of the round delivers first
+    budget.spend([{}])
+    assert budget.share(3) == 14
+    again = budget_of(env_steps=200)
+    again.restore(budget.state())
+    assert again.share(1) == 140
+    budget.counters.env_steps = 150
+    budget.spend([{}])
+    assert budget.share(3) == 1
+    assert budget_of(episodes=3).share(3) is None
+
+
 def test_the_first_reason_stays():
     budget = budget_of(env_steps=1)
     budget.finish("SIGINT")

@@ -8,6 +8,7 @@ import json
 import sys
 import tomllib
 
+import gymnasium
 import numpy as np
 import odd_environments as odd
 import pytest
@@ -301,7 +302,54 @@ def test_a_space_that_is_not_declared_is_a_sentence(forgets):
 @pytest.mark.parametrize("way", ["four values", "reward none", "broadcastable", "value error", "exit"])
 def test_an_environment_that_never_manages_a_first_step_is_refused_with_the_reason(way):
     text = refusal({"env": "odd_environments:Odd", "kwargs": {"way": way}})
-    assert "at step 1 of the episode with seed 0" in text
+    assert "at step 1 of the episode with seed " in text
+
+
+class SmallSeeds(gymnasium.Env):
+    """It takes seeds of 16 bits alone; those of training have 32."""
+
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        if seed >= 2**16:
+            raise ValueError("no such level")
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+class SixthStep(SmallSeeds):
+    """Its sixth step fails."""
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 6:
+            raise ValueError("the motor is too hot")
+        return super().step(action)
+
+
+def test_seeds_are_tried_out_that_are_as_large_as_those_of_training():
+    gymnasium.register("SmallSeeds-v0", SmallSeeds)
+    try:
+        assert "no such level" in refusal({"env": "SmallSeeds-v0"})
+    finally:
+        del gymnasium.registry["SmallSeeds-v0"]
+
+
+def test_a_fault_after_the_first_step_is_told_with_its_step_and_seed():
+    gymnasium.register("SixthStep-v0", SixthStep)
+    try:
+        (note,) = (note for note in probe({"env": "SixthStep-v0"})["notes"] if "fault" in note)
+    finally:
+        del gymnasium.registry["SixthStep-v0"]
+    assert note.startswith("after 5 steps with random actions it had a fault, of which a run survives some: task.env: ")
+    assert "at step 6 of the episode with seed " in note
+    assert "the motor is too hot" in note
 
 
 def test_a_raising_environment_is_refused_with_the_line_in_its_code():

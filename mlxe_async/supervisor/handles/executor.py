@@ -44,6 +44,7 @@ class ExecutorHandle:
         delayed: the older weights that it acts with instead of those it is asked for; None: it does as it is asked.
         taken: rows it has made so far, delivered or not.
         long_episode: told when episodes began and were through; None: none can be long.
+        most_rows: rows at which a rollout is cut, asked for at each one; None: it ends by itself.
         reads: it lives in one thread with the memorizer, and has its lane read where that is full.
     """
 
@@ -62,6 +63,7 @@ class ExecutorHandle:
         delayed: DelayedWeights | None = None,
         taken: Callable[[], int] = lambda: 0,
         long_episode: LongEpisode | None = None,
+        most_rows: Callable[[], int | None] = lambda: None,
         reads: bool = False,
     ) -> None:
         self.index = index
@@ -74,7 +76,7 @@ class ExecutorHandle:
         self._context, self._memorizer = context, memorizer
         self._unfinished, self._ask, self._most_rollouts = unfinished, ask, most_rollouts
         self._stand([0] * envs, [False] * envs)
-        self._reads = reads
+        self._reads, self._most_rows = reads, most_rows
         self._busy = self._interruptible = self._interrupted = False
         self._rollouts = self._in_a_row = self._deaths = self._died_with = 0
         self._max_rss_mb, self._delayed = max_rss_mb, delayed
@@ -273,7 +275,7 @@ class ExecutorHandle:
                     attempt=self._deaths // POISON_DEATHS,
                     steps=self.rows,
                     unfinished=self._unfinished if self._interruptible else None,
-                    **({"settle": self._memorizer.to_settle} if self._reads else {}),
+                    **self._more(),
                 )
                 if self._reads:
                     self._memorizer.took_in(report["ingested"])
@@ -310,6 +312,12 @@ class ExecutorHandle:
                     context.crashes.given_up(self.index, self.process, error.message)
                 context.bell.ring()
                 return None
+
+    def _more(self) -> dict[str, Any]:
+        """What only some rollouts are asked for with."""
+        settle = {"settle": self._memorizer.to_settle} if self._reads else {}
+        most_rows = self._most_rows()
+        return settle if most_rows is None else {**settle, "most_rows": most_rows}
 
     def _note_place(self) -> None:
         """After a death: was it the same episode again and again? Then it is passed over."""

@@ -50,6 +50,7 @@ class Replay:
         for step in self.recorded.steps:
             if isinstance(step, Rollout):
                 self._rollouts.setdefault(step.version, {}).setdefault(step.executor, []).append(step)
+        self._by_episode = False
         self._written = [0] * int(self.recorded.facts["executors"])
 
     def prepared(self, settings: Settings) -> Settings:
@@ -67,6 +68,7 @@ class Replay:
                     f'"{schedule.kind}", {schedule.executors} and {settings.run.seed}'
                 ]
             )
+        self._by_episode = schedule.sync == "episode"
         stop = settings.stop.model_copy(update=dict.fromkeys(settings.stop.model_dump()) | {"solved": False})
         slots = max(settings.memory.lane_slots, self.recorded.backlog() + 1)
         return settings.of_run().model_copy(
@@ -183,6 +185,8 @@ class Replay:
                 attempt=0,
                 steps=step.steps,
                 unfinished=None,
+                # It may have been cut there; an episode that ended by itself has no row after that one.
+                most_rows=step.rows if self._by_episode else None,
             )
             self._expect(step, (step.rows, step.blocks), (report["rows"], report["blocks"]))
             self._written[step.executor] += step.blocks

@@ -58,6 +58,7 @@ _KEYS = {
 _OF_THE_ALGORITHM = ("load", "build", "act", "update")
 _OURS = "mlxe_async/ipc/serve.py"  # from here on outwards every stack of the probe is the same
 _SAME_LIMIT_S = 0.01
+SLOW_SHARE = 0.5  # of a limit; what is measured once may take twice as long when all processes start together
 LEAST_ROW_BYTES = 40  # what all columns of a row but its observations and the algorithm's own take together
 
 
@@ -305,7 +306,35 @@ def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
             f"evaluation.max_episode_steps = {most} is less than the limit of {limit} that the threshold of "
             f"{settings.task.env}, {evaluation.threshold:g}, was registered with: it may be out of reach"
         )
-    return cautions
+    return [*cautions, *_endless(settings, facts), *_slow(settings, own)]
+
+
+def _endless(settings: Settings, facts: dict[str, Any]) -> Iterator[str]:
+    """Rollouts of whole episodes, which nothing but the environment ends, may never be delivered."""
+    if settings.schedule.sync != "episode" or facts["task"]["max_episode_steps"]:
+        return
+    other = ', or schedule.sync = "rollout"' if facts["bootstraps"] else ""
+    yield (
+        f"episodes of {settings.task.env} have no limit, and a rollout is a whole episode: as long as none ends by "
+        f"itself, nothing is counted and nothing is learned from; set task.max_episode_steps{other}"
+    )
+
+
+def _slow(settings: Settings, task: dict[str, Any]) -> Iterator[str]:
+    """Environments that take most of the time that a process has to start."""
+    schedule = settings.schedule
+    count = schedule.envs_per_executor * (schedule.executors if schedule.kind in ("serial", "istb") else 1)
+    seconds = task.get("make_seconds", 0.0) * count
+    limits = {
+        "supervision.start_timeout_s": settings.supervision.start_timeout_s,
+        "schedule.reset_timeout_s": schedule.reset_timeout_s,
+    }
+    short = [f"{key} = {limit:g}" for key, limit in limits.items() if seconds > SLOW_SHARE * limit]
+    if short:
+        yield (
+            f"making {settings.task.env} once took {task['make_seconds']:.1f} s, so that the {count} of one process "
+            f"take about {seconds:.0f} s: more than half of {' and of '.join(short)}, which may be raised"
+        )
 
 
 def _idle_capacity(settings: Settings, facts: dict[str, Any]) -> Iterator[Problem]:

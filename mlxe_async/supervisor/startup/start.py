@@ -90,7 +90,7 @@ class Startup:
             plan = Blueprint(self.settings, self.facts).byte_plan()
             plan.check(available_memory())
             await rehearsed(self.settings, self._processes[0])  # the probe's, the only one yet
-            return CheckReport(plan.lines(), self.facts, start)
+            return CheckReport(plan.lines(), self.facts, start, self._cautions)
 
     @contextlib.asynccontextmanager
     async def begun(self) -> AsyncIterator[RunContext]:

@@ -149,3 +149,31 @@ def test_of_the_built_in_algorithms_the_runs_own_alone_is_imported(name):
 def test_an_algorithm_of_the_users_may_build_on_any_of_them():
     own = load_settings({"task": {"env": "CartPole-v1"}, "algorithm": {"name": "mine:Mine"}})
     assert {home.partition(":")[0] for home in REGISTRY.values()} <= set(preloaded(own))
+
+
+def facts_of_task(**task):
+    kind = {"memory_kind": "replay", "off_policy": "learns", "bootstraps": True, "defaults": {}, "algorithm": {}}
+    known = {"registered_max_episode_steps": 500, "reward_threshold": None, "max_episode_steps": 500}
+    return {**kind, "task": {**known, **task}}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "seconds", "words"),
+    [
+        (
+            {"kind": "is", "envs_per_executor": 8, "executors": 2},
+            7.5,
+            "once took 7.5 s, so that the 8 of one process take about 60 s: more than half of "
+            "supervision.start_timeout_s = 60 and of schedule.reset_timeout_s = 60",
+        ),
+        ({"kind": "serial", "envs_per_executor": 8, "executors": 2}, 2.0, "the 16 of one process take about 32 s"),
+        ({"kind": "is", "envs_per_executor": 8, "executors": 2}, 2.0, None),
+    ],
+)
+def test_environments_that_take_long_to_make_are_told_with_the_keys_that_give_them_longer(schedule, seconds, words):
+    settings = load_settings(
+        {"task": {"env": "CartPole-v1"}, "schedule": {**schedule, "reset_timeout_s": 60.0}},
+    )
+    told = [line for line in judged(settings, facts_of_task(make_seconds=seconds)).cautions if "once took" in line]
+    assert len(told) == (words is not None)
+    assert all(words in line for line in told)
