@@ -28,8 +28,9 @@ from mlxe_async.rows import Array
 if TYPE_CHECKING:
     import torch
 
-NEAR = {"float32": 1e-4, "bfloat16": 2e-2}  # of the norm: how far a gradient or a step may be from the file's own
-UNITS = {"float32": 2.0**-20, "bfloat16": 2.0**-7}  # relative size of the changes that show what rounding decides
+# Of the norm: how far a gradient or a step may be from the file's own; and the changes that show what rounding decides.
+NEAR = {"float32": 1e-4, "tf32": 5e-3, "bfloat16": 2e-2}
+UNITS = {"float32": 2.0**-20, "tf32": 2.0**-10, "bfloat16": 2.0**-7}
 TRIALS = 8
 MOST_BYTES = 1 << 26  # of gradients that are remembered of one update; what follows them is not compared
 ROUNDED = 2.0**-22  # of a state's norm: how far apart equal steps may end by rounding alone
