@@ -112,6 +112,12 @@ class AuditFailed(MlxeError):
     exit_code = 3
 
 
+class Unpublished(MlxeError):
+    """Executors would act by something that the learner changed and that is not published; the message names it."""
+
+    exit_code = 3
+
+
 class RunFolderBusy(MlxeError):
     """Another living run holds the folder."""
 

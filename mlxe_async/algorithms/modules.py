@@ -165,6 +165,16 @@ class ModulesOf:
             return obs
         return torch.from_numpy(obs if obs.flags.writeable else obs.copy()).to(self._algorithm.device)
 
+    def act_as_a_learner(self, device: str) -> None:
+        """Have torch evaluate what acts on this device, as it does in the learner."""
+        self._algorithm.device = device
+        if modules := self._all_modules():
+            from mlxe_async.networks import sequential
+
+            sequential.act_by_torch(modules)
+        if self._torch is not None:
+            self._to_device()
+
     def versions(self, flats: Floats) -> list[Any]:
         """Objects that act by several versions (V, P); they are the same as long as `flats` is the same object."""
         if self._cached is None or self._cached[0] is not flats:

@@ -18,6 +18,7 @@ from mlxe_async.fast import Updates, updates, watch_of
 from mlxe_async.fast.audit import Audit
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.roles.keeping import StateKeeper, Store
+from mlxe_async.roles.likeness import Likeness
 from mlxe_async.roles.promotion import OnlinePromotion, Promotion
 from mlxe_async.roles.states import expect_counts, expect_numbers, take_up
 from mlxe_async.rows import Array
@@ -73,6 +74,7 @@ class Learner:
         notify: sends a notice up: what came of that.
         remarks: what else is to be told since it was last asked, asked with each publication.
         keep_batch: writes the batch that made the weights non-finite once too often somewhere, and says where.
+        make: makes an object as executors do, to see that it acts as the learner's would; None: nobody looks.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Learner:
         notify: Callable[[dict[str, Any]], None] = lambda _notice: None,
         remarks: Callable[[], list[str]] = list,
         keep_batch: Callable[[Mapping[str, Array]], str | None] = lambda _batch: None,
+        make: Callable[[], Any] | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.memory = memory
@@ -118,6 +121,7 @@ class Learner:
         self._fast, self._audit_every = fast, audit_every
         self._told: dict[str, Any] | None = None
         self._is_begun = False
+        self._likeness = Likeness(algorithm, make)
         self._has_learned = last_good is not None
 
     @functools.cached_property
@@ -167,6 +171,8 @@ class Learner:
         """Keep all state, then publish the weights; returns the answer to the call that led here."""
         vector, version = self.algorithm.weights(), self._weights.version + 1
         told = {"version": version, "norm": _norm(vector)}
+        if math.isfinite(told["norm"]):
+            self._likeness.see(vector)
         if math.isfinite(told["norm"]) and self._keeper.is_due(version):
             self._keep(version, call, answer() | told, len(vector))
         self._weights.publish(vector)
@@ -391,6 +397,7 @@ class Learner:
         try:
             metrics, priorities = self._audit.update(batch, clock, published, may_fall_back=not self._has_learned)
             tally.add(metrics)
+            self._likeness.learned(batch, clock)
         except AuditFailed:
             raise
         except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,32 +47,32 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
     """
     from mlxe_async.algorithms import Acting, Clock, load_algorithm
     from mlxe_async.algorithms.interface import learned
+    from mlxe_async.algorithms.namespaces import Namespaces
+    from mlxe_async.algorithms.published import ROWS, Published, Unlike
 
     device = settings["learner"]["device"]
     if device != "cpu":
         choose_kernels(Settings.model_validate(settings))
-    algorithm_class = load_algorithm(settings["algorithm"]["name"])
+    algorithm_class: Any = load_algorithm(settings["algorithm"]["name"])
     table = with_whole_numbers(algorithm_class.Settings, settings["algorithm"])
     if "name" not in algorithm_class.Settings.model_fields:
         del table["name"]
     spaces, verb, observations = task.spaces, "__init__", _observations(task, limited)
     try:
         with limited("build"):
-            algorithm: Any = algorithm_class(
-                algorithm_class.Settings.model_validate(table),
-                spaces,
-                seed=0,
-                learns=True,
-                device=device,
-            )
+            own = algorithm_class.Settings.model_validate(table)
+            namespaces = Namespaces(algorithm_class)
+            acts = algorithm_class(own, spaces, seed=0, learns=False)
+            algorithm: Any = algorithm_class(own, spaces, seed=1, learns=True, device=device)
+            published = Published(algorithm, lambda: algorithm_class(own, spaces, seed=0, learns=False), namespaces)
             verb = "weights"
-            algorithm.load(algorithm.weights())
+            acts.load(algorithm.weights())
         with limited("act"):
             verb = "act"
-            rows = _rows(algorithm, observations, spaces, Acting())
+            rows = _rows(acts, observations, spaces, acting := Acting())
         with limited("update"):
             verb = "derive"
-            batch = _batch(algorithm, rows)
+            batch = _batch(acts, rows)
             if algorithm.memory == "replay" and getattr(algorithm, "moment_entries", 0):
                 verb = "set_moments"
                 algorithm.set_moments(_moments(observations, algorithm.moment_entries))
@@ -79,6 +80,12 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
             learned(algorithm, batch, Clock(env_steps=len(rows["step"]), episodes=1, version=1))
             verb = "weights"
             weights = np.asarray(algorithm.weights())
+            _judge(weights, sum(int(np.prod(shape)) for _, shape in algorithm.parameters))
+            verb = "act after an update"
+            if np.isfinite(weights).all():
+                published.check(weights, rows["obs"][-1][:ROWS], _first(acting, ROWS))
+    except (NoUpdate, Unlike) as error:
+        raise NoUpdate(str(error)) from error
     except Exception as error:
         from mlxe_async.tasks.hostile import words_of
 
@@ -90,7 +97,12 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
                 '"cpu", or other operations'
             ) from error
         raise NoUpdate(f"its {verb} raised {words_of(error)}{f' ({place})' if place else ''}") from error
-    _judge(weights, sum(int(np.prod(shape)) for _, shape in algorithm.parameters))
+
+
+def _first(acting: Acting, rows: int) -> Acting:
+    """Of environments side by side, what acting knows of the first ones."""
+    began = None if acting.began is None else acting.began[:rows]
+    return replace(acting, began=began, carry={name: column[:rows] for name, column in acting.carry.items()})
 
 
 def _observations(task: Any, limited: Limited) -> Array:

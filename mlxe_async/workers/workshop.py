@@ -241,6 +241,7 @@ class Workshop:
             notify=lambda message: self.channel.send({"notice": message}),
             remarks=refusals,
             keep_batch=self._keep_batch,
+            make=lambda: self._algorithm(learns=False, seed=0),
         )
 
     def _keep_batch(self, batch: Mapping[str, Array]) -> str | None:

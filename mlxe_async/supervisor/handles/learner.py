@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxe_async.errors import AuditFailed, NumericError, ProcessDied, RunFailed
+from mlxe_async.errors import AuditFailed, MlxeError, NumericError, ProcessDied, RunFailed, Unpublished
 from mlxe_async.ipc.answers import require
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.remote_error import RemoteError
@@ -24,6 +24,8 @@ from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.recording.steps import Ended, Learned, Published
 
+_ENDING: dict[str, type[MlxeError]] = {"AuditFailed": AuditFailed, "Unpublished": Unpublished}
+"""Errors of an algorithm that another try would not mend."""
 TRIES = 3
 """Learners that may die over one plan before it is given up: it may be to blame."""
 
@@ -127,8 +129,8 @@ class LearnerHandle:
         except RemoteError as error:
             if error.kind == "NumericError":
                 raise NumericError(error.message) from error
-            if error.kind == "AuditFailed":
-                raise AuditFailed(f"learner: {error.message}") from error
+            if error.kind in _ENDING:
+                raise _ENDING[error.kind](f"learner: {error.message}") from error
             if error.kind != "UpdateFailed":
                 raise RunFailed(f"learner learning: {error}") from error
             self._context.recorder.note(Ended("", "an update raised"))

@@ -1,0 +1,50 @@
+"""Whether executors act as the learner's object would: looked at now and then, before weights are published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mlxe_async.algorithms.interface import Clock
+from mlxe_async.algorithms.namespaces import Namespaces
+from mlxe_async.algorithms.published import Published, Unlike, is_due, sampled
+from mlxe_async.errors import Unpublished
+from mlxe_async.rows import Array
+
+
+class Likeness:
+    """Looks at the first publication after an update, the second, fourth, eighth ..., and each 1024th.
+
+    Args:
+        algorithm: the learner's object, before its first update.
+        make: makes an object as executors do; None: nothing is looked at.
+    """
+
+    def __init__(self, algorithm: Any, make: Callable[[], Any] | None) -> None:
+        self._algorithm, self._publications = algorithm, 0
+        self._published = None if make is None else Published(algorithm, make, Namespaces(type(algorithm)))
+        self._last: tuple[Mapping[str, Array], Clock] | None = None
+
+    def learned(self, batch: Mapping[str, Array], clock: Clock) -> None:
+        """Note what was learned from last: its rows are acted on."""
+        self._last = (batch, clock)
+
+    def see(self, vector: Array) -> None:
+        """Look at the weights (P,) that are about to be published, if it is time to.
+
+        Raises:
+            Unpublished: executors would act otherwise than the learner's object.
+        """
+        if self._published is None or self._last is None:
+            return
+        (batch, clock), self._last = self._last, None
+        self._publications += 1
+        if not is_due(self._publications):
+            return
+        obs, acting = sampled(batch, self._algorithm, clock)
+        if not len(obs):
+            return
+        try:
+            self._published.check(vector, obs, acting)
+        except Unlike as error:
+            raise Unpublished(f"after {clock.updates + 1} updates {error}") from error
