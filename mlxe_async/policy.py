@@ -120,7 +120,7 @@ class Policy:
         A recurrent policy goes on from observation to observation until `reset`, as many at a time as before.
 
         Sampled is: drawn from the policy's probabilities, or, where an algorithm has none, as it explores in training.
-        Actions to choose from are counted from 0.
+        Actions are those that the environment takes: choices are counted from its `start`.
 
         Observations are those of the environment itself; features that the run's `[task]` adds are added here, by what
         the environment declares, for which it is made once. Observations that have them already are taken as they are.
@@ -145,20 +145,34 @@ class Policy:
             single = batch.ndim == len(shape)
         else:
             batch, single = self._packed(obs, mask), True
-        batch = self._featured(batch[None] if single else batch)
-        if batch.shape[1:] != shape:
-            raise ValueError(f"policy acting: expected observations of shape {shape}, got {batch.shape[1:]}")
-        action = self._chosen(batch, rng)
+        action: Array = self.spaces.for_environment(self.chosen(batch[None] if single else batch, rng))
         return action[0] if single else action
 
-    def module(self) -> nn.Module:
+    def chosen(self, batch: Array, rng: np.random.Generator | None = None) -> Array:
+        """The same for several observations (B, O) as they are stored; choices are counted from 0.
+
+        Raises:
+            ValueError: the observations have another shape.
+        """
+        batch, shape = self._featured(batch), self.spaces.observation_shape
+        if batch.shape[1:] != shape:
+            raise ValueError(f"policy acting: expected observations of shape {shape}, got {batch.shape[1:]}")
+        return self._chosen(batch, rng)
+
+    def module(self, *, deterministic: bool = False) -> nn.Module:
         """The policy's network as a plain torch module of its own, with these weights.
 
         Of an algorithm of one's own it is what `build` made; several modules are attributes of one. Of a built-in one
         it takes observations (B, *O) as they are stored, or their parts by name, and returns outputs by head, `policy`
-        and `value` or `q`.
+        and `value` or `q`: for numbers the mean, and the logarithm of the deviation, before bounds.
+
+        Args:
+            deterministic: of a built-in one: from observations to the best actions (B, ...) that `env.step` takes.
+
+        Raises:
+            ValueError: there is no network, or nothing is known of how actions follow from it.
         """
-        return self.algorithm.module()
+        return self.algorithm.deterministic_module() if deterministic else self.algorithm.module()
 
     def reset(self) -> None:
         """Episodes begin with the next observations: what a recurrent policy carries is forgotten."""
@@ -468,7 +482,7 @@ def load_policy(
     settings = settings_of_run(folder, trust=trust)
     # The run's own modules; at the end, so that they hide nothing from the program that loads a policy.
     sys.path += [str(path) for path in settings.run.python_path if str(path) not in sys.path]
-    tensors, facts = _loaded(folder / "checkpoints", checkpoint, Foreseen(settings, available_memory()), tell)
+    tensors, facts = _loaded(folder / "checkpoints", checkpoint, tell, Foreseen(settings, available_memory()))
     flat = np.concatenate([tensors[name].ravel() for name, _ in facts["parameters"]])
     number = int(facts["number"])
     return Policy(
@@ -483,7 +497,7 @@ def load_policy(
 
 
 def _loaded(
-    folder: Path, which: str | int, foreseen: checkpoints.Foresee, tell: Callable[[str], None]
+    folder: Path, which: str | int, tell: Callable[[str], None], foreseen: checkpoints.Foresee = checkpoints.check_facts
 ) -> tuple[dict[str, Array], dict[str, Any]]:
     """Tensors and facts of a checkpoint; whatever is damaged and passed over for it is told."""
     unfit: dict[int, str] = {}

@@ -165,6 +165,7 @@ class Spaces:
         masked: whether the last part, `action_mask`, says which of all choices are allowed.
         observation_sizes: choices of each entry of an observation that is made of nothing but integers, and stored as
             their one-hots, one after the other; else empty.
+        action_starts: what the environment calls the first choice of each entry of an action; empty where all are 0.
     """
 
     observation_shape: tuple[int, ...]
@@ -181,6 +182,7 @@ class Spaces:
     action_sizes: tuple[int, ...] = ()
     masked: bool = False
     observation_sizes: tuple[int, ...] = ()
+    action_starts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.action_kind == "discrete" and self.actions is None:
@@ -264,9 +266,21 @@ class Spaces:
         else:
             one = self.action_kind == "discrete"
             is_told = self.action_sizes == (self.actions,) and not self.action_shape if one else self.actions is None
+            is_told = is_told and len(self.action_starts) in (0, entries)
             fits = is_told and len(self.action_sizes) == entries and min(self.action_sizes, default=0) > 0
         order = () if mirror is None else mirror.action_order
         return fits and sorted(order) == list(range(len(order)))
+
+    def for_environment(self, action: Any) -> Any:
+        """Actions (..., *shape) of choices from 0, arrays or tensors, as the environment counts them; numbers stay."""
+        if not self.action_starts:
+            return action
+        starts = np.reshape(self.action_starts, self.action_shape)
+        if isinstance(action, np.ndarray | np.generic):
+            return action + starts
+        import torch
+
+        return action + torch.as_tensor(starts, device=action.device)
 
     # -- in words ----------------------------------------------------------------------------------------------------
 
@@ -324,6 +338,7 @@ class Spaces:
             "action_sizes": list(self.action_sizes),
             "masked": self.masked,
             "observation_sizes": list(self.observation_sizes),
+            "action_starts": list(self.action_starts),
         }
 
     @classmethod
@@ -348,6 +363,7 @@ class Spaces:
             tuple(spaces.get("action_sizes", ())),
             spaces.get("masked", False),
             tuple(spaces.get("observation_sizes", ())),
+            tuple(spaces.get("action_starts", ())),
         )
 
 

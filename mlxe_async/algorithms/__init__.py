@@ -114,7 +114,9 @@ def load_algorithm(name: str) -> type[Algorithm]:
         raise _problem(f'got "{name}", but importing {module_name} failed: {last}{place}') from error
     algorithm = getattr(module, class_name, None)
     if not isinstance(algorithm, type):
-        raise _problem(f'got "{name}", but {module_name} has no class {class_name}')
+        here = "; a class of a notebook or script is unknown in the run's processes: write it into a file"
+        where = here if module_name == "__main__" else ""
+        raise _problem(f'got "{name}", but {module_name} has no class {class_name}{where}')
     missing = [member for member in _MEMBERS if not hasattr(algorithm, member)]
     if missing:
         advice = "; derive it from mlxe_async.algorithms.Algorithm"

@@ -24,6 +24,7 @@ from mlxe_async.networks.shape import SIGMA
 from mlxe_async.rows import Array, Spaces
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from mlxe_async.networks import TorchNetwork
@@ -178,6 +179,17 @@ class ActsByNetwork(Resumes):
             return PlainNetwork(self.shape, weights, parts=parts)
         deviation = np.sqrt(moments.variance + normaliser.EPSILON)
         return PlainNetwork(self.shape, weights, moments.mean, deviation, normaliser.LIMIT, parts)
+
+    def deterministic_module(self) -> nn.Module:
+        """The network that acts, and behind it the best actions as the environment takes them."""
+        from mlxe_async.networks.plain import Deterministic
+
+        return Deterministic(self.module(), self.best_of)
+
+    def best_of(self, network: Evaluated, obs: torch.Tensor) -> torch.Tensor:
+        """The best actions (B, ...) as the environment takes them, by torch."""
+        best: torch.Tensor = self.spaces.for_environment(self.scores(network, obs).argmax(-1))
+        return best
 
     def shaped(
         self,

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from mlxe_async.algorithms import fields
 from mlxe_async.algorithms.acting import Evaluated
 from mlxe_async.algorithms.bootstrapping import Replays, ends_of, stored, target_columns
-from mlxe_async.algorithms.distributions import LARGEST, bounds, to_unit
+from mlxe_async.algorithms.distributions import LARGEST, bounded, bounds, to_unit
 from mlxe_async.algorithms.fields import SOME, Sizes, key
 from mlxe_async.algorithms.interface import STAYS, Acting, Priorities, Rows, needs
 from mlxe_async.maths import returns
@@ -227,6 +227,14 @@ class Continuous(Replays):
         if self._versions is None or self._versions[0] is not flats:
             self._versions: tuple[Floats, Evaluated] | None = (flats, self.evaluator(flats))
         return self.best(self.scores(self._versions[1], obs))
+
+    def best_of(self, network: Evaluated, obs: torch.Tensor) -> torch.Tensor:
+        """The best actions (B, *shape) as the environment takes them, by torch: tanh of the first D outputs."""
+        if self.spaces.action_kind != "box":
+            return super().best_of(network, obs)
+        entries = math.prod(self.spaces.action_shape)
+        found: torch.Tensor = bounded(self.scores(network, obs)[..., :entries].tanh(), self.spaces)
+        return found
 
     def bounded(self, unit: Array) -> Array:
         """Actions in [-1, 1] (..., D) as the environment takes them (..., *shape)."""

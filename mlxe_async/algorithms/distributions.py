@@ -282,6 +282,16 @@ def in_bounds(unit: Array, low: Array, high: Array) -> Array:
     return np.asarray(middle + reach * unit, np.float32)
 
 
+def bounded(unit: Any, spaces: Spaces) -> Any:
+    """Tensors (B, D) whose -1 and 1 are the bounds, as actions (B, *shape) that the environment takes; cut to them."""
+    low, high = bounds(spaces)
+    zero = np.zeros_like(low)
+    middle, reach = in_bounds(zero, low, high), in_bounds(zero + 1, low, high) - in_bounds(zero, low, high)
+    found = unit.new_tensor(middle) + unit.new_tensor(reach) * unit
+    found = found.maximum(unit.new_tensor(low)).minimum(unit.new_tensor(high))
+    return found.reshape((len(unit), *spaces.action_shape))
+
+
 def to_unit(action: Any, spaces: Spaces) -> Any:
     """Actions (B, *shape) within finite bounds as numbers in [-1, 1] (B, D); of arrays and tensors alike."""
     low, high = bounds(spaces)

@@ -362,6 +362,15 @@ class Algorithm:
         found: nn.Module = self._modules.as_one()
         return found
 
+    def deterministic_module(self) -> nn.Module:
+        """The best actions, as the environment takes them, as a torch module of observations.
+
+        Raises:
+            ValueError: how they follow from `module` only the author knows.
+        """
+        name = type(self).__name__
+        raise ValueError(f"{name}: expected deterministic_module() of its own, got none; take module() and its outputs")
+
     # -- help for authors --
 
     def tensors(self, rows: Mapping[str, Array]) -> dict[str, torch.Tensor]:

@@ -349,7 +349,16 @@ def _is_small_float(tensor: Any) -> bool:
 
 
 def _slots(tensor: Any) -> tuple[int, ...]:
-    """Shape of a tensor's place in the flat vector."""
+    """Shape of a tensor's place in the flat vector.
+
+    Raises:
+        ValueError: it has no shape yet.
+    """
+    if type(tensor).__name__ in ("UninitializedParameter", "UninitializedBuffer"):
+        raise ValueError(
+            "algorithm.name: build made a lazy module, such as LazyLinear, whose shape is not known before it is used; "
+            "expected sizes, as nn.Linear(self.spaces.entries, 64)"
+        )
     if _is_small_float(tensor):
         return tuple(tensor.shape)
     return (-(-tensor.numel() * tensor.element_size() // 2),)

@@ -13,8 +13,16 @@ import numpy as np
 from pydantic import Field
 
 from mlxe_async.algorithms import fields
-from mlxe_async.algorithms.acting import ActsByNetwork
-from mlxe_async.algorithms.distributions import Categorical, Distribution, Gaussian, MultiCategorical, raw_action
+from mlxe_async.algorithms.acting import ActsByNetwork, Evaluated
+from mlxe_async.algorithms.distributions import (
+    MASKED,
+    Categorical,
+    Distribution,
+    Gaussian,
+    MultiCategorical,
+    bounded,
+    raw_action,
+)
 from mlxe_async.algorithms.interface import STAYS, Acting, Rows, needs
 from mlxe_async.networks import Floats, Network
 from mlxe_async.rows import Array
@@ -89,6 +97,20 @@ class ActsByPolicy(ActsByNetwork):
         if self._versions is None or self._versions[0] is not flats:
             self._versions = (flats, self.evaluator(flats))
         return self.distribution(self._versions[1](obs, *self.heads), self.spaces.mask(obs)).mode()
+
+    def best_of(self, network: Evaluated, obs: Any) -> Any:
+        """The most probable actions (B, ...) as the environment takes them, by torch."""
+        import torch
+
+        spaces, (found,) = self.spaces, network(obs, "policy")
+        shape = (len(found), *spaces.action_shape)
+        if spaces.action_kind == "box":
+            return bounded(found, spaces)
+        mask = spaces.mask(obs)
+        if mask is not None:
+            found = found.masked_fill(~mask, MASKED)
+        pieces = [each.argmax(-1) for each in found.split(spaces.action_sizes, -1)]
+        return spaces.for_environment(torch.stack(pieces, -1).reshape(shape))
 
     def masked(self, batch: Rows) -> Rows:
         """The column `mask` of what a batch's observations allow, where anything says so."""

@@ -218,7 +218,7 @@ def _actions(report: CrashReport, vector: Any, folder: Path, trust: Trusted) -> 
     except MlxeError as error:
         raise RunFailed(f"neither the actions are known nor a policy to draw them from: {error}") from error
     rng = generator(int(report.seed or 0), "repro")
-    return lambda obs, _number: np.asarray(policy.act(obs[None], rng=rng))
+    return lambda obs, _number: np.asarray(policy.chosen(obs[None], rng))
 
 
 def _say(line: str) -> None:

@@ -50,6 +50,9 @@ def run(arguments: Sequence[str]) -> int:
     if name not in commands:
         got = f'got "{visible(name, 60)}"' if name else "got nothing"
         raise SettingsError([f"runs: {got}, expected runs list or runs prune"])
+    if {"-h", "--help"} & set(arguments[1:]):
+        sys.stdout.write(HELP)
+        return 0
     commands[name](arguments[1:])
     return 0
 

@@ -5,7 +5,7 @@ Imports torch; only `Algorithm.module` imports this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -97,6 +97,28 @@ def _convolved(network: Network, layers: list[tuple[Any, ...]]) -> nn.Sequential
 def _in_order(features: torch.Tensor) -> torch.Tensor:
     """Features (B, C, H, W) as the dense layers take them, channels last (B, ...)."""
     return features.permute(0, 2, 3, 1).flatten(1)
+
+
+class Deterministic(nn.Module):
+    """A network, and what is made of its outputs: observations (B, *O) -> actions (B, ...).
+
+    Args:
+        network: outputs by head.
+        chosen: asked with something that gives the outputs (B, ...) of named heads, and with the observations.
+    """
+
+    def __init__(self, network: nn.Module, chosen: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.network, self._chosen = network, chosen
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Actions."""
+
+        def outputs(seen: torch.Tensor, *heads: str) -> tuple[torch.Tensor, ...]:
+            found = self.network(seen)
+            return tuple(found[head] for head in heads)
+
+        return self._chosen(outputs, obs)
 
 
 def _dense(network: Network, layers: list[tuple[Any, Any]], *, last: bool) -> list[nn.Module]:

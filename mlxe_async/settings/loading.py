@@ -277,11 +277,22 @@ def _put(raw: dict[str, Any], places: dict[Path, str], place: str, path: Path, v
     for known in [known for known in places if known[: len(path)] == path]:
         del places[known]
     places[path] = place
-    table[path[-1]] = _copied(value) if isinstance(value, Mapping) else value
+    table[path[-1]] = _plain(value)
 
 
 def _copied(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copied(item) if isinstance(item, Mapping) else item for key, item in tree.items()}
+    return {key: _plain(item) for key, item in tree.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Tables copied, and numbers of numpy as Python's own."""
+    if isinstance(value, Mapping):
+        return _copied(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if type(value).__module__ == "numpy" and callable(to_own := getattr(value, "tolist", None)):
+        return to_own()
+    return value
 
 
 def _name_after_file(raw: dict[str, Any], source: Any) -> None:

@@ -110,6 +110,16 @@ def did_you_mean(key: str, known: Iterable[str]) -> str:
     return f'; did you mean "{name}"?' if name else ""
 
 
+_POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy")
+
+
+def _other_word(key: Any, value: Any) -> str:
+    """What a value of another package's means here, as the end of a sentence."""
+    if key != "policy" or value not in _POLICIES:
+        return ""
+    return "; the network follows from the observations: leave it out, or give the sizes of layers, as [64, 64]"
+
+
 def describe(error: ValidationError, model: type[BaseModel], prefix: Path = ()) -> list[Problem]:
     """Every error of a failed validation as a problem.
 
@@ -212,7 +222,9 @@ def _problems_of(item: Any, schema: Mapping[str, Any], prefix: Path) -> list[Pro
     hint = ""
     if isinstance(item["input"], str):
         typed = item["input"].rpartition(".")[2]  # "nn.Tanh" is Tanh
-        hint = did_you_mean(typed, [name for name in _choices(spot.node, schema) if isinstance(name, str)])
+        hint = _other_word(key, item["input"]) or did_you_mean(
+            typed, [name for name in _choices(spot.node, schema) if isinstance(name, str)]
+        )
     return [Problem(path, f"got {got}, expected {expected(spot.node, schema)}{hint}")]
 
 

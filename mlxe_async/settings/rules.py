@@ -89,6 +89,11 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
         if allowed is not None and not any(f"{module}.".startswith(f"{name}.") for name in allowed):
             names = f"run.allow_modules ({', '.join(allowed) or 'none'})"
             yield Problem(path, f'got the module "{module}", expected one of {names}', ("run", "allow_modules"))
+    if settings.task.kwargs.get("render_mode") == "human":
+        message = (
+            'got "human", expected none: training would open a window in each environment; watch it by play --render'
+        )
+        yield Problem(("task", "kwargs", "render_mode"), message)
     yield from not_plain(("task", "kwargs"), settings.task.kwargs)
     yield from not_plain(("algorithm",), settings.algorithm.model_extra)
 

@@ -330,6 +330,7 @@ _SPACES = json_checks.table(
         "action_sizes": _LENGTHS,
         "masked": json_checks.flag,
         "observation_sizes": _LENGTHS,
+        "action_starts": json_checks.list_of(json_checks.integer),
     },
 )
 

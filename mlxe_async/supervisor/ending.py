@@ -7,7 +7,7 @@ import hashlib
 import traceback
 from collections.abc import Callable
 
-from mlxe_async.errors import MlxeError, ResourceError
+from mlxe_async.errors import MlxeError, NumericError, ResourceError
 from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.logs import events
 from mlxe_async.rows import Array
@@ -134,7 +134,7 @@ def tell_end(
         exit_code=exit_code,
         weights_hash=digest,
         solved_at=files.solved.at,
-        mean_return=log.mean_return,
+        mean_return=None if exit_code == NumericError.exit_code else log.mean_return,
         score=files.saver.score,
         replayed=replayed,
     )

@@ -22,7 +22,8 @@ class Result:
         exit_code: what a command should return.
         weights_hash: SHA-256 of the final flat weights, None if there never were any.
         solved_at: counts at the moment when the version that solved the task was published.
-        mean_return: of the last training episodes, 100 at most, by the environment's own rewards; None without any.
+        mean_return: of the last training episodes, 100 at most, by the environment's own rewards; None without any,
+            and where learning diverged: what came before is not what was learned.
         score: the highest mean return that a tested version reached; None without tests.
         replayed: of a replay, how far it came and that the weights are the same.
     """

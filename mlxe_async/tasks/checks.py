@@ -11,6 +11,7 @@ from mlxe_async.rows import Array
 from mlxe_async.tasks.hostile import described, words_of
 
 LARGEST = float(np.finfo(np.float32).max)
+MOST_WHOLE = 2.0**24
 
 
 class Broken(Exception):
@@ -31,12 +32,15 @@ def five(answer: Any) -> Any:
 def two(answer: Any) -> Any:
     """The answer of a reset if it has the two parts."""
     if not isinstance(answer, tuple) or len(answer) != 2:
-        raise Broken(f"reset must return (observation, info), got {described(answer)}")
+        hint = "" if isinstance(answer, tuple) else "; if this is an environment of the old gym: return observation, {}"
+        raise Broken(f"reset must return (observation, info), got {described(answer)}{hint}")
     return answer
 
 
 def real(reward: Any) -> float:
-    """A reward as a float that float32 can hold; arrays and truth values are no rewards."""
+    """A reward as a float that float32 can hold; truth values are none, and of arrays only those of one number are."""
+    if is_array_of_one(reward):
+        reward = reward.reshape(())[()]
     number = isinstance(reward, (int, float, np.integer, np.floating)) and not isinstance(reward, (bool, np.bool_))
     if not number:
         raise Broken(f"reward: expected one real number, got {described(reward)}")
@@ -47,6 +51,20 @@ def real(reward: Any) -> float:
     if not -LARGEST <= value <= LARGEST:
         raise Broken(f"reward: expected a finite number, got {described(reward)}")
     return value
+
+
+def is_array_of_one(reward: Any) -> bool:
+    """Whether it is an array of shape () or (1,)."""
+    return type(reward) is np.ndarray and reward.shape in ((), (1,))
+
+
+def loses_digits(array: Array, stored: np.dtype[Any]) -> bool:
+    """Whether whole numbers are too large for float32, which knows each one only up to 2^24."""
+    if stored.kind != "f" or array.dtype.itemsize < 4 or array.dtype == stored or array.dtype.kind not in "iuf":
+        return False
+    with np.errstate(all="ignore"):
+        large = np.abs(array.astype(np.float64)) > MOST_WHOLE
+        return bool(large.any() and (array[large] != array[large].astype(stored)).any())
 
 
 def flag(name: str, value: Any) -> bool:

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import functools
 import importlib
+import importlib.util
 import re
 import sys
 import types
@@ -23,7 +24,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.wrappers import FrameStackObservation, NormalizeReward, TransformObservation
+from gymnasium.wrappers import FrameStackObservation, NormalizeObservation, NormalizeReward, TransformObservation
 
 from mlxe_async.errors import TaskError, raised_at
 from mlxe_async.parts import FLOATS, Part
@@ -149,10 +150,47 @@ def find_spec(env_id: str) -> EnvSpec:
         atari.provide(name)
     if name.startswith(_MINATAR) and name not in gymnasium.registry:
         _imported("task.env", env_id, "minatar.gym").register_envs()  # importing it alone registers nothing
+    if name not in gymnasium.registry and (package := _registered_by(name)):
+        _register(env_id, package)
     spec = gymnasium.registry.get(name)
     if spec is None:
-        raise TaskError(_unknown(name))
+        raise TaskError(_unknown(name) if name == env_id else _nothing_in(module, name))
     return spec
+
+
+_PACKAGES = {
+    r"(MiniGrid|BabyAI)-": "minigrid",
+    r"(highway|merge|roundabout|parking|intersection|racetrack|exit|two-way)(-[a-z-]+)?-v\d": "highway_env",
+    r"(Fetch|Hand|Ant_|Point_|PointMaze|AntMaze|Adroit|FrankaKitchen)": "gymnasium_robotics",
+    r"(Meta-World|reach-v|push-v)": "metaworld",
+    r"(flappy|FlappyBird)": "flappy_bird_gymnasium",
+}
+"""Form of an id -> package that registers ids of this form when it is imported."""
+
+
+def _registered_by(name: str) -> str:
+    return next((package for form, package in _PACKAGES.items() if re.match(form, name)), "")
+
+
+def _register(env_id: str, package: str) -> None:
+    """Import the package that registers an id, if it is installed."""
+    if importlib.util.find_spec(package) is None:
+        raise TaskError(f'task.env: "{env_id}" needs a package that is not installed: pip install {package}')
+    found = _imported("task.env", env_id, package)
+    registry = getattr(found, "register_envs", None) or getattr(found, f"register_{package}_envs", None)
+    if callable(registry):
+        registry()
+
+
+def _nothing_in(module: Any, name: str) -> str:
+    """That a module has no such environment, and which it has."""
+    where = module.__name__
+    own = [key for key, one in vars(module).items() if _is_kind(one, gymnasium.Env) and one.__module__ == where]
+    near = difflib.get_close_matches(name, own, n=1, cutoff=0.3) or own[:3]
+    advice = f"; it has {', '.join(near)}" if near else "; write a gymnasium.Env there, or register the id"
+    return (
+        f'task.env: there is no environment "{name}" in module {where}: no gymnasium.Env and no id is called so{advice}'
+    )
 
 
 def make(task: TaskSettings, spec: EnvSpec | None = None, *, evaluation: bool = False) -> gymnasium.Env[Any, Any]:
@@ -177,6 +215,7 @@ def make(task: TaskSettings, spec: EnvSpec | None = None, *, evaluation: bool = 
             raise TaskError(f"task.env: {_missing(task.env, error)}") from error
         for one in task.wrappers:
             env = _wrapped(env, one)
+        _refuse_statistics(env, task)
         if task.channels_first:
             env = _channels_first(env, task.env)
         if task.history > 1:
@@ -184,6 +223,28 @@ def make(task: TaskSettings, spec: EnvSpec | None = None, *, evaluation: bool = 
     if type(space := getattr(env.unwrapped, "action_space", None)) is spaces.Discrete:
         space.__class__ = _QuickDiscrete
     return env
+
+
+_STATISTICS = {
+    NormalizeObservation: "take it out and set normalise = true in [algorithm] (ppo, a2c, impala, reinforce, mlxe)",
+    NormalizeReward: "take it out and set reward_scaling = true in [algorithm] (ppo, a2c, impala, reinforce)",
+}
+"""Wrappers that learn from what they see, and what to write instead: what they have learned, nobody saves."""
+
+
+def _refuse_statistics(env: gymnasium.Env[Any, Any], task: TaskSettings) -> None:
+    """Refuse running statistics inside an environment: each would have others, tests and a resumed run none."""
+    layer: Any = env
+    while isinstance(layer, gymnasium.Wrapper):
+        kind = next((one for one in _STATISTICS if isinstance(layer, one)), None)
+        if kind is not None:
+            named = any(kind.__name__ in str(one) for one in task.wrappers)
+            key, where = ("task.wrappers", "") if named else ("task.env", f"{task.env} is made with ")
+            raise TaskError(
+                f"{key}: {where}{kind.__name__}, whose statistics differ in each environment, and are missing in "
+                f"tests, play and a resumed run; {_STATISTICS[kind]}"
+            )
+        layer = layer.env
 
 
 class _QuickDiscrete(spaces.Discrete):
@@ -247,10 +308,11 @@ def read_spaces(env: gymnasium.Env[Any, Any], task: TaskSettings) -> tuple[Space
 def _action(env_id: str, space: Any) -> Spaces:
     """What the environment takes, as spaces that show nothing yet."""
     if isinstance(space, spaces.Discrete):
-        return Spaces((), actions=int(space.n))
+        return Spaces((), actions=int(space.n), action_starts=_starts(space))
     if isinstance(space, spaces.MultiDiscrete):
         sizes = tuple(map(int, space.nvec.ravel()))
-        return Spaces((), action_shape=space.nvec.shape, action_kind="multi_discrete", action_sizes=sizes)
+        shape, starts = space.nvec.shape, _starts(space)
+        return Spaces((), action_shape=shape, action_kind="multi_discrete", action_sizes=sizes, action_starts=starts)
     if isinstance(space, spaces.MultiBinary):
         shape = tuple(map(int, space.shape))
         return Spaces((), action_shape=shape, action_kind="multi_binary", action_sizes=(2,) * int(np.prod(shape)))
@@ -261,6 +323,12 @@ def _action(env_id: str, space: Any) -> Spaces:
         )
     low, high = (np.nan_to_num(b.ravel(), posinf=_LARGEST, neginf=-_LARGEST) for b in (space.low, space.high))
     return Spaces((), action_shape=space.shape, action_low=tuple(low.tolist()), action_high=tuple(high.tolist()))
+
+
+def _starts(space: Any) -> tuple[int, ...]:
+    """Where each entry of integers begins to count; empty where all do at 0."""
+    found = tuple(np.ravel(space.start).astype(np.int64).tolist())
+    return found if any(found) else ()
 
 
 def simulator_of(env: gymnasium.Env[Any, Any], task: TaskSettings) -> BatchSimulator | None:

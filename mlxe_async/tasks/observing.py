@@ -159,8 +159,10 @@ class Packing:
         odd = []
         with np.errstate(all="ignore"):  # what does not fit float32 is not finite, and found below
             for leaf, view, fill in self._leaves:
-                if not fill(_reached(obs, leaf), view):
+                if not fill(value := _reached(obs, leaf), view):
                     odd.append(f"{_label(leaf)} comes in another type than the space says, {leaf.space.dtype}: cast")
+                if isinstance(leaf.space, spaces.Box) and checks.loses_digits(np.asarray(value), view.dtype):
+                    odd.append(f"{_label(leaf)} beyond 2^24 loses digits as float32; show it smaller")
         if self._numbers and b"\0" in np.isfinite(self._floats).tobytes():
             for leaf, view in self._numbers:
                 checks.finite(view, _label(leaf))

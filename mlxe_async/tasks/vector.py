@@ -12,6 +12,7 @@ one of these fails.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.rows import MASK, Array, Spaces
 from mlxe_async.tasks import checks
 from mlxe_async.tasks.changes import ActionChanges
-from mlxe_async.tasks.hostile import trace_of, words_of
+from mlxe_async.tasks.hostile import described, trace_of, words_of
 from mlxe_async.tasks.making import (
     TaskSettings,
     find_spec,
@@ -167,9 +168,9 @@ class VectorTask:
         self._action_dtype = action_space.dtype
 
     def take_notes(self) -> list[tuple[str, str]]:
-        """Kind (`dtype`, `bounds`, `endless`) and sentence of odd but harmless behaviour since the last call.
+        """Kind and sentence of odd but harmless behaviour since the last call.
 
-        Each kind comes once per task.
+        Kinds are `dtype`, `bounds`, `digits`, `reward` and `endless`; each comes once per task.
         """
         notes, self._notes = self._notes, []
         return notes
@@ -270,6 +271,8 @@ class VectorTask:
                 else:
                     self._take(base, i, obs, info, over, stopped)
                 if type(reward) is not float or not -checks.LARGEST <= reward <= checks.LARGEST:
+                    if checks.is_array_of_one(reward):
+                        self._note("reward", f"rewards come as {described(reward)}: cast to a number")
                     reward = checks.real(reward)
                 if type(over) is not bool:
                     over = checks.flag("terminated", over)
@@ -359,6 +362,8 @@ class VectorTask:
         if not same:
             space = self._envs[i].observation_space
             self._note("dtype", f"observations come as {array.dtype}, the space says {space.dtype}: cast")
+        if checks.loses_digits(array, self._dtype):
+            self._note("digits", f"observations of {array.dtype} beyond 2^24 lose digits as float32; show them smaller")
         with np.errstate(all="ignore"):
             base[i] = array
 
@@ -425,7 +430,7 @@ class VectorTask:
             raise self._raised(error, "make", index) from None
 
     def _raised(self, error: BaseException, phase: str, i: int) -> EnvironmentFault:
-        return self._fault(f"raised {words_of(error)}", phase, i, trace_of(error))
+        return self._fault(f"raised {words_of(error)}{_advice(error, phase)}", phase, i, trace_of(error))
 
     def _fault(self, what: str, phase: str, i: int, trace: str = "") -> EnvironmentFault:
         seed, step = self._seeds[i], self._steps[i]
@@ -433,6 +438,18 @@ class VectorTask:
         episode = "" if seed is None else f" of the episode with seed {seed}"
         detail = f"environment {i} ({self._task.env}) {where}{episode}: {what}"
         return EnvironmentFault(detail, phase=phase, env_index=i, seed=seed, step=step, trace=trace)
+
+
+def _advice(error: BaseException, phase: str) -> str:
+    """What to do about mistakes that many environments have in common."""
+    if phase == "reset" and isinstance(error, TypeError) and "unexpected keyword argument 'seed'" in str(error):
+        return "; write reset(self, *, seed=None, options=None), and super().reset(seed=seed) in it"
+    if phase == "make" and isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return (
+            '; where only one environment can be at a time, set schedule.kind = "serial", schedule.executors = 1 and '
+            "evaluation.enabled = false, or give each a port of its own"
+        )
+    return ""
 
 
 def _has_mask(found: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from mlxe_async.errors import ResourceError, SettingsError, TaskError, raised_at
@@ -185,6 +185,35 @@ def _written_out(algorithm_class: Any, made: Any) -> dict[str, Any]:
     return table
 
 
+def _act_once(
+    name: str, algorithm: Any, made: Sequence[Any], limited: Callable[[str], contextlib.AbstractContextManager[None]]
+) -> None:
+    """Have an algorithm of the user's own act on a first observation, so that a layer of a wrong width is told at once.
+
+    Raises:
+        _Refused: it raised.
+    """
+    import numpy as np
+
+    from mlxe_async.algorithms import Acting
+    from mlxe_async.errors import EnvironmentFault
+    from mlxe_async.tasks.hostile import words_of
+
+    try:
+        with limited("reset"):
+            obs = made[0].reset(0, seed=0)[None]
+    except EnvironmentFault:  # now and then is no reason to refuse a task; the probe has seen it work
+        return
+    try:
+        with limited("build"):
+            algorithm.act(obs, np.random.default_rng(0), Acting().start(getattr(algorithm, "carry", ()), 1))
+    except Exception as error:
+        raised = f"{words_of(error)} ({raised_at(error, anywhere=True)})"
+        shape = "x".join(map(str, obs.shape))
+        message = f'"{name}" cannot act on observations {shape} of this task, it raised {raised}'
+        raise _Refused([(("algorithm", "name"), message)]) from error
+
+
 def _beside(settings: Mapping[str, Any], said: Collection[str], algorithm_class: Any, spaces: Spaces) -> dict[str, Any]:
     """All tables as they will be, with what the task's actions are: what keys of `[algorithm]` may depend on."""
     schedule = settings["schedule"]
@@ -247,6 +276,8 @@ def _probe(
         raised = f"{words_of(error)} ({raised_at(error, anywhere=True)})"
         message = f'"{name}" cannot be made for this task, its constructor raised {raised}'
         raise _Refused([(("algorithm", "name"), message)]) from error
+    if ":" in name:
+        _act_once(name, algorithm, made, limited)
     try:
         check_priorities(algorithm)
     except ValueError as error:

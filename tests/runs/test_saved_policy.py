@@ -135,3 +135,33 @@ def test_parts_that_make_up_no_observation_are_damage(tmp_path, change):
     assert "checkpoint 2 is damaged" in told[0]
     assert "spaces.parts: got" in told[0]
     assert "expected parts that make up an observation" in told[0]
+
+
+def test_choices_of_a_saved_policy_are_counted_as_the_environment_does():
+    from mlxe_async.algorithms import load_algorithm
+    from mlxe_async.settings import load_settings
+
+    chosen = load_settings({"task": {"env": "CartPole-v1"}, "algorithm": {"name": "ppo"}})
+    kind = load_algorithm("ppo")
+    for more, shape in (({"actions": 3, "action_starts": (5,)}, ()), (SEVERAL_STARTED, (2,))):
+        spaces = Spaces((4,), **more)
+        made = kind(kind.Settings(), spaces, seed=0, learns=False)
+        flat = np.concatenate([made.shape.initial(0), made.tail()], dtype=np.float32)
+        acted = policy.Policy(chosen, spaces, flat, 1)
+        for rng in (None, np.random.default_rng(0)):
+            found = acted.act(np.zeros((20, 4), np.float32), rng=rng)
+            assert found.shape == (20, *shape)
+            assert (found >= 5).all()
+            assert (found < 8).all()
+        assert acted.chosen(np.zeros((20, 4), np.float32)).max() < 3
+        again = Spaces.from_json(spaces.to_json())
+        assert again == spaces
+        assert again.fits_together
+
+
+SEVERAL_STARTED = {
+    "action_shape": (2,),
+    "action_kind": "multi_discrete",
+    "action_sizes": (3, 2),
+    "action_starts": (5, 6),
+}

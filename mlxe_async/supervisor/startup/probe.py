@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import re
+import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -238,7 +239,7 @@ def judged(settings: Settings, facts: dict[str, Any]) -> Probed:
     if "task_error" in facts:
         named = _NAMED_KEY.match(facts["task_error"])
         place = settings.places.of(tuple(named["key"].split(".")) if named else ("task", "env"))
-        raise TaskError(f"{place}: {facts['task_error']}")
+        raise TaskError(f"{place}: {facts['task_error']}{_of_this_program(settings.task.env)}")
     found = [Problem.from_json(problem) for problem in facts.get("idle", [])]
     _refuse_problems(settings, facts, refused_and_remarks(found, settings.places)[0])
     settings = settings.with_defaults(facts["defaults"])
@@ -249,6 +250,17 @@ def judged(settings: Settings, facts: dict[str, Any]) -> Probed:
     settings = settings.model_copy(update={"evaluation": _judging(settings, facts["task"])})
     settings = settings.with_algorithm(facts["algorithm"])
     return Probed(settings, facts, [*_cautions(settings, facts), *settings.places.remarks, *remarks])
+
+
+def _of_this_program(env: str) -> str:
+    """That an environment is known here alone, as one that a notebook's cell registered, if it is so."""
+    gymnasium = sys.modules.get("gymnasium")
+    if env.partition(":")[0] != "__main__" and (gymnasium is None or env not in gymnasium.registry):
+        return ""
+    return (
+        "; it is known to this program only, and made in other processes, which import modules: write it into a file, "
+        'as envs.py, and name it: task.env = "envs:Name"'
+    )
 
 
 def _refuse_problems(settings: Settings, facts: dict[str, Any], others: Sequence[Problem] = ()) -> None:

@@ -1,0 +1,60 @@
+"""`module(deterministic=True)` maps observations to the actions that `env.step` takes, as `act` does."""
+
+import numpy as np
+import pytest
+import torch
+
+from mlxe_async.algorithms import REGISTRY, load_algorithm
+from mlxe_async.rows import Spaces
+
+BOX = Spaces((3,), action_shape=(2,), action_low=(-3.0, 1.0), action_high=(5.0, 2.0))
+ONE = Spaces((3,), actions=3, action_starts=(7,))
+SEVERAL = Spaces((3,), action_shape=(2,), action_kind="multi_discrete", action_sizes=(3, 2), action_starts=(5, -1))
+OF_NUMBERS = ("a2c", "ddpg", "impala", "ppo", "reinforce", "sac", "td3")
+OF_SEVERAL = ("a2c", "impala", "ppo", "reinforce")
+OF_ONE = tuple(name for name in REGISTRY if name not in ("ddpg", "td3", "q_learning", "sarsa"))
+CASES = [
+    *((name, BOX) for name in OF_NUMBERS),
+    *((name, SEVERAL) for name in OF_SEVERAL),
+    *((name, ONE) for name in OF_ONE),
+]
+
+
+def built(name, spaces):
+    kind = load_algorithm(name)
+    one = kind(kind.Settings(), spaces, seed=3, learns=False)
+    rng = np.random.default_rng(1)
+    # What travels behind the weights, such as a variance, must be positive.
+    drawn = [
+        rng.normal(0, 0.15, shape) if not label.startswith(("normaliser", "exploration")) else np.ones(shape)
+        for label, shape in one.parameters
+    ]
+    one.load(np.concatenate([each.ravel() for each in drawn]).astype(np.float32))
+    return one
+
+
+@pytest.mark.parametrize(("name", "spaces"), CASES, ids=[f"{name}-{spaces.action_kind}" for name, spaces in CASES])
+def test_it_takes_the_same_actions(name, spaces):
+    one = built(name, spaces)
+    obs = np.random.default_rng(2).normal(0, 2, (64, 3)).astype(np.float32)
+    expected = spaces.for_environment(one.greedy(obs))
+    with torch.no_grad():
+        found = one.deterministic_module()(torch.from_numpy(obs)).numpy()
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    if spaces.action_kind == "box":
+        assert (found >= spaces.action_low).all()
+        assert (found <= spaces.action_high).all()
+        assert len(np.unique(found[:, 0])) > 5
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_what_acts_is_told_without_making_it(name):
+    spaces = ONE
+    if name in ("ddpg", "td3"):
+        spaces = BOX
+    if name in ("q_learning", "sarsa"):
+        spaces = Spaces((4,), actions=3, observation_sizes=(4,))
+    kind = load_algorithm(name)
+    made = kind(kind.Settings(), spaces, seed=0, learns=False)
+    assert list(kind.parameters_for(kind.Settings(), spaces)) == list(made.parameters)

@@ -1,0 +1,29 @@
+"""Values that newcomers write are taken, or answered with what to write instead."""
+
+import numpy as np
+import pytest
+
+from mlxe_async.errors import SettingsError
+from mlxe_async.settings import algorithm_problems, load_settings
+
+
+def test_numbers_of_numpy_are_numbers():
+    tree = {"task": {"env": "CartPole-v1", "kwargs": {"gain": np.float32(0.5), "sizes": [np.int64(3)]}}}
+    settings = load_settings(tree, {"stop.env_steps": np.int64(500), "algorithm.common": [np.int32(8)]})
+    assert settings.stop.env_steps == 500
+    assert settings.task.kwargs == {"gain": 0.5, "sizes": [3]}
+    assert type(settings.task.kwargs["gain"]) is float
+    assert settings.algorithm.table["common"] == [8]
+
+
+def test_a_window_while_training_is_refused():
+    with pytest.raises(SettingsError, match="watch it by play --render"):
+        load_settings({"task": {"env": "CartPole-v1", "kwargs": {"render_mode": "human"}}})
+
+
+@pytest.mark.parametrize("name", ["MlpPolicy", "CnnPolicy"])
+def test_the_name_of_a_policy_elsewhere_is_answered(name):
+    from mlxe_async.algorithms import load_algorithm
+
+    (problem,) = algorithm_problems(load_algorithm("ppo").Settings, {"policy": name})
+    assert "the network follows from the observations: leave it out" in problem.message

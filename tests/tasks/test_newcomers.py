@@ -1,0 +1,100 @@
+"""What newcomers bring is learned from, or answered in a sentence that says what to write."""
+
+import re
+
+import pytest
+
+from mlxe_async.errors import TaskError
+from mlxe_async.tasks.probe import probe
+
+HERE = "newcomer_environments"
+
+WORKS = ["Plain", "DoneOfNumpy", "SmallCounts", "Started"]
+TOLD = {
+    "RewardOfArray": r"rewards come as .*: cast to a number",
+    "RewardOfPoint": r"rewards come as .*: cast to a number",
+    "ShowsList": "the space says float32: cast",
+    "ShowsDoubles": "observations come as float64, the space says float32: cast",
+    "Counts": r"observations of int64 beyond 2\^24 lose digits as float32",
+    "Doubles": r"observations of float64 beyond 2\^24 lose digits as float32",
+}
+REFUSED = {
+    "OldReset": "reset must return .observation, info., got .*if this is an environment of the old gym",
+    "NoSeed": r"write reset\(self, \*, seed=None, options=None\)",
+    "OldStep": "got 4 values; is it an environment of the old gym, with one done",
+    "NoReturn": "step must return",
+    "DoneOfNumbers": "terminated: expected True or False",
+    "RewardOfTwo": "reward: expected one real number",
+    "RewardOfNothing": "reward: expected one real number",
+    "RewardOfText": "reward: expected one real number",
+    "RewardOfNan": "reward: expected a finite number",
+    "RewardOfTruth": "reward: expected one real number",
+    "ShowsColumn": r"observation: expected shape \(3,\)",
+    "ShowsFour": r"observation: expected shape \(3,\)",
+    "ShowsNan": r"observation: expected finite numbers, got nan at index \[1\]",
+    "ShowsNothing": "observation: expected",
+    "ShowsObjects": "observation: expected numbers",
+    "PictureOfFloats": "observation: expected whole numbers from 0 to 255",
+    "TextSpace": "observation space Text.* is not supported",
+    "GraphSpace": "observation space Graph.* is not supported",
+    "NoSpace": "observation space None is not supported",
+    "WholeActions": "action space Box.* is not supported, expected Discrete",
+    "TupleActions": "action space Tuple.* is not supported, expected Discrete",
+    "Raises": "raised KeyError: 'velocity'",
+    "ExitsInStep": "raised SystemExit: 3",
+    "OnePort": 'set schedule.kind = "serial", schedule.executors = 1 and evaluation.enabled = false',
+    "Nope": f'there is no environment "Nope" in module {HERE}: no gymnasium.Env and no id is called so',
+    "Planes": "it has Plain",
+}
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_what_keeps_the_contract_works_without_a_word(name):
+    assert probe({"env": f"{HERE}:{name}"})["notes"] == []
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_is_odd_but_harmless_is_told(name):
+    notes = probe({"env": f"{HERE}:{name}"})["notes"]
+    assert any(_matches(TOLD[name], note) for note in notes), notes
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_learned_from_is_refused_with_what_to_do(name):
+    with pytest.raises(TaskError) as refusal:
+        probe({"env": f"{HERE}:{name}"})
+    assert _matches(REFUSED[name], str(refusal.value)), refusal.value
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (
+            {"env": "CartPole-v1", "wrappers": ["gymnasium.wrappers:NormalizeObservation"]},
+            "task.wrappers: NormalizeObservation, whose statistics .* set normalise = true",
+        ),
+        (
+            {"env": "CartPole-v1", "wrappers": ["gymnasium.wrappers:NormalizeReward"]},
+            "task.wrappers: NormalizeReward, whose statistics .* set reward_scaling = true",
+        ),
+        ({"env": f"{HERE}:NormalisedNewcomer-v0"}, "is made with NormalizeObservation, whose statistics"),
+        ({"env": "MiniGrid-Empty-5x5-v0"}, "pip install minigrid"),
+        ({"env": "highway-fast-v0"}, "pip install highway_env"),
+        ({"env": "CartPole-v7"}, "did you mean CartPole-v"),
+        ({"env": "Cartpole-v1"}, "did you mean CartPole-v1"),
+        ({"env": "PongNoFrameskip-v4"}, "pip install"),
+        ({"env": "no_such_package:Env"}, "there is no module no_such_package; install it or add its folder"),
+    ],
+)
+def test_names_and_wrappers_are_answered_with_what_to_write(task, said):
+    with pytest.raises(TaskError) as refusal:
+        probe(task)
+    assert _matches(said, str(refusal.value)), refusal.value
+
+
+def test_there_are_thirty_of_them():
+    assert len(WORKS) + len(TOLD) + len(REFUSED) >= 30
+
+
+def _matches(pattern, text):
+    return re.search(pattern, text)
