@@ -278,9 +278,7 @@ class Spaces:
         starts = np.reshape(self.action_starts, self.action_shape)
         if isinstance(action, np.ndarray | np.generic):
             return action + starts
-        import torch
-
-        return action + torch.as_tensor(starts, device=action.device)
+        return action + action.new_tensor(starts)
 
     # -- in words ----------------------------------------------------------------------------------------------------
 
