@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import re
-import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from mlxe_async.settings import Settings
 from mlxe_async.settings.effects import MEMORIES, idle, refused_and_remarks
 from mlxe_async.settings.model import Evaluation
 from mlxe_async.settings.problems import Problem
+from mlxe_async.supervisor.startup.known_here import of_this_program
 from mlxe_async.supervisor.waiting import to_the_end
 
 _NAMED_KEY = re.compile(r"(?P<key>task(\.\w+)+): ")
@@ -239,7 +239,7 @@ def judged(settings: Settings, facts: dict[str, Any]) -> Probed:
     if "task_error" in facts:
         named = _NAMED_KEY.match(facts["task_error"])
         place = settings.places.of(tuple(named["key"].split(".")) if named else ("task", "env"))
-        raise TaskError(f"{place}: {facts['task_error']}{_of_this_program(settings.task.env)}")
+        raise TaskError(f"{place}: {facts['task_error']}{of_this_program(settings.task.env)}")
     found = [Problem.from_json(problem) for problem in facts.get("idle", [])]
     _refuse_problems(settings, facts, refused_and_remarks(found, settings.places)[0])
     settings = settings.with_defaults(facts["defaults"])
@@ -250,17 +250,6 @@ def judged(settings: Settings, facts: dict[str, Any]) -> Probed:
     settings = settings.model_copy(update={"evaluation": _judging(settings, facts["task"])})
     settings = settings.with_algorithm(facts["algorithm"])
     return Probed(settings, facts, [*_cautions(settings, facts), *settings.places.remarks, *remarks])
-
-
-def _of_this_program(env: str) -> str:
-    """That an environment is known here alone, as one that a notebook's cell registered, if it is so."""
-    gymnasium = sys.modules.get("gymnasium")
-    if env.partition(":")[0] != "__main__" and (gymnasium is None or env not in gymnasium.registry):
-        return ""
-    return (
-        "; it is known to this program only, and made in other processes, which import modules: write it into a file, "
-        'as envs.py, and name it: task.env = "envs:Name"'
-    )
 
 
 def _refuse_problems(settings: Settings, facts: dict[str, Any], others: Sequence[Problem] = ()) -> None:
