@@ -99,3 +99,14 @@ def _checked(commit: str) -> str | None:
 
 def _text(path: Path) -> str:
     return read_bounded(path, LONGEST_FILE).decode().strip()
+
+
+def of_this_program(env: str) -> str:
+    """That an environment is known here alone, as one that a notebook's cell registered, if it is so."""
+    gymnasium = sys.modules.get("gymnasium")
+    if env.partition(":")[0] != "__main__" and (gymnasium is None or env not in gymnasium.registry):
+        return ""
+    return (
+        "; it is known to this program only, and made in other processes, which import modules: write it into a file, "
+        'as envs.py, and name it: task.env = "envs:Name"'
+    )
