@@ -61,9 +61,7 @@ def return_scale(default: float, extra: Extra | None = None) -> Any:
 def normalise(default: bool) -> Any:
     """Of observations; see `NetworkFields`."""
     return key(
-        default,
-        "Show the network (obs - mean) / deviation of what was seen so far; with a body, the numbers beside pictures.",
-        STAYS,
+        default, "Show (obs - mean) / deviation of what was seen so far; of pictures, numbers beside them.", STAYS
     )
 
 
@@ -134,8 +132,7 @@ class NetworkFields(BaseModel):
     )
     precision: Precision = Field(
         "float32",
-        description="bfloat16 computes convolutions and their layers faster and coarser; weights stay float32. tf32: "
-        "float32 whose factors a GPU rounds to 10 bits of mantissa; float32 rounds none.",
+        description="tf32 (on a GPU) and bfloat16 compute convolutions faster and coarser; weights stay float32.",
     )
     input_scale: tuple[float, ...] = Field(
         (1.0,), description="Factor per input; raising one makes it matter sooner.", json_schema_extra=STAYS

@@ -29,6 +29,12 @@ _SHARED = {
     "exploration",
     "fields",
     "interface",
+    "drawing",
+    "inside",
+    "namespaces",
+    "published",
+    "unkept",
+    "untouched",
 }  # files that algorithms have in common
 
 

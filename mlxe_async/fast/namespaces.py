@@ -17,7 +17,16 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-MADE = {"__builtins__", "__cached__", "__file__", "__loader__", "__path__", "__spec__", "__warningregistry__"}
+MADE = {
+    "__builtins__",
+    "__cached__",
+    "__doc__",
+    "__file__",
+    "__loader__",
+    "__path__",
+    "__spec__",
+    "__warningregistry__",
+}
 """Names of a module that its file does not write."""
 UNTOLD = {
     *("__dict__", "__weakref__", "__doc__", "__annotations__", "__annotate__", "__annotations_cache__"),
@@ -26,7 +35,8 @@ UNTOLD = {
     *("model_config", "model_fields", "model_computed_fields"),
 }
 """Names of a class that decide nothing while it runs; settings are read from their object, by twin and file alike."""
-GENERATED = ("__pydantic_",)
+GENERATED = ("__pydantic_", "__builtins_dict__", "__compiled_fn_", "__resume_at_", "__import_")
+"""How names begin that pydantic, and torch's compiler, put beside what a file writes."""
 TOLD = (int, float, complex, str, bytes, type(None), range, np.ndarray, np.generic, np.dtype)
 """Objects that their `repr` tells whole."""
 Space = Mapping[str, Any]
@@ -73,7 +83,7 @@ class Comparison:
             if space.get(name) is not one:
                 return f"{next(place for place, other, _ in self._spaces if other is space)}{name}"
         for place, space, size in self._spaces:
-            if len(space) != size and (new := space.keys() - self._known(space)):
+            if len(space) != size and (new := self._new(space)):
                 return f"{place}{min(new)}"
         for function, before in self._functions.items():
             if _CODE(function) != before[0]:
@@ -81,9 +91,10 @@ class Comparison:
         self._met, constants, self._constants = {}, self._constants, []
         return next((place for live, fresh, place in constants if self._differs(live, fresh, place)), "")
 
-    def _known(self, space: Space) -> set[str]:
+    def _new(self, space: Space) -> set[str]:
         modules = {name for name, value in space.items() if _is_submodule(space, name, value)}
-        return {name for other, name, _ in self._names if other is space} | modules | MADE | UNTOLD
+        known = {name for other, name, _ in self._names if other is space} | modules | MADE | UNTOLD
+        return {name for name in space.keys() - known if not name.startswith(GENERATED)}
 
     # -- namespaces --
 

@@ -44,7 +44,7 @@ class Policy:
 
 
 def test_what_a_policy_does_is_told_of_whole_episodes(monkeypatch):
-    monkeypatch.setattr("mlxe_async.policy.load_policy", lambda *_: Policy("CartPole-v1"))
+    monkeypatch.setattr("mlxe_async.policy.load_policy", lambda *_, **_more: Policy("CartPole-v1"))
     told = behaviour_of("latest", starts=3, steps=100)
     assert (told["version"], told["episodes"], told["steps"]) == (7, 3, 300)
     assert 0 < told["lean"]["mean"] < told["lean"]["worst"] < 1
@@ -53,7 +53,7 @@ def test_what_a_policy_does_is_told_of_whole_episodes(monkeypatch):
 
 
 def test_the_edge_of_other_tasks_is_not_known(monkeypatch):
-    monkeypatch.setattr("mlxe_async.policy.load_policy", lambda *_: Policy("Acrobot-v1"))
+    monkeypatch.setattr("mlxe_async.policy.load_policy", lambda *_, **_more: Policy("Acrobot-v1"))
     with pytest.raises(TaskError, match="knows the edge of CartPole alone"):
         behaviour_of("latest")
 
