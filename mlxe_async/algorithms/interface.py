@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from mlxe_async.algorithms import drawing
 from mlxe_async.algorithms.modules import ModulesOf
 from mlxe_async.maths import annealing, metrics
 from mlxe_async.maths.normaliser import Moments
@@ -321,7 +322,11 @@ class Algorithm:
     # -- what the engine calls --
 
     def begin_rollout(self, rng: np.random.Generator) -> None:
-        """A rollout begins: whatever the author's modules draw in it by torch's random numbers follows from `rng`."""
+        """A rollout begins: whatever the author's modules draw in it by torch's random numbers follows from `rng`.
+
+        So does what they draw from the global generators of numpy and Python.
+        """
+        drawing.seed_acting(self, rng)
         if (modules := getattr(self, "_modules", None)) is not None:
             modules.seed(rng)
 
@@ -454,7 +459,11 @@ def flat_observations(obs: NDArray[Any], spaces: Spaces) -> NDArray[Any]:
 def forgotten(algorithm: Any) -> list[str]:
     """Attributes that a learner's object has and no state can hold, such as `history (deque)`."""
     modules = getattr(algorithm, "_modules", None)
-    return [] if modules is None else modules.forgotten
+    if modules is not None:
+        found: list[str] = modules.forgotten
+        return found
+    own = getattr(algorithm, "own_forgotten", None)
+    return own() if callable(own) else []
 
 
 def learned(algorithm: Any, batch: Rows, clock: Clock) -> tuple[Metrics, Floats | None]:
@@ -468,7 +477,7 @@ def learned(algorithm: Any, batch: Rows, clock: Clock) -> tuple[Metrics, Floats 
         TypeError: `update` returned something else.
     """
     modules = getattr(algorithm, "_modules", None)
-    with contextlib.nullcontext() if modules is None else modules.learning():
+    with drawing.learning(algorithm), contextlib.nullcontext() if modules is None else modules.learning():
         found = algorithm.update(batch, clock)
     pair = found if isinstance(found, tuple) else (found, None)
     if len(pair) != 2 or not isinstance(pair[0], Mapping):

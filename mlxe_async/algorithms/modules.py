@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlxe_async.algorithms import snapshot
+from mlxe_async.algorithms import drawing, snapshot
 from mlxe_async.networks.flat import Floats, Parameters, parameter_count
 from mlxe_async.rows import Array
 
@@ -26,7 +26,19 @@ if TYPE_CHECKING:
 
 FACTS = frozenset(
     ("settings", "spaces", "learns", "device", "parameters", "batch_rows", "rows_per_update", "window", "priorities")
-).union(("extra_columns", "stop_columns", "carry", "derived_columns", "off_policy", "memory", "bootstraps", "_modules"))
+).union(
+    (
+        "extra_columns",
+        "stop_columns",
+        "carry",
+        "derived_columns",
+        "off_policy",
+        "memory",
+        "bootstraps",
+        "_modules",
+        "_draws",
+    )
+)
 """Attributes of an algorithm that are told to the engine and not learned."""
 NOTHING: Parameters = (("nothing", (1,)),)
 """What is published of an algorithm without modules: one number, for the engine's sake."""
@@ -45,6 +57,7 @@ class ModulesOf:
         self._algorithm, self._seed = algorithm, seed
         self._cached: tuple[Floats, list[Any]] | None = None
         self._generator: torch.Tensor | None = None
+        self._same = snapshot.SameArrays()
         before = set(vars(algorithm))
         knew_torch = "torch" in sys.modules
         with self._seeded():
@@ -64,6 +77,7 @@ class ModulesOf:
             if self._torch is not None:
                 self._torch.set_num_threads(threads)
             self._begin()
+            self.state()  # whose arrays are the same from now on
         else:
             modules = self._all_modules()
             for module in modules:
@@ -100,28 +114,30 @@ class ModulesOf:
 
     @contextlib.contextmanager
     def _seeded(self) -> Iterator[None]:
-        """Torch's random numbers follow from the seed inside, and are outside what they were."""
+        """Random numbers follow from the seed inside, and are outside what they were."""
         torch = self._torch
-        if torch is None:
-            yield
-            return
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._seed % 2**63)
-            yield
+        with drawing.OwnDraws(self._seed, python=True).inside():
+            if torch is None:
+                yield
+                return
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self._seed % 2**63)
+                yield
 
     def _begin(self) -> None:
         """Make what only learns."""
         algorithm = self._algorithm
         before = set(vars(algorithm))
         torch = self._torch
-        if torch is None:
-            algorithm.build_learner()
-        else:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed((self._seed + 1) % 2**63)
+        with drawing.OwnDraws(self._seed + 1, python=True).inside():
+            if torch is None:
                 algorithm.build_learner()
-                self._generator = torch.get_rng_state()
-            self._to_device()
+            else:
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed((self._seed + 1) % 2**63)
+                    algorithm.build_learner()
+                    self._generator = torch.get_rng_state()
+                self._to_device()
         self._of_learner = set(vars(algorithm)) - before
 
     def _all(self) -> Iterator[Any]:
@@ -285,17 +301,25 @@ class ModulesOf:
 
     def state(self) -> dict[str, Array]:
         """All that is kept, as arrays by name, copied."""
-        return snapshot.taken(self._parts())
+        known, draws = self._same.taken(self._parts()), self._draws
+        return known if draws is None else known | draws.state()
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Go on from what `state` returned."""
-        for name, value in snapshot.put_back(self._parts(), state).items():
+        for name, value in self._same.put_back(self._parts(), state).items():
             setattr(self._algorithm, name, value)
+        if (draws := self._draws) is not None:
+            draws.restore(state)
+
+    @property
+    def _draws(self) -> drawing.OwnDraws | None:
+        return drawing.draws_of(self._algorithm) if self._algorithm.learns else None
 
     @property
     def forgotten(self) -> list[str]:
-        """Attributes that are in no state, such as `history (deque)`."""
-        return snapshot.unknown(self._parts())
+        """Attributes that are in no state, such as `history (deque)`, or that a state had to leave out."""
+        self._same.taken(self._parts())
+        return [*snapshot.unknown(self._parts()), *sorted(self._same.left_out)]
 
 
 def _tensors_in(made: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

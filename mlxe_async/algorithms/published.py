@@ -31,7 +31,7 @@ EVERY = 1024
 NEAR, NEAR_ON_GPU = 1e-5, 1e-3  # relative to 1 + the number
 ROUNDED = 1  # row of all draws may differ: rounding may decide between two actions
 MOST_NAMED = 5
-_TOLD = ("_modules", "learns", "device", "spaces", "parameters")
+_TOLD = ("_modules", "_draws", "_same", "learns", "device", "spaces", "parameters")
 ADVICE = (
     "only modules, parameters and buffers that build makes as attributes are published; "
     "make it a buffer of a module (register_buffer), or let acting tell it"

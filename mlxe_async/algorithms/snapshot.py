@@ -9,6 +9,7 @@ last: an optimiser that has not stepped yet is told with zeros, and a mark that 
 from __future__ import annotations
 
 import copy
+import enum
 import struct
 import sys
 import types
@@ -23,8 +24,14 @@ from pydantic import BaseModel
 from mlxe_async.maths import generators
 from mlxe_async.rows import Array
 
+LEFT_OUT = "left.out"
+"""Which of the arrays of a state do not count, in their order."""
 NUMBER_BYTES = 9  # a number's kind, and eight bytes of it
-_KINDS: tuple[tuple[type, str], ...] = ((bool, "<q"), (int, "<q"), (float, "<d"), (type(None), "<q"))
+_KINDS: tuple[tuple[type, str], ...] = (
+    *((bool, "<q"), (int, "<q"), (float, "<d"), (type(None), "<q"), (np.float64, "<d"), (np.float32, "<d")),
+    *((np.float16, "<d"), (np.int64, "<q"), (np.int32, "<q"), (np.int16, "<q"), (np.int8, "<q"), (np.bool_, "<?")),
+    *((np.uint64, "<Q"), (np.uint32, "<Q"), (np.uint16, "<Q"), (np.uint8, "<Q")),
+)
 STILL = (
     str,
     bytes,
@@ -33,6 +40,7 @@ STILL = (
     types.MethodType,
     types.BuiltinFunctionType,
     types.ModuleType,
+    enum.Enum,
     BaseModel,
 )
 Leaf = Callable[[str, Callable[[], Array], Callable[[Array], Any]], Any]
@@ -51,8 +59,15 @@ def taken(parts: Mapping[str, Any]) -> dict[str, Array]:
     return found
 
 
-def put_back(parts: Mapping[str, Any], state: Mapping[str, Array]) -> dict[str, Any]:
+def put_back(
+    parts: Mapping[str, Any], state: Mapping[str, Array], skip: Callable[[str], bool] = lambda _name: False
+) -> dict[str, Any]:
     """Have the parts hold what a snapshot of their like held. Returns those that had to be made anew, such as numbers.
+
+    Args:
+        parts: name -> value.
+        state: from `taken`.
+        skip: whether an array of this name stays what it is.
 
     Raises:
         KeyError: the snapshot lacks something.
@@ -60,7 +75,7 @@ def put_back(parts: Mapping[str, Any], state: Mapping[str, Array]) -> dict[str, 
 
     def leaf(name: str, take: Callable[[], Array], put: Callable[[Array], Any]) -> Any:
         del take
-        return put(state[name])
+        return _UNCHANGED if skip(name) else put(state[name])
 
     made = _Walk(leaf, puts=True).all(parts)
     return {name: value for name, value in made.items() if value is not parts[name]}
@@ -71,6 +86,59 @@ def unknown(parts: Mapping[str, Any]) -> list[str]:
     walk = _Walk(lambda _name, _take, _put: _UNCHANGED)
     walk.all(parts)
     return walk.unknown
+
+
+def covered(parts: Mapping[str, Any]) -> tuple[set[str], set[int]]:
+    """What of the parts is in a snapshot: the names of its arrays, and which arrays and tensors these are."""
+    names: set[str] = set()
+
+    def leaf(name: str, take: Callable[[], Array], put: Callable[[Array], Any]) -> Any:
+        del take, put
+        names.add(name)
+        return _UNCHANGED
+
+    walk = _Walk(leaf)
+    walk.all(parts)
+    return names, walk.seen
+
+
+class SameArrays:
+    """Snapshots of the same names, dtypes and shapes, those of the first one, whatever becomes of the parts.
+
+    What has another shape by then, or was not there at first, is left out, and all that lies beside it in the same
+    container; whoever takes the snapshot up has for it what he was made with.
+    """
+
+    def __init__(self) -> None:
+        self._layout: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] | None = None
+        self.left_out: set[str] = set()
+        "Names that were left out so far."
+
+    def taken(self, parts: Mapping[str, Any]) -> dict[str, Array]:
+        """Everything that the parts hold, as at first."""
+        found = taken(parts)
+        now = {name: (array.shape, array.dtype) for name, array in found.items()}
+        if self._layout is None:
+            self._layout = now
+        odd = {name for name in {*self._layout, *now} if self._layout.get(name) != now.get(name)}
+        self.left_out |= odd
+        beside = {_place(name) for name in odd}
+        left = {name for name in self._layout if name in odd or _place(name) in beside - {""}}
+        kept = {name: np.zeros(*how) if name in left else found[name] for name, how in self._layout.items()}
+        return kept | {LEFT_OUT: np.array([name in left for name in self._layout], bool)}
+
+    def put_back(self, parts: Mapping[str, Any], state: Mapping[str, Array]) -> dict[str, Any]:
+        """As `put_back`, but for what was left out, or is not in any snapshot."""
+        if self._layout is None:
+            self.taken(parts)
+        names = list(self._layout or ())
+        left = {name for name, is_left in zip(names, state[LEFT_OUT].tolist(), strict=True) if is_left}
+        return put_back(parts, state, lambda name: name in left or name not in names)
+
+
+def _place(name: str) -> str:
+    """The container that an array's name is in; "" for an attribute itself."""
+    return name.rpartition(".")[0]
 
 
 class _Unchanged:
@@ -85,7 +153,9 @@ class _Walk:
 
     def __init__(self, leaf: Leaf, *, puts: bool = False) -> None:
         self._leaf, self._torch, self._puts = leaf, sys.modules.get("torch"), puts
-        self._seen: set[int] = set()
+        self.seen: set[int] = set()
+        "Arrays and tensors."
+        self._entered: set[int] = set()
         self.unknown: list[str] = []
 
     def all(self, parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,9 +181,9 @@ class _Walk:
         return value
 
     def _object(self, name: str, value: Any) -> None:
-        if id(value) in self._seen:
+        if id(value) in self._entered:
             return
-        self._seen.add(id(value))
+        self._entered.add(id(value))
         for key, old in list(vars(value).items()):
             new = self._value(f"{name}.{key}", old)
             if new is not old:
@@ -142,11 +212,14 @@ class _Walk:
         return value
 
     def _tensor(self, name: str, tensor: Any) -> None:
-        if id(tensor) not in self._seen:
-            self._seen.add(id(tensor))
+        if id(tensor) not in self.seen:
+            self.seen.add(id(tensor))
             self._leaf(name, lambda: _array_of(tensor), lambda array: _fill(tensor, array))
 
     def _optimiser(self, name: str, optimiser: Any) -> None:
+        torch: Any = self._torch
+        if isinstance(optimiser, torch.optim.LBFGS):  # its history grows
+            self.unknown.append(f"{name} (history of LBFGS)")
         number = 0
         layout = _layout_of(optimiser)
         for index, group in enumerate(optimiser.param_groups):
@@ -177,15 +250,15 @@ class _Walk:
 
     def _of_numpy(self, name: str, value: Any) -> Any:
         if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-            if id(value) in self._seen:
+            if id(value) in self.seen:
                 return value
-            self._seen.add(id(value))
+            self.seen.add(id(value))
             return self._changed(value, self._leaf(name, value.copy, lambda array: _filled(value, array)))
         if isinstance(value, np.random.Generator):
             self._leaf(name, lambda: generators.generator_words(value), lambda a: generators.set_generator(value, a))
             return value
-        if isinstance(value, np.generic) and value.dtype.kind in "biuf":
-            return self._changed(value, self._leaf(name, lambda: np.array(value), lambda array: array[()]))
+        if any(type(value) is kind for kind, _ in _KINDS):
+            return self._changed(value, self._leaf(name, lambda: _number_bytes(name, value), _number_of))
         return NotImplemented
 
     # -- Python --
@@ -219,9 +292,11 @@ def _is_constant(value: Any) -> bool:
 
 def _number_bytes(name: str, value: bool | float | None) -> Array:
     """A number of any kind in as many bytes, so that one that was None, or whole, may become another."""
-    kind = next(k for k, (type_, _) in enumerate(_KINDS) if isinstance(value, type_))
+    own = [number for number, (type_, _) in enumerate(_KINDS) if type(value) is type_]
+    kind = (own or [number for number, (type_, _) in enumerate(_KINDS) if isinstance(value, type_)])[0]
+    form = _KINDS[kind][1]
     try:
-        packed = struct.pack(_KINDS[kind][1], 0 if value is None else value)
+        packed = struct.pack(form, 0 if value is None else value).ljust(NUMBER_BYTES - 1, b"\0")
     except struct.error as error:
         raise OverflowError(f"{name}: expected a whole number of at most 64 bits to keep, got {value}") from error
     return np.frombuffer(bytes([kind]) + packed, np.uint8).copy()
@@ -230,7 +305,8 @@ def _number_bytes(name: str, value: bool | float | None) -> Array:
 def _number_of(array: Array) -> bool | float | None:
     packed = array.astype(np.uint8).tobytes()
     type_, form = _KINDS[packed[0]]
-    return None if type_ is type(None) else type_(struct.unpack(form, packed[1:])[0])
+    number = struct.unpack(form, packed[1 : 1 + struct.calcsize(form)])[0]
+    return None if type_ is type(None) else type_(number)
 
 
 def _filled(into: Array, array: Array) -> Array:

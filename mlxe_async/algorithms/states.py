@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from mlxe_async.algorithms import drawing, snapshot, unkept
 from mlxe_async.algorithms.interface import Algorithm, Rows
+from mlxe_async.algorithms.namespaces import is_own
 from mlxe_async.maths import generators, normaliser
 from mlxe_async.networks import Floats
 
@@ -36,7 +38,7 @@ class Resumes(Algorithm):
         for optimiser in self._optimisers():
             known |= {f"{optimiser}.{name}": array for name, array in parts[optimiser].state().items()}
         known["generator"] = generators.generator_words(parts["rng"])
-        return known | normaliser.state(parts.get("_moments"))
+        return known | normaliser.state(parts.get("_moments")) | self._own_state()
 
     def restore(self, state: Rows) -> None:
         """Go on from there; the first update is the one that would have followed."""
@@ -56,6 +58,7 @@ class Resumes(Algorithm):
             parts[optimiser].restore({n.removeprefix(own): array for n, array in state.items() if n.startswith(own)})
         if "_moments" in parts:
             self._moments = normaliser.restored(state)
+        self._restore_own(state)
 
     def restore_around(self: Any, flat: Floats, state: Rows) -> None:
         """Go on from these weights (P,) and, for all that is not in them, from an older state."""
@@ -63,6 +66,36 @@ class Resumes(Algorithm):
         now = self.state()
         later = {name: now[name] for name in now if name in PUBLISHED or name.startswith("moments.")}
         self.restore({**state, **later})
+
+    def _own_state(self) -> Rows:
+        """What an author added: attributes that no class of this package has, and global random numbers."""
+        draws = drawing.draws_of(self)
+        if draws is None:
+            return {}
+        known = vars(self).setdefault(unkept.SAME, snapshot.SameArrays()).taken(self._own_parts())
+        return {f"own.{name}": array for name, array in (known | draws.state()).items()}
+
+    def _restore_own(self, state: Rows) -> None:
+        draws = drawing.draws_of(self)
+        if draws is None:
+            return
+        own = {name.removeprefix("own."): array for name, array in state.items() if name.startswith("own.")}
+        same: snapshot.SameArrays = vars(self).setdefault(unkept.SAME, snapshot.SameArrays())
+        for name, value in same.put_back(self._own_parts(), own).items():
+            setattr(self, name, value)
+        draws.restore(own)
+
+    def _own_parts(self) -> dict[str, Any]:
+        told = {*self._different(), *self._free(), *self._optimisers()}
+        return {name: one for name, one in unkept.kept_parts(self).items() if name not in told}
+
+    def own_forgotten(self) -> list[str]:
+        """What an author added and no state can hold, such as `history (deque)`."""
+        if not is_own(type(self)):
+            return []
+        same: snapshot.SameArrays = vars(self).setdefault(unkept.SAME, snapshot.SameArrays())
+        same.taken(self._own_parts())
+        return [*snapshot.unknown(self._own_parts()), *sorted(same.left_out)]
 
     def _different(self) -> list[str]:
         """The networks, each once: a target may be the learned one itself."""

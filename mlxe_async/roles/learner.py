@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from mlxe_async.algorithms.interface import Clock, forgotten
+from mlxe_async.algorithms.interface import Clock
 from mlxe_async.errors import AuditFailed, CompileFailed, NonFiniteWeights, NumericError, UpdateFailed, raised_at
 from mlxe_async.fast import Updates, updates, watch_of
 from mlxe_async.fast.audit import Audit
@@ -121,7 +121,9 @@ class Learner:
         self._fast, self._audit_every = fast, audit_every
         self._told: dict[str, Any] | None = None
         self._is_begun = False
-        self._likeness = Likeness(algorithm, make)
+        self._likeness = Likeness(
+            algorithm, make, lambda sentence: self._notify({"kind": "remark", "detail": sentence})
+        )
         self._has_learned = last_good is not None
 
     @functools.cached_property
@@ -179,7 +181,7 @@ class Learner:
         self._last_good, self._norm, self._roll_backs = vector, told["norm"], 0
         if not self._is_begun:
             self._is_begun = True
-            self._tell_forgotten()
+            self._likeness.tell()
         if self._has_learned:
             self._tell_updates()
         for sentence in self._remarks():
@@ -192,15 +194,6 @@ class Learner:
         if self._told != how:
             self._told = how
             self._notify({"kind": "updates", **how})
-
-    def _tell_forgotten(self) -> None:
-        names = forgotten(self.algorithm)
-        if names:
-            sentence = (
-                f"{type(self.algorithm).__name__}: {', '.join(names)}: no state can hold that; a run that goes on, "
-            )
-            sentence += "or a learner that was killed, begins without"
-            self._notify({"kind": "remark", "detail": sentence})
 
     def _keep(self, version: int, call: int, answer: dict[str, Any], parameters: int, roll_backs: int = 0) -> None:
         promotion = None if self._promotion is None else self._promotion.known(parameters)

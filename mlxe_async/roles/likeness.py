@@ -1,4 +1,4 @@
-"""Whether executors act as the learner's object would: looked at now and then, before weights are published."""
+"""Whether executors, and a successor, have all that the learner's object has: looked at before a publication."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from mlxe_async.algorithms.interface import Clock
 from mlxe_async.algorithms.namespaces import Namespaces
 from mlxe_async.algorithms.published import Published, Unlike, is_due, sampled
+from mlxe_async.algorithms.unkept import Unkept
 from mlxe_async.errors import Unpublished
 from mlxe_async.rows import Array
 
@@ -17,17 +18,30 @@ class Likeness:
 
     Args:
         algorithm: the learner's object, before its first update.
-        make: makes an object as executors do; None: nothing is looked at.
+        make: makes an object as executors do; None: nobody looks how they act.
+        told: is told, in a sentence, what is not kept.
     """
 
-    def __init__(self, algorithm: Any, make: Callable[[], Any] | None) -> None:
-        self._algorithm, self._publications = algorithm, 0
-        self._published = None if make is None else Published(algorithm, make, Namespaces(type(algorithm)))
+    def __init__(
+        self, algorithm: Any, make: Callable[[], Any] | None, told: Callable[[str], None] = lambda _sentence: None
+    ) -> None:
+        self._algorithm, self._publications, self._told = algorithm, 0, told
+        namespaces = Namespaces(type(algorithm))
+        self._published = None if make is None else Published(algorithm, make, namespaces)
+        self._unkept = Unkept(algorithm, namespaces)
         self._last: tuple[Mapping[str, Array], Clock] | None = None
 
     def learned(self, batch: Mapping[str, Array], clock: Clock) -> None:
         """Note what was learned from last: its rows are acted on."""
         self._last = (batch, clock)
+
+    def tell(self) -> None:
+        """Tell what the algorithm changes and no state holds, each once."""
+        if names := self._unkept.news():
+            self._told(
+                f"{type(self._algorithm).__name__}: {', '.join(names)}: no state can hold that; a run that goes on, "
+                "or a learner that was killed, begins without"
+            )
 
     def see(self, vector: Array) -> None:
         """Look at the weights (P,) that are about to be published, if it is time to.
@@ -35,11 +49,14 @@ class Likeness:
         Raises:
             Unpublished: executors would act otherwise than the learner's object.
         """
-        if self._published is None or self._last is None:
+        if self._last is None:
             return
         (batch, clock), self._last = self._last, None
         self._publications += 1
         if not is_due(self._publications):
+            return
+        self.tell()
+        if self._published is None:
             return
         obs, acting = sampled(batch, self._algorithm, clock)
         if not len(obs):

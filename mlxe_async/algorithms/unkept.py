@@ -1,0 +1,96 @@
+"""What a learner's object changes that no state holds: a run that goes on, or a successor, begins without it."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+import types
+from typing import Any
+
+import numpy as np
+
+from mlxe_async.algorithms import inside, snapshot
+from mlxe_async.algorithms.drawing import NAME
+from mlxe_async.algorithms.namespaces import Namespaces, is_own
+
+
+class Unkept:
+    """Compares what an author's object holds beside its state with what it held at first.
+
+    Args:
+        algorithm: the learner's, before its first update.
+        namespaces: what its author's modules hold then.
+    """
+
+    def __init__(self, algorithm: Any, namespaces: Namespaces) -> None:
+        from mlxe_async.algorithms.interface import forgotten
+
+        self._algorithm, self._namespaces = algorithm, namespaces
+        forgotten(algorithm)  # which arrays there are at first is what is kept
+        self._first = self._digests()
+        self._told: set[str] = set()
+
+    def news(self) -> list[str]:
+        """Names of what is not kept and has changed, each once, such as `net.gain` or `my_file.SCALE`.
+
+        Of a class that is not derived from `Algorithm` there are none: it keeps what it keeps by itself.
+        """
+        from mlxe_async.algorithms.interface import Algorithm, forgotten
+
+        if not isinstance(self._algorithm, Algorithm):
+            return []
+        names = [*forgotten(self._algorithm), *inside.odd_ways(self._first, self._digests())]
+        shown = {_root(name): name for name in reversed(names)} | {name: name for name in self._namespaces.changed()}
+        new = {key: name for key, name in shown.items() if key not in self._told}
+        self._told |= new.keys()
+        return sorted(new.values())
+
+    def _digests(self) -> dict[str, Any]:
+        if not is_own(type(self._algorithm)):
+            return {}
+        parts = kept_parts(self._algorithm)
+        names, arrays = snapshot.covered(parts)
+        found = inside.digests(parts, lambda value: id(value) in arrays or _is_kept_whole(value))
+        return {way: one for way, one in found.items() if way not in names}
+
+
+SAME = "_same"
+"""Attribute that knows which arrays of an author's additions are kept."""
+
+
+def kept_parts(algorithm: Any) -> dict[str, Any]:
+    """The attributes of an author's object that `snapshot` keeps, without those of a base that comes with us."""
+    from mlxe_async.algorithms.modules import FACTS
+
+    kind: Any = type(algorithm)
+    ours = of_built_in(kind) if getattr(algorithm, "_modules", None) is None else frozenset()
+    return {name: one for name, one in vars(algorithm).items() if name not in FACTS | ours | {NAME, SAME}}
+
+
+@functools.cache
+def of_built_in(kind: type) -> frozenset[str]:
+    """The attributes that the classes of this package give an object: what their code assigns."""
+    names = set(getattr(kind, "counted", ()))
+    for one in kind.__mro__:
+        if not is_own(one) and one is not object:
+            for value in vars(one).values():
+                function = getattr(value, "__func__", value)
+                if isinstance(function, types.FunctionType):
+                    steps = dis.get_instructions(function)
+                    names |= {step.argval for step in steps if step.opname == "STORE_ATTR"}
+    return frozenset(names)
+
+
+def _is_kept_whole(value: Any) -> bool:
+    """Whether a state holds all of it: what has a state of its own, and generators."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.nn.Module):
+        return False
+    if isinstance(value, np.random.Generator) or (torch is not None and isinstance(value, torch.Generator)):
+        return True
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def _root(name: str) -> str:
+    return name.partition(" ")[0].partition(".")[0]
