@@ -32,7 +32,8 @@ has what a replay memory asks for, `fields` the keys that several algorithms hav
 What is kept without a word: every module, parameter, tensor, optimiser, scheduler, generator, array and number that is
 an attribute of the learner's object, so that a run goes on exactly, also after its learner was killed (`snapshot`).
 So are the global generators of numpy and Python, which follow from the seed. What changes and cannot be kept, such as a
-list that grows, is told in the log by name (`unkept`). What an environment carries from step to step, such as the state of a recurrent cell, is declared in `carry`.
+list that grows, is told in the log by name (`unkept`). What an environment carries from step to step, such as the state
+of a recurrent cell, is declared in `carry`.
 """
 
 from __future__ import annotations
