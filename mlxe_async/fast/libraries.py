@@ -103,9 +103,13 @@ def _is_own_part(one: Any, library: str) -> bool:
     return all(_lies_in(code.co_filename, library) for code in codes)
 
 
-@functools.cache
 def _lies_in(file: str, library: str) -> bool:
     """Whether a file is part of a library, or of Python itself, by which some of torch's functions are made."""
-    path, home = Path(file), getattr(sys.modules[library], "__file__", None)
+    return _lies_under(file, getattr(sys.modules[library], "__file__", None))
+
+
+@functools.cache
+def _lies_under(file: str, home: str | None) -> bool:
+    path = Path(file)
     of_python = path.is_relative_to(STDLIB) and not {"site-packages", "dist-packages"} & {*path.parts}
     return file.startswith("<frozen") or of_python or (home is not None and path.is_relative_to(Path(home).parent))

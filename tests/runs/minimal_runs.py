@@ -32,6 +32,7 @@ from mlxe_async.algorithms import REGISTRY  # noqa: E402 - see above
 SCHEDULES = ("serial", "istb", "is", "ia", "oa")
 TABLES = ("q_learning", "sarsa")
 MOVED_BY_NUMBERS = ("ddpg", "td3")
+WITHOUT_CONVOLUTIONS = ("ddpg", "sac", "td3")
 ONLY_NEWEST = ("a2c", "reinforce", "sarsa")
 "Learn from nothing that older weights did, and are refused where nobody waits."
 LIMIT_S = 900.0
@@ -48,6 +49,8 @@ class Case(NamedTuple):
 
     @property
     def is_refused(self) -> bool:
+        if self.algorithm in WITHOUT_CONVOLUTIONS and self.shows == "picture":
+            return True
         return (self.algorithm in TABLES and self.shows != "integers") or (
             self.schedule == "oa" and self.algorithm in ONLY_NEWEST
         )
