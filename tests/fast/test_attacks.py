@@ -70,7 +70,12 @@ def test_without_an_attack_each_algorithm_has_its_twin(teller):
         assert (reason, is_unchanged) == ("", True), name
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+def some_and_all():
+    """Each third attack, and all of them where there is time."""
+    return [pytest.param(one, marks=pytest.mark.slow if number % 3 else ()) for number, one in enumerate(ATTACKS)]
+
+
+@pytest.mark.parametrize("attack", some_and_all())
 def test_what_somebodys_module_changes_is_learned(attack, teller):
     reason, is_written, is_unchanged = told_by(teller, ATTACKS[attack][0], attack)
     assert reason, "the twin was kept"

@@ -14,7 +14,7 @@ def test_there_are_sixty_of_them():
     assert len(foreign_folders.FOLDERS) >= 60
 
 
-@pytest.mark.parametrize("name", foreign_folders.FOLDERS)
+@pytest.mark.parametrize("name", [*foreign_folders.FOLDERS][::4])
 def test_a_foreign_folder_is_refused_or_harmless(name, source, tmp_path):
     assert foreign_folders.faults_of(name, source, ["play"], tmp_path) == []
 

@@ -1,5 +1,7 @@
 """`[task] env` and `[algorithm] name` alone make a run: each built-in algorithm on each kind of observation."""
 
+import itertools
+
 import pytest
 from in_one_process import first_updates, probed
 from plain_tasks import KINDS
@@ -21,8 +23,14 @@ def minimal(name, shows, *, side=64, **more):
     return {"task": {"env": "plain_tasks:Shown", "kwargs": kwargs}, "algorithm": {"name": name, **more}}
 
 
-@pytest.mark.parametrize("shows", KINDS)
-@pytest.mark.parametrize("name", sorted(REGISTRY))
+def cases():
+    """Every algorithm with every kind; pictures take long, and most of them are for the slow tests."""
+    for name, shows in itertools.product(sorted(REGISTRY), KINDS):
+        is_slow = shows == "picture" and name not in (*TABLES, *WITHOUT_CONVOLUTIONS, "ppo", "dqn")
+        yield pytest.param(name, shows, marks=pytest.mark.slow if is_slow else ())
+
+
+@pytest.mark.parametrize(("name", "shows"), [*cases()])
 def test_every_algorithm_reaches_its_first_update_by_the_settings_that_all_its_roles_get(name, shows):
     fields = load_algorithm(name).Settings.model_fields
     few = {key: value for key, value in FEW.items() if key in fields and shows == "picture"}
