@@ -27,7 +27,7 @@ MISSING = type("MISSING", (), {})
 MOST_BYTES = 1 << 24
 """Of the arrays of one place; what is larger, such as a set of data, is not looked at."""
 _PACKAGE = __name__.partition(".")[0]
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _OURS = str(Path(__file__).parents[1])
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, staticmethod, classmethod, property)
 _DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType)

@@ -56,8 +56,8 @@ class Likeness:
         if not is_due(self._publications):
             return
         self.tell()
-        if self._published is None:
-            return
+        if self._published is None or not hasattr(self._algorithm, "spaces"):
+            return  # a class that is not derived from Algorithm may do without
         obs, acting = sampled(batch, self._algorithm, clock)
         if not len(obs):
             return

@@ -82,7 +82,6 @@ def test_what_cannot_be_learned_from_is_refused_with_what_to_do(name):
         ({"env": "highway-fast-v0"}, "pip install highway_env"),
         ({"env": "CartPole-v7"}, "did you mean CartPole-v"),
         ({"env": "Cartpole-v1"}, "did you mean CartPole-v1"),
-        ({"env": "PongNoFrameskip-v4"}, "pip install"),
         ({"env": "no_such_package:Env"}, "there is no module no_such_package; install it or add its folder"),
     ],
 )
