@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-ALIASES = {"abs", "bool_", "double", "long", "error", "__call__", "forward"}
+ALIASES = {"abs", "bool_", "double", "long", "error", "__call__", "forward", "__init__", "__setstate__"}
 """Names under which a library itself has a function of another name."""
 OF_PYTHON = ("builtins", "types", "typing", "collections", "_io")
 STDLIB = Path(sysconfig.get_path("stdlib"))

@@ -273,7 +273,7 @@ ANSWERS: dict[str, Callable[[Any, Any], Any]] = {
     "reward none": _rewards(lambda _: None),
     "reward text": _rewards(lambda _: "1.0"),
     "reward complex": _rewards(lambda reward: complex(reward, 1)),
-    "reward array": _rewards(lambda reward: np.array([reward])),
+    "reward array": _rewards(lambda reward: np.array([reward, reward])),
     "reward scalar array": _rewards(np.array),
     "reward truth": _rewards(lambda _: np.True_),
     "four values": lambda _env, answer: answer[:4],

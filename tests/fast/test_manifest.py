@@ -185,6 +185,24 @@ def test_each_module_that_is_reached_has_its_digests():
         assert manifest.Watch(load_algorithm(name), name).difference() == ""
 
 
+COMPILED = """
+import torch._dynamo.mutation_guard as guard
+from mlxe_async.algorithms import load_algorithm
+from mlxe_async.fast.manifest import Watch
+guard.install_generation_tagging_init()  # torch.compile's own change of Module.__init__
+assert guard.GenerationTracker.generation >= 0
+import torch
+print(torch.nn.Module.__init__.__name__, repr(Watch(load_algorithm("ppo"), "ppo").difference()))
+torch.nn.Module.__init__ = lambda self, *args, **keys: None
+print(repr(Watch(load_algorithm("ppo"), "ppo").difference()))
+"""
+
+
+def test_what_torch_changes_in_itself_to_compile_is_no_difference():
+    told = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=True).stdout
+    assert told.splitlines() == ["patched_init ''", "'torch.nn.Module.__init__'"]
+
+
 TREE = """
 import ast, sys, types
 source = open(sys.argv[1]).read()

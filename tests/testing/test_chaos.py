@@ -101,6 +101,7 @@ def test_a_wrong_answer_is_a_fault_and_an_odd_one_is_none(name):
         "huge info",
         "nested info",
         "unpicklable info",
+        "reward scalar array",
     }
     expected = [] if name in odd else [10]
     assert played(20, fault=name, step=10, amount=1) == expected
