@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 import leaks
+import warm
 
 # Hundreds of children import the package: each is to find it compiled.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -40,6 +41,22 @@ def _warm():
     # What was imported and collected stays; each of hundreds of full collections would take a quarter of a second.
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _server():
+    server = warm.Server(leaks.keep)
+    yield server
+    server.close()
+
+
+@pytest.fixture(autouse=True)
+def _starts(request, monkeypatch, _server):
+    if request.node.get_closest_marker("cold") or request.path.parent.name == "ipc_processes":
+        yield
+        return
+    with warm.starts(_server, monkeypatch):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,17 @@ import uvloop
 MARK = f"MLXE_TEST_SESSION={uuid.uuid4().hex}"
 os.environ.update([MARK.split("=")])
 
+KEPT: set[int] = set()
+"Processes that serve the whole session."
+KEPT_OPEN: set[int] = set()
+"Descriptors that do."
+
+
+def keep(pid: int, fd: int) -> None:
+    """A process, and a descriptor of this one, serve the whole session and are nothing that is left."""
+    KEPT.add(pid)
+    KEPT_OPEN.add(fd)
+
 
 def warm_up() -> None:
     """Let the event loops open what they open once per process and keep."""
@@ -33,7 +44,7 @@ def warm_up() -> None:
 def processes() -> dict[int, str]:
     """Living processes below this test session, pid -> name; also those whose parents are gone."""
     found = {}
-    for pid in all_pids() - {os.getpid()}:
+    for pid in all_pids() - {os.getpid()} - KEPT:
         with contextlib.suppress(OSError):
             if MARK.encode() in _read(f"/proc/{pid}/environ").split(b"\0"):
                 found[pid] = _read(f"/proc/{pid}/comm").decode(errors="replace").strip()
@@ -75,9 +86,9 @@ def gone(pid: int, seconds: float) -> bool:
 def descriptors() -> dict[int, str]:
     """Open descriptors of this process and what they lead to."""
     found = {}
-    for fd in os.listdir("/proc/self/fd"):  # noqa: PTH208 - see `_read`
+    for fd in {*map(int, os.listdir("/proc/self/fd"))} - KEPT_OPEN:  # noqa: PTH208 - see `_read`
         with contextlib.suppress(OSError):
-            found[int(fd)] = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - see `_read`
+            found[fd] = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - see `_read`
     kept = of_cuda() if cuda_is_initialised() else ()
     return {fd: target for fd, target in found.items() if not target.startswith((f"/proc/{os.getpid()}/fd", *kept))}
 
@@ -110,4 +121,7 @@ def nothing_left(seconds: float = 5.0) -> Iterator[None]:
     now = descriptors()
     opened = {fd: target for fd, target in now.items() if descriptors_before.get(fd) != target}
     assert len(now) <= len(descriptors_before), f"descriptors left open: {opened}"
+    for thread in threading.enumerate():
+        if thread.name not in threads_before:
+            thread.join(seconds)
     assert threads() <= threads_before, f"threads left running: {threads() - threads_before}"

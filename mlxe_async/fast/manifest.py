@@ -17,7 +17,6 @@ The first difference is told with its place. `Watch` compares again while a run 
 from __future__ import annotations
 
 import ast
-import functools
 import hashlib
 import json
 import sys
@@ -25,7 +24,7 @@ import threading
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mlxe_async.fast.libraries import Libraries, unusual
 from mlxe_async.fast.namespaces import Comparison
@@ -107,21 +106,35 @@ class Watch:
                 return f"{name}:{changed}"
         except (OSError, SyntaxError) as error:
             return f"{name}, whose file cannot be read ({type(error).__name__}),"
-        code = _compiled(source, str(path))
-        fresh = types.ModuleType(name)
-        fresh.__dict__.update({key: vars(module)[key] for key in _GIVEN if key in vars(module)})
-        exec(code, fresh.__dict__)  # noqa: S102 - the package's own file, whose digest has just been compared
-        comparison = Comparison(module, fresh)
-        if not comparison.difference:
-            self._seen[name] = comparison
-            self._mentioned |= _names(code)
-            self._libraries = None
-        return comparison.difference
+        before = _EQUAL.get(name)
+        if before is not None and before.module is module and before.source == source:
+            if changed := before.comparison.changed():
+                return changed
+        else:
+            code = compile(source, str(path), "exec", dont_inherit=True)
+            fresh = types.ModuleType(name)
+            fresh.__dict__.update({key: vars(module)[key] for key in _GIVEN if key in vars(module)})
+            exec(code, fresh.__dict__)  # noqa: S102 - the package's own file, whose digest has just been compared
+            if (comparison := Comparison(module, fresh)).difference:
+                return comparison.difference
+            before = _EQUAL[name] = _Equal(module, source, comparison, _names(code))
+        self._seen[name] = before.comparison
+        self._mentioned |= before.names
+        self._libraries = None
+        return ""
 
 
-@functools.cache
-def _compiled(source: bytes, path: str) -> types.CodeType:
-    return compile(source, path, "exec", dont_inherit=True)
+class _Equal(NamedTuple):
+    """A module that was equal to what its file makes, and the names that it mentions."""
+
+    module: types.ModuleType
+    source: bytes
+    comparison: Comparison
+    names: set[str]
+
+
+_EQUAL: dict[str, _Equal] = {}
+"What was compared once in this process: from then on it is asked whether it has changed."
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -10,8 +10,9 @@ import functools
 import gc
 import operator
 import sys
+import threading
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -41,6 +42,7 @@ TOLD = (int, float, complex, str, bytes, type(None), range, np.ndarray, np.gener
 """Objects that their `repr` tells whole."""
 Space = Mapping[str, Any]
 _CODE = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
+_BASES, _CONTENT = operator.attrgetter("__bases__"), operator.attrgetter("cell_contents")
 _Cached = type(functools.cache(repr))
 
 
@@ -59,24 +61,44 @@ class Comparison:
         self._names: list[tuple[Space, str, Any]] = []
         self._functions: dict[types.FunctionType, tuple[Any, str]] = {}
         self._constants: list[tuple[Any, Any, str]] = []
-        self._held: list[Any] = []
+        self._classes: dict[type, tuple[tuple[type, ...], type, str]] = {}
+        self._cells: list[tuple[types.CellType, Any, str]] = []
+        self._parts: list[tuple[Any, tuple[Any, ...], str]] = []
         self.difference = self._names_differ(self._live, self._fresh, f"{module.__name__}:", MADE)
         "The place of the first difference; empty if there is none."
-        self._seen = self._look()
+        self._see()
 
     def changed(self) -> str:
         """The place of what is no longer as it was when the two were equal; "" where all is."""
-        if (now := self._look()) == self._seen:
+        if self._is_as_seen():
             return ""
         if not (found := self._changed()):
-            self._seen = now
+            self._see()
         return found
 
-    def _look(self) -> list[Any]:
-        """What all names are bound to; the objects themselves are held, so that no other has the same number."""
-        insides = [space.values() for _, space, _ in self._spaces]
-        insides += [live.values() if isinstance(live, dict) else live for live, _, _ in self._constants]
-        return [[*map(id, inside)] for inside in insides] + [*map(_CODE, self._functions)]
+    def _see(self) -> None:
+        """Take down what all names are bound to, so that a look at it is quick."""
+        views: list[Collection[Any]] = [space.values() for _, space, _ in self._spaces]
+        views += [live.values() if isinstance(live, dict) else live for live, _, _ in self._constants]
+        self._views = [(view, [*view]) for view in views]
+        self._codes = [*map(_CODE, self._functions)]
+        self._bases, self._metas = [kind.__bases__ for kind in self._classes], [*map(type, self._classes)]
+        self._quick = [cell for cell, _, _ in self._cells], [content for _, content, _ in self._cells]
+
+    def _is_as_seen(self) -> bool:
+        return (
+            all(len(view) == len(seen) and all(map(operator.is_, view, seen)) for view, seen in self._views)
+            and all(map(operator.eq, map(_CODE, self._functions), self._codes))
+            and all(map(operator.is_, map(_BASES, self._classes), self._bases))
+            and all(map(operator.is_, map(type, self._classes), self._metas))
+            and all(map(operator.is_, map(_CONTENT, self._quick[0]), self._quick[1]))
+            and not any(self._is_another(one, parts) for one, parts, _ in self._parts)
+        )
+
+    @staticmethod
+    def _is_another(one: Any, before: tuple[Any, ...]) -> bool:
+        now = _parts(one)
+        return len(now) != len(before) or not all(map(operator.is_, now, before))
 
     def _changed(self) -> str:
         for space, name, one in self._names:
@@ -88,6 +110,15 @@ class Comparison:
         for function, before in self._functions.items():
             if _CODE(function) != before[0]:
                 return before[1]
+        for kind, (bases, meta, place) in self._classes.items():
+            if kind.__bases__ is not bases or type(kind) is not meta:
+                return place
+        for cell, content, place in self._cells:
+            if cell.cell_contents is not content:
+                return place
+        for one, parts, place in self._parts:
+            if self._is_another(one, parts):
+                return place
         self._met, constants, self._constants = {}, self._constants, []
         return next((place for live, fresh, place in constants if self._differs(live, fresh, place)), "")
 
@@ -128,13 +159,16 @@ class Comparison:
         inside = _inside(live), _inside(fresh)
         if inside[0].keys() != inside[1].keys():
             return place
+        if isinstance(fresh, dict | list | set):
+            self._constants.append((live, fresh, place))
+        elif isinstance(fresh, types.CellType):
+            self._cells.append((live, live.cell_contents, place))
+        elif parts := _parts(live):
+            self._parts.append((live, parts, place))
         if not inside[1]:  # such as an object of C, which may say what it is
             bare = type(fresh) is object or hasattr(fresh, "__dict__")
             is_equal = bare or (repr(live) == repr(fresh) and " at 0x" not in repr(fresh))
             return "" if is_equal else place
-        if isinstance(fresh, dict | list | set):
-            self._held.append(list(inside[0].values()))
-            self._constants.append((live, fresh, place))
         return next((place for key, one in inside[1].items() if self._differs(inside[0][key], one, place)), "")
 
     def _classes_differ(self, live: type, fresh: type, place: str) -> str:
@@ -142,6 +176,7 @@ class Comparison:
             return place
         if type(live) is not type(fresh) or len(live.__bases__) != len(fresh.__bases__):
             return f"{place}.__bases__"
+        self._classes[live] = live.__bases__, type(live), f"{place}.__bases__"
         for one, other in zip(live.__bases__, fresh.__bases__, strict=True):
             if found := self._differs(one, other, f"{place}.__bases__"):
                 return found
@@ -154,6 +189,8 @@ class Comparison:
         if live.__globals__ is not wanted and self._differs(live.__globals__, wanted, place):
             return place
         for name in ("__defaults__", "__kwdefaults__", "__closure__", "__dict__"):
+            if name == "__dict__" and not (live.__dict__ or fresh.__dict__):
+                continue
             if self._differs(getattr(live, name), getattr(fresh, name), place):
                 return place
         self._functions[live] = (_CODE(live), place)
@@ -167,6 +204,13 @@ def _is_state(name: str, live: Any, fresh: Any) -> bool:
 
 def _is_submodule(space: Space, name: str, value: Any) -> bool:
     return "__path__" in space and value is sys.modules.get(f"{space['__name__']}.{name}")
+
+
+def _parts(one: Any) -> tuple[Any, ...]:
+    """What can be exchanged in an object that is no container: its attributes."""
+    if isinstance(one, tuple | frozenset | types.MappingProxyType | threading.local):  # which no two threads share
+        return ()
+    return (*_slots(one).values(), *getattr(one, "__dict__", {}).values())
 
 
 def _inside(one: Any) -> dict[Any, Any]:
@@ -191,8 +235,12 @@ def _inside(one: Any) -> dict[Any, Any]:
         return {"name": one.__qualname__, "of": type(one.__self__)}
     if isinstance(one, types.MemberDescriptorType | types.GetSetDescriptorType):
         return {"name": one.__name__}
-    slots = [name for kind in type(one).__mro__ for name in vars(kind).get("__slots__", ())]
-    return {name: getattr(one, name) for name in slots if hasattr(one, name)} | getattr(one, "__dict__", {})
+    return _slots(one) | getattr(one, "__dict__", {})
+
+
+def _slots(one: Any) -> dict[str, Any]:
+    names = [name for kind in type(one).__mro__ for name in vars(kind).get("__slots__", ())]
+    return {name: getattr(one, name) for name in names if hasattr(one, name)}
 
 
 def _code(code: types.CodeType) -> tuple[Any, ...]:

@@ -541,15 +541,18 @@ def _absolute(paths: Sequence[str]) -> list[str]:
 
 
 def _popen(arguments: list[str], fd: int, errors: int, env: dict[str, str]) -> subprocess.Popen[bytes]:
-    path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    # A checkout that is not installed is found all the same; `main` moves it behind everything else.
-    path.append(str(Path(__file__).parents[2]))
     return subprocess.Popen(
         [sys.executable, "-P", *PROGRAM, *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **env},
+        env={**os.environ, "PYTHONPATH": _python_path(), **env},
         pass_fds=[fd],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=errors,
         start_new_session=True,
     )
+
+
+def _python_path() -> str:
+    path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    # A checkout that is not installed is found all the same; `main` moves it behind everything else.
+    return os.pathsep.join([*path, str(Path(__file__).parents[2])])

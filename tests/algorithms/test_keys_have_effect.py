@@ -617,7 +617,7 @@ C51 without a discount adds up a distribution whose sum is 1 but for rounding, w
 compare the network of now to what acted or was evaluated before, in numpy or for other rows at a time: the ratio is 1
 and the difference is 0, but for rounding.
 """
-LONGEST = ("c51", "rainbow", "apex")  # which have most keys in common with `dqn`
+LONGEST = ("c51", "rainbow", "apex", "mlxe")  # of which all but the last have most keys in common with `dqn`
 
 
 @pytest.mark.parametrize("name", REGISTRY)

@@ -278,6 +278,7 @@ def test_mistakes_in_settings_are_told_although_a_run_is_to_go_on(tmp_path, monk
     assert ("schedule.executor" if source else "run.dir") in capsys.readouterr().err
 
 
+@pytest.mark.cold
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_modules_are_imported_ends_the_command_in_its_own_words(tmp_path, number):
     (tmp_path / "difflib.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(600)\n")

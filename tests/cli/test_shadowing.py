@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.cold
+
 ROOT = Path(__file__).parents[2]
 STAND_IN = "open('ran', 'a').write(__name__ + ' ')\n"
 

@@ -1,5 +1,6 @@
 """What somebody's module changes in a built-in algorithm is what is learned, by whatever way it is changed."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -14,7 +15,7 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np, torch
 import attacks, made_rows, proof
 from mlxe_async.algorithms import Clock, load_algorithm
-from mlxe_async.fast import updates
+from mlxe_async.fast import manifest, updates
 from mlxe_async.networks import learning
 
 def learned(name, fast):
@@ -30,7 +31,9 @@ for name in ("ppo", "dqn", "mlxe", "sac", "td3", "ddpg"):
 before = {name: learned(name, False)[0] for name in ("ppo", "dqn", "mlxe", "sac", "td3", "ddpg")}
 for line in sys.stdin:
     if os.fork() == 0:
-        name, attack = json.loads(line)
+        name, attack, when = json.loads(line)
+        if when == "first":
+            manifest._EQUAL.clear()
         try:
             if attack:
                 attacks.ATTACKS[attack][1]()
@@ -56,9 +59,9 @@ def teller():
         process.stdin.close()
 
 
-def told_by(teller, name, attack=""):
+def told_by(teller, name, attack="", when="first"):
     """Why there is no twin, whether what was learned is what is written, and whether that is as without the attack."""
-    print(json.dumps([name, attack]), file=teller.stdin, flush=True)
+    print(json.dumps([name, attack, when]), file=teller.stdin, flush=True)
     line = teller.stdout.readline()
     assert line, "the process ended without a word"
     return json.loads(line)
@@ -71,13 +74,15 @@ def test_without_an_attack_each_algorithm_has_its_twin(teller):
 
 
 def some_and_all():
-    """Each third attack, and all of them where there is time."""
-    return [pytest.param(one, marks=pytest.mark.slow if number % 3 else ()) for number, one in enumerate(ATTACKS)]
+    """Each fifth attack, and all of them where there is time."""
+    cases = itertools.product(ATTACKS, ("first", "later"))
+    return [pytest.param(*case, marks=pytest.mark.slow if number % 5 else ()) for number, case in enumerate(cases)]
 
 
-@pytest.mark.parametrize("attack", some_and_all())
-def test_what_somebodys_module_changes_is_learned(attack, teller):
-    reason, is_written, is_unchanged = told_by(teller, ATTACKS[attack][0], attack)
+@pytest.mark.parametrize(("attack", "when"), some_and_all())
+def test_what_somebodys_module_changes_is_learned(attack, when, teller):
+    """Whether it is changed before anything was compared or afterwards."""
+    reason, is_written, is_unchanged = told_by(teller, ATTACKS[attack][0], attack, when)
     assert reason, "the twin was kept"
     assert is_unchanged is False, f"the attack has no effect: {reason}"
     assert is_written, reason

@@ -101,7 +101,9 @@ def copied(tmp_path_factory):
         made.teller.stdin.close()
 
 
-@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize(
+    "edit", [pytest.param(edit, marks=pytest.mark.slow if number % 3 else ()) for number, edit in enumerate(EDITS)]
+)
 def test_a_file_that_is_edited_in_place_is_noticed(copied, edit):
     place, before, after, name = EDITS[edit]
     text = (copied.package / place).read_text()

@@ -6,7 +6,9 @@ import pytest
 from fault_runs import Case, Row
 
 
-@pytest.mark.parametrize("times", [len(killed_at_once.WAYS), pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "times", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (len(killed_at_once.WAYS), 200))]
+)
 def test_nothing_is_left_of_a_run_whose_processes_are_killed_in_one_moment(tmp_path, times, capsys):
     case = Case(Row("X5", "", ""), 0, "ci", tmp_path)
     try:

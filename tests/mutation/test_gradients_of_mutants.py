@@ -26,9 +26,9 @@ def run(*command):
 
 
 def test_what_a_learner_uses_is_the_gradient_of_the_changed_file():
-    done = run(HERE / "gradients.py", "--sample", "5", "--seed", "5", "--list")
+    done = run(HERE / "gradients.py", "--sample", "1", "--seed", "5", "--list")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 mutants compared" in done.stdout
+    assert "1 mutants compared" in done.stdout
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """What `mlxe_async/algorithms/README.md` prints runs as printed, and learns."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -21,9 +22,14 @@ def test_a_command_of_the_page_runs_as_printed(number, tmp_path, monkeypatch):
     for language, text in BLOCKS:
         if language in ("python", "toml"):
             (tmp_path / text.splitlines()[0].removeprefix("# ")).write_text(text)
-    command = COMMANDS[number].replace("python -m", f"{sys.executable} -m") + " --no-progress"
-    done = subprocess.run(  # noqa: S602 - the text of the page, as a reader would type it
-        command.replace("\n", ""), shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    words = shlex.split(COMMANDS[number].removeprefix("python "))
+    done = subprocess.run(
+        [sys.executable, *words, "--no-progress"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     learned = [event for event in read_log(tmp_path / "runs" / "latest") if event.get("phase") == "learn"]

@@ -35,8 +35,13 @@ def test_in_the_synchronous_schedule_the_lag_is_zero(live_fake):
     assert {(line["lag_min"], line["lag_max"]) for line in learned(run) if line["updates"]} == {(0, 0)}
 
 
-@pytest.mark.parametrize("kind", ["serial", "is", "ia"])
-@pytest.mark.parametrize("rows", [10, 100])
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [
+        *(("serial", 10), ("is", 100), ("ia", 10)),
+        *(pytest.param(*more, marks=pytest.mark.slow) for more in (("serial", 100), ("is", 10), ("ia", 100))),
+    ],
+)
 def test_no_rollout_is_left_behind_where_all_wait_however_few_rows_an_update_needs(live, kind, rows):
     chosen = {"name": "a2c", "rows_per_update": rows}
     schedule = {"kind": kind, "executors": 3, "envs_per_executor": 2, "sync": "rollout", "rollout_steps": 8}

@@ -1,6 +1,7 @@
 """What README.md and the page of tasks print about own code runs as printed, and learns."""
 
 import re
+import shlex
 import subprocess
 import sys
 
@@ -26,9 +27,9 @@ def folder(tmp_path):
 
 
 def run(command, folder):
-    done = subprocess.run(  # noqa: S602 - the text of the README, as a reader would type it
-        command.replace("python -m", f"{sys.executable} -m"),
-        shell=True,
+    program, *words = shlex.split(command)
+    done = subprocess.run(
+        [sys.executable if program == "python" else program, *words],
         cwd=folder,
         capture_output=True,
         text=True,

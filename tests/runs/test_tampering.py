@@ -81,7 +81,7 @@ def test_an_untouched_one_is_taken(saved, without_processes, tmp_path):
     run_here(saved[1], resume=shutil.copytree(saved[0], tmp_path / "copy"))
 
 
-@pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.slow)])
 def test_what_was_changed_is_refused_by_file_and_key_or_does_no_harm(saved, without_processes, tmp_path, count, capsys):
     kinds = ("in_facts", "in_facts", "in_facts", "in_facts", "in_body", "in_arrays", "in_header", "in_weights")
     done = Counter()

@@ -20,7 +20,7 @@ def run_of(live, name, kind, *watch):
     ("name", "kind", "told"),
     [
         ("OfGlobal", "serial", "after 1 updates .*: unpublished.TEMPERATURE"),
-        ("InPartial", "is", "after 1 updates .*: body.args.0.bias"),
+        pytest.param("InPartial", "is", "after 1 updates .*: body.args.0.bias", marks=pytest.mark.slow),
         ("MadeLater", "oa", "after 1 updates .*: extra"),
         ("Seldom", "is", "after 4 updates .*: temperature"),
     ],
@@ -39,7 +39,7 @@ def test_what_is_acted_by_and_not_published_ends_the_run_with_exit_code_3(live, 
     assert all(line["version"] < 5 for line in run.all("published"))
 
 
-@pytest.mark.parametrize("kind", ["serial", "oa"])
+@pytest.mark.parametrize("kind", ["oa", pytest.param("serial", marks=pytest.mark.slow)])
 def test_what_is_published_goes_through(live, kind):
     result, _run = run_of(live, "OfBuffer", kind)
     assert result.exit_code == 0

@@ -36,7 +36,9 @@ class Trace:
         return rounds
 
 
-@pytest.mark.parametrize("kind", [pytest.param("istb", marks=pytest.mark.slow), "is", "ia"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("istb", marks=pytest.mark.slow), pytest.param("is", marks=pytest.mark.slow), "ia"]
+)
 def test_no_executor_begins_a_round_before_the_last_one_was_published_and_tested(live, kind):
     async def some_rounds(run):
         await run.enough("weights", times=8)
