@@ -73,7 +73,7 @@ class Nurseries:
 
     def start(self, arguments, fd, errors, env):
         """As `nursery._popen`."""
-        if nursery.PROGRAM != _program or not env.items() >= nursery.ONE_THREAD.items() or _is_limited():
+        if _program != nursery.PROGRAM or not env.items() >= nursery.ONE_THREAD.items() or _is_limited():
             return _cold(arguments, fd, errors, env)
         null = os.open(os.devnull, os.O_RDWR)
         try:

@@ -15,6 +15,7 @@ import runpy
 import socket
 import sys
 import time
+from pathlib import Path
 
 MAX_FDS = 4
 
@@ -80,10 +81,16 @@ def main():
     for module in modules:
         importlib.import_module(module)
     path = [*sys.path]
-    sys.path.insert(0, os.path.dirname(__file__))
+    sys.path.insert(0, str(Path(__file__).parent))
     import warm  # noqa: F401 - for commands, which are to find nothing of ours in their path
 
+    from mlxe_async.algorithms import load_algorithm
+    from mlxe_async.fast import TWINS
+    from mlxe_async.fast.manifest import Watch
+
     sys.path[:] = path
+    for name in TWINS:  # what is equal to its file here is asked only whether it has changed
+        Watch(load_algorithm(name), name).difference()
     gc.freeze()
     with socket.socket(fileno=int(fd)) as channel:
         asked = Served(channel, path).forever()
@@ -127,7 +134,7 @@ def _served_command(asked, path):
 def _open_streams():
     """Standard streams as a fresh interpreter opens them."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
-        raw = open(fd, "rb" if fd == 0 else "wb", closefd=False)  # noqa: SIM115, PTH123 - they stay open
+        raw = open(fd, "rb" if fd == 0 else "wb", closefd=False)  # noqa: SIM115 - they stay open
         errors = "backslashreplace" if name == "stderr" else "strict"
         stream = io.TextIOWrapper(raw, "utf-8", errors, line_buffering=name == "stderr" or raw.isatty())
         setattr(sys, name, stream)

@@ -72,7 +72,7 @@ class Resumes(Algorithm):
         draws = drawing.draws_of(self)
         if draws is None:
             return {}
-        known = vars(self).setdefault(unkept.SAME, snapshot.SameArrays()).taken(self._own_parts())
+        known = vars(self).setdefault(unkept.SAME, snapshot.SameArrays()).taken(self.own_parts())
         return {f"own.{name}": array for name, array in (known | draws.state()).items()}
 
     def _restore_own(self, state: Rows) -> None:
@@ -81,21 +81,23 @@ class Resumes(Algorithm):
             return
         own = {name.removeprefix("own."): array for name, array in state.items() if name.startswith("own.")}
         same: snapshot.SameArrays = vars(self).setdefault(unkept.SAME, snapshot.SameArrays())
-        for name, value in same.put_back(self._own_parts(), own).items():
+        for name, value in same.put_back(self.own_parts(), own).items():
             setattr(self, name, value)
         draws.restore(own)
 
-    def _own_parts(self) -> dict[str, Any]:
-        told = {*self._different(), *self._free(), *self._optimisers()}
-        return {name: one for name, one in unkept.kept_parts(self).items() if name not in told}
+    def own_parts(self) -> dict[str, Any]:
+        """What an author added, without the networks, tensors and optimisers that are kept under their names."""
+        parts = vars(self)
+        told = {id(parts[name]) for name in (*self._different(), *self._free(), *self._optimisers())}
+        return {name: one for name, one in unkept.kept_parts(self).items() if id(one) not in told}
 
     def own_forgotten(self) -> list[str]:
         """What an author added and no state can hold, such as `history (deque)`."""
         if not is_own(type(self)):
             return []
         same: snapshot.SameArrays = vars(self).setdefault(unkept.SAME, snapshot.SameArrays())
-        same.taken(self._own_parts())
-        return [*snapshot.unknown(self._own_parts()), *sorted(same.left_out)]
+        same.taken(self.own_parts())
+        return [*snapshot.unknown(self.own_parts()), *sorted(same.left_out)]
 
     def _different(self) -> list[str]:
         """The networks, each once: a target may be the learned one itself."""

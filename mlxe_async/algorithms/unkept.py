@@ -49,7 +49,8 @@ class Unkept:
     def _digests(self) -> dict[str, Any]:
         if not is_own(type(self._algorithm)):
             return {}
-        parts = kept_parts(self._algorithm)
+        own_parts = getattr(self._algorithm, "own_parts", None)
+        parts = own_parts() if callable(own_parts) else kept_parts(self._algorithm)
         names, arrays = snapshot.covered(parts)
         found = inside.digests(parts, lambda value: id(value) in arrays or _is_kept_whole(value))
         return {way: one for way, one in found.items() if way not in names}

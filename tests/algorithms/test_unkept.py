@@ -1,18 +1,25 @@
 """What a learner changes is kept, so that a run that goes on learns the same bits; what is not is told by its name."""
 
+import importlib
 import random
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import unkept
 
-from mlxe_async.algorithms import REGISTRY, Clock, load_algorithm
+from mlxe_async.algorithms import REGISTRY, Acting, Clock, load_algorithm
 from mlxe_async.algorithms.interface import NoSettings, learned
-from mlxe_async.algorithms.namespaces import Namespaces
+from mlxe_async.algorithms.namespaces import Namespaces, is_own
 from mlxe_async.algorithms.unkept import Unkept, of_built_in
 from mlxe_async.rows import Spaces, standard_columns
+from mlxe_async.workers import rehearsal
 
 SPACES = Spaces((4,), actions=2)
+BOX = Spaces((4,), action_shape=(1,), action_low=(-2.0,), action_high=(3.0,))
+INTEGERS = Spaces((4,), actions=2, observation_sizes=(4,))
+SPACES_OF = dict.fromkeys(("sac", "td3", "ddpg"), BOX) | dict.fromkeys(("q_learning", "sarsa"), INTEGERS)
 TOLD = {
     "ListThatGrows": "history",
     "EmptyList": "history",
@@ -139,3 +146,38 @@ def test_what_an_author_draws_while_acting_follows_from_the_rollouts_generator_w
 @pytest.mark.parametrize("name", REGISTRY)
 def test_what_comes_with_the_package_has_no_attributes_but_those_of_its_code(name):
     assert {"network", "optimiser"} <= of_built_in(load_algorithm(name)) or name in ("q_learning", "sarsa")
+
+
+def rehearsed(algorithm, number):
+    """Rows as a memory hands them out, which this object has acted on."""
+    spaces, rng = algorithm.spaces, np.random.default_rng(number)
+    if spaces.observation_sizes:
+        obs = np.eye(4, dtype=np.float32)[rng.integers(4, size=32)]
+    else:
+        obs = rng.normal(size=(32, 4)).astype(np.float32)
+    return rehearsal._batch(algorithm, rehearsal._rows(algorithm, obs, spaces, Acting()))
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_a_copy_of_a_built_in_file_keeps_what_the_file_keeps_and_nothing_is_told(name, tmp_path, monkeypatch):
+    module, _, class_name = REGISTRY[name].partition(":")
+    (tmp_path / f"my_{name}.py").write_text(Path(importlib.import_module(module).__file__).read_text())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    kind = getattr(importlib.import_module(f"my_{name}"), class_name)
+    monkeypatch.delitem(sys.modules, f"my_{name}")
+    table = {"batch": 16} if "batch" in kind.Settings.model_fields else {}
+    one, two = (
+        kind(kind.Settings.model_validate(table), SPACES_OF.get(name, SPACES), seed=s, learns=True) for s in (1, 7)
+    )
+    watch = Unkept(one, Namespaces(kind))
+    assert isinstance(watch.news(), list)
+    for number in range(2):
+        learned(one, rehearsed(one, number), Clock(env_steps=32 * number, updates=number, version=1))
+    two.set_weights(one.weights())
+    two.restore(one.state())
+    rows = rehearsed(one, 2)
+    for each in (one, two):
+        learned(each, rows, Clock(env_steps=64, updates=2, version=1))
+    np.testing.assert_array_equal(one.weights(), two.weights())
+    assert is_own(kind)
+    assert watch.news() == []

@@ -38,7 +38,11 @@ def step(algorithm, rows=None):
     return algorithm.weights(), way.reason
 
 
-@pytest.mark.parametrize("case", proof.CASES, ids=lambda case: f"{case[0]} {json.dumps(case[2])}"[:100])
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.slow if number % 2 else ()) for number, case in enumerate(proof.CASES)],
+    ids=lambda case: f"{case[0]} {json.dumps(case[2])}"[:100],
+)
 def test_a_twins_gradients_and_steps_are_those_of_the_file(case):
     assert proof.distance(*case, updates=2, sizes=(1.0, 10.0)) <= proof.NEAR
 

@@ -82,7 +82,9 @@ def explore(rules: LaneRules, machine: type[Ordered] | type[Weak]) -> int:
     return Explorer(lane_case(rules), machine()).explore()
 
 
-@pytest.mark.parametrize("name", SAFE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if number % 2 else ()) for number, name in enumerate(SAFE)]
+)
 def test_in_no_order_of_events_is_a_block_lost_torn_repeated_or_joined_across_a_death(name):
     assert explore(*SAFE[name]) > 200
 

@@ -25,10 +25,11 @@ def run(*command):
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.slow
 def test_what_a_learner_uses_is_the_gradient_of_the_changed_file():
-    done = run(HERE / "gradients.py", "--sample", "1", "--seed", "5", "--list")
+    done = run(HERE / "gradients.py", "--sample", "5", "--seed", "5", "--list")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 mutants compared" in done.stdout
+    assert "5 mutants compared" in done.stdout
 
 
 @pytest.mark.slow

@@ -17,9 +17,6 @@ SMALLEST = 36  # of pictures that three convolutions take
 FEW = {"start_rows": 100, "epochs": 1}  # of pictures, which take long; the defaults are those of other kinds, too
 
 
-LIKE_DQN = ("apex", "c51", "rainbow")
-
-
 def minimal(name, shows, *, side=64, **more):
     moves = "box" if name in MOVED_BY_NUMBERS else "discrete"
     kwargs = {"shows": shows, "moves": moves} | ({"side": side} if shows == "picture" else {})
@@ -27,11 +24,8 @@ def minimal(name, shows, *, side=64, **more):
 
 
 def cases():
-    """Every algorithm with every kind; pictures take long, and most of them are for the slow tests."""
-    for name, shows in itertools.product(sorted(REGISTRY), KINDS):
-        is_slow = shows == "picture" and name not in (*TABLES, *WITHOUT_CONVOLUTIONS, "ppo", "dqn")
-        is_slow |= name in LIKE_DQN and shows != "vector"
-        yield pytest.param(name, shows, marks=pytest.mark.slow if is_slow else ())
+    """Every algorithm with every kind."""
+    yield from itertools.product(sorted(REGISTRY), KINDS)
 
 
 @pytest.mark.parametrize(("name", "shows"), [*cases()])

@@ -48,7 +48,7 @@ def cases(quick):
 
 
 def tables(case, kind="is", **schedule):
-    known = {"stop": {"env_steps": 560}, **CASES[case], "evaluation": TESTED}
+    known = {"stop": {"env_steps": 400}, **CASES[case], "evaluation": TESTED}
     known["schedule"] = {"executors": 2, **known.get("schedule", {}), "kind": kind, **schedule}
     return known
 

@@ -55,7 +55,9 @@ def test_pictures_with_channels_last_are_refused_with_the_line_to_write():
     assert found["parameters"][0] == ["body.0.weight", [32, 8, 8, 3]]
 
 
-@pytest.mark.parametrize("name", SEEING)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name not in ("ppo", "dqn") else ()) for name in SEEING]
+)
 def test_a_picture_in_a_dict_is_convolved_by_the_shortest_settings_and_learned_from_once(name):
     found = probed({"env": "awkward_updates:Sees"}, rehearses=True, name=name)
     assert found["parameters"][0] == ["body.0.0.weight", [32, 8, 8, 3]]
