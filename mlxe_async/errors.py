@@ -142,6 +142,18 @@ class ForkRefused(ProcessDied):
     exit_code = 4
 
 
+class Unsound(MlxeError):
+    """In an executor something failed that is no algorithm's: what an environment changed, say. It is started anew."""
+
+    fatal = True
+
+
+class OutOfMemory(ProcessDied):
+    """The kernel ended a process because memory ran out."""
+
+    exit_code = 4
+
+
 class EnvironmentFault(MlxeError):
     """An environment raised or broke its contract.
 

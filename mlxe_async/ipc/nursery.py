@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mlxe_async.errors import ForkRefused, ProcessDied, ProtocolError, ResourceError, RunFailed
+from mlxe_async.errors import ForkRefused, OutOfMemory, ProcessDied, ProtocolError, ResourceError, RunFailed
 from mlxe_async.ipc import linux
 from mlxe_async.ipc.channel import MAX_FDS
 from mlxe_async.ipc.frames import Message
@@ -178,7 +178,7 @@ class Nursery:
         self._oom_kills = OomKills()
         self._next_id = 0
         self._deaths: list[float] = []
-        self._stopped = False
+        self._stopped = self._lacks_memory = False
         self.turn = asyncio.Lock()
         "Held from making the descriptors of a child to its fork: those that queue would hold theirs for minutes."
         self.generation = 0
@@ -253,6 +253,7 @@ class Nursery:
             ProcessDied: the nursery died before it answered, or refused.
             ForkRefused: the kernel makes no more processes at present, or this one may open no more files.
             RunFailed: the nursery has died too often.
+            ResourceError: it has, at last for lack of memory.
         """
         request = {
             "do": "fork",
@@ -339,7 +340,10 @@ class Nursery:
         if self._life is None:
             self._deaths = [t for t in self._deaths if t > time.monotonic() - self._restart_window_s]
             if len(self._deaths) > self._restart_limit:
-                raise RunFailed(f"the nursery died {len(self._deaths)} times in {self._restart_window_s:g} s")
+                often = f"the nursery died {len(self._deaths)} times in {self._restart_window_s:g} s"
+                if self._lacks_memory:
+                    raise ResourceError(f"{often}, at last killed by the kernel for lack of memory")
+                raise RunFailed(often)
             self._exec()
 
     def _exec(self) -> None:
@@ -531,7 +535,8 @@ class Nursery:
             self._life = None
         for future in life.waiting.values():
             if not future.done():
-                future.set_exception(ProcessDied(sentence))
+                future.set_exception(OutOfMemory(sentence) if status.for_memory else ProcessDied(sentence))
+        self._lacks_memory = status.for_memory
         life.died.set_result(sentence)
         self._on_exited(life.pid, sentence, self._stopped)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
+import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from mlxe_async.algorithms.interface import Acting
-from mlxe_async.errors import EnvironmentFault, MlxeError, NumericError
+from mlxe_async.algorithms.namespaces import own_modules
+from mlxe_async.errors import EnvironmentFault, MlxeError, NumericError, Unsound, raised_at
 from mlxe_async.roles.executor_plan import ExecutorPlan
 from mlxe_async.roles.fault_budget import FaultBudget, TooManyFaults
 from mlxe_async.roles.history import MOST_PROVEN, History
@@ -192,7 +195,29 @@ class Executor:
         Raises:
             TooManyFaults: the environments used up their budget.
             NumericError: an environment gave a NaN or an infinity, and that is not to be forgiven.
+            Unsound: something else failed that is no author's algorithm, such as numpy that an environment patched.
         """
+        try:
+            return self._generated(rollout, version, finished_episodes, attempt, steps, unfinished, settle, most_rows)
+        except MlxeError:
+            raise
+        except Exception as error:
+            place = raised_at(error)
+            if not place or _passes(own_modules(type(self.algorithm)), error):
+                raise
+            raise Unsound(f"{type(error).__name__}: {error} ({place})") from error
+
+    def _generated(
+        self,
+        rollout: int,
+        version: int | None,
+        finished_episodes: int,
+        attempt: int,
+        steps: int,
+        unfinished: str | None,
+        settle: dict[str, Any] | None,
+        most_rows: int | None,
+    ) -> dict[str, Any]:
         start_ns = time.monotonic_ns()
         self._settle, self._ingested = settle, []
         if self._is_heir and (heard := self._take_over(rollout, attempt)) is not None:
@@ -623,3 +648,9 @@ class Executor:
         finally:
             self._page.leave()
         return None
+
+
+def _passes(modules: list[types.ModuleType], error: Exception) -> bool:
+    """Whether an exception was raised in one of the modules, or in what they called."""
+    files = {getattr(module, "__file__", None) for module in modules}
+    return any(frame.f_code.co_filename in files for frame, _ in traceback.walk_tb(error.__traceback__))

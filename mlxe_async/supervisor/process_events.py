@@ -148,7 +148,8 @@ class ProcessEvents(ProcessListener):
         """
         match message:
             case {"notice": {"kind": "commit"}}:
-                process.note_progress()
+                if self._run.blueprint.traits.free_running:  # where others wait, only whole rollouts bring them on
+                    process.note_progress()
                 self._drain.set()
             case {"notice": {"kind": "env_error", "executor": int(index)} as fault} if self._holds(process, index):
                 require(fault, FAULT, f"{process.name} sent an env_error")

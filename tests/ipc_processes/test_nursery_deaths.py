@@ -8,7 +8,7 @@ import leaks
 import pytest
 from conftest import house
 
-from mlxe_async.errors import ProcessDied, RunFailed
+from mlxe_async.errors import OutOfMemory, ProcessDied, ResourceError, RunFailed
 from mlxe_async.ipc import linux
 from mlxe_async.ipc import nursery as nursery_module
 from mlxe_async.ipc.linux import Scheduling
@@ -144,5 +144,40 @@ def test_the_last_words_of_a_nursery_are_told(run):
             await made.nursery.preload(["colorsys"])
             made.nursery._life.channel._sock.send(b"this is not a frame")
             assert "exited with code 70: mlxe_async.errors.ProtocolError: not a control frame" in await died
+
+    run(main)
+
+
+def test_a_nursery_that_is_killed_for_memory_is_told_as_a_lack_of_it(run, monkeypatch):
+    monkeypatch.setattr(nursery_module.OomKills, "one_just_now", lambda _self: True)
+
+    async def main():
+        async with house() as made:
+            process = await made.process()
+            call = asyncio.create_task(made.nursery.preload(["colorsys"]))
+            await asyncio.sleep(0)
+            os.kill(made.nursery.pid, signal.SIGKILL)
+            with pytest.raises(
+                OutOfMemory, match=r"killed by signal 9 .SIGKILL., by the kernel for lack of memory"
+            ) as told:
+                await call
+            assert told.value.exit_code == ResourceError.exit_code
+            assert (await process.call("facts"))["parent"] == made.nursery.pid
+
+    run(main)
+
+
+def test_a_nursery_that_is_killed_for_memory_each_time_ends_the_run_with_the_code_of_resources(run, monkeypatch):
+    monkeypatch.setattr(nursery_module.OomKills, "one_just_now", lambda _self: True)
+
+    async def main():
+        async with house() as made:
+            made.nursery._restart_limit = 1
+            process = await made.process()
+            os.kill(made.nursery.pid, signal.SIGKILL)
+            await process.heard.saw("started", 2)
+            os.kill(made.nursery.pid, signal.SIGKILL)
+            with pytest.raises(ResourceError, match="died 2 times in 60 s, at last killed by the kernel for lack of"):
+                await process.watcher
 
     run(main)

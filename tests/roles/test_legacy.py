@@ -18,7 +18,7 @@ ROLLOUTS = 6
 TIMES = ("start_ns", "seconds", "lane_wait_s", "rss_mb")
 
 
-class Died(Exception):
+class Died(BaseException):
     pass
 
 

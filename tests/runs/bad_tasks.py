@@ -67,5 +67,37 @@ class BadForks(Bad):
         return answer
 
 
+class InOneExecutor(CartPoleEnv):
+    """Misbehaves at its 30th step in the second executor alone, in each of that one's lives."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self._all_steps = 0
+
+    def step(self, action):
+        self._all_steps += 1
+        if self._all_steps == 30 and "mlxe-exe-1" in os.environ.get("MLXE_ROLE", "").split(":"):
+            self.misbehave()
+        answer = super().step(action)
+        self.steps_beyond_terminated = None
+        return answer
+
+    def misbehave(self):
+        """Something of numpy that others use is another thing from now on."""
+
+        def patched(*_args, **_named):
+            raise TypeError("numpy as the environment wants it")
+
+        np.asarray = np.array = np.zeros = np.where = np.count_nonzero = np.flatnonzero = patched
+
+
+class DiesInOneExecutor(InOneExecutor):
+    def misbehave(self):
+        os._exit(7)
+
+
+gymnasium.register("PatchesNumpy-v0", entry_point=InOneExecutor)
+gymnasium.register("DiesInOneExecutor-v0", entry_point=DiesInOneExecutor)
+
 for bad in (BadRaises, BadWrongShape, BadNotANumber, BadExits, BadDies, BadForks):
     gymnasium.register(f"{bad.__name__}-v0", entry_point=bad)

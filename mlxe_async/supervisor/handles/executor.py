@@ -291,17 +291,11 @@ class ExecutorHandle:
                     )
                 )
                 return report  # noqa: TRY300 - an else branch would only hide where the report comes from
-            except ProcessDied:
-                self._deaths += 1
-                self._began_at.clear()
-                self._note_place()
-                # Those that the last rollout left under way are passed over by their number, and counted then.
-                fresh = self.envs - self._under_way
-                self._died_with += fresh
-                context.counters.episodes_aborted += fresh
-                if (context.ending and not context.deterministic) or self._interrupted:
-                    return None
-            except RemoteError as error:
+            except (ProcessDied, RemoteError) as error:
+                if isinstance(error, ProcessDied) or error.fatal:
+                    if self._has_died():
+                        return None
+                    continue
                 if error.kind == "NumericError":
                     raise NumericError(error.message) from error
                 if error.kind != "TooManyFaults":
@@ -312,6 +306,18 @@ class ExecutorHandle:
                     context.crashes.given_up(self.index, self.process, error.message)
                 context.bell.ring()
                 return None
+
+    def _has_died(self) -> bool:
+        """Count the death of its process; whether the rollout is given up with it."""
+        context = self._context
+        self._deaths += 1
+        self._began_at.clear()
+        self._note_place()
+        # Those that the last rollout left under way are passed over by their number, and counted then.
+        fresh = self.envs - self._under_way
+        self._died_with += fresh
+        context.counters.episodes_aborted += fresh
+        return (context.ending and not context.deterministic) or self._interrupted
 
     def _more(self) -> dict[str, Any]:
         """What only some rollouts are asked for with."""

@@ -1,4 +1,4 @@
-"""What the host allows a run: file descriptors, which are counted before anything is started."""
+"""What the host allows a run, before anything is started: file descriptors, and the least memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import resource
 
 from mlxe_async.errors import ResourceError
 from mlxe_async.ipc.linux import refusal
+from mlxe_async.ipc.segments import BytePlan, available_memory
 from mlxe_async.settings import Settings
+from mlxe_async.settings.effects import MEMORIES
 
 # A segment has its own and that of its mapping; a process its pidfd, its channel and the file for its stacks.
 PER_SEGMENT, PER_PROCESS = 2, 3
@@ -21,6 +23,8 @@ PER_LANE_IN_PASSING = 1
 PER_EXECUTOR = 2 * PER_SEGMENT + PER_PROCESS + PER_LANE_IN_PASSING
 # What an embedding program or a library opens meanwhile is not ours to count.
 ROOM = 2
+LEAST_BYTES = 180 << 20  # that the processes of a run take together where nobody does anything yet
+LEAST_ROW_BYTES = 40  # what all columns of a row but its observations and the algorithm's own take together
 
 
 def reserve_descriptors(settings: Settings) -> None:
@@ -48,6 +52,23 @@ def reserve_descriptors(settings: Settings) -> None:
     # Not all that may be had: programs that environments start inherit it, and some walk through every number below.
     most = ROOM * needed if hard == resource.RLIM_INFINITY else min(hard, ROOM * needed)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def expect_memory(settings: Settings) -> None:
+    """Refuse what needs nobody's word: too little memory for any run, or for the smallest rows that there are.
+
+    Raises:
+        ResourceError: in words with both numbers.
+    """
+    if (left := available_memory()) < LEAST_BYTES:
+        raise ResourceError(
+            f"this host or its control group has {left / 2**20:.0f} MiB of memory left, expected at least "
+            f"{LEAST_BYTES >> 20} MiB, of which torch takes most; end other programs, or raise the group's limit"
+        )
+    if MEMORIES.get(settings.algorithm.name) == "replay":
+        least, rows = BytePlan(), settings.capacity_rows
+        least.add(f"at least, for memory.capacity_rows = {rows}", rows * LEAST_ROW_BYTES)
+        least.check(left)
 
 
 def used_now() -> int:

@@ -15,13 +15,14 @@ from mlxe_async.ipc.life import Hang
 from mlxe_async.ipc.nursery import Nursery
 from mlxe_async.ipc.process import Process
 from mlxe_async.ipc.restarts import RestartPolicy
-from mlxe_async.ipc.segments import BytePlan, Segment, available_memory
+from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.schedules.soundness import Facts, verdicts
 from mlxe_async.settings import Settings
 from mlxe_async.settings.effects import MEMORIES, idle, refused_and_remarks
 from mlxe_async.settings.model import Evaluation
 from mlxe_async.settings.problems import Problem
+from mlxe_async.supervisor.startup.host_limits import expect_memory
 from mlxe_async.supervisor.startup.provenance import of_this_program
 from mlxe_async.supervisor.waiting import to_the_end
 
@@ -60,7 +61,6 @@ _OF_THE_ALGORITHM = ("load", "build", "act", "update")
 _OURS = "mlxe_async/ipc/serve.py"  # from here on outwards every stack of the probe is the same
 _SAME_LIMIT_S = 0.01
 SLOW_SHARE = 0.5  # of a limit; what is measured once may take twice as long when all processes start together
-LEAST_ROW_BYTES = 40  # what all columns of a row but its observations and the algorithm's own take together
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,10 @@ async def probed(
         SettingsError: `[algorithm]` is not acceptable, or cannot learn under this schedule.
         TaskError: the environment is not.
         Hung: the environment, or an algorithm of the user's own, did not return within its limit.
-        ResourceError: a package is broken, or memory.capacity_rows is more than any row could fit in.
+        ResourceError: a package is broken, there is too little memory for any run, or memory.capacity_rows is more
+            than any row could fit in.
     """
-    _refuse_what_no_row_fits(settings)
+    expect_memory(settings)
     await nursery.start(preloaded(settings), list(settings.run.python_path))
     async with _probe_process(nursery, settings, processes) as process, asyncio.TaskGroup() as group:
         with _blaming_the_task(settings, process):
@@ -218,15 +219,6 @@ def _shown(stack: str) -> str:
     """What of a stack helps people, as lines."""
     frames = list(itertools.takewhile(lambda frame: _OURS not in frame, _frames(stack)))
     return "\n".join(["the stack of the probe, innermost call first:", *(f"  {frame}" for frame in frames)])
-
-
-def _refuse_what_no_row_fits(settings: Settings) -> None:
-    """The whole plan needs the probe's word; what is too much for the smallest rows needs nobody's."""
-    if MEMORIES.get(settings.algorithm.name) != "replay":
-        return
-    least, rows = BytePlan(), settings.capacity_rows
-    least.add(f"at least, for memory.capacity_rows = {rows}", rows * LEAST_ROW_BYTES)
-    least.check(available_memory())
 
 
 def judged(settings: Settings, facts: dict[str, Any]) -> Probed:

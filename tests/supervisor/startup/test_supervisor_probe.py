@@ -13,9 +13,9 @@ from mlxe_async.ipc.life import Hang
 from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.settings import load_settings
 from mlxe_async.settings.effects import MEMORIES
+from mlxe_async.supervisor.startup.host_limits import expect_memory
 from mlxe_async.supervisor.startup.probe import (
     PRELOADED_MEANWHILE,
-    _refuse_what_no_row_fits,
     _shown,
     hang_sentence,
     judged,
@@ -41,6 +41,17 @@ def test_more_rows_than_even_the_smallest_could_fit_are_refused_at_once():
         asyncio.run(main())
 
 
+def test_too_little_memory_for_any_run_is_told_with_what_it_takes(monkeypatch):
+    monkeypatch.setattr("mlxe_async.supervisor.startup.host_limits.available_memory", lambda: 150 << 20)
+
+    async def main():
+        async with probed(NeverStarted(), load_settings({"task": {"env": "CartPole-v1"}}), []):
+            pass
+
+    with pytest.raises(ResourceError, match="has 150 MiB of memory left, expected at least 180 MiB, of which torch"):
+        asyncio.run(main())
+
+
 def test_the_algorithms_that_keep_rows_are_known_without_importing_them():
     assert {name: load_algorithm(name).memory for name in REGISTRY} == MEMORIES
 
@@ -49,7 +60,7 @@ def test_the_algorithms_that_keep_rows_are_known_without_importing_them():
 def test_a_capacity_that_has_no_effect_is_refused(sync, limit):
     tables = {"algorithm": {"name": "ppo"}, "schedule": {"kind": "is", "sync": sync}}
     settings = load_settings({"task": {"env": "CartPole-v1"}, "memory": {"capacity_rows": 10**12}, **tables})
-    _refuse_what_no_row_fits(settings)
+    expect_memory(settings)
     kind = {"memory_kind": "rollouts", "off_policy": "corrects", "bootstraps": True}
     task = {"registered_max_episode_steps": 500, "reward_threshold": 475.0}
     facts = {**kind, "defaults": {}, "algorithm": {}, "task": {"max_episode_steps": limit, **task}}
