@@ -4,19 +4,26 @@
     python tests/fast/attacked_runs.py --only a_loss_is_wrapped
 
 Four runs for each: under `is` as written, under `is` and `serial` with twins, audited and not, and under `oa`.
+Processes are forked from one that has imported torch already; `--cold` starts each by exec, as users do.
 The weights of the first three must be the same, or the run must say what was changed. An attack that the audit alone
 notices counts as missed.
 """
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 from attacks import ATTACKS
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import warm
 
 CLASSES = {"ppo": "PPO", "dqn": "DQN", "mlxe": "MLxE", "sac": "SAC", "td3": "TD3", "ddpg": "DDPG"}
 ROLLOUTS = {"schedule.sync": "rollout", "schedule.rollout_steps": 32, "schedule.envs_per_executor": 2}
@@ -86,7 +93,18 @@ def main():
         "--out", type=Path, help="a file of results, one line each; those that are there are not run again"
     )
     parser.add_argument("--only", help="one attack")
+    parser.add_argument("--cold", action="store_true", help="start each command and nursery by exec")
     given = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell ignores for what runs in the background
+    server = warm.Server(lambda _pid, _fd: None)
+    with contextlib.nullcontext() if given.cold else warm.starts(server, pytest.MonkeyPatch()):
+        wrong = all_of(given)
+    server.close()
+    return wrong
+
+
+def all_of(given):
+    """Run them; whether any is wrong."""
     known = {}
     if given.out and given.out.exists():
         known = {one["attack"]: one for one in map(json.loads, given.out.read_text().splitlines())}

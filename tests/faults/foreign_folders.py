@@ -1,6 +1,6 @@
 """Folders as a stranger might prepare them, through every command that takes a run: no code of theirs may run.
 
-    python tests/faults/foreign_folders.py [--only NAME] [--commands play,eval]
+    python tests/faults/foreign_folders.py [--only NAME] [--commands play,eval] [--first N]
 
 Each is a whole run of CartPole with something changed: settings that name code, manifests that lie under checksums that
 fit, files that are something else. A command may refuse them, in one line and with an exit code that `--help` knows. It
@@ -386,10 +386,11 @@ def faults_of(name: str, source: Path, commands: list[str], where: Path) -> list
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="folders whose names have this in them")
+    parser.add_argument("--first", type=int, default=0, help="how many of them to leave out, to go on where it stopped")
     parser.add_argument("--commands", default=",".join(COMMANDS))
     asked = parser.parse_args()
-    names = [name for name in FOLDERS if asked.only in name]
+    names = [name for name in FOLDERS if asked.only in name][asked.first :]
     commands = asked.commands.split(",")
     faults: list[str] = []
     with tempfile.TemporaryDirectory() as base:

@@ -19,6 +19,11 @@ def test_a_foreign_folder_is_refused_or_harmless(name, source, tmp_path):
     assert foreign_folders.faults_of(name, source, ["play"], tmp_path) == []
 
 
+@pytest.mark.parametrize("name", ["layers of a GB", "secrets of others"])
+def test_a_run_that_is_to_go_on_is_refused_before_memory_is_taken_or_a_device_is_read(name, source, tmp_path):
+    assert foreign_folders.faults_of(name, source, ["--resume --check"], tmp_path) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", foreign_folders.FOLDERS)
 def test_a_foreign_folder_is_harmless_to_every_command(name, source, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,8 @@ def read_log_end(path: Path, *, writes: bool = True) -> LogEnd:
     finally:
         if descriptor is not None:
             os.close(descriptor)
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise ResourceError(f"{path} is no ordinary file, expected the log of a run")
     whole_bytes = _last_newline(path, size)
     torn = _last_bytes(path, min(size, whole_bytes + LONGEST_LINE), size - whole_bytes)
     is_open = size - whole_bytes <= LONGEST_LINE and event_of(torn) is not None

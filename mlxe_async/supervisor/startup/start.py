@@ -79,7 +79,9 @@ class Startup:
         """Probe the task, do one update on made-up rows, compute the memory plan; see `Supervisor.check`."""
         reserve_descriptors(self.settings)
         past = None if self._resume is None else self._find(self._resume, writes=False)
-        async with self._probed():
+        if past is not None and past.rejected and past.whole is None:  # nothing of its settings need be made
+            raise past.refusal(self.settings)
+        async with self._probed(past):
             start = list[str]()
             if past is not None:
                 past.judge(self.settings, self.facts)
@@ -107,7 +109,7 @@ class Startup:
         past = None if self._resume is None else self._find(self._resume, writes=True)
         anew = past if past is not None and past.begins_anew(self.settings) else None
         point = None if anew is not None else past
-        async with self._probed(PRELOADED_MEANWHILE):
+        async with self._probed(past, PRELOADED_MEANWHILE):
             self.blueprint = blueprint = Blueprint(self.settings, self.facts)
             if past is not None:
                 past.judge(self.settings, self.facts)
@@ -146,8 +148,9 @@ class Startup:
             segment.close()
 
     @contextlib.asynccontextmanager
-    async def _probed(self, meanwhile: Sequence[str] = ()) -> AsyncIterator[None]:
-        async with probed(self._nursery, self.settings, self._processes, meanwhile) as found:
+    async def _probed(self, past: ResumePoint | None, meanwhile: Sequence[str] = ()) -> AsyncIterator[None]:
+        most = None if past is None else past.most_parameters
+        async with probed(self._nursery, self.settings, self._processes, meanwhile, most) as found:
             self.settings, self.facts, self._cautions = found.settings, found.facts, found.cautions
             yield
 
