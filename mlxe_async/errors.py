@@ -142,8 +142,11 @@ class ForkRefused(ProcessDied):
     exit_code = 4
 
 
-class Unsound(MlxeError):
-    """In an executor something failed that is no algorithm's: what an environment changed, say. It is started anew."""
+class ExecutorBroken(MlxeError):
+    """Something failed in an executor that is no author's algorithm, such as numpy that an environment patched.
+
+    Its process ends, and another one is started.
+    """
 
     fatal = True
 

@@ -27,6 +27,8 @@ _MODULES = [
     *(*PRELOADED, *PRELOADED_MEANWHILE, "mlxe_async.ipc.nursery_main", "mlxe_async.cli", "mlxe_async.supervisor"),
     *(f"mlxe_async.algorithms.{name}" for name in MEMORIES),
 ]
+_OWN_NOTHING = (None, None, None, -1, False, -1)
+"What `subprocess` calls gid, gids, uid, umask, start_new_session and process_group, where nobody asks for them."
 _OF_INTERPRETERS = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
 _cold, _program = nursery._popen, nursery.PROGRAM
 _LIMITS = {one: resource.getrlimit(one) for one in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_NPROC)}
@@ -101,10 +103,11 @@ class Popen(subprocess.Popen):
     server = None
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *others):
-        shell, pipes, session = others[2], others[3:9], others[-2]
+        shell, pipes = others[2], others[3:9]
         theirs = [pipe if pipe != -1 else std for std, pipe in enumerate((pipes[0], pipes[3], pipes[5]))]
         env = os.environ if env is None else env
-        is_plain = not (preexec_fn or pass_fds or shell or session) and executable in (None, sys.executable)
+        is_plain = not (preexec_fn or pass_fds or shell) and executable in (None, sys.executable)
+        is_plain = is_plain and others[10:] == _OWN_NOTHING
         if (
             isinstance(args, str)
             or [*map(str, args[:3])] != _COMMAND

@@ -12,9 +12,9 @@ import json
 import os
 import resource
 import runpy
+import select
 import socket
 import sys
-import time
 from pathlib import Path
 
 MAX_FDS = 4
@@ -46,12 +46,14 @@ class Served:
 
     def _fork_again(self, asked, fds):
         """Leave the process to whoever adopts orphans: the one who asks is to be its parent."""
+        between = os.pidfd_open(os.getpid())
         if pid := os.fork():
             self._channel.send(str(pid).encode())
             os._exit(0)
         self._channel.close()
-        while os.getppid() != asked["parent"]:
-            time.sleep(0.0001)
+        select.select([between], [], [])  # readable once it has ended, and its child is another's
+        if os.getppid() != asked["parent"]:
+            os._exit(1)  # who asked is gone
         os.chdir(asked["cwd"])
         os.umask(asked["umask"])
         os.sched_setaffinity(0, asked["cores"])

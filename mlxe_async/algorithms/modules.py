@@ -26,19 +26,11 @@ if TYPE_CHECKING:
 
 FACTS = frozenset(
     ("settings", "spaces", "learns", "device", "parameters", "batch_rows", "rows_per_update", "window", "priorities")
-).union(
-    (
-        "extra_columns",
-        "stop_columns",
-        "carry",
-        "derived_columns",
-        "off_policy",
-        "memory",
-        "bootstraps",
-        "_modules",
-        "_draws",
-    )
-)
+) | {
+    *("extra_columns", "stop_columns", "carry", "derived_columns", "off_policy", "memory", "bootstraps"),
+    "_modules",
+    drawing.NAME,
+}
 """Attributes of an algorithm that are told to the engine and not learned."""
 NOTHING: Parameters = (("nothing", (1,)),)
 """What is published of an algorithm without modules: one number, for the engine's sake."""

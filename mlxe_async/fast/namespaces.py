@@ -42,7 +42,11 @@ TOLD = (int, float, complex, str, bytes, type(None), range, np.ndarray, np.gener
 """Objects that their `repr` tells whole."""
 Space = Mapping[str, Any]
 _CODE = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
-_BASES, _CONTENT = operator.attrgetter("__bases__"), operator.attrgetter("cell_contents")
+_BASES, _CONTENT, _FIRST = (
+    operator.attrgetter("__bases__"),
+    operator.attrgetter("cell_contents"),
+    operator.itemgetter(0),
+)
 _Cached = type(functools.cache(repr))
 
 
@@ -63,7 +67,7 @@ class Comparison:
         self._constants: list[tuple[Any, Any, str]] = []
         self._classes: dict[type, tuple[tuple[type, ...], type, str]] = {}
         self._cells: list[tuple[types.CellType, Any, str]] = []
-        self._parts: list[tuple[Any, tuple[Any, ...], str]] = []
+        self._objects: list[tuple[Any, tuple[Any, ...], str]] = []
         self.difference = self._names_differ(self._live, self._fresh, f"{module.__name__}:", MADE)
         "The place of the first difference; empty if there is none."
         self._see()
@@ -83,7 +87,7 @@ class Comparison:
         self._views = [(view, [*view]) for view in views]
         self._codes = [*map(_CODE, self._functions)]
         self._bases, self._metas = [kind.__bases__ for kind in self._classes], [*map(type, self._classes)]
-        self._quick = [cell for cell, _, _ in self._cells], [content for _, content, _ in self._cells]
+        self._contents = [content for _, content, _ in self._cells]
 
     def _is_as_seen(self) -> bool:
         return (
@@ -91,13 +95,13 @@ class Comparison:
             and all(map(operator.eq, map(_CODE, self._functions), self._codes))
             and all(map(operator.is_, map(_BASES, self._classes), self._bases))
             and all(map(operator.is_, map(type, self._classes), self._metas))
-            and all(map(operator.is_, map(_CONTENT, self._quick[0]), self._quick[1]))
-            and not any(self._is_another(one, parts) for one, parts, _ in self._parts)
+            and all(map(operator.is_, map(_CONTENT, map(_FIRST, self._cells)), self._contents))
+            and not any(self._is_another(one, before) for one, before, _ in self._objects)
         )
 
     @staticmethod
     def _is_another(one: Any, before: tuple[Any, ...]) -> bool:
-        now = _parts(one)
+        now = _attributes(one)
         return len(now) != len(before) or not all(map(operator.is_, now, before))
 
     def _changed(self) -> str:
@@ -116,8 +120,8 @@ class Comparison:
         for cell, content, place in self._cells:
             if cell.cell_contents is not content:
                 return place
-        for one, parts, place in self._parts:
-            if self._is_another(one, parts):
+        for one, before, place in self._objects:
+            if self._is_another(one, before):
                 return place
         self._met, constants, self._constants = {}, self._constants, []
         return next((place for live, fresh, place in constants if self._differs(live, fresh, place)), "")
@@ -163,8 +167,8 @@ class Comparison:
             self._constants.append((live, fresh, place))
         elif isinstance(fresh, types.CellType):
             self._cells.append((live, live.cell_contents, place))
-        elif parts := _parts(live):
-            self._parts.append((live, parts, place))
+        elif attributes := _attributes(live):
+            self._objects.append((live, attributes, place))
         if not inside[1]:  # such as an object of C, which may say what it is
             bare = type(fresh) is object or hasattr(fresh, "__dict__")
             is_equal = bare or (repr(live) == repr(fresh) and " at 0x" not in repr(fresh))
@@ -206,7 +210,7 @@ def _is_submodule(space: Space, name: str, value: Any) -> bool:
     return "__path__" in space and value is sys.modules.get(f"{space['__name__']}.{name}")
 
 
-def _parts(one: Any) -> tuple[Any, ...]:
+def _attributes(one: Any) -> tuple[Any, ...]:
     """What can be exchanged in an object that is no container: its attributes."""
     if isinstance(one, tuple | frozenset | types.MappingProxyType | threading.local):  # which no two threads share
         return ()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -23,17 +22,6 @@ Precision = Literal["float32", "tf32", "bfloat16"]
 MOST_WEIGHTS = 1 << 28  # of one layer: 1 GiB
 LAYER_NORM_EPSILON = 1e-5
 SIGMA = 0.5  # of a noisy network at the start, over the root of a layer's inputs: sigma 0 of Fortunato et al. 2018
-_MOST: list[int] = []
-
-
-@contextlib.contextmanager
-def at_most(parameters: int | None) -> Iterator[None]:
-    """Refuse to make weights of a larger network than this meanwhile; None: of any size."""
-    _MOST.extend([] if parameters is None else [parameters])
-    try:
-        yield
-    finally:
-        _MOST.clear()
 
 
 @dataclass(frozen=True)
@@ -227,12 +215,7 @@ class Network:
         Those of numbers beside pictures are so for themselves.
 
         What is under noise is uniform within +-1/sqrt(inputs of the layer), all sigmas sigma/sqrt(inputs of the layer).
-
-        Raises:
-            ValueError: there are more of them than `at_most` allows.
         """
-        if _MOST and (count := sum(math.prod(shape) for _, shape in self.parameters)) > _MOST[-1]:
-            raise ValueError(f"a network of {count:,} parameters, expected at most {_MOST[-1]:,} beside the saved one")
         rng = np.random.default_rng(seed)
         last = {f"{head}.{len(sizes) - 1}.weight": head for head, sizes in self.heads.items()}
         noisy = {name for name, _ in self.perturbs}

@@ -6,19 +6,19 @@ so that the very same object runs in a process of its own, beside the other role
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 import traceback
-import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol
 
 import numpy as np
 
 from mlxe_async.algorithms.interface import Acting
 from mlxe_async.algorithms.namespaces import own_modules
-from mlxe_async.errors import EnvironmentFault, MlxeError, NumericError, Unsound, raised_at
+from mlxe_async.errors import EnvironmentFault, ExecutorBroken, MlxeError, NumericError, raised_at
 from mlxe_async.roles.executor_plan import ExecutorPlan
 from mlxe_async.roles.fault_budget import FaultBudget, TooManyFaults
 from mlxe_async.roles.history import MOST_PROVEN, History
@@ -62,6 +62,34 @@ def resident_mb() -> float:
 
 EPISODE = ("env", "episode", "steps", "return", "terminated", "seed")
 "What is told of each episode that ended."
+
+
+_Arguments = ParamSpec("_Arguments")
+_Verb = Callable[Concatenate["Executor", _Arguments], dict[str, Any]]
+
+
+def _told_as_broken(verb: _Verb[_Arguments]) -> _Verb[_Arguments]:
+    """Tell errors of foreign code that is not the algorithm's as an executor that is broken."""
+
+    @functools.wraps(verb)
+    def told(self: Executor, /, *given: _Arguments.args, **named: _Arguments.kwargs) -> dict[str, Any]:
+        try:
+            return verb(self, *given, **named)
+        except MlxeError:
+            raise
+        except Exception as error:
+            place = raised_at(error)
+            if not place or _is_of(type(self.algorithm), error):
+                raise
+            raise ExecutorBroken(f"{type(error).__name__}: {error} ({place})") from error
+
+    return told
+
+
+def _is_of(algorithm: type, error: Exception) -> bool:
+    """Whether an error was raised in a module of the algorithm's author, or in what that called."""
+    files = {getattr(module, "__file__", None) for module in own_modules(algorithm)}
+    return any(frame.f_code.co_filename in files for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 class Executor:
@@ -153,6 +181,7 @@ class Executor:
         # Environments that are one object begin together and then reset themselves, see `tasks.native`.
         self._as_one, self._begun = bool(getattr(task, "resets_itself", False)), False
 
+    @_told_as_broken
     def generate(
         self,
         *,
@@ -195,29 +224,8 @@ class Executor:
         Raises:
             TooManyFaults: the environments used up their budget.
             NumericError: an environment gave a NaN or an infinity, and that is not to be forgiven.
-            Unsound: something else failed that is no author's algorithm, such as numpy that an environment patched.
+            ExecutorBroken: what an environment did has broken something else.
         """
-        try:
-            return self._generated(rollout, version, finished_episodes, attempt, steps, unfinished, settle, most_rows)
-        except MlxeError:
-            raise
-        except Exception as error:
-            place = raised_at(error)
-            if not place or _passes(own_modules(type(self.algorithm)), error):
-                raise
-            raise Unsound(f"{type(error).__name__}: {error} ({place})") from error
-
-    def _generated(
-        self,
-        rollout: int,
-        version: int | None,
-        finished_episodes: int,
-        attempt: int,
-        steps: int,
-        unfinished: str | None,
-        settle: dict[str, Any] | None,
-        most_rows: int | None,
-    ) -> dict[str, Any]:
         start_ns = time.monotonic_ns()
         self._settle, self._ingested = settle, []
         if self._is_heir and (heard := self._take_over(rollout, attempt)) is not None:
@@ -648,9 +656,3 @@ class Executor:
         finally:
             self._page.leave()
         return None
-
-
-def _passes(modules: list[types.ModuleType], error: Exception) -> bool:
-    """Whether an exception was raised in one of the modules, or in what they called."""
-    files = {getattr(module, "__file__", None) for module in modules}
-    return any(frame.f_code.co_filename in files for frame, _ in traceback.walk_tb(error.__traceback__))

@@ -48,4 +48,4 @@ def serve_roles(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]
 def serve_probe(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]) -> None:
     """Serve the one verb of the probe."""
     page = ProgressPage(Segment.attach("probe", fds["page"]).buffer)
-    serve(channel, {"probe": Probe(spec["settings"], page, spec["said"], spec["most_parameters"])})
+    serve(channel, {"probe": Probe(spec["settings"], page, spec["said"])})

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from mlxe_async.errors import ResourceError, SettingsError, TaskError, raised_at
-from mlxe_async.networks.shape import at_most
 from mlxe_async.rows import RowLayout, Spaces, standard_columns
 from mlxe_async.settings.schedules import left_to_defaults
 
@@ -31,17 +30,9 @@ class Probe:
         settings: all settings in plain JSON types.
         page: progress words, by which the supervisor sees a call into foreign code that hangs.
         said: keys of `[schedule]` that people wrote; of the others the algorithm may have defaults. None: all.
-        most_parameters: that a network may have, as those that were saved; None: as many as fit.
     """
 
-    def __init__(
-        self,
-        settings: Mapping[str, Any],
-        page: Page,
-        said: Collection[str] | None = None,
-        most_parameters: int | None = None,
-    ) -> None:
-        self._most_parameters = most_parameters
+    def __init__(self, settings: Mapping[str, Any], page: Page, said: Collection[str] | None = None) -> None:
         self._settings, self._said = settings, settings["schedule"].keys() if said is None else said
         self._page = page
         self._made: list[Any] = []
@@ -58,8 +49,7 @@ class Probe:
     def probe(self) -> dict[str, Any]:
         """The facts; or `{"task_error"}`, one sentence; or `{"problems"}`, each with `path` and `message`."""
         try:
-            with at_most(self._most_parameters):
-                facts = _probe(self._settings, self._said, self._made, self._limited)
+            facts = _probe(self._settings, self._said, self._made, self._limited)
         except TaskError as error:
             return {"task_error": str(error)}
         except _Refused as error:

@@ -16,7 +16,6 @@ from mlxe_async.networks import (
     unflatten,
 )
 from mlxe_async.networks.learning import moved
-from mlxe_async.networks.shape import at_most
 
 SHAPES = [
     Network(4, (), {"policy": (64, 64, 2), "value": (64, 64, 1)}, input_scale=(0.5, 0.5, 5.0, 0.5)),
@@ -63,16 +62,6 @@ def test_the_flat_gradient_is_the_slope_of_the_loss(network):
         learned.flat.sub_(direction, alpha=2 * step)
         below = float(loss())
     assert (above - below) / (2 * step) == pytest.approx(float(gradient.norm()), rel=0.02)
-
-
-def test_weights_of_a_larger_network_than_allowed_are_not_made_meanwhile():
-    net = Network(4, (8,), {"q": (2,)})
-    with at_most(10), pytest.raises(ValueError, match="a network of 58 parameters, expected at most 10 beside"):
-        net.initial(0)
-    with at_most(58):
-        assert net.initial(0).size == 58
-    with at_most(None):
-        assert net.initial(0).size == 58
 
 
 def test_a_step_on_the_flat_weights_is_one_that_the_layers_see():

@@ -121,7 +121,16 @@ def test_a_nursery_is_given_longer_while_it_imports(run, monkeypatch):
     run(main)
 
 
-def test_a_nursery_that_dies_too_often_fails_the_run(run):
+@pytest.mark.parametrize(
+    ("for_memory", "error", "told"),
+    [
+        (False, RunFailed, "the nursery died 2 times"),
+        (True, ResourceError, "the nursery died 2 times in 60 s, at last killed by the kernel for lack of memory"),
+    ],
+)
+def test_a_nursery_that_dies_too_often_fails_the_run(run, monkeypatch, for_memory, error, told):
+    monkeypatch.setattr(nursery_module.OomKills, "one_just_now", lambda _self: for_memory)
+
     async def main():
         async with house() as made:
             made.nursery._restart_limit = 1
@@ -129,9 +138,9 @@ def test_a_nursery_that_dies_too_often_fails_the_run(run):
             os.kill(made.nursery.pid, signal.SIGKILL)
             await process.heard.saw("started", 2)
             os.kill(made.nursery.pid, signal.SIGKILL)
-            with pytest.raises(RunFailed, match="the nursery died 2 times"):
+            with pytest.raises(error, match=told):
                 await process.watcher
-            with pytest.raises(ProcessDied, match="the nursery died 2 times"):
+            with pytest.raises(ProcessDied, match=told):
                 await process.call("echo")
 
     run(main)
@@ -163,21 +172,5 @@ def test_a_nursery_that_is_killed_for_memory_is_told_as_a_lack_of_it(run, monkey
                 await call
             assert told.value.exit_code == ResourceError.exit_code
             assert (await process.call("facts"))["parent"] == made.nursery.pid
-
-    run(main)
-
-
-def test_a_nursery_that_is_killed_for_memory_each_time_ends_the_run_with_the_code_of_resources(run, monkeypatch):
-    monkeypatch.setattr(nursery_module.OomKills, "one_just_now", lambda _self: True)
-
-    async def main():
-        async with house() as made:
-            made.nursery._restart_limit = 1
-            process = await made.process()
-            os.kill(made.nursery.pid, signal.SIGKILL)
-            await process.heard.saw("started", 2)
-            os.kill(made.nursery.pid, signal.SIGKILL)
-            with pytest.raises(ResourceError, match="died 2 times in 60 s, at last killed by the kernel for lack of"):
-                await process.watcher
 
     run(main)

@@ -1,6 +1,8 @@
 """What newcomers bring is learned from, or answered in a sentence that says what to write."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -89,6 +91,18 @@ def test_names_and_wrappers_are_answered_with_what_to_write(task, said):
     with pytest.raises(TaskError) as refusal:
         probe(task)
     assert _matches(said, str(refusal.value)), refusal.value
+
+
+def test_a_game_of_an_older_name_is_answered_with_the_package_that_has_it(tmp_path):
+    """In a process of its own: another test may have imported that package here, which then knows the name."""
+    file = tmp_path / "pong.toml"
+    file.write_text('[task]\nenv = "PongNoFrameskip-v4"\n[algorithm]\nname = "dqn"\n')
+    command = [sys.executable, "-m", "mlxe_async", "--check", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.endswith(
+        'task.env: there is no environment "PongNoFrameskip-v4" (Atari games: pip install "mlxe_async[atari]")\n'
+    )
 
 
 def test_there_are_thirty_of_them():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,8 +30,6 @@ BEGINS_ANEW = "the run ended before its first checkpoint was written; it begins 
 LONGEST_RUN_JSON = 4 * 2**20
 MOST_SITTINGS = 1000
 _OF_ODD_VALUES = (ArithmeticError, AttributeError, BufferError, LookupError, TypeError, ValueError)
-
-FEW_PARAMETERS = 1 << 24  # take little memory, whatever settings they are of
 
 
 @dataclass
@@ -222,14 +219,6 @@ class ResumePoint:
                     for change in refused
                 ]
             )
-
-    @property
-    def most_parameters(self) -> int | None:
-        """How large a network may become to be compared with the saved one; None where no checkpoint says it."""
-        if self.whole is None:
-            return None
-        count: int = sum(math.prod(shape) for _, shape in self.whole.facts["parameters"])
-        return max(count, FEW_PARAMETERS)
 
     @property
     def told(self) -> list[str]:

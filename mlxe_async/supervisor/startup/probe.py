@@ -86,11 +86,7 @@ def preloaded(settings: Settings) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def probed(
-    nursery: Nursery,
-    settings: Settings,
-    processes: list[Process],
-    meanwhile: Sequence[str] = (),
-    most_parameters: int | None = None,
+    nursery: Nursery, settings: Settings, processes: list[Process], meanwhile: Sequence[str] = ()
 ) -> AsyncIterator[Probed]:
     """Start the nursery, have its first child judge task and algorithm, and import the rest meanwhile.
 
@@ -99,7 +95,6 @@ async def probed(
         settings: as they were loaded.
         processes: where the probe's process is kept while it lives, for whoever has to stop it.
         meanwhile: the rest, modules that only children after the probe need.
-        most_parameters: those of the network that was saved, if one was: no larger one is made to find that out.
 
     Raises:
         SettingsError: `[algorithm]` is not acceptable, or cannot learn under this schedule.
@@ -110,7 +105,7 @@ async def probed(
     """
     expect_memory(settings)
     await nursery.start(preloaded(settings), list(settings.run.python_path))
-    async with _probe_process(nursery, settings, processes, most_parameters) as process, asyncio.TaskGroup() as group:
+    async with _probe_process(nursery, settings, processes) as process, asyncio.TaskGroup() as group:
         with _blaming_the_task(settings, process):
             await process.start()
         importing = group.create_task(nursery.preload(meanwhile))
@@ -126,12 +121,9 @@ async def probed(
 
 
 @contextlib.asynccontextmanager
-async def _probe_process(
-    nursery: Nursery, settings: Settings, processes: list[Process], most_parameters: int | None
-) -> AsyncIterator[Process]:
+async def _probe_process(nursery: Nursery, settings: Settings, processes: list[Process]) -> AsyncIterator[Process]:
     """The probe's process, not yet started; stopped afterwards, however that ends."""
-    said = sorted(settings.schedule.model_fields_set)
-    spec = {"settings": settings.model_dump(mode="json"), "said": said, "most_parameters": most_parameters}
+    spec = {"settings": settings.model_dump(mode="json"), "said": sorted(settings.schedule.model_fields_set)}
     limits = RestartPolicy(limit=0, start_timeout_s=START_S, silence_s=SILENCE_S)
     with Segment.create("probe", PAGE_BYTES) as segment:
         page = ProgressPage(segment.buffer)

@@ -79,9 +79,7 @@ class Startup:
         """Probe the task, do one update on made-up rows, compute the memory plan; see `Supervisor.check`."""
         reserve_descriptors(self.settings)
         past = None if self._resume is None else self._find(self._resume, writes=False)
-        if past is not None and past.rejected and past.whole is None:  # nothing of its settings need be made
-            raise past.refusal(self.settings)
-        async with self._probed(past):
+        async with self._probed():
             start = list[str]()
             if past is not None:
                 past.judge(self.settings, self.facts)
@@ -109,7 +107,7 @@ class Startup:
         past = None if self._resume is None else self._find(self._resume, writes=True)
         anew = past if past is not None and past.begins_anew(self.settings) else None
         point = None if anew is not None else past
-        async with self._probed(past, PRELOADED_MEANWHILE):
+        async with self._probed(PRELOADED_MEANWHILE):
             self.blueprint = blueprint = Blueprint(self.settings, self.facts)
             if past is not None:
                 past.judge(self.settings, self.facts)
@@ -148,9 +146,8 @@ class Startup:
             segment.close()
 
     @contextlib.asynccontextmanager
-    async def _probed(self, past: ResumePoint | None, meanwhile: Sequence[str] = ()) -> AsyncIterator[None]:
-        most = None if past is None else past.most_parameters
-        async with probed(self._nursery, self.settings, self._processes, meanwhile, most) as found:
+    async def _probed(self, meanwhile: Sequence[str] = ()) -> AsyncIterator[None]:
+        async with probed(self._nursery, self.settings, self._processes, meanwhile) as found:
             self.settings, self.facts, self._cautions = found.settings, found.facts, found.cautions
             yield
 
@@ -159,6 +156,8 @@ class Startup:
         found = ResumePoint.find(path, writes=writes)
         self.folder = found.folder
         found.refuse_another_algorithm(self.settings)
+        if found.rejected and found.whole is None:  # before anything is made that its settings ask for
+            raise found.refusal(self.settings)
         if EXECUTORS in self.settings.places.automatic:  # it goes on with those it had, on whatever machine
             self.settings = self.settings.with_executors(found.settings.schedule.executors)
             reserve_descriptors(self.settings)
