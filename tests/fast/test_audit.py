@@ -205,3 +205,51 @@ def test_what_does_not_fit_into_memory_is_compared_as_far_as_it_goes(monkeypatch
     updates(expected).update(batch(expected), Clock())
     assert looked.audited == 1
     np.testing.assert_array_equal(algorithm.weights(), expected.weights())
+
+
+SEQUENCES = ("ppo", {"minibatches": "sequences", "epochs": 1, "minibatch": 32})
+
+
+def test_of_large_rollouts_a_part_is_compared_at_first_and_all_numbers_stay_the_same(monkeypatch):
+    monkeypatch.setattr(audit, "MOST_ROWS", 16)
+    (name, settings), seen = SEQUENCES, []
+    one, other = agent(name, **settings), agent(name, **settings)
+    looked, plain, written = Audit(updates(one), 5), updates(other), one.update
+    monkeypatch.setattr(one, "update", lambda rows, clock: seen.append(rows["action"].shape) or written(rows, clock))
+    for number in range(5):
+        rows, clock = batch(one, seed=number), Clock(updates=number, version=number)
+        assert looked.update(rows, clock)[0] == plain.update(rows, clock)[0]
+    time, envs = rows["action"].shape
+    part = (time, max(1, 16 // time))
+    assert part != (time, envs)
+    assert seen == [(time, envs), part, part, (time, envs)]  # numbers 1, 2, 4 and 5
+    mine, theirs = one.state(), other.state()
+    for key, array in theirs.items():
+        np.testing.assert_array_equal(mine[key], array, key)
+
+
+def test_a_difference_in_the_part_ends_it_too(monkeypatch):
+    monkeypatch.setattr(audit, "MOST_ROWS", 16)
+    name, settings = SEQUENCES
+    algorithm = agent(name, **settings)
+    way = updates(algorithm)
+    looked, right = Audit(way, 100), way.twin.update
+    looked.update(batch(algorithm), Clock())
+
+    def wrong(rows, clock):
+        found = right(rows, clock)
+        with torch.no_grad():
+            algorithm.network.flat.add_(1e-3)
+        return found
+
+    way.twin.update = wrong
+    with pytest.raises(AuditFailed, match="network"):
+        looked.update(batch(algorithm, seed=1), Clock(updates=1))
+
+
+def test_a_part_has_whole_sequences_and_what_they_began_with():
+    rows = {"action": np.arange(4000 * 8).reshape(4000, 8), "valid": np.ones((4000, 8), bool), "carry": np.arange(8)}
+    part = audit.part_of(rows)
+    assert part["action"][0].tolist() == part["carry"].tolist() == [0, 7]
+    assert part["valid"].shape == (4000, 2)
+    assert audit.part_of(found := {"action": np.zeros((100_000, 1)), "partial": np.zeros(100_000)}) is found
