@@ -340,3 +340,33 @@ class Remembers(DQN):
     def update(self, batch, clock):
         self.history.append(1.0)
         return super().update(batch, clock)
+
+
+TOLD = {
+    "ListThatGrows": "history",
+    "EmptyList": "history",
+    "OfDeque": "history (deque)",
+    "OfSet": "history (set)",
+    "OfDictionary": "history",
+    "OfArray": "history",
+    "OfTensor": "history",
+    "Later": "history",
+    "NothingThenTensor": "history",
+    "OfText": "history",
+    "OfEnum": "history",
+    "OfModule": "net.seen",
+    "OfCritic": "critic.seen",
+    "OfClosure": "known",
+    "OfPartial": "known",
+    "OfSlots": "known",
+    "OfGlobal": "unkept.SCALE",
+    "OfClass": "unkept.OfClass.seen",
+    "OfCounter": "counter (count)",
+    "OfSettings": "notes",
+    "OwnPython": "drawing",
+    "OwnNumpy": "drawing (RandomState)",
+    "ByLBFGS": "optimiser (history of LBFGS)",
+    "NewGroup": "optimiser",
+    "Remembers": "history",
+}
+"""Class -> what is told that it changes and no state holds."""

@@ -669,3 +669,50 @@ class Caches(Small):
 class ByClock(Small):
     def policy(self, obs, acting=None):
         return Categorical(self.net(obs) * (1.0 + 0 if acting is None else 1.0 + acting.steps))
+
+
+REFUSED = {
+    "Number": "temperature",
+    "OfArray": "temperature",
+    "OfDictionary": "known.temperature.0",
+    "OfObject": "helper.temperature",
+    "OfSlot": "helper.temperature",
+    "OfModule": "net.gain",
+    "OfArrayInModule": "net.gain",
+    "OfText": "phase",
+    "OfEnum": "phase",
+    "OfFrozen": "mode.temperature",
+    "OfMethod": "how.function",
+    "OfSet": "seen",
+    "OfProperty": "_inner",
+    "OfGlobal": "unpublished.TEMPERATURE",
+    "OfGlobalTable": "unpublished.TABLE",
+    "OfNewGlobal": "unpublished.MADE_LATER",
+    "OfClass": "unpublished.OfClass.temperature",
+    "OfDefault": "unpublished.OfDefault.scale.__defaults__",
+    "OfClosure": "unpublished.OfClosure.scale.calls",
+    "InPartial": "body.args.0.bias",
+    "InClosure": "body.net.bias",
+    "InSet": "nets.0.bias",
+    "InDeque": "nets.0.bias",
+    "InSlot": "helper.net.bias",
+    "MadeLater": "extra",
+    "Hooked": "net.forward_hooks.0",
+    "HookedLater": "net.forward_pre_hooks.0",
+    "OwnForward": "net.forward",
+    "Features": "features",
+    "GlobalFeatures": "features",
+    "OwnAct": "temperature",
+    "OwnGreedy": "temperature",
+    "Carries": "temperature",
+    "Stops": "temperature",
+    "OfLearner": "asked",
+    "HotPPO": "hot",
+    "BonusDQN": "bonus",
+    "Counts": "visits",
+    "Numpy": "temperature",
+    "OfSettings": "settings",
+}
+"""Class -> what is told that it acts by without its being published."""
+CHOSEN = {"Counts": ("FrozenLake-v1", {"behaviour": "softmax"})}
+"""Environment and settings of those that do not take any."""

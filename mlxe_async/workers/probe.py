@@ -67,18 +67,24 @@ class Probe:
         finally:
             self._page.leave()
 
-    def rehearse(self) -> dict[str, Any]:
+    def rehearse(self, *, only_published: bool = False) -> dict[str, Any]:
         """Have the algorithm do one update on made-up rows, once `probe` has found nothing wrong.
+
+        Args:
+            only_published: refuse it only if executors would act by what is not published; whatever else it cannot do
+                with such rows the run itself tells.
 
         Returns:
             Nothing, or `{"problems"}` as `probe` does.
         """
-        from mlxe_async.workers.rehearsal import NoUpdate, rehearse
+        from mlxe_async.workers.rehearsal import NotPublished, NoUpdate, rehearse
 
         name = self._settings["algorithm"]["name"]
         try:
             rehearse(self._settings, self._made[0], self._limited)
         except NoUpdate as error:
+            if only_published and not isinstance(error, NotPublished):
+                return {}
             message = f'"{name}" cannot learn: on made-up rows of this task\'s spaces, {error}'
             return {"problems": [{"path": ["algorithm", "name"], "message": message}]}
         return {}

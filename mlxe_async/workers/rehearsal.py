@@ -34,6 +34,10 @@ class NoUpdate(Exception):
     """The algorithm did not get through one update; the message says what it did instead."""
 
 
+class NotPublished(NoUpdate):
+    """It did, and afterwards an executor's object would act otherwise than the learner's."""
+
+
 def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
     """Have the algorithm of `[algorithm]` act, derive and update once, on rows of the task's spaces.
 
@@ -44,6 +48,7 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
 
     Raises:
         NoUpdate: a verb raised, or returned what it must not.
+        NotPublished: executors would act by what is not published.
     """
     from mlxe_async.algorithms import Acting, Clock, load_algorithm
     from mlxe_async.algorithms.interface import learned
@@ -84,8 +89,10 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
             verb = "act after an update"
             if np.isfinite(weights).all():
                 published.check(weights, rows["obs"][-1][:ROWS], _first(acting, ROWS))
-    except (NoUpdate, Unlike) as error:
-        raise NoUpdate(str(error)) from error
+    except NoUpdate:
+        raise
+    except Unlike as error:
+        raise NotPublished(str(error)) from error
     except Exception as error:
         from mlxe_async.tasks.hostile import words_of
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import unkept
+from unkept import TOLD
 
 from mlxe_async.algorithms import REGISTRY, Acting, Clock, load_algorithm
 from mlxe_async.algorithms.interface import NoSettings, learned
@@ -20,33 +21,6 @@ SPACES = Spaces((4,), actions=2)
 BOX = Spaces((4,), action_shape=(1,), action_low=(-2.0,), action_high=(3.0,))
 INTEGERS = Spaces((4,), actions=2, observation_sizes=(4,))
 SPACES_OF = dict.fromkeys(("sac", "td3", "ddpg"), BOX) | dict.fromkeys(("q_learning", "sarsa"), INTEGERS)
-TOLD = {
-    "ListThatGrows": "history",
-    "EmptyList": "history",
-    "OfDeque": "history (deque)",
-    "OfSet": "history (set)",
-    "OfDictionary": "history",
-    "OfArray": "history",
-    "OfTensor": "history",
-    "Later": "history",
-    "NothingThenTensor": "history",
-    "OfText": "history",
-    "OfEnum": "history",
-    "OfModule": "net.seen",
-    "OfCritic": "critic.seen",
-    "OfClosure": "known",
-    "OfPartial": "known",
-    "OfSlots": "known",
-    "OfGlobal": "unkept.SCALE",
-    "OfClass": "unkept.OfClass.seen",
-    "OfCounter": "counter (count)",
-    "OfSettings": "notes",
-    "OwnPython": "drawing",
-    "OwnNumpy": "drawing (RandomState)",
-    "ByLBFGS": "optimiser (history of LBFGS)",
-    "NewGroup": "optimiser",
-    "Remembers": "history",
-}
 KEPT = ["GlobalNumpy", "GlobalPython", "GlobalTorch", "Numbers", "Penalised"]
 
 

@@ -4,54 +4,12 @@ from contextlib import nullcontext
 
 import pytest
 import unpublished
+from unpublished import CHOSEN, REFUSED
 
 from mlxe_async.tasks.vector import VectorTask
 from mlxe_async.workers.rehearsal import NoUpdate, rehearse
 
-REFUSED = {
-    "Number": "temperature",
-    "OfArray": "temperature",
-    "OfDictionary": "known.temperature.0",
-    "OfObject": "helper.temperature",
-    "OfSlot": "helper.temperature",
-    "OfModule": "net.gain",
-    "OfArrayInModule": "net.gain",
-    "OfText": "phase",
-    "OfEnum": "phase",
-    "OfFrozen": "mode.temperature",
-    "OfMethod": "how.function",
-    "OfSet": "seen",
-    "OfProperty": "_inner",
-    "OfGlobal": "unpublished.TEMPERATURE",
-    "OfGlobalTable": "unpublished.TABLE",
-    "OfNewGlobal": "unpublished.MADE_LATER",
-    "OfClass": "unpublished.OfClass.temperature",
-    "OfDefault": "unpublished.OfDefault.scale.__defaults__",
-    "OfClosure": "unpublished.OfClosure.scale.calls",
-    "InPartial": "body.args.0.bias",
-    "InClosure": "body.net.bias",
-    "InSet": "nets.0.bias",
-    "InDeque": "nets.0.bias",
-    "InSlot": "helper.net.bias",
-    "MadeLater": "extra",
-    "Hooked": "net.forward_hooks.0",
-    "HookedLater": "net.forward_pre_hooks.0",
-    "OwnForward": "net.forward",
-    "Features": "features",
-    "GlobalFeatures": "features",
-    "OwnAct": "temperature",
-    "OwnGreedy": "temperature",
-    "Carries": "temperature",
-    "Stops": "temperature",
-    "OfLearner": "asked",
-    "HotPPO": "hot",
-    "BonusDQN": "bonus",
-    "Counts": "visits",
-    "Numpy": "temperature",
-    "OfSettings": "settings",
-}
 TAKEN = ["OfTensor", "OfBuffer", "Replaced", "Trains", "Averages", "LearnsBySelf", "OwnNoise", "Counter", "ByClock"]
-CHOSEN = {"Counts": ("FrozenLake-v1", {"behaviour": "softmax"})}
 
 
 def settings(name, env="CartPole-v1", **algorithm):

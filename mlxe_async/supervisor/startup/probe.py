@@ -58,6 +58,7 @@ _KEYS = {
     "update": ["update_timeout_s"],
 }
 _OF_THE_ALGORITHM = ("load", "build", "act", "update")
+MOST_REHEARSED = 1 << 24  # parameters of an algorithm that each start tries out: it is made twice more for that
 _OURS = "mlxe_async/ipc/serve.py"  # from here on outwards every stack of the probe is the same
 _SAME_LIMIT_S = 0.01
 SLOW_SHARE = 0.5  # of a limit; what is measured once may take twice as long when all processes start together
@@ -155,8 +156,13 @@ async def _answer(process: Process) -> dict[str, Any]:
     return facts
 
 
-async def rehearsed(settings: Settings, process: Process) -> None:
+async def rehearsed(settings: Settings, process: Process, *, only_published: bool = False) -> None:
     """Have the probe, which is still there, do one update on made-up rows.
+
+    Args:
+        settings: with all defaults.
+        process: the probe's.
+        only_published: see `workers.probe.Probe.rehearse`.
 
     Raises:
         SettingsError: the algorithm raises, or returns what it must not.
@@ -164,7 +170,7 @@ async def rehearsed(settings: Settings, process: Process) -> None:
         TaskError: the probe died of it.
     """
     with _blaming_the_task(settings, process):
-        _refuse_problems(settings, await process.call("rehearse"))
+        _refuse_problems(settings, await process.call("rehearse", only_published=only_published))
 
 
 async def _watch(settings: Settings, process: Process) -> None:

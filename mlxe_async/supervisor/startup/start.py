@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -19,6 +20,7 @@ from mlxe_async.ipc.weights import WeightsWriter
 from mlxe_async.logs import events
 from mlxe_async.logs.subscribers import Subscribers
 from mlxe_async.settings import Settings
+from mlxe_async.settings.effects import MEMORIES
 from mlxe_async.storage.run_folder import RunFolder
 from mlxe_async.supervisor.budget import Measures
 from mlxe_async.supervisor.checkpointing.restore import fill_memory
@@ -29,7 +31,7 @@ from mlxe_async.supervisor.recording.replay import Replay
 from mlxe_async.supervisor.results import CheckReport
 from mlxe_async.supervisor.startup.blueprint import Blueprint
 from mlxe_async.supervisor.startup.host_limits import reserve_descriptors
-from mlxe_async.supervisor.startup.probe import PRELOADED_MEANWHILE, probed, rehearsed
+from mlxe_async.supervisor.startup.probe import MOST_REHEARSED, PRELOADED_MEANWHILE, probed, rehearsed
 from mlxe_async.supervisor.startup.run_files import RunFiles
 
 EXECUTORS = ("schedule", "executors")
@@ -92,6 +94,15 @@ class Startup:
             await rehearsed(self.settings, self._processes[0])  # the probe's, the only one yet
             return CheckReport(plan.lines(), self.facts, start, self._cautions)
 
+    async def _expect_published(self) -> None:
+        """Refuse an algorithm of the user's own whose executors would act by what is not published.
+
+        A large one is judged when the learner publishes for the first time.
+        """
+        parameters = sum(math.prod(shape) for _, shape in self.facts["parameters"])
+        if self.settings.algorithm.name not in MEMORIES and parameters <= MOST_REHEARSED:
+            await rehearsed(self.settings, self._processes[0], only_published=True)
+
     @contextlib.asynccontextmanager
     async def begun(self) -> AsyncIterator[RunContext]:
         """Probe the task, reserve the memory, fill it with what the run goes on from, and begin the log.
@@ -111,6 +122,7 @@ class Startup:
             self.blueprint = blueprint = Blueprint(self.settings, self.facts)
             if past is not None:
                 past.judge(self.settings, self.facts)
+            await self._expect_published()
             origin = self._origin(anew) if point is None else None
             self.segments = blueprint.create_segments()
             if point is not None and point.whole is not None:
