@@ -24,16 +24,19 @@ columns, `window`, `batch_rows`, `rows_per_update` and `priorities`, and calls `
 calls `update` and `weights`, and after a death `restore`, or `set_weights`. The evaluator and a loaded policy call
 `greedy`. All of these have defaults that follow from the four verbs; `interface.Algorithm` says what each does.
 
-The built-in files derive from classes in between. `acting.ActsByNetwork` has one network of ours, a shape whose weights
-are one flat vector: numpy evaluates it in executors, without torch, and in the learner it is a torch module, `network`.
-Their `build` makes the shape, their `build_learner` copies of the network and the optimiser. `bootstrapping.Replays`
-has what a replay memory asks for, `fields` the keys that several algorithms have.
+Each file beside this one is a paper, but for `interface` and `distributions`; MLxE's is `mlxe/paper.py`. `parts` has
+what several papers share, `mlxe` what that one alone uses, `state` what is published and kept of an object.
+
+The built-in files derive from classes in between. `parts.acting.ActsByNetwork` has one network of ours, a shape whose
+weights are one flat vector: numpy evaluates it in executors, without torch, and in the learner it is a torch module,
+`network`. Their `build` makes the shape, their `build_learner` copies of the network and the optimiser.
+`parts.bootstrapping.Replays` has what a replay memory asks for, `parts.fields` the keys that several algorithms have.
 
 What is kept without a word: every module, parameter, tensor, optimiser, scheduler, generator, array and number that is
-an attribute of the learner's object, so that a run goes on exactly, also after its learner was killed (`snapshot`).
-So are the global generators of numpy and Python, which follow from the seed. What changes and cannot be kept, such as a
-list that grows, is told in the log by name (`unkept`). What an environment carries from step to step, such as the state
-of a recurrent cell, is declared in `carry`.
+an attribute of the learner's object, so that a run goes on exactly, also after its learner was killed. So are the
+global generators of numpy and Python, which follow from the seed. See `state.snapshot`. What changes and cannot be
+kept, such as a list that grows, is told in the log by name (`state.unkept`). What an environment carries from step to
+step, such as the state of a recurrent cell, is declared in `carry`.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ REGISTRY = {
     "ddpg": "mlxe_async.algorithms.ddpg:DDPG",
     "dqn": "mlxe_async.algorithms.dqn:DQN",
     "impala": "mlxe_async.algorithms.impala:Impala",
-    "mlxe": "mlxe_async.algorithms.mlxe:MLxE",
+    "mlxe": "mlxe_async.algorithms.mlxe.paper:MLxE",
     "ppo": "mlxe_async.algorithms.ppo:PPO",
     "q_learning": "mlxe_async.algorithms.q_learning:QLearning",
     "rainbow": "mlxe_async.algorithms.rainbow:Rainbow",

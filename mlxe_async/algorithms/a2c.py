@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from mlxe_async.algorithms import fields
-from mlxe_async.algorithms.fields import key
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs
-from mlxe_async.algorithms.on_policy import LearnsFromRollouts, OnPolicyFields
+from mlxe_async.algorithms.parts import fields
+from mlxe_async.algorithms.parts.fields import key
+from mlxe_async.algorithms.parts.on_policy import LearnsFromRollouts, OnPolicyFields
 from mlxe_async.maths import metrics, returns
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import FlatOptimiser

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from mlxe_async.algorithms import fields
-from mlxe_async.algorithms.acting import Evaluated, number_of_actions
-from mlxe_async.algorithms.bootstrapping import Replays, ends_of, stored, target_columns
 from mlxe_async.algorithms.distributions import Categorical
 from mlxe_async.algorithms.dqn import Loss, q_loss, td_target
-from mlxe_async.algorithms.exploration import mixture
-from mlxe_async.algorithms.fields import key
 from mlxe_async.algorithms.interface import Acting, Clock, Metrics, Priorities, Rows, Tensors, needs
-from mlxe_async.algorithms.value_based import BOOTSTRAPS
+from mlxe_async.algorithms.parts import fields
+from mlxe_async.algorithms.parts.acting import Evaluated, number_of_actions
+from mlxe_async.algorithms.parts.bootstrapping import Replays, ends_of, stored, target_columns
+from mlxe_async.algorithms.parts.exploration import mixture
+from mlxe_async.algorithms.parts.fields import key
+from mlxe_async.algorithms.parts.value_based import BOOTSTRAPS
 from mlxe_async.maths import annealing, metrics, returns
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.maths.priorities import Doubles, td_priority
@@ -140,10 +140,6 @@ class ApeX(Replays):
         after[last] = np.where(is_known, segments["q_after"][last], segments["q_best"][last])
         error = split.partial + split.coefficient * after[split.cut] - segments["q_taken"]
         return stored(split, segments["next_obs"]) | {"initial_priority": td_priority(error, FLOOR, np.inf)}
-
-    def scaled(self, reward: Array) -> Array:
-        """Rewards as values count them."""
-        return np.asarray(reward * self.settings.return_scale)
 
     def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:  # noqa: ARG002 - counted by rows
         """As many as learn from `replay_ratio` rows for each that came after `start_rows`, remainders kept."""

@@ -1,7 +1,7 @@
 """C51: each action's return as a distribution over fixed atoms, learned from replay.
 
 Papers: Bellemare et al. 2017; those of the switches `double`, `dueling`, `prioritised`, `noisy`, all off here, are
-named in `value_based.py`, which has what C51 shares with DQN. `rainbow.py` is this file with all of them on.
+named in `parts/value_based.py`, which has what C51 shares with DQN. `rainbow.py` is this file with all of them on.
 Rows' priorities are their losses. Where we differ: layers are normalised but behind convolutions, truncated and cut
 episodes go on with the distribution at their true last observation, and sizes, rates and clocks suit small tasks.
 
@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import model_validator
 
-from mlxe_async.algorithms import fields, value_based
-from mlxe_async.algorithms.acting import Evaluated, dueling
-from mlxe_async.algorithms.fields import key
 from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Rows, Tensors
-from mlxe_async.algorithms.value_based import BOOTSTRAPS, ValueBased, ValueBasedFields
+from mlxe_async.algorithms.parts import fields, value_based
+from mlxe_async.algorithms.parts.acting import Evaluated, dueling
+from mlxe_async.algorithms.parts.fields import key
+from mlxe_async.algorithms.parts.value_based import BOOTSTRAPS, ValueBased, ValueBasedFields
 from mlxe_async.maths import categorical, distributional, metrics
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.networks import Floats
@@ -68,10 +68,6 @@ class C51(ValueBased):
         self.outputs_each = s.atoms
         self.support: Floats = np.linspace(s.v_min, s.v_max, s.atoms, dtype=np.float32)
         super().build()
-
-    def scaled(self, reward: Array) -> Array:
-        """Rewards as the atoms count them."""
-        return np.asarray(reward * self.settings.return_scale)
 
     def logits(self, network: Evaluated, obs: Any) -> Any:
         """Logits (..., A, K), by numpy or torch, as the network is."""

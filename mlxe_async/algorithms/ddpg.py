@@ -20,9 +20,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from mlxe_async.algorithms.continuous import RANDOM, Continuous, ContinuousFields, box_entries, critic_loss, td_target
-from mlxe_async.algorithms.fields import key
 from mlxe_async.algorithms.interface import Acting, Clock, Metrics, Rows, Tensors, needs
+from mlxe_async.algorithms.parts.continuous import (
+    RANDOM,
+    Continuous,
+    ContinuousFields,
+    box_entries,
+    critic_loss,
+    td_target,
+)
+from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.maths import annealing, metrics
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.rows import Array, Column

@@ -1,7 +1,7 @@
 """DQN: values of actions, learned from replay against a slowly changing copy of themselves.
 
 Papers: Mnih et al. 2015 (replay, target network); those of the switches `double`, `dueling`, `prioritised`, `noisy` are
-named in `value_based.py`, which has what DQN shares with C51 and Rainbow.
+named in `parts/value_based.py`, which has what DQN shares with C51 and Rainbow.
 Where we differ: layers are normalised and targets count a few rewards before they ask the network, without which
 CartPole takes several times the steps; truncated and cut episodes go on with the value of their true last observation;
 exploration falls with environment steps, and its epsilon is one more number of the published weights.
@@ -20,10 +20,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from mlxe_async.algorithms import fields
-from mlxe_async.algorithms.fields import key
 from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Rows, Tensors, needs
-from mlxe_async.algorithms.value_based import ValueBased, ValueBasedFields
+from mlxe_async.algorithms.parts import fields
+from mlxe_async.algorithms.parts.bootstrapping import survived
+from mlxe_async.algorithms.parts.fields import key
+from mlxe_async.algorithms.parts.value_based import ValueBased, ValueBasedFields
 from mlxe_async.maths import metrics
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.rows import Array
@@ -71,6 +72,11 @@ class DQN(ValueBased):
 
     Settings = DQNSettings
     settings: DQNSettings
+
+    def scaled(self, reward: Array) -> Array:
+        """Rewards as values count them."""
+        s = self.settings
+        return survived(reward, s.discount) if s.value_scale == "survival" else super().scaled(reward)
 
     def value(self, q: torch.Tensor) -> torch.Tensor:
         """Q on the scale of targets."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlxe_async.algorithms import fields
 from mlxe_async.algorithms.a2c import A2C, A2CFields
-from mlxe_async.algorithms.fields import key
 from mlxe_async.algorithms.interface import Rows, needs, needs_any
+from mlxe_async.algorithms.parts import fields
+from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.maths import correction, vtrace
 from mlxe_async.rows import Array
 

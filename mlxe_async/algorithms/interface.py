@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from mlxe_async.algorithms import drawing
-from mlxe_async.algorithms.modules import ModulesOf
+from mlxe_async.algorithms.state import drawing
+from mlxe_async.algorithms.state.modules import ModulesOf
 from mlxe_async.maths import annealing, metrics
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.networks import Floats, Parameters
@@ -412,24 +412,6 @@ class Normalising(Protocol):
 
     def moments_in(self, flat: Floats) -> Moments:
         """The moments that travel in published weights (P,): what a run counts on from that begins with them."""
-        ...
-
-
-class Compilable(Protocol):
-    """What `[learner] compile` asks of an algorithm beside the verbs of all; of an object with `learns=True`."""
-
-    compiles: ClassVar[bool]
-    """True."""
-
-    def compile(self) -> float:
-        """Do what `update` does by compiled code from now on; called before the first update, once in a process.
-
-        Returns:
-            seconds that took.
-
-        Raises:
-            errors.CompileFailed: it cannot; all goes on as before.
-        """
         ...
 
 

@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from mlxe_async.algorithms import fields
-from mlxe_async.algorithms.fields import key
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs, needs_any, needs_each
-from mlxe_async.algorithms.on_policy import LearnsFromRollouts, OnPolicyFields
+from mlxe_async.algorithms.parts import fields
+from mlxe_async.algorithms.parts.fields import key
+from mlxe_async.algorithms.parts.on_policy import LearnsFromRollouts, OnPolicyFields
 from mlxe_async.maths import correction, metrics, returns, rollouts
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import FlatOptimiser
@@ -91,7 +91,7 @@ class PPO(LearnsFromRollouts):
 
     Settings = PPOSettings
     settings: PPOSettings
-    off_policy, compiles, counted = "corrects", True, ("kl_coefficient",)
+    off_policy, counted = "corrects", ("kl_coefficient",)
 
     def build(self) -> None:
         """An actor and a critic, side by side."""

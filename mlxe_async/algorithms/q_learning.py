@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mlxe_async.algorithms.tabular import Doubles, Sequence, Tabular, TabularFields
+from mlxe_async.algorithms.parts.tabular import Doubles, Sequence, Tabular, TabularFields
 
 
 class QLearningSettings(TabularFields):

@@ -1,7 +1,7 @@
 """Rainbow: C51 with double, dueling and noisy networks, prioritised replay and several steps.
 
 Paper: Hessel et al. 2018. This file has what Rainbow switches on, with the paper's exponents; the loop and the loss are
-those of `c51.py`, the parts those of `value_based.py`. Each part can be switched off alone. Where we differ: as C51
+those of `c51.py`, its switches those of `parts/value_based.py`. Each can be switched off alone. Where we differ: as C51
 here; rates and clocks suit small tasks, and are the paper's where the task shows pictures. The paper's priorities are
 KL divergences, ours the losses: a row whose target is uncertain itself comes more often.
 
@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from mlxe_async.algorithms import exploration, fields, value_based
 from mlxe_async.algorithms.c51 import C51, C51Settings
-from mlxe_async.algorithms.value_based import BOOTSTRAPS
+from mlxe_async.algorithms.parts import exploration, fields, value_based
+from mlxe_async.algorithms.parts.value_based import BOOTSTRAPS
 
 
 class RainbowSettings(C51Settings):

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from mlxe_async.algorithms import fields
-from mlxe_async.algorithms.fields import key
 from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Rows, Tensors, needs
-from mlxe_async.algorithms.on_policy import LearnsFromRollouts, OnPolicyFields
+from mlxe_async.algorithms.parts import fields
+from mlxe_async.algorithms.parts.fields import key
+from mlxe_async.algorithms.parts.on_policy import LearnsFromRollouts, OnPolicyFields
 from mlxe_async.maths import baselines, metrics, returns, rollouts
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import FlatOptimiser

@@ -22,12 +22,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from mlxe_async.algorithms.acting import number_of_actions
-from mlxe_async.algorithms.bootstrapping import ends_of
-from mlxe_async.algorithms.continuous import RANDOM, Continuous, ContinuousFields, box_entries, critic_loss, td_target
 from mlxe_async.algorithms.distributions import HALF_LOG_2PI, Categorical, TanhGaussian, raw_action
-from mlxe_async.algorithms.fields import key
 from mlxe_async.algorithms.interface import Acting, Clock, Metrics, Rows, needs
+from mlxe_async.algorithms.parts.acting import number_of_actions
+from mlxe_async.algorithms.parts.bootstrapping import ends_of
+from mlxe_async.algorithms.parts.continuous import (
+    RANDOM,
+    Continuous,
+    ContinuousFields,
+    box_entries,
+    critic_loss,
+    td_target,
+)
+from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.maths import metrics, returns
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import FlatOptimiser

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mlxe_async.algorithms import fields
 from mlxe_async.algorithms.interface import needs
-from mlxe_async.algorithms.tabular import Sequence, Tabular, TabularFields
+from mlxe_async.algorithms.parts import fields
+from mlxe_async.algorithms.parts.tabular import Sequence, Tabular, TabularFields
 from mlxe_async.maths import returns
 
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from mlxe_async.algorithms.continuous import BOOTSTRAPS
 from mlxe_async.algorithms.ddpg import DDPG, DDPGSettings
-from mlxe_async.algorithms.fields import key
 from mlxe_async.algorithms.interface import Clock, needs
+from mlxe_async.algorithms.parts.continuous import BOOTSTRAPS
+from mlxe_async.algorithms.parts.fields import key
 
 if TYPE_CHECKING:
     import torch

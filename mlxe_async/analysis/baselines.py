@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxe_async.algorithms.mlxe import MLxE, MLxESettings
+from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings
 from mlxe_async.roles.evaluator import Evaluator
 from mlxe_async.rows import Array, Spaces
 from mlxe_async.seeds import derive_seed, generator

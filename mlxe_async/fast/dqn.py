@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.algorithms.dqn import DQN, DQNSettings
-from mlxe_async.algorithms.exploration import mixture
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, flat_observations
+from mlxe_async.algorithms.parts.exploration import mixture
 from mlxe_async.fast.quick import Quick, RecordedLoss, as_columns, cross_entropy, quick_network, sigmoid
 from mlxe_async.maths import annealing, gradients, metrics
 from mlxe_async.networks import Floats

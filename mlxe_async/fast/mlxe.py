@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows
-from mlxe_async.algorithms.mlxe import MLxE, MLxESettings
+from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings
 from mlxe_async.fast.quick import (
     Quick,
     RecordedLoss,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxe_async.algorithms.acting import ActsByNetwork
+from mlxe_async.algorithms.parts.acting import ActsByNetwork
 from mlxe_async.fast.dense import NumpyGradients
 from mlxe_async.fast.pictures import PictureGradients
 from mlxe_async.gpu import Captured

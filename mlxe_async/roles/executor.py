@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol
 import numpy as np
 
 from mlxe_async.algorithms.interface import Acting
-from mlxe_async.algorithms.namespaces import own_modules
+from mlxe_async.algorithms.state.namespaces import own_modules
 from mlxe_async.errors import EnvironmentFault, ExecutorBroken, MlxeError, NumericError, raised_at
 from mlxe_async.roles.executor_plan import ExecutorPlan
 from mlxe_async.roles.fault_budget import FaultBudget, TooManyFaults

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mlxe_async.algorithms.interface import Clock
-from mlxe_async.algorithms.namespaces import Namespaces
-from mlxe_async.algorithms.published import Published, Unlike, is_due, sampled
-from mlxe_async.algorithms.unkept import Unkept
+from mlxe_async.algorithms.state.namespaces import Namespaces
+from mlxe_async.algorithms.state.published import Published, Unlike, is_due, sampled
+from mlxe_async.algorithms.state.unkept import Unkept
 from mlxe_async.errors import Unpublished
 from mlxe_async.rows import Array
 

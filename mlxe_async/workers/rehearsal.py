@@ -52,8 +52,8 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
     """
     from mlxe_async.algorithms import Acting, Clock, load_algorithm
     from mlxe_async.algorithms.interface import learned
-    from mlxe_async.algorithms.namespaces import Namespaces
-    from mlxe_async.algorithms.published import ROWS, Published, Unlike
+    from mlxe_async.algorithms.state.namespaces import Namespaces
+    from mlxe_async.algorithms.state.published import ROWS, Published, Unlike
 
     device = settings["learner"]["device"]
     if device != "cpu":

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mlxe_async.algorithms import Acting, Clock, load_algorithm
-from mlxe_async.algorithms.continuous import critic_loss, td_target
+from mlxe_async.algorithms.parts.continuous import critic_loss, td_target
 from mlxe_async.maths import normaliser
 from mlxe_async.rows import Spaces
 

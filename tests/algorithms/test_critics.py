@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mlxe_async.algorithms.critics import Critic, CriticFields
+from mlxe_async.algorithms.mlxe.critics import Critic, CriticFields
 
 
 @pytest.mark.parametrize("scale", ["return", "survival", "categorical"])

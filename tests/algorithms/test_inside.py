@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from mlxe_async.algorithms import inside
-from mlxe_async.algorithms.untouched import untouched
+from mlxe_async.algorithms.state import inside
+from mlxe_async.algorithms.state.untouched import untouched
 
 
 class Slotted:

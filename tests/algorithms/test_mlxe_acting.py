@@ -5,7 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from mlxe_async.algorithms import Acting
-from mlxe_async.algorithms.mlxe import MLxE, MLxESettings
+from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings
 from mlxe_async.rows import Spaces
 
 SPACES = Spaces((4,), actions=3)

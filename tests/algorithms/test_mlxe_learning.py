@@ -6,7 +6,7 @@ import torch
 
 from mlxe_async.algorithms import Acting, Clock
 from mlxe_async.algorithms.distributions import Categorical
-from mlxe_async.algorithms.mlxe import MLxE, MLxESettings, policy_loss, value_loss
+from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings, policy_loss, value_loss
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.rows import Spaces, Symmetry
 

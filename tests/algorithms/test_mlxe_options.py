@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from mlxe_async.algorithms import Acting, Clock, Priorities
-from mlxe_async.algorithms.mlxe import MLxE, MLxESettings, value_loss
+from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings, value_loss
 from mlxe_async.maths.normaliser import merge, nothing
 from mlxe_async.networks import parameter_count, unflatten
 from mlxe_async.rows import Spaces

@@ -6,7 +6,7 @@ import torch
 from plain import Plain, assert_same_way, generator_of, tensor
 
 from mlxe_async.algorithms import Clock
-from mlxe_async.algorithms.mlxe import MLxE, MLxESettings, value_loss
+from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings, value_loss
 from mlxe_async.rows import Spaces, Symmetry
 
 SIGN, ORDER = np.float32([-1, 1, -1]), np.array([2, 1, 0])

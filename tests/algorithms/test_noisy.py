@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mlxe_async.algorithms import Acting, Clock
-from mlxe_async.algorithms.mlxe import MLxE, MLxESettings
+from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings
 from mlxe_async.networks import Network, NumpyNetwork, TorchNetwork, parameter_count, unflatten
 from mlxe_async.rows import Spaces
 

@@ -39,7 +39,7 @@ def test_a_module_that_cannot_be_imported_says_why(tmp_path, monkeypatch):
 
 
 def test_a_missing_class_and_a_class_that_is_no_algorithm_are_told_apart():
-    assert "has no class Nobody" in problem("mlxe_async.algorithms.mlxe:Nobody")
+    assert "has no class Nobody" in problem("mlxe_async.algorithms.mlxe.paper:Nobody")
     assert "is no algorithm: it lacks" in problem("fractions:Fraction")
 
 

@@ -10,8 +10,8 @@ import torch
 from plain import generator_of
 
 from mlxe_async.algorithms import Acting, Clock, load_algorithm
-from mlxe_async.algorithms.continuous import td_target
 from mlxe_async.algorithms.distributions import TanhGaussian
+from mlxe_async.algorithms.parts.continuous import td_target
 from mlxe_async.algorithms.sac import SAC, SACSettings, soft_value, squashed, temperature_loss
 from mlxe_async.rows import Spaces
 

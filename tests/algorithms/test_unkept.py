@@ -12,8 +12,8 @@ from unkept import TOLD
 
 from mlxe_async.algorithms import REGISTRY, Acting, Clock, load_algorithm
 from mlxe_async.algorithms.interface import NoSettings, learned
-from mlxe_async.algorithms.namespaces import Namespaces, is_own
-from mlxe_async.algorithms.unkept import Unkept, of_built_in
+from mlxe_async.algorithms.state.namespaces import Namespaces, is_own
+from mlxe_async.algorithms.state.unkept import Unkept, of_built_in
 from mlxe_async.rows import Spaces, standard_columns
 from mlxe_async.workers import rehearsal
 

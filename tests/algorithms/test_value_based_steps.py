@@ -9,7 +9,7 @@ from plain import Plain, assert_same_way, generator_of, tensor
 
 from mlxe_async.algorithms import Acting, Clock, load_algorithm
 from mlxe_async.algorithms.c51 import cross_entropy
-from mlxe_async.algorithms.value_based import FLOOR
+from mlxe_async.algorithms.parts.value_based import FLOOR
 from mlxe_async.networks import unflatten
 from mlxe_async.rows import Spaces
 

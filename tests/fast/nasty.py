@@ -3,9 +3,10 @@
 import numpy as np
 import torch
 
-from mlxe_async.algorithms import dqn, mlxe, ppo
+from mlxe_async.algorithms import dqn, ppo
 from mlxe_async.algorithms.distributions import Categorical
 from mlxe_async.algorithms.interface import Priorities
+from mlxe_async.algorithms.mlxe import paper as mlxe
 from mlxe_async.networks import TorchNetwork
 
 NASTY = {}

@@ -11,7 +11,8 @@ from made_rows import agent, batch
 from nasty import NASTY, REFUSED
 from proof import take, update
 
-from mlxe_async.algorithms import Clock, dqn, mlxe, ppo
+from mlxe_async.algorithms import Clock, dqn, ppo
+from mlxe_async.algorithms.mlxe import paper as mlxe
 from mlxe_async.errors import UpdateFailed
 from mlxe_async.fast import updates
 from mlxe_async.roles.learner import Learner

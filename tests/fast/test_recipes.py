@@ -9,12 +9,13 @@ import pytest
 import torch
 from made_rows import SPACES, agent, batch
 from nasty import DQN, PPO, MLxE
+from papers import PACKAGE, text_of
 from proof import take, update
 
-from mlxe_async.algorithms import Acting, Clock, acting
-from mlxe_async.fast import manifest, updates
+from mlxe_async.algorithms import Acting, Clock
+from mlxe_async.algorithms.parts import acting
+from mlxe_async.fast import updates
 
-FOLDER = manifest.KEPT.parents[1] / "algorithms"
 FLAT = {"ppo": {"epochs": 1, "minibatch": 1000, "max_gradient_norm": 0}, "mlxe": {}, "dqn": {"max_gradient_norm": 0}}
 KINDS = {"ppo": PPO, "mlxe": MLxE, "dqn": DQN}
 # the line of the header -> the file, and what is replaced by what
@@ -63,7 +64,7 @@ def copied(tmp_path):
     made = []
 
     def copy(name, changes):
-        text = (FOLDER / f"{name}.py").read_text()
+        text = text_of(name)
         for before, after in changes.items():
             assert text.count(before) == 1, before
             text = text.replace(before, after)
@@ -136,7 +137,7 @@ def test_another_exploration_is_a_case_of_the_mixture(monkeypatch):
 
 def test_another_scale_of_values_is_a_case_of_the_critic_and_its_loss(copied, tmp_path):
     """Values as ten times the critic's output, as a copy of `critics.py` and of the algorithm say."""
-    text = (FOLDER / "critics.py").read_text()
+    text = (PACKAGE / "algorithms" / "mlxe" / "critics.py").read_text()
     for before, after in {
         'Literal["return", "survival", "categorical"]': 'Literal["return", "survival", "categorical", "tens"]',
         'return outputs.sigmoid() if self.scale == "survival" else outputs': 'if self.scale == "tens":\n'
@@ -152,7 +153,7 @@ def test_another_scale_of_values_is_a_case_of_the_critic_and_its_loss(copied, tm
         kind = copied(
             "mlxe",
             {
-                "from mlxe_async.algorithms.critics import": "from my_critics import",
+                "from mlxe_async.algorithms.mlxe.critics import": "from my_critics import",
                 '    if scale == "return":': '    if scale == "tens":\n'
                 "        return 0.5 * (target.detach() / 10 - value).square()\n"
                 '    if scale == "return":',

@@ -10,11 +10,14 @@ import proof
 import pytest
 import torch
 from made_rows import SPACES, batch
+from papers import text_of
 
-from mlxe_async.algorithms import Clock, continuous, ddpg, dqn, mlxe, ppo, sac
+from mlxe_async.algorithms import Clock, ddpg, dqn, ppo, sac
 from mlxe_async.algorithms.ddpg import DDPG
 from mlxe_async.algorithms.dqn import DQN
-from mlxe_async.algorithms.mlxe import MLxE
+from mlxe_async.algorithms.mlxe import paper as mlxe
+from mlxe_async.algorithms.mlxe.paper import MLxE
+from mlxe_async.algorithms.parts import continuous
 from mlxe_async.algorithms.ppo import PPO
 from mlxe_async.algorithms.sac import SAC
 from mlxe_async.algorithms.td3 import TD3
@@ -73,7 +76,7 @@ def test_a_subclass_that_changes_nothing_is_left_to_autograd_too(name):
 @pytest.mark.parametrize("name", KINDS)
 def test_a_copy_of_the_file_is_left_to_autograd(name, tmp_path):
     copy = tmp_path / f"copied_{name}.py"
-    copy.write_text((manifest.KEPT.parents[1] / "algorithms" / f"{name}.py").read_text())
+    copy.write_text(text_of(name))
     spec = importlib.util.spec_from_file_location(copy.stem, copy)
     module = sys.modules[copy.stem] = importlib.util.module_from_spec(spec)
     try:

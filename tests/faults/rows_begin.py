@@ -57,7 +57,7 @@ def _(case):
 
 BAD_UPDATE = """
 import os
-from mlxe_async.algorithms.mlxe import MLxE
+from mlxe_async.algorithms.mlxe.paper import MLxE
 
 
 class Mine(MLxE):

@@ -37,7 +37,7 @@ OWN = {"schedule": {"memorizer": "own"}}
 
 ALGORITHM = """
 import os, signal, time
-from mlxe_async.algorithms.mlxe import MLxE
+from mlxe_async.algorithms.mlxe.paper import MLxE
 
 class Bad(MLxE):
     calls = 0
@@ -454,7 +454,7 @@ def _(case):
 
 PRIORITISED = """
 import numpy as np
-from mlxe_async.algorithms.mlxe import MLxE
+from mlxe_async.algorithms.mlxe.paper import MLxE
 from mlxe_async.algorithms.interface import Priorities
 
 class Prioritised(MLxE):

@@ -95,11 +95,12 @@ MATHS = {
     "vtrace": ("mlxe",),
 }
 FILES = {
-    **{f"{PACKAGE}/algorithms/{name}.py": (name,) for name in CLASSES},
+    **{f"{PACKAGE}/algorithms/{name}.py": (name,) for name in CLASSES if name != "mlxe"},
+    f"{PACKAGE}/algorithms/mlxe/paper.py": ("mlxe",),
     **{f"{PACKAGE}/maths/{name}.py": users for name, users in MATHS.items()},
-    f"{PACKAGE}/algorithms/critics.py": ("mlxe",),
-    f"{PACKAGE}/algorithms/on_policy.py": ("ppo",),
-    f"{PACKAGE}/algorithms/continuous.py": CONTINUOUS,
+    f"{PACKAGE}/algorithms/mlxe/critics.py": ("mlxe",),
+    f"{PACKAGE}/algorithms/parts/on_policy.py": ("ppo",),
+    f"{PACKAGE}/algorithms/parts/continuous.py": CONTINUOUS,
 }
 """File -> the algorithms whose losses use it."""
 

@@ -58,28 +58,10 @@ FILES = {
     **{
         f"{PACKAGE}/algorithms/{name}.py": "tests/algorithms"
         for name in (
-            "bootstrapping",
-            "critics",
-            "exploration",
-            "continuous",
-            "ppo",
-            "value_based",
-            "dqn",
-            "c51",
-            "rainbow",
-            "mlxe",
-            "sac",
-            "td3",
-            "ddpg",
-            "a2c",
-            "impala",
-            "reinforce",
-            "on_policy",
-            "policies",
-            "apex",
-            "tabular",
-            "q_learning",
-            "sarsa",
+            *("ppo", "dqn", "c51", "rainbow", "sac", "td3", "ddpg", "a2c", "impala", "reinforce", "apex"),
+            *("q_learning", "sarsa", "mlxe/actor", "mlxe/critics", "mlxe/exploration", "mlxe/fields", "mlxe/paper"),
+            *("mlxe/returns", "parts/bootstrapping", "parts/continuous", "parts/exploration", "parts/on_policy"),
+            *("parts/policies", "parts/tabular", "parts/value_based"),
         )
     },
 }
@@ -88,12 +70,13 @@ FILES = {
 ALGORITHMS = tuple(
     f"{PACKAGE}/algorithms/{name}.py"
     for name in (
-        *("continuous", "ppo", "mlxe", "sac", "td3", "ddpg", "value_based", "dqn", "c51", "rainbow"),
-        *("a2c", "impala", "reinforce", "on_policy", "policies", "apex", "tabular", "q_learning", "sarsa"),
+        *("parts/continuous", "ppo", "mlxe/paper", "sac", "td3", "ddpg", "parts/value_based", "dqn", "c51", "rainbow"),
+        *("a2c", "impala", "reinforce", "parts/on_policy", "parts/policies", "apex", "parts/tabular"),
+        *("q_learning", "sarsa"),
     )
 )
 NOT_LEARNING = {"__init__", "load", "act", "greedy", "greedy_many", "behaviour_log_prob", "policy"}
-NOT_LEARNING |= {"build", "build_learner", "weights", "set_weights", "compile"}
+NOT_LEARNING |= {"build", "build_learner", "weights", "set_weights"}
 NOT_LEARNING |= {"make_networks", "box_entries", "best", "bounded", "uniform", "uniform_log_prob"}
 
 

@@ -92,7 +92,7 @@ def test_a_survivor_is_asked_again_where_tests_have_changed_and_a_killed_one_is_
 
 def test_settings_and_acting_are_not_asked():
     defaults, asked = defaults_in(ROOT / PACKAGE), set()
-    for name in ("ppo", "critics"):
+    for name in ("ppo", "mlxe/critics"):
         file = f"{PACKAGE}/algorithms/{name}.py"
         asked |= {one.scope for one in mutants(ROOT / file, name=file, defaults=defaults) if is_asked(one)}
     assert {"policy_loss", "PPO.update", "Critic.target"} <= asked

@@ -6,8 +6,8 @@ import unpublished
 
 from mlxe_async.algorithms import Clock
 from mlxe_async.algorithms.interface import NoSettings, learned
-from mlxe_async.algorithms.published import EVERY, is_due
-from mlxe_async.algorithms.untouched import seed_globals
+from mlxe_async.algorithms.state.published import EVERY, is_due
+from mlxe_async.algorithms.state.untouched import seed_globals
 from mlxe_async.errors import Unpublished
 from mlxe_async.roles.likeness import Likeness
 from mlxe_async.rows import Spaces

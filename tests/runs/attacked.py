@@ -18,7 +18,7 @@ _attack()
 gymnasium.register("Attacked-v0", entry_point="gymnasium.envs.classic_control.cartpole:CartPoleEnv")
 
 
-MODULES = {"PPO": "ppo", "DQN": "dqn", "MLxE": "mlxe", "SAC": "sac", "TD3": "td3", "DDPG": "ddpg"}
+MODULES = {"PPO": "ppo", "DQN": "dqn", "MLxE": "mlxe.paper", "SAC": "sac", "TD3": "td3", "DDPG": "ddpg"}
 
 
 def __getattr__(name):

@@ -6,7 +6,7 @@ import signal
 
 import numpy as np
 
-from mlxe_async.algorithms.mlxe import MLxE
+from mlxe_async.algorithms.mlxe.paper import MLxE
 from mlxe_async.ipc.weights import WeightsWriter
 
 

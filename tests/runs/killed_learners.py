@@ -12,7 +12,7 @@ from mlxe_async.algorithms.a2c import A2C
 from mlxe_async.algorithms.apex import ApeX
 from mlxe_async.algorithms.dqn import DQN
 from mlxe_async.algorithms.interface import Priorities
-from mlxe_async.algorithms.mlxe import MLxE
+from mlxe_async.algorithms.mlxe.paper import MLxE
 from mlxe_async.algorithms.ppo import PPO
 from mlxe_async.algorithms.q_learning import QLearning
 from mlxe_async.algorithms.rainbow import Rainbow

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mlxe_async.algorithms.mlxe import MLxE
+from mlxe_async.algorithms.mlxe.paper import MLxE
 from mlxe_async.rows import Column
 
 

@@ -93,7 +93,7 @@ def test_an_environment_that_ends_the_probe_is_refused_as_a_mistake_of_the_task(
 @pytest.mark.slow
 def test_an_algorithm_whose_constructor_raises_is_refused_with_the_line_in_its_file(tmp_path, ended):
     (tmp_path / "odd_algorithm.py").write_text(
-        "from mlxe_async.algorithms.mlxe import MLxE\n\n\nclass Odd(MLxE):\n"
+        "from mlxe_async.algorithms.mlxe.paper import MLxE\n\n\nclass Odd(MLxE):\n"
         "    def __init__(self, *args, **kwargs):\n        self.nothing.there\n"
     )
     override = f'[run]\npython_path = ["{tmp_path}"]\n'

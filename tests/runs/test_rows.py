@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from live_runs import LiveRun, on_loop, settings
 
-from mlxe_async.algorithms.mlxe import MLxE, MLxESettings
+from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.rows import Spaces
 

@@ -1,6 +1,5 @@
 """Whole runs with changed losses, as a user's file outside of the package and in place: both learn what is written."""
 
-import importlib.util
 import json
 import os
 import shutil
@@ -10,14 +9,14 @@ from pathlib import Path
 
 import pytest
 from live_runs import settings
+from papers import PACKAGE, place_of, text_of
 
 from mlxe_async.algorithms import load_algorithm
 from mlxe_async.settings import dump_settings
 
-PACKAGE = Path(importlib.util.find_spec("mlxe_async").origin).parent
 PPO_MEASURED = "            measured.append(found)\n"
 PPO_FOUND = '        found = {"policy_loss": actor'
-PPO_ROLE = "    off_policy, compiles, counted = "
+PPO_ROLE = "    off_policy, counted = "
 MLXE = {"name": "mlxe", "min_updates": 4, "batch": 64}
 PPO = {"name": "ppo", "epochs": 4, "minibatch": 64, "minibatches": "rows", "learning_rate": 0.01}
 ONE_EPOCH = PPO | {"epochs": 1, "minibatches": "sequences"}
@@ -124,13 +123,13 @@ def unchanged(tmp_path_factory):
 def test_a_changed_loss_is_what_is_learned(what, unchanged, tmp_path):
     algorithm, changes = WRITTEN[what]
     name = algorithm["name"]
-    text = changed((PACKAGE / "algorithms" / f"{name}.py").read_text(), changes)
+    text = changed(text_of(name), changes)
     own, edited = tmp_path / "own", tmp_path / "edited"
     own.mkdir()
     (own / "my_loss.py").write_text(text)
     mine = algorithm | {"name": f"my_loss:{load_algorithm(name).__name__}"}
     shutil.copytree(PACKAGE, edited / PACKAGE.name)
-    (edited / PACKAGE.name / "algorithms" / f"{name}.py").write_text(text)
+    (edited / PACKAGE.name / place_of(name)).write_text(text)
 
     copy, in_copy = command(own, mine, fast=True, python_path=[own])
     in_place, in_edited = command(edited, algorithm, fast=True, package=edited)
@@ -143,10 +142,10 @@ def test_a_changed_loss_is_what_is_learned(what, unchanged, tmp_path):
 @pytest.mark.parametrize("kind", ["serial", "oa"])
 def test_a_changed_way_of_acting_is_done_without_the_twin(kind, tmp_path):
     """The stored log-probabilities are those of the behaviour that was written, which the twin does not know."""
-    place = Path("algorithms") / "policies.py"
+    place = Path("algorithms") / "parts" / "policies.py"
     written = "return self.distribution(self.outputs(obs, *self.heads), self.spaces.mask(obs))"
     flatter = written.replace("self.outputs(obs, *self.heads)", "[one / 3 for one in self.outputs(obs, *self.heads)]")
     shutil.copytree(PACKAGE, tmp_path / PACKAGE.name)
     (tmp_path / PACKAGE.name / place).write_text(changed((PACKAGE / place).read_text(), {written: flatter}))
     how, _ = command(tmp_path, PPO, fast=True, package=tmp_path, kind=kind)
-    assert (how["fast"], "algorithms.policies:" in how["reason"]) == (False, True)
+    assert (how["fast"], "algorithms.parts.policies:" in how["reason"]) == (False, True)

@@ -26,7 +26,7 @@ if str(TESTS) not in sys.path:
 
 from settings_keys import kinds_of, known_keys  # noqa: E402 - found by the line above
 
-from mlxe_async.algorithms.mlxe import MLxESettings  # noqa: E402 - see above
+from mlxe_async.algorithms.mlxe.paper import MLxESettings  # noqa: E402 - see above
 
 ROOT = str(TESTS.parent)
 FILES = 500

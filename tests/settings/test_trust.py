@@ -12,7 +12,7 @@ from mlxe_async.settings.trust import Needed, code_of, seal_of, settings_of_run
 from mlxe_async.storage import seals
 
 ALGORITHM = """
-from mlxe_async.algorithms.mlxe import MLxE
+from mlxe_async.algorithms.mlxe.paper import MLxE
 class Own(MLxE):
     pass
 """

@@ -7,7 +7,7 @@ g + lambda g * g * (w - worker_weights), elementwise, lambda = lambda0 / sqrt(me
 import numpy as np
 import torch
 
-from mlxe_async.algorithms.mlxe import MLxE
+from mlxe_async.algorithms.mlxe.paper import MLxE
 
 
 class ParameterServerA3C(MLxE):

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mlxe_async.algorithms import drawing, snapshot, unkept
 from mlxe_async.algorithms.interface import Algorithm, Rows
-from mlxe_async.algorithms.namespaces import is_own
+from mlxe_async.algorithms.state import drawing, snapshot, unkept
+from mlxe_async.algorithms.state.namespaces import is_own
 from mlxe_async.maths import generators, normaliser
 from mlxe_async.networks import Floats
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from mlxe_async.algorithms import inside
+from mlxe_async.algorithms.state import inside
 
 MISSING = type("MISSING", (), {})
 """Nothing was there."""

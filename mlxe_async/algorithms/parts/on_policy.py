@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mlxe_async.algorithms import fields
 from mlxe_async.algorithms.interface import STAYS, Acting, Clock, Metrics, Rows, Tensors
-from mlxe_async.algorithms.policies import ActsByPolicy, PolicyFields
+from mlxe_async.algorithms.parts import fields
+from mlxe_async.algorithms.parts.policies import ActsByPolicy, PolicyFields
 from mlxe_async.maths import annealing, returns, reward_scaling, rollouts
 from mlxe_async.rows import Array, Spaces
 

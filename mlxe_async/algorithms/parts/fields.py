@@ -5,22 +5,19 @@ A function gives the field of one key; a class has keys that belong together, an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from mlxe_async.algorithms.interface import STAYS, Priorities, needs, needs_any, needs_each
+from mlxe_async.algorithms.interface import STAYS, needs, needs_any, needs_each
 from mlxe_async.networks import BODIES, Activation, Body, Precision
-from mlxe_async.optimisers import OptimiserKind
 
 if TYPE_CHECKING:
     from mlxe_async.networks.mixed import Mixed
 
-Factor = Literal["age", "risk", "td"]
 Sizes = tuple[Annotated[int, Field(ge=1, le=65536)], ...]
 Extra = dict[str, JsonValue]
 SOME: Extra = {"some": True}
-BOOTSTRAPS = needs_any(discount={"above": 0}, returns=["steps_to_end", "state"], correction=["vtrace"])
 OLDER: Extra = {"schedule.policy_lag": {"above": 0}}  # rollouts than the weights that learn from them
 SOME_ENTROPY, SOME_CRITIC = needs(entropy={"above": 0}), needs(value_coefficient={"above": 0})
 HIDDEN = needs_any(common=SOME, policy=SOME, value=SOME)  # of what is done between two layers
@@ -215,79 +212,6 @@ class ValueNetworkFields(NetworkFields):
     )
 
 
-class StepFields(BaseModel):
-    """How long the steps of the optimiser are; they shrink with the run's finished episodes."""
-
-    optimiser: OptimiserKind = Field("radam", description="radam starts more carefully than adam.")
-    learning_rate: float = Field(
-        1e-3,
-        gt=0,
-        description="Higher learns faster, until it forgets or diverges.",
-        json_schema_extra=needs(learning_rate_min={"at_most": "learning_rate"}),
-    )
-    learning_rate_decay: float = Field(
-        0.998,
-        gt=0,
-        le=1,
-        description="Factor per finished episode; 1 never decays.",
-        json_schema_extra=needs(learning_rate_min={"below": "learning_rate"}),
-    )
-    learning_rate_min: float = Field(
-        1e-6,
-        ge=0,
-        description="Higher keeps late learning faster.",
-        json_schema_extra=needs_any(learning_rate_decay={"below": 1}, learning_rate={"below": "learning_rate_min"}),
-    )
-    max_gradient_norm: float = max_gradient_norm(0.0)
-
-    def rate(self, episodes: int) -> float:
-        """The learning rate after so many episodes: max(minimum, first * decay ** episodes)."""
-        return max(self.learning_rate_min, self.learning_rate * self.learning_rate_decay**episodes)
-
-
-class PriorityFields(BaseModel):
-    """Which rows of a replay memory come more often; all of them are judged anew at each learning phase."""
-
-    priorities: tuple[Factor, ...] = Field(
-        (),
-        description="Rows come more often if new (age), close to failure (risk), or misjudged (td); none: evenly.",
-        json_schema_extra=needs_any(priority_exponent={"above": 0}, priority_exponent_growth={"above": 0}),
-    )
-    priority_exponent: float = Field(
-        0.4, ge=0, le=1, description="Higher draws less evenly.", json_schema_extra=needs(priorities=SOME)
-    )
-    priority_exponent_growth: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Added per learning phase and executor, up to 1; higher grows uneven sooner.",
-        json_schema_extra=needs(priorities=SOME, priority_exponent={"below": 1}),
-    )
-    priority_correction: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Higher undoes more of the sampling's bias.",
-        json_schema_extra=needs(priorities=SOME)
-        | needs_any(priority_exponent={"above": 0}, priority_exponent_growth={"above": 0}),
-    )
-
-    @model_validator(mode="after")
-    def _each_once(self) -> PriorityFields:
-        if len(set(self.priorities)) < len(self.priorities):
-            raise ValueError(f"priorities: expected each factor once, got {', '.join(self.priorities)}")
-        return self
-
-    @property
-    def how_to_draw(self) -> Priorities:
-        """What the memory is told."""
-        if not self.priorities:
-            return Priorities()
-        return Priorities(
-            "factors", self.priorities, self.priority_exponent, self.priority_exponent_growth, self.priority_correction
-        )
-
-
 class ReplayedFields(BaseModel):
     """What is done with replayed rows, and with the weights they lead to."""
 
@@ -297,19 +221,3 @@ class ReplayedFields(BaseModel):
         json_schema_extra=needs({"task.mirror": [True]}),
     )
     average: float = Field(0.0, ge=0, le=1, description="Publish a running average; higher follows faster, 0: none.")
-
-
-class BootstrapFields(ReplayedFields, PriorityFields):
-    """The same, where rows may be drawn unevenly, and values are bootstrapped from a network that stands still."""
-
-    target: Literal["every_update", "per_iteration", "every_k"] = Field(
-        "every_update",
-        description="When the network that is bootstrapped from becomes the learned one; less is steadier.",
-        json_schema_extra=BOOTSTRAPS,
-    )
-    target_every: int = Field(
-        64,
-        ge=1,
-        description='Updates of target = "every_k"; more are steadier and slower.',
-        json_schema_extra=needs(target=["every_k"]) | BOOTSTRAPS,
-    )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlxe_async.algorithms import drawing, snapshot
+from mlxe_async.algorithms.state import drawing, snapshot
 from mlxe_async.networks.flat import Floats, Parameters, parameter_count
 from mlxe_async.rows import Array
 

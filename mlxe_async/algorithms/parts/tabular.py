@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from mlxe_async.algorithms import fields
-from mlxe_async.algorithms.acting import number_of_actions
 from mlxe_async.algorithms.distributions import Categorical
-from mlxe_async.algorithms.exploration import NEVER, ValueExplorationFields
-from mlxe_async.algorithms.fields import key
 from mlxe_async.algorithms.interface import STAYS, Acting, Algorithm, Clock, Metrics, Rows
+from mlxe_async.algorithms.parts import fields
+from mlxe_async.algorithms.parts.acting import number_of_actions
+from mlxe_async.algorithms.parts.exploration import NEVER, ValueExplorationFields
+from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.maths import annealing, categorical, rollouts
 from mlxe_async.networks import Floats, Parameters
 from mlxe_async.rows import Array, Spaces

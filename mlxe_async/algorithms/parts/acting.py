@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from mlxe_async.algorithms.distributions import Categorical
-from mlxe_async.algorithms.exploration import epsilon, mixture
 from mlxe_async.algorithms.interface import Acting, Rows, flat_observations
-from mlxe_async.algorithms.states import Resumes
+from mlxe_async.algorithms.parts.exploration import mixture
+from mlxe_async.algorithms.state.states import Resumes
 from mlxe_async.maths import annealing, categorical, normaliser
 from mlxe_async.networks import Floats, Network, NumpyNetwork, Parameters, parameter_count
 from mlxe_async.networks.convolutions import PictureActor
@@ -326,26 +326,6 @@ class ActsUnderNoise(ActsByNetwork):
             return
         self._drawn = Acting(acting.steps, acting.episodes, acting.rollouts)
         self._behaving = self.evaluator(self._flat, self.shape.noise(rng))
-
-
-class SoftmaxActor(ActsUnderNoise):
-    """Acts by a softmax over the outputs of a head "policy"; explores as the settings, `ExplorationFields`, say."""
-
-    of_pictures: ClassVar = {"body": "nature", "common": (512,), "policy": (), "value": (), "activation": "relu"}
-
-    def actor_and_critic(self, values: int = 1) -> Network:
-        """The shape that the settings say: heads "policy" (A) and "value" (`values`) on what they share."""
-        s, actions = self.settings, number_of_actions(type(self), self.spaces)
-        heads = {"policy": (*s.policy, actions), "value": (*s.value, values)}
-        return self.shaped(s.common, heads, noisy=s.noisy)
-
-    def policy(self, obs: Array, acting: Acting | None = None) -> Categorical:
-        """The mixture that executors draw from."""
-        scores, explore = self.scores(self._behaving, obs), self.settings
-        if explore.behaviour == "softmax":
-            return Categorical(scores)
-        share = epsilon(explore, acting or Acting())
-        return Categorical(mixture(categorical.log_softmax(scores), explore.behaviour, share), normalised=True)
 
 
 class ActsByValues(ActsUnderNoise):

@@ -14,12 +14,12 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mlxe_async.algorithms import fields
-from mlxe_async.algorithms.acting import ActsByValues, number_of_actions
-from mlxe_async.algorithms.bootstrapping import Replays, ends_of, stored, target_columns
-from mlxe_async.algorithms.exploration import NoisyValueExplorationFields
-from mlxe_async.algorithms.fields import key
 from mlxe_async.algorithms.interface import STAYS, Clock, Priorities, Rows, needs, needs_any
+from mlxe_async.algorithms.parts import fields
+from mlxe_async.algorithms.parts.acting import ActsByValues, number_of_actions
+from mlxe_async.algorithms.parts.bootstrapping import Replays, ends_of, stored, target_columns
+from mlxe_async.algorithms.parts.exploration import NoisyValueExplorationFields
+from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.maths import annealing, returns
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxe_async.algorithms import inside
+from mlxe_async.algorithms.state import inside
 
 Undo = Callable[[], None]
 

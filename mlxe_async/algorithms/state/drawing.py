@@ -14,7 +14,7 @@ from zlib import crc32
 
 import numpy as np
 
-from mlxe_async.algorithms.namespaces import is_own, own_modules
+from mlxe_async.algorithms.state.namespaces import is_own, own_modules
 from mlxe_async.maths import generators
 from mlxe_async.rows import Array
 

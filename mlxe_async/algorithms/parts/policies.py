@@ -12,8 +12,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from mlxe_async.algorithms import fields
-from mlxe_async.algorithms.acting import ActsByNetwork, Evaluated
 from mlxe_async.algorithms.distributions import (
     MASKED,
     Categorical,
@@ -24,6 +22,8 @@ from mlxe_async.algorithms.distributions import (
     raw_action,
 )
 from mlxe_async.algorithms.interface import STAYS, Acting, Rows, needs
+from mlxe_async.algorithms.parts import fields
+from mlxe_async.algorithms.parts.acting import ActsByNetwork, Evaluated
 from mlxe_async.networks import Floats, Network
 from mlxe_async.rows import Array
 

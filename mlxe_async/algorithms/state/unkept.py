@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from mlxe_async.algorithms import inside, snapshot
-from mlxe_async.algorithms.drawing import NAME
-from mlxe_async.algorithms.namespaces import Namespaces, is_own
+from mlxe_async.algorithms.state import inside, snapshot
+from mlxe_async.algorithms.state.drawing import NAME
+from mlxe_async.algorithms.state.namespaces import Namespaces, is_own
 
 
 class Unkept:
@@ -62,7 +62,7 @@ SAME = "_same"
 
 def kept_parts(algorithm: Any) -> dict[str, Any]:
     """The attributes of an author's object that `snapshot` keeps, without those of a base that comes with us."""
-    from mlxe_async.algorithms.modules import FACTS
+    from mlxe_async.algorithms.state.modules import FACTS
 
     kind: Any = type(algorithm)
     ours = of_built_in(kind) if getattr(algorithm, "_modules", None) is None else frozenset()

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from mlxe_async.algorithms import fields
-from mlxe_async.algorithms.acting import Evaluated
-from mlxe_async.algorithms.bootstrapping import Replays, ends_of, stored, target_columns
 from mlxe_async.algorithms.distributions import LARGEST, bounded, bounds, to_unit
-from mlxe_async.algorithms.fields import SOME, Sizes, key
 from mlxe_async.algorithms.interface import STAYS, Acting, Priorities, Rows, needs
+from mlxe_async.algorithms.parts import fields
+from mlxe_async.algorithms.parts.acting import Evaluated
+from mlxe_async.algorithms.parts.bootstrapping import Replays, ends_of, stored, target_columns
+from mlxe_async.algorithms.parts.fields import SOME, Sizes, key
 from mlxe_async.maths import returns
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.networks import Activation, Floats, Network

@@ -20,21 +20,18 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, Literal
 
-from mlxe_async.algorithms import fields
-from mlxe_async.algorithms.acting import SoftmaxActor
-from mlxe_async.algorithms.bootstrapping import (
-    CorrectionFields,
-    Replays,
-    ends_of,
-    partial_return,
-    stored,
-    target_columns,
-)
-from mlxe_async.algorithms.critics import Critic, CriticFields, Scale
+import numpy as np
+
 from mlxe_async.algorithms.distributions import Categorical
-from mlxe_async.algorithms.exploration import ExplorationFields
-from mlxe_async.algorithms.fields import ActorCriticFields, BootstrapFields, StepFields, key
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs
+from mlxe_async.algorithms.mlxe.actor import SoftmaxActor
+from mlxe_async.algorithms.mlxe.critics import Critic, CriticFields, Scale
+from mlxe_async.algorithms.mlxe.exploration import ExplorationFields
+from mlxe_async.algorithms.mlxe.fields import BootstrapFields, CorrectionFields, StepFields
+from mlxe_async.algorithms.mlxe.returns import partial_return
+from mlxe_async.algorithms.parts import fields
+from mlxe_async.algorithms.parts.bootstrapping import Replays, ends_of, stored, survived, target_columns
+from mlxe_async.algorithms.parts.fields import ActorCriticFields, key
 from mlxe_async.maths import correction, metrics, vtrace
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import FlatOptimiser
@@ -76,7 +73,7 @@ class MLxE(Replays, SoftmaxActor):
 
     Settings = MLxESettings
     settings: MLxESettings
-    memory, needed, counted = "replay", ("log_prob",), ("unused", "followed")
+    memory, counted = "replay", ("unused", "followed")
 
     def build(self) -> None:
         """An actor and a critic, whose outputs mean what `value_scale` says."""
@@ -101,6 +98,22 @@ class MLxE(Replays, SoftmaxActor):
         reward, ends = self.scaled(segments["reward"]), ends_of(segments, lengths)
         split = partial_return(self.settings, reward, lengths, ends, segments["obs"], self.spaces.limits)
         return stored(split, segments["next_obs"])
+
+    def scaled(self, reward: Array) -> Array:
+        """Rewards as the critic counts them."""
+        s = self.settings
+        return survived(reward, s.discount) if s.value_scale == "survival" else super().scaled(reward)
+
+    def columns(self, batch: Rows) -> Rows:
+        """What the loss needs of rows (M, ...), or of windows (T, M, ...) for V-trace."""
+        s, rows = self.settings, super().columns(batch) | {"log_prob": batch["log_prob"]}
+        if self.window == 1:
+            return rows
+        valid, ended, stopped = (batch[name].astype(bool) for name in ("valid", "terminated", "truncated"))
+        rows |= {"weight": rows["weight"] * valid, "reward": self.scaled(batch["reward"])}
+        ended |= stopped & s.faithful_truncation
+        carry = vtrace.carry_mask(valid, ended, stopped).astype(np.float32)
+        return rows | {"discount": s.discount * ~ended, "carry": carry}
 
     def appraise(self, rows: Rows) -> Rows:
         """`return`: each row's target by the loaded weights (N,), without noise; `td_error`: that minus V(obs) (N,)."""

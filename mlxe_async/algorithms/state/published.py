@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from mlxe_async.algorithms import inside
 from mlxe_async.algorithms.interface import Acting, Clock
-from mlxe_async.algorithms.modules import ModulesOf
-from mlxe_async.algorithms.namespaces import Namespaces
-from mlxe_async.algorithms.untouched import seed_globals, untouched
+from mlxe_async.algorithms.state import inside
+from mlxe_async.algorithms.state.modules import ModulesOf
+from mlxe_async.algorithms.state.namespaces import Namespaces
+from mlxe_async.algorithms.state.untouched import seed_globals, untouched
 from mlxe_async.networks import Floats
 from mlxe_async.rows import Array
 

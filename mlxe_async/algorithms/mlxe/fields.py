@@ -1,0 +1,174 @@
+"""Keys of MLxE alone: how returns are counted and corrected, how rows are drawn, and how long steps are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+from mlxe_async.algorithms.interface import Priorities, needs, needs_any
+from mlxe_async.algorithms.parts import fields as keys
+from mlxe_async.algorithms.parts.fields import SOME, ReplayedFields, max_gradient_norm
+from mlxe_async.maths.returns import DiscountCurve
+from mlxe_async.optimisers import OptimiserKind
+from mlxe_async.rows import Spaces
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Factor = Literal["age", "risk", "td"]
+BOOTSTRAPS = needs_any(discount={"above": 0}, returns=["steps_to_end", "state"], correction=["vtrace"])
+
+
+class ReturnFields(BaseModel):
+    """How returns are counted."""
+
+    returns: Literal["n_step", "steps_to_end", "state"] = Field(
+        "n_step", description="steps_to_end: to the end, cautious near it, as MLxE; state: cautious near the limits."
+    )
+    n_step: int = keys.n_step(5, needs(returns=["n_step"], discount={"above": 0}))
+    discount: float = keys.discount(0.99, needs(returns=["n_step", "state"]))
+    discount_low: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="state: the discount where a limit is reached; higher blames earlier rows too.",
+        json_schema_extra=needs(returns=["state"]),
+    )
+    discount_curve: tuple[Share, ...] = keys.key(
+        *(tuple(DiscountCurve()), "steps_to_end: a, b, low, high of a + b ln k."),
+        needs(returns=["steps_to_end"]),
+        min_length=4,
+        max_length=4,
+    )
+    return_scale: float = keys.return_scale(1.0, needs(value_scale=["return", "categorical"]))
+    faithful_truncation: bool = Field(
+        False,
+        description="true: truncation ends the world, to reproduce MLxE's error.",
+        json_schema_extra=needs_any(discount={"above": 0}, returns=["steps_to_end", "state"]),
+    )
+
+    @property
+    def curve(self) -> DiscountCurve:
+        """Of `returns = "steps_to_end"`."""
+        return DiscountCurve(*self.discount_curve)
+
+
+class CorrectionFields(ReturnFields):
+    """What is done about rows that an older policy made, and what it leaves of the ways to count returns."""
+
+    correction: Literal["vtrace", "clipped", "none"] = keys.key("clipped", "clipped: min(pi/mu, ratio_clip).")
+    ratio_clip: float = keys.key(
+        *(1.0, "Largest weight of a row; higher has less bias, more variance."),
+        needs(correction=["vtrace", "clipped"]),
+        gt=0,
+    )
+
+    @model_validator(mode="after")
+    def _fit_together(self: Any) -> Any:
+        *_, low, high = self.discount_curve
+        if low > high:
+            raise ValueError(f"discount_curve: got {low} for low and {high} for high, expected no more for low")
+        if self.correction == "vtrace" and (self.returns != "n_step" or self.n_step < 2):
+            raise ValueError('correction = "vtrace" makes its own targets: it needs returns = "n_step", n_step >= 2')
+        if self.value_scale == "survival" and self.returns != "n_step":
+            raise ValueError('value_scale = "survival" needs returns = "n_step": it has one discount')
+        if self.value_scale == "categorical" and self.correction == "vtrace":
+            raise ValueError('value_scale = "categorical" needs another correction than "vtrace", which corrects means')
+        return self
+
+    def refuse_spaces(self: Any, spaces: Spaces) -> None:
+        """Refuse what these settings cannot learn from.
+
+        Raises:
+            ValueError: the task declares no limits.
+        """
+        if self.returns == "state" and not any(spaces.limits or ()):
+            raise ValueError('algorithm.returns: "state" needs a task that declares the limits of its failure')
+
+
+class StepFields(BaseModel):
+    """How long the steps of the optimiser are; they shrink with the run's finished episodes."""
+
+    optimiser: OptimiserKind = Field("radam", description="radam starts more carefully than adam.")
+    learning_rate: float = Field(
+        1e-3,
+        gt=0,
+        description="Higher learns faster, until it forgets or diverges.",
+        json_schema_extra=needs(learning_rate_min={"at_most": "learning_rate"}),
+    )
+    learning_rate_decay: float = Field(
+        0.998,
+        gt=0,
+        le=1,
+        description="Factor per finished episode; 1 never decays.",
+        json_schema_extra=needs(learning_rate_min={"below": "learning_rate"}),
+    )
+    learning_rate_min: float = Field(
+        1e-6,
+        ge=0,
+        description="Higher keeps late learning faster.",
+        json_schema_extra=needs_any(learning_rate_decay={"below": 1}, learning_rate={"below": "learning_rate_min"}),
+    )
+    max_gradient_norm: float = max_gradient_norm(0.0)
+
+    def rate(self, episodes: int) -> float:
+        """The learning rate after so many episodes: max(minimum, first * decay ** episodes)."""
+        return max(self.learning_rate_min, self.learning_rate * self.learning_rate_decay**episodes)
+
+
+class PriorityFields(BaseModel):
+    """Which rows of a replay memory come more often; all of them are judged anew at each learning phase."""
+
+    priorities: tuple[Factor, ...] = Field(
+        (),
+        description="Rows come more often if new (age), close to failure (risk), or misjudged (td); none: evenly.",
+        json_schema_extra=needs_any(priority_exponent={"above": 0}, priority_exponent_growth={"above": 0}),
+    )
+    priority_exponent: float = Field(
+        0.4, ge=0, le=1, description="Higher draws less evenly.", json_schema_extra=needs(priorities=SOME)
+    )
+    priority_exponent_growth: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Added per learning phase and executor, up to 1; higher grows uneven sooner.",
+        json_schema_extra=needs(priorities=SOME, priority_exponent={"below": 1}),
+    )
+    priority_correction: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Higher undoes more of the sampling's bias.",
+        json_schema_extra=needs(priorities=SOME)
+        | needs_any(priority_exponent={"above": 0}, priority_exponent_growth={"above": 0}),
+    )
+
+    @model_validator(mode="after")
+    def _each_once(self) -> PriorityFields:
+        if len(set(self.priorities)) < len(self.priorities):
+            raise ValueError(f"priorities: expected each factor once, got {', '.join(self.priorities)}")
+        return self
+
+    @property
+    def how_to_draw(self) -> Priorities:
+        """What the memory is told."""
+        if not self.priorities:
+            return Priorities()
+        return Priorities(
+            "factors", self.priorities, self.priority_exponent, self.priority_exponent_growth, self.priority_correction
+        )
+
+
+class BootstrapFields(ReplayedFields, PriorityFields):
+    """The same, where rows may be drawn unevenly, and values are bootstrapped from a network that stands still."""
+
+    target: Literal["every_update", "per_iteration", "every_k"] = Field(
+        "every_update",
+        description="When the network that is bootstrapped from becomes the learned one; less is steadier.",
+        json_schema_extra=BOOTSTRAPS,
+    )
+    target_every: int = Field(
+        64,
+        ge=1,
+        description='Updates of target = "every_k"; more are steadier and slower.',
+        json_schema_extra=needs(target=["every_k"]) | BOOTSTRAPS,
+    )
