@@ -54,10 +54,6 @@ class ResourceError(MlxeError):
     exit_code = 4
 
 
-class CompileFailed(MlxeError):
-    """An update cannot be compiled; the message says why."""
-
-
 class RunFailed(MlxeError):
     """The run cannot go on: a mandatory process is lost for good or a restart budget is used up."""
 

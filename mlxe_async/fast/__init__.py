@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from mlxe_async.algorithms import REGISTRY
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, learned
-from mlxe_async.errors import AuditFailed, CompileFailed
+from mlxe_async.errors import AuditFailed
 from mlxe_async.fast.manifest import Watch
 from mlxe_async.fast.quick import networks_of, why_not
 from mlxe_async.rows import Array
@@ -95,18 +95,6 @@ class Updates:
     def as_written(self, reason: str) -> None:
         """Do without the twin from now on."""
         self.twin, self.reason = None, reason
-
-    def compile(self) -> float:
-        """Do updates by compiled code from now on; returns the seconds that took.
-
-        Raises:
-            CompileFailed: it cannot; all goes on as before.
-        """
-        compiling: Callable[[], float] | None = getattr(self.twin or self.algorithm, "compile", None)
-        if compiling is None:
-            why = f": {self.reason}" if self.reason else ""
-            raise CompileFailed(f"{type(self.algorithm).__name__} has no update that can be compiled{why}")
-        return compiling()
 
 
 def watch_of(kind: type) -> Watch | None:

@@ -30,7 +30,7 @@ class Libraries:
     """
 
     def __init__(self, names: set[str]) -> None:
-        self._names = names - {"compile"}  # a verb of algorithms; no update calls torch's
+        self._names = names
         self._seen: list[tuple[Any, int, Callable[[Any], Any], Any]] = []
 
     def replaced(self) -> str:

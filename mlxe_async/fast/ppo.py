@@ -15,7 +15,6 @@ import numpy as np
 
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows
 from mlxe_async.algorithms.ppo import PPO
-from mlxe_async.fast.compiled import CompiledLoss
 from mlxe_async.fast.quick import Quick, RecordedLoss, as_columns, policy_log_probs, quick_network
 from mlxe_async.maths import annealing, categorical, gradients, metrics, returns, rollouts
 from mlxe_async.networks import Floats
@@ -103,7 +102,7 @@ class PPOTwin:
     """
 
     def __init__(self, ppo: PPO) -> None:
-        self._ppo, self._compiled = ppo, CompiledLoss(ppo)
+        self._ppo = ppo
         self.attach()
 
     def attach(self) -> None:
@@ -114,28 +113,11 @@ class PPOTwin:
         s = ppo.settings
         self._gradient = partial(gradient, clip=s.clip, value_coefficient=s.value_coefficient, entropy=s.entropy)
 
-    def compile(self) -> float:
-        """Use a compiled gradient from now on; returns the seconds that took.
-
-        Raises:
-            CompileFailed: it cannot be had.
-        """
-        return self._compiled.compile(self._examples())
-
-    def _examples(self) -> dict[str, Array]:
-        rng, rows = np.random.default_rng(0), 64
-        known: dict[str, Array] = {"obs": rng.normal(size=(rows, self._ppo.shape.inputs))}
-        known |= {name: rng.normal(size=rows) for name in ("log_prob", "advantage", "target", "value")}
-        return known | {"action": rng.integers(self._ppo.shape.heads["policy"][-1], size=rows)}
-
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """As `PPO.update`."""
         ppo, s = self._ppo, self._ppo.settings
         rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
-        if self._quick is None or self._compiled.ready:
-            found = self._by_tensors(batch, rate)
-        else:
-            found = self._by_arrays(batch, rate, self._quick)
+        found = self._by_tensors(batch, rate) if self._quick is None else self._by_arrays(batch, rate, self._quick)
         ppo.count(batch)
         return found | {"learning_rate": rate}, None
 
@@ -226,7 +208,7 @@ class PPOTwin:
         value = quick.outputs(seen.reshape(-1, self._ppo.shape.inputs), ("value",))[0]
         return value.reshape(seen.shape[:-1]).astype(np.float64)
 
-    # -- on a GPU, or by a compiled gradient: by tensors --
+    # -- on a GPU: by tensors --
 
     def _by_tensors(self, batch: Rows, rate: float) -> Metrics:
         ppo, s, measured = self._ppo, self._ppo.settings, []
@@ -235,7 +217,7 @@ class PPOTwin:
         else:
             minibatches = rollouts.shuffled(self._tensors(batch), s.minibatch, s.epochs, ppo.rng)
         for rows in minibatches:
-            found = self._compiled(rows) if self._compiled.ready else self._recorded(rows)
+            found = self._recorded(rows)
             measured.append(found)
             if s.max_kl and found["approximate_kl"] > s.max_kl:
                 break

@@ -15,7 +15,7 @@ WORD_STRIDE = 128
 PAGE_BYTES = 4096
 MASK = 2**64 - 1
 CALLS = (
-    "", "import", "make", "reset", "step", "act", "load", "build", "compile", "update", "evaluate", "save", "restore"
+    "", "import", "make", "reset", "step", "act", "load", "build", "update", "evaluate", "save", "restore"
 )  # fmt: skip
 "What a worker may say that it is doing; on its page stands the place in this list."
 

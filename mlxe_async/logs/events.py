@@ -293,13 +293,6 @@ class Weights(Event):
 
 
 @dataclass(frozen=True)
-class Compiled(Event):
-    """The learner's updates were compiled; from here on they run so."""
-
-    seconds: Annotated[float, "Seconds that took, before anything was learned."]
-
-
-@dataclass(frozen=True)
 class Updates(Event):
     """How a learner's process does its updates; written when it begins."""
 

@@ -8,12 +8,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from mlxe_async.algorithms.interface import Clock
-from mlxe_async.errors import AuditFailed, CompileFailed, NonFiniteWeights, NumericError, UpdateFailed, raised_at
+from mlxe_async.errors import AuditFailed, NonFiniteWeights, NumericError, UpdateFailed, raised_at
 from mlxe_async.fast import Updates, updates, watch_of
 from mlxe_async.fast.audit import Audit
 from mlxe_async.maths.normaliser import Moments
@@ -26,7 +26,6 @@ from mlxe_async.tasks.hostile import words_of
 
 ROLL_BACKS_FORGIVEN = 3
 NORM_AT_ONCE = 1 << 16
-COMPILE_LIMIT_S = 600.0  # a compiler that takes longer counts as hanging
 
 
 class WeightsOut(Protocol):
@@ -68,7 +67,6 @@ class Learner:
         store: where all other state is kept, and where a predecessor's may lie; None: nowhere.
         keep_every: publications between two writes of it; see `keeping.StateKeeper`.
         promotion: says when to go back to the best version so far; None: never.
-        compile: compile the updates before the first; `"auto"`: or go on without.
         fast: whether a built-in algorithm's fast twin may do its updates.
         audit_every: updates from one to the next that is compared with the algorithm as it is written; 0: never.
         notify: sends a notice up: what came of that.
@@ -90,7 +88,6 @@ class Learner:
         store: Store | None = None,
         keep_every: int = 1,
         promotion: Promotion | OnlinePromotion | None = None,
-        compile: bool | Literal["auto"] = False,  # noqa: A002 - the setting's name
         fast: bool = True,
         audit_every: int = 0,
         notify: Callable[[dict[str, Any]], None] = lambda _notice: None,
@@ -109,7 +106,7 @@ class Learner:
         self._norm: float | None = None
         self._batch: Mapping[str, Array] = {}
         self._keep_batch = keep_batch
-        self._compile, self._notify, self._remarks = compile, notify, remarks
+        self._notify, self._remarks = notify, remarks
         self._keeper = StateKeeper(store, algorithm, keep_every)
         self._call, self._answer = 0, dict[str, Any]()
         self.behind: int | None = None
@@ -149,20 +146,16 @@ class Learner:
                 self._promotion.go_on(found.promotion)
 
     def publish(self, *, call: int | None = None) -> dict[str, Any]:
-        """Publish the present weights, the first time after compiling what `learn` will do.
+        """Publish the present weights.
 
         Args:
             call: number of this call; asked again with the number of the call before, it answers the same.
 
         Returns:
             `version`, `norm`, `start_ns`, `seconds`.
-
-        Raises:
-            CompileFailed: it was asked for and cannot be.
         """
         if call is not None and call == self._call:
             return self._answer
-        self._warm_up()
         start_ns = time.monotonic_ns()
         said = self._publish(call or 0, lambda: {"start_ns": start_ns, "seconds": _seconds_since(start_ns)})
         if self._watch is not None:
@@ -208,23 +201,6 @@ class Learner:
     def _answered(self, call: int, answer: dict[str, Any]) -> dict[str, Any]:
         self._call, self._answer = call, answer
         return answer
-
-    def _warm_up(self) -> None:
-        """Compile, once, before anybody waits for an update; a restarted learner does it before its first."""
-        wanted, self._compile = self._compile, False
-        if not wanted:
-            return
-        self._page.enter(COMPILE_LIMIT_S, "compile")
-        try:
-            seconds = self._updates.compile()
-        except CompileFailed as error:
-            if wanted != "auto":
-                raise CompileFailed(f'learner.compile: {error}; or set it to "auto" or false') from error
-            self._notify({"kind": "compiled", "seconds": None, "detail": str(error)})
-        else:
-            self._notify({"kind": "compiled", "seconds": seconds, "detail": ""})
-        finally:
-            self._page.leave()
 
     def state(self) -> dict[str, Array]:
         """All that the next update depends on, by name; the algorithm's part begins with `algorithm.`."""
@@ -285,11 +261,9 @@ class Learner:
 
         Raises:
             NumericError: losses or weights became non-finite again and again.
-            CompileFailed: updates were to be compiled and cannot be.
         """
         if call is not None and call == self._call:
             return self._answer
-        self._warm_up()
         start_ns = time.monotonic_ns()
         clock = Clock(env_steps=env_steps, episodes=episodes, updates=updates, version=self._weights.version)
         set_back = self._perhaps_go_back(progress, iterations)

@@ -18,7 +18,7 @@ from mlxe_async.settings.effects import idle, is_certain, refused_and_remarks
 from mlxe_async.settings.forms import with_whole_numbers
 from mlxe_async.settings.model import Settings
 from mlxe_async.settings.places import Places
-from mlxe_async.settings.problems import Path, Problem, describe, dropped, shown
+from mlxe_async.settings.problems import REMOVED, Path, Problem, describe, dropped, shown
 from mlxe_async.settings.rules import contradictions, not_plain
 from mlxe_async.settings.schedules import SCHEDULES
 from mlxe_async.settings.toml_places import MAXIMUM_KEY_PARTS, TooMuch, find_places
@@ -71,6 +71,8 @@ def load_settings(
         _put(raw, places, place, path, value, lines)
     if lines and not raw:
         raise SettingsError(lines)
+    if of_run:
+        _take_out_removed(raw)
     _name_after_file(raw, source)
     where = Places(label, places, written, list(_of_other_kinds(raw, written)))
     problems = _check(raw, where)
@@ -156,6 +158,13 @@ def _of_other_kinds(raw: dict[str, Any], written: Mapping[Path, bool]) -> Iterat
             del schedule[key]
             switch = f'schedule.kind = "{schedule["kind"]}"'
             yield f"schedule.{key} has no effect with {switch}: what switches it off was set"
+
+
+def _take_out_removed(raw: dict[str, Any]) -> None:
+    """Take keys that are gone out of what an older version wrote down, where they were switched off."""
+    for table, key in REMOVED:
+        if isinstance(raw.get(table), dict) and raw[table].get(key) is False:
+            del raw[table][key]
 
 
 def _keys(raw: Mapping[str, Any]) -> Iterator[Path]:

@@ -314,22 +314,17 @@ class Learner(Table):
         "shares it again where it has time to spare; true: always; false: never. Without effect on learners with "
         "several threads and on machines with one core.",
     )
-    compile: bool | Literal["auto"] = Field(
-        default=False,
-        description="true: updates by code that torch's compiler makes at the start, which takes a C++ compiler (g++) "
-        'and 10 to 60 s, less the next time; the run ends if it cannot. "auto": the same, but the run goes on without '
-        "it and says so. Worth it for long runs; ppo can.",
-    )
     graphs: bool = Field(
         default=False,
         description="true: on a GPU, gradient and step are recorded as CUDA graphs, each launched as one operation "
         "instead of a hundred; what cannot be recorded, or comes to something else, is done as without and told in "
         "the log. Without effect on the CPU.",
     )
-    fast: bool = Field(
-        default=True,
+    fast: bool | Literal["auto"] = Field(
+        default="auto",
         description="true: updates of a built-in algorithm, as long as its file is as it came, are computed by code "
-        "that was derived from it; false: as the file is written, like those of other algorithms, which takes longer.",
+        "that was derived from it; false: as the file is written, like those of other algorithms, which takes longer. "
+        '"auto": false under "serial", so that a debugger stops in the file, else true.',
     )
     audit_every: int = Field(
         default=2000,
@@ -559,6 +554,12 @@ class Settings(Table):
     def capacity_rows(self) -> int:
         """Rows the memory holds: as set, or 1024 for each executor."""
         return self.memory.capacity_rows or ROWS_PER_EXECUTOR * self.schedule.executors
+
+    @property
+    def may_be_fast(self) -> bool:
+        """Whether twins may do the updates: `learner.fast`, decided."""
+        fast = self.learner.fast
+        return self.schedule.kind != "serial" if fast == "auto" else bool(fast)
 
     def named_modules(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """Key and module of each entry that has code of a module run: `"package.module:Name"`."""

@@ -41,7 +41,7 @@ _KEYS: dict[Effect, dict[str, str]] = {
         "cartpole",
         "schedule": "kind executors sync rollout_steps flavour unfinished max_rollouts max_policy_lag simulated_lag "
         "updates_per_publish max_owed_updates",
-        "learner": "device threads compile graphs fast promote_best",
+        "learner": "device threads graphs fast promote_best",
         "memory": "capacity_rows keep_rows block_rows lane_slots",
         "supervision": "nonfinite",
         "evaluation": "enabled interval_steps rule episodes max_episode_steps screen_steps passes threshold seed "

@@ -119,7 +119,6 @@ _KEYS = {
     # where, and what is kept and told
     "learner.device": "cuda device use_cuda gpu",
     "learner.threads": "num_threads n_threads torch_threads",
-    "learner.compile": "torch_compile compile_model",
     "run.seed": "seed random_seed random_state",
     "run.name": "exp_name experiment run_name experiment_name tb_log_name",
     "run.dir": "logdir log_dir train_dir save_dir log_path output_dir tensorboard_log",

@@ -159,13 +159,6 @@ class EventLog:
             "learner",
         )
 
-    def compiled(self, seconds: float | None, detail: str) -> None:
-        """The learner compiled its updates, or goes on without."""
-        if seconds is None:
-            self.warn(f"learner.compile: {detail}; updates go on without", "learner")
-        else:
-            self._emit(events.Compiled(seconds=seconds), "learner")
-
     def updates(self, *, fast: bool, reason: str) -> None:
         """How the learner does its updates."""
         self._emit(events.Updates(fast=fast, reason=reason or None), "learner")

@@ -162,8 +162,6 @@ class ProcessEvents(ProcessListener):
             case {"notice": {"kind": "relived", "executor": int(index)} as told} if self._holds(process, index):
                 require(told, RELIVED, f"{process.name} sent a relived")
                 self._relived(index, told)
-            case {"notice": {"kind": "compiled", "seconds": float() | None as seconds, "detail": str(sentence)}}:
-                self._run.log.compiled(seconds, sentence)
             case {"notice": {"kind": "updates", "fast": bool() as fast, "detail": str(sentence)}}:
                 self._run.log.updates(fast=fast, reason=sentence)
             case {"notice": {"kind": "remark", "detail": str(sentence)}}:

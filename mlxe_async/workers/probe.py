@@ -97,18 +97,6 @@ class _Refused(Exception):
         self.idle = idle or []
 
 
-def _check_compile(wanted: Any, device: str, algorithm_class: Any) -> None:
-    """Refuse what is asked for in vain; what `"auto"` cannot do the learner tells in the log."""
-    from mlxe_async.toolchain import cpp_compiler
-
-    if wanted is True and device == "cpu" and cpp_compiler() is None:
-        message = 'got true, but no C++ compiler was found; install g++ or set CXX, or try "auto"'
-        raise _Refused([(("learner", "compile"), message)])
-    if wanted is True and not getattr(algorithm_class, "compiles", False):
-        message = f'got true, but {algorithm_class.__name__} has no update that can be compiled; try "auto" or false'
-        raise _Refused([(("learner", "compile"), message)])
-
-
 def _check_video(
     task: Mapping[str, Any], made: list[Any], limited: Callable[[str], contextlib.AbstractContextManager[None]]
 ) -> None:
@@ -259,7 +247,6 @@ def _probe(
             is_usable = torch.cuda.is_available()
         if not is_usable:
             raise _Refused([(("learner", "device"), f'got "{device}", but torch finds no usable GPU here; try "cpu"')])
-    _check_compile(settings["learner"]["compile"], device, algorithm_class)
     task = probe_task(settings["task"], made, limited)
     if settings.get("evaluation", {}).get("video"):
         _check_video(settings["task"], made, limited)

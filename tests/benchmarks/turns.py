@@ -5,7 +5,7 @@ of their own, old new new old, each time in fresh processes, so that what other 
 are the medians, their ratio (new / old) and the median of the ratios of each pair, which noise disturbs least.
 
 Tables: fast (`settings/fast.toml`: ordinary and native environments, `oa` and `is`), ppo (the passes and minibatches of
-stable-baselines3, as in `peers/compare.py`), compiled (the same with `learner.compile`), memory (replay memories).
+stable-baselines3, as in `peers/compare.py`), memory (replay memories).
 """
 
 from __future__ import annotations
@@ -44,9 +44,8 @@ def rows(tables: list[str]) -> dict[str, tuple[str, list[str]]]:
     given = argparse.Namespace(ppo=Path("settings/ppo-cartpole.toml"), ppo_set=[])
     for row in ("ppo-defaults", "ppo-zoo"):
         for one in compare.contestants(row, given):
-            table = "compiled" if one.name == compare.COMPILED else "ppo"
-            if one.name in compare.OURS and table in tables:
-                found[f"{row}{', compiled' * (table == 'compiled')}"] = (one.script, one.arguments)
+            if one.name == compare.OURS and "ppo" in tables:
+                found[row] = (one.script, one.arguments)
     if "memory" in tables:
         found["memory"] = ("memory_ours.py", [])
     return found

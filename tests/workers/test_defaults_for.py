@@ -14,7 +14,7 @@ LIMITS = {"reset_timeout_s": 60.0, "step_timeout_s": 60.0, "update_timeout_s": 6
 
 def probed(task, rehearses=False, **algorithm):
     page = ProgressPage(bytearray(PAGE_BYTES))
-    learner, memory = {"device": "cpu", "compile": False}, {"capacity_rows": None}
+    learner, memory = {"device": "cpu"}, {"capacity_rows": None}
     settings = {"algorithm": algorithm, "learner": learner, "task": task, "memory": memory, "schedule": LIMITS}
     probe = Probe(settings, page)
     found = probe.probe()

@@ -23,7 +23,7 @@ def page():
 def settings(name, env="CartPole-v1", **algorithm):
     return {
         "algorithm": {"name": name, **algorithm},
-        "learner": {"device": "cpu", "compile": False},
+        "learner": {"device": "cpu"},
         "task": {"env": env},
         "memory": {"capacity_rows": None},
         "schedule": {"reset_timeout_s": 60.0, "step_timeout_s": 60.0, "update_timeout_s": LIMIT_S},

@@ -11,7 +11,7 @@ LIMITS = {"reset_timeout_s": 60.0, "step_timeout_s": 60.0, "update_timeout_s": 6
 def probed(name, **keys):
     settings = {
         "algorithm": {"name": f"odd_settings:{name}", **keys},
-        "learner": {"device": "cpu", "compile": False},
+        "learner": {"device": "cpu"},
         "task": {"env": "CartPole-v1"},
         "memory": {"capacity_rows": None},
         "schedule": LIMITS,

@@ -20,7 +20,6 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import statistics
 import subprocess
 import sys
@@ -30,11 +29,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-COMPILED = "mlxe_async-compiled"
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 SETTINGS = ROOT / "settings"
-OURS = ("mlxe_async", COMPILED)
+OURS = "mlxe_async"
 TICKS = os.sysconf("SC_CLK_TCK")
 TORCH = "torch==2.13.0"
 # The environment's name -> what is installed into it beside torch.
@@ -97,17 +95,6 @@ def ours(row: str, file: Path, overrides: list[str]) -> Contestant:
     return Contestant("mlxe_async", None, "run_ours.py", words)
 
 
-def plain_and_compiled(row: str, given: argparse.Namespace, same: list[str]) -> list[Contestant]:
-    """Ours as it is and, where there is a C++ compiler, with compiled updates, whose making is not measured."""
-    plain = ours(row, given.ppo, [*same, *given.ppo_set])
-    if shutil.which(os.environ.get("CXX") or "g++") is None:
-        return [plain]
-    compiled = ours(row, given.ppo, [*same, *given.ppo_set, "learner.compile=true"])
-    compiled.name = COMPILED
-    compiled.arguments += ["--start", "45"]
-    return [plain, compiled]
-
-
 def contestants(row: str, given: argparse.Namespace) -> list[Contestant]:
     """All who run for one row of figures, ourselves first."""
     sb3 = Contestant("stable-baselines3", "sb3", "run_sb3.py", ["--row", row], several=True)
@@ -126,11 +113,11 @@ def contestants(row: str, given: argparse.Namespace) -> list[Contestant]:
         # One environment of 2048 steps is two of 1024 here, one for each executor: the same rows to an update.
         same = ["schedule.kind=is", "schedule.executors=2", "schedule.envs_per_executor=1", "schedule.sync=rollout",
                 "schedule.rollout_steps=1024", "algorithm.epochs=10", "algorithm.minibatch=64"]  # fmt: skip
-        return [*plain_and_compiled(row, given, same), sb3]
+        return [ours(row, given.ppo, [*same, *given.ppo_set]), sb3]
     if row == "ppo-zoo":
         same = ["schedule.kind=is", "schedule.executors=2", "schedule.envs_per_executor=4", "schedule.sync=rollout",
                 "schedule.rollout_steps=32", "algorithm.epochs=20", "algorithm.minibatch=256"]  # fmt: skip
-        return [*plain_and_compiled(row, given, same), sb3]
+        return [ours(row, given.ppo, [*same, *given.ppo_set]), sb3]
     if row == "solve":
         return [ours(row, given.solve, given.solve_set), sb3]
     if row == "breakout-dqn":
@@ -317,7 +304,7 @@ def markdown(row: str, lines: dict[str, list[dict[str, Any]]]) -> str:
         if cpu is not None:
             own = all_of.get("mlxe_async", {})
             by_cpu = cpu / own.get("cpu_us_per_step", own.get("cpu_us_per_row", float("nan")))
-            cost = f"{cpu:.2f} us" + f", ours / theirs {by_cpu:.2f}" * (name not in OURS and by_cpu == by_cpu)
+            cost = f"{cpu:.2f} us" + f", ours / theirs {by_cpu:.2f}" * (name != OURS and by_cpu == by_cpu)
         else:
             cost = f"{one.get('cpu_seconds', float('nan')):.1f} s"
         lag = f"{one['lag_mean']:.2f}, at most {one['lag_max']:.0f}" if "lag_mean" in one else ""
@@ -329,12 +316,10 @@ def markdown(row: str, lines: dict[str, list[dict[str, Any]]]) -> str:
             f"| {name} {one['version']} | {span} | {ratio} | {cost} | {lag} | {100 * one['others']:.0f} % |"
             f" {one['configuration']}{more} |"
         )
-    peers = [one["median"] for name, one in all_of.items() if name not in OURS and "median" in one]
+    peers = [one["median"] for name, one in all_of.items() if name != OURS and "median" in one]
     if mine and peers:
         best = min(peers) if row == "solve" else max(peers)
         text += ["", f"Ours is {mine / best:.2f} times the best peer's."]
-        if "median" in (compiled := all_of.get(COMPILED, {})):
-            text[-1] += f" With compiled updates it is {compiled['median'] / best:.2f} times."
     others = max((one["others"] for one in all_of.values() if "others" in one), default=0.0)
     if others > 0.1:
         text += ["", f"Other programs took up to {100 * others:.0f} % of the machine meanwhile: these rates are noise."]
@@ -376,7 +361,7 @@ def arguments() -> argparse.Namespace:
     given.warm_up = (1.0 if given.quick else 5.0) if given.warm_up is None else given.warm_up
     given.venvs = given.venvs.resolve()
     given.out = given.out or HERE / "results.json"
-    known = {*OURS, "stable-baselines3", "cleanrl-loop", *PACKAGES} - {"sb3", "atari", "continuous"}
+    known = {OURS, "stable-baselines3", "cleanrl-loop", *PACKAGES} - {"sb3", "atari", "continuous"}
     given.peers = {name for name in given.peers.split(",") if name} or known
     given.peers -= set(given.without.split(","))
     if given.peers - known:
