@@ -13,29 +13,7 @@ from mlxe_async.settings import settings_schema, toml_value
 from mlxe_async.settings.problems import expected
 
 _DEFINED = "#/$defs/"
-_SHARED = {
-    "on_policy",
-    "policies",
-    "continuous",
-    "states",
-    "tabular",
-    "value_based",
-    "distributions",
-    "modules",
-    "snapshot",
-    "acting",
-    "bootstrapping",
-    "critics",
-    "exploration",
-    "fields",
-    "interface",
-    "drawing",
-    "inside",
-    "namespaces",
-    "published",
-    "unkept",
-    "untouched",
-}  # files that algorithms have in common
+_BESIDE = {"distributions", "interface"}  # files beside the papers
 
 
 def table_names() -> list[str]:
@@ -93,9 +71,10 @@ def algorithm_explained(name: str) -> Iterator[str]:
 
 
 def algorithm_names() -> list[str]:
-    """The built-in algorithms, each in a file of its name; found without importing what they need."""
+    """The built-in algorithms, each in a file or folder of its name; found without importing what they need."""
     folder = Path(__file__).parents[1] / "algorithms"
-    return sorted(module.name for module in pkgutil.iter_modules([str(folder)]) if module.name not in _SHARED)
+    files = {module.name for module in pkgutil.iter_modules([str(folder)]) if not module.ispkg} - _BESIDE
+    return sorted(files | {paper.parent.name for paper in folder.glob("*/paper.py")})
 
 
 def _found(node: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:

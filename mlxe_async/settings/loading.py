@@ -162,9 +162,10 @@ def _of_other_kinds(raw: dict[str, Any], written: Mapping[Path, bool]) -> Iterat
 
 def _take_out_removed(raw: dict[str, Any]) -> None:
     """Take keys that are gone out of what an older version wrote down, where they were switched off."""
-    for table, key in REMOVED:
-        if isinstance(raw.get(table), dict) and raw[table].get(key) is False:
-            del raw[table][key]
+    for table, *_, key in REMOVED:
+        known = raw.get(str(table))
+        if isinstance(known, dict) and known.get(key) is False:
+            del known[key]
 
 
 def _keys(raw: Mapping[str, Any]) -> Iterator[Path]:

@@ -5,8 +5,9 @@ import pytest
 from pydantic import ValidationError
 
 from mlxe_async.algorithms import Acting
+from mlxe_async.algorithms.mlxe.exploration import ExplorationFields, epsilon
 from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings
-from mlxe_async.algorithms.parts.exploration import ExplorationFields, epsilon, mixture
+from mlxe_async.algorithms.parts.exploration import mixture
 from mlxe_async.rows import Spaces
 
 LOG_PROBS = np.log(np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], np.float32))

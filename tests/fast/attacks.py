@@ -14,22 +14,10 @@ import numpy as np
 import torch
 
 from mlxe_async import optimisers
-from mlxe_async.algorithms import (
-    acting,
-    bootstrapping,
-    continuous,
-    critics,
-    ddpg,
-    dqn,
-    interface,
-    mlxe,
-    on_policy,
-    policies,
-    ppo,
-    sac,
-    td3,
-    value_based,
-)  # fmt: skip
+from mlxe_async.algorithms import ddpg, dqn, interface, ppo, sac, td3
+from mlxe_async.algorithms.mlxe import critics
+from mlxe_async.algorithms.mlxe import paper as mlxe
+from mlxe_async.algorithms.parts import acting, bootstrapping, continuous, on_policy, policies, value_based
 from mlxe_async.maths import annealing, correction, gradients, metrics, returns
 from mlxe_async.networks import convolutions, learning, shape
 

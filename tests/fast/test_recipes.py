@@ -13,7 +13,7 @@ from papers import PACKAGE, text_of
 from proof import take, update
 
 from mlxe_async.algorithms import Acting, Clock
-from mlxe_async.algorithms.parts import acting
+from mlxe_async.algorithms.mlxe import actor
 from mlxe_async.fast import updates
 
 FLAT = {"ppo": {"epochs": 1, "minibatch": 1000, "max_gradient_norm": 0}, "mlxe": {}, "dqn": {"max_gradient_norm": 0}}
@@ -126,7 +126,7 @@ def test_another_exploration_is_a_case_of_the_mixture(monkeypatch):
         return np.full_like(log_probs, -np.log(log_probs.shape[-1]))
 
     algorithm = agent("mlxe", behaviour="reversed", epsilon=0.5)
-    monkeypatch.setattr(acting, "mixture", flat)
+    monkeypatch.setattr(actor, "mixture", flat)
     algorithm.load(algorithm.weights())
     obs = batch(algorithm)["obs"]
     acted = algorithm.act(obs, np.random.default_rng(0), Acting())

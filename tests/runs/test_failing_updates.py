@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from mlxe_async.errors import NumericError, RunFailed
+from mlxe_async.errors import NumericError, RunFailed, TaskError
 
 
 def with_algorithm(name):
@@ -85,8 +85,14 @@ def test_a_run_that_never_learned_but_was_asked_to_stop_ends_as_asked(live):
         await run.saw("run_end")
 
     endless = {"stop": {"env_steps": 10_000_000}, "schedule": {"kind": "oa"}}
-    result, _ = live(stop, **endless, **with_algorithm("DiesInEachUpdate"))
+    result, _ = live(stop, **endless, **with_algorithm("DiesInTheLearner"))
     assert (result.exit_code, result.updates) == (143, 0)
+
+
+def test_one_that_ends_its_process_is_refused_before_anything_starts(live, tmp_path):
+    with pytest.raises(TaskError, match=r'algorithm\.name: "failing_updates:DiesInEachUpdate" cannot learn: .*SIGKILL'):
+        live(**with_algorithm("DiesInEachUpdate"))
+    assert not any(tmp_path.rglob("log.jsonl"))
 
 
 def test_an_error_of_many_lines_is_one_sentence_with_its_place_and_the_log_has_all_of_it(live):

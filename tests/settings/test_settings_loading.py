@@ -4,6 +4,7 @@ import pytest
 from pydantic import ValidationError
 from settings_tools import minimal, problems_of, write
 
+from mlxe_async.errors import SettingsError
 from mlxe_async.settings import algorithm_problems, load_settings
 from mlxe_async.settings.forms import with_whole_numbers
 
@@ -153,3 +154,18 @@ def test_an_algorithms_whole_numbers_may_be_written_so_too():
     assert (whole["start_rows"], whole["layers"], type(whole["discount"])) == (1000, [128, 64], float)
     [problem] = algorithm_problems(model, {"name": "dqn", "start_rows": 1.5})
     assert problem.message.startswith("got 1.5, expected a whole number")
+
+
+@pytest.mark.parametrize("value", [True, "auto", False])
+def test_a_key_that_is_gone_is_refused_with_the_reason_and_no_other_is_proposed(value):
+    (line,) = problems_of(minimal() | {"learner": {"compile": value}})
+    assert "learner.compile: got" in line
+    assert "no such key any more: updates by torch's compiler took longer" in line
+    assert line.endswith("take it out")
+
+
+def test_what_an_older_run_wrote_down_is_read_without_keys_that_were_off():
+    written = minimal() | {"learner": {"compile": False, "threads": 1}}
+    assert load_settings(written, of_run=True).learner.threads == 1
+    with pytest.raises(SettingsError, match=r"learner\.compile: got true, expected no such key any more"):
+        load_settings(minimal() | {"learner": {"compile": True}}, of_run=True)

@@ -28,6 +28,7 @@ from mlxe_async.supervisor.waiting import to_the_end
 
 _NAMED_KEY = re.compile(r"(?P<key>task(\.\w+)+): ")
 PROBE = "mlxe_async.workers:serve_probe"
+REHEARSAL = "in 'rehearse'"  # how its death is told then
 PRELOADED = [
     "numpy",
     "gymnasium",
@@ -190,6 +191,10 @@ def _blaming_the_task(settings: Settings, process: Process) -> Iterator[None]:
             raise Hung(f"{place}: {sentence}", _shown(process.stack) if process.stack else "") from error
         if not process.death:  # it was never begun
             raise
+        if REHEARSAL in process.death:
+            place, name = settings.places.of(("algorithm", "name")), settings.algorithm.name
+            what = f'"{name}" cannot learn: an update on made-up rows of this task\'s spaces ended its process'
+            raise TaskError(f"{place}: algorithm.name: {what}: {process.death}") from error
         raise TaskError(f'{place}: the probe of task.env = "{settings.task.env}" failed: {process.death}') from error
 
 

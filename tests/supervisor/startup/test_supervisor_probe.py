@@ -154,12 +154,12 @@ def test_what_is_imported_before_the_probe_brings_no_torch_and_what_is_imported_
 def test_of_the_built_in_algorithms_the_runs_own_alone_is_imported(name):
     chosen = load_settings({"task": {"env": "CartPole-v1"}, "algorithm": {"name": name}})
     imported = [module for module in preloaded(chosen) if module.startswith("mlxe_async.algorithms.")]
-    assert imported == [REGISTRY[name].partition(":")[0]]
+    assert imported == [REGISTRY[name].partition(":")[0].removesuffix(".paper")]
 
 
 def test_an_algorithm_of_the_users_may_build_on_any_of_them():
     own = load_settings({"task": {"env": "CartPole-v1"}, "algorithm": {"name": "mine:Mine"}})
-    assert {home.partition(":")[0] for home in REGISTRY.values()} <= set(preloaded(own))
+    assert {home.partition(":")[0].removesuffix(".paper") for home in REGISTRY.values()} <= set(preloaded(own))
 
 
 def facts_of_task(**task):
