@@ -6,7 +6,7 @@ every start of a learner, and more time in each step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from mlxe_async.gpu import Captured
@@ -71,6 +71,21 @@ class FlatOptimiser:
             ("steps", self.steps),
         ):
             tensor.copy_(torch.as_tensor(state[name]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The same as tensors, its own; `load_state_dict` takes what such a dictionary holds."""
+        return {"first_moment": self.first_moment, "second_moment": self.second_moment, "steps": self.steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from tensors of another one of this kind."""
+        for name, tensor in self.state_dict().items():
+            tensor.copy_(state[name])
+
+    def forget(self) -> None:
+        """Remember nothing of the steps so far."""
+        for tensor in (self.first_moment, self.steps):
+            tensor.zero_()
+        self.second_moment.fill_(1.0 if self._kind == "rmsprop" else 0.0)
 
     def zero_grad(self) -> None:
         """Begin a new gradient."""
@@ -165,3 +180,60 @@ class FlatOptimiser:
             else:
                 self.steps += 1
                 self._fused_adam(self.learning_rate)
+
+
+class Adam(FlatOptimiser):
+    """Adam (Kingma and Ba 2015) as `torch.optim.Adam` has it, in one operation on one vector.
+
+    All parameters become views on `weights`, and their gradients views on `gradient`. They stay ordinary parameters of
+    ordinary modules; `backward` adds into the vector.
+
+    Args:
+        parameters: tensors that are learned, on one device and of one type.
+        lr: learning rate of `step()`.
+        betas: decay of the first and of the second moment.
+        eps: keeps the division by the root of the second moment finite.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        self.parameters = list(parameters)
+        super().__init__("adam", *as_one(self.parameters), eps=eps, betas=betas)
+        self.set_rate(lr)
+
+    def attach(self) -> None:
+        """Begin anew with the parameters where they are now, if they have moved to another device."""
+        if self.parameters[0].device != self._weights.device:
+            rate = self.learning_rate
+            super().__init__("adam", *as_one(self.parameters), eps=self._eps, betas=self._betas)
+            self.set_rate(rate)
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """All parameters, one after the other (P,)."""
+        return self._weights
+
+
+def as_one(parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Have parameters, and their gradients, be views on two vectors (P,), which are returned."""
+    import torch
+
+    flat = torch.cat([_laid(one.detach()).reshape(-1) for one in parameters])
+    gradient, start = torch.zeros_like(flat), 0
+    for one in parameters:
+        stop = start + one.numel()
+        weights, slopes = (vector[start:stop].view(_laid(one).shape) for vector in (flat, gradient))
+        one.data, one.grad = _laid(weights, one), _laid(slopes, one)
+        start = stop
+    return flat, gradient
+
+
+def _laid(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+    """A tensor as it lies in memory: transposed, where `like` (left out, it itself) has its columns one by one."""
+    like = tensor if like is None else like
+    return tensor.T if like.dim() == 2 and like.stride(0) == 1 and like.stride(1) > 1 else tensor

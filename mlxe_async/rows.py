@@ -229,6 +229,16 @@ class Spaces:
         return allowed != 0
 
     @functools.cached_property
+    def bounds(self) -> tuple[Array, Array]:
+        """Lower and upper bounds (D,) of a flattened action, not to be written to; -inf and inf where it has none."""
+        size = math.prod(self.action_shape)
+        low, high = self.action_low or (-np.inf,) * size, self.action_high or (np.inf,) * size
+        found = np.array(low, np.float32), np.array(high, np.float32)
+        for one in found:
+            one.flags.writeable = False
+        return found
+
+    @functools.cached_property
     def entries(self) -> int:
         """F, the entries of what `vector` gives."""
         return sum(self._counted) if self.parts else math.prod(self.observation_shape)

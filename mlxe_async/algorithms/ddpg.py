@@ -16,22 +16,24 @@ What do I change to make ...
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from mlxe_async.algorithms.interface import Acting, Clock, Metrics, Rows, Tensors, needs
+from mlxe_async.algorithms.distributions import as_array
+from mlxe_async.algorithms.interface import Acting, Clock, Rows, Tensors, needs
 from mlxe_async.algorithms.parts.continuous import (
     RANDOM,
     Continuous,
     ContinuousFields,
-    box_entries,
     critic_loss,
+    polyak,
     td_target,
 )
 from mlxe_async.algorithms.parts.fields import key
-from mlxe_async.maths import annealing, metrics
+from mlxe_async.maths import annealing
 from mlxe_async.maths.gradients import clip_grad_norm_
+from mlxe_async.optimisers import Adam
 from mlxe_async.rows import Array, Column
 
 if TYPE_CHECKING:
@@ -69,62 +71,72 @@ class DDPG(Continuous):
 
     Settings = DDPGSettings
     settings: DDPGSettings
-    heads: ClassVar[tuple[str, ...]] = ("q1",)
-    gains: ClassVar = {"policy": 0.02}
+    number_of_critics: ClassVar[int] = 1
 
     def build(self) -> None:
-        """Shapes of actor and critics, and the noise that ou carries."""
-        entries = box_entries(type(self), self.spaces)
-        self.make_networks(entries, entries)
+        """The actor, and the noise that ou carries."""
+        super().build()
+        entries = self.outputs_for(self.spaces)
+        self.actor = self.network(self.see.outputs, entries, last=0.02)
         self.carry = (Column("noise", "<f4", (entries,)),) if self.settings.noise == "ou" else ()
 
     def build_learner(self) -> None:
-        """Critics and actor, their targets, and optimisers."""
-        super().build_learner()
-        self.actor_target = copy.deepcopy(self.network)
+        """Critics, the targets of both, and optimisers."""
+        from torch import nn
+
+        s, inputs = self.settings, self.see.outputs + self.outputs_for(self.spaces)
+        self.critics = nn.ModuleList([self.network(inputs, 1) for _ in range(self.number_of_critics)])
+        self.critic_targets, self.actor_target = copy.deepcopy(self.critics), copy.deepcopy(self.actor)
+        self.actor_optimiser = Adam(self.actor.parameters(), s.learning_rate)
+        self.critic_optimiser = Adam(self.critics.parameters(), s.critic_learning_rate)
 
     def act(self, obs: Array, rng: np.random.Generator, acting: Acting) -> Rows:
         """tanh(mu) and noise, within the bounds; before the first update uniformly random."""
-        if self.noise == RANDOM:
-            return self.uniform(len(obs), rng) | {"log_prob": np.zeros(len(obs), np.float32)}
-        unit = np.tanh(self.scores(self.outputs, obs))
-        noise = self.noise * rng.standard_normal(unit.shape, np.float32)
+        log_prob, deviation = np.zeros(len(obs), np.float32), self.noise.item()
+        if deviation == RANDOM:
+            return self.uniform(len(obs), rng) | {"log_prob": log_prob}
+        unit = self.mean(obs)
+        noise = np.float32(deviation) * rng.standard_normal(unit.shape, np.float32)
         if self.settings.noise == "ou":  # x' = (1 - pull) x + deviation * N(0, 1); an episode begins at x = 0
             noise += (1 - self.settings.noise_pull) * acting.carry["noise"]
             acting.carry["noise"][...] = noise
-        return {"action": self.bounded((unit + noise).clip(-1, 1)), "log_prob": np.zeros(len(obs), np.float32)}
+        return {"action": self.bounded((unit + noise).clip(-1, 1)), "log_prob": log_prob}
 
-    def behaviour_log_prob(self, obs: Array, action: Array, acting: Acting | None = None) -> Array:  # noqa: ARG002 - 0
-        """0, as it is stored."""
-        return np.zeros(len(obs), np.float32)
-
-    def best(self, scores: Array) -> Array:
+    def greedy(self, obs: Array, acting: Acting | None = None) -> Array:  # noqa: ARG002 - tests are without noise
         """tanh(mu), within the bounds."""
-        return self.bounded(np.tanh(scores))
+        return self.bounded(self.mean(obs))
 
-    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
+    def mean(self, obs: Array) -> Array:
+        """tanh(mu) (B, D) of observations (B, *O) as arrays."""
+        with self.inference():
+            return np.tanh(as_array(self.actor(self.see(self.observed(obs)))))
+
+    def update(self, batch: Rows, clock: Clock) -> dict[str, Any]:
         """One step of the critic, one of the actor; then both targets follow."""
-        s, rows = self.settings, self.tensors_of(batch)
+        s, rows = self.settings, self.tensors(self.columns(batch))
+        rows |= {name: self.see(rows[name]) for name in ("obs", "following")}
         q = self.judged(self.critics, rows["obs"], rows["action"])
         loss = critic_loss(q, self.targets(rows))
         self.critic_optimiser.zero_grad()
         loss.backward()
-        self.critics.gradient.add_(self.critics.flat, alpha=s.critic_decay)  # the gradient of critic_decay / 2 |w|^2
-        norm = clip_grad_norm_(self.critics.gradient, s.max_gradient_norm)
-        self.critic_optimiser.step(s.critic_learning_rate)
-        found = {"critic_loss": loss, "value": q.mean(), "gradient_norm": norm}
+        gradient, weights = self.critic_optimiser.gradient, self.critic_optimiser.weights
+        gradient.add_(weights, alpha=s.critic_decay)  # of critic_decay / 2 |w|^2
+        norm = clip_grad_norm_(gradient, s.max_gradient_norm)
+        self.critic_optimiser.step()
+        found: dict[str, Any] = {"critic_loss": loss, "value": q.mean(), "gradient_norm": norm}
         if self.actor_is_due(clock):
-            chosen = self.network(rows["obs"], "policy")[0].tanh()
-            loss = actor_loss(self.judged(self.critics, rows["obs"], chosen, "q1")[0])
-            self.optimiser.zero_grad()
-            loss.backward(inputs=[*self.network.parameters()])
-            clip_grad_norm_(self.network.gradient, s.max_gradient_norm)
-            self.optimiser.step(s.learning_rate)
+            chosen = self.actor(rows["obs"]).tanh()
+            loss = actor_loss(self.judged(self.critics[:1], rows["obs"], chosen)[0])
+            self.actor_optimiser.zero_grad()
+            loss.backward(inputs=[*self.actor.parameters()])
+            clip_grad_norm_(self.actor_optimiser.gradient, s.max_gradient_norm)
+            self.actor_optimiser.step()
             found["actor_loss"] = loss
-            self.actor_target.follow(self.network, s.target_rate)
-            self.critic_target.follow(self.critics, s.target_rate)
-        self.noise = annealing.linear(s.noise_first, s.noise_last, s.noise_steps, clock.env_steps)
-        return metrics.as_floats(found) | {"noise": self.noise}, None
+            polyak(self.actor_target, self.actor, s.target_rate)
+            polyak(self.critic_targets, self.critics, s.target_rate)
+        noise = annealing.linear(s.noise_first, s.noise_last, s.noise_steps, clock.env_steps)
+        self.noise.fill_(noise)
+        return found | {"noise": noise}
 
     def targets(self, rows: Tensors) -> torch.Tensor:
         """`partial` + `coefficient` * min Q'(s', mu'(s')) (M,), without gradient."""
@@ -132,12 +144,12 @@ class DDPG(Continuous):
 
         with torch.no_grad():
             action = self.following_action(rows["following"])
-            value = self.judged(self.critic_target, rows["following"], action).amin(0)
+            value = self.judged(self.critic_targets, rows["following"], action).amin(0)
             return td_target(rows["partial"], rows["coefficient"], value)
 
     def following_action(self, obs: torch.Tensor) -> torch.Tensor:
         """The actions at s' (M, D) that targets are made of: mu'(s')."""
-        action: torch.Tensor = self.actor_target(obs, "policy")[0].tanh()
+        action: torch.Tensor = self.actor_target(obs).tanh()
         return action
 
     def actor_is_due(self, clock: Clock) -> bool:  # noqa: ARG002 - always

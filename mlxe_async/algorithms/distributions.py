@@ -81,13 +81,13 @@ class Categorical:
     def act(self, rng: np.random.Generator) -> dict[str, Array]:
         """Draw `action` (B,) and its `log_prob`."""
         is_array = isinstance(self.logits, np.ndarray)
-        log_probs = self.log_probs if is_array else categorical.log_softmax(_array(self.logits))
+        log_probs = self.log_probs if is_array else categorical.log_softmax(as_array(self.logits))
         action = categorical.sample(log_probs, rng)
         return {"action": action, "log_prob": categorical.of_action(log_probs, action)}
 
     def mode(self) -> Array:
         """The most probable action (B,)."""
-        return np.asarray(_array(self.logits).argmax(-1))
+        return np.asarray(as_array(self.logits).argmax(-1))
 
     def log_prob(self, action: Any) -> Any:
         """(B,) of actions (B,)."""
@@ -174,7 +174,7 @@ class Gaussian:
 
     def act(self, rng: np.random.Generator) -> dict[str, Array]:
         """Draw `raw_action`, the `action` within its bounds (B, *shape), and the density of the raw one."""
-        mean, log_std = _array(self.mean), _array(self.log_std)
+        mean, log_std = as_array(self.mean), as_array(self.log_std)
         noise = rng.standard_normal(mean.shape, np.float32)
         raw = mean + np.exp(log_std) * noise
         log_prob = (-0.5 * np.square(noise) - log_std - HALF_LOG_2PI).sum(-1)
@@ -187,7 +187,7 @@ class Gaussian:
 
     def mode(self) -> Array:
         """The mean (B, *shape), within its bounds."""
-        return self._shaped(_array(self.mean))["action"]
+        return self._shaped(as_array(self.mean))["action"]
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Log-density (B,) of raw actions (B, *shape)."""
@@ -231,7 +231,7 @@ class TanhGaussian(Gaussian):
     def act(self, rng: np.random.Generator) -> dict[str, Array]:
         """Draw `raw_action`, the squashed `action` (B, *shape), and the density of the latter."""
         found = super().act(rng)
-        raw = found["raw_action"].reshape(_array(self.mean).shape)
+        raw = found["raw_action"].reshape(as_array(self.mean).shape)
         # log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which stays finite for large u
         shrink = 2 * (math.log(2) - raw - np.logaddexp(0, -2 * raw))
         found["log_prob"] = (found["log_prob"] - shrink.sum(-1)).astype(np.float32)
@@ -239,15 +239,22 @@ class TanhGaussian(Gaussian):
 
     def _shaped(self, raw: Array) -> dict[str, Array]:
         shape = (*raw.shape[:-1], *self.spaces.action_shape)
-        action = self._low + 0.5 * (np.tanh(raw) + 1) * (self._high - self._low)
-        return {"action": action.astype(np.float32).reshape(shape), "raw_action": raw.astype(np.float32).reshape(shape)}
+        action = (self._low + 0.5 * (np.tanh(raw) + 1) * (self._high - self._low)).astype(np.float32)
+        action = action.clip(self._low, self._high)  # rounding may lead beyond
+        return {"action": action.reshape(shape), "raw_action": raw.astype(np.float32).reshape(shape)}
 
-    def rsample(self) -> tuple[Tensor, Tensor]:
-        """Actions in (-1, 1) (B, D) that gradients go through, and their log-density (B,)."""
+    def rsample(self, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Actions in (-1, 1) (B, D) that gradients go through, and their log-density (B,).
+
+        Args:
+            noise: standard normal numbers (B, D); left out, they are drawn.
+        """
         import torch
 
-        raw = self.mean + self.log_std.exp() * torch.randn_like(self.mean)
-        return raw.tanh(), self.log_prob(raw)
+        noise = torch.randn_like(self.mean) if noise is None else noise
+        raw = self.mean + self.log_std.exp() * noise
+        each = -0.5 * noise.square() - self.log_std - HALF_LOG_2PI - 2 * (math.log(2) - raw - _softplus(-2 * raw))
+        return raw.tanh(), each.sum(-1)
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Log-density (B,) of the squashed actions that belong to raw actions (B, *shape)."""
@@ -269,10 +276,7 @@ LARGEST = 1e30
 
 def bounds(spaces: Spaces) -> tuple[Array, Array]:
     """Lower and upper bounds (D,) of a flattened action; without bounds, as far as numbers go."""
-    size = math.prod(spaces.action_shape)
-    low = spaces.action_low or (-np.inf,) * size
-    high = spaces.action_high or (np.inf,) * size
-    return np.array(low, np.float32), np.array(high, np.float32)
+    return spaces.bounds
 
 
 def in_bounds(unit: Array, low: Array, high: Array) -> Array:
@@ -315,12 +319,12 @@ def _softplus(values: Any) -> Any:
 
 def _masked(logits: Any, mask: Any) -> Any:
     if isinstance(logits, np.ndarray):
-        return np.where(_array(mask).astype(bool), logits, np.float32(MASKED))
+        return np.where(as_array(mask).astype(bool), logits, np.float32(MASKED))
     import torch
 
     return logits.masked_fill(~torch.as_tensor(mask).bool(), MASKED)
 
 
-def _array(values: Any) -> Array:
-    """What a network says, as numbers of numpy."""
+def as_array(values: Any) -> Array:
+    """What a network says (B, ...), as numbers of numpy."""
     return values if isinstance(values, np.ndarray) else np.asarray(values.numpy(force=True))

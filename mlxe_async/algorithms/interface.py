@@ -191,6 +191,9 @@ class Algorithm:
     """What rows made by an older policy are to it: what it learns from by design (Q-learning), something it corrects
     for (a ratio of probabilities), or something it ignores. Together with `memory` it decides under which schedules a
     run is refused, and which are told of in the log: see `schedules.soundness`."""
+    takes_arrays: ClassVar[bool] = False
+    """Whether `policy` takes observations as arrays, too, and asks nothing but layers that do, such as those of
+    `networks.bodies.dense`: on the CPU executors then act without torch, in a third of the time."""
     bootstraps: bool = True
     """Whether `derive` or `update` value what follows the last row of a segment whose episode was truncated or goes on;
     without it, segments must end where episodes do."""
@@ -377,6 +380,14 @@ class Algorithm:
         raise ValueError(f"{name}: expected deterministic_module() of its own, got none; take module() and its outputs")
 
     # -- help for authors --
+
+    def inference(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing is differentiated inside: for an `act` or a `greedy` of one's own."""
+        return self._modules.acting()
+
+    def observed(self, obs: Array) -> Any:
+        """Observations (B, *O) as the author's modules take them."""
+        return self._modules.observed(obs)
 
     def tensors(self, rows: Mapping[str, Array]) -> dict[str, torch.Tensor]:
         """Columns as tensors on the device: floats as float32, bytes and truth values as they are, else int64."""

@@ -9,21 +9,22 @@ steps between count by what their behaviour found: its rewards, and -log mu(a|s)
 What do I change to make ...
   another loss or target      `soft_value`, `temperature_loss`; `critic_loss` and `td_target` of `continuous`: pure.
   a fixed temperature         no code: temperature = 0.2, temperature_learning_rate = 0.0.
-  another policy              `squashed`: action and log-probability of the actor's outputs and of normal numbers.
+  another policy              `policy`, and `rsample` of its distribution.
   slower targets              no code: target_rate = 0.001.
   more updates for each row   no code: updates_each = 4.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mlxe_async.algorithms.distributions import HALF_LOG_2PI, Categorical, TanhGaussian, raw_action
-from mlxe_async.algorithms.interface import Acting, Clock, Metrics, Rows, needs
+from mlxe_async.algorithms.distributions import Categorical, TanhGaussian, raw_action
+from mlxe_async.algorithms.interface import Acting, Clock, Rows, needs
 from mlxe_async.algorithms.parts.acting import number_of_actions
 from mlxe_async.algorithms.parts.bootstrapping import ends_of
 from mlxe_async.algorithms.parts.continuous import (
@@ -32,18 +33,18 @@ from mlxe_async.algorithms.parts.continuous import (
     ContinuousFields,
     box_entries,
     critic_loss,
+    polyak,
     td_target,
 )
 from mlxe_async.algorithms.parts.fields import key
-from mlxe_async.maths import metrics, returns
+from mlxe_async.maths import returns
 from mlxe_async.maths.gradients import clip_grad_norm_
-from mlxe_async.optimisers import FlatOptimiser
-from mlxe_async.rows import Array, Column
+from mlxe_async.optimisers import Adam
+from mlxe_async.rows import Array, Column, Spaces
 
 if TYPE_CHECKING:
     import torch
-
-    from mlxe_async.networks import TorchNetwork
+    from torch import nn
 
 LOG_STD = (-20.0, 2.0)
 SHARE_OF_MOST = 0.98  # `target_entropy = "auto"` of discrete actions, as a share of log A
@@ -58,15 +59,6 @@ class SACSettings(ContinuousFields):
         *("auto", "Entropy that is kept; higher acts more randomly. auto: -1 per entry; discrete: 0.98 log A."),
         needs(temperature_learning_rate={"above": 0}),
     )
-
-
-def squashed(mean: torch.Tensor, log_std: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """tanh(u) (M, D), u = mean + deviation * normal, and its log-density (M, 1): log N(u) - sum log(1 - tanh(u)^2)."""
-    from torch.nn.functional import softplus
-
-    raw = mean + log_std.exp() * normal
-    shrink = 2 * (math.log(2) - raw - softplus(-2 * raw))  # the same logarithm, finite for large u
-    return raw.tanh(), (-0.5 * normal.square() - log_std - HALF_LOG_2PI - shrink).sum(-1, keepdim=True)
 
 
 def soft_value(share: Any, log_prob: torch.Tensor, q: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
@@ -88,50 +80,57 @@ class SAC(Continuous):
 
     Settings = SACSettings
     settings: SACSettings
-    gains: ClassVar = {"policy": 0.1}
+
+    @classmethod
+    def outputs_for(cls, spaces: Spaces) -> int:
+        """Mean and log deviation of each entry; or a logit of each action."""
+        return 2 * box_entries(cls, spaces) if spaces.actions is None else number_of_actions(cls, spaces)
 
     def build(self) -> None:
-        """Mean and log deviation of each entry; or a logit, and a value, of each action."""
-        self.discrete = self.spaces.actions is not None
-        if self.discrete:
-            actions = number_of_actions(type(self), self.spaces)
-            self.make_networks(actions, 0, actions)
-            self.target_entropy = SHARE_OF_MOST * math.log(actions)
-        else:
-            entries = box_entries(type(self), self.spaces)
-            self.make_networks(2 * entries, entries)
-            self.extra_columns, self.target_entropy = (raw_action(self.spaces),), float(-entries)
+        """The actor."""
+        super().build()
+        self.discrete, outputs = self.spaces.actions is not None, self.outputs_for(self.spaces)
+        self.actor = self.network(self.see.outputs, outputs, last=0.1)
+        if not self.discrete:
+            self.extra_columns = (raw_action(self.spaces),)
+        self.target_entropy = SHARE_OF_MOST * math.log(outputs) if self.discrete else -outputs / 2
         if self.settings.target_entropy != "auto":
             self.target_entropy = self.settings.target_entropy
         if self.settings.n_step > 1:
             self.derived_columns += (Column("entropies", "<f4"),)
 
     def build_learner(self) -> None:
-        """Critics, their targets, the temperature, and an optimiser of each."""
-        super().build_learner()
-        self.log_temperature = self.network.flat.new_full((1,), math.log(self.settings.temperature))
-        gradient = self.log_temperature.requires_grad_().grad = self.network.flat.new_zeros(1)
-        self.temperature_optimiser = FlatOptimiser("adam", self.log_temperature, gradient, eps=1e-8)
+        """Two critics and their targets, the temperature, and an optimiser of each."""
+        import torch
+        from torch import nn
 
-    def policy(self, obs: Array, acting: Acting | None = None) -> TanhGaussian | Categorical:  # noqa: ARG002 - no clock
+        s, seen, outputs = self.settings, self.see.outputs, self.outputs_for(self.spaces)
+        inputs, values = (seen, outputs) if self.discrete else (seen + outputs // 2, 1)
+        self.critics = nn.ModuleList([self.network(inputs, values) for _ in range(2)])
+        self.critic_targets = copy.deepcopy(self.critics)
+        self.log_temperature = nn.Parameter(torch.tensor([math.log(s.temperature)]))
+        self.actor_optimiser = Adam(self.actor.parameters(), s.learning_rate)
+        self.critic_optimiser = Adam(self.critics.parameters(), s.critic_learning_rate)
+        self.temperature_optimiser = Adam([self.log_temperature], s.temperature_learning_rate)
+
+    def policy(self, obs: Any, acting: Acting | None = None) -> Any:  # noqa: ARG002 - no clock
         """The distribution that executors draw from after the first update."""
-        scores = self.scores(self.outputs, obs)
+        return self.distribution(self.actor(self.see(obs)))
+
+    def distribution(self, outputs: Any) -> Any:
+        """The actor's outputs (B, n): logits of actions, or mean and log deviation of a squashed Gaussian."""
         if self.discrete:
-            return Categorical(scores * np.float32(self.noise != RANDOM))
-        mean, log_std = np.split(scores, 2, -1)
-        return TanhGaussian(mean, log_std.clip(*LOG_STD), self.spaces)
+            return Categorical(outputs)
+        entries = outputs.shape[-1] // 2
+        return TanhGaussian(outputs[..., :entries], outputs[..., entries:].clip(*LOG_STD), self.spaces)
 
     def act(self, obs: Array, rng: np.random.Generator, acting: Acting) -> Rows:
         """Draw from the policy; before the first update uniformly."""
-        if self.discrete or self.noise != RANDOM:
-            return self.policy(obs, acting).act(rng)
-        return self.uniform(len(obs), rng)
-
-    def best(self, scores: Array) -> Array:
-        """tanh(mean), within the bounds; or the action with the highest logit."""
+        if self.noise.item() != RANDOM:
+            return super().act(obs, rng, acting)
         if self.discrete:
-            return np.asarray(scores.argmax(-1))
-        return self.bounded(np.tanh(np.split(scores, 2, -1)[0]))
+            return Categorical(np.zeros((len(obs), self.outputs_for(self.spaces)), np.float32)).act(rng)
+        return self.uniform(len(obs), rng)
 
     def derive_many(self, segments: Rows, lengths: Array) -> Rows:
         """Of n steps: also the discounted entropies of the steps between a row and its cut, as -log mu(a|s)."""
@@ -151,55 +150,55 @@ class SAC(Continuous):
         """Rewards up to s' (M,), and the entropies of the steps between, by numpy or torch as the rows are."""
         return rows["partial"] + temperature * rows["entropies"] if self.settings.n_step > 1 else rows["partial"]
 
-    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:  # noqa: ARG002 - nothing is annealed
+    def update(self, batch: Rows, clock: Clock) -> dict[str, Any]:  # noqa: ARG002 - nothing is annealed
         """One step of critics, actor and temperature each; then the target critics follow."""
         import torch
 
-        s, rows = self.settings, self.tensors_of(batch)
-        temperature = self.log_temperature.detach().exp()
+        s, rows = self.settings, self.tensors(self.columns(batch))
+        obs, following, temperature = self.see(rows["obs"]), self.see(rows["following"]), self.log_temperature.exp()
+        temperature = temperature.detach()
         with torch.no_grad():
-            value = soft_value(*self.considered(self.critic_target, rows["following"]), temperature)
+            value = soft_value(*self.considered(self.critic_targets, following), temperature)
             target = td_target(self.earned(rows, temperature), rows["coefficient"], value)
-        q = self.taken(rows["obs"], rows["action"])
+        q = self.taken(obs, rows["action"])
         loss = critic_loss(q, target)
         self.critic_optimiser.zero_grad()
         loss.backward()
-        norm = clip_grad_norm_(self.critics.gradient, s.max_gradient_norm)
-        self.critic_optimiser.step(s.critic_learning_rate)
+        norm = clip_grad_norm_(self.critic_optimiser.gradient, s.max_gradient_norm)
+        self.critic_optimiser.step()
 
-        share, log_prob, judged = self.considered(self.critics, rows["obs"])
+        share, log_prob, judged = self.considered(self.critics, obs)
         actor_loss = -soft_value(share, log_prob, judged, temperature).mean()
-        self.optimiser.zero_grad()
-        actor_loss.backward(inputs=[*self.network.parameters()])
-        clip_grad_norm_(self.network.gradient, s.max_gradient_norm)
-        self.optimiser.step(s.learning_rate)
+        self.actor_optimiser.zero_grad()
+        actor_loss.backward(inputs=[*self.actor.parameters()])
+        clip_grad_norm_(self.actor_optimiser.gradient, s.max_gradient_norm)
+        self.actor_optimiser.step()
 
         entropy = -(share * log_prob).sum(-1)
         if s.temperature_learning_rate:
             self.temperature_optimiser.zero_grad()
             temperature_loss(self.log_temperature, entropy, self.target_entropy).backward()
-            self.temperature_optimiser.step(s.temperature_learning_rate)
-        self.critic_target.follow(self.critics, s.target_rate)
-        self.noise = 0.0
+            self.temperature_optimiser.step()
+        polyak(self.critic_targets, self.critics, s.target_rate)
+        self.noise.zero_()
         found = {"critic_loss": loss, "actor_loss": actor_loss, "value": q.mean(), "gradient_norm": norm}
-        return metrics.as_floats(found | {"entropy": entropy.mean(), "temperature": temperature[0]}), None
+        return found | {"entropy": entropy.mean(), "temperature": temperature[0]}
 
     def unit(self, batch: Rows) -> Array:
         """Stored actions as critics take them: tanh of raw ones (M, D), discrete ones as they are (M,)."""
         raw = batch["action" if self.discrete else "raw_action"]
         return raw if self.discrete else np.tanh(raw.reshape(len(raw), -1))
 
-    def considered(self, critics: TorchNetwork, obs: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    def considered(self, critics: nn.ModuleList, obs: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor]:
         """Share, log-probability and the lower critic's value of the policy's actions (M, K); see `soft_value`."""
         import torch
 
-        scores = self.network(obs, "policy")[0]
+        policy = self.distribution(self.actor(obs))
         if self.discrete:
-            log_prob = scores.log_softmax(-1)
-            return log_prob.exp(), log_prob, torch.minimum(*critics(obs, *self.heads)).detach()
-        mean, log_std = scores.chunk(2, -1)
-        action, log_prob = squashed(mean, log_std.clamp(*LOG_STD), self.normal(mean))
-        return 1.0, log_prob, self.judged(critics, obs, action).amin(0)[:, None]
+            lower = torch.minimum(*(critic(obs) for critic in critics)).detach()
+            return policy.log_probs.exp(), policy.log_probs, lower
+        action, log_prob = policy.rsample(self.normal(policy.mean))
+        return 1.0, log_prob[:, None], self.judged(critics, obs, action).amin(0)[:, None]
 
     def taken(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         """Both critics' values (2, M) of stored actions."""
@@ -207,4 +206,4 @@ class SAC(Continuous):
 
         if not self.discrete:
             return self.judged(self.critics, obs, action)
-        return torch.stack([q.gather(-1, action[:, None])[:, 0] for q in self.critics(obs, *self.heads)])
+        return torch.stack([critic(obs).gather(-1, action[:, None])[:, 0] for critic in self.critics])

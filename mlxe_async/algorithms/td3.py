@@ -6,8 +6,9 @@ Where we differ: as DDPG here. Noise is measured in actions of [-1, 1], whatever
 
 What do I change to make ...
   TD3 as published            no code: layers = [400, 300], batch = 100, start_rows = 10000.
-  one of the changes alone    `heads`, `following_action`, `actor_is_due`; or target_noise = 0.0, policy_delay = 1.
-  more critics than two       `heads = ("q1", "q2", "q3")`: targets take the lowest.
+  one of the changes alone    `number_of_critics`, `following_action`, `actor_is_due`.
+                              No code: target_noise = 0.0, policy_delay = 1.
+  more critics than two       `number_of_critics = 3`: targets take the lowest.
   another exploration         `act` in `ddpg.py`. No code: noise = "ou", noise_first, noise_last.
 """
 
@@ -48,7 +49,7 @@ class TD3(DDPG):
 
     Settings = TD3Settings
     settings: TD3Settings
-    heads: ClassVar[tuple[str, ...]] = ("q1", "q2")
+    number_of_critics: ClassVar[int] = 2
 
     def following_action(self, obs: torch.Tensor) -> torch.Tensor:
         """mu'(s') and clipped noise (M, D)."""

@@ -35,8 +35,9 @@ __all__ = ["Twin", "Updates", "twin_of", "updates", "watch_of"]
 class Twin(Protocol):
     """Does an algorithm's updates; everything that was learned stays in the algorithm."""
 
-    learned: Any
-    """The network that it works on."""
+    @property
+    def attached(self) -> bool:
+        """Whether the networks that it works on are those that the algorithm learns."""
 
     def attach(self) -> None:
         """Work on the networks that the algorithm learns now."""
@@ -69,7 +70,7 @@ class Updates:
             return learned(self.algorithm, batch, clock)
         if time.monotonic() > self._look_at:
             self.expect_unchanged()
-        if self.twin.learned is not self.algorithm.network:
+        if not self.twin.attached:
             self.twin.attach()
         return self.twin.update(batch, clock)
 

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mlxe_async.algorithms.interface import Clock, Metrics, Rows
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows, learned
 from mlxe_async.errors import AuditFailed
 from mlxe_async.fast import Updates
-from mlxe_async.fast.quick import networks_of
+from mlxe_async.fast.quick import weights_of
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array
 
@@ -36,7 +36,7 @@ NEAR = {"float32": 1e-4, "tf32": 5e-3, "bfloat16": 2e-2}
 UNITS = {"float32": 2.0**-20, "tf32": 2.0**-10, "bfloat16": 2.0**-7}
 TRIALS = 8
 MOST_BYTES = 1 << 26  # of gradients that are remembered of one update; what follows them is not compared
-MOST_ROWS = 1 << 13  # of rollouts that are compared between the first update and the `every`-th
+MOST_ROWS = 1 << 12  # of rollouts that are compared between the first update and the `every`-th
 ROUNDED = 2.0**-22  # of a state's norm: how far apart equal steps may end by rounding alone
 PRIORITIES_NEAR = 1e-3
 MEASURED_NEAR = 1e-2
@@ -222,7 +222,7 @@ class Audit:
 
         watched = self._with(follow)
         try:
-            metrics, priorities = watched(lambda: algorithm.update(batch, clock))
+            metrics, priorities = watched(lambda: learned(algorithm, batch, clock))
         except _Enough:
             return _Walk(None, {}, None, watched.steps + 1)
         return _Walk(algorithm.state(), metrics, priorities, watched.steps)
@@ -231,9 +231,9 @@ class Audit:
         import torch
 
         with torch.no_grad():
-            for network in networks_of(self._algorithm):
-                change = 1 + UNITS[self._precision] * rng.standard_normal(network.flat.numel())
-                network.flat.mul_(torch.as_tensor(change, dtype=torch.float32, device=network.flat.device))
+            for weights in weights_of(self._algorithm):
+                change = 1 + UNITS[self._precision] * rng.standard_normal(tuple(weights.shape))
+                weights.mul_(torch.as_tensor(change, dtype=torch.float32, device=weights.device))
 
     def _states_differ(self, before: Mapping[str, Array], own: _Walk, twin: _Walk) -> str:
         """What changed differently, in words; "" if all changed alike, or if the end was not reached."""
@@ -264,7 +264,8 @@ class Audit:
 
     @property
     def _precision(self) -> str:
-        return str(self._algorithm.shape.precision)
+        shape = getattr(self._algorithm, "shape", None)
+        return "float32" if shape is None else str(shape.precision)
 
     def _with(self, before: Callable[[int, torch.Tensor], None]) -> _Watched:
         return _Watched(self._algorithm, before)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import nn
 
 from mlxe_async.algorithms.ddpg import DDPG
 from mlxe_async.algorithms.distributions import HALF_LOG_2PI
@@ -19,12 +20,16 @@ from mlxe_async.algorithms.interface import Clock, Metrics, Rows
 from mlxe_async.algorithms.sac import LOG_STD, SAC
 from mlxe_async.algorithms.td3 import TD3
 from mlxe_async.fast.dense import NumpyGradients
-from mlxe_async.fast.quick import as_columns
+from mlxe_async.fast.quick import as_columns, why_not_plain
 from mlxe_async.maths import annealing, gradients
+from mlxe_async.maths.normaliser import normalise
 from mlxe_async.networks import Floats
+from mlxe_async.optimisers import as_one
 from mlxe_async.rows import Array
 
 POLICY = ("policy",)
+KNOWN = ("Dense", "ModuleList", "Linear", "ReLU", "Tanh", "Numbers", "Normaliser")
+"""Modules that the twins were derived for, each of exactly the class of torch or of `networks.bodies`."""
 
 
 class Drawn(NamedTuple):
@@ -40,15 +45,17 @@ class Drawn(NamedTuple):
 
 def why_not(algorithm: SAC | DDPG) -> str:
     """Why its networks and spaces are left to the file; "" if they are those that the twin was derived for."""
-    if algorithm.network.flat.device.type != "cpu":
-        return f"the fast twin of {type(algorithm).__name__.lower()} knows no device but the CPU"
+    name = type(algorithm).__name__.lower()
+    if algorithm.device != "cpu":
+        return f"the fast twin of {name} knows no device but the CPU"
     if isinstance(algorithm, SAC) and algorithm.discrete:
         return "its actions are discrete"
-    return ""
+    modules = [one for one in vars(algorithm).values() if isinstance(one, nn.Module)]
+    return why_not_plain([part for one in modules for part in one.modules()], KNOWN)
 
 
 def drawn(scores: Floats, normal: Floats) -> Drawn:
-    """`sac.squashed` of an actor's outputs (M, 2 D) and normal numbers (M, D)."""
+    """`TanhGaussian.rsample` of an actor's outputs (M, 2 D) and normal numbers (M, D)."""
     mean, raw_log_std = np.split(scores, 2, -1)
     log_std = raw_log_std.clip(*LOG_STD)
     spread = np.exp(log_std) * normal
@@ -74,8 +81,12 @@ class Critics:
     """
 
     def __init__(self, algorithm: SAC | DDPG) -> None:
-        self._critics, self.heads = algorithm.critics, algorithm.heads
-        self._learned, self._targets = NumpyGradients(algorithm.critics), NumpyGradients(algorithm.critic_target)
+        self._optimiser = algorithm.critic_optimiser
+        self.heads = tuple(f"q{number + 1}" for number in range(len(algorithm.critics)))
+        self._learned, self._targets = (
+            NumpyGradients.of_modules(dict(zip(self.heads, critics, strict=True)))
+            for critics in (algorithm.critics, algorithm.critic_targets)
+        )
 
     def follow(self, obs: Floats, action: Floats) -> Floats:
         """The lowest target critic's value (M,)."""
@@ -87,7 +98,7 @@ class Critics:
         outputs = self._learned.forward(np.concatenate([obs, action], -1))
         error = {head: outputs[head] - target[:, None] for head in self.heads}
         value = sum(float(outputs[head].sum()) for head in self.heads) / (len(obs) * len(self.heads))
-        self._critics.gradient.zero_()
+        self._optimiser.zero_grad()
         self._learned.backward({head: one * np.float32(1 / len(obs)) for head, one in error.items()})
         squares = sum(float(np.vdot(one, one)) for one in error.values())
         return {"critic_loss": 0.5 * squares / len(obs), "value": value}
@@ -121,32 +132,48 @@ class ContinuousTwin:
     def attach(self) -> None:
         """Work on the networks that the algorithm learns now."""
         algorithm = self._algorithm
-        self.learned, self._actor, self._critics = (
-            algorithm.network,
-            NumpyGradients(algorithm.network),
-            Critics(algorithm),
-        )
+        self._worked_on = algorithm.actor, algorithm.critics, algorithm.critic_targets
+        self._critic_targets, _ = as_one([*algorithm.critic_targets.parameters()])
+        self._actor = NumpyGradients.of_modules({"policy": algorithm.actor})
+        self._critics = Critics(algorithm)
+
+    @property
+    def attached(self) -> bool:
+        """Whether these are still the ones."""
+        algorithm = self._algorithm
+        now = algorithm.actor, algorithm.critics, algorithm.critic_targets
+        return all(one is other for one, other in zip(self._worked_on, now, strict=True))
 
     def _normal(self, shape: tuple[int, ...]) -> Floats:
         return np.asarray(self._algorithm.rng.standard_normal(shape, np.float32))
+
+    def _columns(self, batch: Rows) -> dict[str, Array]:
+        """The columns, observations as networks are shown them."""
+        rows, moments = as_columns(self._algorithm.columns(batch)), self._algorithm.see.normaliser
+        for name in ("obs", "following"):
+            rows[name] = self._algorithm.spaces.vector(rows[name])
+            if moments is not None:
+                rows[name] = normalise(rows[name], moments.mean.numpy(), moments.variance.numpy())
+        return rows
 
     def _critics_step(self, rows: Mapping[str, Array], value: Floats) -> dict[str, Any]:
         """Learn targets that are made of the values of what follows (M,)."""
         algorithm, s = self._algorithm, self._algorithm.settings
         found = self._critics.learn(rows["obs"], rows["action"], rows["partial"] + rows["coefficient"] * value)
+        optimiser = algorithm.critic_optimiser
         if decay := getattr(s, "critic_decay", 0.0):
-            algorithm.critics.gradient.add_(algorithm.critics.flat, alpha=decay)
-        norm = gradients.clip_grad_norm_(algorithm.critics.gradient, s.max_gradient_norm).item()
-        algorithm.critic_optimiser.step(s.critic_learning_rate)
+            optimiser.gradient.add_(optimiser.weights, alpha=decay)
+        norm = gradients.clip_grad_norm_(optimiser.gradient, s.max_gradient_norm).item()
+        optimiser.step()
         return found | {"gradient_norm": norm}
 
     def _actor_step(self, by_output: Floats) -> None:
         """Climb, by the gradient of the loss by the actor's outputs for the rows of its last `forward`."""
-        algorithm, s = self._algorithm, self._algorithm.settings
-        self.learned.gradient.zero_()
+        optimiser = self._algorithm.actor_optimiser
+        optimiser.zero_grad()
         self._actor.backward({"policy": by_output})
-        gradients.clip_grad_norm_(self.learned.gradient, s.max_gradient_norm)
-        algorithm.optimiser.step(s.learning_rate)
+        gradients.clip_grad_norm_(optimiser.gradient, self._algorithm.settings.max_gradient_norm)
+        optimiser.step()
 
 
 class SACTwin(ContinuousTwin):
@@ -155,7 +182,7 @@ class SACTwin(ContinuousTwin):
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:  # noqa: ARG002 - nothing is annealed
         """As `SAC.update`."""
         sac: SAC = self._algorithm
-        s, rows = sac.settings, as_columns(sac.columns(batch))
+        s, rows = sac.settings, self._columns(batch)
         temperature = np.float32(sac.log_temperature.detach().exp().item())
         count, outputs = len(rows["obs"]), self._actor.forward(rows["obs"], rows["following"])["policy"]
         following = drawn(outputs[count:], self._normal((count, outputs.shape[1] // 2)))
@@ -163,16 +190,16 @@ class SACTwin(ContinuousTwin):
         found = self._critics_step(rows | {"partial": sac.earned(rows, temperature)}, value)
 
         chosen = drawn(outputs[:count], self._normal(following.action.shape))
-        lowest, by_action = self._critics.judge(rows["obs"], chosen.action, sac.heads)
+        lowest, by_action = self._critics.judge(rows["obs"], chosen.action, self._critics.heads)
         actor_loss = -float((lowest - temperature * chosen.log_prob).mean())
         self._actor_step(by_scores(chosen, -by_action, np.float32(temperature / count)))
 
         entropy = -float(chosen.log_prob.mean())
         if s.temperature_learning_rate:
             sac.temperature_optimiser.gradient.fill_(entropy - sac.target_entropy)
-            sac.temperature_optimiser.step(s.temperature_learning_rate)
-        sac.critic_target.follow(sac.critics, s.target_rate)
-        sac.noise = 0.0
+            sac.temperature_optimiser.step()
+        self._critic_targets.lerp_(sac.critic_optimiser.weights, s.target_rate)
+        sac.noise.zero_()
         told = {"critic_loss": found["critic_loss"], "actor_loss": actor_loss, "value": found["value"]}
         told |= {"gradient_norm": found["gradient_norm"], "entropy": entropy, "temperature": float(temperature)}
         return told, None
@@ -184,22 +211,24 @@ class DDPGTwin(ContinuousTwin):
     def attach(self) -> None:
         """As any twin; the actor has a target, too."""
         super().attach()
-        self._actor_target = NumpyGradients(self._algorithm.actor_target)
+        self._actor_weights, _ = as_one([*self._algorithm.actor_target.parameters()])
+        self._actor_target = NumpyGradients.of_modules({"policy": self._algorithm.actor_target})
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """As `DDPG.update`."""
         algorithm: DDPG = self._algorithm
-        s, rows = algorithm.settings, as_columns(algorithm.columns(batch))
+        s, rows = algorithm.settings, self._columns(batch)
         found = self._critics_step(rows, self._critics.follow(rows["following"], self._following(rows["following"])))
         if algorithm.actor_is_due(clock):
             chosen = np.tanh(self._actor.forward(rows["obs"])["policy"])
             value, by_action = self._critics.judge(rows["obs"], chosen, ("q1",))
             self._actor_step(-by_action * (1 - np.square(chosen)))
             found["actor_loss"] = -float(value.mean())
-            algorithm.actor_target.follow(algorithm.network, s.target_rate)
-            algorithm.critic_target.follow(algorithm.critics, s.target_rate)
-        algorithm.noise = annealing.linear(s.noise_first, s.noise_last, s.noise_steps, clock.env_steps)
-        return found | {"noise": algorithm.noise}, None
+            self._actor_weights.lerp_(algorithm.actor_optimiser.weights, s.target_rate)
+            self._critic_targets.lerp_(algorithm.critic_optimiser.weights, s.target_rate)
+        noise = annealing.linear(s.noise_first, s.noise_last, s.noise_steps, clock.env_steps)
+        algorithm.noise.fill_(noise)
+        return found | {"noise": noise}, None
 
     def _following(self, obs: Floats) -> Floats:
         """Target actions at s' (M, D)."""

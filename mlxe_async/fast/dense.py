@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from mlxe_async.networks.flat import Floats, unflatten
 from mlxe_async.networks.learning import TorchNetwork
 from mlxe_async.networks.shape import LAYER_NORM_EPSILON, Network
 
+Chains = dict[str, list[tuple[Floats, Floats]]]
 LARGE = 1 << 14
 """Numbers from which on torch is the faster one, although a call of it takes a microsecond longer than one of numpy."""
 
@@ -38,15 +40,36 @@ class NumpyGradients:
     BLOCK = 1024
 
     def __init__(self, learned: TorchNetwork, gradient: Floats | None = None) -> None:
-        self.network = network = learned.shape
+        network = learned.shape
         if not self.fits(network):
             raise ValueError("numpy's gradients: expected a network that is not noisy")
-        self._scale = np.asarray(network.input_scale, np.float32)
         weights = unflatten(learned.flat.detach().numpy(), network.parameters)
         gradients = unflatten(learned.gradient.numpy() if gradient is None else gradient, network.parameters)
         chains = ("common", *network.heads)
-        self._weights = {chain: network.layers(weights, chain) for chain in chains}
-        self._gradients = {chain: network.layers(gradients, chain) for chain in chains}
+        self._hold(network, *({chain: network.layers(one, chain) for chain in chains} for one in (weights, gradients)))
+
+    @classmethod
+    def of_modules(cls, heads: Mapping[str, Any]) -> NumpyGradients:
+        """The same of plain modules of linear layers with ReLU or tanh between them, one for each head.
+
+        Their parameters are read, and gradients added to, where torch has them.
+        """
+        made, layers = cls.__new__(cls), {name: [*module][::2] for name, module in heads.items()}
+        first = next(iter(heads.values()))
+        sizes = {name: tuple(int(layer.bias.numel()) for layer in chain) for name, chain in layers.items()}
+        tanh = len(first) > 1 and isinstance(first[1], nn.Tanh)
+        inputs = int(layers[next(iter(heads))][0].weight.shape[1])
+        network = Network(inputs, (), sizes, "tanh" if tanh else "relu")
+        weights: Chains = {"common": []} | {name: [_of(layer) for layer in chain] for name, chain in layers.items()}
+        learns = next(first.parameters()).grad is not None  # targets only say outputs
+        gradients: Chains = {"common": []}
+        gradients |= {name: [_of(layer, "grad") for layer in chain] if learns else [] for name, chain in layers.items()}
+        made._hold(network, weights, gradients)
+        return made
+
+    def _hold(self, network: Network, weights: Chains, gradients: Chains) -> None:
+        self.network, self._weights, self._gradients = network, weights, gradients
+        self._scale = np.asarray(network.input_scale, np.float32)
         self._rows, self._held, self._ones = -1, 0, np.ones(self.BLOCK, np.float32)
 
     @staticmethod
@@ -145,7 +168,10 @@ class NumpyGradients:
         for number in reversed(range(layers)):
             x = self._activities[chain][number - 1][here] if number else given
             into_weight, into_bias = self._gradients[chain][number]
-            into_weight += x.T @ gradient
+            if into_weight.flags.c_contiguous:
+                into_weight += x.T @ gradient
+            else:  # torch's own layers have outputs first
+                into_weight.T[...] += gradient.T @ x
             into_bias += self._ones[: len(gradient)] @ gradient  # three times as fast as a sum
             if number or further:
                 gradient = _spread(gradient, self._weights[chain][number][0])
@@ -220,6 +246,12 @@ class NumpyGradients:
         self._activities = arrays(hidden_only=False)
         if self.network.layer_norm:
             self._normed, self._inverse = arrays(hidden_only=True), arrays(hidden_only=True, wide=False)
+
+
+def _of(layer: nn.Linear, what: str = "data") -> tuple[Floats, Floats]:
+    """A linear layer's weight (in, out) and bias, or their gradients, where torch has them."""
+    weight, bias = (getattr(one, what).numpy() for one in (layer.weight, layer.bias))
+    return weight.T, bias
 
 
 def _spread(gradient: NDArray[Any], weight: Floats) -> NDArray[Any]:

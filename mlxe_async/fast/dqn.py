@@ -77,6 +77,11 @@ class DQNTwin:
         self.learned, self._quick, self._target = dqn.network, quick_network(dqn.network), quick_network(dqn.target)
         self._recorded = RecordedLoss(dqn, lambda rows: dqn.loss(rows)[::2])
 
+    @property
+    def attached(self) -> bool:
+        """Whether they are still these."""
+        return self.learned is self._dqn.network
+
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """As `DQN.update`."""
         dqn, s, columns = self._dqn, self._dqn.settings, as_columns(self._dqn.columns(batch))

@@ -86,6 +86,11 @@ class MLxETwin:
         self._loss_of, self._given = copy.copy(mlxe), _Given()
         self._loss_of.network = self._given  # type: ignore[assignment]  # it answers as the network would
 
+    @property
+    def attached(self) -> bool:
+        """Whether they are still these."""
+        return self.learned is self._mlxe.network
+
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """As `MLxE.update`."""
         mlxe = self._mlxe

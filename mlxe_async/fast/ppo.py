@@ -113,6 +113,11 @@ class PPOTwin:
         s = ppo.settings
         self._gradient = partial(gradient, clip=s.clip, value_coefficient=s.value_coefficient, entropy=s.entropy)
 
+    @property
+    def attached(self) -> bool:
+        """Whether it is still that one."""
+        return self.learned is self._ppo.network
+
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """As `PPO.update`."""
         ppo, s = self._ppo, self._ppo.settings

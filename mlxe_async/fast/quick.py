@@ -17,6 +17,7 @@ from mlxe_async.rows import Array
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from mlxe_async.networks import TorchNetwork
 
@@ -68,11 +69,50 @@ def why_not(learned: TorchNetwork) -> str:
     return ""
 
 
+def why_not_plain(modules: Sequence[nn.Module], known: Sequence[str]) -> str:
+    """The same of plain modules of torch, and of these layers of `networks.bodies`."""
+    import torch
+    from torch.nn.modules import module as modules_of_torch
+
+    from mlxe_async.networks import bodies
+
+    places = {name: vars(bodies).get(name) or getattr(torch.nn, name) for name in known}
+    for one in modules:
+        if places.get(type(one).__name__) is not type(one):
+            return f"one of its networks is a {type(one).__name__}"
+        if vars(one).keys() & {
+            name for kind in type(one).__mro__ for name, value in vars(kind).items() if callable(value)
+        }:
+            return "one of its networks has a method of its own"
+        if any(getattr(one, name) for name in HOOKS):
+            return "there are hooks on its networks"
+    if any(getattr(modules_of_torch, f"_global{name}") for name in HOOKS):
+        return "there are hooks on all networks"
+    leaves = [leaf for one in modules for leaf in one.parameters(recurse=False)]
+    if not all(leaf.requires_grad and leaf.dtype is torch.float32 for leaf in leaves):
+        return "some of its weights are frozen, or of another type than float32"
+    if any(leaf._backward_hooks or leaf._post_accumulate_grad_hooks for leaf in leaves):
+        return "there are hooks on its weights"
+    return "torch shares the work among several threads" if torch.get_num_threads() > 1 else ""
+
+
 def networks_of(algorithm: Any) -> list[TorchNetwork]:
     """All networks that an object learns, or learns by; each once."""
     from mlxe_async.networks.learning import TorchNetwork
 
     return [*{id(one): one for one in vars(algorithm).values() if isinstance(one, TorchNetwork)}.values()]
+
+
+def weights_of(algorithm: Any) -> list[torch.Tensor]:
+    """All weights that an object learns, or learns by: of a network of ours in one vector."""
+    from torch import nn
+
+    from mlxe_async.networks.learning import TorchNetwork
+
+    plain = [
+        one for one in vars(algorithm).values() if isinstance(one, nn.Module) and not isinstance(one, TorchNetwork)
+    ]
+    return [*(one.flat for one in networks_of(algorithm)), *(leaf for one in plain for leaf in one.parameters())]
 
 
 def quick_network(learned: TorchNetwork) -> Quick | None:

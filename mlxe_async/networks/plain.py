@@ -103,7 +103,7 @@ class Deterministic(nn.Module):
     """A network, and what is made of its outputs: observations (B, *O) -> actions (B, ...).
 
     Args:
-        network: outputs by head.
+        network: outputs by head, or one tensor.
         chosen: asked with something that gives the outputs (B, ...) of named heads, and with the observations.
     """
 
@@ -116,7 +116,7 @@ class Deterministic(nn.Module):
 
         def outputs(seen: torch.Tensor, *heads: str) -> tuple[torch.Tensor, ...]:
             found = self.network(seen)
-            return tuple(found[head] for head in heads)
+            return (found,) if isinstance(found, torch.Tensor) else tuple(found[head] for head in heads)
 
         return self._chosen(outputs, obs)
 

@@ -23,6 +23,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks_of_all
 
+from mlxe_async.networks.bodies import Dense
 from mlxe_async.rows import Array
 
 Known = dict[Any, tuple[Any, ...]]
@@ -76,7 +77,7 @@ def act_by_torch(modules: Iterable[nn.Module]) -> None:
 
 def _within(module: nn.Module) -> Iterator[tuple[nn.Module, Callable[..., Any]]]:
     """The outermost plain networks of several layers, and a `forward` for each."""
-    forward = numpy_of(module) if type(module) is nn.Sequential else None
+    forward = numpy_of(module) if type(module) in (nn.Sequential, Dense) else None
     if forward is not None:
         yield module, forward
         return
@@ -91,7 +92,7 @@ def _evaluated(module: nn.Module, given: Any, known: Known) -> torch.Tensor | No
     x = _memory(given)
     if x is None or x.ndim == 0:
         return None
-    if type(module) is nn.Sequential:  # which torch calls itself, with its hooks
+    if type(module) in (nn.Sequential, Dense):  # which torch calls itself, with its hooks
         if nn.Sequential.forward is not _TORCHS_OWN[nn.Sequential]:
             return None
         found = _through(module._modules.values(), x, False, known)
@@ -282,6 +283,7 @@ class _Kind:
 
 _KINDS: dict[type[nn.Module], _Kind] = {
     nn.Sequential: _Kind(None),
+    Dense: _Kind(None),
     nn.Linear: _Kind(_linear, parameters=2),
     nn.LayerNorm: _Kind(_layer_norm, parameters=2, fits=lambda layer: len(layer.normalized_shape) == 1),
     nn.Tanh: _Kind(_tanh),
@@ -292,7 +294,7 @@ _KINDS: dict[type[nn.Module], _Kind] = {
     nn.Flatten: _Kind(_flatten, is_new=False, fits=lambda layer: (layer.start_dim, layer.end_dim) == (1, -1)),
 }
 _TORCHS_OWN: dict[type, Any] = {kind: kind.forward for kind in _KINDS}
-_CALL = nn.Module.__call__
+_CALLS: dict[type, Any] = {kind: kind.__call__ for kind in _KINDS}
 _FLOAT32 = np.dtype(np.float32)  # the one object that all arrays of this type have
 _INTERNAL: Any = torch._C
 _NAMES = (
@@ -329,7 +331,7 @@ def _kind_of(layer: Any) -> _Kind | None:
         or len(own["_parameters"]) != kind.parameters
         or own["_buffers"]
         or type_.forward is not _TORCHS_OWN[type_]
-        or type_.__call__ is not _CALL
+        or type_.__call__ is not _CALLS[type_]
         or (kind.fits is not None and not kind.fits(layer))
     ):
         return None

@@ -26,14 +26,17 @@ class Likeness:
         self, algorithm: Any, make: Callable[[], Any] | None, told: Callable[[str], None] = lambda _sentence: None
     ) -> None:
         self._algorithm, self._publications, self._told = algorithm, 0, told
+        self._has_learned = False  # since the last publication
         namespaces = Namespaces(type(algorithm))
         self._published = None if make is None else Published(algorithm, make, namespaces)
         self._unkept = Unkept(algorithm, namespaces)
         self._last: tuple[Mapping[str, Array], Clock] | None = None
 
     def learned(self, batch: Mapping[str, Array], clock: Clock) -> None:
-        """Note what was learned from last: its rows are acted on."""
-        self._last = (batch, clock)
+        """Note what was learned from last, if the next publication is looked at: its rows are acted on."""
+        self._has_learned = True
+        if is_due(self._publications + 1):
+            self._last = (batch, clock)
 
     def tell(self) -> None:
         """Tell what the algorithm changes and no state holds, each once."""
@@ -49,12 +52,12 @@ class Likeness:
         Raises:
             Unpublished: executors would act otherwise than the learner's object.
         """
+        if not self._has_learned:
+            return
+        self._publications, self._has_learned = self._publications + 1, False
         if self._last is None:
             return
         (batch, clock), self._last = self._last, None
-        self._publications += 1
-        if not is_due(self._publications):
-            return
         self.tell()
         if self._published is None or not hasattr(self._algorithm, "spaces"):
             return  # a class that is not derived from Algorithm may do without

@@ -61,8 +61,8 @@ class Plain:
 
 def generator_of(algorithm):
     """A generator that draws what the algorithm will draw next."""
-    rng = np.random.default_rng(0)
-    set_generator(rng, algorithm.state()["generator"])
+    rng, state = np.random.default_rng(0), algorithm.state()
+    set_generator(rng, state["rng" if "rng" in state else "generator"])
     return rng
 
 
@@ -77,3 +77,28 @@ def assert_same_way(found, expected, start, near=2e-3):
     way = np.linalg.norm(expected - start)
     assert way > 0
     assert np.linalg.norm(found - expected) < near * way
+
+
+def heads_of(**modules):
+    """The linear networks among them by the names of heads; lists of several as q1, q2 ..."""
+    found = {}
+    for name, module in modules.items():
+        several = isinstance(module, torch.nn.ModuleList)
+        found |= {f"q{k + 1}": one for k, one in enumerate(module)} if several else {name: module}
+    return found
+
+
+def shapes_of(**modules):
+    """Names and shapes (in, out) of their parameters, as `Plain` reads them."""
+    return tuple(
+        (f"{head}.{k}.{name}", tuple(reversed(tensor.shape)))
+        for head, one in heads_of(**modules).items()
+        for k, layer in enumerate([*one][::2])
+        for name, tensor in (("weight", layer.weight), ("bias", layer.bias))
+    )
+
+
+def flat_of(**modules):
+    """All their numbers (P,) in that order."""
+    layers = [layer for one in heads_of(**modules).values() for layer in [*one][::2]]
+    return torch.cat([one.detach().reshape(-1) for layer in layers for one in (layer.weight.T, layer.bias)])

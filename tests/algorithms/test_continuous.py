@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from plain import flat_of
 
 from mlxe_async.algorithms import Acting, Clock, load_algorithm
 from mlxe_async.algorithms.parts.continuous import critic_loss, td_target
@@ -93,25 +94,24 @@ def test_versions_are_judged_side_by_side_as_each_alone(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_moments_travel_before_the_noise_and_networks_see_by_them(name):
+def test_moments_travel_with_the_weights_and_networks_see_by_them(name):
     learner, actor = agent(name, learns=True, normalise=True), agent(name, normalise=True, seed=2)
     moments = normaliser.Moments(np.array([1.0, 2, 3]), np.array([4.0, 1, 9]), 100.0)
     learner.set_moments(moments)
     rows = segment(learner, "cut")
-    shown = learner.columns(rows)
-    np.testing.assert_allclose(shown["obs"], (rows["obs"] - [1, 2, 3]) / [2, 1, 3], rtol=1e-5)
-    np.testing.assert_allclose(shown["following"], (rows["next_obs"] - [1, 2, 3]) / [2, 1, 3], rtol=1e-5)
+    shown = learner.see(torch.as_tensor(rows["obs"]))
+    np.testing.assert_allclose(shown, (rows["obs"] - [1, 2, 3]) / [2, 1, 3], rtol=1e-5)
+    np.testing.assert_allclose(learner.see(rows["obs"]), shown, rtol=1e-5)
     learner.update(rows, Clock())
     flat = learner.weights()
     found = learner.moments_in(flat)
     np.testing.assert_array_equal(found.mean, moments.mean)
     np.testing.assert_array_equal(found.variance, moments.variance)
-    assert found.rows == pytest.approx(100, rel=1e-5)
+    assert found.rows == 100
     actor.load(flat)
-    network = learner.network
-    own = network(torch.as_tensor(shown["obs"].astype(np.float32)), "policy")[0].detach().numpy()
-    np.testing.assert_allclose(actor.outputs(rows["obs"], "policy")[0], own, rtol=1e-4, atol=1e-5)
-    assert actor.noise == pytest.approx(learner.noise)
+    own = learner.actor(shown).detach().numpy()
+    np.testing.assert_allclose(actor.actor(actor.see(rows["obs"])), own, rtol=1e-4, atol=1e-5)
+    assert actor.noise == learner.noise
     assert actor.noise >= 0
     heir = agent(name, learns=True, normalise=True, seed=3)
     heir.set_weights(flat)
@@ -155,11 +155,12 @@ def test_deterministic_actors_refuse_discrete_actions(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_critics_begin_apart_and_their_targets_alike(name):
     algorithm = agent(name, learns=True)
-    assert torch.equal(algorithm.critics.flat, algorithm.critic_target.flat)
+    assert torch.equal(flat_of(critics=algorithm.critics), flat_of(critics=algorithm.critic_targets))
     if name != "ddpg":
         q1, q2 = algorithm.judged(algorithm.critics, torch.as_tensor(OBS), torch.zeros(64, 2))
         assert not torch.allclose(q1, q2)
-    assert not torch.equal(agent(name, learns=True, seed=2).critics.flat, algorithm.critics.flat)
+    other = agent(name, learns=True, seed=2)
+    assert not torch.equal(flat_of(critics=other.critics), flat_of(critics=algorithm.critics))
 
 
 def test_no_action_is_rounded_beyond_its_bounds():

@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from plain import Plain, assert_same_way, generator_of, tensor
+from plain import Plain, assert_same_way, flat_of, generator_of, shapes_of, tensor
 
 from mlxe_async.algorithms import Clock, load_algorithm
+from mlxe_async.algorithms.interface import learned
 from mlxe_async.rows import Spaces
 
 ROWS = 24
@@ -24,11 +25,11 @@ def agent(name, spaces=BOX, **changed):
 
 
 class Doubles(Plain):
-    """One network of an algorithm in double precision, with its optimiser."""
+    """One network of an algorithm in double precision, or several critics as one, with its optimiser."""
 
-    def __init__(self, network, activation):
-        self.parameters, self.activation = network.shape.parameters, getattr(torch, activation)
-        self.flat, self.layer_norm = tensor(network.flat.numpy()), False
+    def __init__(self, activation, **network):
+        self.parameters, self.activation = shapes_of(**network), getattr(torch, activation)
+        self.flat, self.layer_norm = tensor(flat_of(**network)), False
         self.eps, self.kind, self.steps = 1e-8, "adam", 0
         self.first, self.second = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
 
@@ -94,13 +95,13 @@ SAC_OPTIONS = [
 def test_sac_takes_the_steps_of_a_plain_computation(spaces, settings):
     algorithm = agent("sac", spaces, **settings)
     s = algorithm.settings
-    actor, critics = (Doubles(one, s.activation) for one in (algorithm.network, algorithm.critics))
-    heat = Doubles(algorithm.network, s.activation)
+    actor, critics = Doubles(s.activation, policy=algorithm.actor), Doubles(s.activation, critics=algorithm.critics)
+    heat = Doubles(s.activation, policy=algorithm.actor)
     heat.flat = torch.tensor([math.log(s.temperature)], dtype=torch.float64)
     heat.first, heat.second = torch.zeros(2, 1, dtype=torch.float64)
     aim = s.target_entropy if s.target_entropy != "auto" else 0.98 * math.log(3) if spaces.actions else -2.0
-    start, began, slow = algorithm.weights(), critics.flat.clone(), critics.flat.clone()
-    assert torch.equal(tensor(algorithm.critic_target.flat), slow)
+    start, began, slow = actor.flat.clone(), critics.flat.clone(), critics.flat.clone()
+    assert torch.equal(tensor(flat_of(critics=algorithm.critic_targets)), slow)
 
     def considered(obs, normal, judges, flat=None, judged_by=None):
         """E[Q], E[log pi] and what is optimised over the actions of the policy, each (M,)."""
@@ -144,14 +145,14 @@ def test_sac_takes_the_steps_of_a_plain_computation(spaces, settings):
         if s.temperature_learning_rate:
             heat.step(lambda flat, e=entropy: flat[0] * (e - aim), s.temperature_learning_rate, 0)
         slow = slow + 0.4 * (critics.flat - slow)
-        metrics, priorities = algorithm.update(learned_from(algorithm, rows), Clock(env_steps=9, updates=number))
+        metrics, priorities = learned(algorithm, learned_from(algorithm, rows), Clock(env_steps=9, updates=number))
         assert priorities is None
         assert metrics == pytest.approx({name: one for name, one in wanted.items() if name != "noise"}, rel=3e-3)
-        assert_same_way(algorithm.weights()[:-1], actor.flat, start[:-1], near=5e-3)
-        assert_same_way(algorithm.critics.flat, critics.flat, began, near=5e-3)
-        assert_same_way(algorithm.critic_target.flat, slow, began, near=5e-3)
+        assert_same_way(flat_of(policy=algorithm.actor), actor.flat, start, near=5e-3)
+        assert_same_way(flat_of(critics=algorithm.critics), critics.flat, began, near=5e-3)
+        assert_same_way(flat_of(critics=algorithm.critic_targets), slow, began, near=5e-3)
         assert float(algorithm.log_temperature.detach()) == pytest.approx(float(heat.flat), rel=1e-3, abs=1e-6)
-        assert algorithm.weights()[-1] == 0
+        assert algorithm.weights()[0] == 0
 
 
 DDPG_OPTIONS = [
@@ -167,8 +168,8 @@ DDPG_OPTIONS = [
 def test_ddpg_and_td3_take_the_steps_of_a_plain_computation(name, settings):
     algorithm = agent(name, **EXPLORES, **settings)
     s, heads = algorithm.settings, ("q1", "q2")[: 1 + (name == "td3")]
-    actor, critics = (Doubles(one, s.activation) for one in (algorithm.network, algorithm.critics))
-    start, began = algorithm.weights(), critics.flat.clone()
+    actor, critics = Doubles(s.activation, policy=algorithm.actor), Doubles(s.activation, critics=algorithm.critics)
+    start, began = actor.flat.clone(), critics.flat.clone()
     slow_actor, slow_critics = actor.flat.clone(), critics.flat.clone()
     delay = s.policy_delay if name == "td3" else 1
     for number in range(5):
@@ -204,20 +205,20 @@ def test_ddpg_and_td3_take_the_steps_of_a_plain_computation(name, settings):
             slow_actor = slow_actor + 0.4 * (actor.flat - slow_actor)
             slow_critics = slow_critics + 0.4 * (critics.flat - slow_critics)
         clock = Clock(env_steps=200 * number, updates=number)
-        metrics, priorities = algorithm.update(learned_from(algorithm, rows), clock)
+        metrics, priorities = learned(algorithm, learned_from(algorithm, rows), clock)
         assert priorities is None
         assert metrics == pytest.approx(wanted, rel=3e-3, abs=1e-6)
-        assert_same_way(algorithm.weights()[:-1], actor.flat, start[:-1], near=5e-3)
-        assert_same_way(algorithm.critics.flat, critics.flat, began, near=5e-3)
-        assert_same_way(algorithm.critic_target.flat, slow_critics, began, near=5e-3)
-        assert_same_way(algorithm.actor_target.flat, slow_actor, start[:-1], near=5e-3)
-        assert algorithm.weights()[-1] == pytest.approx(wanted["noise"])
+        assert_same_way(flat_of(policy=algorithm.actor), actor.flat, start, near=5e-3)
+        assert_same_way(flat_of(critics=algorithm.critics), critics.flat, began, near=5e-3)
+        assert_same_way(flat_of(critics=algorithm.critic_targets), slow_critics, began, near=5e-3)
+        assert_same_way(flat_of(policy=algorithm.actor_target), slow_actor, start, near=5e-3)
+        assert algorithm.weights()[0] == pytest.approx(wanted["noise"])
 
 
 @pytest.mark.parametrize(("name", "spaces"), [("sac", BOX), ("sac", NUMBERED), ("ddpg", BOX), ("td3", BOX)])
 def test_the_actors_loss_adds_nothing_to_the_gradients_of_the_critics(name, spaces):
     algorithm = agent(name, spaces)
-    metrics, _ = algorithm.update(learned_from(algorithm, segment(1, spaces)), Clock())
-    assert float(algorithm.critics.gradient.norm()) == pytest.approx(metrics["gradient_norm"], rel=1e-6)
-    assert algorithm.network.gradient.norm() > 0
-    assert algorithm.critic_target.gradient.norm() == 0
+    metrics, _ = learned(algorithm, learned_from(algorithm, segment(1, spaces)), Clock())
+    assert float(algorithm.critic_optimiser.gradient.norm()) == pytest.approx(metrics["gradient_norm"], rel=1e-6)
+    assert algorithm.actor_optimiser.gradient.norm() > 0
+    assert all(one.grad is None for one in algorithm.critic_targets.parameters())

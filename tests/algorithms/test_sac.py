@@ -1,18 +1,16 @@
 """SAC: its formulas in numbers, how it acts, and that its temperature goes where the entropy is to be."""
 
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 from plain import generator_of
 
-from mlxe_async.algorithms import Acting, Clock, load_algorithm
+from mlxe_async.algorithms import Acting, Clock, interface, load_algorithm
 from mlxe_async.algorithms.distributions import TanhGaussian
 from mlxe_async.algorithms.parts.continuous import td_target
-from mlxe_async.algorithms.sac import SAC, SACSettings, soft_value, squashed, temperature_loss
+from mlxe_async.algorithms.sac import SAC, SACSettings, soft_value, temperature_loss
 from mlxe_async.rows import Spaces
 
 BOX = Spaces((3,), action_shape=(2,), action_low=(-3.0, 0.0), action_high=(1.0, 8.0))
@@ -29,8 +27,16 @@ def learned(spaces=BOX, **settings):
     """An object that acts by weights that something was learned with."""
     algorithm = agent(spaces, **settings)
     flat = np.random.default_rng(4).normal(size=sum(math.prod(shape) for _, shape in algorithm.parameters))
-    algorithm.load(np.append(flat[:-1], 0).astype(np.float32))
+    algorithm.load(np.append(0, flat[1:]).astype(np.float32))
     return algorithm
+
+
+def squashed(mean, log_std, normal):
+    return TanhGaussian(mean, log_std, BOX).rsample(normal)
+
+
+def outputs(algorithm, obs):
+    return algorithm.actor(algorithm.see(obs))
 
 
 def batch(spaces=BOX, rows=64, **columns):
@@ -47,7 +53,7 @@ def test_the_log_density_is_that_of_the_squashed_action():
     action, log_prob = squashed(*(torch.as_tensor(one, dtype=torch.float32) for one in (mean, log_std, normal)))
     raw = mean + np.exp(log_std) * normal
     gauss = -0.5 * ((raw - mean) / np.exp(log_std)) ** 2 - log_std - 0.5 * np.log(2 * np.pi)
-    expected = (gauss - np.log(1 - np.tanh(raw) ** 2)).sum(-1, keepdims=True)
+    expected = (gauss - np.log(1 - np.tanh(raw) ** 2)).sum(-1)
     np.testing.assert_allclose(action, np.tanh(raw), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(log_prob, expected, rtol=1e-4, atol=1e-4)
 
@@ -100,8 +106,7 @@ def test_the_temperature_rises_below_its_target_and_falls_above(entropy, slope):
 def test_the_target_entropy_follows_the_actions_unless_it_is_told(spaces, settings, target):
     algorithm = agent(spaces, learns=True, temperature_learning_rate=0.1, batch=64, **settings)
     assert algorithm.target_entropy == pytest.approx(target)
-    first, _ = algorithm.update(batch(spaces), Clock())
-    second, _ = algorithm.update(batch(spaces), Clock(updates=1))
+    first, second = (interface.learned(algorithm, batch(spaces), Clock(updates=k))[0] for k in (0, 1))
     assert (second["temperature"] > first["temperature"]) == (first["entropy"] < target)
     assert second["temperature"] == pytest.approx(math.exp(0.1 * np.sign(target - first["entropy"])), rel=1e-3)
 
@@ -113,20 +118,17 @@ def at_the_fixed_point(spaces, n_step, temperature=0.5, discount=0.8):
     """
     told = {"temperature": temperature, "temperature_learning_rate": 0.0, "discount": discount, "n_step": n_step}
     algorithm = agent(spaces, learns=True, critic_learning_rate=1e-30, **told)
-    algorithm.network.flat.zero_()  # means of 0 and deviations of 1, or equal shares
-    algorithm.noise = 0.0
-    algorithm.load(algorithm.weights())
+    algorithm.load(np.zeros_like(algorithm.weights()))  # means of 0 and deviations of 1, or equal shares
     rng, length = np.random.default_rng(3), 4000
     obs = np.zeros((length, 3), np.float32)
     rows = {name: np.zeros(length, np.uint8) for name in ("terminated", "truncated", "cut")}
     rows |= {"obs": obs, "next_obs": obs, "reward": np.zeros(length, np.float32)}
     rows |= algorithm.act(obs, rng, Acting())
     q = discount * temperature * -rows["log_prob"].astype(float).mean() / (1 - discount)
-    for network in (algorithm.critics, algorithm.critic_target):
-        network.flat.zero_()
-        for name, value in network.named_parameters():
-            if name.endswith("_1_bias"):  # of the last layer
-                value.data.fill_(q)
+    for critic in (*algorithm.critics, *algorithm.critic_targets):
+        for value in critic.parameters():
+            value.data.zero_()
+        critic[-1].bias.data.fill_(q)
     return algorithm, rows, q
 
 
@@ -143,7 +145,7 @@ def test_the_entropies_of_the_steps_between_count_so_that_more_steps_have_the_sa
         return targets[-1]
 
     monkeypatch.setattr(sac, "td_target", remembered)
-    found, _ = algorithm.update(rows | algorithm.derive(rows), Clock())
+    found, _ = interface.learned(algorithm, rows | algorithm.derive(rows), Clock())
     assert found["value"] == pytest.approx(q, rel=1e-5)
     assert float(targets[0].mean()) == pytest.approx(q, rel=0.02)
 
@@ -167,7 +169,7 @@ def test_the_temperature_of_now_weighs_the_entropies():
 def test_what_is_stored_is_the_density_of_the_action_that_is_stored():
     algorithm = learned()
     acted = algorithm.act(OBS, np.random.default_rng(0), Acting())
-    mean, log_std = np.split(algorithm.outputs(OBS, "policy")[0], 2, -1)
+    mean, log_std = np.split(outputs(algorithm, OBS), 2, -1)
     policy = TanhGaussian(torch.as_tensor(mean), torch.as_tensor(log_std).clamp(-20, 2), BOX)
     np.testing.assert_allclose(
         acted["log_prob"], policy.log_prob(torch.as_tensor(acted["raw_action"])), rtol=1e-3, atol=1e-3
@@ -175,23 +177,17 @@ def test_what_is_stored_is_the_density_of_the_action_that_is_stored():
     unit = (acted["action"] - [-1, 4]) / [2, 4]
     np.testing.assert_allclose(unit, np.tanh(acted["raw_action"]), atol=1e-5)
     assert [column.name for column in algorithm.extra_columns] == ["raw_action"]
-    again = algorithm.behaviour_log_prob(OBS, acted["raw_action"])
-    np.testing.assert_allclose(again, acted["log_prob"], rtol=1e-3, atol=1e-3)
-    algorithm.noise = -1.0
-    random = algorithm.act(OBS, np.random.default_rng(0), Acting())
-    np.testing.assert_array_equal(algorithm.behaviour_log_prob(OBS, random["raw_action"]), random["log_prob"])
 
 
 def test_discrete_actions_are_drawn_by_their_probabilities():
     algorithm = learned(NUMBERED)
     many = np.repeat(OBS[:1], 20_000, 0)
     acted = algorithm.act(many, np.random.default_rng(0), Acting())
-    logits = algorithm.outputs(OBS[:1], "policy")[0][0].astype(float)
+    logits = outputs(algorithm, OBS[:1])[0].astype(float)
     expected = np.exp(logits) / np.exp(logits).sum()
     np.testing.assert_allclose(np.bincount(acted["action"], minlength=4) / 20_000, expected, atol=0.015)
     np.testing.assert_allclose(np.exp(acted["log_prob"]), expected[acted["action"]], rtol=1e-4)
     assert algorithm.extra_columns == ()
-    assert (algorithm.behaviour_log_prob(many, acted["action"]) == acted["log_prob"]).all()
 
 
 @pytest.mark.parametrize(("spaces", "density"), [(BOX, 0.25), (NUMBERED, 0.25)])
@@ -214,18 +210,18 @@ def test_before_the_first_update_actions_are_uniform_and_after_it_the_policy(spa
 
 def test_tests_take_the_mean_within_the_bounds_or_the_most_probable_action():
     algorithm = learned()
-    mean = algorithm.outputs(OBS, "policy")[0][:, :2]
+    mean = outputs(algorithm, OBS)[:, :2]
     expected = np.array([-1, 4]) + np.tanh(mean) * [2, 4]
     np.testing.assert_allclose(algorithm.greedy(OBS), expected, rtol=1e-5, atol=1e-5)
     algorithm = learned(NUMBERED)
-    np.testing.assert_array_equal(algorithm.greedy(OBS), algorithm.outputs(OBS, "policy")[0].argmax(-1))
+    np.testing.assert_array_equal(algorithm.greedy(OBS), outputs(algorithm, OBS).argmax(-1))
 
 
 def test_the_deviation_is_bounded_while_it_is_learned_too():
     """Drawn with one deviation far above and one far below; neither can be learned any farther."""
     algorithm = agent(learns=True, discount=0.5, temperature=0.3, n_step=1)
-    algorithm.network.flat.zero_()
-    bias = dict(algorithm.network.named_parameters())["policy_1_bias"]
+    algorithm.load(np.zeros_like(algorithm.weights()))
+    bias = algorithm.actor[-1].bias
     bias.data.copy_(torch.tensor([0.2, -0.1, 9.0, -90.0]))
     normal = generator_of(algorithm).standard_normal((64, 2), np.float32)
     share, log_prob, _ = algorithm.considered(algorithm.critics, torch.as_tensor(OBS[:64]))
@@ -242,7 +238,7 @@ def test_the_deviation_is_bounded_while_it_is_learned_too():
 def test_the_deviation_stays_within_its_limits():
     algorithm = agent()
     flat = np.zeros(sum(math.prod(shape) for _, shape in algorithm.parameters), np.float32)
-    flat[-3:-1] = 9, -90  # biases of both log deviations
+    flat[-2:] = 9, -90  # biases of both log deviations
     algorithm.load(flat)
     assert algorithm.policy(OBS[:1]).log_std.tolist() == [[2, -20]]
 
@@ -263,21 +259,16 @@ def test_other_actions_are_refused(spaces, words):
 
 
 @pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
-def test_acting_needs_no_torch(name):
-    program = (
-        "import sys, numpy as np\n"
-        "from mlxe_async.algorithms import Acting, load_algorithm\n"
-        "from mlxe_async.rows import Spaces\n"
-        f"kind = load_algorithm({name!r})\n"
-        "spaces = Spaces((3,), action_shape=(1,), action_low=(-1.,), action_high=(1.,))\n"
-        "a, obs = kind(kind.Settings(), spaces, seed=1, learns=False), np.zeros((1, 3), np.float32)\n"
-        "for noise in (-1, 0.5):\n"
-        "    a.noise = noise\n"
-        "    a.act(obs, np.random.default_rng(0), Acting())\n"
-        "a.greedy(obs)\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
+def test_acting_on_the_cpu_asks_nothing_of_torch_but_where_numbers_are(name, monkeypatch):
+    """Observations stay arrays from the first layer to the action."""
+    kind = load_algorithm(name)
+    algorithm = kind(kind.Settings(layers=(8,), normalise=True), BOX, seed=1, learns=False)
+    for function in ("from_numpy", "as_tensor", "tensor", "inference_mode"):
+        monkeypatch.setattr(torch, function, None)
+    for noise in (-1, 0.5):
+        algorithm.noise.fill_(noise)
+        assert algorithm.act(OBS, np.random.default_rng(0), Acting())["action"].shape == (200, 2)
+    assert algorithm.greedy(OBS).shape == (200, 2)
 
 
 @pytest.mark.parametrize(

@@ -89,15 +89,21 @@ def test_every_part_of_the_state_matters(name, settings):
     # What the next update makes anew, or has no use for.
     idle = {"unused", "rows_seen", "epsilon", "noise"} | ({"moments.single"} if name in ("mlxe", "ddpg") else set())
     idle |= {"followed"} if settings.get("target") != "per_iteration" else set()
-    idle |= {"generator"} if name in ("sac discrete", "ddpg") else set()
-    for key in sorted(set(whole) - idle - (set() if settings.get("average") else {"average"})):
+    idle |= {"rng"} if name in ("sac discrete", "ddpg") else set()
+    idle |= {"torch.generator", "left.out"}
+    whole_networks = ("critics", "critic_targets", "actor", "actor_target", "see")
+    parts = {}
+    for key in set(whole) - idle - (set() if settings.get("average") else {"average"}):
+        root = key.partition(".")[0]
+        parts.setdefault(root if root in whole_networks else key, []).append(key)
+    for part, keys in parts.items():
         other = made(name, settings, seed=4)
-        fresh = other.state()[key]
-        if np.array_equal(fresh, whole[key]):
+        fresh = {key: other.state()[key].astype(whole[key].dtype) for key in keys}
+        if all(np.array_equal(fresh[key], whole[key]) for key in keys):
             continue
-        other.restore({**whole, key: fresh.astype(whole[key].dtype)})
+        other.restore({**whole, **fresh})
         learn(other, range(5, 8))
-        assert not np.array_equal(first.weights(), other.weights()), key
+        assert not np.array_equal(first.weights(), other.weights()), part
 
 
 def test_a_count_of_due_updates_goes_on():
@@ -127,29 +133,38 @@ def test_newer_weights_are_gone_on_from_with_what_an_older_state_has_beside_them
     second.restore_around(first.weights(), older)
     np.testing.assert_array_equal(second.weights(), first.weights())
     now = second.state()
-    beside = {key for key in older if key.startswith("optimiser.") or key in ("generator", "target", "followed")}
+    optimiser = "actor_optimiser." if name.partition(" ")[0] in BOXED else "optimiser."
+    generator = "rng" if name.partition(" ")[0] in BOXED else "generator"
+    beside = {key for key in older if key.startswith(optimiser) or key in (generator, "target", "followed")}
     for key in beside:
         np.testing.assert_array_equal(now[key], older[key], err_msg=key)
-    assert {"optimiser.steps", "generator"} <= beside
+    assert {f"{optimiser}steps", generator} <= beside
 
 
 def test_critics_their_optimiser_and_the_temperature_are_part_of_the_state():
     first = made("sac", {"temperature": 0.5}, seed=3)
     learn(first, range(5))
     state = first.state()
-    parts = {"critics", "critic_target", "log_temperature", "network"}
     moments = ("first_moment", "second_moment", "steps")
-    parts |= {f"{one}optimiser.{name}" for one in ("", "critic_", "temperature_") for name in moments}
-    assert set(state) == parts | {"rows_seen", "unused", "noise", "generator"}
+    optimisers = {f"{one}_optimiser.{name}" for one in ("actor", "critic", "temperature") for name in moments}
+    layers = [f"{layer}.{name}" for layer in (0, 2) for name in ("weight", "bias")]
+    critics = {f"{one}.{k}.{name}" for one in ("critics", "critic_targets") for k in (0, 1) for name in layers}
+    actor = {f"actor.{name}" for name in layers}
+    beside = {"rows_seen", "unused", "noise", "rng", "torch.generator", "left.out"}
+    assert set(state) - {"discrete", "target_entropy"} == optimisers | critics | actor | beside | {"log_temperature"}
     second = made("sac", {"temperature": 0.5}, seed=4)
     older = {key: np.array(array) for key, array in state.items()}
     learn(first, range(5, 8))
     second.restore_around(first.weights(), older)
     now = second.state()
-    np.testing.assert_array_equal(now["network"], first.state()["network"])
-    for name in parts - {"network"}:
+    for name in actor:
+        np.testing.assert_array_equal(now[name], first.state()[name], err_msg=name)
+    for name in optimisers | critics | {"log_temperature"}:
         np.testing.assert_array_equal(now[name], older[name], err_msg=name)
         assert (now[name] != first.state()[name]).any(), name
     # What was kept is what the optimisers go on with.
-    assert second.temperature_optimiser._weights is second.log_temperature
-    assert second.critic_optimiser._weights is second.critics.flat
+    places = [
+        (second.temperature_optimiser, second.log_temperature),
+        (second.critic_optimiser, second.critics[0][0].weight),
+    ]
+    assert all(one.weights.data_ptr() == parameter.data_ptr() for one, parameter in places)

@@ -262,7 +262,7 @@ def a_constant_is_changed_in_place():
 
 @attack("ddpg")
 def an_attribute_of_a_class_is_another():
-    DDPG.gains = {"policy": 5.0}
+    DDPG.network = lambda self, inputs, outputs, last=1.0: continuous.Continuous.network(self, inputs, outputs, 5.0)
 
 
 @attack("dqn")
@@ -336,14 +336,14 @@ def a_descriptor_stands_for_a_method():
 
 @attack("ddpg")
 def a_descriptor_stands_for_an_attribute():
-    class Noise:
+    class Critics:
         def __get__(self, one, kind=None):
-            return self if one is None else 3.0
+            return self if one is None else 3
 
         def __set__(self, one, value):
             pass
 
-    DDPG.noise = Noise()
+    DDPG.number_of_critics = Critics()
     DDPG.columns = with_column("partial", lambda one: one + 3, DDPG.columns)
 
 

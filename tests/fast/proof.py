@@ -17,6 +17,7 @@ import torch
 from made_rows import SPACES, agent, batch
 
 from mlxe_async.algorithms import REGISTRY, Clock
+from mlxe_async.algorithms.interface import learned
 from mlxe_async.fast import TWINS, manifest, twin_of
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Spaces, Symmetry
@@ -142,7 +143,7 @@ def distance(name, spaces, settings, *, updates=3, sizes=(1.0, 0.1, 10.0)):
             clock = Clock(env_steps=100 * number, episodes=number, updates=number, version=number)
             taken, apart = [], []
             measured, steps = update(fast, twin.update, rows, clock, partial(take, taken))
-            expected, own_steps = update(written, written.update, rows, clock, partial(follow, taken, apart))
+            expected, own_steps = update(written, partial(learned, written), rows, clock, partial(follow, taken, apart))
             assert steps == own_steps, f"{steps} steps, not {own_steps}"
             assert list(measured) == list(expected)
             for metric, value in expected.items():

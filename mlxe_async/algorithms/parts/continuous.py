@@ -1,11 +1,13 @@
 """What SAC, TD3 and DDPG share: their keys, critics of observations and actions, one-step targets, bounded actions.
 
 Critics judge actions in [-1, 1]; the environment gets them within its bounds. Until the first update actions are
-uniformly random. The number `noise` says so; it travels with the weights, so that a saved policy acts by its actor.
+uniformly random. The number `noise` says so; it is published with the weights: a saved policy acts by its actor.
 """
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,22 +16,21 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from mlxe_async.algorithms.distributions import LARGEST, bounded, bounds, to_unit
-from mlxe_async.algorithms.interface import STAYS, Acting, Priorities, Rows, needs
+from mlxe_async.algorithms.interface import STAYS, Algorithm, Rows, needs
 from mlxe_async.algorithms.parts import fields
-from mlxe_async.algorithms.parts.acting import Evaluated
-from mlxe_async.algorithms.parts.bootstrapping import Replays, ends_of, stored, target_columns
+from mlxe_async.algorithms.parts.bootstrapping import ends_of, stored, target_columns
 from mlxe_async.algorithms.parts.fields import SOME, Sizes, key
 from mlxe_async.maths import returns
 from mlxe_async.maths.normaliser import Moments
-from mlxe_async.networks import Activation, Floats, Network
+from mlxe_async.networks import Activation, Floats, Parameters
 from mlxe_async.networks.mixed import pictures_in
-from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import MASK, Array, Spaces
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
-    from mlxe_async.networks import TorchNetwork
+    from mlxe_async.networks.bodies import Dense, Numbers
 
 RANDOM = -1.0
 """`noise` before the first update."""
@@ -106,135 +107,145 @@ def refuse_pictures(kind: type, spaces: Spaces) -> None:
     )
 
 
-class Continuous(Replays):
-    """An actor, which is published, and critics, which stay in the learner. There `network` is the actor.
+def polyak(target: nn.Module, learned: nn.Module, share: float) -> None:
+    """Move a target network by this share of the way to the learned one: Polyak averaging."""
+    import torch
 
-    An author writes `make_networks`, which makes the shapes of both; `act`; `best`; and `update`.
+    with torch.no_grad():
+        torch._foreach_lerp_([*target.parameters()], [*learned.parameters()], share)
+
+
+class Continuous(Algorithm):
+    """An actor, which is published, and critics, which stay in the learner.
+
+    An author writes `build` and `build_learner`, which make the networks, `policy`, `act`, and `update`.
     """
 
     settings: Any
-    memory, off_policy, priorities = "replay", "learns", Priorities()
-    counted = ("rows_seen", "unused", "noise")
+    memory, off_policy, takes_arrays = "replay", "learns", True
     defaults: ClassVar = {
         "schedule": {"envs_per_executor": 1, "sync": "rollout", "rollout_steps": 16}
         | {"updates_per_publish": 16, "max_owed_updates": 128},
         "memory": {"capacity_rows": 200_000},
     }
-    heads: ClassVar[tuple[str, ...]] = ("q1", "q2")
-    """The critics' names."""
-    critics: TorchNetwork
-    critic_target: TorchNetwork
+    see: Numbers
+    actor: Dense
+    rows_seen: int
+    unused: int
+    noise: torch.Tensor
+    """Deviation of the exploration noise (1,); `RANDOM` before the first update."""
 
-    def make_networks(self, outputs: int, judged: int, values: int = 1) -> None:
-        """The shapes of an actor with so many outputs, and of critics of observations with `judged` more entries.
+    @classmethod
+    def outputs_for(cls, spaces: Spaces) -> int:
+        """Outputs of the actor.
+
+        Raises:
+            ValueError: actions are of a kind that it does not know.
+        """
+        return box_entries(cls, spaces)
+
+    @classmethod
+    def parameters_for(cls, settings: Any, spaces: Spaces) -> Parameters:
+        """What `build` publishes, told without torch; see `interface.Algorithm.parameters_for`."""
+        refuse_pictures(cls, spaces)
+        sizes = (spaces.entries, *settings.layers, cls.outputs_for(spaces))
+        double = 4  # numbers of 64 bits are published in pieces of 16
+        moments = (("mean", (spaces.entries,)), ("variance", (spaces.entries,)), ("rows", ()))
+        shown = [(f"see.normaliser.{name}", (double * math.prod(shape),)) for name, shape in moments]
+        dense = [
+            (f"actor.{2 * number}.{name}", shape)
+            for number, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes))
+            for name, shape in (("weight", (fan_out, fan_in)), ("bias", (fan_out,)))
+        ]
+        return (*(shown if settings.normalise else ()), ("noise", (1,)), *dense)
+
+    def build(self) -> None:
+        """What the networks are shown, and counts.
 
         Raises:
             ValueError: observations are pictures, or have some among their parts.
         """
         refuse_pictures(type(self), self.spaces)
-        s, entries = self.settings, self.spaces.entries
-        self.noise = RANDOM
-        self.shape = Network(entries, (), {"policy": (*s.layers, outputs)}, s.activation)
-        self.critic_shape = Network(entries + judged, (), dict.fromkeys(self.heads, (*s.layers, values)), s.activation)
+        if self.settings.normalise and self.spaces.parts and self.spaces.observation_dtype == "|u1":
+            raise ValueError(
+                "algorithm.normalise: a replay memory keeps no moments of numbers that are parts of bytes; set it to "
+                "false"
+            )
+        import torch
+
+        from mlxe_async.networks.bodies import Numbers
+
+        s = self.settings
+        self.see, self.noise = Numbers(self.spaces, normalise=s.normalise), torch.tensor([RANDOM])
+        self.rows_seen = self.unused = 0
         self.derived_columns = target_columns(self.spaces) if s.n_step > 1 else ()
 
-    def build_learner(self) -> None:
-        """Critics and their targets; optimisers of actor and critics."""
-        from mlxe_async.networks.learning import torch_network
+    def network(self, inputs: int, outputs: int, last: float = 1.0) -> Dense:
+        """Layers as the settings say; the first weights of the last one are `last` times as large."""
+        from torch import nn
 
-        fresh = self.critic_shape.initial(int(self.rng.integers(2**31)))
-        self.critics, self.critic_target = (torch_network(self.critic_shape, fresh, self.device) for _ in range(2))
-        self.optimiser, self.critic_optimiser = (
-            FlatOptimiser("adam", one.flat, one.gradient, eps=1e-8) for one in (self.network, self.critics)
-        )
+        from mlxe_async.networks.bodies import dense, glorot
 
-    # -- memory --
+        s = self.settings
+        made = dense(inputs, s.layers, outputs, nn.Tanh if s.activation == "tanh" else nn.ReLU)
+        glorot(made, last)
+        return made
+
+    # -- the memory --
+
+    def derive(self, segment: Rows) -> Rows:
+        """The derived columns (L, ...) of a closed segment."""
+        return self.derive_many(segment, np.array([len(segment["reward"])]))
 
     def derive_many(self, segments: Rows, lengths: Array) -> Rows:
-        """Of n steps: each row's target as partial + coefficient * V(cut_obs)."""
-        s, (ended, _) = self.settings, ends_of(segments, lengths)
+        """Of n steps: each row's target as partial + coefficient * V(cut_obs). One step needs nothing but the row."""
+        s = self.settings
         if s.n_step == 1:
             return {}
-        reward = segments["reward"] * s.return_scale
+        reward, (ended, _) = segments["reward"] * s.return_scale, ends_of(segments, lengths)
         return stored(returns.n_step_many(reward, lengths, ended, s.discount, s.n_step), segments["next_obs"])
 
-    def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:  # noqa: ARG002 - rows are what counts
-        """`updates_each` per `train_every` new rows, remainders kept; from `start_rows` on."""
+    def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:  # noqa: ARG002 - counted by rows
+        """`updates_each` for each `train_every` new rows, remainders kept; from the first `start_rows` on."""
         self.rows_seen += new_rows
         if max(self.rows_seen, rows) < self.settings.start_rows:
             return 0
-        due = self.one_per(self.settings.train_every, new_rows)
-        return due * int(self.settings.updates_each)
+        due, self.unused = divmod(self.unused + new_rows, self.settings.train_every)
+        return int(due * self.settings.updates_each)
 
     def columns(self, batch: Rows) -> Rows:
-        """What an update needs of a batch (M, ...): observations as networks see them, actions as critics do."""
-        s, rows = self.settings, {"action": self.unit(batch)}
+        """What an update needs of a batch (M, ...): observations as stored, and actions as critics take them."""
+        s, rows = self.settings, {"obs": batch["obs"], "action": self.unit(batch)}
         if s.n_step > 1:
-            rows |= {name: batch[name] for name in ("partial", "coefficient")}
-        else:
-            rows["partial"] = batch["reward"] * np.float32(s.return_scale)
-            rows["coefficient"] = s.discount * (1 - batch["terminated"].astype(np.float32))
-        following = batch["cut_obs" if s.n_step > 1 else "next_obs"]
-        return rows | {"obs": self.seen(batch["obs"]), "following": self.seen(following)}
+            return rows | {name: batch[name] for name in ("partial", "coefficient")} | {"following": batch["cut_obs"]}
+        partial = batch["reward"] * np.float32(s.return_scale)
+        coefficient = s.discount * (1 - batch["terminated"].astype(np.float32))
+        return rows | {"partial": partial, "coefficient": coefficient, "following": batch["next_obs"]}
 
     def unit(self, batch: Rows) -> Array:
         """A batch's actions in [-1, 1] (M, D)."""
         return np.asarray(to_unit(batch["action"], self.spaces))
 
-    def tensors_of(self, batch: Rows) -> dict[str, Any]:
-        """The columns as tensors."""
-        return self.network.tensors(self.columns(batch))
+    # -- learning --
 
     def normal(self, like: torch.Tensor) -> torch.Tensor:
-        """Normal numbers of the shape of `like`, by this object's own generator, which is kept and resumed."""
-        return self.network.tensors({"normal": self.rng.standard_normal(tuple(like.shape), np.float32)})["normal"]
+        """Normal numbers of the shape of `like`, by this object's own generator."""
+        return self.tensors({"normal": self.rng.standard_normal(tuple(like.shape), np.float32)})["normal"]
 
-    def judged(self, critics: TorchNetwork, obs: torch.Tensor, action: torch.Tensor, *heads: str) -> torch.Tensor:
-        """Values (C, M) of actions in [-1, 1] (M, D) by these critics; left out, by all."""
+    def judged(self, critics: nn.ModuleList, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """Values (C, M) of actions in [-1, 1] (M, D) by these critics."""
         import torch
 
-        return torch.cat(critics(torch.cat([obs, action], -1), *(heads or self.heads)), -1).T
+        return torch.cat([critic(torch.cat([obs, action], -1)) for critic in critics], -1).T
 
     # -- acting --
-
-    def best(self, scores: Array) -> Array:
-        """The action that tests take, by the actor's outputs (..., B, outputs)."""
-        raise NotImplementedError(f"{type(self).__name__} has no best(scores)")
 
     def uniform(self, rows: int, rng: np.random.Generator) -> Rows:
         """Uniformly random actions within the bounds, with their density in [-1, 1]."""
         unit = rng.uniform(-1, 1, (rows, math.prod(self.spaces.action_shape)))
-        log_prob = self.uniform_log_prob(rows)
+        log_prob = np.full(rows, -math.prod(self.spaces.action_shape) * math.log(2), np.float32)
         raw = np.arctanh(unit.clip(-LARGEST_UNIT, LARGEST_UNIT)).reshape(rows, *self.spaces.action_shape)
         return {"action": self.bounded(unit), "raw_action": raw.astype(np.float32), "log_prob": log_prob}
-
-    def uniform_log_prob(self, rows: int) -> Floats:
-        """What `uniform` stores (B,)."""
-        return np.full(rows, -math.prod(self.spaces.action_shape) * math.log(2), np.float32)
-
-    def behaviour_log_prob(self, obs: Array, action: Array, acting: Acting | None = None) -> Floats:
-        """The log-probability that `act` stores, of discrete actions, or of raw ones (B, *shape)."""
-        if self.noise == RANDOM and self.spaces.actions is None:
-            return self.uniform_log_prob(len(obs))
-        return super().behaviour_log_prob(obs, action, acting)
-
-    def greedy(self, obs: Array, acting: Acting | None = None) -> Array:  # noqa: ARG002 - nothing is carried in tests
-        """The best action."""
-        return self.best(self.scores(self.outputs, obs))
-
-    def greedy_many(self, flats: Floats, obs: Array) -> Array:
-        """The best actions of several versions."""
-        if self._versions is None or self._versions[0] is not flats:
-            self._versions: tuple[Floats, Evaluated] | None = (flats, self.evaluator(flats))
-        return self.best(self.scores(self._versions[1], obs))
-
-    def best_of(self, network: Evaluated, obs: torch.Tensor) -> torch.Tensor:
-        """The best actions (B, *shape) as the environment takes them, by torch: tanh of the first D outputs."""
-        if self.spaces.action_kind != "box":
-            return super().best_of(network, obs)
-        entries = math.prod(self.spaces.action_shape)
-        found: torch.Tensor = bounded(self.scores(network, obs)[..., :entries].tanh(), self.spaces)
-        return found
 
     def bounded(self, unit: Array) -> Array:
         """Actions in [-1, 1] (..., D) as the environment takes them (..., *shape)."""
@@ -242,29 +253,44 @@ class Continuous(Replays):
         action = (low + 0.5 * (unit + 1) * (high - low)).astype(np.float32).clip(low, high)  # rounding may lead beyond
         return np.asarray(action.reshape((*unit.shape[:-1], *self.spaces.action_shape)))
 
-    # -- what travels behind the weights: the moments, if there are any, then the noise --
+    def module(self) -> nn.Module:
+        """What acts: outputs (B, n) of the actor for observations (B, *O)."""
+        from torch import nn
 
-    def load(self, flat: Floats) -> None:
-        """Act with these weights, and explore as came with them, from now on."""
-        super().load(flat)
-        self.noise = float(flat[-1])
+        from mlxe_async.networks import sequential
 
-    def travelling(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Moments and noise."""
-        return (*super().travelling(), ("exploration.noise", (1,)))
+        found = nn.Sequential(copy.deepcopy(self.see), copy.deepcopy(self.actor))
+        sequential.act_by_torch([found])
+        return found
 
-    def tail(self) -> Any:
-        """Moments and noise."""
-        return np.append(super().tail(), self.noise)
+    def deterministic_module(self) -> nn.Module:
+        """The same, and behind it the best actions as the environment takes them."""
+        from mlxe_async.networks.plain import Deterministic
 
-    def put_tail(self, tail: Floats) -> None:
-        """Learn on with these moments and this noise."""
-        super().put_tail(tail[:-1])
-        self.noise = float(tail[-1])
+        return Deterministic(self.module(), self.best_of)
+
+    def best_of(self, outputs: Any, obs: torch.Tensor) -> torch.Tensor:
+        """The best actions (B, *shape) as the environment takes them, by torch: tanh of the first D outputs."""
+        if self.spaces.actions is not None:
+            best: torch.Tensor = self.spaces.for_environment(outputs(obs)[0].argmax(-1))
+            return best
+        entries = math.prod(self.spaces.action_shape)
+        found: torch.Tensor = bounded(outputs(obs)[0][..., :entries].tanh(), self.spaces)
+        return found
+
+    # -- running moments of observations; see `interface.Normalising` --
+
+    @property
+    def moment_entries(self) -> int:
+        """Entries of an observation that are counted."""
+        return self.see.outputs if self.settings.normalise else 0
+
+    def set_moments(self, moments: Moments) -> None:
+        """Show networks what they learn from by these moments."""
+        assert self.see.normaliser is not None  # noqa: S101 - only then there are moments
+        self.see.normaliser.put(moments)
 
     def moments_in(self, flat: Floats) -> Moments:
         """The moments that travel in published weights (P,)."""
-        return super().moments_in(flat[:-1])
-
-    def _split(self, flat: Floats) -> tuple[Floats, Moments | None]:
-        return super()._split(flat[..., :-1])
+        mean, variance, rows = (self._modules.value_in(flat, f"see.normaliser.{one}") for one in Moments._fields)
+        return Moments(mean, variance, float(rows))

@@ -19,6 +19,7 @@ import numpy as np
 
 from mlxe_async.algorithms.state import drawing, snapshot
 from mlxe_async.networks.flat import Floats, Parameters, parameter_count
+from mlxe_async.optimisers import Adam, FlatOptimiser
 from mlxe_async.rows import Array
 
 if TYPE_CHECKING:
@@ -112,8 +113,7 @@ class ModulesOf:
             if torch is None:
                 yield
                 return
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self._seed % 2**63)
+            with _seeded(torch, self._seed):
                 yield
 
     def _begin(self) -> None:
@@ -125,8 +125,7 @@ class ModulesOf:
             if torch is None:
                 algorithm.build_learner()
             else:
-                with torch.random.fork_rng(devices=[]):
-                    torch.manual_seed((self._seed + 1) % 2**63)
+                with _seeded(torch, self._seed + 1):
                     algorithm.build_learner()
                     self._generator = torch.get_rng_state()
                 self._to_device()
@@ -148,30 +147,36 @@ class ModulesOf:
                 value.to(self._algorithm.device)
             elif isinstance(value, torch.nn.Parameter):
                 value.data = value.data.to(self._algorithm.device)
+        for value in self._all():
+            if isinstance(value, Adam):
+                value.attach()
 
     # -- acting --
 
     def seed(self, rng: np.random.Generator) -> None:
         """Have torch's random numbers follow from `rng`, which is drawn from."""
         if self._torch is not None and self.parameters != NOTHING:  # others may not even know torch
-            self._torch.manual_seed(int(rng.integers(2**63)))
+            # What acts is on the CPU; torch.manual_seed looks for other devices, which takes a millisecond.
+            self._torch.default_generator.manual_seed(int(rng.integers(2**63)))
 
-    @contextlib.contextmanager
-    def acting(self) -> Iterator[None]:
+    def acting(self) -> contextlib.AbstractContextManager[None]:
         """Nothing is differentiated inside."""
         torch = self._torch
-        if torch is None:
-            yield
-        else:
-            with torch.inference_mode():
-                yield
+        if torch is None or self._takes_arrays:
+            return _NOTHING
+        found: contextlib.AbstractContextManager[None] = torch.inference_mode()
+        return found
 
     def observed(self, obs: Array) -> Any:
         """Observations as the author's modules take them."""
         torch = self._torch
-        if torch is None:
+        if torch is None or self._takes_arrays:
             return obs
         return torch.from_numpy(obs if obs.flags.writeable else obs.copy()).to(self._algorithm.device)
+
+    @property
+    def _takes_arrays(self) -> bool:
+        return bool(self._algorithm.takes_arrays) and self._algorithm.device == "cpu"
 
     def act_as_a_learner(self, device: str) -> None:
         """Have torch evaluate what acts on this device, as it does in the learner."""
@@ -214,6 +219,16 @@ class ModulesOf:
                 stop = start + int(np.prod(shape))
                 tensor.copy_(torch.from_numpy(_unpacked(flat[start:stop], tensor)))
                 start = stop
+
+    def value_in(self, flat: Floats, name: str) -> Array:
+        """A parameter or buffer by its name, as a flat vector (P,) holds it."""
+        start = 0
+        for (known, shape), (_, tensor) in zip(self.parameters, self._published(), strict=True):
+            stop = start + int(np.prod(shape))
+            if known == name:
+                return _unpacked(np.array(flat[start:stop], np.float32), tensor)
+            start = stop
+        raise KeyError(name)
 
     def packed(self) -> Floats:
         """The flat vector (P,)."""
@@ -263,6 +278,8 @@ class ModulesOf:
         for value in self._all():
             if torch is not None and isinstance(value, torch.optim.Optimizer):
                 value.state.clear()
+            elif isinstance(value, FlatOptimiser):
+                value.forget()
         if not all(np.isfinite(a).all() for a in self.state().values() if a.dtype.kind == "f"):
             for name in self._of_learner:
                 if name in vars(self._algorithm):
@@ -314,6 +331,23 @@ class ModulesOf:
         return [*snapshot.unknown(self._parts()), *sorted(self._same.left_out)]
 
 
+_NOTHING = contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _seeded(torch: Any, seed: int) -> Iterator[None]:
+    """Torch's random numbers follow from a seed inside, and are outside what they were.
+
+    torch.manual_seed looks for devices of all kinds, which takes a millisecond and, in each executor, a megabyte.
+    """
+    others = torch.get_rng_state()
+    (torch if torch.cuda.is_initialized() else torch.default_generator).manual_seed(seed % 2**63)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(others)
+
+
 def _tensors_in(made: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Each parameter and buffer of what was made, once, with its name."""
     torch = sys.modules.get("torch")
@@ -335,7 +369,7 @@ def _inside(value: Any, name: str = "", seen: set[int] | None = None) -> Iterato
     """What containers and plain objects hold, with the way to it, such as `nets.0`; each object once."""
     seen = set() if seen is None else seen
     torch = sys.modules.get("torch")
-    whole = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer) if torch is not None else ()
+    whole = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer, FlatOptimiser) if torch is not None else ()
     if isinstance(value, Mapping):
         parts = [*value.items()]
     elif isinstance(value, list | tuple):

@@ -61,7 +61,8 @@ def seed_globals(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(seed)
+        # torch.manual_seed looks for other devices each time, which takes a millisecond.
+        (torch if torch.cuda.is_initialized() else torch.default_generator).manual_seed(seed)
 
 
 def _undo(value: Any) -> Undo | None:
