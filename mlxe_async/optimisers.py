@@ -186,7 +186,8 @@ class Adam(FlatOptimiser):
     """Adam (Kingma and Ba 2015) as `torch.optim.Adam` has it, in one operation on one vector.
 
     All parameters become views on `weights`, and their gradients views on `gradient`. They stay ordinary parameters of
-    ordinary modules; `backward` adds into the vector.
+    ordinary modules; `backward` adds into the vector. Where a module's `zero_grad` or anything else put another tensor
+    in their place, its numbers are taken over before the step.
 
     Args:
         parameters: tensors that are learned, on one device and of one type.
@@ -213,6 +214,29 @@ class Adam(FlatOptimiser):
             super().__init__("adam", *as_one(self.parameters), eps=self._eps, betas=self._betas)
             self.set_rate(rate)
 
+    def step(self, learning_rate: float | None = None) -> None:
+        """One step, with this learning rate or the one that was told before."""
+        start = 0
+        for one in self.parameters:
+            stop = start + one.numel()
+            for tensor, vector in ((one.data, self._weights), (one.grad, self.gradient)):
+                if tensor is None or tensor.data_ptr() != vector.data_ptr() + start * vector.element_size():
+                    self._take_over()
+                    return super().step(learning_rate)
+            start = stop
+        return super().step(learning_rate)
+
+    def _take_over(self) -> None:
+        """Have all numbers lie in the two vectors again."""
+        slopes = [None if one.grad is None else one.grad.detach().clone() for one in self.parameters]
+        weights, gradient = as_one(self.parameters)
+        for one, slope in zip(self.parameters, slopes, strict=True):
+            if slope is not None:
+                one.grad.copy_(slope)  # type: ignore[union-attr] # as_one has just given it one
+        self._weights.copy_(weights)
+        self.gradient.copy_(gradient)
+        place(self.parameters, self._weights, self.gradient)
+
     @property
     def weights(self) -> torch.Tensor:
         """All parameters, one after the other (P,)."""
@@ -224,13 +248,19 @@ def as_one(parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tens
     import torch
 
     flat = torch.cat([_laid(one.detach()).reshape(-1) for one in parameters])
-    gradient, start = torch.zeros_like(flat), 0
+    gradient = torch.zeros_like(flat)
+    place(parameters, flat, gradient)
+    return flat, gradient
+
+
+def place(parameters: Sequence[torch.Tensor], flat: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Have parameters, and their gradients, be views on these vectors (P,)."""
+    start = 0
     for one in parameters:
         stop = start + one.numel()
         weights, slopes = (vector[start:stop].view(_laid(one).shape) for vector in (flat, gradient))
         one.data, one.grad = _laid(weights, one), _laid(slopes, one)
         start = stop
-    return flat, gradient
 
 
 def _laid(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:

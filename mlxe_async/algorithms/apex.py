@@ -28,8 +28,7 @@ from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.acting import Evaluated, number_of_actions
 from mlxe_async.algorithms.parts.bootstrapping import Replays, ends_of, stored, target_columns
 from mlxe_async.algorithms.parts.exploration import mixture
-from mlxe_async.algorithms.parts.fields import key
-from mlxe_async.algorithms.parts.value_based import BOOTSTRAPS
+from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, key
 from mlxe_async.maths import annealing, metrics, returns
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.maths.priorities import Doubles, td_priority
@@ -58,8 +57,8 @@ class ApeXSettings(fields.ReplayedFields, fields.ValueNetworkFields):
     replay_ratio: float = key(16.0, "Rows learned from for each that comes; higher replays more often.", gt=0, le=1e4)
     priority_exponent: float = key(0.6, "Higher draws rows with large errors more often.", gt=0, le=1)
     priority_correction: float = key(0.4, "Higher undoes more of the bias of such draws.", ge=0, le=1)
-    target_every: int = key(128, "Updates between moves of the target network; higher is slower.", BOOTSTRAPS, ge=1)
-    target_rate: float = key(1.0, "Share of the way it moves; higher follows faster.", BOOTSTRAPS, gt=0, le=1)
+    target_every: int = fields.target_every()
+    target_rate: float = fields.target_rate()
     learning_rate: float = fields.learning_rate(5e-4)
     learning_rate_last: float = fields.learning_rate_last(1e-4)
     anneal_steps: int = fields.anneal_steps(100_000, alone=True)

@@ -23,8 +23,8 @@ from pydantic import model_validator
 from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Rows, Tensors
 from mlxe_async.algorithms.parts import fields, value_based
 from mlxe_async.algorithms.parts.acting import Evaluated, dueling
-from mlxe_async.algorithms.parts.fields import key
-from mlxe_async.algorithms.parts.value_based import BOOTSTRAPS, ValueBased, ValueBasedFields
+from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, key
+from mlxe_async.algorithms.parts.value_based import ValueBased, ValueBasedFields
 from mlxe_async.maths import categorical, distributional, metrics
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.networks import Floats

@@ -169,7 +169,7 @@ class Gaussian:
 
     def __init__(self, mean: Any, log_std: Any, spaces: Spaces, *, scaled: bool = False) -> None:
         self.mean, self.log_std, self.spaces = mean, log_std, spaces
-        self._low, self._high = bounds(spaces)
+        self._low, self._high = spaces.bounds
         self._scaled = scaled
 
     def act(self, rng: np.random.Generator) -> dict[str, Array]:
@@ -274,11 +274,6 @@ class TanhGaussian(Gaussian):
 LARGEST = 1e30
 
 
-def bounds(spaces: Spaces) -> tuple[Array, Array]:
-    """Lower and upper bounds (D,) of a flattened action; without bounds, as far as numbers go."""
-    return spaces.bounds
-
-
 def in_bounds(unit: Array, low: Array, high: Array) -> Array:
     """Entries (..., D) whose bounds -1 and 1 are, in the task's own units; those without finite bounds as they are."""
     bounded = (np.abs(low) < LARGEST) & (np.abs(high) < LARGEST)
@@ -288,7 +283,7 @@ def in_bounds(unit: Array, low: Array, high: Array) -> Array:
 
 def bounded(unit: Any, spaces: Spaces) -> Any:
     """Tensors (B, D) whose -1 and 1 are the bounds, as actions (B, *shape) that the environment takes; cut to them."""
-    low, high = bounds(spaces)
+    low, high = spaces.bounds
     zero = np.zeros_like(low)
     middle, reach = in_bounds(zero, low, high), in_bounds(zero + 1, low, high) - in_bounds(zero, low, high)
     found = unit.new_tensor(middle) + unit.new_tensor(reach) * unit
@@ -298,7 +293,7 @@ def bounded(unit: Any, spaces: Spaces) -> Any:
 
 def to_unit(action: Any, spaces: Spaces) -> Any:
     """Actions (B, *shape) within finite bounds as numbers in [-1, 1] (B, D); of arrays and tensors alike."""
-    low, high = bounds(spaces)
+    low, high = spaces.bounds
     flat = action.reshape((len(action), -1))
     if not isinstance(action, np.ndarray):
         low, high = flat.new_tensor(low), flat.new_tensor(high)

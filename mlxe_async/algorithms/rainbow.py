@@ -17,13 +17,12 @@ from typing import ClassVar
 
 from mlxe_async.algorithms.c51 import C51, C51Settings
 from mlxe_async.algorithms.parts import exploration, fields, value_based
-from mlxe_async.algorithms.parts.value_based import BOOTSTRAPS
 
 
 class RainbowSettings(C51Settings):
     """The fields of `[algorithm]` beside `name = "rainbow"`."""
 
-    n_step: int = fields.n_step(3, BOOTSTRAPS)
+    n_step: int = fields.n_step(3, fields.BOOTSTRAPS)
     double: bool = value_based.double(True)
     dueling: bool = value_based.dueling(True)
     prioritised: bool = value_based.prioritised(True)

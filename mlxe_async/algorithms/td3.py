@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from mlxe_async.algorithms.ddpg import DDPG, DDPGSettings
 from mlxe_async.algorithms.interface import Clock, needs
-from mlxe_async.algorithms.parts.continuous import BOOTSTRAPS
-from mlxe_async.algorithms.parts.fields import key
+from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, key
 
 if TYPE_CHECKING:
     import torch

@@ -331,8 +331,8 @@ class Learner(Table):
         ge=0,
         le=10**9,
         description="Of so many updates that were done fast, one is done again as it is written, and compared, as are "
-        "the first, second, fourth and so on. A difference at the start is told, and the run goes on as it is written; "
-        "a later one ends it. More cost less and notice later, 0 never compares.",
+        "the first and, of large rollouts in part, the second, fourth and so on. A difference at the start is told, "
+        "and the run goes on as it is written; a later one ends it. More cost less and notice later, 0 never compares.",
     )
     promote_best: int = Field(
         default=0,

@@ -83,3 +83,42 @@ def test_a_normaliser_counts_rows_once_whatever_the_pieces():
     torch.testing.assert_close(shown.std(0, correction=0), torch.ones(3), atol=1e-3, rtol=1e-3)
     assert whole(torch.full((1, 3), 1e9)).max() == 10
     assert {name for name, _ in whole.named_buffers()} == {"mean", "variance", "rows"}
+
+
+ODD = {
+    "a hook": lambda made: made[0].register_forward_hook(lambda _module, _given, found: 2 * found),
+    "a hook on all": lambda made: made.register_forward_pre_hook(lambda _module, given: (given[0] + 1,)),
+    "a forward of its own": lambda made: setattr(made[1], "forward", lambda x: x.abs()),
+    "another layer": lambda made: made.__setitem__(1, torch.nn.ELU()),
+    "other weights": lambda made: setattr(made[0], "weight", torch.nn.Parameter(torch.ones(5, 3))),
+    "weights that were changed in place": lambda made: made[2].bias.data.add_(1),
+}
+
+
+@pytest.mark.parametrize("change", ODD)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_layers_give_arrays_what_they_give_tensors_whatever_is_attached_to_them(change, when):
+    made, x = dense(3, (5,), 2), np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
+    plain = made(x)
+    np.testing.assert_allclose(plain, made(torch.as_tensor(x)).detach(), rtol=1e-5, atol=1e-6)
+    other = dense(3, (5,), 2)
+    other.load_state_dict(made.state_dict())
+    made = made if when == "after" else other
+    ODD[change](made)
+    found = made(x)
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_allclose(found, made(torch.as_tensor(x)).detach(), rtol=1e-5, atol=1e-6)
+    assert np.abs(found - plain).max() > 1e-2
+
+
+def test_a_hook_on_all_modules_is_heard_by_layers_of_arrays():
+    made, heard = dense(3, (5,), 2), []
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda module, _given, _found: heard.append(module))
+    try:
+        made(np.zeros((1, 3), np.float32))
+    finally:
+        hook.remove()
+    assert made in heard
+    heard.clear()
+    made(np.zeros((1, 3), np.float32))
+    assert not heard

@@ -12,7 +12,6 @@ from mlxe_async.algorithms.distributions import (
     Gaussian,
     MultiCategorical,
     TanhGaussian,
-    bounds,
     raw_action,
     to_unit,
 )
@@ -89,7 +88,7 @@ def test_normal_numbers_are_stored_as_drawn_and_acted_on_within_bounds(spaces):
     reference = theirs.Normal(torch.from_numpy(MEAN), torch.from_numpy(LOG_STD).exp())
     expected = reference.log_prob(torch.from_numpy(drawn["raw_action"])).sum(-1)
     np.testing.assert_allclose(drawn["log_prob"], expected, rtol=1e-4, atol=1e-5)
-    low, high = bounds(spaces)
+    low, high = spaces.bounds
     np.testing.assert_array_equal(drawn["action"], np.clip(drawn["raw_action"], low, high))
     ours = Gaussian(torch.from_numpy(MEAN), torch.from_numpy(LOG_STD), spaces)
     torch.testing.assert_close(ours.log_prob(torch.from_numpy(drawn["raw_action"])), expected, rtol=1e-4, atol=1e-5)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from mlxe_async.algorithms.distributions import LARGEST, bounded, bounds, to_unit
+from mlxe_async.algorithms.distributions import LARGEST, bounded, to_unit
 from mlxe_async.algorithms.interface import STAYS, Algorithm, Rows, needs
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.bootstrapping import ends_of, stored, target_columns
-from mlxe_async.algorithms.parts.fields import SOME, Sizes, key
+from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, SOME, Sizes, key
 from mlxe_async.maths import returns
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.networks import Activation, Floats, Parameters
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 RANDOM = -1.0
 """`noise` before the first update."""
 LARGEST_UNIT = 1 - 1e-6  # of an action of which there is a raw one
-BOOTSTRAPS = needs(discount={"above": 0})
 
 
 class ContinuousFields(BaseModel):
@@ -81,7 +80,7 @@ def box_entries(kind: type, spaces: Spaces) -> int:
     Raises:
         ValueError: actions are of another kind, or have no bounds; by the algorithm's name.
     """
-    low, high = bounds(spaces)
+    low, high = spaces.bounds
     if spaces.action_kind != "box" or not bool(((low > -LARGEST) & (low < high) & (high < LARGEST)).all()):
         what = spaces.action_name if spaces.action_kind != "box" else "no bounds, or none that differ"
         raise ValueError(f"algorithm.name: {kind.__name__.lower()} needs actions with finite bounds, got {what}")
@@ -249,7 +248,7 @@ class Continuous(Algorithm):
 
     def bounded(self, unit: Array) -> Array:
         """Actions in [-1, 1] (..., D) as the environment takes them (..., *shape)."""
-        low, high = bounds(self.spaces)
+        low, high = self.spaces.bounds
         action = (low + 0.5 * (unit + 1) * (high - low)).astype(np.float32).clip(low, high)  # rounding may lead beyond
         return np.asarray(action.reshape((*unit.shape[:-1], *self.spaces.action_shape)))
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Sizes = tuple[Annotated[int, Field(ge=1, le=65536)], ...]
 Extra = dict[str, JsonValue]
 SOME: Extra = {"some": True}
+BOOTSTRAPS = needs(discount={"above": 0})
 OLDER: Extra = {"schedule.policy_lag": {"above": 0}}  # rollouts than the weights that learn from them
 SOME_ENTROPY, SOME_CRITIC = needs(entropy={"above": 0}), needs(value_coefficient={"above": 0})
 HIDDEN = needs_any(common=SOME, policy=SOME, value=SOME)  # of what is done between two layers
@@ -87,6 +88,16 @@ def train_every() -> Any:
     """Of a replay memory."""
     text = "New rows per update; higher replays every row less often."
     return key(2, text, needs(min_updates=[0]), ge=1, le=10**6)
+
+
+def target_every() -> Any:
+    """Of a target network."""
+    return key(128, "Updates between moves of the target network; higher is slower.", BOOTSTRAPS, ge=1)
+
+
+def target_rate() -> Any:
+    """Of a target network."""
+    return key(1.0, "Share of the way it moves; higher follows faster.", BOOTSTRAPS, gt=0, le=1)
 
 
 def learning_rate(default: float) -> Any:

@@ -19,7 +19,7 @@ from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.acting import ActsByValues, number_of_actions
 from mlxe_async.algorithms.parts.bootstrapping import Replays, ends_of, stored, target_columns
 from mlxe_async.algorithms.parts.exploration import NoisyValueExplorationFields
-from mlxe_async.algorithms.parts.fields import key
+from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, key
 from mlxe_async.maths import annealing, returns
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array
@@ -27,7 +27,6 @@ from mlxe_async.rows import Array
 if TYPE_CHECKING:
     import torch
 
-BOOTSTRAPS = needs(discount={"above": 0})
 JUDGED_APART = needs_any(target_every={"above": 1}, target_rate={"below": 1}, noisy=[True])  # two networks that differ
 PRIORITISED = needs(prioritised=[True])
 UNEVEN = needs(prioritised=[True], priority_exponent={"above": 0})
@@ -83,8 +82,8 @@ class ValueBasedFields(fields.ReplayedFields, NoisyValueExplorationFields, field
     start_rows: int = key(1000, "Rows to gather before learning begins; more are more diverse.", ge=1)
     train_every: int = fields.train_every()
     min_updates: int = key(0, "If not 0, updates per finished episode, instead of train_every.", ge=0)
-    target_every: int = key(128, "Updates between moves of the target network; higher is slower.", BOOTSTRAPS, ge=1)
-    target_rate: float = key(1.0, "Share of the way it moves; higher follows faster.", BOOTSTRAPS, gt=0, le=1)
+    target_every: int = fields.target_every()
+    target_rate: float = fields.target_rate()
     learning_rate: float = fields.learning_rate(1e-3)
     learning_rate_last: float = fields.learning_rate_last(1e-4)
     anneal_steps: int = fields.anneal_steps(100_000, alone=True)

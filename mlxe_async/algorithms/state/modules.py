@@ -75,7 +75,7 @@ class ModulesOf:
             modules = self._all_modules()
             for module in modules:
                 module.eval()
-            if modules:
+            if modules and not self._takes_arrays:
                 from mlxe_async.networks import sequential
 
                 sequential.act_by_numpy(modules)
@@ -113,7 +113,7 @@ class ModulesOf:
             if torch is None:
                 yield
                 return
-            with _seeded(torch, self._seed):
+            with _torch_seeded(torch, self._seed):
                 yield
 
     def _begin(self) -> None:
@@ -125,7 +125,7 @@ class ModulesOf:
             if torch is None:
                 algorithm.build_learner()
             else:
-                with _seeded(torch, self._seed + 1):
+                with _torch_seeded(torch, self._seed + 1):
                     algorithm.build_learner()
                     self._generator = torch.get_rng_state()
                 self._to_device()
@@ -335,7 +335,7 @@ _NOTHING = contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def _seeded(torch: Any, seed: int) -> Iterator[None]:
+def _torch_seeded(torch: Any, seed: int) -> Iterator[None]:
     """Torch's random numbers follow from a seed inside, and are outside what they were.
 
     torch.manual_seed looks for devices of all kinds, which takes a millisecond and, in each executor, a megabyte.

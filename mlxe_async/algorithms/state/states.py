@@ -18,7 +18,7 @@ from mlxe_async.networks import Floats
 
 NETWORKS = ("network", "average", "target")
 """Those that are one object are kept under the first of these names."""
-PUBLISHED = ("network", "average", "epsilon", "noise")
+PUBLISHED = ("network", "average", "epsilon")
 """What `set_weights` makes out of what was published."""
 
 
