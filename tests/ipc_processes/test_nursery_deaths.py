@@ -163,6 +163,8 @@ def test_a_nursery_that_is_killed_for_memory_is_told_as_a_lack_of_it(run, monkey
     async def main():
         async with house() as made:
             process = await made.process()
+            # A stopped nursery cannot answer before it is killed.
+            os.kill(made.nursery.pid, signal.SIGSTOP)
             call = asyncio.create_task(made.nursery.preload(["colorsys"]))
             await asyncio.sleep(0)
             os.kill(made.nursery.pid, signal.SIGKILL)
