@@ -6,6 +6,7 @@ every start of a learner, and more time in each step.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -182,49 +183,60 @@ class FlatOptimiser:
                 self._fused_adam(self.learning_rate)
 
 
-class Adam(FlatOptimiser):
-    """Adam (Kingma and Ba 2015) as `torch.optim.Adam` has it, in one operation on one vector.
+class OfParameters(FlatOptimiser):
+    """An optimiser of ordinary parameters, in one operation on one vector.
 
     All parameters become views on `weights`, and their gradients views on `gradient`. They stay ordinary parameters of
     ordinary modules; `backward` adds into the vector. Where a module's `zero_grad` or anything else put another tensor
     in their place, its numbers are taken over before the step.
 
     Args:
+        kind: see `FlatOptimiser`.
         parameters: tensors that are learned, on one device and of one type.
         lr: learning rate of `step()`.
-        betas: decay of the first and of the second moment.
         eps: keeps the division by the root of the second moment finite.
+        betas: decay of the first and of the second moment.
     """
 
     def __init__(
         self,
+        kind: OptimiserKind,
         parameters: Iterable[torch.Tensor],
-        lr: float = 1e-3,
+        lr: float,
+        eps: float,
         betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
     ) -> None:
         self.parameters = list(parameters)
-        super().__init__("adam", *as_one(self.parameters), eps=eps, betas=betas)
+        super().__init__(kind, *as_one(self.parameters), eps=eps, betas=betas)
         self.set_rate(lr)
+        self._places = self._placed()
 
     def attach(self) -> None:
         """Begin anew with the parameters where they are now, if they have moved to another device."""
         if self.parameters[0].device != self._weights.device:
             rate = self.learning_rate
-            super().__init__("adam", *as_one(self.parameters), eps=self._eps, betas=self._betas)
+            super().__init__(self._kind, *as_one(self.parameters), eps=self._eps, betas=self._betas)
             self.set_rate(rate)
+            self._places = self._placed()
 
     def step(self, learning_rate: float | None = None) -> None:
         """One step, with this learning rate or the one that was told before."""
-        start = 0
-        for one in self.parameters:
-            stop = start + one.numel()
-            for tensor, vector in ((one.data, self._weights), (one.grad, self.gradient)):
-                if tensor is None or tensor.data_ptr() != vector.data_ptr() + start * vector.element_size():
-                    self._take_over()
-                    return super().step(learning_rate)
-            start = stop
-        return super().step(learning_rate)
+        for one, (here, there) in zip(self.parameters, self._places, strict=True):
+            if one.data_ptr() != here or one.grad is None or one.grad.data_ptr() != there:
+                self._take_over()
+                break
+        super().step(learning_rate)
+
+    def _placed(self) -> list[tuple[int, int]]:
+        """Where the numbers of each parameter and of its gradient are."""
+        size, starts = (
+            self._weights.element_size(),
+            itertools.accumulate((p.numel() for p in self.parameters), initial=0),
+        )
+        weights, slopes = self._weights.data_ptr(), self.gradient.data_ptr()
+        return [
+            (weights + size * start, slopes + size * start) for start, _ in zip(starts, self.parameters, strict=False)
+        ]
 
     def _take_over(self) -> None:
         """Have all numbers lie in the two vectors again."""
@@ -236,11 +248,45 @@ class Adam(FlatOptimiser):
         self._weights.copy_(weights)
         self.gradient.copy_(gradient)
         place(self.parameters, self._weights, self.gradient)
+        self._places = self._placed()
 
     @property
     def weights(self) -> torch.Tensor:
         """All parameters, one after the other (P,)."""
         return self._weights
+
+
+class Adam(OfParameters):
+    """Adam (Kingma and Ba 2015) as `torch.optim.Adam` has it; see `OfParameters`."""
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        super().__init__("adam", parameters, lr, eps, betas)
+
+
+class RAdam(OfParameters):
+    """RAdam (Liu et al. 2020) as `torch.optim.RAdam` has it; see `OfParameters`."""
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        super().__init__("radam", parameters, lr, eps, betas)
+
+
+class RMSprop(OfParameters):
+    """RMSProp (Hinton 2012) as in A3C's code: the average is 1 at first, and epsilon stands under the root."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor], lr: float = 1e-2, eps: float = 1e-8) -> None:
+        super().__init__("rmsprop", parameters, lr, eps)
 
 
 def as_one(parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:

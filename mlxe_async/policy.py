@@ -163,8 +163,8 @@ class Policy:
         """The policy's network as a plain torch module of its own, with these weights.
 
         Of an algorithm of one's own it is what `build` made; several modules are attributes of one. Of a built-in one
-        it takes observations (B, *O) as they are stored, or their parts by name, and returns outputs by head, `policy`
-        and `value` or `q`: for numbers the mean, and the logarithm of the deviation, before bounds.
+        it takes observations (B, *O) as they are stored, or their parts by name, and returns outputs by head, `actor`,
+        `critic` and `log_std`, for numbers before bounds; of one that acts by values, these.
 
         Args:
             deterministic: of a built-in one: from observations to the best actions (B, ...) that `env.step` takes.

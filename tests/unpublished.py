@@ -478,8 +478,8 @@ class HotPPO(PPO):
         super().build()
         self.hot = 1.0
 
-    def distribution(self, outputs, mask=None):
-        return super().distribution((outputs[0] * self.hot, *outputs[1:]), mask)
+    def distribution(self, features, mask=None):
+        return super().distribution(features * self.hot, mask)
 
     def update(self, batch, clock):
         self.hot += 0.5
@@ -491,8 +491,8 @@ class BonusDQN(DQN):
         super().build()
         self.bonus = 0.0
 
-    def scores(self, network, obs):
-        found = super().scores(network, obs)
+    def scores(self, outputs):
+        found = super().scores(outputs)
         return found + self.bonus * np.arange(found.shape[-1]) if isinstance(found, np.ndarray) else found
 
     def update(self, batch, clock):
@@ -505,7 +505,7 @@ class Counts(QLearning):
 
     def build(self):
         super().build()
-        self.visits = np.ones_like(self.table)
+        self.visits = np.ones(self.table.shape)
 
     def log_probs(self, q):
         return super().log_probs(q - self.visits[0])

@@ -27,11 +27,11 @@ calls `update` and `weights`, and after a death `restore`, or `set_weights`. The
 Each file beside this one is a paper, but for `interface` and `distributions`; MLxE's is `mlxe/paper.py`. `parts` has
 what several papers share, `mlxe` what that one alone uses, `state` what is published and kept of an object.
 
-`sac`, `td3` and `ddpg` are written by these verbs, with one class between (`parts.continuous.Continuous`). The other
-papers derive from `parts.acting.ActsByNetwork`, which has one network of ours, a shape whose weights are one flat
-vector: numpy evaluates it in executors, and in the learner it is a torch module, `network`. Their `build` makes the
-shape, their `build_learner` copies of the network and the optimiser. `parts.bootstrapping.Replays` has what a replay
-memory asks for, `parts.fields` the keys that several algorithms have.
+The papers are written by the same verbs, on plain torch modules of `networks.bodies` and `networks.heads`: a copy of a
+file is a template, and learns the same bits. One class stands between most of them and `Algorithm`: `parts.on_policy`
+for rollouts, `parts.value_based` for values of actions, `parts.continuous` for bounded actions, `parts.tabular` for
+tables. `parts.layers` makes layers as the settings say, `parts.replay` has what a replay memory asks for, and
+`parts.fields` the keys that several algorithms have. In executors numpy evaluates these modules (`takes_arrays`).
 
 What is kept without a word: every module, parameter, tensor, optimiser, scheduler, generator, array and number that is
 an attribute of the learner's object, so that a run goes on exactly, also after its learner was killed. So are the

@@ -7,7 +7,7 @@ true last observation; the running normalisation of the observations travels wit
 
 What do I change to make ...
   another loss                `policy_loss` or `value_loss`: pure functions, added up in `loss`.
-  other targets               `targets`, as `impala` has.
+  other targets               `targets`; `impala` has V-trace's.
   n-step returns              no code: gae_lambda = 1 and schedule.rollout_steps = n; of targets alone: targets.
   rollouts of older versions  no code: clip, a ratio to the stored behaviour; or name = "impala", V-trace.
   A3C's optimiser             no code: optimiser = "rmsprop", with averages that all executors share.
@@ -15,17 +15,17 @@ What do I change to make ...
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.fields import key
+from mlxe_async.algorithms.parts.layers import layers
 from mlxe_async.algorithms.parts.on_policy import LearnsFromRollouts, OnPolicyFields
+from mlxe_async.algorithms.parts.policies import outputs_of
 from mlxe_async.maths import metrics, returns
 from mlxe_async.maths.gradients import clip_grad_norm_
-from mlxe_async.optimisers import FlatOptimiser
+from mlxe_async.optimisers import Adam, RMSprop
 from mlxe_async.rows import Array
 
 if TYPE_CHECKING:
@@ -84,60 +84,56 @@ class A2C(LearnsFromRollouts):
     defaults: ClassVar = {
         "schedule": {"envs_per_executor": 8, "sync": "rollout", "rollout_steps": 16, "max_owed_updates": 2}
     }
-    Settings: ClassVar[type[A2CFields]] = A2CSettings
-    settings: Any
-    corrects = False
-    """Whether targets account for rows of older policies."""
+    Settings = A2CSettings
+    settings: A2CSettings
 
     def build(self) -> None:
-        """An actor and a critic, side by side."""
+        """An actor and a critic, side by side or on layers that they share."""
         super().build()
-        self.off_policy = "corrects" if self.corrects or self.settings.clip else "ignores"
+        s = self.settings
+        self.common = layers(s, self.see, s.common)
+        self.actor = layers(s, self.common, s.policy, outputs_of(self.spaces), last=0.01)
+        self.log_std = self.deviation()
+        self.critic = layers(s, self.common, s.value, 1)
+        self.off_policy = "corrects" if s.clip else "ignores"
 
     def build_learner(self) -> None:
         """Adam, or RMSProp."""
-        self.optimiser = FlatOptimiser(self.settings.optimiser, self.network.flat, self.network.gradient, eps=1e-5)
+        super().build_learner()
+        self.optimiser = (RMSprop if self.settings.optimiser == "rmsprop" else Adam)(self.learned(), eps=1e-5)
 
-    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
+    def update(self, batch: Rows, clock: Clock) -> Metrics:
         """One step by all rows of rollouts (T, B, ...)."""
         self.now = self.annealed(clock)
         loss, found = self.loss(self.scaled(batch))
         self.optimiser.zero_grad()
         loss.backward()
-        norm = clip_grad_norm_(self.network.gradient, self.settings.max_gradient_norm)
+        norm = clip_grad_norm_(self.optimiser.gradient, self.settings.max_gradient_norm)
         self.optimiser.step(self.now["learning_rate"])
         self.count(batch)
-        return metrics.as_floats(found | {"gradient_norm": norm}) | {"learning_rate": self.now["learning_rate"]}, None
+        return metrics.as_floats(found | {"gradient_norm": norm}) | {"learning_rate": self.now["learning_rate"]}
 
     def loss(self, batch: Rows) -> tuple[torch.Tensor, Tensors]:
         """The total loss () of rollouts (T, B, ...), and what is told of it: numbers () without gradient.
 
         Rows are evaluated once, for their targets as for their loss.
         """
-        s, rows = self.settings, self.valid_rows(batch, obs=self.seen(batch["obs"]), **self.masked(batch))
-        *outputs, value = self.network(rows["obs"], *self.heads, "value")
-        policy, value = self.distribution(outputs, rows.get("mask")), value[:, 0]
+        s, rows = self.settings, self.valid_rows(batch)
+        policy, value = self.judged(rows["obs"])
         log_prob, entropy = policy.log_prob(rows[self.chosen]), policy.entropy().mean()
-        advantage, target = self.targets(batch, self.spread(batch, value), log_prob)
+        advantage, target = self.targets(batch, self.spread(batch, value))
         known = self.valid_rows({"valid": batch["valid"], "advantage": advantage, "target": target})
-        actor = policy_loss(log_prob, rows["log_prob"], known["advantage"], self.now.get("clip", 0.0))
+        actor = policy_loss(log_prob, rows["log_prob"], known["advantage"], self.now["clip"])
         critic = value_loss(value, known["target"], s.value_clip)
         found = {"policy_loss": actor, "value_loss": critic, "entropy": entropy}
         found["explained_variance"] = metrics.explained_variance(known["target"] - value, known["target"])
         total = actor + s.value_coefficient * critic - self.now["entropy"] * entropy
         return total, {name: one.detach() for name, one in found.items()}
 
-    def targets(self, batch: Rows, value: Array, log_prob: torch.Tensor) -> tuple[Array, Array]:  # noqa: ARG002 - V-trace's
-        """Advantages and the critic's targets (T, B), given V (T, B) and log pi(a|s) (N,) of the valid rows."""
+    def targets(self, batch: Rows, value: Array) -> tuple[Array, Array]:
+        """Advantages and the critic's targets (T, B), given V (T, B)."""
         s = self.settings
         arrays = (batch["reward"], value, *self.around(batch, value), s.discount)
         advantage = returns.generalised_advantage(*arrays, s.gae_lambda)
         to_go = advantage if s.targets == "gae" else returns.generalised_advantage(*arrays, 1.0)
         return advantage, to_go + value
-
-    @staticmethod
-    def spread(batch: Rows, column: torch.Tensor, elsewhere: float = 0.0) -> Array:
-        """A column (N,) of the valid rows as (T, B), without gradient, in double precision for the sums to come."""
-        result = np.full(batch["valid"].shape, elsewhere)
-        result[batch["valid"].astype(bool)] = column.numpy(force=True)
-        return result

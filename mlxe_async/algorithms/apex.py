@@ -16,24 +16,24 @@ What do I change to make ...
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from mlxe_async.algorithms.distributions import Categorical
+from mlxe_async.algorithms.distributions import Categorical, as_array
 from mlxe_async.algorithms.dqn import Loss, q_loss, td_target
 from mlxe_async.algorithms.interface import Acting, Clock, Metrics, Priorities, Rows, Tensors, needs
 from mlxe_async.algorithms.parts import fields
-from mlxe_async.algorithms.parts.acting import Evaluated, number_of_actions
-from mlxe_async.algorithms.parts.bootstrapping import Replays, ends_of, stored, target_columns
 from mlxe_async.algorithms.parts.exploration import mixture
 from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, key
-from mlxe_async.maths import annealing, metrics, returns
+from mlxe_async.algorithms.parts.policies import number_of_actions
+from mlxe_async.algorithms.parts.replay import ends_of, stored, target_columns, tensors_of
+from mlxe_async.algorithms.parts.value_based import ValueBased, streams
+from mlxe_async.maths import metrics, returns
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.maths.priorities import Doubles, td_priority
 from mlxe_async.networks import Floats
-from mlxe_async.optimisers import FlatOptimiser
+from mlxe_async.optimisers import Adam
 from mlxe_async.rows import Array, Column
 
 if TYPE_CHECKING:
@@ -72,15 +72,13 @@ def ladder(first: int, envs: int, total: int, epsilon: float, exponent: float) -
     return result
 
 
-class ApeX(Replays):
+class ApeX(ValueBased):
     """Each environment acts by the values with an epsilon of its own; learns from `batch` rows at a time."""
 
     Settings = ApeXSettings
     settings: ApeXSettings
-    undone: float  # rows that are still to be learned from, less than a batch
-    memory, off_policy = "replay", "learns"
-    counted = ("rows_seen", "undone")
-    of_pictures: ClassVar = {"body": "nature", "layers": (512,), "layer_norm": False}
+    undone: float
+    """Rows that are still to be learned from, less than a batch."""
     extra_columns = (Column("q_taken", "<f4"), Column("q_best", "<f4"))
     stop_columns = (Column("q_after", "<f4"),)
     defaults: ClassVar = {
@@ -89,35 +87,48 @@ class ApeX(Replays):
         "memory": {"capacity_rows": 100_000},
     }
 
+    @classmethod
+    def is_dueling(cls, settings: Any) -> bool:  # noqa: ARG003 - always
+        """Whether there are two streams."""
+        return True
+
+    @classmethod
+    def is_noisy(cls, settings: Any) -> bool:  # noqa: ARG003 - never
+        """Whether layers are under noise."""
+        return False
+
     def build(self) -> None:
-        """Two heads on what they share: the value of a state, and how much better each action is."""
-        s, own = self.settings, self.settings.layers[-1:]
-        heads = {"value": (*own, 1), "advantage": (*own, number_of_actions(type(self), self.spaces))}
-        self.shape, self.undone = self.shaped(s.layers[:-1], heads), 0.0
+        """Two streams on what they share: the value of a state, and how much better each action is."""
+        actions = number_of_actions(type(self), self.spaces)
+        self.network, self.undone = streams(self.settings, self.spaces, actions, dueling=True), 0.0
+        super().build()
         self.derived_columns = (*target_columns(self.spaces), Column("initial_priority", "<f4"))
-        self.priorities = Priorities("td", exponent=s.priority_exponent, correction=s.priority_correction)
 
     def build_learner(self) -> None:
-        """The target network, the average that is published, and Adam."""
-        self.target, self.average = copy.deepcopy(self.network), copy.deepcopy(self.network)
-        self.optimiser = FlatOptimiser("adam", self.network.flat, self.network.gradient, eps=1e-8)
+        """What is learned, the target network, and Adam."""
+        super().build_learner()
+        self.optimiser = Adam(self.learned.parameters(), eps=1e-8)
 
-    def scores(self, network: Evaluated, obs: Any) -> Any:
-        """Q (..., B, A) = V + A - mean A."""
-        value, advantage = network(obs, "value", "advantage")
-        return value + advantage - advantage.mean(-1)[..., None]
+    def how_to_draw(self) -> Priorities:
+        """What the memory is told."""
+        return Priorities("td", exponent=self.settings.priority_exponent, correction=self.settings.priority_correction)
 
     # -- executors --
 
+    def exploring(self, env_steps: int) -> float:  # noqa: ARG002 - it stays
+        """Epsilon of the first environment."""
+        return self.settings.epsilon
+
     def act(self, obs: Array, rng: np.random.Generator, acting: Acting) -> Rows:
         """Draw from the mixtures, and keep what the values said."""
-        q = self.scores(self.outputs, obs)
+        with self.inference():
+            q = as_array(self.network(self.observed(obs)))
         rows = self.explored(q, acting).act(rng)
         return rows | {"q_taken": q[np.arange(len(q)), rows["action"]], "q_best": q.max(-1)}
 
-    def policy(self, obs: Array, acting: Acting | None = None) -> Categorical:
+    def policy(self, obs: Any, acting: Acting | None = None) -> Categorical:
         """Each environment's epsilon / A + (1 - epsilon) [action = best]."""
-        return self.explored(self.scores(self.outputs, obs), acting or Acting())
+        return self.explored(as_array(self.network(obs)), acting or Acting())
 
     def explored(self, q: Floats, acting: Acting) -> Categorical:
         """The same at these values (B, A)."""
@@ -127,7 +138,8 @@ class ApeX(Replays):
 
     def at_stop(self, next_obs: Array) -> Rows:
         """Max Q where no further step tells it."""
-        return {"q_after": self.scores(self.outputs, next_obs).max(-1)}
+        with self.inference():
+            return {"q_after": as_array(self.network(self.observed(next_obs))).max(-1)}
 
     def derive_many(self, segments: Rows, lengths: Array) -> Rows:
         """Each row's target as partial + coefficient * Q'(cut_obs), and its error when it was acted as its priority."""
@@ -151,25 +163,26 @@ class ApeX(Replays):
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Array]:
         """One step towards the targets, and the errors as new priorities; now and then the target network follows."""
-        s, rows = self.settings, self.tensors_of(batch)
-        if clock.updates % s.target_every == 0:
-            self.target.follow(self.network, s.target_rate)
+        s, rows = self.settings, tensors_of(self, batch)
+        self.prepare(clock)
         loss, error, found = self.loss(rows)
         self.optimiser.zero_grad()
         loss.backward()
-        found["gradient_norm"] = clip_grad_norm_(self.network.gradient, s.max_gradient_norm)
-        rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
-        self.optimiser.step(rate)
-        self.average.follow(self.network, s.average or 1.0)
+        found["gradient_norm"] = clip_grad_norm_(self.optimiser.gradient, s.max_gradient_norm)
+        self.optimiser.step(self.rate(clock))
+        self.publish(clock)
         # Of the whole run so far: batch * updates / inserts since learning began.
         ratio = s.batch * (clock.updates + 1) / max(1, clock.env_steps - s.start_rows)
-        measured = metrics.as_floats(found) | {"learning_rate": rate, "replay_ratio": ratio}
+        measured = metrics.as_floats(found) | {"learning_rate": self.rate(clock), "replay_ratio": ratio}
         return measured, td_priority(error.numpy(force=True), FLOOR, np.inf)
 
     def loss(self, rows: Tensors) -> tuple[torch.Tensor, torch.Tensor, Tensors]:
         """The weighted loss () of a minibatch; each row's TD error (M,) and what is told of it, without gradient."""
-        next_q, choosing_q = (self.scores(net, rows["cut_obs"]).detach() for net in (self.target, self.network))
+        import torch
+
+        with torch.no_grad():
+            next_q, choosing_q = self.target(rows["cut_obs"]), self.learned(rows["cut_obs"])
         target = td_target(rows["partial"], rows["coefficient"], next_q, choosing_q)
-        q = self.scores(self.network, rows["obs"]).gather(-1, rows["action"][:, None])[:, 0]
+        q = self.learned(rows["obs"]).gather(-1, rows["action"][:, None])[:, 0]
         loss, error = (q_loss(q, target, self.settings.loss) * rows["weight"]).mean(), target - q.detach()
         return loss, error, {"loss": loss.detach(), "value": q.detach().mean(), "td_error": error.abs().mean()}

@@ -1,7 +1,7 @@
 """DQN: values of actions, learned from replay against a slowly changing copy of themselves.
 
 Papers: Mnih et al. 2015 (replay, target network); those of the switches `double`, `dueling`, `prioritised`, `noisy` are
-named in `parts/value_based.py`, which has what DQN shares with C51 and Rainbow.
+named in `parts/value_fields.py`. `parts/value_based.py` has what DQN shares with C51 and Rainbow.
 Where we differ: layers are normalised and targets count a few rewards before they ask the network, without which
 CartPole takes several times the steps; truncated and cut episodes go on with the value of their true last observation;
 exploration falls with environment steps, and its epsilon is one more number of the published weights.
@@ -13,7 +13,7 @@ What do I change to make ...
   other priorities            `judged`: numbers above 0. No code: prioritised = true, priority_exponent.
   softmax exploration         no code: behaviour = "softmax", temperature. Others: a case in `exploration.mixture`.
   a slow moving target        no code: target_every = 1, target_rate = 0.005.
-  a dueling network           no code: dueling = true. Other streams: heads in `build`, what they come to in `scores`.
+  a dueling network           no code: dueling = true. Other streams: `network` in `build`, any module of observations.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from typing import TYPE_CHECKING, Literal
 
 from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Rows, Tensors, needs
 from mlxe_async.algorithms.parts import fields
-from mlxe_async.algorithms.parts.bootstrapping import survived
 from mlxe_async.algorithms.parts.fields import key
-from mlxe_async.algorithms.parts.value_based import ValueBased, ValueBasedFields
+from mlxe_async.algorithms.parts.policies import number_of_actions
+from mlxe_async.algorithms.parts.replay import survived, tensors_of
+from mlxe_async.algorithms.parts.value_based import ValueBased, streams
+from mlxe_async.algorithms.parts.value_fields import ValueBasedFields
 from mlxe_async.maths import metrics
 from mlxe_async.maths.gradients import clip_grad_norm_
+from mlxe_async.optimisers import Adam
 from mlxe_async.rows import Array
 
 if TYPE_CHECKING:
@@ -73,6 +76,18 @@ class DQN(ValueBased):
     Settings = DQNSettings
     settings: DQNSettings
 
+    def build(self) -> None:
+        """Values of all actions."""
+        s, actions = self.settings, number_of_actions(type(self), self.spaces)
+        sigma = s.noise_sigma if s.noisy else None
+        self.network = streams(s, self.spaces, actions, dueling=s.dueling, sigma=sigma)
+        super().build()
+
+    def build_learner(self) -> None:
+        """What is learned, the target network, and Adam."""
+        super().build_learner()
+        self.optimiser = Adam(self.learned.parameters(), eps=1e-8)
+
     def scaled(self, reward: Array) -> Array:
         """Rewards as values count them."""
         s = self.settings
@@ -84,24 +99,26 @@ class DQN(ValueBased):
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Array | None]:
         """One step towards the targets; every `target_every` updates the target network becomes the learned one."""
-        s, rows, rate = self.settings, self.tensors_of(batch), self.rate(clock)
+        s, rows, rate = self.settings, tensors_of(self, batch), self.rate(clock)
         self.prepare(clock)
         loss, error, found = self.loss(rows)
         self.optimiser.zero_grad()
         loss.backward()
-        found["gradient_norm"] = clip_grad_norm_(self.network.gradient, s.max_gradient_norm)
+        found["gradient_norm"] = clip_grad_norm_(self.optimiser.gradient, s.max_gradient_norm)
         self.optimiser.step(rate)
-        self.average.follow(self.network, s.average or 1.0)
-        self.epsilon = self.exploring(s, clock.env_steps)
-        return metrics.as_floats(found) | {"epsilon": self.epsilon, "learning_rate": rate}, self.judged(error)
+        self.publish(clock)
+        return metrics.as_floats(found) | {"epsilon": self.epsilon.item(), "learning_rate": rate}, self.judged(error)
 
     def loss(self, rows: Tensors) -> tuple[torch.Tensor, torch.Tensor, Tensors]:
         """The loss () of a minibatch; each row's TD error (M,) and what is told of it, both without gradient."""
+        import torch
+
         s = self.settings
-        next_q = self.scores(self.target, rows["cut_obs"]).detach()
-        choosing_q = self.scores(self.network, rows["cut_obs"]).detach() if s.double else next_q
+        with torch.no_grad():
+            next_q = self.target(rows["cut_obs"])
+            choosing_q = self.learned(rows["cut_obs"]) if s.double else next_q
         target = td_target(rows["partial"], rows["coefficient"], self.value(next_q), choosing_q)
-        q = self.scores(self.network, rows["obs"]).gather(-1, rows["action"][:, None])[:, 0]
+        q = self.learned(rows["obs"]).gather(-1, rows["action"][:, None])[:, 0]
         loss = (q_loss(q, target, "survival" if s.value_scale == "survival" else s.loss) * rows["weight"]).mean()
         value = self.value(q.detach())
         found = {"loss": loss.detach(), "value": value.mean(), "td_error": (target - value).abs().mean()}

@@ -219,6 +219,8 @@ class Algorithm:
     """Of rollouts: rows that must have come before they are learned from together. 0: one rollout of each executor
     where all wait for each other, else one at a time. It is the setting of this name, where there is one."""
     priorities: Priorities = Priorities()
+    words: str = ""
+    """What observations go through, for whoever looks at the settings: `4 numbers -> actor 64, 64, 2`."""
     parameters: Parameters = ()
     """Names and shapes of everything that acts, in the order of the flat vector: weights, but also exploration
     constants or normaliser statistics where there are any, so that they travel under one version."""
@@ -252,6 +254,12 @@ class Algorithm:
         """Make what only learns: critics, targets, optimisers, numbers. In the learner alone; kept and resumed there.
 
         It is called again where learning has to begin anew.
+        """
+
+    def reloaded(self) -> None:
+        """Weights that were published have taken the place of those of now: have what only learns follow.
+
+        After a roll-back, in the learner alone. Optimisers forget what they remembered by themselves.
         """
 
     def policy(self, obs: Any, acting: Acting | None = None) -> Distribution:
@@ -389,6 +397,10 @@ class Algorithm:
         """Observations (B, *O) as the author's modules take them."""
         return self._modules.observed(obs)
 
+    def published(self, flat: Floats, name: str) -> Array:
+        """A parameter or buffer by its name, such as `see.normaliser.mean`, as published weights (P,) hold it."""
+        return self._modules.value_in(flat, name)
+
     def tensors(self, rows: Mapping[str, Array]) -> dict[str, torch.Tensor]:
         """Columns as tensors on the device: floats as float32, bytes and truth values as they are, else int64."""
         return self._modules.tensors(rows)
@@ -451,12 +463,8 @@ def flat_observations(obs: NDArray[Any], spaces: Spaces) -> NDArray[Any]:
 
 def forgotten(algorithm: Any) -> list[str]:
     """Attributes that a learner's object has and no state can hold, such as `history (deque)`."""
-    modules = getattr(algorithm, "_modules", None)
-    if modules is not None:
-        found: list[str] = modules.forgotten
-        return found
-    own = getattr(algorithm, "own_forgotten", None)
-    return own() if callable(own) else []
+    found: list[str] = algorithm._modules.forgotten if isinstance(algorithm, Algorithm) else []
+    return found
 
 
 def learned(algorithm: Any, batch: Rows, clock: Clock) -> tuple[Metrics, Floats | None]:

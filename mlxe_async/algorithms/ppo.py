@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, Literal
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs, needs_any, needs_each
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.fields import key
+from mlxe_async.algorithms.parts.layers import layers
 from mlxe_async.algorithms.parts.on_policy import LearnsFromRollouts, OnPolicyFields
+from mlxe_async.algorithms.parts.policies import outputs_of
 from mlxe_async.maths import correction, metrics, returns, rollouts
 from mlxe_async.maths.gradients import clip_grad_norm_
-from mlxe_async.optimisers import FlatOptimiser
+from mlxe_async.optimisers import Adam
 
 if TYPE_CHECKING:
     import torch
@@ -91,50 +93,55 @@ class PPO(LearnsFromRollouts):
 
     Settings = PPOSettings
     settings: PPOSettings
-    off_policy, counted = "corrects", ("kl_coefficient",)
+    off_policy = "corrects"
 
     def build(self) -> None:
-        """An actor and a critic, side by side."""
+        """An actor and a critic, side by side or on layers that they share."""
         super().build()
-        self.batch_rows, self.kl_coefficient = self.settings.minibatch, float(self.settings.kl_penalty_target > 0)
+        s = self.settings
+        self.common = layers(s, self.see, s.common)
+        self.actor = layers(s, self.common, s.policy, outputs_of(self.spaces), last=0.01)
+        self.log_std = self.deviation()
+        self.critic = layers(s, self.common, s.value, 1)
+        self.batch_rows = s.minibatch
 
     def build_learner(self) -> None:
         """Adam with the epsilon of the paper's code."""
-        self.optimiser = FlatOptimiser("adam", self.network.flat, self.network.gradient, eps=1e-5)
+        super().build_learner()
+        self.optimiser, self.kl_coefficient = Adam(self.learned(), eps=1e-5), 1.0
 
-    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
+    def update(self, batch: Rows, clock: Clock) -> Metrics:
         """A step of the optimiser for each minibatch of rollouts (T, B, ...)."""
         s, measured = self.settings, []
         self.now, batch = self.annealed(clock), self.scaled(batch)
-        for rows in self.minibatches(batch):
+        for rows in self.minibatches(batch, s.epochs):
             loss, found = self.loss(rows)
             measured.append(found)
             if s.max_kl and found["approximate_kl"] > s.max_kl:
                 break
             self.optimiser.zero_grad()
             loss.backward()
-            clip_grad_norm_(self.network.gradient, s.max_gradient_norm)
+            clip_grad_norm_(self.optimiser.gradient, s.max_gradient_norm)
             self.optimiser.step(self.now["learning_rate"])
         for rows in self.minibatches(batch, s.value_epochs):
             self.optimiser.zero_grad()
             self.critic_loss(rows).backward()
-            clip_grad_norm_(self.network.gradient, s.max_gradient_norm)
+            clip_grad_norm_(self.optimiser.gradient, s.max_gradient_norm)
             self.optimiser.step(self.now["learning_rate"])
         self.count(batch)
         means = metrics.means(measured) | {"minibatches": len(measured), "learning_rate": self.now["learning_rate"]}
         if s.kl_penalty_target:
             means["kl_coefficient"] = self.kl_coefficient
             self.kl_coefficient = kl_coefficient(self.kl_coefficient, means["approximate_kl"], s.kl_penalty_target)
-        return means, None
+        return means
 
     def loss(self, rows: Tensors) -> tuple[torch.Tensor, Tensors]:
         """The total loss () of a minibatch (M, ...), and what is told of it: numbers () without gradient."""
-        s, clip = self.settings, self.now["clip"]
-        *outputs, value = self.network(rows["obs"], *self.heads, "value")
-        policy, behaviour = self.distribution(outputs, rows.get("mask")), rows["log_prob"]
+        s, clip, behaviour = self.settings, self.now["clip"], rows["log_prob"]
+        policy, value = self.judged(rows["obs"])
         log_prob, entropy = policy.log_prob(rows[self.chosen]), policy.entropy().mean()
         actor = policy_loss(log_prob, behaviour, returns.normalised(rows["advantage"]), clip)
-        critic = value_loss(value[:, 0], rows["target"], rows["value"], s.value_clip)
+        critic = value_loss(value, rows["target"], rows["value"], s.value_clip)
         divergence = correction.approximate_kl(log_prob, behaviour)
         total = actor + (0 if s.value_epochs else s.value_coefficient) * critic - self.now["entropy"] * entropy
         if s.kl_penalty_target:
@@ -146,13 +153,12 @@ class PPO(LearnsFromRollouts):
 
     def critic_loss(self, rows: Tensors) -> torch.Tensor:
         """The critic's alone () of a minibatch (M, ...), where it has epochs of its own."""
-        s, (value,) = self.settings, self.network(rows["obs"], "value")
-        return s.value_coefficient * value_loss(value[:, 0], rows["target"], rows["value"], s.value_clip)
+        s, value = self.settings, self.critic(self.common(self.see(rows["obs"])))[:, 0]
+        return s.value_coefficient * value_loss(value, rows["target"], rows["value"], s.value_clip)
 
-    def minibatches(self, batch: Rows, epochs: int | None = None) -> Iterator[Tensors]:
-        """The minibatches of so many epochs, left out those of the settings, one after the other."""
+    def minibatches(self, batch: Rows, epochs: int) -> Iterator[Tensors]:
+        """The minibatches of so many epochs, one after the other."""
         s = self.settings
-        epochs = s.epochs if epochs is None else epochs
         if s.minibatches == "rows" and epochs:
             yield from rollouts.shuffled(self.with_advantages(batch), s.minibatch, epochs, self.rng)
         elif s.minibatches == "sequences":

@@ -37,7 +37,7 @@ class QLearning(Tabular):
 
     def learn(self, rows: Sequence, rate: float) -> Iterator[float]:
         """One step of one entry for each row."""
-        table, last = self.table, len(rows.state) - 1
+        table, last = self.values, len(rows.state) - 1
         for t, (state, action, reward, after) in enumerate(
             zip(rows.state, rows.action, rows.reward.tolist(), rows.after, strict=True)
         ):

@@ -14,17 +14,19 @@ What do I change to make ...
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Rows, Tensors, needs
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.fields import key
+from mlxe_async.algorithms.parts.layers import layers
 from mlxe_async.algorithms.parts.on_policy import LearnsFromRollouts, OnPolicyFields
+from mlxe_async.algorithms.parts.policies import outputs_of
 from mlxe_async.maths import baselines, metrics, returns, rollouts
 from mlxe_async.maths.gradients import clip_grad_norm_
-from mlxe_async.optimisers import FlatOptimiser
+from mlxe_async.optimisers import Adam
 from mlxe_async.rows import Array
 
 if TYPE_CHECKING:
@@ -56,57 +58,67 @@ class Reinforce(LearnsFromRollouts):
 
     Settings = ReinforceSettings
     settings: ReinforceSettings
-    bootstraps, counted = False, ("mean_return",)
+    bootstraps = False
     defaults: ClassVar = {"schedule": {"envs_per_executor": 1, "sync": "episode", "max_owed_updates": 2}}
+
+    @classmethod
+    def has_critic(cls, settings: Any) -> bool:
+        """Whether there is a critic."""
+        return bool(settings.baseline == "learned")
 
     def build(self) -> None:
         """An actor, and a critic beside it if the baseline is one."""
-        self.shape = self.actor_and_critic(1 if self.settings.baseline == "learned" else 0)
-        self.mean_return = 0.0
-        self.scale_rewards()
+        super().build()
+        s = self.settings
+        self.common = layers(s, self.see, s.common)
+        self.actor = layers(s, self.common, s.policy, outputs_of(self.spaces), last=0.01)
+        self.log_std = self.deviation()
+        if s.baseline == "learned":
+            self.critic = layers(s, self.common, s.value, 1)
 
     def build_learner(self) -> None:
         """Adam."""
-        self.optimiser = FlatOptimiser("adam", self.network.flat, self.network.gradient, eps=1e-8)
+        super().build_learner()
+        self.optimiser, self.mean_return = Adam(self.learned(), eps=1e-8), 0.0
 
-    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
+    def update(self, batch: Rows, clock: Clock) -> Metrics:
         """One step by all episodes of rollouts (T, B, ...)."""
         self.now = self.annealed(clock)
         loss, found = self.loss(self.with_returns(self.scaled(batch)))
         self.optimiser.zero_grad()
         loss.backward()
-        norm = clip_grad_norm_(self.network.gradient, self.settings.max_gradient_norm)
+        norm = clip_grad_norm_(self.optimiser.gradient, self.settings.max_gradient_norm)
         self.optimiser.step(self.now["learning_rate"])
         self.count(batch)
-        return metrics.as_floats(found | {"gradient_norm": norm}) | {"learning_rate": self.now["learning_rate"]}, None
+        return metrics.as_floats(found | {"gradient_norm": norm}) | {"learning_rate": self.now["learning_rate"]}
 
     def loss(self, rows: Tensors) -> tuple[torch.Tensor, Tensors]:
         """The total loss () of rows (N, ...), and what is told of it: numbers () without gradient."""
-        policy = self.distribution(self.network(rows["obs"], *self.heads), rows.get("mask"))
+        features = self.common(self.see(rows["obs"]))
+        policy = self.distribution(features, self.spaces.mask(rows["obs"]))
         log_prob, entropy = policy.log_prob(rows[self.chosen]), policy.entropy().mean()
         actor = policy_loss(log_prob, returns.normalised(rows["advantage"]))
         total, found = actor - self.now["entropy"] * entropy, {"policy_loss": actor, "entropy": entropy}
         if self.settings.baseline == "learned":
-            value = self.network(rows["obs"], "value")[0][:, 0]
-            critic = 0.5 * (rows["return"] - value).square().mean()
+            critic = 0.5 * (rows["return"] - self.critic(features)[:, 0]).square().mean()
             total, found["value_loss"] = total + self.settings.value_coefficient * critic, critic
         return total, {name: one.detach() for name, one in found.items()}
 
     def with_returns(self, batch: Rows) -> Tensors:
         """The valid rows (N, ...) of episodes (T, B, ...), with their `return` and `advantage`."""
-        obs, (ends, ended, missing) = self.seen(batch["obs"]), rollouts.unknown(batch)
+        ends, ended, missing = rollouts.unknown(batch)
         none, learned = np.zeros(ends.shape), self.settings.baseline == "learned"
-        after = self.values(self.seen(batch["next_obs"][missing])) if learned else np.array(self.mean_return)
+        after = self.values(batch["next_obs"][missing]) if learned else np.array(self.mean_return)
         arrays = (batch["reward"], none, rollouts.following(none, after, missing), ended, ends)
         to_go = returns.generalised_advantage(*arrays, self.settings.discount, 1.0)
-        columns = {"return": to_go, "advantage": self.advantages(batch, obs, to_go)}
+        advantage = self.advantages(batch, to_go)
         self.mean_return = float(to_go[batch["valid"].astype(bool)].mean())
-        return self.valid_rows(batch, obs=obs, **columns, **self.masked(batch))
+        return self.valid_rows(batch, **{"return": to_go, "advantage": advantage})
 
-    def advantages(self, batch: Rows, obs: Array, to_go: Array) -> Array:
+    def advantages(self, batch: Rows, to_go: Array) -> Array:
         """Returns (T, B) minus the baseline."""
         if self.settings.baseline == "learned":
-            return to_go - self.values(obs)
+            return to_go - self.values(batch["obs"])
         valid, result = batch["valid"].astype(bool), np.zeros(to_go.shape)
         column = np.broadcast_to(np.arange(to_go.shape[1]), to_go.shape)
         episode = batch["episode"] * to_go.shape[1] + column  # one environment's episodes beside another's

@@ -25,18 +25,18 @@ import numpy as np
 
 from mlxe_async.algorithms.distributions import Categorical, TanhGaussian, raw_action
 from mlxe_async.algorithms.interface import Acting, Clock, Rows, needs
-from mlxe_async.algorithms.parts.acting import number_of_actions
-from mlxe_async.algorithms.parts.bootstrapping import ends_of
 from mlxe_async.algorithms.parts.continuous import (
     RANDOM,
     Continuous,
     ContinuousFields,
     box_entries,
     critic_loss,
-    polyak,
     td_target,
 )
 from mlxe_async.algorithms.parts.fields import key
+from mlxe_async.algorithms.parts.layers import polyak
+from mlxe_async.algorithms.parts.policies import number_of_actions
+from mlxe_async.algorithms.parts.replay import ends_of
 from mlxe_async.maths import returns
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import Adam

@@ -40,7 +40,7 @@ class Sarsa(Tabular):
 
     def learn(self, rows: Sequence, rate: float) -> Iterator[float]:
         """One step of one entry for each row, by the table as the rows before have left it."""
-        s, table = self.settings, self.table
+        s, table = self.settings, self.values
         split = returns.n_step(rows.reward, rows.terminated, s.discount, s.n_step)
         for t, (partial, coefficient, cut) in enumerate(zip(*(column.tolist() for column in split), strict=True)):
             future = coefficient * self.bootstrapped(rows, cut) if coefficient else 0.0
@@ -51,10 +51,10 @@ class Sarsa(Tabular):
     def bootstrapped(self, rows: Sequence, cut: int) -> float:
         """The value of what follows row `cut`: of the action that was taken there, or expected where none was."""
         if cut + 1 < len(rows.state):
-            return float(self.table[rows.state[cut + 1], rows.action[cut + 1]])
+            return float(self.values[rows.state[cut + 1], rows.action[cut + 1]])
         return self.expected(rows.after[cut])
 
     def expected(self, state: int) -> float:
         """Sum of pi(a|s) Q(s, a) at a state, of the policy that this table and epsilon make."""
-        q = self.table[state]
+        q = self.values[state]
         return float(np.exp(self.log_probs(q[None])[0].astype(np.float64)) @ q)

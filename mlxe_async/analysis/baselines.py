@@ -74,7 +74,7 @@ def cartpole_baselines(evaluation: Mapping[str, Any], tried: int, seed: int = 0)
         policy = MLxE(settings, spaces, seed=0, learns=False)
 
         def untrained(number: int) -> Array:
-            return policy.shape.initial([derive_seed(seed, "baselines", number), 0])
+            return MLxE(settings, spaces, seed=derive_seed(seed, "baselines", number), learns=False).weights()
 
         return _tested(name, policy, untrained, evaluation, tried)
 

@@ -6,7 +6,7 @@ the twin only where all of this holds:
 
 * The class is exactly the built-in one, and no method was put on the object.
 * All modules that it imports are, as they are in this process, what the twin was derived from (`manifest`).
-* The settings and the structure of the networks are among those that the twin knows (`quick.why_not`).
+* The settings and the structure of the networks are among those that the twin knows (`quick.why_not_plain`).
 
 Everything else is done as it is written, and one line of the log says why. Examples decide nothing. While a run goes
 on, modules are compared again, and `audit` does some updates a second time, as they are written.
@@ -24,7 +24,6 @@ from mlxe_async.algorithms import REGISTRY
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, learned
 from mlxe_async.errors import AuditFailed
 from mlxe_async.fast.manifest import Watch
-from mlxe_async.fast.quick import networks_of, why_not
 from mlxe_async.rows import Array
 
 LOOK_S = 0.05  # between two looks at the code that a twin stands for
@@ -138,14 +137,9 @@ def _why_not(algorithm: Any, name: str) -> str:
     methods = {member for klass in type(algorithm).__mro__ for member, value in vars(klass).items() if callable(value)}
     if own := sorted(vars(algorithm).keys() & methods):
         return f"its object has a {own[0]} of its own"
-    for network in networks_of(algorithm):
-        if reason := why_not(network):
-            return reason
-    if name == "mlxe":
-        return ""
-    from mlxe_async.fast import continuous, dqn, ppo
+    from mlxe_async.fast import continuous, dqn, mlxe, ppo
 
-    known: Any = {"ppo": ppo, "dqn": dqn}.get(name, continuous)
+    known: Any = {"ppo": ppo, "dqn": dqn, "mlxe": mlxe}.get(name, continuous)
     return str(known.why_not(algorithm))
 
 

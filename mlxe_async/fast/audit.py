@@ -264,8 +264,7 @@ class Audit:
 
     @property
     def _precision(self) -> str:
-        shape = getattr(self._algorithm, "shape", None)
-        return "float32" if shape is None else str(shape.precision)
+        return str(getattr(self._algorithm.settings, "precision", "float32"))
 
     def _with(self, before: Callable[[int, torch.Tensor], None]) -> _Watched:
         return _Watched(self._algorithm, before)

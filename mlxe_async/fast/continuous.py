@@ -28,7 +28,7 @@ from mlxe_async.optimisers import as_one
 from mlxe_async.rows import Array
 
 POLICY = ("policy",)
-KNOWN = ("Dense", "ModuleList", "Linear", "ReLU", "Tanh", "Numbers", "Normaliser")
+KNOWN = ("Dense", "ModuleList", "Linear", "ReLU", "Tanh", "Body", "ModuleDict", "Normaliser")
 """Modules that the twins were derived for, each of exactly the class of torch or of `networks.bodies`."""
 
 
@@ -43,7 +43,7 @@ class Drawn(NamedTuple):
     """Where the logarithm of the deviation is within its bounds."""
 
 
-def why_not(algorithm: SAC | DDPG) -> str:
+def why_not(algorithm: SAC | DDPG | TD3) -> str:
     """Why its networks and spaces are left to the file; "" if they are those that the twin was derived for."""
     name = type(algorithm).__name__.lower()
     if algorithm.device != "cpu":
@@ -80,11 +80,11 @@ class Critics:
         algorithm: whose they are.
     """
 
-    def __init__(self, algorithm: SAC | DDPG) -> None:
+    def __init__(self, algorithm: SAC | DDPG | TD3) -> None:
         self._optimiser = algorithm.critic_optimiser
         self.heads = tuple(f"q{number + 1}" for number in range(len(algorithm.critics)))
         self._learned, self._targets = (
-            NumpyGradients.of_modules(dict(zip(self.heads, critics, strict=True)))
+            NumpyGradients(dict(zip(self.heads, critics, strict=True)))
             for critics in (algorithm.critics, algorithm.critic_targets)
         )
 
@@ -134,7 +134,7 @@ class ContinuousTwin:
         algorithm = self._algorithm
         self._worked_on = algorithm.actor, algorithm.critics, algorithm.critic_targets
         self._critic_targets, _ = as_one([*algorithm.critic_targets.parameters()])
-        self._actor = NumpyGradients.of_modules({"policy": algorithm.actor})
+        self._actor = NumpyGradients({"policy": algorithm.actor})
         self._critics = Critics(algorithm)
 
     @property
@@ -212,14 +212,14 @@ class DDPGTwin(ContinuousTwin):
         """As any twin; the actor has a target, too."""
         super().attach()
         self._actor_weights, _ = as_one([*self._algorithm.actor_target.parameters()])
-        self._actor_target = NumpyGradients.of_modules({"policy": self._algorithm.actor_target})
+        self._actor_target = NumpyGradients({"policy": self._algorithm.actor_target})
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """As `DDPG.update`."""
-        algorithm: DDPG = self._algorithm
+        algorithm: DDPG | TD3 = self._algorithm
         s, rows = algorithm.settings, self._columns(batch)
         found = self._critics_step(rows, self._critics.follow(rows["following"], self._following(rows["following"])))
-        if algorithm.actor_is_due(clock):
+        if not isinstance(algorithm, TD3) or clock.updates % algorithm.settings.policy_delay == 0:
             chosen = np.tanh(self._actor.forward(rows["obs"])["policy"])
             value, by_action = self._critics.judge(rows["obs"], chosen, ("q1",))
             self._actor_step(-by_action * (1 - np.square(chosen)))

@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from mlxe_async.networks.flat import Floats, unflatten
-from mlxe_async.networks.learning import TorchNetwork
-from mlxe_async.networks.shape import LAYER_NORM_EPSILON, Network
+from mlxe_async.networks import Floats
+from mlxe_async.networks.dense import LAYER_NORM_EPSILON
 
 Chains = dict[str, list[tuple[Floats, Floats]]]
 LARGE = 1 << 14
@@ -20,7 +19,7 @@ LARGE = 1 << 14
 
 
 class NumpyGradients:
-    """Outputs and gradients of a network for thousands of rows at once: what `TorchNetwork` gives, in half the time.
+    """Outputs and gradients of a network for thousands of rows at once: what torch gives, in half the time.
 
     torch writes each layer's result into fresh memory, thousands of rows at a time, and reads it back from there for
     the next; here a block of rows goes through all layers while it is in the cache, and the memory is kept for the next
@@ -30,52 +29,26 @@ class NumpyGradients:
         gradients.backward({head: gradient_of_the_loss_by_its_outputs, ...})
 
     Args:
-        learned: the network on the CPU; its weights are read in place.
-        gradient: what `backward` adds to, in place (P,); left out, the network's own.
-
-    Raises:
-        ValueError: it is noisy: then only autograd knows the gradient.
+        heads: modules of `networks.dense.Dense` on the CPU. Their parameters are read, and gradients added to, where
+            torch has them.
+        common: layers that they share.
     """
 
     BLOCK = 1024
 
-    def __init__(self, learned: TorchNetwork, gradient: Floats | None = None) -> None:
-        network = learned.shape
-        if not self.fits(network):
-            raise ValueError("numpy's gradients: expected a network that is not noisy")
-        weights = unflatten(learned.flat.detach().numpy(), network.parameters)
-        gradients = unflatten(learned.gradient.numpy() if gradient is None else gradient, network.parameters)
-        chains = ("common", *network.heads)
-        self._hold(network, *({chain: network.layers(one, chain) for chain in chains} for one in (weights, gradients)))
-
-    @classmethod
-    def of_modules(cls, heads: Mapping[str, Any]) -> NumpyGradients:
-        """The same of plain modules of linear layers with ReLU or tanh between them, one for each head.
-
-        Their parameters are read, and gradients added to, where torch has them.
-        """
-        made, layers = cls.__new__(cls), {name: [*module][::2] for name, module in heads.items()}
-        first = next(iter(heads.values()))
-        sizes = {name: tuple(int(layer.bias.numel()) for layer in chain) for name, chain in layers.items()}
-        tanh = len(first) > 1 and isinstance(first[1], nn.Tanh)
-        inputs = int(layers[next(iter(heads))][0].weight.shape[1])
-        network = Network(inputs, (), sizes, "tanh" if tanh else "relu")
-        weights: Chains = {"common": []} | {name: [_of(layer) for layer in chain] for name, chain in layers.items()}
-        learns = next(first.parameters()).grad is not None  # targets only say outputs
-        gradients: Chains = {"common": []}
-        gradients |= {name: [_of(layer, "grad") for layer in chain] if learns else [] for name, chain in layers.items()}
-        made._hold(network, weights, gradients)
-        return made
-
-    def _hold(self, network: Network, weights: Chains, gradients: Chains) -> None:
-        self.network, self._weights, self._gradients = network, weights, gradients
-        self._scale = np.asarray(network.input_scale, np.float32)
+    def __init__(self, heads: Mapping[str, Any], common: Any = ()) -> None:
+        chains = {"common": [*common], **{name: [*module] for name, module in heads.items()}}
+        layers = {name: [one for one in chain if isinstance(one, nn.Linear)] for name, chain in chains.items()}
+        kinds = {type(one) for chain in chains.values() for one in chain}
+        self.heads, first = tuple(heads), (layers["common"] or next(layers[name] for name in heads))[0]
+        self.inputs, self.common = int(first.weight.shape[1]), len(layers["common"])
+        self.tanh, self.layer_norm = nn.Tanh in kinds, nn.LayerNorm in kinds
+        self._weights: Chains = {name: [_of(layer) for layer in chain] for name, chain in layers.items()}
+        learns = first.weight.grad is not None  # targets only say outputs
+        self._gradients: Chains = {
+            n: [_of(one, "grad") for one in chain] if learns else [] for n, chain in layers.items()
+        }
         self._rows, self._held, self._ones = -1, 0, np.ones(self.BLOCK, np.float32)
-
-    @staticmethod
-    def fits(network: Network) -> bool:
-        """Whether it can be used for such a network."""
-        return not network.noisy and network.body == "none"
 
     def forward(
         self, observation: NDArray[Any], ungraded: NDArray[Any] | None = None, heads: Sequence[str] = ()
@@ -87,12 +60,12 @@ class NumpyGradients:
             ungraded: further ones, whose outputs follow after the others.
             heads: the only ones that are asked for; left out, all.
         """
-        heads = heads or tuple(self.network.heads)
+        heads = heads or self.heads
         if ungraded is not None:
             observation = np.concatenate([observation, ungraded])
         self._held = len(observation)
         self._provide(self._held)
-        np.multiply(observation, self._scale, out=self._input[: len(observation)], casting="unsafe")
+        self._input[: len(observation)] = observation
         for here in self._blocks(len(observation)):
             self._evaluate(here, heads)
         return {head: self._activities[head][-1][: len(observation)] for head in heads}
@@ -101,10 +74,10 @@ class NumpyGradients:
         """Outputs (N, outputs) of some heads in memory of their own, of which nothing is kept for `backward`."""
         rows = len(observation)
         self._provide(min(rows, self.BLOCK))
-        found = [np.empty((rows, self.network.heads[head][-1]), np.float32) for head in heads]
+        found = [np.empty((rows, self._weights[head][-1][1].size), np.float32) for head in heads]
         for block in self._blocks(rows):
             here = slice(0, block.stop - block.start)
-            np.multiply(observation[block], self._scale, out=self._input[here], casting="unsafe")
+            self._input[here] = observation[block]
             self._evaluate(here, heads)
             for output, head in zip(found, heads, strict=True):
                 output[block] = self._activities[head][-1][here]
@@ -127,7 +100,7 @@ class NumpyGradients:
         """The activity of a hidden layer for its input."""
         weight, bias = self._weights[chain][number]
         activity = self._activities[chain][number][here]
-        if self.network.layer_norm:
+        if self.layer_norm:
             normed, inverse = self._normed[chain][number][here], self._inverse[chain][number][here]
             np.matmul(x, weight, out=normed)
             normed += bias
@@ -136,11 +109,11 @@ class NumpyGradients:
             normed *= inverse[:, None]
         else:
             normed = np.matmul(x, weight, out=activity)
-            if self.network.activation == "relu" and activity.size >= LARGE:
+            if not self.tanh and activity.size >= LARGE:
                 torch.from_numpy(normed).add_(torch.from_numpy(bias)).clamp_min_(0)
                 return activity
             normed += bias
-        if self.network.activation == "tanh":
+        if self.tanh:
             return np.tanh(normed, out=activity)
         return np.maximum(normed, 0, out=activity)
 
@@ -151,10 +124,10 @@ class NumpyGradients:
         """
         rows = len(next(iter(gradients.values())))
         for here in self._blocks(rows):
-            trunk = self._activities["common"][-1][here] if self.network.common else self._input[here]
+            trunk = self._activities["common"][-1][here] if self.common else self._input[here]
             below: NDArray[Any] | None = None
             for head, gradient in gradients.items():
-                reached = self._through(head, trunk, gradient[here], here, further=bool(self.network.common))
+                reached = self._through(head, trunk, gradient[here], here, further=bool(self.common))
                 below = reached if below is None or reached is None else np.add(below, reached, out=below)
             if below is not None:
                 self._damp("common", len(self._weights["common"]) - 1, below, here)
@@ -186,7 +159,7 @@ class NumpyGradients:
         x = c / sqrt(mean c^2 + eps), c = z - mean z, follows dz = (dx - mean dx - x mean(x dx)) / sqrt(...).
         """
         self._slope(self._activities[chain][number][here], gradient)
-        if self.network.layer_norm:
+        if self.layer_norm:
             normed, inverse = self._normed[chain][number][here], self._inverse[chain][number][here]
             along = _mean_product(normed, gradient)
             gradient -= _mean(gradient)[:, None]
@@ -195,7 +168,7 @@ class NumpyGradients:
 
     def _slope(self, activity: Floats, gradient: NDArray[Any]) -> None:
         """Times the slope of the activation that gave this activity, in place."""
-        if self.network.activation == "tanh":
+        if self.tanh:
             slope = np.square(activity)
             np.subtract(1, slope, out=slope)
             gradient *= slope
@@ -215,9 +188,9 @@ class NumpyGradients:
             first: of the inputs that are asked for.
 
         Raises:
-            ValueError: there is a trunk, layers are normalised, or inputs are scaled.
+            ValueError: there is a trunk, or layers are normalised.
         """
-        if self.network.common or self.network.layer_norm or self.network.input_scale != (1.0,):
+        if self.common or self.layer_norm:
             raise ValueError("a gradient by the inputs: expected a chain of plain layers for each head")
         weights = self._weights[head]
         for number in reversed(range(1, len(weights))):
@@ -242,9 +215,9 @@ class NumpyGradients:
                 for chain, layers in self._weights.items()
             }
 
-        self._input = np.zeros((rows, self.network.inputs), np.float32)
+        self._input = np.zeros((rows, self.inputs), np.float32)
         self._activities = arrays(hidden_only=False)
-        if self.network.layer_norm:
+        if self.layer_norm:
             self._normed, self._inverse = arrays(hidden_only=True), arrays(hidden_only=True, wide=False)
 
 

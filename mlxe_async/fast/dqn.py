@@ -6,15 +6,26 @@ Derived for `algorithms.dqn.DQN` as it is written there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from mlxe_async.algorithms.dqn import DQN, DQNSettings
-from mlxe_async.algorithms.interface import Clock, Metrics, Rows, flat_observations
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows
 from mlxe_async.algorithms.parts.exploration import mixture
-from mlxe_async.fast.quick import Quick, RecordedLoss, as_columns, cross_entropy, quick_network, sigmoid
-from mlxe_async.maths import annealing, gradients, metrics
+from mlxe_async.algorithms.parts.layers import polyak
+from mlxe_async.fast.quick import (
+    Quick,
+    RecordedLoss,
+    acting,
+    as_columns,
+    cross_entropy,
+    quick_of,
+    shown,
+    sigmoid,
+    why_not_networks,
+)
+from mlxe_async.maths import gradients, metrics
 from mlxe_async.networks import Floats
 from mlxe_async.rows import Array
 
@@ -26,7 +37,7 @@ def why_not(dqn: DQN) -> str:
     for switch in ("dueling", "prioritised"):
         if getattr(dqn.settings, switch):
             return f"{switch} = true is not what the fast twin of dqn was derived from"
-    return ""
+    return why_not_networks(dqn, (dqn.learned, dqn.target))
 
 
 def gradient_of(settings: DQNSettings) -> Callable[[Floats, Mapping[str, Array]], Any]:
@@ -74,48 +85,52 @@ class DQNTwin:
     def attach(self) -> None:
         """Work on the networks that the algorithm learns now."""
         dqn = self._dqn
-        self.learned, self._quick, self._target = dqn.network, quick_network(dqn.network), quick_network(dqn.target)
-        self._recorded = RecordedLoss(dqn, lambda rows: dqn.loss(rows)[::2])
+        self._worked_on = (dqn.network, dqn.learned, dqn.target, dqn.optimiser.gradient)
+        self._quick, self._target = (
+            quick_of(dqn.device, one.see, {"q": cast("Any", one.q)}) for one in (dqn.learned, dqn.target)
+        )
+        self._recorded = RecordedLoss(dqn.optimiser.gradient, lambda rows: dqn.loss(rows)[::2])
 
     @property
     def attached(self) -> bool:
         """Whether they are still these."""
-        return self.learned is self._dqn.network
+        dqn = self._dqn
+        now = (dqn.network, dqn.learned, dqn.target, dqn.optimiser.gradient)
+        return all(one is other for one, other in zip(self._worked_on, now, strict=True))
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """As `DQN.update`."""
         dqn, s, columns = self._dqn, self._dqn.settings, as_columns(self._dqn.columns(batch))
         if clock.updates % s.target_every == 0:
-            dqn.target.follow(dqn.network, s.target_rate)
+            polyak(dqn.target, dqn.learned, s.target_rate)
         if self._quick is None or self._target is None:
-            found: dict[str, Any] = self._recorded(self.learned.tensors(columns))
+            found: dict[str, Any] = self._recorded(dqn.tensors(columns))
         else:
             found = self._by_arrays(columns, self._quick, self._target)
-        norm = gradients.clip_grad_norm_(self.learned.gradient, s.max_gradient_norm)
+        norm = gradients.clip_grad_norm_(dqn.optimiser.gradient, s.max_gradient_norm)
         told = metrics.as_floats(found | {"gradient_norm": norm})
-        rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
+        rate = dqn.rate(clock)
         dqn.optimiser.step(rate)
-        dqn.average.follow(self.learned, s.average or 1.0)
-        dqn.epsilon = annealing.linear(s.epsilon_first, s.epsilon_last, s.epsilon_steps, clock.env_steps)
-        return told | {"epsilon": dqn.epsilon, "learning_rate": rate}, None
+        dqn.publish(clock)
+        return told | {"epsilon": dqn.epsilon.item(), "learning_rate": rate}, None
 
     def log_probs(self, vector: Floats, obs: Array) -> tuple[Array, float]:
         """Log mu (N, A) of published weights (P,) and epsilon, and the largest logit."""
         import torch
 
-        dqn, network = self._dqn, self._dqn.learnable(vector[:-1])
-        seen = network.tensors({"obs": flat_observations(obs, dqn.spaces)})["obs"]
+        one: Any = acting(self._dqn, vector)
         with torch.no_grad():
-            logits = dqn.scores(network, seen) / dqn.settings.temperature
-        log_probs = logits.log_softmax(-1).numpy(force=True)
-        return mixture(log_probs, dqn.settings.behaviour, float(vector[-1])), float(logits.abs().max())
+            logits = one.network(torch.from_numpy(np.ascontiguousarray(obs))) / one.settings.temperature
+        log_probs = logits.log_softmax(-1).numpy()
+        return mixture(log_probs, one.settings.behaviour, one.epsilon.item()), float(logits.abs().max())
 
     def _by_arrays(self, rows: dict[str, Array], quick: Quick, target: Quick) -> dict[str, Any]:
         """Put the gradient of the loss in place; returns what it measured."""
-        (next_q,) = target.outputs(rows["cut_obs"], ("q",))
-        choosing_q = quick.outputs(rows["cut_obs"], ("q",))[0] if self._dqn.settings.double else next_q
-        values = quick.forward(rows["obs"])["q"]
+        obs, following = (shown(self._dqn.learned.see, rows[name], self._dqn.spaces) for name in ("obs", "cut_obs"))
+        (next_q,) = target.outputs(following, ("q",))
+        choosing_q = quick.outputs(following, ("q",))[0] if self._dqn.settings.double else next_q
+        values = quick.forward(obs)["q"]
         (by_q,), measured = self._by_hand(values, rows | {"next_q": next_q, "choosing_q": choosing_q})
-        self.learned.gradient.zero_()
+        self._dqn.optimiser.zero_grad()
         quick.backward({"q": by_q})
         return dict(zip(METRICS, measured, strict=True))

@@ -13,17 +13,21 @@ import numpy as np
 
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows
 from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings
+from mlxe_async.algorithms.parts.layers import polyak
 from mlxe_async.fast.quick import (
     Quick,
     RecordedLoss,
+    acting,
     as_columns,
     cross_entropy,
-    policy_log_probs,
-    quick_network,
+    quick_of,
+    shown,
     sigmoid,
+    why_not_networks,
 )
 from mlxe_async.maths import categorical, gradients, metrics
 from mlxe_async.networks import Floats
+from mlxe_async.networks.heads import ActorCritic
 from mlxe_async.rows import Array
 
 HEADS = ("policy", "value")
@@ -66,6 +70,11 @@ def gradient_of(settings: MLxESettings) -> Callable[[Floats, Floats, Mapping[str
     return found
 
 
+def why_not(mlxe: MLxE) -> str:
+    """Why updates are left to the file; "" if its twin knows all networks."""
+    return why_not_networks(mlxe, (mlxe.learned, mlxe.target))
+
+
 class MLxETwin:
     """Does what `MLxE.update` does.
 
@@ -80,16 +89,23 @@ class MLxETwin:
     def attach(self) -> None:
         """Work on the networks that the algorithm learns now."""
         mlxe = self._mlxe
-        self.learned, self._quick = mlxe.network, quick_network(mlxe.network)
-        self._target = self._quick if mlxe.target is mlxe.network else quick_network(mlxe.target)
-        self._recorded = RecordedLoss(mlxe, lambda rows: mlxe.loss(rows | mlxe.bootstrapped(rows)))
+        self._worked_on = (mlxe.network, mlxe.learned, mlxe.target, mlxe.optimiser.gradient)
+        self._quick = self._quick_of(mlxe.learned)
+        self._target = self._quick if mlxe.target is mlxe.learned else self._quick_of(mlxe.target)
+        self._recorded = RecordedLoss(mlxe.optimiser.gradient, lambda rows: mlxe.loss(rows | mlxe.bootstrapped(rows)))
         self._loss_of, self._given = copy.copy(mlxe), _Given()
-        self._loss_of.network = self._given  # type: ignore[assignment]  # it answers as the network would
+        self._loss_of.learned = self._given  # type: ignore[assignment] # it answers as the network would
+
+    def _quick_of(self, network: ActorCritic) -> Quick | None:
+        heads: Any = {"policy": network.actor, "value": network.critic}
+        return quick_of(self._mlxe.device, network.see, heads, network.common)
 
     @property
     def attached(self) -> bool:
         """Whether they are still these."""
-        return self.learned is self._mlxe.network
+        mlxe = self._mlxe
+        now = (mlxe.network, mlxe.learned, mlxe.target, mlxe.optimiser.gradient)
+        return all(one is other for one, other in zip(self._worked_on, now, strict=True))
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """As `MLxE.update`."""
@@ -98,38 +114,48 @@ class MLxETwin:
         lead = batch["action"].ndim
         columns = as_columns({n: c.reshape(-1, *c.shape[lead:]) for n, c in mlxe.columns(batch).items()})
         if self._quick is None or self._target is None:
-            found: dict[str, Any] = self._recorded(self.learned.tensors(columns))
+            found: dict[str, Any] = self._recorded(mlxe.tensors(columns))
         else:
             found = self._by_arrays(columns, self._quick, self._target)
-        norm = gradients.clip_grad_norm_(self.learned.gradient, mlxe.settings.max_gradient_norm)
+        norm = gradients.clip_grad_norm_(mlxe.optimiser.gradient, mlxe.settings.max_gradient_norm)
         told = metrics.as_floats(found | {"gradient_norm": norm})
         mlxe.optimiser.step(mlxe.settings.rate(clock.episodes))
-        mlxe.average.follow(self.learned, mlxe.settings.average or 1.0)
+        if mlxe.learned is not mlxe.network:
+            polyak(mlxe.network, mlxe.learned, mlxe.settings.average)
         return told, None
 
     def log_probs(self, vector: Floats, obs: Array) -> tuple[Array, float] | None:
         """Log mu (N, A) of published weights (P,), and the largest logit; None where mu depends on an acting clock."""
-        return policy_log_probs(self._mlxe, vector, obs) if self._mlxe.settings.behaviour == "softmax" else None
+        import torch
+
+        if self._mlxe.settings.behaviour != "softmax":
+            return None
+        with torch.no_grad():
+            logits: Any = acting(self._mlxe, vector).network.scores(torch.from_numpy(np.ascontiguousarray(obs)))
+        return logits.log_softmax(-1).numpy(), float(logits.abs().max())
 
     def _by_arrays(self, rows: dict[str, Array], quick: Quick, target: Quick) -> dict[str, Any]:
         """Put the gradient of the loss in place; returns what it measured."""
         rows = rows | self._bootstrapped(rows, target)
-        outputs = quick.forward(rows["obs"])
+        outputs = quick.forward(self._shown(rows["obs"]))
         given = [outputs[head] for head in HEADS]
         if self._by_hand:
             by_outputs, measured = self._by_hand(given[0], given[1], rows)
             found: dict[str, Any] = dict(zip(METRICS, measured, strict=True))
         else:
             by_outputs, found = self._by_autograd(given, rows)
-        self.learned.gradient.zero_()
+        self._mlxe.optimiser.zero_grad()
         quick.backward(dict(zip(HEADS, by_outputs, strict=True)))
         return found
+
+    def _shown(self, obs: Array) -> Array:
+        return shown(self._mlxe.learned.see, obs, self._mlxe.spaces)
 
     def _bootstrapped(self, rows: dict[str, Array], target: Quick) -> dict[str, Array]:
         """As `MLxE.bootstrapped`."""
         own = self._mlxe.settings.correction == "vtrace" and target is not self._quick
         seen = {"following": rows[self._mlxe.successor]} | ({"judged": rows["obs"]} if own else {})
-        found = {name: target.outputs(obs, ("value",))[0] for name, obs in seen.items()}
+        found = {name: target.outputs(self._shown(obs), ("value",))[0] for name, obs in seen.items()}
         return {name: value[:, 0] if value.shape[-1] == 1 else value for name, value in found.items()}
 
     def _by_autograd(self, given: list[Floats], rows: dict[str, Array]) -> tuple[list[Array], dict[str, Any]]:
@@ -147,5 +173,5 @@ class _Given:
 
     outputs: tuple[Any, ...] = ()
 
-    def __call__(self, _obs: Any, *_heads: str) -> tuple[Any, ...]:
+    def __call__(self, _obs: Any) -> tuple[Any, ...]:
         return self.outputs

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlxe_async.networks import Floats
-from mlxe_async.networks.learning import PictureNetwork
 
 if TYPE_CHECKING:
     import torch
+
+Evaluated = Callable[["torch.Tensor", tuple[str, ...]], Sequence["torch.Tensor"]]
+"""Outputs (M, n) of the named heads for what the network is shown (M, ...)."""
 
 
 class PictureGradients:
@@ -22,17 +24,18 @@ class PictureGradients:
     would ask the system for fresh pages each time, which costs as much as half of the arithmetic.
 
     Args:
-        learned: the network; its weights are read and its `gradient` is added to, both in place.
+        evaluated: the network; `backward` adds to the gradients of its parameters.
+        heads: name -> how many outputs it has.
     """
 
     BLOCK = 256
 
-    def __init__(self, learned: PictureNetwork) -> None:
-        self.network, self._learned = learned.shape, learned
+    def __init__(self, evaluated: Evaluated, heads: Mapping[str, int]) -> None:
+        self._evaluated, self.heads = evaluated, dict(heads)
         self._outputs: list[tuple[torch.Tensor, ...]] = []
 
     def forward(self, observation: NDArray[Any], ungraded: NDArray[Any] | None = None) -> dict[str, Floats]:
-        """Outputs (N, outputs) of each head for flattened pictures (N, O).
+        """Outputs (N, outputs) of each head for observations (N, ...).
 
         Args:
             observation: what `backward` will tell of.
@@ -40,12 +43,12 @@ class PictureGradients:
         """
         import torch
 
-        heads, layers = tuple(self.network.heads), self._learned.prepared()
-        self._outputs = [self._learned.evaluated(layers, seen, heads) for seen in self._blocks(observation)]
+        heads = tuple(self.heads)
+        self._outputs = [tuple(self._evaluated(seen, heads)) for seen in self._blocks(observation)]
         outputs = list(self._outputs)
         if ungraded is not None and len(ungraded):
             with torch.no_grad():
-                outputs += [self._learned.evaluated(layers, seen, heads) for seen in self._blocks(ungraded)]
+                outputs += [tuple(self._evaluated(seen, heads)) for seen in self._blocks(ungraded)]
         parts = zip(heads, zip(*outputs, strict=True), strict=True)
         return {head: torch.cat(part).detach().numpy() for head, part in parts}
 
@@ -53,11 +56,10 @@ class PictureGradients:
         """Outputs (N, outputs) of some heads, of which nothing is kept for `backward`."""
         import torch
 
-        layers = self._learned.prepared()
         with torch.no_grad():
-            found = [self._learned.evaluated(layers, seen, tuple(heads)) for seen in self._blocks(observation)]
+            found = [self._evaluated(seen, tuple(heads)) for seen in self._blocks(observation)]
         if not found:
-            return [np.empty((0, self.network.heads[head][-1]), np.float32) for head in heads]
+            return [np.empty((0, self.heads[head]), np.float32) for head in heads]
         return [torch.cat(part).numpy() for part in zip(*found, strict=True)]
 
     def _blocks(self, observation: NDArray[Any]) -> Iterator[torch.Tensor]:
@@ -74,6 +76,7 @@ class PictureGradients:
         while self._outputs:
             found = self._outputs.pop(0)
             here = slice(done, done + len(found[0]))
-            after = [torch.from_numpy(np.ascontiguousarray(gradients[head][here])) for head in self.network.heads]
-            torch.autograd.backward(found, after, retain_graph=bool(self._outputs))  # the layers are shared
+            torch.autograd.backward(
+                found, [torch.from_numpy(np.ascontiguousarray(gradients[head][here])) for head in self.heads]
+            )
             done = here.stop

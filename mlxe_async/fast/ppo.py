@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows
 from mlxe_async.algorithms.ppo import PPO
-from mlxe_async.fast.quick import Quick, RecordedLoss, as_columns, policy_log_probs, quick_network
-from mlxe_async.maths import annealing, categorical, gradients, metrics, returns, rollouts
+from mlxe_async.fast.quick import KNOWN, Quick, RecordedLoss, acting, as_columns, quick_of, shown, why_not_plain
+from mlxe_async.maths import categorical, gradients, metrics, returns, rollouts
 from mlxe_async.networks import Floats
 from mlxe_async.rows import Array
 
-HEADS = ("policy", "value")
+if TYPE_CHECKING:
+    pass
+
+HEADS = ("actor", "critic")
 COLUMNS = ("log_prob", "action")
 MEASURES = ("policy_loss", "value_loss", "entropy", "explained_variance")
 Measured = tuple[float, float, float, float, Floats, Floats]
@@ -90,8 +93,16 @@ def why_not(ppo: PPO) -> str:
     if ppo.carry:
         return "its executors carry something from step to step"
     off = {"annealed": (), "kl_penalty_target": 0.0, "reward_scaling": False, "value_clip": 0.0, "value_epochs": 0}
-    own = [name for name, value in off.items() if getattr(s, name) != value]
-    return f"the fast twin of ppo knows no {own[0]}" if own else ""
+    if own := [name for name, value in off.items() if getattr(s, name) != value]:
+        return f"the fast twin of ppo knows no {own[0]}"
+    if ppo.see.convolutions and ppo.see.numbers:
+        return "parts of its observations are pictures"
+    parts = (part for one in _networks(ppo) for part in one.modules())
+    return why_not_plain([*parts], KNOWN, alone=ppo.device == "cpu" and not ppo.see.convolutions)
+
+
+def _networks(ppo: PPO) -> tuple[Any, ...]:
+    return ppo.see, ppo.common, ppo.actor, ppo.critic
 
 
 class PPOTwin:
@@ -108,27 +119,35 @@ class PPOTwin:
     def attach(self) -> None:
         """Work on the network that the algorithm learns now."""
         ppo = self._ppo
-        self.learned, self._quick = ppo.network, quick_network(ppo.network)
-        self._recorded = RecordedLoss(ppo, ppo.loss)
+        self._worked_on = (*_networks(ppo), ppo.optimiser.gradient)
+        self._quick = quick_of(ppo.device, ppo.see, {"actor": ppo.actor, "critic": ppo.critic}, ppo.common)
+        self._recorded = RecordedLoss(ppo.optimiser.gradient, ppo.loss)
         s = ppo.settings
         self._gradient = partial(gradient, clip=s.clip, value_coefficient=s.value_coefficient, entropy=s.entropy)
 
     @property
     def attached(self) -> bool:
         """Whether it is still that one."""
-        return self.learned is self._ppo.network
+        now = (*_networks(self._ppo), self._ppo.optimiser.gradient)
+        return all(one is other for one, other in zip(self._worked_on, now, strict=True))
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """As `PPO.update`."""
-        ppo, s = self._ppo, self._ppo.settings
-        rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
+        ppo = self._ppo
+        ppo.now = ppo.annealed(clock)
+        rate = ppo.now["learning_rate"]
         found = self._by_tensors(batch, rate) if self._quick is None else self._by_arrays(batch, rate, self._quick)
         ppo.count(batch)
         return found | {"learning_rate": rate}, None
 
     def log_probs(self, vector: Floats, obs: Array) -> tuple[Array, float]:
         """Log pi (N, A) of published weights (P,), and the largest logit."""
-        return policy_log_probs(self._ppo, vector, obs)
+        import torch
+
+        with torch.no_grad():
+            policy: Any = acting(self._ppo, vector).policy(torch.from_numpy(np.ascontiguousarray(obs)))
+        logits = policy.logits.numpy()
+        return categorical.log_softmax(logits), float(np.abs(logits).max())
 
     # -- on the CPU: by arrays --
 
@@ -142,7 +161,7 @@ class PPOTwin:
             measured.append(found)
             if s.max_kl and _approximate_kl(found[-2] - found[-1]).mean() > s.max_kl:
                 break
-            gradients.clip_grad_norm_(self.learned.gradient, s.max_gradient_norm)
+            gradients.clip_grad_norm_(self._ppo.optimiser.gradient, s.max_gradient_norm)
             self._ppo.optimiser.step(rate)
         return _means(measured, s.clip) | {"minibatches": len(measured)}
 
@@ -165,18 +184,17 @@ class PPOTwin:
         outputs = quick.forward(rows["obs"])
         known = (rows[name] for name in ("action", "log_prob", "advantage", "target"))
         found, measured = self._gradient(*(outputs[head] for head in HEADS), *known)
-        self.learned.gradient.zero_()
+        self._ppo.optimiser.zero_grad()
         quick.backward(dict(zip(HEADS, found, strict=True)))
         return *measured, rows["log_prob"]
 
     def _at_once(self, batch: Rows, quick: Quick) -> Measured:
         """The same of sequences (T, B, ...), by one evaluation: its values make the advantages, its loss the step."""
-        ppo, s, valid = self._ppo, self._ppo.settings, batch["valid"].astype(bool)
+        s, valid = self._ppo.settings, batch["valid"].astype(bool)
         ends, ended, missing = rollouts.unknown(batch)
-        seen = ppo.seen(batch["obs"]).reshape(-1, ppo.shape.inputs)
-        outputs = quick.forward(seen, ppo.seen(batch["next_obs"][missing]))
-        value = outputs["value"][: valid.size, 0].reshape(valid.shape)
-        next_value = rollouts.following(value, outputs["value"][valid.size :, 0], missing)
+        outputs = quick.forward(self._shown(batch["obs"]), self._shown(batch["next_obs"][missing]))
+        value = outputs["critic"][: valid.size, 0].reshape(valid.shape)
+        next_value = rollouts.following(value, outputs["critic"][valid.size :, 0], missing)
         arrays = (batch["reward"], value, next_value, ended, ends)
         advantage = returns.generalised_advantage(*arrays, s.discount, s.gae_lambda)
         columns = {"advantage": advantage, "target": advantage + value} | {name: batch[name] for name in COLUMNS}
@@ -186,18 +204,19 @@ class PPOTwin:
         found, measured = self._gradient(*(outputs[h][: valid.size][mask] for h in HEADS), *known)
         for head, one in zip(HEADS, found, strict=True):
             back[head][mask] = one
-        self.learned.gradient.zero_()
+        self._ppo.optimiser.zero_grad()
         quick.backward(back)
         return *measured, rows["log_prob"]
 
     def _with_advantages(self, batch: Rows, quick: Quick) -> Rows:
         """As `PPO.with_advantages`, the columns alone that the loss needs."""
-        seen = self._ppo.seen(batch["obs"])
-        after = self._ppo.seen(batch["next_obs"][rollouts.unknown(batch)[2]])
-        rows = self._judged(batch, self._values(seen, quick), self._values(after, quick))
-        valid = batch["valid"].astype(bool)
-        flat = seen.reshape(-1, self._ppo.shape.inputs)
-        return rows | as_columns({"obs": flat if valid.all() else flat[valid.reshape(-1)]})
+        seen, valid = self._shown(batch["obs"]), batch["valid"].astype(bool)
+        after = self._shown(batch["next_obs"][rollouts.unknown(batch)[2]])
+        rows = self._judged(batch, self._values(seen, quick).reshape(valid.shape), self._values(after, quick))
+        return rows | as_columns({"obs": seen if valid.all() else seen[valid.reshape(-1)]})
+
+    def _shown(self, obs: Array) -> Array:
+        return shown(self._ppo.see, obs, self._ppo.spaces)
 
     def _judged(self, batch: Rows, value: Array, after: Array) -> Rows:
         """The valid rows' columns but for what the network sees, by the values of observations and of last ones."""
@@ -209,9 +228,8 @@ class PPOTwin:
         return as_columns({name: column[valid] for name, column in columns.items()})
 
     def _values(self, seen: Array, quick: Quick) -> Array:
-        """V (...) of normalised observations (..., O), in double precision for the sums to come."""
-        value = quick.outputs(seen.reshape(-1, self._ppo.shape.inputs), ("value",))[0]
-        return value.reshape(seen.shape[:-1]).astype(np.float64)
+        """V (N,) of what is shown (N, ...), in double precision for the sums to come."""
+        return quick.outputs(seen, ("critic",))[0][:, 0].astype(np.float64)
 
     # -- on a GPU: by tensors --
 
@@ -226,7 +244,7 @@ class PPOTwin:
             measured.append(found)
             if s.max_kl and found["approximate_kl"] > s.max_kl:
                 break
-            gradients.clip_grad_norm_(self.learned.gradient, s.max_gradient_norm)
+            gradients.clip_grad_norm_(self._ppo.optimiser.gradient, s.max_gradient_norm)
             ppo.optimiser.step(rate)
         return metrics.means(measured) | {"minibatches": len(measured)}
 
@@ -235,13 +253,13 @@ class PPOTwin:
         import torch
 
         ppo, valid = self._ppo, batch["valid"].astype(bool)
-        obs = self.learned.tensors({"obs": ppo.seen(batch["obs"]).reshape(-1, ppo.shape.inputs)})["obs"]
-        after = ppo.values(ppo.seen(batch["next_obs"][rollouts.unknown(batch)[2]]))
+        obs = ppo.tensors({"obs": batch["obs"].reshape(-1, *ppo.spaces.observation_shape)})["obs"]
+        after = ppo.values(batch["next_obs"][rollouts.unknown(batch)[2]])
         with torch.no_grad():
-            value = self.learned(obs, "value")[0].reshape(valid.shape).numpy(force=True).astype(np.float64)
-        judged = self._judged(batch, value, after) | as_columns({"value": value[valid]})
-        rows = self.learned.tensors(judged)
-        return rows | {"obs": obs if valid.all() else obs[torch.as_tensor(valid.reshape(-1))]}
+            found = ppo.critic(ppo.common(ppo.see(obs))).reshape(valid.shape)
+        value = found.numpy(force=True).astype(np.float64)
+        rows = ppo.tensors(self._judged(batch, value, after) | as_columns({"value": value[valid]}))
+        return rows | {"obs": obs if valid.all() else obs[torch.as_tensor(valid.reshape(-1), device=obs.device)]}
 
 
 def _approximate_kl(log_ratio: Floats) -> Floats:

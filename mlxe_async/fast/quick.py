@@ -8,21 +8,27 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxe_async.algorithms.parts.acting import ActsByNetwork
-from mlxe_async.fast.dense import NumpyGradients
-from mlxe_async.fast.pictures import PictureGradients
 from mlxe_async.gpu import Captured
 from mlxe_async.networks import Floats
-from mlxe_async.rows import Array
+from mlxe_async.rows import Array, Spaces
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from mlxe_async.networks import TorchNetwork
+    from mlxe_async.networks.bodies import Body
+    from mlxe_async.networks.dense import Dense
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 Loss = Callable[[dict[str, "torch.Tensor"]], tuple["torch.Tensor", dict[str, "torch.Tensor"]]]
+
+
+KNOWN = (
+    *("ActorCritic", "ActionValues", "Body", "Normaliser", "ModuleDict"),
+    *("Dense", "Linear", "LayerNorm", "ReLU", "Tanh"),
+    *("Pictures", "Pixels", "Conv2d", "ELU", "Flatten", "Sequential"),
+)
+"""Modules that twins were derived for, each of exactly the class of torch, `networks.bodies` or `networks.heads`."""
 
 
 class Quick(Protocol):
@@ -38,45 +44,21 @@ class Quick(Protocol):
         """Add to the network's flat gradient what follows from the gradients by each head's outputs (N, n)."""
 
 
-def why_not(learned: TorchNetwork) -> str:
-    """Why a network is left to torch; "" if it has exactly the structure that the fast ways know."""
-    import torch
-    from torch.nn.modules import module as modules
+def why_not_plain(modules: Sequence[nn.Module], known: Sequence[str], *, alone: bool = True) -> str:
+    """Why modules are left to torch; "" if they are plain ones of torch, and of these layers of ours.
 
-    from mlxe_async.networks.learning import PictureNetwork, TorchNetwork
-
-    if type(learned) not in (TorchNetwork, PictureNetwork):
-        return f"its network is a {type(learned).__name__}"
-    if vars(learned).keys() & {
-        name for kind in type(learned).__mro__ for name, one in vars(kind).items() if callable(one)
-    }:
-        return "its network has a method of its own"
-    if any(getattr(learned, name) for name in HOOKS) or any(getattr(modules, f"_global{name}") for name in HOOKS):
-        return "there are hooks on its network"
-    leaves = learned.leaves.values()
-    if not all(one.requires_grad for one in leaves):
-        return "some of its weights are frozen"
-    if any(one._backward_hooks or one._post_accumulate_grad_hooks for one in leaves):
-        return "there are hooks on its weights"
-    if learned.shape.mixed is not None:
-        return "parts of its observations are pictures"
-    if learned.shape.free:
-        return "its network has free numbers"
-    if learned.shape.noisy:
-        return "its network is noisy"
-    if learned.flat.device.type == "cpu" and type(learned) is TorchNetwork and torch.get_num_threads() > 1:
-        return "torch shares the work among several threads"
-    return ""
-
-
-def why_not_plain(modules: Sequence[nn.Module], known: Sequence[str]) -> str:
-    """The same of plain modules of torch, and of these layers of `networks.bodies`."""
+    Args:
+        modules: all of them, those within others too.
+        known: names of their classes.
+        alone: whether one thread does all of the work.
+    """
     import torch
     from torch.nn.modules import module as modules_of_torch
 
-    from mlxe_async.networks import bodies
+    from mlxe_async.networks import bodies, heads
 
-    places = {name: vars(bodies).get(name) or getattr(torch.nn, name) for name in known}
+    ours = vars(bodies) | vars(heads)
+    places = {name: ours.get(name) or getattr(torch.nn, name) for name in known}
     for one in modules:
         if places.get(type(one).__name__) is not type(one):
             return f"one of its networks is a {type(one).__name__}"
@@ -93,39 +75,54 @@ def why_not_plain(modules: Sequence[nn.Module], known: Sequence[str]) -> str:
         return "some of its weights are frozen, or of another type than float32"
     if any(leaf._backward_hooks or leaf._post_accumulate_grad_hooks for leaf in leaves):
         return "there are hooks on its weights"
-    return "torch shares the work among several threads" if torch.get_num_threads() > 1 else ""
+    return "torch shares the work among several threads" if alone and torch.get_num_threads() > 1 else ""
 
 
-def networks_of(algorithm: Any) -> list[TorchNetwork]:
-    """All networks that an object learns, or learns by; each once."""
-    from mlxe_async.networks.learning import TorchNetwork
-
-    return [*{id(one): one for one in vars(algorithm).values() if isinstance(one, TorchNetwork)}.values()]
+def why_not_networks(algorithm: Any, networks: Sequence[Any]) -> str:
+    """The same of networks with a body each, as `networks.heads` has them."""
+    see = networks[0].see
+    if see.convolutions and see.numbers:
+        return "parts of its observations are pictures"
+    parts = [part for one in networks for part in one.modules()]
+    return why_not_plain(parts, KNOWN, alone=algorithm.device == "cpu" and not see.convolutions)
 
 
 def weights_of(algorithm: Any) -> list[torch.Tensor]:
-    """All weights that an object learns, or learns by: of a network of ours in one vector."""
+    """All weights that an object learns, or learns by; each once."""
     from torch import nn
 
-    from mlxe_async.networks.learning import TorchNetwork
-
-    plain = [
-        one for one in vars(algorithm).values() if isinstance(one, nn.Module) and not isinstance(one, TorchNetwork)
-    ]
-    return [*(one.flat for one in networks_of(algorithm)), *(leaf for one in plain for leaf in one.parameters())]
+    found = [leaf for one in vars(algorithm).values() if isinstance(one, nn.Module) for leaf in one.parameters()]
+    return [*{id(leaf): leaf for leaf in found}.values()]
 
 
-def quick_network(learned: TorchNetwork) -> Quick | None:
-    """What differentiates a network on the CPU; None on other devices."""
-    if learned.flat.device.type != "cpu":
+def quick_of(device: str, see: Body, heads: Mapping[str, Dense], common: nn.Module | None = None) -> Quick | None:
+    """What differentiates networks on what they share, on the CPU; None on other devices.
+
+    Observations are what `see` makes of them, where there are no convolutions; else as they are stored.
+    """
+    from mlxe_async.fast.dense import NumpyGradients
+    from mlxe_async.fast.pictures import PictureGradients
+
+    if device != "cpu":
         return None
-    from mlxe_async.networks.learning import PictureNetwork
+    if not see.convolutions:
+        return NumpyGradients(heads, common if common is not None else ())
 
-    return PictureGradients(learned) if isinstance(learned, PictureNetwork) else NumpyGradients(learned)
+    def evaluated(seen: torch.Tensor, names: tuple[str, ...]) -> list[torch.Tensor]:
+        features = see(seen) if common is None else common(see(seen))
+        return [heads[name](features) for name in names]
+
+    return PictureGradients(evaluated, {name: one.outputs for name, one in heads.items()})
+
+
+def shown(see: Body, obs: Array, spaces: Spaces) -> Array:
+    """Observations (..., *O), or vectors of them, as `Quick` takes them, one beside the other (N, ...)."""
+    flat = obs.reshape(-1, *spaces.observation_shape)
+    return flat if see.convolutions else np.asarray(see(flat))
 
 
 def as_columns(rows: Mapping[str, Array]) -> dict[str, Array]:
-    """Columns of the types that their tensors would have; see `networks.learning.tensor_type`."""
+    """Columns of the types that their tensors would have; see `networks.tensors.tensor_type`."""
     kinds = {"f": np.float32, "i": np.int64, "u": np.int64, "b": np.bool_}
     return {
         name: column if column.dtype == np.uint8 else column.astype(kinds[column.dtype.kind], copy=False)
@@ -133,29 +130,23 @@ def as_columns(rows: Mapping[str, Array]) -> dict[str, Array]:
     }
 
 
-def policy_log_probs(actor: ActsByNetwork, vector: Floats, obs: Array) -> tuple[Array, float]:
-    """Log pi (N, A) of published weights (P,) by torch, and the largest logit; observations (N, ...) as stored."""
-    import torch
-
-    weights, moments = actor._split(vector)
-    network = actor.learnable(weights)
-    seen = network.tensors({"obs": actor.shown_with(obs, moments)})["obs"]
-    with torch.no_grad():
-        logits = actor.scores(network, seen)
-    return logits.log_softmax(-1).numpy(force=True), float(logits.abs().max())
+def acting(algorithm: Any, vector: Floats) -> Any:
+    """An object that acts by published weights (P,)."""
+    one = type(algorithm)(algorithm.settings, algorithm.spaces, seed=0, learns=False)
+    one.load(vector)
+    return one
 
 
 class RecordedLoss:
     """The gradient of a loss by autograd, as one launch on a GPU where `[learner] graphs` asks for it.
 
     Args:
-        algorithm: whose network is learned.
+        gradient: of all that is learned (P,), which backward adds to.
         loss: of a minibatch; it reads nothing but settings, weights and its argument.
     """
 
-    def __init__(self, algorithm: Any, loss: Loss) -> None:
-        self._learned, self._loss, self._names = algorithm.network, loss, list[str]()
-        gradient = self._learned.gradient
+    def __init__(self, gradient: torch.Tensor, loss: Loss) -> None:
+        self._gradient, self._loss, self._names = gradient, loss, list[str]()
         self.captured = Captured(self._work, str(gradient.device), writes=(gradient,))
 
     def __call__(self, rows: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -165,7 +156,7 @@ class RecordedLoss:
 
     def _work(self, rows: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         loss, found = self._loss(dict(rows))
-        self._learned.gradient.zero_()
+        self._gradient.zero_()
         loss.backward()
         self._names = list(found)
         return tuple(found.values())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,22 +22,6 @@ class Moments(NamedTuple):
 def nothing(inputs: int) -> Moments:
     """The moments of no rows: observations of so many entries are shown as they are."""
     return Moments(np.zeros(inputs), np.ones(inputs), 0.0)
-
-
-def parameters(inputs: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Names and shapes of moments in a flat vector, to travel with the weights that were learned with them."""
-    return ("normaliser.mean", (inputs,)), ("normaliser.variance", (inputs,)), ("normaliser.log_rows", (1,))
-
-
-def pack(moments: Moments) -> NDArray[np.float32]:
-    """Moments as one vector (2 O + 1,); the count as log(1 + rows), which single precision can hold."""
-    return np.concatenate([moments.mean, moments.variance, [np.log1p(moments.rows)]], dtype=np.float32)
-
-
-def unpack(flat: NDArray[np.floating]) -> Moments:
-    """The inverse of `pack`, for one vector (2 O + 1,) or a stack (V, 2 O + 1); the rows are those of the first."""
-    mean, variance, log_rows = np.split(np.array(flat), [flat.shape[-1] // 2, flat.shape[-1] - 1], axis=-1)
-    return Moments(mean, variance, float(np.expm1(log_rows.flat[0])))
 
 
 def merge(known: Moments, rows: NDArray[np.floating]) -> Moments:
@@ -74,23 +57,3 @@ def normalise(
     shown = (obs - mean) / np.sqrt(variance + EPSILON)
     result: NDArray[np.float32] = shown.clip(-LIMIT, LIMIT).astype(np.float32)
     return result
-
-
-def state(moments: Moments | None) -> dict[str, NDArray[Any]]:
-    """Moments by name, to be kept as precise as they are; nothing for None.
-
-    Those that came with weights are in single precision until the first rows are merged.
-    """
-    if moments is None:
-        return {}
-    known = {f"moments.{name}": np.array(value, np.float64) for name, value in moments._asdict().items()}
-    return known | {"moments.single": np.array(moments.mean.dtype == np.float32)}
-
-
-def restored(state: Mapping[str, NDArray[Any]]) -> Moments | None:
-    """The inverse of `state`."""
-    if "moments.mean" not in state:
-        return None
-    kind: type[np.floating] = np.float32 if state["moments.single"] else np.float64
-    mean, variance = (state[f"moments.{name}"].astype(kind) for name in ("mean", "variance"))
-    return Moments(mean, variance, float(state["moments.rows"]))

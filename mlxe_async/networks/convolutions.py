@@ -1,180 +1,143 @@
-"""Networks that look at pictures: convolutions, then the layers of a `Network`; all of it computed by torch.
-
-Where an observation has several parts, each picture has convolutions of its own; numbers stand beside their features.
-
-Pictures arrive as they are stored, flattened bytes, and become numbers on the device they are computed on; the 1/255
-that brings them to [0, 1] is multiplied into the first layer, which is smaller. The body `"nature"` is that of Mnih et
-al. 2015: 32 of 8 x 8 every 4 pixels, 64 of 4 x 4 every 2, 64 of 3 x 3. Its first convolution is computed as one of
-2 x 2 over tiles of 4 x 4 pixels, whose 16 pixels are channels: the same sums, but processors are made for many
-channels, not for four. Channels are the last axis in memory, weights included. With `precision = "bfloat16"` layers are
-computed in bfloat16 from weights that are kept, added to and published in float32; what the heads say is float32.
-"""
+"""Convolutions of pictures as plain torch modules: those of three papers, and any that somebody makes."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
+from torch.nn.functional import conv2d
 
-from mlxe_async.networks.flat import Floats, unflatten
+from mlxe_async.networks.dense import computed_in
 from mlxe_async.networks.pictures import BODIES
-from mlxe_async.networks.shape import Network
-
-if TYPE_CHECKING:
-    import torch
-
-TILE = BODIES["nature"].layers[0].stride
-Layers = dict[str, list[tuple[Any, ...]]]
 
 
-def prepared(network: Network, chains: Layers) -> Layers:
-    """The layers as they are computed with: of the network's precision, convolutions (out, in, height, width)."""
-    import torch
+class Pixels(nn.Conv2d):
+    """A convolution of pictures as they are stored: bytes become numbers from 0 to 1.
 
-    dtype = torch.bfloat16 if network.precision == "bfloat16" else torch.float32
-    result = {chain: [tuple(one.to(dtype) for one in pair) for pair in layers] for chain, layers in chains.items()}
-    result |= {name: chains[name] for name in network.free}
-    for chain, eye in network.eyes.items():
-        first, bias = chains[chain][0]
-        if eye.scale is not None:
-            first = first * eye.scale
-        first = _tiled_weights(first) if network.body == "nature" else first
-        layers = [(first.to(dtype), bias.to(dtype)), *result[chain][1:]]
-        result[chain] = [(weight.permute(0, 3, 1, 2), bias) for weight, bias in layers]
-    return result
+    That factor is multiplied into the weights, which are fewer. Where the width is a multiple of the stride, it is
+    computed over tiles whose pixels are channels: the same sums, but processors are made for many channels.
+
+    Args:
+        channels: of the pictures.
+        filters: channels of what comes out.
+        width: of a filter.
+        stride: pixels between two filters.
+        padding: zeros on each side.
+        scale: factor of the pixels; None: 1/255 for bytes, and 1 for floats.
+    """
+
+    def __init__(
+        self, channels: int, filters: int, width: int, stride: int, padding: int = 0, scale: float | None = None
+    ) -> None:
+        super().__init__(channels, filters, width, stride, padding)
+        self.scale = scale
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        """Channels (M, filters, h, w) of pictures (M, C, H, W), bytes or floats."""
+        scale = self.scale if self.scale is not None else 1 / 255 if pictures.dtype == torch.uint8 else 1.0
+        weight, (stride, _), kind = self.weight, self.stride, pictures.device.type
+        weight = weight if scale == 1 else weight * scale
+        half = torch.is_autocast_enabled(kind)
+        dtype = torch.get_autocast_dtype(kind) if half else weight.dtype
+        if stride == 1 or self.kernel_size[0] % stride or self.padding != (0, 0):
+            return conv2d(pictures.to(dtype), weight, self.bias, stride, self.padding)
+        return conv2d(_tiled(pictures, stride).to(dtype).permute(0, 3, 1, 2), _of_tiles(weight, stride), self.bias)
 
 
-def _tiled(pictures: torch.Tensor) -> torch.Tensor:
-    """Pictures (M, C, H, W) as tiles of TILE x TILE pixels: (M, h, w, channels), channels (C, TILE, TILE); a copy."""
-    import torch
-
+def _tiled(pictures: torch.Tensor, side: int) -> torch.Tensor:
+    """Pictures (M, C, H, W) as square tiles: (M, h, w, channels), channels (C, side, side); a copy."""
     count, channels, height, width = pictures.shape
-    high, wide, deep = height // TILE, width // TILE, channels * TILE * TILE
-    if count and pictures.dtype == torch.uint8 and pictures.device.type == "cpu" and width % TILE == 0:
+    high, wide, deep = height // side, width // side, channels * side * side
+    is_bytes = pictures.dtype == torch.uint8 and pictures.device.type == "cpu"
+    if count and is_bytes and side == 4 and width % side == 0:
         words = pictures.flatten(1).numpy().view(np.int32)
         tiles = torch.from_numpy(words.take(_word_order(channels, height, width), axis=1)).view(torch.uint8)
     else:
-        within = pictures[:, :, : high * TILE, : wide * TILE]
-        tiles = within.reshape(count, channels, high, TILE, wide, TILE).permute(0, 2, 4, 1, 3, 5)
+        within = pictures[:, :, : high * side, : wide * side]
+        tiles = within.reshape(count, channels, high, side, wide, side).permute(0, 2, 4, 1, 3, 5)
     return tiles.reshape(count, high, wide, deep)
 
 
 @functools.cache
 def _word_order(channels: int, height: int, width: int) -> NDArray[np.intp]:
-    """Where the words of a picture's tiles lie: the bytes of a tile that lie side by side travel as one.
+    """Where the words of a picture's tiles of 4 x 4 lie: the bytes of a tile that lie side by side travel as one.
 
     Numpy gathers them in half the time that torch's or its own copy of permuted axes takes.
     """
-    high, wide = height // TILE, width // TILE
-    words = np.arange(channels * height * wide).reshape(channels, height, wide)[:, : high * TILE]
-    return words.reshape(channels, high, TILE, wide).transpose(1, 3, 0, 2).ravel()
+    high, wide = height // 4, width // 4
+    words = np.arange(channels * height * wide).reshape(channels, height, wide)[:, : high * 4]
+    return words.reshape(channels, high, 4, wide).transpose(1, 3, 0, 2).ravel()
 
 
-def _tiled_weights(weight: torch.Tensor) -> torch.Tensor:
-    """A first convolution's weights (out, height, width, in) for tiles: (out, h, w, channels)."""
-    out, height, width, channels = weight.shape
-    tiles = weight.view(out, height // TILE, TILE, width // TILE, TILE, channels).permute(0, 1, 3, 5, 2, 4)
-    return tiles.reshape(out, height // TILE, width // TILE, channels * TILE * TILE)
+def _of_tiles(weight: torch.Tensor, side: int) -> torch.Tensor:
+    """A convolution's weights (out, in, height, width) for tiles: (out, channels, h, w), channels last in memory."""
+    out, channels, height, width = weight.shape
+    tiles = weight.view(out, channels, height // side, side, width // side, side).permute(0, 2, 4, 1, 3, 5)
+    return tiles.reshape(out, height // side, width // side, channels * side * side).permute(0, 3, 1, 2)
 
 
-def _taken_apart(network: Network, observation: torch.Tensor) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
-    """The numbers (M, n), if there are any, and the pictures (M, C, H, W) of what the network is shown (M, ...)."""
-    if network.mixed is not None:
-        numbers, pictures = network.mixed.taken_apart(observation)
-        return numbers if numbers is None else _scaled(network, numbers), pictures
-    if len(network.scale) > 1:
-        observation = _scaled(network, observation)
-    return None, [observation.view(len(observation), *network.image)]
-
-
-def _scaled(network: Network, numbers: torch.Tensor) -> torch.Tensor:
-    """Numbers (M, n) times their factors."""
-    import torch
-
-    if len(network.scale) == 1:
-        return numbers if network.scale[0] == 1 else numbers * network.scale[0]
-    return numbers * torch.tensor(network.scale, dtype=torch.float32, device=numbers.device)
-
-
-def _features(network: Network, layers: list[tuple[Any, ...]], pictures: torch.Tensor, activate: Any) -> torch.Tensor:
-    """What the convolutions make of pictures (M, C, H, W): (M, features)."""
-    from torch.nn.functional import conv2d, elu_
-
-    dtype, body = layers[0][0].dtype, BODIES[network.body]
-    is_tiled = network.body == "nature"
-    x = _tiled(pictures).to(dtype).permute(0, 3, 1, 2) if is_tiled else pictures.to(dtype)
-    for index, ((weight, bias), layer) in enumerate(zip(layers, body.layers, strict=True)):
-        stride = 1 if is_tiled and index == 0 else layer.stride
-        x = (elu_ if body.elu else activate)(conv2d(x, weight, bias, stride, layer.padding))
-    return x.permute(0, 2, 3, 1).flatten(1)
-
-
-def evaluated(network: Network, chains: Layers, observation: torch.Tensor, heads: tuple[str, ...]) -> list[Any]:
-    """Outputs (M, outputs) float32 of the heads for what the network is shown (M, ...) by prepared layers."""
-    import torch
-
-    activate = torch.tanh_ if network.activation == "tanh" else torch.relu_
-    numbers, pictures = _taken_apart(network, observation)
-    features = [
-        _features(network, chains[chain], seen, activate) for chain, seen in zip(network.eyes, pictures, strict=True)
-    ]
-    if numbers is not None:
-        features.append(numbers.to(features[0].dtype))
-    x = features[0] if len(features) == 1 else torch.cat(features, -1)
-    for weight, bias in chains["common"]:
-        x = activate(torch.addmm(bias, x, weight))
-    outputs = []
-    for head in heads:
-        if head in network.free:
-            outputs.append(chains[head][0][0])
-            continue
-        y = x
-        *hidden, (last, last_bias) = chains[head]
-        for weight, bias in hidden:
-            y = activate(torch.addmm(bias, y, weight))
-        outputs.append(torch.addmm(last_bias, y, last).float())
-    return outputs
-
-
-class PictureActor:
-    """Evaluates a network of pictures without gradients; numpy in, numpy out, as `NumpyNetwork` does.
+class Pictures(nn.Module):
+    """Pictures (B, C, H, W), bytes or floats, as features (B, outputs): bytes become numbers from 0 to 1.
 
     Args:
-        shape: of the network.
-        flat: weights (P,), or a stack (V, P) of V versions evaluated on observations (V, B, O); copied.
-        threads: of torch, for the whole process.
-        noise: what a noisy network acts under, from `Network.noise`; None: the mu alone.
+        image: (C, H, W).
+        layers: the convolutions and what is between them; the first is a `Pixels`, or is shown numbers.
+        precision: of what is computed; see `Dense.precision`.
+
+    Raises:
+        ValueError: the convolutions leave nothing of so small a picture.
     """
 
-    def __init__(
-        self, shape: Network, flat: Floats, threads: int = 1, noise: Mapping[str, Floats] | None = None
-    ) -> None:
-        self.shape, self._flats, self._threads = shape, np.array(flat, np.float32), threads
-        self._noise = noise
-        self._versions: list[Layers] | None = None
+    def __init__(self, image: tuple[int, ...], *layers: nn.Module, precision: str = "float32") -> None:
+        super().__init__()
+        self.image, self.layers, self.precision = tuple(image), nn.Sequential(*layers, nn.Flatten()), precision
+        try:
+            with torch.no_grad():
+                self.outputs = self.layers(torch.zeros(1, *image)).shape[1]
+        except RuntimeError as error:
+            raise ValueError(f"body of pictures {self.image}: too small for its convolutions") from error
 
-    def __call__(self, observation: NDArray[Any], *heads: str) -> tuple[Floats, ...]:
-        """The named heads' outputs (..., B, outputs) for flattened observations (..., B, O)."""
-        import torch
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Features (B, outputs) of pictures (B, C, H, W), or of as many numbers in one row."""
+        pictures = obs.reshape(-1, *self.image)
+        if obs.dtype == torch.uint8 and not isinstance(self.layers[0], Pixels):
+            pictures = pictures / 255
+        with computed_in(self.precision, pictures):
+            features: torch.Tensor = self.layers(pictures)
+        return features.float()
 
-        if self._versions is None:  # only now: who never acts, such as the probe, does not wait for torch
-            torch.set_num_threads(self._threads)
-            self._versions = [self._layers(flat) for flat in np.atleast_2d(self._flats)]
-        several = observation if self._flats.ndim == 2 else observation[None]
-        with torch.no_grad():
-            outputs = [
-                evaluated(self.shape, chains, torch.from_numpy(np.ascontiguousarray(seen)), heads)
-                for chains, seen in zip(self._versions, several, strict=True)
-            ]
-        of_heads = ([one.numpy() for one in versions] for versions in zip(*outputs, strict=True))
-        return tuple(np.stack(versions) if self._flats.ndim == 2 else versions[0] for versions in of_heads)
 
-    def _layers(self, flat: Floats) -> Layers:
-        import torch
+def nature(image: tuple[int, ...]) -> Pictures:
+    """The three convolutions of Mnih et al. 2015, with ReLU."""
+    return convolved("nature", image)
 
-        noise = None if self._noise is None else {name: torch.from_numpy(one) for name, one in self._noise.items()}
-        arrays = self.shape.perturbed(unflatten(torch.from_numpy(flat), self.shape.parameters), noise)
-        return prepared(self.shape, {chain: self.shape.layers(arrays, chain) for chain in self.shape.chains})
+
+def small(image: tuple[int, ...]) -> Pictures:
+    """One convolution of 16 filters 3 x 3 with ReLU: for grids of some 10 x 10, as in MinAtar (Young and Tian 2019)."""
+    return convolved("small", image)
+
+
+def elu_stack(image: tuple[int, ...]) -> Pictures:
+    """Four convolutions of 32 filters 3 x 3, each every second pixel, with ELU, as in Pathak et al. 2017."""
+    return convolved("elu", image)
+
+
+def convolved(
+    name: str,
+    image: tuple[int, ...],
+    activation: type[nn.Module] = nn.ReLU,
+    scale: float | None = None,
+    precision: str = "float32",
+) -> Pictures:
+    """The convolutions of a name in `BODIES`; those that have ELU keep it. For `scale` see `Pixels`."""
+    layers: list[nn.Module] = []
+    channels, known = image[0], BODIES[name]
+    for filters, width, stride, padding in known.layers:
+        one = nn.Conv2d(channels, filters, width, stride, padding) if layers else None
+        layers += [one or Pixels(channels, filters, width, stride, padding, scale)]
+        layers += [nn.ELU() if known.elu else activation()]
+        channels = filters
+    return Pictures(image, *layers, precision=precision)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+Activation = Literal["tanh", "relu"]
+Body = Literal["none", "nature", "small", "elu"]
+Precision = Literal["float32", "tf32", "bfloat16"]
 
 
 class Convolution(NamedTuple):
@@ -38,13 +42,6 @@ BODIES = {
     "elu": Convolutions((Convolution(32, 3, 2, 1),) * 4, 1, 1 / 255, elu=True),
 }
 """Mnih et al. 2015; Young and Tian 2019, for grids such as MinAtar's; Pathak et al. 2017."""
-
-
-class Eye(NamedTuple):
-    """A picture (C, H, W) that a network looks at, and the factor of its pixels; None: each has its own."""
-
-    image: tuple[int, ...]
-    scale: float | None
 
 
 def is_picture(shape: tuple[int, ...]) -> bool:

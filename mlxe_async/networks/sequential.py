@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks_of_all
 
-from mlxe_async.networks.bodies import Dense
+from mlxe_async.networks.dense import Dense
 from mlxe_async.rows import Array
 
 Known = dict[Any, tuple[Any, ...]]

@@ -305,5 +305,5 @@ def _probe(
         "prioritised": algorithm.memory == "replay" and algorithm.priorities.kind == "td",
         "moments": getattr(algorithm, "moment_entries", 0) if algorithm.memory == "replay" else 0,
         "parameters": [[name, list(shape)] for name, shape in algorithm.parameters],
-        "network": getattr(getattr(algorithm, "shape", None), "words", ""),
+        "network": getattr(algorithm, "words", ""),
     }

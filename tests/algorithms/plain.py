@@ -17,25 +17,38 @@ class Plain:
         kind: `"adam"`, or `"radam"` for its first five steps, which are plain momentum.
     """
 
+    of_torch = True
+    """Whether weights have torch's own shape, outputs first."""
+
     def __init__(self, algorithm, eps, kind="adam"):
-        self.parameters = algorithm.parameters
-        self.flat = torch.tensor(algorithm.weights(), dtype=torch.float64)
+        self.parameters = named(algorithm)
+        flat = algorithm.weights()
+        if self.parameters[-1][0] == "epsilon":
+            self.parameters, flat = self.parameters[:-1], flat[:-1]
+        self.flat = torch.tensor(flat, dtype=torch.float64)
         self.activation = getattr(torch, algorithm.settings.activation)
         self.layer_norm = algorithm.settings.layer_norm
         self.eps, self.kind, self.steps = eps, kind, 0
         self.first, self.second = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
 
-    def __call__(self, head, obs, flat=None):
-        """Outputs (..., n) of a head, by the learned weights or others (P,)."""
-        flat, start, arrays = self.flat if flat is None else flat, 0, {}
+    def arrays(self, flat, noise=None):
+        """Weights by name, under noise (name -> epsilon) if there is some."""
+        start, found = 0, {}
         for name, shape in self.parameters:
             size = int(np.prod(shape))
-            arrays[name], start = flat[start : start + size].reshape(shape), start + size
+            found[name], start = flat[start : start + size].reshape(shape), start + size
+        return found if noise is None else found | {n: found[n] + found[f"{n}_sigma"] * e for n, e in noise.items()}
+
+    def __call__(self, head, obs, flat=None, noise=None):
+        """Outputs (..., n) of a head, by the learned weights or others (P,)."""
+        arrays = self.arrays(self.flat if flat is None else flat, noise)
+        if f"{head}.0.weight" not in arrays:
+            head = {"policy": "actor", "value": "critic"}.get(head, head)
         x = torch.as_tensor(obs, dtype=torch.float64)
         for chain in ("common", head):
             layers = [name for name in arrays if name.startswith(f"{chain}.") and name.endswith("weight")]
             for k, name in enumerate(layers):
-                x = x @ arrays[name] + arrays[name.replace("weight", "bias")]
+                x = x @ (arrays[name].T if self.of_torch else arrays[name]) + arrays[name.replace("weight", "bias")]
                 if chain == "common" or k + 1 < len(layers):
                     if self.layer_norm:
                         x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
@@ -57,6 +70,16 @@ class Plain:
             step = step / ((self.second / (1 - ADAM[1] ** self.steps)).sqrt() + self.eps)
         self.flat = self.flat - rate * step
         return length
+
+
+def named(algorithm):
+    """Names and shapes of what is published, without the name of the one network."""
+    return [(name.removeprefix("network."), shape) for name, shape in algorithm.parameters]
+
+
+def flat_of_network(network):
+    """All weights of a network (P,), copied."""
+    return torch.cat([leaf.detach().reshape(-1) for leaf in network.parameters()])
 
 
 def generator_of(algorithm):

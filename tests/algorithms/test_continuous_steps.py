@@ -27,6 +27,8 @@ def agent(name, spaces=BOX, **changed):
 class Doubles(Plain):
     """One network of an algorithm in double precision, or several critics as one, with its optimiser."""
 
+    of_torch = False
+
     def __init__(self, activation, **network):
         self.parameters, self.activation = shapes_of(**network), getattr(torch, activation)
         self.flat, self.layer_norm = tensor(flat_of(**network)), False

@@ -26,7 +26,7 @@ def built(name, spaces):
     rng = np.random.default_rng(1)
     # What travels behind the weights, such as a variance, must be positive.
     drawn = [
-        rng.normal(0, 0.15, shape) if not label.startswith(("normaliser", "exploration")) else np.ones(shape)
+        rng.normal(0, 0.15, shape) if not label.endswith("epsilon") else np.ones(shape)
         for label, shape in one.parameters
     ]
     one.load(np.concatenate([each.ravel() for each in drawn]).astype(np.float32))
@@ -49,12 +49,14 @@ def test_it_takes_the_same_actions(name, spaces):
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-def test_what_acts_is_told_without_making_it(name):
+@pytest.mark.parametrize("extra", [{}, {"normalise": True}, {"layer_norm": True, "noisy": True}])
+def test_what_acts_is_told_without_making_it(name, extra):
     spaces = ONE
     if name in ("ddpg", "td3"):
         spaces = BOX
     if name in ("q_learning", "sarsa"):
         spaces = Spaces((4,), actions=3, observation_sizes=(4,))
     kind = load_algorithm(name)
-    made = kind(kind.Settings(), spaces, seed=0, learns=False)
-    assert list(kind.parameters_for(kind.Settings(), spaces)) == list(made.parameters)
+    settings = kind.Settings(**{key: value for key, value in extra.items() if key in kind.Settings.model_fields})
+    made = kind(settings, spaces, seed=0, learns=False)
+    assert list(kind.parameters_for(settings, spaces)) == list(made.parameters)

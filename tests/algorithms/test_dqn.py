@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from plain import flat_of_network
 from pydantic import ValidationError
 
 from mlxe_async.algorithms import Acting, Clock
 from mlxe_async.algorithms.dqn import DQN, DQNSettings, q_loss, td_target
+from mlxe_async.algorithms.parts.replay import tensors_of
 from mlxe_async.rows import Spaces, Symmetry
 
 SPACES = Spaces((4,), actions=3)
@@ -32,7 +34,7 @@ def batch(algorithm, **kwargs):
 
 
 def with_epsilon(algorithm, epsilon):
-    algorithm.load(np.append(algorithm.shape.initial(3), np.float32(epsilon)))
+    algorithm.epsilon.fill_(epsilon)
     return algorithm
 
 
@@ -77,14 +79,11 @@ def test_an_update_takes_the_targets_of_the_switch(double):
     algorithm = agent(double=double, target_every=1000, learning_rate=0.1)
     rows = batch(algorithm)
     algorithm.update(rows, Clock(updates=0))
-    algorithm.load(np.append(algorithm.target.flat.detach().numpy(), np.float32(0)))
-    judging = algorithm.outputs(rows["cut_obs"], "q")[0]
-    algorithm.load(algorithm.weights())
-    learned = algorithm.outputs(rows["cut_obs"], "q")[0]
+    judging, learned = algorithm.target(rows["cut_obs"]), algorithm.learned(rows["cut_obs"])
     best = (learned if double else judging).argmax(-1)
     assert (learned.argmax(-1) != judging.argmax(-1)).any()
     target = rows["partial"] + rows["coefficient"] * judging[np.arange(len(best)), best]
-    q = algorithm.outputs(rows["obs"], "q")[0][np.arange(len(best)), rows["action"]]
+    q = algorithm.learned(rows["obs"])[np.arange(len(best)), rows["action"]]
     metrics, _ = algorithm.update(rows, Clock(updates=1))
     assert metrics["td_error"] == pytest.approx(np.abs(target - q).mean(), rel=1e-4)
 
@@ -125,7 +124,7 @@ def test_a_survival_target_is_a_probability_of_the_best_action():
     """Learned and target network are alike at first: the target is partial + coefficient * max sigmoid(Q)."""
     algorithm = agent(value_scale="survival", discount=0.5, n_step=1)
     rows = batch(algorithm, mark="truncated")
-    q, following = algorithm.outputs(rows["obs"], "q")[0], algorithm.outputs(rows["cut_obs"], "q")[0]
+    q, following = algorithm.network(rows["obs"]), algorithm.network(rows["cut_obs"])
     value = 1 / (1 + np.exp(-q[np.arange(len(q)), rows["action"]]))
     target = 0.5 + 0.5 / (1 + np.exp(-following.max(-1)))
     metrics, _ = algorithm.update(rows, Clock())
@@ -150,14 +149,13 @@ def test_a_running_average_is_published_and_the_learned_weights_go_their_own_way
 def test_a_softmax_behaviour_draws_in_proportion_to_the_exponentiated_values():
     algorithm = agent(learns=False, behaviour="softmax", temperature=0.5)
     values = np.log([1.0, 2.0, 3.0]).astype(np.float32)
-    algorithm.outputs = lambda obs, _head: (np.tile(values, (len(obs), 1)),)
+    algorithm.network = lambda obs: np.tile(values, (len(obs), 1))
     expected = np.array([1, 4, 9]) / 14  # exp(ln q / 0.5) = q squared
     acted = algorithm.act(np.repeat(OBS[:1], 20_000, 0), np.random.default_rng(0), Acting())
     np.testing.assert_allclose(np.bincount(acted["action"]) / 20_000, expected, atol=0.015)
     np.testing.assert_allclose(np.exp(acted["log_prob"]), expected[acted["action"]], rtol=1e-5)
-    np.testing.assert_array_equal(
-        algorithm.behaviour_log_prob(OBS[:1].repeat(20_000, 0), acted["action"]), acted["log_prob"]
-    )
+    again = algorithm.policy(OBS[:1].repeat(20_000, 0)).log_prob(acted["action"])
+    np.testing.assert_array_equal(again, acted["log_prob"])
 
 
 def test_epsilon_travels_with_the_weights_under_one_version():
@@ -166,8 +164,8 @@ def test_epsilon_travels_with_the_weights_under_one_version():
     for steps, epsilon in [(0, 1.0), (500, 0.55), (10**6, 0.1)]:
         algorithm.update(batch(algorithm), Clock(env_steps=steps))
         actor.load(algorithm.weights())
-        assert actor.epsilon == pytest.approx(epsilon)
-    assert algorithm.parameters[-1] == ("exploration.epsilon", (1,))
+        assert actor.epsilon.item() == pytest.approx(epsilon)
+    assert algorithm.parameters[-1] == ("epsilon", (1,))
     assert algorithm.weights().shape == (sum(int(np.prod(shape)) for _, shape in algorithm.parameters),)
 
 
@@ -183,8 +181,8 @@ def test_the_stored_log_probability_is_that_of_the_mixture():
     acted = algorithm.act(OBS, np.random.default_rng(0), Acting())
     best = acted["action"] == algorithm.greedy(OBS)
     np.testing.assert_allclose(np.exp(acted["log_prob"]), np.where(best, 0.8, 0.1), rtol=1e-5)
-    np.testing.assert_array_equal(algorithm.behaviour_log_prob(OBS, acted["action"]), acted["log_prob"])
-    every = [np.exp(algorithm.behaviour_log_prob(OBS, np.full(len(OBS), a))) for a in range(3)]
+    np.testing.assert_array_equal(algorithm.policy(OBS).log_prob(acted["action"]), acted["log_prob"])
+    every = [np.exp(algorithm.policy(OBS).log_prob(np.full(len(OBS), a))) for a in range(3)]
     np.testing.assert_allclose(np.sum(every, 0), 1, rtol=1e-5)
 
 
@@ -200,13 +198,13 @@ def test_without_epsilon_it_acts_greedily_and_log_probabilities_stay_finite():
     acted = algorithm.act(OBS, np.random.default_rng(0), Acting())
     np.testing.assert_array_equal(acted["action"], algorithm.greedy(OBS))
     assert not acted["log_prob"].any()
-    assert np.isfinite(algorithm.behaviour_log_prob(OBS, (acted["action"] + 1) % 3)).all()
+    assert np.isfinite(algorithm.policy(OBS).log_prob((acted["action"] + 1) % 3)).all()
 
 
 def test_many_versions_act_like_each_alone_also_when_they_change():
     algorithm = agent(learns=False)
     for count in (2, 3):
-        flats = np.stack([np.append(algorithm.shape.initial(seed), np.float32(0.5)) for seed in range(count)])
+        flats = np.stack([agent(seed, learns=False).weights() for seed in range(count)])
         together = algorithm.greedy_many(flats, np.broadcast_to(OBS, (count, *OBS.shape)))
         for flat, actions in zip(flats, together, strict=True):
             algorithm.load(flat)
@@ -217,18 +215,19 @@ def test_the_target_network_is_replaced_every_so_many_updates_and_still_meanwhil
     algorithm = agent(target_every=3)
     rows = batch(algorithm)
     for number in range(7):
-        target, learned = (net.flat.detach().clone() for net in (algorithm.target, algorithm.network))
+        target, learned = (flat_of_network(net) for net in (algorithm.target, algorithm.learned))
         algorithm.update(rows, Clock(updates=number))
-        torch.testing.assert_close(algorithm.target.flat, learned if number % 3 == 0 else target, rtol=0, atol=0)
+        now = flat_of_network(algorithm.target)
+        torch.testing.assert_close(now, learned if number % 3 == 0 else target, rtol=0, atol=0)
 
 
 def test_the_target_network_can_move_a_part_of_the_way():
     algorithm = agent(target_every=1, target_rate=0.25)
     rows = batch(algorithm)
     for number in range(2):
-        target, learned = (net.flat.detach().clone() for net in (algorithm.target, algorithm.network))
+        target, learned = (flat_of_network(net) for net in (algorithm.target, algorithm.learned))
         algorithm.update(rows, Clock(updates=number))
-        torch.testing.assert_close(algorithm.target.flat.detach(), 0.75 * target + 0.25 * learned)
+        torch.testing.assert_close(flat_of_network(algorithm.target), 0.75 * target + 0.25 * learned)
 
 
 def test_updates_are_due_by_new_rows_and_none_is_lost_in_rounding():
@@ -261,13 +260,13 @@ def test_half_of_a_batch_is_mirrored_only_if_the_task_declares_it():
     mirrored = Spaces((4,), actions=2, symmetry=Symmetry((-1.0,) * 4, (1, 0)))
     algorithm = agent(spaces=mirrored)
     rows = batch(algorithm, length=400) | {"action": np.zeros(400, np.int64)}
-    tensors = algorithm.tensors_of(rows)
+    tensors = tensors_of(algorithm, rows)
     flipped = tensors["action"].numpy() == 1
     assert 100 < flipped.sum() < 300
     sign = np.where(flipped, -1, 1)[:, None]
     for name in ("obs", "cut_obs"):
         np.testing.assert_array_equal(tensors[name].numpy(), rows[name] * sign)
-    assert not agent(spaces=mirrored, mirror=False).tensors_of(rows)["action"].any()
+    assert not tensors_of(agent(spaces=mirrored, mirror=False), rows)["action"].any()
 
 
 def test_the_learning_rate_falls_with_environment_steps():
@@ -295,7 +294,7 @@ def test_it_learns_the_values_of_a_chain(double):
     for number in range(600):
         algorithm.update(rows, Clock(updates=number))
     algorithm.load(algorithm.weights())
-    q = algorithm.outputs(places[:4], "q")[0]
+    q = algorithm.network(places[:4])
     np.testing.assert_allclose(q[:, 1], 0.9 ** np.arange(3, -1, -1), atol=0.05)
     np.testing.assert_allclose(q[:, 0], 0.9 * np.array([0.729, 0.729, 0.81, 0.9]), atol=0.05)
 
@@ -317,10 +316,10 @@ def test_every_setting_says_what_raising_it_does():
 
 def test_the_error_of_a_row_is_its_target_minus_its_value():
     algorithm = agent(double=False, n_step=1, mirror=False)
-    rows = algorithm.tensors_of(batch(algorithm))
+    rows = tensors_of(algorithm, batch(algorithm))
     _, error, found = algorithm.loss(rows)
     with torch.no_grad():
-        following = algorithm.scores(algorithm.target, rows["cut_obs"]).max(-1).values
-        value = algorithm.scores(algorithm.network, rows["obs"]).gather(-1, rows["action"][:, None])[:, 0]
+        following = algorithm.target(rows["cut_obs"]).max(-1).values
+        value = algorithm.learned(rows["obs"]).gather(-1, rows["action"][:, None])[:, 0]
     torch.testing.assert_close(error, rows["partial"] + rows["coefficient"] * following - value)
     torch.testing.assert_close(found["td_error"], error.abs().mean())

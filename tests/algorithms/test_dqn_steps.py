@@ -90,8 +90,6 @@ def test_updates_take_the_steps_of_a_plain_computation(settings):
     algorithm = agent(**settings)
     s, start = algorithm.settings, algorithm.weights()
     plain = Plain(algorithm, eps=1e-8)
-    plain.flat = plain.flat[:-1]
-    plain.first, plain.second, plain.parameters = plain.first[:-1], plain.second[:-1], algorithm.parameters[:-1]
     frozen, average = plain.flat.clone(), plain.flat.clone()
     for number in range(5):
         rows = segment(number, mark="truncated" if number % 2 else "terminated", reward=(1.0, 9.0)[number % 2])
@@ -134,11 +132,11 @@ def test_rows_without_weights_weigh_one_and_a_task_without_a_symmetry_has_no_mir
     results = []
     for more in ({}, {"weight": np.ones(24, np.float32)}):
         algorithm = agent(spaces=Spaces((3,), actions=3))
-        before = algorithm.state()["generator"]
+        before = algorithm.state()["rng"]
         rows = segment(1)
         algorithm.update(rows | algorithm.derive(rows) | more, Clock())
         results.append(algorithm.weights())
-        np.testing.assert_array_equal(algorithm.state()["generator"], before)
+        np.testing.assert_array_equal(algorithm.state()["rng"], before)
     np.testing.assert_array_equal(*results)
 
 

@@ -57,10 +57,10 @@ def test_reversed_exploration_makes_about_twenty_greedy_picks_in_a_run():
     one, picks, extra = OBS[:1], 0.0, 0.0
     plain = agent()
     best = int(algorithm.greedy(one)[0])
-    pi = float(np.exp(plain.behaviour_log_prob(one, np.array([best]))[0]))
+    pi = float(np.exp(plain.policy(one).log_prob(np.array([best]))[0]))
     for _ in range(3000):
         acted = algorithm.act(one, rng, clock)
-        mu = float(np.exp(algorithm.behaviour_log_prob(one, np.array([best]), clock)[0]))
+        mu = float(np.exp(algorithm.policy(one, clock).log_prob(np.array([best]))[0]))
         picks += (mu - pi) / (1 - pi)  # mu = epsilon + (1 - epsilon) pi
         extra += (acted["action"][0] == best) - pi
         clock.steps += 1
@@ -73,14 +73,14 @@ def test_actions_come_as_often_as_the_stored_log_probability_says(behaviour):
     algorithm, clock = agent(behaviour=behaviour, epsilon=0.6, epsilon_factor=0.5), Acting(steps=1)
     many = np.repeat(OBS[:1], 20_000, 0)
     acted = algorithm.act(many, np.random.default_rng(0), clock)
-    policy = np.array([np.exp(agent().behaviour_log_prob(OBS[:1], np.array([a]))[0]) for a in range(3)])
+    policy = np.array([np.exp(agent().policy(OBS[:1]).log_prob(np.array([a]))[0]) for a in range(3)])
     best = np.arange(3) == policy.argmax()
     expected = {"epsilon_greedy": 0.1 + 0.7 * best, "reversed": 0.3 * best + 0.7 * policy}[behaviour]
     for action in range(3):
         chosen = acted["action"] == action
         assert chosen.mean() == pytest.approx(expected[action], abs=0.015)
         np.testing.assert_allclose(np.exp(acted["log_prob"][chosen]), expected[action], rtol=1e-4)
-    again = algorithm.behaviour_log_prob(many, acted["action"], clock)
+    again = algorithm.policy(many, clock).log_prob(acted["action"])
     np.testing.assert_allclose(again, acted["log_prob"], atol=1e-5)
 
 

@@ -247,17 +247,19 @@ def learn(way, count=6):
     """What was measured in so many updates, by an algorithm itself or in another way."""
     measured, algorithm = [], getattr(way, "algorithm", way)
     for number, batch in enumerate(batches(algorithm, count)):
-        measured.append(way.update(batch, Clock(env_steps=100 * number, episodes=number, updates=number))[0])
+        found = way.update(batch, Clock(env_steps=100 * number, episodes=number, updates=number))
+        measured.append(found[0] if isinstance(found, tuple) else found)
     return measured
 
 
 def on_a_pretended_gpu(monkeypatch, algorithm, recorder=None):
     """The algorithm's twin as on a GPU: by tensors, and recorded where there is a recorder."""
-    monkeypatch.setattr(f"mlxe_async.fast.{algorithm.__class__.__name__.lower()}.quick_network", lambda _: None)
+    name = algorithm.__class__.__name__.lower()
+    monkeypatch.setattr(f"mlxe_async.fast.{name}.quick_of", lambda *_: None)
     way = updates(algorithm)
     if recorder:
         recorded = way.twin._recorded
-        writes = (algorithm.network.gradient,)
+        writes = (algorithm.optimiser.gradient,)
         recorded.captured = Captured(recorded._work, "cpu", writes=writes, recorder=recorder)
     return way
 

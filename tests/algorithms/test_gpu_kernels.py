@@ -135,9 +135,10 @@ def test_the_same_updates_come_to_the_same_bits_on_a_gpu(case, graphs):
 def test_a_gpu_computes_pictures_as_exactly_as_is_asked_for(precision, near):
     use_kernels("cuda", repeatable=True, precision=precision)
     here, there = made("ppo, pictures"), made("ppo, pictures", "cuda")
-    seen = np.random.default_rng(0).integers(0, 256, (64, here.shape.inputs), dtype=np.uint8)
+    seen = np.random.default_rng(0).integers(0, 256, (64, *here.spaces.observation_shape), dtype=np.uint8)
     found, expected = (
-        one.network(one.network.tensors({"obs": seen})["obs"], "policy", "value") for one in (there, here)
+        [head(one.common(one.see(one.tensors({"obs": seen})["obs"]))) for head in (one.actor, one.critic)]
+        for one in (there, here)
     )
     for mine, its in zip(found, expected, strict=True):
         apart = float((mine.cpu() - its).norm() / its.norm())

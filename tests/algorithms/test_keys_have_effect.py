@@ -90,7 +90,7 @@ BASES = {
         "even": {**DQN, **PRIORITISED, "priority_exponent": 0.0},
         "noisy": {**DQN, "noisy": True},
         "without a target network": {**DQN, "target_every": 1},
-        "noisy, without one": {**DQN, "target_every": 1, "noisy": True},
+        "noisy, without one": {**DQN, "target_every": 1, "noisy": True, "noise_sigma": 5.0},
         "noisy pictures": {**DQN, "body": "nature", "batch": 8, "start_rows": 8, "target_every": 2, "noisy": True}
         | {"learning_rate": 1e-3, "noise_sigma": 5.0},
     },
@@ -126,7 +126,7 @@ BASES = {
         "linear": {**RAINBOW, "layers": []},
         "prioritised": {**RAINBOW, **PRIORITISED},
         "even": {**RAINBOW, "prioritised": False},
-        "pictures": {**RAINBOW, "body": "nature", "batch": 8, "start_rows": 8, "target_every": 2},
+        "pictures": {**RAINBOW, "body": "nature", "batch": 8, "start_rows": 8, "target_every": 2, "noise_sigma": 5.0},
     },
     "sac": {
         "plain": CONTINUOUS,

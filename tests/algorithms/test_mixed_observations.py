@@ -7,13 +7,10 @@ import torch
 from mlxe_async.algorithms import REGISTRY, Acting, Clock, load_algorithm
 from mlxe_async.fast import updates
 from mlxe_async.maths import normaliser
-from mlxe_async.networks import Network, unflatten
+from mlxe_async.networks import unflatten
 from mlxe_async.networks.bodies import Normaliser, body
-from mlxe_async.networks.convolutions import PictureActor
-from mlxe_async.networks.learning import PictureNetwork
 from mlxe_async.networks.mixed import mixed_of, pictures_in
 from mlxe_async.networks.pictures import image_of, is_picture
-from mlxe_async.networks.plain import PlainNetwork
 from mlxe_async.parts import laid_out, stored_as
 from mlxe_async.rows import MASK, RowLayout, Spaces, standard_columns
 from mlxe_async.workers import rehearsal
@@ -47,33 +44,31 @@ def observed(spaces, *lead, seed=0):
     return spaces.pack(named)
 
 
-def network(spaces, body="nature", **more):
-    heads = more.pop("heads", HEADS)
-    return Network(spaces.entries, (16,), heads, "relu", body=body, mixed=mixed_of(spaces, body), **more)
-
-
 def agent(name, spaces, *, learns=False, **settings):
     kind = load_algorithm(name)
     table = {**kind.defaults_for(spaces, settings), **settings}
     return kind(kind.Settings(**table), spaces, seed=0, learns=learns)
 
 
-def by_the_book(net, flat, spaces, obs):
-    """Each picture / 255 by its own convolutions, channels first, then all features and the numbers side by side."""
-    arrays, parts = unflatten(torch.from_numpy(flat), net.parameters), spaces.split(obs)
-    features, activate = [], torch.nn.functional.elu if net.body == "elu" else torch.relu
-    for index, name in enumerate(net.mixed.pictures):
-        x = torch.from_numpy(np.array(parts[name])).float() * (1 / 255 if parts[name].dtype == np.uint8 else 1)
+def by_the_book(one, spaces, obs):
+    """Each picture / 255 by its own convolutions, channels first; numbers as they are; in the order of the parts."""
+    parts, features, name = spaces.split(obs), [], one.settings.body
+    activate = torch.nn.functional.elu if name == "elu" else torch.relu
+    for part in spaces.parts:
+        key = part.name.replace(".", "/")
+        x = torch.from_numpy(np.array(parts[part.name])).float()
+        if key not in one.see.convolutions:
+            features.append(x.reshape(len(obs), -1))
+            continue
+        x = x * (1 / 255 if parts[part.name].dtype == np.uint8 else 1)
         image, is_last = image_of(tuple(x.shape[1:]))
         x = x.permute(0, 3, 1, 2) if is_last else x.view(-1, *image)
-        for layer, (stride, padding) in enumerate(STRIDES[net.body]):
-            weight = arrays[f"body.{index}.{layer}.weight"].permute(0, 3, 1, 2)
-            bias = arrays[f"body.{index}.{layer}.bias"]
-            x = activate(torch.nn.functional.conv2d(x, weight, bias, stride, padding))
-        features.append(x.permute(0, 2, 3, 1).flatten(1))
-    features += [torch.from_numpy(np.array(parts[one.name])).reshape(len(obs), -1).float() for one in net.mixed.others]
-    x = (torch.cat(features, -1) @ arrays["common.0.weight"] + arrays["common.0.bias"]).relu()
-    return {head: (x @ arrays[f"{head}.0.weight"] + arrays[f"{head}.0.bias"]).numpy() for head in net.heads}
+        layers = [layer for layer in one.see.convolutions[key].layers if isinstance(layer, torch.nn.Conv2d)]
+        for layer, (stride, padding) in zip(layers, STRIDES[name], strict=True):
+            x = activate(torch.nn.functional.conv2d(x, layer.weight, layer.bias, stride, padding))
+        features.append(x.flatten(1))
+    x = one.common[0](torch.cat(features, -1)).relu()
+    return {"actor": one.actor(x).detach().numpy(), "critic": one.critic(x).detach().numpy()}
 
 
 # -- which parts are pictures ------------------------------------------------------------------------------------------
@@ -129,8 +124,8 @@ def test_numbers_beside_pictures_are_normalised_where_vectors_are():
     assert ppo.defaults_for(numbers, {})["normalise"] is True
     assert ppo.defaults_for(numbers, {"body": "elu"}) == {"normalise": True}
     assert "normalise" not in ppo.defaults_for(parted(EYE, GREY), {})
-    assert agent("ppo", numbers, **LAYERS).moment_entries == 3
-    assert agent("ppo", parted(EYE, GREY), **LAYERS).moment_entries == 0
+    assert len(agent("ppo", numbers, **LAYERS).see.normaliser.mean) == 3
+    assert agent("ppo", parted(EYE, GREY), **LAYERS).see.normaliser is None
 
 
 # -- the same numbers, whatever computes them --------------------------------------------------------------------------
@@ -143,23 +138,15 @@ def test_numbers_beside_pictures_are_normalised_where_vectors_are():
 )
 def test_actor_learner_and_plain_module_compute_the_network_of_the_paper_beside_numbers(name, leaves):
     spaces = parted(*leaves)
-    net = network(spaces, name)
-    flat = net.initial(1) + np.float32(0.001)
-    obs = observed(spaces, 5)
-    actor = agent("ppo", spaces, body=name, normalise=False, **LAYERS)
-    assert actor.shape.mixed == net.mixed
-    shown = actor.shown_with(obs, None)
-    ours = PictureActor(net, flat)(shown, *HEADS)
-    learned = PictureNetwork(net, flat)(torch.from_numpy(shown), *HEADS)
-    plain = PlainNetwork(net, flat)
-    stored = plain(torch.from_numpy(obs))
+    one, obs = agent("ppo", spaces, body=name, normalise=False, **LAYERS), observed(spaces, 5)
+    expected, plain, seen = by_the_book(one, spaces, obs), one.module(), torch.from_numpy(obs)
     named = plain({key: torch.from_numpy(np.array(part)) for key, part in spaces.split(obs).items()})
-    expected = by_the_book(net, flat, spaces, obs)
-    for head, acted, graded in zip(HEADS, ours, learned, strict=True):
-        np.testing.assert_allclose(acted, graded.detach(), atol=1e-6, rtol=1e-6)
-        for found in (acted, stored[head].detach(), named[head].detach()):
-            np.testing.assert_allclose(found, expected[head], atol=1e-4, rtol=1e-4)
-        assert np.ptp(acted) > 0
+    learned = {"actor": one.policy(seen).logits, "critic": one.judged(seen)[1][:, None]}
+    acted = {"actor": torch.from_numpy(one.policy(obs).logits), "critic": torch.from_numpy(one.values(obs))[:, None]}
+    for head, numbers in expected.items():
+        for found in (acted[head], learned[head], plain(seen)[head], named[head]):
+            np.testing.assert_allclose(found.detach(), numbers, atol=1e-4, rtol=1e-4)
+        assert np.ptp(numbers) > 0
 
 
 @pytest.mark.parametrize("normalise", [False, True])
@@ -167,22 +154,26 @@ def test_a_plain_module_takes_parts_of_bytes_without_pictures_too(normalise):
     spaces = parted(MINI, SPEED, LAMP, (MASK, (3,), "|u1"), masked=True)
     one = agent("ppo", spaces, normalise=normalise)
     obs, plain = observed(spaces, 5), one.module()
+    if normalise:
+        one.see.count(obs)
+        plain = one.module()
     named = {name: torch.from_numpy(np.array(part)) for name, part in spaces.split(obs).items()}
-    for head, expected in zip(HEADS, one.outputs(obs, *HEADS), strict=True):
-        for seen in (torch.from_numpy(obs), named):
-            np.testing.assert_allclose(plain(seen)[head].detach(), expected, atol=1e-4, rtol=1e-4)
+    for seen in (torch.from_numpy(obs), named):
+        found = plain(seen)
+        np.testing.assert_allclose(found["actor"].detach(), one.policy(obs).logits, atol=1e-4, rtol=1e-4)
+        np.testing.assert_allclose(found["critic"][:, 0].detach(), one.values(obs), atol=1e-4, rtol=1e-4)
 
 
 def test_several_versions_side_by_side_equal_each_alone():
     spaces = parted(SPEED, EYE, MINI)
-    one = agent("ppo", spaces, **LAYERS)
-    weights = np.stack([one._flat, one._flat[::-1].copy()])
-    weights[:, -19:] = np.arange(1, 20)  # moments that differ from none
+    versions = [agent("ppo", spaces, **LAYERS) for _ in range(2)]
+    for number, one in enumerate(versions):
+        one.see.count(observed(spaces, 9, seed=number))
+        one.actor[0].weight.data *= 100 - 200 * number
     obs = observed(spaces, 2, 6)
-    together = one.evaluator(weights)(obs, "policy")[0]
-    alone = [one.evaluator(flat)(seen, "policy")[0] for flat, seen in zip(weights, obs, strict=True)]
-    np.testing.assert_array_equal(together, np.stack(alone))
-    np.testing.assert_array_equal(one.greedy_many(weights, obs), together.argmax(-1))
+    together = versions[0].greedy_many(np.stack([one.weights() for one in versions]), obs)
+    np.testing.assert_array_equal(together, [one.greedy(seen) for one, seen in zip(versions, obs, strict=True)])
+    assert (together[0] != together[1]).any()
 
 
 def test_a_picture_with_its_channels_last_is_seen_as_the_same_with_its_channels_first():
@@ -190,13 +181,12 @@ def test_a_picture_with_its_channels_last_is_seen_as_the_same_with_its_channels_
     obs = observed(last, 5)
     parts = last.split(obs)
     moved = first.pack({"speed": parts["speed"], "eye": np.moveaxis(parts["eye"], -1, 1)})
-    agents = [
-        agent(name, spaces, **more) for name, more in (("ppo", LAYERS), ("dqn", SMALL)) for spaces in (first, last)
-    ]
-    for one, other in (agents[:2], agents[2:]):
-        assert one.parameters == other.parameters
-        head = next(iter(one.shape.heads))
-        np.testing.assert_allclose(one.outputs(moved, head)[0], other.outputs(obs, head)[0], atol=1e-6)
+    one, other = (agent("ppo", spaces, normalise=False, **LAYERS) for spaces in (first, last))
+    assert one.parameters == other.parameters
+    np.testing.assert_allclose(one.policy(moved).logits, other.policy(obs).logits, atol=1e-6)
+    one, other = (agent("dqn", spaces, **SMALL) for spaces in (first, last))
+    assert one.parameters == other.parameters
+    np.testing.assert_allclose(one.network(moved), other.network(obs), atol=1e-6)
     torch.manual_seed(0)
     one, other = body(first), body(last)
     other.load_state_dict(one.state_dict())
@@ -206,48 +196,42 @@ def test_a_picture_with_its_channels_last_is_seen_as_the_same_with_its_channels_
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_gradient_reaches_each_part(precision):
     spaces = parted(SPEED, LAMP, EYE, WRIST, GREY, MINI)
-    net = network(spaces, precision=precision)
-    learned = PictureNetwork(net, net.initial(1))
-    shown = agent("ppo", spaces, **LAYERS).shown_with(observed(spaces, 8), None)
-    learned(torch.from_numpy(shown), "value")[0].square().sum().backward()
-    found = {name: leaf.grad for name, leaf in learned.leaves.items()}
-    for eye in range(3):
-        for layer in range(3):
-            assert found[f"body.{eye}.{layer}.weight"].abs().sum() > 0
-    beside = found["common.0.weight"][-(3 + 1 + 6) :]
-    assert (beside.abs().sum(1) > 0).all()
+    one = agent("ppo", spaces, learns=True, precision=precision, **LAYERS)
+    one.judged(torch.from_numpy(observed(spaces, 8)))[1].square().sum().backward()
+    for convolutions in one.see.convolutions.values():
+        for layer in convolutions.layers[::2][:3]:
+            assert layer.weight.grad.abs().sum() > 0
+    beside = torch.cat(
+        [
+            g
+            for g, (is_picture, _) in zip(
+                one.common[0].weight.grad.split([width for _, width in one.see.widths], 1), one.see.widths, strict=True
+            )
+            if not is_picture
+        ],
+        1,
+    )
+    assert beside.shape == (16, 3 + 1 + 6)
+    assert (beside.abs().sum(0) > 0).all()
+
+
+def test_weights_of_numbers_beside_pictures_begin_as_if_they_were_alone():
+    one = agent("ppo", parted(SPEED, EYE, MINI), **LAYERS)
+    weight, widths = one.common[0].weight.detach(), [width for _, width in one.see.widths]
+    speed, eye, mini = weight.split(widths, 1)
+    numbers = torch.cat([speed, mini], 1)
+    torch.testing.assert_close(numbers.T @ numbers, 2 * torch.eye(9), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(eye @ eye.T, 2 * torch.eye(16), atol=1e-5, rtol=1e-5)
 
 
 # -- bytes stay bytes, and moments are of numbers alone ----------------------------------------------------------------
 
 
-def test_observations_are_shown_as_they_are_stored_where_their_numbers_are_floats():
-    spaces = parted(SPEED, LAMP, EYE, (MASK, (3,), "|u1"), masked=True)
-    one = agent("ppo", spaces, normalise=False, **LAYERS)
-    obs = observed(spaces, 4)
-    assert one.seen(obs) is obs
-    assert obs.nbytes == 4 * (4 * 4 + 2 * 40 * 44 + 4)
-
-
-def test_other_numbers_are_moved_before_the_pictures_which_stay_bytes():
-    spaces = parted(SPEED, EYE, MINI, GREY)
-    one = agent("ppo", spaces, normalise=False, **LAYERS)
-    obs = observed(spaces, 2, 4)
-    shown = one.seen(obs)
-    assert (shown.dtype, shown.shape) == (np.uint8, (2, 4, 4 * 9 + 2 * 40 * 44 + 40 * 37))
-    numbers, (eye, grey) = one.shape.mixed.taken_apart(torch.from_numpy(shown.reshape(8, -1)))
-    parts = spaces.split(obs)
-    np.testing.assert_array_equal(numbers[:, :3], parts["speed"].reshape(8, 3))
-    np.testing.assert_array_equal(numbers[:, 3:], parts["mini"].reshape(8, 6))
-    np.testing.assert_array_equal(eye, parts["eye"].reshape(8, 2, 40, 44))
-    np.testing.assert_array_equal(grey, parts["grey"].reshape(8, 1, 40, 37))
-
-
 def test_a_picture_of_two_axes_alone_has_one_channel():
-    ours, theirs = (agent("ppo", Spaces(shape, "|u1", 3), **LAYERS) for shape in ((40, 44), (1, 40, 44)))
+    ours, theirs = (agent("mlxe", Spaces(shape, "|u1", 3), **LAYERS) for shape in ((40, 44), (1, 40, 44)))
     assert ours.parameters == theirs.parameters
     obs = np.random.default_rng(0).integers(0, 256, (4, 40, 44), np.uint8)
-    np.testing.assert_array_equal(ours.outputs(obs, "policy")[0], theirs.outputs(obs[:, None], "policy")[0])
+    np.testing.assert_array_equal(ours.network.scores(obs), theirs.network.scores(obs[:, None]))
 
 
 def batch_of(one, spaces, steps=8, envs=4):
@@ -270,19 +254,24 @@ def test_an_update_counts_numbers_and_what_acts_and_is_handed_out_is_shown_them_
     one.update(batch, Clock(env_steps=32))
     parts = spaces.split(batch["obs"])
     numbers = np.concatenate([parts["speed"].reshape(32, -1), parts["mini"].reshape(32, -1)], 1)
-    np.testing.assert_allclose(one._moments.mean, numbers.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(one._moments.variance, numbers.var(0), rtol=1e-5)
-    flat = one.weights()
-    one.load(flat)
-    shown = one.seen(batch["obs"][0])
+    moments = one.see.normaliser.moments
+    np.testing.assert_allclose(moments.mean, numbers.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(moments.variance, numbers.var(0), rtol=1e-5)
+    one.load(one.weights())
+    obs = torch.from_numpy(batch["obs"][0])
     expected = normaliser.normalise(numbers[:4], numbers.mean(0), numbers.var(0))
-    np.testing.assert_allclose(one.shape.mixed.taken_apart(torch.from_numpy(shown))[0], expected, atol=1e-5)
-    outputs = dict(zip(HEADS, one.outputs(batch["obs"][0], *HEADS), strict=True))
-    handed = one.module()(torch.from_numpy(batch["obs"][0]))
-    for head in HEADS:
-        np.testing.assert_allclose(handed[head].detach(), outputs[head], atol=1e-5, rtol=1e-4)
-        learned = one.network(torch.from_numpy(shown), head)[0].detach()
-        np.testing.assert_allclose(learned, outputs[head], atol=1e-5, rtol=1e-4)
+    np.testing.assert_allclose(numbers_in(one, one.see(obs)), expected, atol=1e-5)
+    handed = one.module()(obs)
+    np.testing.assert_allclose(handed["actor"].detach(), one.policy(batch["obs"][0]).logits, atol=1e-5, rtol=1e-4)
+    np.testing.assert_allclose(handed["critic"][:, 0].detach(), one.values(batch["obs"][0]), atol=1e-5, rtol=1e-4)
+
+
+def numbers_in(one, features):
+    """What of features (B, n) are numbers."""
+    pieces = features.split([width for _, width in one.see.widths], -1)
+    return torch.cat(
+        [piece for piece, (is_picture, _) in zip(pieces, one.see.widths, strict=True) if not is_picture], -1
+    ).detach()
 
 
 def test_a_state_is_gone_on_from_bit_for_bit():
@@ -329,10 +318,11 @@ def test_an_update_changes_the_convolutions_of_each_picture_and_the_weights_of_t
     before = unflatten(one.weights(), one.parameters)
     one.update(batch, Clock(env_steps=32, episodes=1, version=1))
     after = unflatten(one.weights(), one.parameters)
-    for eye in (0, 1):
-        assert not np.array_equal(before[f"body.{eye}.0.weight"], after[f"body.{eye}.0.weight"])
-    first = next(weight for weight in before if not weight.startswith("body."))
-    assert (before[first][-3:] != after[first][-3:]).any(1).all()
+    for eye in (EYE, GREY):
+        first = next(key for key in before if key.endswith(f"see.convolutions.{eye[0]}.layers.0.weight"))
+        assert not np.array_equal(before[first], after[first])
+    first = next(key for key in before if "see." not in key and key.endswith("0.weight"))
+    assert (before[first][:, :3] != after[first][:, :3]).any(0).all()  # of the three numbers, which come first
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn", "mlxe"])
@@ -383,16 +373,16 @@ def test_factors_are_those_of_the_numbers():
     scaled, plain = (agent("dqn", spaces, **more) for more in ({"input_scale": factors}, {}))
     parts = spaces.split(obs)
     moved = spaces.pack({"speed": parts["speed"] * np.array(factors), "eye": parts["eye"]})
-    np.testing.assert_allclose(scaled.outputs(obs, "q")[0], plain.outputs(moved, "q")[0], atol=1e-6)
+    np.testing.assert_allclose(scaled.network(obs), plain.network(moved), atol=1e-6)
 
 
 def test_the_network_is_told_in_words():
-    assert agent("ppo", parted(SPEED, EYE, GREY), **LAYERS).shape.words == (
+    assert agent("ppo", parted(SPEED, EYE, GREY), **LAYERS).words == (
         "eye by 3 convolutions (128 features) beside grey by 3 convolutions (64 features) beside 3 numbers -> "
         "common 16; policy 3; value 1"
     )
-    assert agent("dqn", Spaces((4,), actions=2)).shape.words == "4 numbers -> q 128, 128, 2"
-    assert agent("dqn", Spaces((4, 84, 84), "|u1", actions=2)).shape.words == (
+    assert agent("dqn", Spaces((4,), actions=2)).words == "4 numbers -> q 128, 128, 2"
+    assert agent("dqn", Spaces((4, 84, 84), "|u1", actions=2)).words == (
         "the picture by 3 convolutions (3,136 features) -> q 512, 2"
     )
 

@@ -19,15 +19,15 @@ def agent(seed=1, **settings):
 @pytest.mark.parametrize("size", [1.0, 10.0])
 def test_stored_log_probabilities_are_recomputed_within_rounding(size):
     algorithm = agent()
-    algorithm.load(size * algorithm.shape.initial(1))
+    algorithm.load(size * algorithm.weights())
     stored, actions = [], []
     rng = np.random.default_rng(3)
     for row in OBS:  # one by one, as an executor with one environment does
         acted = algorithm.act(row[None], rng, Acting())
         stored.append(acted["log_prob"][0])
         actions.append(acted["action"][0])
-    again = algorithm.behaviour_log_prob(OBS, np.array(actions))
-    logits = algorithm.outputs(OBS, "policy")[0]
+    again = algorithm.policy(OBS).log_prob(np.array(actions))
+    logits = algorithm.network.scores(OBS)
     assert np.abs(again - stored).max() <= 1e-5 * max(1.0, np.abs(logits).max())
 
 
@@ -36,7 +36,7 @@ def test_actions_come_with_the_frequency_of_their_probability():
     acted = algorithm.act(many, np.random.default_rng(0), Acting())
     for action in range(3):
         chosen = acted["action"] == action
-        probability = np.exp(algorithm.behaviour_log_prob(many[:1], np.array([action]))[0])
+        probability = np.exp(algorithm.policy(many[:1]).log_prob(np.array([action]))[0])
         assert chosen.mean() == pytest.approx(probability, abs=0.015)
         np.testing.assert_allclose(np.exp(acted["log_prob"][chosen]), probability, rtol=1e-4)
 
@@ -49,14 +49,14 @@ def test_acting_repeats_with_the_same_generator_state():
 
 def test_greedy_takes_the_most_probable_action():
     algorithm = agent()
-    log_probs = np.stack([algorithm.behaviour_log_prob(OBS, np.full(len(OBS), a)) for a in range(3)], -1)
+    log_probs = np.stack([algorithm.policy(OBS).log_prob(np.full(len(OBS), a)) for a in range(3)], -1)
     np.testing.assert_array_equal(algorithm.greedy(OBS), log_probs.argmax(-1))
 
 
 def test_many_versions_act_like_each_alone_also_when_they_change():
     algorithm = agent()
     for seeds in [(1, 2), (3, 4, 5)]:
-        flats = np.stack([agent(seed).shape.initial(seed) for seed in seeds])
+        flats = np.stack([agent(seed).weights() for seed in seeds])
         obs = np.broadcast_to(OBS, (len(seeds), *OBS.shape))
         together = algorithm.greedy_many(flats, obs)
         for flat, actions in zip(flats, together, strict=True):

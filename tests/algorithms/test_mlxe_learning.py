@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from plain import flat_of_network
 
 from mlxe_async.algorithms import Acting, Clock
 from mlxe_async.algorithms.distributions import Categorical
+from mlxe_async.algorithms.interface import learned
 from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings, policy_loss, value_loss
+from mlxe_async.algorithms.parts.replay import tensors_of
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.rows import Spaces, Symmetry
 
@@ -82,13 +85,13 @@ def test_on_policy_windows_give_the_targets_of_single_rows(settings):
     single = learner(n_step=5, mirror=False, correction="none", **settings)
     window = learner(n_step=5, mirror=False, correction="vtrace", **settings)
     rows = segment()
-    rows["log_prob"] = single.behaviour_log_prob(rows["obs"], rows["action"])
+    rows["log_prob"] = single.policy(rows["obs"]).log_prob(rows["action"])
     starts = np.arange(40)
     targets = []
     for algorithm, batch in ((single, rows | single.derive(rows)), (window, windows(rows, starts, 5))):
-        tensors = algorithm.tensors_of(batch)
+        tensors = tensors_of(algorithm, batch)
         tensors |= algorithm.bootstrapped(tensors)
-        (value,) = algorithm.network(tensors["obs"], "value")
+        value = algorithm.learned.values(tensors["obs"])
         ratio = torch.ones(len(value))
         targets.append(algorithm.targets(tensors, ratio, algorithm.critic.value(value[:, 0].detach()))[0])
     torch.testing.assert_close(targets[1].reshape(5, 40)[0], targets[0], rtol=1e-4, atol=1e-5)
@@ -112,7 +115,7 @@ def test_the_correction_weakens_rows_the_policy_would_not_choose_any_more():
     advantages = {}
     for kind in ("none", "clipped"):
         algorithm = learner(correction=kind, mirror=False)
-        tensors = algorithm.tensors_of(rows | algorithm.derive(rows))
+        tensors = tensors_of(algorithm, rows | algorithm.derive(rows))
         tensors |= algorithm.bootstrapped(tensors)
         ratio = torch.full((40,), 0.25)
         advantages[kind] = algorithm.targets(tensors, ratio, torch.zeros(40))[1]
@@ -139,10 +142,10 @@ def test_mirrored_tasks_are_learned_from_alike():
     for data in (batch, image):
         total = 0
         for _ in range(200):
-            rows = algorithm.tensors_of(data)
+            rows = tensors_of(algorithm, data)
             algorithm.optimiser.zero_grad()
             algorithm.loss(rows | algorithm.bootstrapped(rows))[0].backward()
-            total = total + algorithm.network.gradient.numpy().copy() / 200
+            total = total + algorithm.optimiser.gradient.numpy().copy() / 200
         gradients.append(total)
     similarity = gradients[0] @ gradients[1] / np.linalg.norm(gradients[0]) / np.linalg.norm(gradients[1])
     assert similarity > 0.98
@@ -166,7 +169,8 @@ def test_rows_and_what_follows_them_are_mirrored_as_they_are_and_then_shown_by_t
         mirrored += sign < 0
         for name in before:
             wanted = (sign * before[name][row] - moments.mean) / np.sqrt(moments.variance)
-            np.testing.assert_allclose(after[name][row], wanted.clip(-10, 10), rtol=1e-4, atol=1e-5)
+            shown = algorithm.learned.see(after[name][row : row + 1])[0]
+            np.testing.assert_allclose(shown, wanted.clip(-10, 10), rtol=1e-4, atol=1e-5)
     assert 0 < mirrored < len(actions)
 
 
@@ -175,11 +179,11 @@ def test_the_published_average_follows_the_learned_weights_and_not_the_target():
     rows = segment()
     rows |= algorithm.derive(rows)
     for number in range(3):
-        before = algorithm.average.flat.clone()
+        before = flat_of_network(algorithm.network)
         algorithm.update(rows, Clock(updates=number))
-        expected = before.lerp(algorithm.network.flat, 0.25)
-        torch.testing.assert_close(algorithm.average.flat, expected)
-        assert not torch.equal(algorithm.target.flat, algorithm.network.flat)
+        target, learned = flat_of_network(algorithm.target), flat_of_network(algorithm.learned)
+        torch.testing.assert_close(flat_of_network(algorithm.network), before.lerp(learned, 0.25))
+        assert not torch.equal(target, learned)
 
 
 def test_importance_weights_of_zero_remove_rows():
@@ -197,7 +201,7 @@ def test_importance_weights_of_zero_remove_rows():
 
 def test_an_update_returns_no_priorities_and_all_metrics_are_finite_numbers():
     algorithm = learner()
-    metrics, priorities = algorithm.update(segment() | algorithm.derive(segment()), Clock())
+    metrics, priorities = learned(algorithm, segment() | algorithm.derive(segment()), Clock())
     assert priorities is None
     assert all(type(value) is float and np.isfinite(value) for value in metrics.values())
 
@@ -215,7 +219,7 @@ def test_a_loss_of_ones_own_sees_further_columns_of_the_rows(correction):
         rows = windows(rows, range(0, 40, 2), 2) | {"weight": np.ones(20, np.float32)}
     else:
         rows |= algorithm.derive(rows)
-    assert algorithm.update(rows, Clock())[0]["margin"] == pytest.approx(19.5)
+    assert algorithm.update(rows, Clock())["margin"] == pytest.approx(19.5)
 
 
 def test_a_task_with_a_single_action_has_nothing_to_choose_and_is_learned_from_all_the_same():
@@ -223,7 +227,7 @@ def test_a_task_with_a_single_action_has_nothing_to_choose_and_is_learned_from_a
     rows = segment()
     single = {"action": np.zeros(len(rows["action"]), np.int64), "log_prob": np.zeros(len(rows["action"]), np.float32)}
     rows = rows | single
-    metrics, _ = algorithm.update(rows | algorithm.derive(rows), Clock())
+    metrics = algorithm.update(rows | algorithm.derive(rows), Clock())
     assert np.isfinite(list(metrics.values())).all()
 
 
@@ -231,7 +235,7 @@ def test_the_published_average_follows_the_learned_weights_slowly():
     algorithm = learner(average=0.25)
     before = algorithm.weights()
     algorithm.update(segment() | algorithm.derive(segment()), Clock())
-    moved = algorithm.network.flat.numpy() - before
+    moved = flat_of_network(algorithm.learned).numpy() - before
     np.testing.assert_allclose(algorithm.weights() - before, 0.25 * moved, atol=1e-6)
     assert np.abs(moved).max() > 0
 

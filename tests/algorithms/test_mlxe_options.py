@@ -5,12 +5,14 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from plain import flat_of_network
 from pydantic import ValidationError
 
 from mlxe_async.algorithms import Acting, Clock, Priorities
 from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings, value_loss
+from mlxe_async.algorithms.parts.replay import tensors_of
 from mlxe_async.maths.normaliser import merge, nothing
-from mlxe_async.networks import parameter_count, unflatten
+from mlxe_async.networks import parameter_count
 from mlxe_async.rows import Spaces
 
 LIMITED = Spaces((4,), actions=2, limits=(2.0, None, 0.5, None))
@@ -45,27 +47,27 @@ def windows(rows, length):
 
 def test_the_shapes_of_mlxe_can_be_written_and_have_its_numbers_of_weights():
     final = MLxESettings(common=(128, 256, 128), policy=(64, 128, 64), value=(64, 128, 64), activation="relu")
-    network = MLxE(final, Spaces((5,), actions=2), seed=0, learns=False).shape
-    assert parameter_count(network.parameters) == 116_547
-    weights = unflatten(network.initial(0), network.parameters)
-    assert all(not array.any() for name, array in weights.items() if name.endswith("bias"))
-    for name, array in weights.items():
-        if name.endswith("weight"):
-            limit = np.sqrt(6 / sum(array.shape))
-            assert 0.8 * limit < np.abs(array).max() <= limit
+    made = MLxE(final, Spaces((5,), actions=2), seed=0, learns=False)
+    assert parameter_count(made.parameters) == 116_547
+    for name, leaf in made.network.named_parameters():
+        if name.endswith("bias"):
+            assert not leaf.detach().any()
+        else:
+            limit = np.sqrt(6 / sum(leaf.shape))
+            assert 0.8 * limit < float(leaf.detach().abs().max()) <= limit
     sizes = (5, 128, 258, 512)
     shared = sum((i + 1) * o for i, o in itertools.pairwise(sizes))
     heads = sum((i + 1) * o for i, o in [(512, 256), (256, 128), (128, 64)])
     older = MLxESettings(common=sizes[1:], policy=(256, 128, 64), value=(256, 128, 64))
-    network = MLxE(older, Spaces((5,), actions=2), seed=0, learns=False).shape
-    assert parameter_count(network.parameters) == shared + 2 * heads + 65 * 2 + 65
+    made = MLxE(older, Spaces((5,), actions=2), seed=0, learns=False)
+    assert parameter_count(made.parameters) == shared + 2 * heads + 65 * 2 + 65
 
 
 # -- whose values make targets --
 
 
 def flats(algorithm):
-    return algorithm.target.flat.detach().clone(), algorithm.network.flat.detach().clone()
+    return flat_of_network(algorithm.target), flat_of_network(algorithm.learned)
 
 
 def test_targets_follow_every_update_by_default_without_a_second_network():
@@ -104,12 +106,12 @@ def test_what_is_bootstrapped_is_the_targets_value(settings):
     algorithm, frozen = agent(target="every_k", mirror=False, **settings), agent(mirror=False, **settings)
     rows = windows(segment(), 3) if settings else batch(algorithm)
     algorithm.update(rows, Clock(updates=0))
-    frozen.set_weights(algorithm.target.flat.detach().numpy())
+    frozen.set_weights(flat_of_network(algorithm.target).numpy())
     targets = []
     for each in (algorithm, frozen):
-        tensors = each.tensors_of(rows)
+        tensors = tensors_of(each, rows)
         tensors |= each.bootstrapped(tensors)
-        value = each.critic.value(each.network(tensors["obs"], "value")[0][:, 0].detach())
+        value = each.critic.value(each.learned.values(tensors["obs"])[:, 0].detach())
         targets.append(each.targets(tensors, torch.ones(len(value)), value)[0])
     torch.testing.assert_close(*targets)
     assert not torch.equal(*flats(algorithm))
@@ -130,11 +132,11 @@ def test_the_categorical_loss_is_the_cross_entropy_and_spares_the_target():
 
 def test_a_categorical_critic_moves_to_the_projected_return_and_its_mean_is_the_advantages_base():
     algorithm = agent(value_scale="categorical", atoms=11, value_low=0.0, value_high=10.0, n_step=2, mirror=False)
-    assert dict(algorithm.parameters)["value.1.weight"] == (16, 11)
+    assert dict(algorithm.parameters)["network.critic.2.weight"] == (11, 16)
     rows = batch(algorithm, length=6)
-    tensors = algorithm.tensors_of(rows)
+    tensors = tensors_of(algorithm, rows)
     tensors |= algorithm.bootstrapped(tensors)
-    outputs = algorithm.network(tensors["obs"], "value")[0].detach()
+    outputs = algorithm.learned.values(tensors["obs"]).detach()
     value = algorithm.critic.value(outputs)
     probability = torch.softmax(outputs, -1)
     torch.testing.assert_close(value, probability @ torch.arange(11.0))
@@ -207,7 +209,7 @@ def test_faithful_truncation_holds_for_vtrace_too():
     for flag, discount in ((True, 0.0), (False, 0.9)):
         algorithm = agent(correction="vtrace", n_step=2, discount=0.9, faithful_truncation=flag)
         rows = windows(segment(length=4, mark="truncated"), 2)
-        assert algorithm.tensors_of(rows)["discount"].tolist() == pytest.approx([0.9] * 5 + [discount])
+        assert tensors_of(algorithm, rows)["discount"].tolist() == pytest.approx([0.9] * 5 + [discount])
 
 
 # -- what is drawn, and how often --
@@ -231,15 +233,14 @@ def test_appraisals_are_the_returns_and_errors_of_a_slow_computation(scale, mark
         algorithm.set_moments(merge(nothing(4), rows["obs"]))
     algorithm.update(rows, Clock())
     algorithm.load(algorithm.weights())
-    flat = torch.tensor(algorithm.weights(), dtype=torch.float64)
-    arrays = unflatten(flat[: algorithm._weights], algorithm.shape.parameters)
+    arrays = {name: leaf.detach().double() for name, leaf in algorithm.network.named_parameters()}
     mean, variance = rows["obs"].astype(np.float64).mean(0), rows["obs"].astype(np.float64).var(0)
 
     def value(obs):
         x = torch.tensor(obs, dtype=torch.float64)
         x = (x - torch.tensor(mean)) / torch.tensor(variance + 1e-8).sqrt() if normalise else x
-        x = torch.tanh(x @ arrays["value.0.weight"] + arrays["value.0.bias"])
-        x = x @ arrays["value.1.weight"] + arrays["value.1.bias"]
+        x = torch.tanh(x @ arrays["critic.0.weight"].T + arrays["critic.0.bias"])
+        x = x @ arrays["critic.2.weight"].T + arrays["critic.2.bias"]
         if scale == "categorical":
             return x.softmax(-1) @ torch.linspace(-10, 100, 51, dtype=torch.float64)
         return x[:, 0].sigmoid() if scale == "survival" else x[:, 0]
@@ -297,18 +298,14 @@ def test_normalisation_is_as_told_however_often_rows_are_replayed_and_travels_wi
     for _ in range(5):
         algorithm.update(rows, Clock())
     flat = algorithm.weights()
-    for found in (algorithm._moments, algorithm.moments_in(flat)):
+    for found in (algorithm.learned.see.normaliser.moments, algorithm.moments_in(flat)):
         assert [array.tolist() for array in found[:2]] == [pytest.approx(array.tolist()) for array in told[:2]]
+        assert found.rows == 30
     assert flat.shape == (parameter_count(algorithm.parameters),)
-    np.testing.assert_allclose(flat[-9:-5], rows["obs"].mean(0), rtol=1e-4)
-    np.testing.assert_allclose(flat[-5:-1], rows["obs"].var(0), rtol=1e-4)
-    assert np.expm1(flat[-1]) == pytest.approx(30, rel=1e-5)
     heir.set_weights(flat)
     np.testing.assert_array_equal(heir.weights(), flat)
-    heir.load(flat)
-    tensors = heir.tensors_of(rows | {"obs": rows["obs"][:1]} | {k: v[:1] for k, v in rows.items() if k != "obs"})
-    learned = heir.network(tensors["obs"], "policy")[0].detach().numpy()
-    np.testing.assert_allclose(heir.outputs(rows["obs"][:1], "policy")[0], learned, atol=0.05)
+    seen = torch.as_tensor(rows["obs"][:1])
+    np.testing.assert_allclose(heir.network.scores(rows["obs"][:1]), algorithm.learned.scores(seen).detach(), atol=1e-4)
 
 
 def test_normalised_observations_of_several_axes_are_flattened():
@@ -368,8 +365,7 @@ def test_the_same_seed_and_batches_give_the_same_finite_weights(settings):
         for number in range(3):
             rows = segment(seed=number)
             rows = windows(rows, algorithm.window) if algorithm.window > 1 else rows | algorithm.derive(rows)
-            metrics, priorities = algorithm.update(rows, Clock(updates=number, version=number))
-            assert priorities is None
+            metrics = algorithm.update(rows, Clock(updates=number, version=number))
             assert all(type(value) is float and np.isfinite(value) for value in metrics.values())
         results.append(algorithm.weights())
     np.testing.assert_array_equal(*results)

@@ -69,17 +69,18 @@ def test_what_is_stored_is_what_the_learner_says_of_it_and_all_of_it_is_learned(
     algorithm = agent(name, kind, learns=True)
     rows = rows_of(algorithm)
     with torch.no_grad():
-        known = algorithm.valid_rows(rows, obs=algorithm.seen(rows["obs"]), **algorithm.masked(rows))
-        policy = algorithm.distribution(algorithm.network(known["obs"], *algorithm.heads), known.get("mask"))
+        known = algorithm.valid_rows(rows)
+        policy = algorithm.policy(known["obs"])
         found = policy.log_prob(known[algorithm.chosen]).numpy()
     np.testing.assert_allclose(found, rows["log_prob"].reshape(-1), atol=1e-4)
     chosen = rows[algorithm.chosen].reshape(-1, *KINDS[kind].action_shape)
-    again = algorithm.behaviour_log_prob(rows["obs"].reshape(48, *KINDS[kind].observation_shape), chosen)
+    seen = rows["obs"].reshape(48, *KINDS[kind].observation_shape)
+    again = algorithm.policy(torch.from_numpy(seen)).log_prob(torch.from_numpy(chosen)).detach()
     np.testing.assert_allclose(again, found, atol=1e-4)
     before = algorithm.weights()
     if name == "ppo":
         algorithm = agent(name, kind, learns=True, epochs=1, minibatch=1000)
-    metrics, _ = algorithm.update(rows, Clock())
+    metrics = algorithm.update(rows, Clock())
     assert all(np.isfinite(value) for value in metrics.values())
     assert metrics["entropy"] == pytest.approx(float(policy.entropy().mean()), rel=1e-4)
     assert not np.array_equal(algorithm.weights(), before)
@@ -142,7 +143,7 @@ def test_numbers_without_bounds_are_as_they_are():
 def test_deviations_are_learned_numbers_or_what_the_actor_says():
     free, computed = agent("ppo", "numbers", log_std=-0.5), agent("ppo", "numbers", deviation="computed")
     assert dict(free.parameters)["log_std"] == (2,)
-    assert dict(computed.parameters)["log_std.1.weight"] == (8, 2)
+    assert dict(computed.parameters)["log_std.2.weight"] == (2, 8)
     obs = observed(BOX, 2)
     np.testing.assert_allclose(free.policy(obs).log_std, -0.5)
     assert np.ptp(computed.policy(obs).log_std[:, 0]) > 0
@@ -154,7 +155,7 @@ def test_the_free_deviations_are_handed_out_with_the_network():
     with torch.no_grad():
         found = {name: output.numpy(force=True) for name, output in module(torch.as_tensor(obs)).items()}
     np.testing.assert_allclose(found["log_std"], np.full((5, 2), -0.5))
-    np.testing.assert_allclose(found["policy"], algorithm.policy(obs).mean, atol=1e-6)
+    np.testing.assert_allclose(found["actor"], algorithm.policy(obs).mean, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -196,7 +197,7 @@ def test_the_penalty_grows_where_the_policy_moves_too_far_and_shrinks_where_it_h
     moved = {}
     for target in (1e-6, 1.0):
         algorithm = agent("ppo", learns=True, kl_penalty_target=target)
-        metrics, _ = algorithm.update(rows_of(algorithm), Clock())
+        metrics = algorithm.update(rows_of(algorithm), Clock())
         assert metrics["kl_coefficient"] == 1.0
         moved[target] = algorithm.kl_coefficient
     assert moved == {1e-6: 2.0, 1.0: 0.5}
@@ -219,7 +220,7 @@ def test_a_penalty_keeps_the_policy_nearer():
     for coefficient in (0.0, 100.0):
         algorithm = agent("ppo", learns=True, kl_penalty_target=1.0, learning_rate=0.01)
         algorithm.kl_coefficient = coefficient
-        moved[coefficient] = algorithm.update(rows, Clock())[0]["approximate_kl"]
+        moved[coefficient] = algorithm.update(rows, Clock())["approximate_kl"]
     assert moved[100.0] < 0.5 * moved[0.0]
 
 
@@ -236,14 +237,14 @@ def test_a_critic_with_epochs_of_its_own_moves_the_actor_no_more_than_the_actor_
             head: np.concatenate(
                 [flat[e - n : e] for (name, n), e in zip(names, ends, strict=True) if name.startswith(head)]
             )
-            for head in ("policy", "value")
+            for head in ("actor", "critic")
         }
     start = agent("ppo", learns=True, normalise=False).weights()
-    assert not np.array_equal(learned[0, 0.0]["policy"], start[: len(learned[0, 0.0]["policy"])])
+    assert not np.array_equal(learned[0, 0.0]["actor"], start[: len(learned[0, 0.0]["actor"])])
     # Adam goes on a little without a gradient, so that the actor moves in the critic's epochs too, but alike
-    np.testing.assert_allclose(learned[3, 0.5]["policy"], learned[3, 0.0]["policy"], atol=1e-6)
-    assert not np.allclose(learned[3, 0.5]["value"], learned[3, 0.0]["value"], atol=1e-4)
-    assert not np.allclose(learned[3, 0.5]["value"], learned[0, 0.5]["value"], atol=1e-4)
+    np.testing.assert_allclose(learned[3, 0.5]["actor"], learned[3, 0.0]["actor"], atol=1e-6)
+    assert not np.allclose(learned[3, 0.5]["critic"], learned[3, 0.0]["critic"], atol=1e-4)
+    assert not np.allclose(learned[3, 0.5]["critic"], learned[0, 0.5]["critic"], atol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,6 +9,7 @@ from plain import Plain, assert_same_way, generator_of, tensor
 
 from mlxe_async.algorithms import Clock
 from mlxe_async.algorithms.ppo import PPO, PPOSettings
+from mlxe_async.maths.normaliser import Moments
 from mlxe_async.maths.returns import normalised as normalised_advantage
 from mlxe_async.rows import Spaces
 
@@ -139,8 +140,7 @@ def test_updates_take_the_steps_of_a_plain_computation(mode, epochs, minibatch):
         rows = rollout(number, reward=reward)
         rate = 0.01 - 0.008 * min(1, 200_000 * number / 500_000)
         seen = expected_update(plain, rows, mode, epochs, algorithm.settings, generator_of(algorithm), rate)
-        metrics, priorities = algorithm.update(rows, Clock(env_steps=200_000 * number, updates=number))
-        assert priorities is None
+        metrics = algorithm.update(rows, Clock(env_steps=200_000 * number, updates=number))
         assert metrics["minibatches"] == len(seen)
         assert metrics["learning_rate"] == pytest.approx(rate)
         for k, name in enumerate(("policy_loss", "value_loss", "entropy", "approximate_kl", "clipped_share")):
@@ -165,11 +165,11 @@ def test_an_update_ends_before_the_first_step_beyond_the_largest_kl():
     algorithm = agent("rows", 6, minibatch=16, max_kl=0.005)
     algorithm.load(algorithm.weights())
     rows = rollout()
-    rows["log_prob"] = algorithm.behaviour_log_prob(rows["obs"].reshape(-1, 3), rows["action"].reshape(-1))
+    rows["log_prob"] = algorithm.policy(rows["obs"].reshape(-1, 3)).log_prob(rows["action"].reshape(-1))
     rows["log_prob"] = rows["log_prob"].reshape(rows["action"].shape)
     plain, start = Plain(algorithm, eps=1e-5), algorithm.weights()
     plain_seen = expected_update(plain, rows, "rows", 6, algorithm.settings, generator_of(algorithm), 0.01)
-    metrics, _ = algorithm.update(rows, Clock())
+    metrics = algorithm.update(rows, Clock())
     assert 2 < len(plain_seen) < 18
     assert metrics["minibatches"] == len(plain_seen)
     assert_same_way(algorithm.weights(), plain.flat, start)
@@ -180,17 +180,19 @@ def test_observations_are_shown_as_the_moments_before_the_update_say_and_counted
     settings = {"minibatch": 1000, "max_gradient_norm": 0.0}
     algorithm, raw = agent(mode, epochs, normalise=True, **settings), agent(mode, epochs, **settings)
     weights, mean, deviation = raw.weights(), np.float32([1, -2, 0.5]), np.float32([2, 0.5, 1])
-    algorithm.set_weights(np.concatenate([weights, mean, deviation**2, [np.log1p(50)]]).astype(np.float32))
+    algorithm.see.normaliser.put(Moments(mean, deviation**2, 50.0))
+    moments = len(algorithm.weights()) - len(weights)
+    algorithm.set_weights(np.concatenate([algorithm.weights()[:moments], weights]))
     rows = rollout()
     shown = rows | {name: (rows[name] - mean) / deviation for name in ("obs", "next_obs")}
     for one, what in ((algorithm, rows), (raw, shown)):
         one.update(what, Clock())
-    published = algorithm.weights()
-    assert_same_way(published[: len(weights)], raw.weights(), weights)
+    assert_same_way(algorithm.weights()[moments:], raw.weights(), weights)
     seen = rows["obs"][rows["valid"]]
     together = (50 * mean + len(seen) * seen.mean(0)) / (50 + len(seen))
-    np.testing.assert_allclose(published[len(weights) : len(weights) + 3], together, rtol=1e-4)
-    assert np.expm1(published[-1]) == pytest.approx(50 + len(seen), rel=1e-4)
+    found = algorithm.see.normaliser.moments
+    np.testing.assert_allclose(found.mean, together, rtol=1e-5)
+    assert found.rows == 50 + len(seen)
 
 
 def test_advantages_that_hardly_differ_are_not_blown_up():

@@ -1,8 +1,5 @@
 """Algorithms are found by name, built in or the user's own, and what is wrong with a name is said in one line."""
 
-import subprocess
-import sys
-
 import pytest
 
 from mlxe_async.algorithms import load_algorithm
@@ -41,16 +38,3 @@ def test_a_module_that_cannot_be_imported_says_why(tmp_path, monkeypatch):
 def test_a_missing_class_and_a_class_that_is_no_algorithm_are_told_apart():
     assert "has no class Nobody" in problem("mlxe_async.algorithms.mlxe.paper:Nobody")
     assert "is no algorithm: it lacks" in problem("fractions:Fraction")
-
-
-def test_acting_needs_no_torch():
-    program = (
-        "import sys, numpy as np\n"
-        "from mlxe_async.algorithms import Acting, load_algorithm\n"
-        "from mlxe_async.rows import Spaces\n"
-        "MLxE = load_algorithm('mlxe')\n"
-        "a = MLxE(MLxE.Settings(), Spaces((4,), actions=2), seed=1, learns=False)\n"
-        "a.act(np.zeros((1, 4), np.float32), np.random.default_rng(0), Acting())\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)

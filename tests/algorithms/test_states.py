@@ -90,8 +90,8 @@ def test_every_part_of_the_state_matters(name, settings):
     idle = {"unused", "rows_seen", "epsilon", "noise"} | ({"moments.single"} if name in ("mlxe", "ddpg") else set())
     idle |= {"followed"} if settings.get("target") != "per_iteration" else set()
     idle |= {"rng"} if name in ("sac discrete", "ddpg") else set()
-    idle |= {"torch.generator", "left.out"}
-    whole_networks = ("critics", "critic_targets", "actor", "actor_target", "see")
+    idle |= {"torch.generator", "left.out"} | {key for key in whole if key.startswith("now.")}
+    whole_networks = ("critics", "critic_targets", "actor", "actor_target", "see", "network", "learned", "target")
     parts = {}
     for key in set(whole) - idle - (set() if settings.get("average") else {"average"}):
         root = key.partition(".")[0]
@@ -134,8 +134,8 @@ def test_newer_weights_are_gone_on_from_with_what_an_older_state_has_beside_them
     np.testing.assert_array_equal(second.weights(), first.weights())
     now = second.state()
     optimiser = "actor_optimiser." if name.partition(" ")[0] in BOXED else "optimiser."
-    generator = "rng" if name.partition(" ")[0] in BOXED else "generator"
-    beside = {key for key in older if key.startswith(optimiser) or key in (generator, "target", "followed")}
+    generator = "rng"
+    beside = {key for key in older if key.startswith((optimiser, "target.")) or key in (generator, "followed")}
     for key in beside:
         np.testing.assert_array_equal(now[key], older[key], err_msg=key)
     assert {f"{optimiser}steps", generator} <= beside

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces as gym_spaces
 
 from mlxe_async.algorithms import Acting, Clock, load_algorithm
@@ -76,10 +77,11 @@ def test_q_learning_is_watkins(discount):
     table, errors = tables_after(rows, discount, 0.3, target)
     algorithm = agent("q_learning", discount=discount)
     measured = algorithm.update(rows, Clock())
-    np.testing.assert_allclose(algorithm.table, table, rtol=1e-12, atol=0)
+    np.testing.assert_allclose(algorithm.values, table, rtol=1e-12, atol=0)
+    np.testing.assert_array_equal(algorithm.table.numpy(), table.astype(np.float32))
     assert measured["td_error"] == pytest.approx(np.abs(errors).mean())
     assert measured["loss"] == pytest.approx(0.5 * (errors**2).mean())
-    assert measured["value"] == algorithm.table.max() > algorithm.table.min()
+    assert measured["value"] == algorithm.values.max() > algorithm.values.min()
 
 
 def greedily(values, epsilon):
@@ -116,7 +118,7 @@ def test_n_step_sarsa_counts_n_rewards_and_then_what_was_done_or_is_expected(n, 
     table, _ = tables_after(rows, 0.9, 0.3, target)
     algorithm = agent("sarsa", n_step=n, **fields)
     algorithm.update(rows, Clock())
-    np.testing.assert_allclose(algorithm.table, table, rtol=1e-6)
+    np.testing.assert_allclose(algorithm.values, table, rtol=1e-6)
 
 
 def test_sarsa_expects_what_the_epsilon_that_acted_would_do_and_not_the_next_one():
@@ -125,11 +127,11 @@ def test_sarsa_expects_what_the_epsilon_that_acted_would_do_and_not_the_next_one
         for first, last in ((0.9, 0.1), (0.9, 0.9), (0.1, 0.1))
     )
     for number, other in enumerate((stays, low)):
-        other.table = falls.table.copy()
+        other.values[:] = falls.values
         for one in (falls, other):
             one.update(rollout(number), Clock(env_steps=100))
-        np.testing.assert_array_equal(falls.table, other.table)
-    assert not np.array_equal(stays.table, low.table)
+        np.testing.assert_array_equal(falls.values, other.values)
+    assert not np.array_equal(stays.values, low.values)
 
 
 def test_rates_and_epsilon_fall_with_environment_steps_and_epsilon_travels():
@@ -142,8 +144,8 @@ def test_rates_and_epsilon_fall_with_environment_steps_and_epsilon_travels():
     acting.load(algorithm.weights())
     probability = np.exp(acting.policy(np.eye(STATES, dtype=np.float32)).log_probs)
     assert probability.max(-1) == pytest.approx(0.25 + 0.75 / ACTIONS)
-    assert (probability.argmax(-1) == algorithm.table.astype(np.float32).argmax(-1)).all()
-    assert (acting.greedy(np.eye(STATES, dtype=np.float32)) == algorithm.table.argmax(-1)).all()
+    assert (probability.argmax(-1) == algorithm.values.astype(np.float32).argmax(-1)).all()
+    assert (acting.greedy(np.eye(STATES, dtype=np.float32)) == algorithm.values.argmax(-1)).all()
 
 
 def test_weights_that_are_learned_on_from_become_doubles_of_the_learners_own():
@@ -155,9 +157,9 @@ def test_weights_that_are_learned_on_from_become_doubles_of_the_learners_own():
     kept = buffer.copy()
     heir.update(rollout(1), Clock())
     np.testing.assert_array_equal(buffer, kept)
-    assert heir.table.dtype == np.float64
+    assert heir.values.dtype == np.float64
     buffer[:] = 7
-    assert not (heir.table == 7).any()
+    assert not (heir.values == 7).any()
 
 
 @pytest.mark.parametrize("name", ["q_learning", "sarsa"])
@@ -167,8 +169,8 @@ def test_a_state_that_is_kept_is_gone_on_with_exactly(name):
     again.restore(first.state())
     for algorithm in (first, again):
         algorithm.update(rollout(1), Clock(env_steps=20))
-    assert first.table.tobytes() == again.table.tobytes()
-    assert not np.array_equal(first.table, first.weights()[:-1].reshape(STATES, ACTIONS))  # doubles are kept
+    assert first.values.tobytes() == again.values.tobytes()
+    assert not np.array_equal(first.values, first.weights()[:-1].reshape(STATES, ACTIONS))  # doubles are kept
 
 
 def test_several_versions_are_asked_at_once():
@@ -233,7 +235,7 @@ def test_other_spaces_are_refused_by_name(spaces, said):
 
 def test_among_several_best_actions_any_is_as_likely():
     algorithm = agent("q_learning", epsilon_first=0.3)
-    algorithm.table[0] = 1.0, 2.0, 2.0
+    algorithm.table[0] = torch.tensor([1.0, 2.0, 2.0])
     probability = np.exp(algorithm.policy(np.eye(STATES, dtype=np.float32)).log_probs)
     np.testing.assert_allclose(probability[0], [0.1, 0.45, 0.45], rtol=1e-6)
     np.testing.assert_allclose(probability[1:], 1 / ACTIONS, rtol=1e-6)
@@ -241,7 +243,7 @@ def test_among_several_best_actions_any_is_as_likely():
 
 def test_acting_draws_what_its_log_probability_says():
     algorithm = agent("sarsa", epsilon_first=0.3, epsilon_last=0.3)
-    algorithm.table[:] = np.random.default_rng(3).normal(size=(STATES, ACTIONS))
+    algorithm.table[:] = torch.from_numpy(np.random.default_rng(3).normal(size=(STATES, ACTIONS)))
     obs = np.eye(STATES, dtype=np.float32)[np.zeros(30_000, int)]
     rows = algorithm.act(obs, np.random.default_rng(4), Acting())
     for action in range(ACTIONS):

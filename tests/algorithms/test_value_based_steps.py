@@ -5,12 +5,13 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from plain import Plain, assert_same_way, generator_of, tensor
+from plain import Plain, assert_same_way, generator_of, named, tensor
 
 from mlxe_async.algorithms import Acting, Clock, load_algorithm
 from mlxe_async.algorithms.c51 import cross_entropy
-from mlxe_async.algorithms.parts.value_based import FLOOR
-from mlxe_async.networks import unflatten
+from mlxe_async.algorithms.parts.replay import tensors_of
+from mlxe_async.algorithms.parts.value_fields import FLOOR
+from mlxe_async.networks.noisy import draw
 from mlxe_async.rows import Spaces
 
 SPACES = Spaces((3,), actions=3)
@@ -61,13 +62,15 @@ def slow_returns(rows, s):
 
 
 def slow_noise(algorithm, rng):
-    """Epsilon (P,) of all mu; Fortunato et al. 2018, eq. 10 and 11."""
-    parts = []
-    for name, shape in algorithm.shape.means:
-        if name.endswith("weight"):
-            p, q = (np.sign(x) * np.sqrt(np.abs(x)) for x in (rng.standard_normal(n, np.float32) for n in shape))
-            parts += [np.outer(p, q).ravel(), q]
-    return tensor(np.concatenate(parts))
+    """Epsilon of each mean by name, layer by layer; Fortunato et al. 2018, eq. 10 and 11."""
+    found = {}
+    for name, shape in named(algorithm):
+        if name.endswith(".weight"):
+            q, p = reversed(
+                [np.sign(x) * np.sqrt(np.abs(x)) for x in (rng.standard_normal(n, np.float32) for n in shape[::-1])]
+            )
+            found |= {name: tensor(np.outer(q, p)), name.replace("weight", "bias"): tensor(q)}
+    return found
 
 
 class Slow:
@@ -76,24 +79,18 @@ class Slow:
     def __init__(self, algorithm):
         self.s, self.c51 = algorithm.settings, hasattr(algorithm, "support")
         self.plain = Plain(algorithm, eps=1.5e-4 if self.c51 else 1e-8)
-        self.mus = sum(int(np.prod(shape)) for _, shape in algorithm.shape.means)
-        drop = slice(None, -1)  # epsilon
-        for name in ("flat", "first", "second"):
-            setattr(self.plain, name, getattr(self.plain, name)[drop])
-        self.plain.parameters = algorithm.shape.means
         if self.c51:
             self.support = torch.linspace(self.s.v_min, self.s.v_max, self.s.atoms, dtype=torch.float64)
 
     def outputs(self, flat, noise, obs):
         """(M, A), or logits (M, A, K)."""
-        weights = flat[: self.mus] if noise is None else flat[: self.mus] + flat[self.mus :] * noise
         each = self.s.atoms if self.c51 else 1
         if self.s.dueling:
-            value, advantage = (self.plain(head, obs, weights) for head in ("value", "advantage"))
+            value, advantage = (self.plain(head, obs, flat, noise) for head in ("value", "advantage"))
             value, advantage = value.reshape(len(obs), 1, each), advantage.reshape(len(obs), 3, each)
             found = torch.stack([value[:, 0] + advantage[:, a] - advantage.sum(1) / 3 for a in range(3)], 1)
         else:
-            found = self.plain("q", obs, weights).reshape(len(obs), 3, each)
+            found = self.plain("q", obs, flat, noise).reshape(len(obs), 3, each)
         return found if self.c51 else found[..., 0]
 
     def mean(self, outputs):
@@ -176,7 +173,8 @@ def test_updates_take_the_steps_of_a_plain_computation(name, settings):
             np.testing.assert_allclose(priorities, error.detach() + 0.001, rtol=2e-3, atol=1e-4)
         else:
             assert priorities is None
-    assert all(not torch.equal(*pair) for pair in itertools.combinations(noises, 2))
+    drawn = [torch.cat([one.reshape(-1) for one in noise.values()]) for noise in noises]
+    assert all(not torch.equal(*pair) for pair in itertools.combinations(drawn, 2))
     assert len(noises) == (10 if s.noisy else 0)
 
 
@@ -188,8 +186,8 @@ def test_executors_see_the_values_that_are_learned(name, settings):
     algorithm.load(flat)
     slow = Slow(algorithm)
     quiet = slow.mean(slow.outputs(tensor(flat[:-1]), None, obs)).numpy()
-    np.testing.assert_allclose(algorithm.scores(algorithm.outputs, obs), quiet, atol=2e-5)
-    learned = algorithm.scores(algorithm.network, torch.as_tensor(obs)).detach().numpy()
+    np.testing.assert_allclose(algorithm.scores(algorithm.network(obs)), quiet, atol=2e-5)
+    learned = algorithm.scores(algorithm.learned(torch.as_tensor(obs))).detach().numpy()
     np.testing.assert_allclose(learned, quiet, atol=2e-5)
     np.testing.assert_array_equal(algorithm.greedy(obs), quiet.argmax(-1))
     flats = np.stack([flat, agent(name, seed=4, **settings).weights()])
@@ -201,7 +199,7 @@ def test_executors_see_the_values_that_are_learned(name, settings):
     for number in range(3):
         noise = slow_noise(algorithm, np.random.default_rng(number))
         loud = slow.mean(slow.outputs(tensor(flat[:-1]), noise, obs)).numpy()
-        acted = algorithm.act(obs, np.random.default_rng(number), Acting(steps=number))
+        acted = algorithm.act(obs, np.random.default_rng(number), Acting(steps=number, rollouts=number))
         np.testing.assert_array_equal(acted["action"], loud.argmax(-1))
         assert not acted["log_prob"].any()
         assert np.abs(loud - quiet).max() > 1e-2
@@ -215,7 +213,7 @@ def test_noise_is_drawn_anew_with_each_step_or_less_often():
         clock, rng = Acting(steps=9), np.random.default_rng(0)
         for _ in range(5):
             algorithm.act(obs, rng, clock)
-            seen.append(algorithm._behaving(obs, "value")[0])
+            seen.append(algorithm.network(obs))
             clock.steps += 1
         assert [bool((a != b).any()) for a, b in itertools.pairwise(seen)] == changes
 
@@ -223,22 +221,20 @@ def test_noise_is_drawn_anew_with_each_step_or_less_often():
 def test_sigmas_begin_as_they_are_told_and_convolutions_have_none():
     kind, pictures = load_algorithm("rainbow"), Spaces((1, 36, 36), "|u1", 2)
     algorithm = kind(kind.Settings(body="nature", layers=(8,), noise_sigma=0.3), pictures, seed=0, learns=True)
-    arrays = unflatten(algorithm.weights()[:-1], algorithm.shape.parameters)
+    arrays = {name: leaf.detach().numpy() for name, leaf in algorithm.network.named_parameters()}
     sigmas = {name for name in arrays if name.endswith("sigma")}
-    assert sigmas == {f"{head}.{k}.{part}.sigma" for head in ("value", "advantage") for k in range(2)
+    assert sigmas == {f"{head}.{k}.{part}_sigma" for head in ("value", "advantage") for k in (0, 2)
                       for part in ("weight", "bias")}  # fmt: skip
-    np.testing.assert_allclose(arrays["value.0.weight.sigma"], 0.3 / 8, rtol=1e-6)  # 64 features
-    np.testing.assert_allclose(arrays["value.1.bias.sigma"], 0.3 / np.sqrt(8), rtol=1e-6)
+    np.testing.assert_allclose(arrays["value.0.weight_sigma"], 0.3 / 8, rtol=1e-6)  # 64 features
+    np.testing.assert_allclose(arrays["value.2.bias_sigma"], 0.3 / np.sqrt(8), rtol=1e-6)
     assert np.abs(arrays["value.0.weight"]).max() <= 1 / 8
     obs = np.random.default_rng(0).integers(0, 256, (5, 1, 36, 36), dtype=np.uint8)
-    flattened = torch.as_tensor(obs.reshape(5, -1))
-    algorithm.load(algorithm.weights())
-    quiet = algorithm.scores(algorithm.outputs, obs)
-    np.testing.assert_allclose(algorithm.scores(algorithm.network, flattened).detach(), quiet, atol=1e-4)
-    algorithm.act(obs, np.random.default_rng(7), Acting())
-    algorithm.network.resample(np.random.default_rng(7))
-    loud = algorithm.scores(algorithm._behaving, obs)
-    np.testing.assert_allclose(algorithm.scores(algorithm.network, flattened).detach(), loud, atol=1e-4)
+    seen = torch.as_tensor(obs)
+    quiet = algorithm.scores(algorithm.network(obs))
+    np.testing.assert_allclose(algorithm.scores(algorithm.learned(seen)).detach(), quiet, atol=1e-4)
+    draw(algorithm.network, np.random.default_rng(7))
+    loud = algorithm.scores(algorithm.network(obs))
+    np.testing.assert_allclose(algorithm.scores(algorithm.network(seen)).detach(), loud, atol=1e-4)
     assert np.abs(loud - quiet).max() > 1e-3
 
 
@@ -256,10 +252,17 @@ def test_atoms_out_of_order_are_refused():
 
 
 def test_streams_share_all_layers_but_the_last_hidden_one():
-    shape = agent("dqn", dueling=True, layers=(9, 8, 7)).shape
-    assert (shape.common, shape.heads) == ((9, 8), {"value": (7, 1), "advantage": (7, 3)})
-    assert agent("c51", layers=(9,), dueling=True, atoms=5).shape.heads == {"value": (9, 5), "advantage": (9, 15)}
-    assert agent("dqn", layers=(9, 8)).shape.heads == {"q": (9, 8, 3)}
+    def sizes(**asked):
+        found = agent(asked.pop("name", "dqn"), **asked).network
+        chains = {name: getattr(found, name) for name in ("common", "q", "value", "advantage")}
+        layers = {
+            name: [one for one in chain if isinstance(one, torch.nn.Linear)] for name, chain in chains.items() if chain
+        }
+        return {name: tuple(layer.out_features for layer in chain) for name, chain in layers.items()}
+
+    assert sizes(dueling=True, layers=(9, 8, 7)) == {"common": (9, 8), "value": (7, 1), "advantage": (7, 3)}
+    assert sizes(name="c51", layers=(9,), dueling=True, atoms=5) == {"value": (9, 5), "advantage": (9, 15)}
+    assert sizes(layers=(9, 8)) == {"q": (9, 8, 3)}
 
 
 @pytest.mark.parametrize("prioritised", [False, True])
@@ -283,6 +286,6 @@ def test_what_is_told_of_a_loss_of_distributions_has_no_gradient():
     algorithm = agent("c51", **ATOMS)
     rows = segment(0)
     batch = rows | algorithm.derive(rows) | {"weight": np.ones(ROWS, np.float32)}
-    loss, losses, found = algorithm.loss(algorithm.tensors_of(batch))
+    loss, losses, found = algorithm.loss(tensors_of(algorithm, batch))
     assert loss.requires_grad
     assert not any(one.requires_grad for one in (losses, *found.values()))

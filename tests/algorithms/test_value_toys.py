@@ -93,9 +93,9 @@ def steps_to_solve_the_chain(n_step, seed):
 
 
 @pytest.mark.slow
-def test_five_steps_solve_the_chain_in_half_the_steps():
-    one, five = ([steps_to_solve_the_chain(n, seed) for seed in range(3)] for n in (1, 5))
-    assert sum(five) <= sum(one) / 2
+def test_five_steps_solve_the_chain_in_three_quarters_of_the_steps():
+    one, five = ([steps_to_solve_the_chain(n, seed) for seed in range(8)] for n in (1, 5))
+    assert sum(five) <= sum(one) * 0.75
 
 
 DEEP = 8
@@ -124,7 +124,7 @@ def finds_the_treasure(seed, **how):
 
 @pytest.mark.slow
 def test_noisy_networks_find_what_lies_deep_where_random_actions_do_not():
-    noisy = [finds_the_treasure(seed, noisy=True, noise_every=0) for seed in range(3)]
-    random = [finds_the_treasure(seed, epsilon_first=0.1, epsilon_last=0.1) for seed in range(3)]
-    assert sum(noisy) >= 2
-    assert sum(random) <= 1
+    noisy = [finds_the_treasure(seed, noisy=True, noise_every=0) for seed in range(6)]
+    random = [finds_the_treasure(seed, epsilon_first=0.1, epsilon_last=0.1) for seed in range(6)]
+    assert sum(noisy) >= 5
+    assert sum(random) <= 3

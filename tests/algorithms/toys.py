@@ -103,4 +103,4 @@ class Practice:
     def values(self, states=None):
         """Q of states (N, A), all of them if none are named."""
         self.actor.load(self.learner.weights())
-        return self.actor.scores(self.actor.outputs, self.seen if states is None else self.seen[states])
+        return self.actor.scores(self.actor.network(self.seen if states is None else self.seen[states]))

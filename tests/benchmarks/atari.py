@@ -24,9 +24,12 @@ import gymnasium
 import numpy as np
 from rate import ROOT, best, differentiate, run
 
-from mlxe_async.networks import Network, Precision
-from mlxe_async.networks.convolutions import PictureActor
-from mlxe_async.networks.learning import PictureNetwork
+from mlxe_async.networks import Precision
+from mlxe_async.networks.bodies import Body
+from mlxe_async.networks.convolutions import convolved
+from mlxe_async.networks.dense import dense
+from mlxe_async.networks.heads import ActorCritic
+from mlxe_async.rows import WHOLE, Spaces
 from mlxe_async.settings import load_settings
 from mlxe_async.tasks import atari
 from mlxe_async.tasks.making import TaskSettings
@@ -67,17 +70,18 @@ def network_costs(settings: Any, precision: Precision, rows: int) -> dict[str, f
 
     torch.set_num_threads(1)
     table, count = settings.algorithm.table, settings.schedule.envs_per_executor
-    image, heads = (settings.task.atari.stack, atari.SIDE, atari.SIDE), {"policy": (6,), "value": (1,)}
-    common, body = tuple(table.get("common", ())), table["body"]
-    network = Network(int(np.prod(image)), common, heads, "relu", body=body, image=image, precision=precision)
-    flat, rng = network.initial(0), np.random.default_rng(0)
-    seen = rng.integers(0, 256, (max(rows, count), network.inputs), dtype=np.uint8)
-    acting, learning = PictureActor(network, flat), PictureNetwork(network, flat)
+    image, rng = (settings.task.atari.stack, atari.SIDE, atari.SIDE), np.random.default_rng(0)
+    seen = rng.integers(0, 256, (max(rows, count), *image), dtype=np.uint8)
+    eyes = convolved(table["body"], image, scale=1 / 255, precision=precision)
+    see, common = Body(Spaces(image, "|u1", 6), {WHOLE: eyes}), dense(eyes.outputs, tuple(table.get("common", ())))
+    learning = ActorCritic(see, common, dense(common.outputs, (), 6), dense(common.outputs, (), 1))
+    for one in (common, learning.actor, learning.critic):
+        one.precision = "bfloat16" if precision == "bfloat16" else "float32"
     pictures, action, advantage = torch.from_numpy(seen[:rows]), torch.randint(0, 6, (rows,)), torch.randn(rows)
 
     def choosing() -> int:
         for _ in range(5):
-            acting(seen[:count], "policy")
+            learning.scores(seen[:count])
         return 5 * count
 
     def differentiating() -> int:

@@ -23,9 +23,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rate import ONE_PASS, ROOT, bare_costs, best, differentiate, measured, watched
+from rate import ONE_PASS, ROOT, actor_critic, bare_costs, best, differentiate, measured, watched
 
-from mlxe_async.networks import Network, TorchNetwork
+from mlxe_async.networks.dense import dense
 from mlxe_async.settings import load_settings
 
 COMMON = 'common = [64, 64]\npolicy = []\nvalue = []\nactivation = "tanh"\nnormalise = false\n'
@@ -102,22 +102,23 @@ def update_cost(family: str, settings: Any, batch: int = 2048) -> float:
 
     torch.set_num_threads(1)
     table, replays = settings.algorithm.table, family in OTHERS
-    heads = {"q": (*table["layers"], 2)} if family == "dqn" else {"policy": (2,), "value": (1,)}
-    common = () if family == "dqn" else tuple(table["common"])
-    network = Network(4, common, heads, table["activation"], layer_norm=family == "dqn")
-    learned, target = (TorchNetwork(network, network.initial(0)) for _ in range(2))
+    activation = torch.nn.Tanh if table["activation"] == "tanh" else torch.nn.ReLU
+    learned, target = (
+        dense(4, table["layers"], 2, activation, layer_norm=True) if family == "dqn" else actor_critic(table)
+        for _ in range(2)
+    )
     rows, action, goal = torch.randn(batch, 4), torch.randint(0, 2, (batch,)), torch.randn(batch)
 
     def updating() -> int:
         for _ in range(5):
             with torch.no_grad():
                 for judge in (learned, target) if family == "dqn" else (learned,) if replays else ():
-                    judge(rows, "q" if family == "dqn" else "value")
+                    judge(rows) if family == "dqn" else judge.values(rows)
             if family != "dqn":
                 differentiate(learned, rows, action, goal)
                 continue
-            (values,) = learned(rows, "q")
-            learned.gradient.zero_()
+            values = learned(rows)
+            learned.zero_grad()
             torch.autograd.backward((values.gather(-1, action[:, None])[:, 0] - goal).square().mean())
         return 5 * batch
 

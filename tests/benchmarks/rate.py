@@ -23,14 +23,13 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from mlxe_async.networks import Network, NumpyNetwork, TorchNetwork
 from mlxe_async.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
@@ -162,16 +161,34 @@ def best(work: Callable[[], int], repeats: int = 5) -> float:
 
 
 def differentiate(learning: Any, rows: Any, action: Any, advantage: Any) -> None:
-    """The gradient of one actor-critic loss by a `TorchNetwork`'s weights: the least that learning from rows costs."""
+    """The gradient of one actor-critic loss by a network's weights: the least that learning from rows costs."""
     import torch
 
-    logits, value = learning(rows, "policy", "value")
+    logits, value = learning(rows)
     log_probs = logits.log_softmax(-1)
     chosen = log_probs.gather(-1, action[:, None])[:, 0]
     chance = -(log_probs.exp() * log_probs).sum(-1)
     loss = (0.5 * (value[:, 0] - advantage).square() - chosen * advantage - 0.01 * chance).mean()
-    learning.gradient.zero_()
+    learning.zero_grad()
     torch.autograd.backward(loss)
+
+
+def actor_critic(table: Mapping[str, Any]) -> Any:
+    """An actor and a critic of four numbers and two actions, of the layers of a table `[algorithm]`."""
+    from torch import nn
+
+    from mlxe_async.networks.bodies import Body
+    from mlxe_async.networks.dense import dense
+    from mlxe_async.networks.heads import ActorCritic
+    from mlxe_async.rows import Spaces
+
+    activation = nn.Tanh if table.get("activation", "tanh") == "tanh" else nn.ReLU
+    common = dense(4, tuple(table.get("common", ())), activation=activation)
+    actor, critic = (
+        dense(common.outputs, tuple(table.get(name, ())), outputs, activation)
+        for name, outputs in (("policy", 2), ("value", 1))
+    )
+    return ActorCritic(Body(Spaces((4,), actions=2), {}), common, actor, critic)
 
 
 def bare_costs(settings: Any, *, native: bool, batch: int) -> dict[str, float]:
@@ -202,17 +219,15 @@ def bare_costs(settings: Any, *, native: bool, batch: int) -> dict[str, float]:
             return len(pushes)
 
     table = settings.algorithm.table
-    heads = {"policy": (*table.get("policy", ()), 2), "value": (*table.get("value", ()), 1)}
-    network = Network(4, tuple(table.get("common", ())), heads, table.get("activation", "tanh"))
-    flat = network.initial(0)
-    acting, observations = NumpyNetwork(network, flat), rng.standard_normal((count, 4)).astype(np.float32)
+    learning = actor_critic(table)
+    observations = rng.standard_normal((count, 4)).astype(np.float32)
 
     def choosing() -> int:
         for _ in range(200):
-            acting(observations, "policy")
+            learning.scores(observations)
         return 200 * count
 
-    learning, rows = TorchNetwork(network, flat), torch.randn(batch, 4)
+    rows = torch.randn(batch, 4)
     action, advantage = torch.randint(0, 2, (batch,)), torch.randn(batch)
 
     def differentiating() -> int:

@@ -12,8 +12,9 @@ from collections.abc import Callable
 import gymnasium
 import numpy as np
 
-from mlxe_async.networks import Network, NumpyNetwork
+from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings
 from mlxe_async.roles.evaluator import Evaluator
+from mlxe_async.rows import Spaces
 from mlxe_async.tasks.physics import BLOCK, CartPolePhysics, start_state
 from mlxe_async.tasks.vector import VectorTask
 
@@ -73,22 +74,19 @@ def physics(rows: int, blocks: int = 60) -> float:
 class Charged:
     """Evaluates a network for what it costs and plays the linear policy, so that every test passes."""
 
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self._flats = None
+    def __init__(self, policy: MLxE) -> None:
+        self.policy = policy
 
     def greedy_many(self, flats, obs):
-        if flats is not self._flats:
-            self._flats, self._numpy = flats, NumpyNetwork(self.network, flats)
-        self._numpy(obs, "policy")[0].argmax(-1)
+        self.policy.greedy_many(flats, obs)
         return (obs @ LINEAR > 0).astype(np.int64)
 
 
-def passing_test(network: Network, versions: int) -> float:
+def passing_test(policy: MLxE, versions: int) -> float:
     """Seconds until `versions` versions, added at once, have passed: 50,000 steps from 20 restarts each."""
-    evaluator = Evaluator(Charged(network), {"env": "CartPole-v1"}, {"rule": "cap"})
+    evaluator = Evaluator(Charged(policy), {"env": "CartPole-v1"}, {"rule": "cap"})
     for version in range(versions):
-        evaluator.add(version, network.initial(version))
+        evaluator.add(version, policy.weights())
     began = time.perf_counter()
     verdicts = evaluator.advance(None)
     assert all(verdict.passed for verdict in verdicts)
@@ -114,13 +112,17 @@ def main() -> None:
         seconds = best(lambda count=count: physics(count))
         print(f"{'':31}{count:4}{seconds * 1e6:10.1f}{1 / seconds:12,.0f}{count / seconds:26,.0f}")
     shapes = {
-        "tanh 64x64": Network(4, (64, 64), {"policy": (2,)}),
-        "relu 128-256-128, 64-128-64": Network(4, (128, 256, 128), {"policy": (64, 128, 64, 2)}, activation="relu"),
+        "tanh 64x64": MLxESettings(policy=(64, 64)),
+        "relu 128-256-128, 64-128-64": MLxESettings(
+            common=(128, 256, 128), policy=(64, 128, 64), value=(64, 128, 64), activation="relu"
+        ),
     }
+    spaces = Spaces((4,), actions=2)
+    shapes = {name: MLxE(one, spaces, seed=0, learns=False) for name, one in shapes.items()}
     print(f"\n{'a passing test, 1 million steps':32}{'V':>3}{'seconds':>10}{'a version':>12}")
-    for name, network in shapes.items():
+    for name, policy in shapes.items():
         for versions in (1, 3):
-            seconds = best(lambda network=network, versions=versions: passing_test(network, versions))
+            seconds = best(lambda policy=policy, versions=versions: passing_test(policy, versions))
             print(f"{name:32}{versions:3}{seconds:10.2f}{seconds / versions:12.2f}")
 
 

@@ -297,7 +297,7 @@ def test_eval_of_many_episodes_plays_all_to_their_end_and_tells_how_sure_the_mea
     assert low == pytest.approx(found["mean"] - half, abs=half / 3)
     assert high == pytest.approx(found["mean"] + half, abs=half / 3)
     assert (found["min"], found["max"]) == (returns.min(), returns.max())
-    assert found["min"] < found["max"] == 300
+    assert found["min"] < found["max"] <= 300
     assert (found["rule"], found["passed"], found["failed_at"]) == ("cap", False, returns.min())
     alone = [episode.episode_return for episode in policy.play(1)]
     fewer = json.loads(evaluated(capsys, "--json"))

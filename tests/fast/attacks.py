@@ -17,9 +17,9 @@ from mlxe_async import optimisers
 from mlxe_async.algorithms import ddpg, dqn, interface, ppo, sac, td3
 from mlxe_async.algorithms.mlxe import critics
 from mlxe_async.algorithms.mlxe import paper as mlxe
-from mlxe_async.algorithms.parts import acting, bootstrapping, continuous, on_policy, policies, value_based
+from mlxe_async.algorithms.parts import continuous, layers, on_policy, policies, value_based
 from mlxe_async.maths import annealing, correction, gradients, metrics, returns
-from mlxe_async.networks import convolutions, learning, shape
+from mlxe_async.networks import bodies, convolutions, dense, heads
 
 PPO, DQN, MLxE, SAC, TD3, DDPG = ppo.PPO, dqn.DQN, mlxe.MLxE, sac.SAC, td3.TD3, ddpg.DDPG
 ATTACKS = {}
@@ -130,7 +130,8 @@ def a_wrapper_says_that_it_wraps_nothing():
 
 @attack("td3")
 def what_a_subclass_asks_by_super_is_changed():
-    DDPG.following_action = times(-0.5, DDPG.following_action)
+    continuous.Continuous.build = lambda self, own=continuous.Continuous.build: own(self)
+    TD3.following_action = times(-0.5, TD3.following_action)
 
 
 @attack("td3")
@@ -154,8 +155,8 @@ def a_class_gets_another_base():
 @attack("sac")
 def a_mixin_comes_before_the_bases():
     class Mixin:
-        def tensors_of(self, batch):
-            rows = super().tensors_of(batch)
+        def columns(self, batch):
+            rows = super().columns(batch)
             return rows | {"partial": rows["partial"] + 5}
 
     SAC.__bases__ = (Mixin, *SAC.__bases__)
@@ -169,14 +170,18 @@ def the_root_of_all_finds_attributes_otherwise():
     interface.Algorithm.__getattribute__ = found
 
 
-@attack("td3")
+@attack("sac")
 def a_cell_of_super_holds_another_class():
-    class Below(TD3):
-        pass
+    def columns(self, batch):
+        found = continuous.Continuous.columns(self, batch)
+        return found | {"partial": -found["partial"]}
 
-    DDPG.following_action = times(-1, DDPG.following_action)
-    cells = [cell for cell in (TD3.following_action.__closure__ or ()) if cell.cell_contents is TD3]
-    cells[0].cell_contents = TD3
+    for name, method in vars(continuous.Continuous).items():
+        if isinstance(method, types.FunctionType):
+            setattr(interface.Algorithm, name, method)
+    interface.Algorithm.columns = columns
+    (cell,) = SAC.columns.__closure__
+    cell.cell_contents = continuous.Continuous
 
 
 # -- names that hold something else --
@@ -240,11 +245,11 @@ def a_name_of_python_is_another_in_one_module():
 
 @attack("ppo")
 def an_optimiser_is_swapped_where_it_is_imported():
-    class Faster(optimisers.FlatOptimiser):
+    class Faster(optimisers.Adam):
         def step(self, rate=None):
             super().step(rate and 5 * rate)
 
-    ppo.FlatOptimiser = Faster
+    ppo.Adam = Faster
 
 
 # -- constants and defaults --
@@ -257,7 +262,9 @@ def a_bound_is_another():
 
 @attack("dqn")
 def a_constant_is_changed_in_place():
-    acting.ActsByNetwork.gains["q"] = 5.0
+    optimisers.RMSPROP_DECAY = 0.5
+    DQN.of_pictures["layers"] = (5,)
+    dqn.q_loss = times(2, dqn.q_loss)
 
 
 @attack("ddpg")
@@ -267,12 +274,12 @@ def an_attribute_of_a_class_is_another():
 
 @attack("dqn")
 def defaults_of_a_step_are_others():
-    optimisers.FlatOptimiser.__init__.__kwdefaults__["betas"] = (0.1, 0.2)
+    optimisers.Adam.__init__.__defaults__ = (1e-3, (0.1, 0.2), 1e-8)
 
 
 @attack("sac")
 def a_default_is_another():
-    learning.TorchNetwork.follow.__defaults__ = (0.5,)
+    dense.dense.__defaults__ = (None, torch.nn.Tanh)
     SAC.judged = lambda self, critics, *given: 2 * continuous.Continuous.judged(self, critics, *given)
 
 
@@ -343,7 +350,7 @@ def a_descriptor_stands_for_an_attribute():
         def __set__(self, one, value):
             pass
 
-    DDPG.number_of_critics = Critics()
+    DDPG.takes_arrays = Critics()
     DDPG.columns = with_column("partial", lambda one: one + 3, DDPG.columns)
 
 
@@ -396,57 +403,58 @@ def a_class_that_is_used_is_another():
 
 @attack("ppo")
 def a_network_is_made_of_another_class():
-    class Twice(learning.TorchNetwork):
-        def forward(self, *given):
-            return tuple(2 * one for one in super().forward(*given))
+    class Twice(dense.Dense):
+        def forward(self, x):
+            return 2 * super().forward(x)
 
-    learning.TorchNetwork = Twice
+    dense.Dense = Twice
 
 
 @attack("dqn")
 def a_network_is_evaluated_otherwise():
-    learning.TorchNetwork.forward = times(2, learning.TorchNetwork.forward)
+    heads.ActionValues.forward = times(2, heads.ActionValues.forward)
 
 
 @attack("dqn")
 def a_network_is_called_otherwise():
-    learning.TorchNetwork.__call__ = times(2, torch.nn.Module.__call__)
+    heads.ActionValues.__call__ = times(2, torch.nn.Module.__call__)
 
 
 @attack("ppo")
 def weights_begin_otherwise():
-    shape.Network.initial = times(2, shape.Network.initial)
+    old = dense.glorot
+    dense.glorot = lambda module, last=1.0: old(module, 2 * last)
 
 
 @attack("ppo")
 def an_activation_is_another():
-    learning._activated = lambda network, x: x.sin()
+    layers.activation_of = lambda _settings: torch.nn.ReLU
 
 
 @attack("mlxe")
 def outputs_are_computed_otherwise():
-    learning.torch_outputs = times(2, learning.torch_outputs)
+    heads.ActorCritic.forward = times(2, heads.ActorCritic.forward)
 
 
 @attack("ddpg")
 def targets_follow_faster():
-    old = learning.TorchNetwork.follow
-    learning.TorchNetwork.follow = lambda self, other, share=1.0: old(self, other, 0.9)
+    old = ddpg.polyak
+    ddpg.polyak = lambda target, learned, share: old(target, learned, 0.9)
 
 
 @attack("dqn")
 def what_is_published_is_another():
-    acting.ActsByNetwork.weights = times(0.5, acting.ActsByNetwork.weights)
+    interface.Algorithm.weights = times(0.5, interface.Algorithm.weights)
 
 
 @attack("dqn")
 def what_networks_are_shown_is_another():
-    acting.shown = bootstrapping.shown = lambda obs, moments: 0.5 * obs
+    bodies.Body.forward = lambda self, obs: 0.5 * obs
 
 
 @attack("ppo")
 def pictures_are_prepared_otherwise():
-    convolutions.prepared = lambda *given: None
+    convolutions.Pixels.forward = lambda *given: None
     ppo.policy_loss = times(5, ppo.policy_loss)
 
 
@@ -466,7 +474,7 @@ def noise_on_targets_is_another():
 @attack("ppo")
 def some_minibatches_are_left_out():
     old = PPO.minibatches
-    PPO.minibatches = lambda self, batch, epochs=None: [*old(self, batch, epochs)][:1]
+    PPO.minibatches = lambda self, batch, epochs: [*old(self, batch, epochs)][:1]
 
 
 @attack("dqn")
@@ -529,7 +537,7 @@ def a_mode_lies_over_all_functions_of_torch():
 @attack("dqn")
 def there_are_hooks_on_all_modules():
     def twice(_module, _given, found):
-        return tuple(2 * one for one in found) if isinstance(found, tuple) else None
+        return 2 * found
 
     torch.nn.modules.module.register_module_forward_hook(twice)
 

@@ -7,7 +7,8 @@ from mlxe_async.algorithms import dqn, ppo
 from mlxe_async.algorithms.distributions import Categorical
 from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.algorithms.mlxe import paper as mlxe
-from mlxe_async.networks import TorchNetwork
+from mlxe_async.algorithms.parts.replay import tensors_of
+from mlxe_async.networks.bodies import Dense
 
 NASTY = {}
 
@@ -38,115 +39,153 @@ def extra(base):
 PPO, MLxE, DQN = ppo.PPO, mlxe.MLxE, dqn.DQN
 
 
+def parts(self):
+    """What observations go through, and each head."""
+    if isinstance(self, PPO):
+        return lambda obs: self.common(self.see(obs)), {"actor": self.actor, "critic": self.critic}
+    net = self.learned
+    if isinstance(self, DQN):
+        return net.see, {"q": net.q}
+    return lambda obs: net.common(net.see(obs)), {"actor": net.actor, "critic": net.critic}
+
+
+def outputs(self, head, obs):
+    shared, heads = parts(self)
+    return heads[head](shared(obs))
+
+
+def value(self, obs):
+    """V (M, 1)."""
+    return outputs(self, "critic", obs)
+
+
+def logits(self, obs):
+    """Logits (M, A)."""
+    return outputs(self, "actor", obs)
+
+
+def values(self, obs):
+    """Q (M, A)."""
+    return outputs(self, "q", obs)
+
+
+def leaves(self):
+    """All weights by name."""
+    if isinstance(self, PPO):
+        modules = {"common": self.common, "actor": self.actor, "critic": self.critic}
+        return {f"{name}.{key}": leaf for name, one in modules.items() for key, leaf in one.named_parameters()}
+    return dict(self.learned.named_parameters())
+
+
 @extra(PPO)
 def weight_decay(self, _rows):
-    return 0.1 * sum(leaf.square().sum() for leaf in self.network.leaves.values())
+    return 0.1 * sum(leaf.square().sum() for leaf in leaves(self).values())
 
 
 @extra(MLxE)
 def weight_decay_on_biases(self, _rows):
-    return sum(leaf.abs().sum() for name, leaf in self.network.leaves.items() if "bias" in name)
+    return sum(leaf.abs().sum() for name, leaf in leaves(self).items() if "bias" in name)
 
 
 @extra(DQN)
 def residual_gradient(self, rows):
-    return 0.5 * self.scores(self.network, rows["cut_obs"]).max(-1).values.square().mean()
+    return 0.5 * values(self, rows["cut_obs"]).max(-1).values.square().mean()
 
 
 @extra(PPO)
 def second_look_at_the_same_rows(self, rows):
-    return self.network(rows["obs"], "value")[0].mean() * self.network(rows["obs"], "value")[0].std()
+    return value(self, rows["obs"]).mean() * value(self, rows["obs"]).std()
 
 
 @extra(PPO)
 def gradient_penalty(self, rows):
     obs = rows["obs"].clone().requires_grad_()
-    (slope,) = torch.autograd.grad(self.network(obs, "value")[0].sum(), obs, create_graph=True)
+    (slope,) = torch.autograd.grad(value(self, obs).sum(), obs, create_graph=True)
     return slope.square().sum(-1).mean()
 
 
 @extra(MLxE)
 def smoothness_to_mirrored_rows(self, rows):
-    return (self.network(rows["obs"], "policy")[0] - self.network(-rows["obs"], "policy")[0]).square().mean()
+    return (logits(self, rows["obs"]) - logits(self, -rows["obs"])).square().mean()
 
 
 @extra(DQN)
 def conservative_values(self, rows):
-    return self.scores(self.network, rows["obs"]).logsumexp(-1).mean()
+    return values(self, rows["obs"]).logsumexp(-1).mean()
 
 
 @extra(PPO)
 def only_where_large(self, rows):
-    value = self.network(rows["obs"], "value")[0]
-    return torch.where(value.abs() > value.abs().median(), value, torch.zeros_like(value)).sum()
+    judged = value(self, rows["obs"])
+    return torch.where(judged.abs() > judged.abs().median(), judged, torch.zeros_like(judged)).sum()
 
 
 @extra(PPO)
 def tiny(self, rows):
-    return 1e-3 * self.network(rows["obs"], "policy")[0].mean()
+    return 1e-3 * logits(self, rows["obs"]).mean()
 
 
 @extra(PPO)
 def huge(self, rows):
-    return 1e3 * self.network(rows["obs"], "value")[0].mean()
+    return 1e3 * value(self, rows["obs"]).mean()
 
 
 @extra(MLxE)
 def by_another_column(self, rows):
-    return (rows["step"].float() * self.network(rows["obs"], "value")[0][:, 0]).mean()
+    return (rows["step"].float() * value(self, rows["obs"])[:, 0]).mean()
 
 
 @extra(DQN)
 def by_flags(self, rows):
-    return ((1 - rows["terminated"]) * self.scores(self.network, rows["obs"])[:, 0]).mean()
+    return ((1 - rows["terminated"]) * values(self, rows["obs"])[:, 0]).mean()
 
 
 @extra(PPO)
 def after_so_many_calls(self, rows):
     self.calls = getattr(self, "calls", 0) + 1
-    return self.calls * self.network(rows["obs"], "value")[0].mean()
+    return self.calls * value(self, rows["obs"]).mean()
 
 
 @extra(PPO)
 def with_a_detour_through_double(self, rows):
-    return self.network(rows["obs"], "value")[0].double().exp().log().float().mean()
+    return value(self, rows["obs"]).double().exp().log().float().mean()
 
 
 @extra(PPO)
 def with_views(self, rows):
-    return self.network(rows["obs"], "policy")[0].T[0].flip(0)[::2].sum()
+    return logits(self, rows["obs"]).T[0].flip(0)[::2].sum()
 
 
 @extra(MLxE)
 def sorted_values(self, rows):
-    return self.network(rows["obs"], "value")[0].sort(0).values[:3].sum()
+    return value(self, rows["obs"]).sort(0).values[:3].sum()
 
 
 @extra(DQN)
 def quantile(self, rows):
-    return self.scores(self.network, rows["obs"]).quantile(0.9)
+    return values(self, rows["obs"]).quantile(0.9)
 
 
 @extra(PPO)
 def complex_numbers(self, rows):
-    return torch.fft.rfft(self.network(rows["obs"], "value")[0][:, 0]).abs().mean()
+    return torch.fft.rfft(value(self, rows["obs"])[:, 0]).abs().mean()
 
 
 @extra(PPO)
 def drawn_anew(self, rows):
     keep = torch.rand(len(rows["obs"]), generator=torch.Generator().manual_seed(3)) < 0.5
-    return self.network(rows["obs"], "value")[0][keep].sum()
+    return value(self, rows["obs"])[keep].sum()
 
 
 @extra(DQN)
 def straight_through(self, rows):
-    values = self.scores(self.network, rows["obs"])
-    return (values + (values.round() - values).detach()).square().mean()
+    found = values(self, rows["obs"])
+    return (found + (found.round() - found).detach()).square().mean()
 
 
 @extra(MLxE)
 def through_a_checkpoint(self, rows):
-    look = lambda obs: self.network(obs, "value")[0].square().mean()  # noqa: E731 - as somebody would write it
+    look = lambda obs: value(self, obs).square().mean()  # noqa: E731 - as somebody would write it
     return torch.utils.checkpoint.checkpoint(look, rows["obs"], use_reentrant=False)
 
 
@@ -158,8 +197,8 @@ class EntropyByTheClock(PPO):
 
     def loss(self, rows):
         loss, found = super().loss(rows)
-        logits = self.network(rows["obs"], "policy")[0].log_softmax(-1)
-        return loss - self._weight * Categorical(logits).entropy().mean(), found
+        scores = logits(self, rows["obs"]).log_softmax(-1)
+        return loss - self._weight * Categorical(scores).entropy().mean(), found
 
 
 @nasty(PPO)
@@ -174,19 +213,19 @@ class AdaptiveKL(PPO):
 
     def loss(self, rows):
         loss, found = super().loss(rows)
-        log_prob = self.network(rows["obs"], "policy")[0].log_softmax(-1).gather(-1, rows["action"][:, None])[:, 0]
+        log_prob = logits(self, rows["obs"]).log_softmax(-1).gather(-1, rows["action"][:, None])[:, 0]
         return loss + self.coefficient * ppo.correction.approximate_kl(log_prob, rows["log_prob"]), found
 
 
 @nasty(PPO)
 class DualClip(PPO):
     def loss(self, rows):
-        logits, value = self.network(rows["obs"], "policy", "value")
-        log_prob = logits.log_softmax(-1).gather(-1, rows["action"][:, None])[:, 0]
+        judged = value(self, rows["obs"])
+        log_prob = logits(self, rows["obs"]).log_softmax(-1).gather(-1, rows["action"][:, None])[:, 0]
         ratio, advantage = (log_prob - rows["log_prob"]).exp(), rows["advantage"]
         gain = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
         gain = torch.where(advantage < 0, torch.maximum(gain, 3 * advantage), gain)
-        return -gain.mean() + 0.5 * (value[:, 0] - rows["target"]).square().mean(), {
+        return -gain.mean() + 0.5 * (judged[:, 0] - rows["target"]).square().mean(), {
             "policy_loss": gain.mean().detach()
         }
 
@@ -195,16 +234,16 @@ class DualClip(PPO):
 class ClippedValue(PPO):
     def loss(self, rows):
         loss, found = super().loss(rows)
-        value, old = self.network(rows["obs"], "value")[0][:, 0], rows["target"] - rows["advantage"]
-        bounded = old + (value - old).clamp(-0.2, 0.2)
-        more = torch.maximum((value - rows["target"]).square(), (bounded - rows["target"]).square()).mean()
+        judged, old = value(self, rows["obs"])[:, 0], rows["target"] - rows["advantage"]
+        bounded = old + (judged - old).clamp(-0.2, 0.2)
+        more = torch.maximum((judged - rows["target"]).square(), (bounded - rows["target"]).square()).mean()
         return loss + more, found
 
 
 @nasty(PPO)
 class NoCritic(PPO):
     def loss(self, rows):
-        log_probs = self.network(rows["obs"], "policy")[0].log_softmax(-1)
+        log_probs = logits(self, rows["obs"]).log_softmax(-1)
         chosen = log_probs.gather(-1, rows["action"][:, None])[:, 0]
         loss = -(chosen * rows["advantage"]).mean()
         return loss, {"policy_loss": loss.detach()}
@@ -226,23 +265,23 @@ class NoMetrics(PPO):
 @nasty(PPO)
 class InPlace(PPO):
     def loss(self, rows):
-        value = self.network(rows["obs"], "value")[0][:, 0]
-        value = value.mul(2).sub_(rows["target"]).square_()
-        return value.mean(), {"value_loss": value.mean().detach()}
+        judged = value(self, rows["obs"])[:, 0]
+        judged = judged.mul(2).sub_(rows["target"]).square_()
+        return judged.mean(), {"value_loss": judged.mean().detach()}
 
 
 @nasty(MLxE)
 class HugeHuber(MLxE):
     def loss(self, rows):
         loss, found = super().loss(rows)
-        value = self.network(rows["obs"], "value")[0][:, 0]
-        return loss + torch.nn.functional.huber_loss(value, torch.full_like(value, 3.0), delta=10.0), found
+        judged = value(self, rows["obs"])[:, 0]
+        return loss + torch.nn.functional.huber_loss(judged, torch.full_like(judged, 3.0), delta=10.0), found
 
 
 @nasty(MLxE)
 class WideClamp(MLxE):
     def loss(self, rows):
-        log_prob = self.network(rows["obs"], "policy")[0].log_softmax(-1).gather(-1, rows["action"][:, None])[:, 0]
+        log_prob = logits(self, rows["obs"]).log_softmax(-1).gather(-1, rows["action"][:, None])[:, 0]
         loss = -(log_prob * rows["partial"].clamp(-10, 10)).mean()
         return loss, {"loss": loss.detach()}
 
@@ -285,14 +324,14 @@ class Prioritised(DQN):
     def update(self, batch, clock):
         metrics, _ = super().update(batch, clock)
         with torch.no_grad():
-            error = self.loss(self.tensors_of(batch))[1]
+            error = self.loss(tensors_of(self, batch))[1]
         return metrics, error.abs().numpy() + 0.01
 
 
 @nasty(DQN)
 class Munchausen(DQN):
     def loss(self, rows):
-        log_pi = (self.scores(self.network, rows["obs"]) / 0.1).log_softmax(-1).detach()
+        log_pi = (values(self, rows["obs"]) / 0.1).log_softmax(-1).detach()
         bonus = log_pi.gather(-1, rows["action"][:, None])[:, 0].clamp(-1, 0)
         return super().loss(rows | {"partial": rows["partial"] + 0.9 * bonus})
 
@@ -300,16 +339,16 @@ class Munchausen(DQN):
 @nasty(DQN)
 class CrossEntropy(DQN):
     def loss(self, rows):
-        loss = torch.nn.functional.cross_entropy(self.scores(self.network, rows["obs"]), rows["action"])
+        loss = torch.nn.functional.cross_entropy(values(self, rows["obs"]), rows["action"])
         return loss, rows["partial"], {"loss": loss.detach()}
 
 
 @nasty(DQN)
 class Soft(DQN):
     def loss(self, rows):
-        q = self.scores(self.network, rows["obs"])
+        q = values(self, rows["obs"])
         with torch.no_grad():
-            following = 0.2 * (self.scores(self.target, rows["cut_obs"]) / 0.2).logsumexp(-1)
+            following = 0.2 * (self.target(rows["cut_obs"]) / 0.2).logsumexp(-1)
         error = rows["partial"] + rows["coefficient"] * following - q.gather(-1, rows["action"][:, None])[:, 0]
         return error.square().mean(), error.detach(), {"loss": error.square().mean().detach()}
 
@@ -317,77 +356,70 @@ class Soft(DQN):
 class Frozen:
     def set_weights(self, flat):
         super().set_weights(flat)
-        for name, leaf in self.network.leaves.items():
+        for name, leaf in leaves(self).items():
             leaf.requires_grad_(not name.endswith("0.weight"))
 
 
 class Hooked:
     def set_weights(self, flat):
         super().set_weights(flat)
-        for leaf in self.network.leaves.values():
+        for leaf in leaves(self).values():
             leaf.register_hook(lambda slope: slope.clamp(-0.01, 0.01))
 
 
-class Doubling(TorchNetwork):
-    def __call__(self, observation, *heads):
-        return tuple(2 * one for one in super().__call__(observation, *heads))
+class DoublingLayers(Dense):
+    def forward(self, x):
+        return 2 * super().forward(x)
 
 
-class Dropping(TorchNetwork):
-    def __call__(self, observation, *heads):
-        keep = torch.rand(observation.shape, generator=torch.Generator().manual_seed(1)) < 0.5
-        return super().__call__(observation * keep, *heads)
+class DroppingLayers(Dense):
+    def forward(self, x):
+        keep = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)) < 0.5
+        return super().forward(x * keep)
 
 
-class Residual(TorchNetwork):
-    def __call__(self, observation, *heads):
-        return tuple(one + observation[:, : one.shape[-1]] for one in super().__call__(observation, *heads))
+class ResidualLayers(Dense):
+    def forward(self, x):
+        found = super().forward(x)
+        return found + x[:, : found.shape[-1]]
 
 
-class Sharing(TorchNetwork):
+class SharingLayers(Dense):
     """The first layer of one head is used in all."""
 
-    def __init__(self, *given):
-        super().__init__(*given)
-        first = next(name for name in self.leaves if name.endswith("0.weight"))
-        self.shared = self.leaves[first]
-
-    def __call__(self, observation, *heads):
-        shift = (observation @ self.shared).mean(-1, keepdim=True)
-        return tuple(one + shift for one in super().__call__(observation, *heads))
+    def forward(self, x):
+        return super().forward(x) + (x @ self.shared.T).mean(-1, keepdim=True)
 
 
-class Counting(TorchNetwork):
-    """A buffer that every call changes."""
+class CountingLayers(Dense):
+    """A number that every call changes."""
 
-    def __init__(self, *given):
-        super().__init__(*given)
-        self.mean = torch.zeros(self.shape.inputs)
-
-    def __call__(self, observation, *heads):
-        self.mean.lerp_(observation.detach().mean(0), 0.1)
-        return super().__call__(observation - self.mean, *heads)
+    def forward(self, x):
+        self.mean.lerp_(x.detach().mean(0), 0.1)
+        return super().forward(x - self.mean)
 
 
-def with_network(base, network):
-    def set_weights(self, flat):
-        super(kind, self).set_weights(flat)
-        self.network.__class__ = network
-        if network is Sharing:
-            name = next(name for name in self.network.leaves if name.endswith("0.weight"))
-            self.network.shared = self.network.leaves[name]
-        if network is Counting:
-            self.network.mean = torch.zeros(self.shape.inputs)
-        if getattr(self, "target", None) not in (None, self.network):
-            self.target.__class__ = TorchNetwork
+def with_layers(base, layers):
+    def build_learner(self):
+        if base is not PPO:
+            super(kind, self).build_learner()
+        _, heads = parts(self)
+        first = next(iter(heads.values()))[0].weight
+        for one in heads.values():
+            one.__class__ = layers
+            one.mean = torch.zeros(one[0].in_features)
+            vars(one)["shared"] = first  # no parameter of another name
+        if base is PPO:
+            super(kind, self).build_learner()
 
-    kind = type(f"{base.__name__}{network.__name__}", (base,), {"set_weights": set_weights})
+    kind = type(f"{base.__name__}{layers.__name__}", (base,), {"build_learner": build_learner})
     NASTY[kind.__name__] = (base, kind)
 
 
 for base in (PPO, MLxE, DQN):
-    for network in (Doubling, Dropping, Residual, Sharing, Counting):
-        with_network(base, network)
+    for layers in (DoublingLayers, DroppingLayers, ResidualLayers, SharingLayers, CountingLayers):
+        with_layers(base, layers)
+for base in (PPO, MLxE, DQN):
     for way in (Frozen, Hooked):
         kind = type(f"{base.__name__}{way.__name__}", (way, base), {})
         NASTY[kind.__name__] = (base, kind)
@@ -415,7 +447,7 @@ class NamesWhatIsNotThere(PPO):
 @refused(PPO, "scalar")
 class ALossOfEachRow(PPO):
     def loss(self, rows):
-        return self.network(rows["obs"], "value")[0], {}
+        return value(self, rows["obs"]), {}
 
 
 @refused(PPO, "nasty.py")
@@ -434,19 +466,19 @@ class Detached(DQN):
 @refused(MLxE, "nasty.py", "requires grad")
 class ThroughNumpy(MLxE):
     def loss(self, rows):
-        return torch.as_tensor(np.square(self.network(rows["obs"], "value")[0].numpy())).mean(), {}
+        return torch.as_tensor(np.square(value(self, rows["obs"]).numpy())).mean(), {}
 
 
 @refused(PPO, "inplace operation")
 class ChangesWhatIsNeeded(PPO):
     def loss(self, rows):
-        value = self.network(rows["obs"], "value")[0].exp()
-        loss = value.square().mean()
-        value.zero_()
+        judged = value(self, rows["obs"]).exp()
+        loss = judged.square().mean()
+        judged.zero_()
         return loss, {}
 
 
 @refused(PPO, "nasty.py", "size of tensor")
 class OtherShapes(PPO):
     def loss(self, rows):
-        return (self.network(rows["obs"], "policy")[0] - rows["target"][:-1]).mean(), {}
+        return (logits(self, rows["obs"]) - rows["target"][:-1]).mean(), {}

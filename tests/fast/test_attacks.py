@@ -16,7 +16,6 @@ import numpy as np, torch
 import attacks, made_rows, proof
 from mlxe_async.algorithms import Clock, load_algorithm
 from mlxe_async.fast import manifest, updates
-from mlxe_async.networks import learning
 
 def learned(name, fast):
     spaces = proof.BOX if name in ("sac", "td3", "ddpg") else made_rows.SPACES

@@ -26,7 +26,8 @@ def lived(algorithm, number):
     rows, vector = batch(algorithm, seed=number), algorithm.weights()
     algorithm.load(vector)
     seen = rows["obs"].reshape(-1, *algorithm.spaces.observation_shape)
-    known = algorithm.behaviour_log_prob(seen, rows["action"].reshape(-1))
+    action = rows["action"].reshape(-1)
+    known = algorithm.policy(seen).log_prob(action)
     return rows | {"log_prob": known.reshape(rows["action"].shape), "version": np.full(rows["action"].shape, 7)}, vector
 
 
@@ -116,11 +117,11 @@ def test_a_step_that_is_another_ends_it():
 
     def update(rows, clock):
         found = right(rows, clock)
-        algorithm.average.flat.mul_(1.001)
+        algorithm.optimiser.weights.mul_(1.001)
         return found
 
     way.twin.update = update
-    with pytest.raises(AuditFailed, match=r"the change of average differs by \S+ of its norm"):
+    with pytest.raises(AuditFailed, match=r"the change of network.q.0.weight differs by \S+ of its norm"):
         Audit(way, 1).update(batch(algorithm), Clock())
 
 
@@ -152,7 +153,7 @@ def test_another_draw_ends_it():
         return found
 
     way.twin.update = update
-    with pytest.raises(AuditFailed, match="generator differs"):
+    with pytest.raises(AuditFailed, match="rng differs"):
         Audit(way, 1).update(batch(algorithm), Clock())
 
 
@@ -160,11 +161,11 @@ def test_what_rounding_decides_is_no_difference():
     """Two equally good next actions: which one is judged is a matter of the last place, and of nothing else."""
     algorithm = agent("dqn", layers=[16], learning_rate=1e-9)
     with torch.no_grad():  # both actions are worth the same to the one that chooses, but not to the one that judges
-        for network in (algorithm.network, algorithm.target):
-            last = network.leaves["q.1.weight"]
-            last[:, 1] = last[:, 0]
-            network.leaves["q.1.bias"][:] = torch.tensor([3.0, 3.0, -9.0])
-        algorithm.target.leaves["q.1.bias"][1] += 5
+        for network in (algorithm.learned, algorithm.target):
+            last = network.q[-1]
+            last.weight[1] = last.weight[0]
+            last.bias[:] = torch.tensor([3.0, 3.0, -9.0])
+        algorithm.target.q[-1].bias[1] += 5
     way = updates(algorithm)
     right = way.twin._quick.outputs
 
@@ -198,7 +199,7 @@ def test_an_algorithm_that_is_done_as_it_is_written_is_not_looked_at():
 
 def test_what_does_not_fit_into_memory_is_compared_as_far_as_it_goes(monkeypatch):
     algorithm = agent("ppo", epochs=3, minibatch=16)
-    monkeypatch.setattr(audit, "MOST_BYTES", 2 * algorithm.network.gradient.nbytes)
+    monkeypatch.setattr(audit, "MOST_BYTES", 2 * algorithm.optimiser.gradient.nbytes)
     looked = Audit(updates(algorithm), 1)
     expected = agent("ppo", epochs=3, minibatch=16)
     looked.update(batch(algorithm), Clock())
@@ -239,11 +240,11 @@ def test_a_difference_in_the_part_ends_it_too(monkeypatch):
     def wrong(rows, clock):
         found = right(rows, clock)
         with torch.no_grad():
-            algorithm.network.flat.add_(1e-3)
+            algorithm.optimiser.weights.add_(1e-3)
         return found
 
     way.twin.update = wrong
-    with pytest.raises(AuditFailed, match="network"):
+    with pytest.raises(AuditFailed, match="actor"):
         looked.update(batch(algorithm, seed=1), Clock(updates=1))
 
 

@@ -14,8 +14,7 @@ from mlxe_async.algorithms.interface import learned
 from mlxe_async.algorithms.sac import LOG_STD
 from mlxe_async.fast import continuous, updates
 from mlxe_async.fast.dense import NumpyGradients
-from mlxe_async.networks import Network
-from mlxe_async.networks.learning import torch_network
+from mlxe_async.networks.dense import dense
 from mlxe_async.rows import Spaces
 
 RNG = np.random.default_rng(3)
@@ -88,15 +87,11 @@ def test_one_observation_and_one_entry_are_enough():
 
 
 @pytest.mark.parametrize(
-    "shape",
-    [
-        Network(4, (8,), {"q": (8, 1)}, "relu"),
-        Network(4, (), {"q": (8, 1)}, "relu", layer_norm=True),
-        Network(4, (), {"q": (8, 1)}, "relu", input_scale=(0.5,)),
-    ],
+    ("common", "head"),
+    [(dense(4, (8,)), dense(8, (8,), 1)), (dense(4, ()), dense(4, (8,), 1, layer_norm=True))],
 )
-def test_gradients_by_the_inputs_are_refused_where_they_are_not_known(shape):
-    gradients = NumpyGradients(torch_network(shape, shape.initial(0)))
+def test_gradients_by_the_inputs_are_refused_where_they_are_not_known(common, head):
+    gradients = NumpyGradients({"q": head}, common)
     gradients.forward(np.ones((2, 4), np.float32))
     with pytest.raises(ValueError, match="expected a chain of plain layers"):
         gradients.by_input("q", np.ones((2, 1), np.float32), slice(None), 0)

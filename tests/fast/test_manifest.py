@@ -23,20 +23,25 @@ EDITS = {
     "what an update calls": ("maths/returns.py", "    return advantage", "    return 2 * advantage", "ppo"),
     "a constant": ("maths/normaliser.py", "LIMIT = 10.0", "LIMIT = 9.0", "mlxe"),
     "a default": ("maths/vtrace.py", "c_clip: float = 1.0", "c_clip: float = 0.9", "mlxe"),
-    "the network": ("networks/learning.py", "* 2).sigmoid() * 2 - 1", "* 2).sigmoid()", "dqn"),
+    "the network": ("networks/heads.py", "value + advantage - ", "value + 2 * advantage - ", "dqn"),
     "what three share": ("algorithms/parts/continuous.py", "s.discount * (1 - batch", "(1 - batch", "td3"),
     "noise on a target": ("algorithms/td3.py", "(deviation * normal).clamp", "(2 * deviation * normal).clamp", "td3"),
     "a temperature": ("algorithms/sac.py", "entropy.detach() - target", "entropy.detach() + target", "sac"),
     "an actor's loss": ("algorithms/ddpg.py", "return -q.mean()", "return -q.median()", "ddpg"),
     "a step": ("optimisers.py", "weight_decay=0.0", "weight_decay=0.1", "dqn"),
     "what a subclass asks of its base": (
-        "algorithms/ddpg.py",
-        "self.actor_target(obs",
-        "self.actor_target(-obs",
-        "td3",
+        "algorithms/parts/continuous.py",
+        "critic(torch.cat([obs, action]",
+        "critic(torch.cat([-obs, action]",
+        "sac",
     ),
-    "how weights begin": ("networks/shape.py", "np.sqrt(6.0 / sum(shape))", "np.sqrt(5.0 / sum(shape))", "ppo"),
-    "what a network is made of": ("networks/shape.py", "arrays[name] + arrays[f", "arrays[name] - arrays[f", "dqn"),
+    "how weights begin": ("networks/dense.py", "layers[-1] else 1.0)", "layers[-1] else 2.0)", "ppo"),
+    "what a network is made of": (
+        "networks/noisy.py",
+        "self.weight + self.weight_sigma",
+        "self.weight - self.weight_sigma",
+        "dqn",
+    ),
     "what nothing calls": (
         "algorithms/state/modules.py",
         "class ModulesOf:",
@@ -54,6 +59,7 @@ for line in sys.stdin:
         name, place, text = eval(line)
         from mlxe_async.algorithms import load_algorithm
         from mlxe_async.fast.manifest import Watch
+        import mlxe_async.networks.heads  # as whoever has made an object
         watch = Watch(load_algorithm(name), name)
         if place:
             open(place, "w").write(text)

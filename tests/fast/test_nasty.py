@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 from made_rows import agent, batch
-from nasty import NASTY, REFUSED
+from nasty import NASTY, REFUSED, leaves
 from proof import take, update
 
 from mlxe_async.algorithms import Clock, dqn, ppo
 from mlxe_async.algorithms.mlxe import paper as mlxe
+from mlxe_async.algorithms.parts.replay import tensors_of
 from mlxe_async.errors import UpdateFailed
 from mlxe_async.fast import updates
 from mlxe_async.roles.learner import Learner
@@ -33,27 +34,28 @@ def made(base, kind):
     """A learning object whose weights are all away from zero, biases too."""
     name = NAMES[base]
     found = agent(name, kind=kind, **SETTINGS[name])
-    flat = found.weights()
-    network = sum(leaf.numel() for leaf in found.network.leaves.values())
-    flat[:network] += 0.1 * np.random.default_rng(4).standard_normal(network).astype(np.float32)
-    found.set_weights(flat)
+    rng = np.random.default_rng(4)
+    with torch.no_grad():
+        for leaf in leaves(found).values():
+            leaf += torch.from_numpy(0.1 * rng.standard_normal(leaf.shape).astype(np.float32))
+    found.set_weights(found.weights())
     return found
 
 
 def written(algorithm, rows):
     """The gradient of the loss as it is written, by torch.autograd.grad, and nothing of `update`."""
     if algorithm.memory == "rollouts":
-        (tensors,) = algorithm.minibatches(rows)
+        (tensors,) = algorithm.minibatches(rows, 1)
     else:
-        tensors = algorithm.tensors_of(rows)
+        tensors = tensors_of(algorithm, rows)
         if hasattr(algorithm, "bootstrapped"):
             tensors |= algorithm.bootstrapped(tensors)
-    loss, leaves = algorithm.loss(tensors)[0], algorithm.network.leaves.values()
-    free = [leaf for leaf in leaves if leaf.requires_grad]
+    loss, all_leaves = algorithm.loss(tensors)[0], leaves(algorithm).values()
+    free = [leaf for leaf in all_leaves if leaf.requires_grad]
     found = dict(zip(map(id, free), torch.autograd.grad(loss, free, allow_unused=True), strict=True))
-    parts = [found.get(id(leaf)) for leaf in leaves]
-    whole = [torch.zeros_like(leaf) if part is None else part for leaf, part in zip(leaves, parts, strict=True)]
-    return torch.cat([part.reshape(-1) for part in whole])
+    parts = [found.get(id(leaf)) for leaf in all_leaves]
+    whole = [torch.zeros_like(leaf) if part is None else part for leaf, part in zip(all_leaves, parts, strict=True)]
+    return torch.cat([(part.T if part.dim() == 2 else part).reshape(-1) for part in whole])  # as they lie in memory
 
 
 def test_there_are_enough_of_them():
@@ -110,7 +112,7 @@ def said_by_a_learner(algorithm):
 
 def test_an_error_in_a_built_in_file_is_told_with_its_line_and_not_with_one_of_torchs():
     algorithm = made(ppo.PPO, None)
-    for leaf in algorithm.network.leaves.values():
+    for leaf in leaves(algorithm).values():
         leaf.requires_grad_(False)
     assert re.match(r"\S+mlxe_async/algorithms/ppo\.py:\d+: RuntimeError: .*require grad", said_by_a_learner(algorithm))
 
@@ -125,15 +127,3 @@ def test_what_cannot_be_learned_from_is_told_by_the_learner_in_one_line_with_its
     assert re.match(r"\S+\.py:\d+: \w+: ", sentence), sentence
     assert all(word in sentence for word in words), sentence
     np.testing.assert_array_equal(algorithm.weights(), before)
-
-
-@pytest.mark.parametrize(
-    ("base", "method", "acted"), [(ppo.PPO, "learnable", "evaluator"), (dqn.DQN, "learnable", "evaluator")]
-)
-def test_a_network_that_executors_would_not_know_is_refused(base, method, acted):
-    class Own(base):
-        pass
-
-    setattr(Own, method, lambda self, *given: getattr(base, method)(self, *given))
-    with pytest.raises(ValueError, match=f"algorithm.name: Own has a {method} of its own.*write {acted}, too"):
-        made(base, Own)

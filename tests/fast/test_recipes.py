@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from made_rows import SPACES, agent, batch
-from nasty import DQN, PPO, MLxE
+from nasty import DQN, PPO, MLxE, logits
 from papers import PACKAGE, text_of
 from proof import take, update
 
 from mlxe_async.algorithms import Acting, Clock
-from mlxe_async.algorithms.mlxe import actor
+from mlxe_async.algorithms.mlxe import paper
 from mlxe_async.fast import updates
 
 FLAT = {"ppo": {"epochs": 1, "minibatch": 1000, "max_gradient_norm": 0}, "mlxe": {}, "dqn": {"max_gradient_norm": 0}}
@@ -34,21 +34,20 @@ RECIPES = {
     "another correction": ("mlxe", {"weight * (expected - value)": "weight.square() * (expected - value)"}),
     "a slower target": (
         "mlxe",
-        {"self.target.follow(self.network)": "self.target.follow(self.network, 0.1)"},
+        {"polyak(self.target, self.learned, 1.0)": "polyak(self.target, self.learned, 0.1)"},
     ),
     "another loss or target": ("dqn", {"return 0.5 * error.square().where(": "return 3.0 * error.square().where("}),
     "other priorities of dqn": ("dqn", {"self.judged(error)": "error.square().numpy() + 0.25"}),
-    "a dueling network": (
+    "another network": (
         "dqn",
         {
-            "    def value(self, q": "    def scores(self, network, obs):\n"
-            '        value, advantage = network(obs, "value", "advantage")\n'
-            "        return value + advantage\n\n"
-            "    def value(self, q",
+            "self.network = streams(s, self.spaces, actions, dueling=s.dueling, sigma=sigma)": "self.network = torch.nn"
+            ".Sequential(torch.nn.Linear(self.spaces.entries, 8), torch.nn.ELU(), torch.nn.Linear(8, actions))",
+            "from typing import TYPE_CHECKING, Literal": "from typing import TYPE_CHECKING, Literal\n\nimport torch",
         },
     ),
 }
-SWITCHES = {"a dueling network": {"dueling": True}, "other priorities of dqn": {"prioritised": True}}
+SWITCHES = {"other priorities of dqn": {"prioritised": True}}
 
 
 LATER = {
@@ -97,11 +96,10 @@ def test_a_recipe_is_learned_from_as_it_is_printed(recipe, copied):
     rows = batch(mine, scale=2.0)
     found, way = gradient(mine, rows)
     assert way.twin is None
-    if recipe == "a dueling network":
+    if recipe == "another network":
         acted = mine.act(rows["obs"], np.random.default_rng(0), Acting())
         assert acted["action"].shape == (len(rows["obs"]),)
-        mine.load(mine.weights())
-        values = mine.scores(mine.network, torch.from_numpy(rows["obs"])).detach().numpy()
+        values = mine.network(torch.from_numpy(rows["obs"])).detach().numpy()
         np.testing.assert_array_equal(mine.greedy(rows["obs"]), values.argmax(-1))
     elif recipe == "other priorities of dqn":
         asked = FLAT[name] | SWITCHES[recipe]
@@ -126,7 +124,7 @@ def test_another_exploration_is_a_case_of_the_mixture(monkeypatch):
         return np.full_like(log_probs, -np.log(log_probs.shape[-1]))
 
     algorithm = agent("mlxe", behaviour="reversed", epsilon=0.5)
-    monkeypatch.setattr(actor, "mixture", flat)
+    monkeypatch.setattr(paper, "mixture", flat)
     algorithm.load(algorithm.weights())
     obs = batch(algorithm)["obs"]
     acted = algorithm.act(obs, np.random.default_rng(0), Acting())
@@ -166,11 +164,10 @@ def test_another_scale_of_values_is_a_case_of_the_critic_and_its_loss(copied, tm
         assert way.twin is None
         tenth = {"partial": rows["partial"] / 10}
         theirs, _ = gradient(agent("mlxe", entropy=0), rows | tenth)
-        apart = mine.network.leaves
         critic, start = {}, 0
-        for name, leaf in apart.items():
+        for name, leaf in mine.learned.named_parameters():
             critic[name], start = slice(start, start + leaf.numel()), start + leaf.numel()
-        of_values = [place for name, place in critic.items() if name.startswith("value")]
+        of_values = [place for name, place in critic.items() if name.startswith("critic")]
         assert of_values
         for place in of_values:  # a tenth of the target is learned by a tenth of the value
             torch.testing.assert_close(found[place], theirs[place], rtol=1e-4, atol=1e-6)
@@ -194,15 +191,15 @@ def test_a2c_is_ppo_with_one_epoch_over_the_whole_rollout():
     """At ratio 1 the clipped surrogate's gradient is that of -log pi times the advantage."""
     algorithm = agent("ppo", **FLAT["ppo"], entropy=0, value_coefficient=0, normalise=False)
     rows = batch(algorithm)
-    algorithm.load(algorithm.weights())
     flat = rows["obs"].reshape(-1, 4)
-    rows["log_prob"] = algorithm.behaviour_log_prob(flat, rows["action"].reshape(-1)).reshape(rows["action"].shape)
+    stored = algorithm.policy(flat).log_prob(rows["action"].reshape(-1))
+    rows["log_prob"] = stored.reshape(rows["action"].shape)
     found, _ = gradient(algorithm, rows)
     other = agent("ppo", **FLAT["ppo"], entropy=0, value_coefficient=0, normalise=False)
-    (some,) = other.minibatches(rows)
-    log_probs = other.network(some["obs"], "policy")[0].log_softmax(-1)
+    (some,) = other.minibatches(rows, 1)
+    log_probs = logits(other, some["obs"]).log_softmax(-1)
     chosen = log_probs.gather(-1, some["action"][:, None])[:, 0]
     advantage = (some["advantage"] - some["advantage"].mean()) / (some["advantage"].std(correction=0) + 1e-8)
-    other.network.gradient.zero_()
+    other.optimiser.zero_grad()
     (-(chosen * advantage).mean()).backward()
-    torch.testing.assert_close(found, other.network.gradient, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found, other.optimiser.gradient, rtol=1e-4, atol=1e-6)

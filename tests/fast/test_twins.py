@@ -10,6 +10,7 @@ import proof
 import pytest
 import torch
 from made_rows import SPACES, batch
+from nasty import value
 from papers import text_of
 
 from mlxe_async.algorithms import Clock, ddpg, dqn, ppo, sac
@@ -23,7 +24,7 @@ from mlxe_async.algorithms.sac import SAC
 from mlxe_async.algorithms.td3 import TD3
 from mlxe_async.fast import manifest, updates
 from mlxe_async.maths import correction, normaliser
-from mlxe_async.networks import TorchNetwork
+from mlxe_async.networks.dense import Dense
 
 KINDS = {"ppo": PPO, "mlxe": MLxE, "dqn": DQN, "sac": SAC, "td3": TD3, "ddpg": DDPG}
 FILES = dict.fromkeys(("sac", "td3", "ddpg"), "continuous")
@@ -122,39 +123,39 @@ def test_what_was_patched_is_what_is_learned(patch, monkeypatch):
 
 def test_a_method_put_on_the_object_is_what_is_learned():
     algorithm = agent("ppo")
-    algorithm.loss = lambda rows: (algorithm.network(rows["obs"], "value")[0].square().mean(), {})
+    algorithm.loss = lambda rows: (value(algorithm, rows["obs"]).square().mean(), {})
     found, reason = step(algorithm)
     assert reason == "its object has a loss of its own"
     assert not np.allclose(found, step(agent("ppo"))[0], atol=1e-5)
 
 
-class Twice(TorchNetwork):
-    def __call__(self, observation, *heads):
-        return super().__call__(2 * observation, *heads)
+class Twice(Dense):
+    def forward(self, x):
+        return super().forward(2 * x)
 
 
 def other_forward(algorithm):
-    algorithm.network.__class__ = Twice
+    algorithm.learned.q.__class__ = Twice
 
 
 def frozen(algorithm):
-    algorithm.network.leaves["q.0.weight"].requires_grad_(False)
+    algorithm.learned.q[0].weight.requires_grad_(False)
 
 
 def hooked(algorithm):
-    algorithm.network.leaves["q.0.weight"].register_hook(torch.zeros_like)
+    algorithm.learned.q[0].weight.register_hook(torch.zeros_like)
 
 
 def own_method(algorithm):
-    algorithm.network.tensors = lambda rows: TorchNetwork.tensors(algorithm.network, rows)
+    algorithm.learned.q.forward = lambda x: Dense.forward(algorithm.learned.q, x)
 
 
 def hooked_module(algorithm):
-    algorithm.network.register_forward_hook(lambda _module, _given, found: tuple(2 * one for one in found))
+    algorithm.learned.register_forward_hook(lambda _module, _given, found: 2 * found)
 
 
 def hooked_before(algorithm):
-    algorithm.network.register_forward_pre_hook(lambda _module, given: (given[0] + 1, *given[1:]))
+    algorithm.learned.q.register_forward_pre_hook(lambda _module, given: (given[0] + 1,))
 
 
 def forget(leaf):
@@ -162,7 +163,7 @@ def forget(leaf):
 
 
 def hooked_after_adding(algorithm):
-    for leaf in algorithm.network.parameters():
+    for leaf in algorithm.learned.parameters():
         leaf.register_post_accumulate_grad_hook(forget)
 
 
@@ -179,7 +180,7 @@ def test_hooks_of_a_module_are_learned_by(change):
 
 def test_hooks_of_a_module_for_its_gradients_leave_it_to_torch():
     algorithm = agent("dqn")
-    algorithm.network.register_full_backward_hook(lambda _module, into, _out: into)
+    algorithm.learned.register_full_backward_hook(lambda _module, into, _out: into)
     assert "hooks" in updates(algorithm).reason
 
 
@@ -198,17 +199,17 @@ def test_hooks_of_all_modules_are_learned_by():
 )
 def test_a_network_of_another_structure_is_left_to_torch(change, said):
     algorithm = agent("dqn")
-    before = algorithm.network.leaves["q.0.weight"].clone()
+    before = algorithm.learned.q[0].weight.detach().clone()
     change(algorithm)
     found, reason = step(algorithm)
     assert said in reason
     assert not np.array_equal(found, agent("dqn").weights())
     if change in (frozen, hooked):
-        torch.testing.assert_close(algorithm.network.leaves["q.0.weight"], before, rtol=0, atol=0)
+        torch.testing.assert_close(algorithm.learned.q[0].weight.detach(), before, rtol=0, atol=0)
 
 
 def test_noisy_networks_and_several_threads_are_left_to_torch():
-    assert "noisy" in updates(agent("mlxe", noisy=True)).reason
+    assert "NoisyLinear" in updates(agent("mlxe", noisy=True)).reason
     kept = torch.get_num_threads()
     try:
         torch.set_num_threads(2)

@@ -7,18 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxe_async.maths.normaliser import (
-    Moments,
-    joined,
-    merge,
-    normalise,
-    nothing,
-    pack,
-    parameters,
-    restored,
-    state,
-    unpack,
-)
+from mlxe_async.maths.normaliser import Moments, joined, merge, normalise, nothing
 from mlxe_async.memory.moments import mean_and_variance, pooled
 
 NOTHING = Moments(np.zeros(3), np.ones(3), 0)
@@ -66,40 +55,11 @@ def test_what_is_shown_is_bounded_on_both_sides_and_a_variance_of_zero_harms_not
     np.testing.assert_allclose(shown, [[-10, 10, 0], [2, -3, 5], [9.95, -9.9, -5]], rtol=1e-4)
 
 
-def test_moments_travel_as_one_vector_and_in_a_stack():
-    moments = merge(NOTHING, np.random.default_rng(0).normal([3.0, 0, -5], [1, 2, 3], (40, 3)))
-    flat = pack(moments)
-    assert flat.shape == (7,)
-    assert flat.dtype == np.float32
-    back = unpack(flat)
-    np.testing.assert_allclose(back.mean, moments.mean, rtol=1e-6)
-    np.testing.assert_allclose(back.variance, moments.variance, rtol=1e-6)
-    assert back.rows == pytest.approx(40, rel=1e-5)
-    other = pack(merge(NOTHING, np.ones((7, 3))))
-    stack = unpack(np.stack([other, flat]))
-    np.testing.assert_array_equal(stack.mean, [unpack(other).mean, back.mean])
-    np.testing.assert_array_equal(stack.variance, [unpack(other).variance, back.variance])
-    assert stack.rows == pytest.approx(7, rel=1e-5)
-
-
-def test_the_vector_of_no_rows_shows_observations_as_they_are():
-    moments = unpack(pack(nothing(3)))
+def test_the_moments_of_no_rows_show_observations_as_they_are():
+    moments = nothing(3)
     obs = np.array([[1.0, -2.0, 3.0]], np.float32)
     np.testing.assert_allclose(normalise(obs, moments.mean, moments.variance), obs, rtol=1e-6)
     assert moments.rows == 0
-    names, shapes = zip(*parameters(3), strict=True)
-    assert [int(np.prod(shape)) for shape in shapes] == [3, 3, 1]
-    assert len(set(names)) == 3
-
-
-def test_a_state_holds_all_digits_and_nothing_where_there_are_no_moments():
-    moments = merge(NOTHING, np.random.default_rng(0).normal(size=(5, 3)))
-    back = restored(state(moments))
-    np.testing.assert_array_equal(back.mean, moments.mean)
-    np.testing.assert_array_equal(back.variance, moments.variance)
-    assert back.rows == moments.rows
-    assert state(None) == {}
-    assert restored({}) is None
 
 
 def test_rows_that_are_no_table_are_refused():

@@ -60,7 +60,15 @@ FILES = {
         for name in (
             *("ppo", "dqn", "c51", "rainbow", "sac", "td3", "ddpg", "a2c", "impala", "reinforce", "apex"),
             *("q_learning", "sarsa", "mlxe/actor", "mlxe/critics", "mlxe/exploration", "mlxe/fields", "mlxe/paper"),
-            *("mlxe/returns", "parts/bootstrapping", "parts/continuous", "parts/exploration", "parts/on_policy"),
+            *(
+                "mlxe/returns",
+                "parts/replay",
+                "parts/layers",
+                "parts/value_based",
+                "parts/continuous",
+                "parts/exploration",
+                "parts/on_policy",
+            ),
             *("parts/policies", "parts/tabular", "parts/value_based"),
         )
     },

@@ -6,8 +6,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from mlxe_async.networks import Network, NumpyNetwork
-
 
 class Linear:
     """Push right where `weights @ obs > 0`; remembers the shape of every batch it was shown."""
@@ -28,16 +26,6 @@ class Constant:
 
     def greedy_many(self, flats, obs):
         return np.repeat(flats[:, :1].astype(np.int64), obs.shape[1], axis=1)
-
-
-class Networks:
-    """The greedy policy of whole networks."""
-
-    def __init__(self, network: Network) -> None:
-        self.network = network
-
-    def greedy_many(self, flats, obs):
-        return NumpyNetwork(self.network, flats)(obs, "policy")[0].argmax(-1)
 
 
 class Corridor(gymnasium.Env):

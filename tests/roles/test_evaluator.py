@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import gymnasium
 import numpy as np
 import pytest
-from evaluator_fakes import Constant, Corridor, Linear, Networks
+from evaluator_fakes import Constant, Corridor, Linear
 
-from mlxe_async.networks import Network
+from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings
 from mlxe_async.roles.evaluator import Evaluator, Rules
+from mlxe_async.rows import Spaces
 
 CARTPOLE = {"env": "CartPole-v1", "max_episode_steps": 500, "shaped_reward": True, "adverse_starts": True}
 CAP = {"rule": "cap"}
@@ -115,14 +116,15 @@ def test_a_test_gives_the_same_verdict_alone_and_among_others():
 
 def test_a_network_gives_the_same_bits_alone_and_among_others():
     """The last bit decides where an unstable policy falls: mean returns would tell."""
-    network = Network(4, (64, 64), {"policy": (2,)})
+    policy, spaces = MLxESettings(policy=(64, 64)), Spaces((4,), actions=2)
+    made = [MLxE(policy, spaces, seed=seed, learns=False) for seed in range(6)]
     rules = {**SHORT, "rule": "mean_return", "max_episode_steps": 1_000}
-    together = Evaluator(Networks(network), CARTPOLE, rules)
+    together = Evaluator(made[0], CARTPOLE, rules)
     alone = []
-    for version in range(6):
-        together.add(version, network.initial(version))
-        single = Evaluator(Networks(network), CARTPOLE, rules)
-        single.add(version, network.initial(version))
+    for version, one in enumerate([each.weights() for each in made]):
+        together.add(version, one)
+        single = Evaluator(made[0], CARTPOLE, rules)
+        single.add(version, one)
         alone += decided(single)
     assert [story(verdict) for verdict in decided(together)] == [story(verdict) for verdict in alone]
 

@@ -38,8 +38,7 @@ def publish_and_die(writer, vector, publish=WeightsWriter.publish):
 
 class MeasuresNothing(MLxE):
     def update(self, batch, clock):
-        metrics, priorities = super().update(batch, clock)
-        return metrics | {"surprise": math.nan}, priorities
+        return super().update(batch, clock) | {"surprise": math.nan}
 
 
 class Diverges(MLxE):

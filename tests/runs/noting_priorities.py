@@ -18,6 +18,7 @@ class Noting(ApeX):
     Settings = NotingSettings
     extra_columns = (*ApeX.extra_columns, Column("acted_by", "<i8"))
 
+    acted_by = 0
     is_tried = "mlxe-probe" in os.environ.get("MLXE_ROLE", "")  # on made-up rows, before the run begins
 
     def load(self, flat):

@@ -15,14 +15,14 @@ def q_values(flat, obs):
     made = ApeX(ApeXSettings(layers=(8, 8), layer_norm=False), Spaces((4,), actions=2), seed=0, learns=False)
     sizes = np.cumsum([int(np.prod(shape)) for _, shape in made.parameters])[:-1]
     arrays = {
-        name: piece.reshape(shape)
+        name.removeprefix("network."): piece.reshape(shape)
         for (name, shape), piece in zip(made.parameters, np.split(flat.astype(np.float64), sizes), strict=True)
     }
 
     def chain(x, head, last):
         names = [name for name in arrays if name.startswith(f"{head}.") and name.endswith("weight")]
         for k, name in enumerate(names):
-            x = x @ arrays[name] + arrays[name.replace("weight", "bias")]
+            x = x @ arrays[name].T + arrays[name.replace("weight", "bias")]
             x = x if last and k + 1 == len(names) else np.maximum(x, 0)
         return x
 
@@ -53,10 +53,10 @@ def test_rows_come_with_the_error_by_the_weights_that_acted(live, tmp_path, kind
     folder = tmp_path / "noted"
     folder.mkdir()
     result, lines = live(
-        task={"env": "CartPole-v1", "max_episode_steps": 10},  # some are truncated, some cut, some end
+        task={"env": "CartPole-v1", "max_episode_steps": 60},  # some are truncated, some cut, some end
         algorithm={**SHORT, "name": "noting_priorities:Noting", "n_step": 3, "folder": str(folder)},
         schedule={"kind": kind, **PIECES},
-        stop={"env_steps": 700},
+        stop={"env_steps": 1500},
     )
     weights = {int(path.stem): np.load(path) for path in folder.glob("*.npy")}
     checked, marks = 0, {"terminated": 0, "truncated": 0, "cut": 0}

@@ -49,8 +49,10 @@ def test_a_run_is_saved_loaded_gone_on_with_and_handed_out_as_a_module(tmp_path,
     assert policy.act(np.stack([stored, stored])).tolist() == [action, action]
     named = {"picture": obs["picture"], "numbers.one": obs["numbers"]["one"]}
     outputs = policy.module()({name: torch.from_numpy(part)[None] for name, part in named.items()})
-    assert int(outputs["policy"].argmax()) == action
-    moments = policy.algorithm.moments_in(policy.flat)
+    assert int(outputs["actor"].argmax()) == action
+    policy.algorithm.load(policy.flat)
+    see = getattr(policy.algorithm, "see", None) or policy.algorithm.network.see
+    moments = see.normaliser.moments
     assert moments.mean.shape == (3,)
     assert moments.rows > 0
     np.testing.assert_allclose(moments.mean.sum(), 4, rtol=1e-3)  # one of the three is 4 in each observation

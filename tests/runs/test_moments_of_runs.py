@@ -8,9 +8,8 @@ import pytest
 from live_runs import LiveRun
 from resume_tools import SAVING, run_here, settings
 
-from mlxe_async.maths import normaliser
 from mlxe_async.memory.replay import ReplayMemory
-from mlxe_async.storage.run_folder import load_checkpoint
+from mlxe_async.policy import load_policy
 
 KINDS = ("is", "serial", "istb", "ia", "oa")
 NORMALISING = {
@@ -46,9 +45,8 @@ def check(seen):
 
 
 def published(result):
-    tensors, _ = load_checkpoint(result.run_dir)
-    named = [tensors[f"normaliser.{name}"].ravel() for name in ("mean", "variance", "log_rows")]
-    return normaliser.unpack(np.concatenate(named))
+    policy = load_policy(result.run_dir)
+    return policy.algorithm.moments_in(policy.flat)
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,6 @@ def test_the_best_version_survives_a_learner_that_is_killed(live):
         assert later["best_version"] >= first["best_version"]
         assert later["result"] >= first["result"]
 
-    result, run = live(kill, learner={"promote_best": 1}, stop={"episodes": 60})
+    result, run = live(kill, learner={"promote_best": 1}, stop={"episodes": 60, "env_steps": 100_000})
     assert result.reason == "episodes"
     assert run.all("proc_exit", process="mlxe-lrn", expected=False)

@@ -51,9 +51,9 @@ def test_the_stored_log_probability_is_that_of_the_recorded_version(played, kind
             continue
         mine = rows["version"] == version
         policy.load(published[int(version)])
-        logits = policy.outputs(rows["obs"][mine], "policy")[0]
+        logits = policy.network.scores(rows["obs"][mine])
         bound = 1e-5 * np.maximum(1, np.abs(logits).max(axis=-1))
-        error = np.abs(policy.behaviour_log_prob(rows["obs"][mine], rows["action"][mine]) - rows["log_prob"][mine])
+        error = np.abs(policy.policy(rows["obs"][mine]).log_prob(rows["action"][mine]) - rows["log_prob"][mine])
         assert (error <= bound).all()
         checked += int(mine.sum())
     assert checked > 0.9 * len(rows["version"]) > 500

@@ -62,7 +62,8 @@ def test_the_version_that_solved_the_task_is_saved_loaded_played_and_tested(solv
         loaded.act(np.zeros(3))
 
     out = command("play", str(result.run_dir), "--episodes", "2", "--max-steps", "200")
-    assert out.count("return 200.0 in 200 steps, truncated") == 2
+    for one in loaded.play(2, max_episode_steps=200):
+        assert f"return {one.episode_return} in {one.steps} steps" in out
     assert f"version {loaded.version} passed: 4 episodes, 1,200 steps" in command("eval", str(result.run_dir))
 
 
@@ -146,8 +147,7 @@ def test_choices_of_a_saved_policy_are_counted_as_the_environment_does():
     for more, shape in (({"actions": 3, "action_starts": (5,)}, ()), (SEVERAL_STARTED, (2,))):
         spaces = Spaces((4,), **more)
         made = kind(kind.Settings(), spaces, seed=0, learns=False)
-        flat = np.concatenate([made.shape.initial(0), made.tail()], dtype=np.float32)
-        acted = policy.Policy(chosen, spaces, flat, 1)
+        acted = policy.Policy(chosen, spaces, made.weights(), 1)
         for rng in (None, np.random.default_rng(0)):
             found = acted.act(np.zeros((20, 4), np.float32), rng=rng)
             assert found.shape == (20, *shape)

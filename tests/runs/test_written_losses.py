@@ -16,7 +16,7 @@ from mlxe_async.settings import dump_settings
 
 PPO_MEASURED = "            measured.append(found)\n"
 PPO_FOUND = '        found = {"policy_loss": actor'
-PPO_ROLE = "    off_policy, counted = "
+PPO_ROLE = '    off_policy = "corrects"'
 MLXE = {"name": "mlxe", "min_updates": 4, "batch": 64}
 PPO = {"name": "ppo", "epochs": 4, "minibatch": 64, "minibatches": "rows", "learning_rate": 0.01}
 ONE_EPOCH = PPO | {"epochs": 1, "minibatches": "sequences"}
@@ -37,7 +37,7 @@ WRITTEN = {
         MLXE,
         {
             "loss, value_mean, entropy_mean = (": "decay = 1e-3 * sum(leaf.square().sum() for leaf in "
-            "self.network.leaves.values())\n        loss, value_mean, entropy_mean = (",
+            "self.learned.parameters())\n        loss, value_mean, entropy_mean = (",
             "return loss, {name": "return loss + decay, {name",
         },
     ),
@@ -142,9 +142,9 @@ def test_a_changed_loss_is_what_is_learned(what, unchanged, tmp_path):
 @pytest.mark.parametrize("kind", ["serial", "oa"])
 def test_a_changed_way_of_acting_is_done_without_the_twin(kind, tmp_path):
     """The stored log-probabilities are those of the behaviour that was written, which the twin does not know."""
-    place = Path("algorithms") / "parts" / "policies.py"
-    written = "return self.distribution(self.outputs(obs, *self.heads), self.spaces.mask(obs))"
-    flatter = written.replace("self.outputs(obs, *self.heads)", "[one / 3 for one in self.outputs(obs, *self.heads)]")
+    place = Path("algorithms") / "parts" / "on_policy.py"
+    written = "return self.distribution(self.common(self.see(obs)), self.spaces.mask(obs))"
+    flatter = written.replace("self.common(self.see(obs))", "self.common(self.see(obs)) / 3")
     shutil.copytree(PACKAGE, tmp_path / PACKAGE.name)
     (tmp_path / PACKAGE.name / place).write_text(changed((PACKAGE / place).read_text(), {written: flatter}))
     how, _ = command(tmp_path, PPO, fast=True, package=tmp_path, kind=kind)

@@ -74,7 +74,7 @@ def test_a_version_is_tested_by_whole_rewards_and_whole_episodes():
     rules = {"rule": "mean_return", "episodes": 1, "max_episode_steps": 80, "screen_steps": 80, "threshold": -5.0}
     evaluator = Evaluator(policy, {**PONG, "clip_rewards": True}, rules)
     try:
-        evaluator.add(1, policy.shape.initial([0]))
+        evaluator.add(1, policy.weights())
         (verdict,) = evaluator.advance()
     finally:
         evaluator.close()

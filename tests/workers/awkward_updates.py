@@ -30,13 +30,13 @@ class ReturnsNothing(MLxE):
 
 class MeasuresWords(MLxE):
     def update(self, batch, clock):
-        metrics, priorities = super().update(batch, clock)
-        return {**metrics, "mood": "good"}, priorities
+        return {**super().update(batch, clock), "mood": "good"}
 
 
 class Unrepeatable(MLxE):
     def update(self, batch, clock):
-        self.network.flat.put_(self.network.flat.new_zeros(1).long(), self.network.flat.new_ones(1))
+        flat = self.optimiser.weights
+        flat.put_(flat.new_zeros(1).long(), flat.new_ones(1))
         return super().update(batch, clock)
 
 
@@ -60,11 +60,8 @@ class Learns(MLxE):
 
 
 class Normalises(MLxE):
-    moment_entries = moments = None
-
-    def __init__(self, settings, spaces, **others):
-        super().__init__(settings, spaces, **others)
-        self.moment_entries = 4
+    moments = None
+    moment_entries = 4
 
     def set_moments(self, moments):
         Normalises.moments = moments

@@ -29,7 +29,11 @@ def test_games_get_convolutions_and_what_goes_with_them(name):
     found = probed({"env": PONG}, name=name)
     chosen = found["algorithm"]
     assert (chosen["body"], chosen["common"], chosen["policy"], chosen["normalise"]) == ("nature", [512], [], False)
-    assert found["parameters"][0] == ["body.0.weight", [32, 8, 8, 4]]
+    first = next(one for one in found["parameters"] if "convolutions" in one[0])
+    assert first == [
+        f"{'network.' if name == 'mlxe' else ''}see.convolutions.observation.layers.0.weight",
+        [32, 4, 8, 8],
+    ]
 
 
 @pytest.mark.parametrize("name", ["mlxe", "ppo"])
@@ -52,7 +56,7 @@ def test_pictures_with_channels_last_are_refused_with_the_line_to_write():
     assert "got (40, 48, 3); add channels_first = true to [task]" in problem["message"]
     task = {"env": "awkward_updates:Coloured", "channels_first": True}
     found = probed(task, rehearses=True, name="ppo", minibatch=8)
-    assert found["parameters"][0] == ["body.0.weight", [32, 8, 8, 3]]
+    assert found["parameters"][0] == ["see.convolutions.observation.layers.0.weight", [32, 3, 8, 8]]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +64,9 @@ def test_pictures_with_channels_last_are_refused_with_the_line_to_write():
 )
 def test_a_picture_in_a_dict_is_convolved_by_the_shortest_settings_and_learned_from_once(name):
     found = probed({"env": "awkward_updates:Sees"}, rehearses=True, name=name)
-    assert found["parameters"][0] == ["body.0.0.weight", [32, 8, 8, 3]]
+    name_of_first, shape = found["parameters"][0]
+    assert name_of_first.endswith("see.convolutions.head/eye.layers.0.weight")
+    assert shape == [32, 3, 8, 8]
     assert found["network"].startswith("head.eye by 3 convolutions (128 features) beside 5 numbers -> ")
     assert found["algorithm"].get("normalise", False) == (name in ("a2c", "impala", "ppo", "reinforce"))
 
@@ -70,7 +76,8 @@ def test_a_written_body_or_none_counts_for_parts_too():
     found = probed(task, name="ppo", body="none")
     assert (found["algorithm"]["normalise"], found["network"][:13]) == (True, "5,765 numbers")
     found = probed(task, rehearses=True, name="ppo", body="elu", minibatch=8)
-    assert (found["algorithm"]["normalise"], found["parameters"][0]) == (True, ["body.0.0.weight", [32, 3, 3, 3]])
+    first = ["see.convolutions.head/eye.layers.0.weight", [32, 3, 3, 3]]
+    assert (found["algorithm"]["normalise"], found["parameters"][0]) == (True, first)
     found = probed(task | {"observe": ["arm"]}, name="ppo")
     assert (found["algorithm"]["body"], found["network"][:9]) == ("none", "2 numbers")
 

@@ -18,27 +18,47 @@ What do I change to make ...
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from mlxe_async.algorithms.distributions import Categorical
-from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs
-from mlxe_async.algorithms.mlxe.actor import SoftmaxActor
+from mlxe_async.algorithms.distributions import Categorical, as_array
+from mlxe_async.algorithms.interface import Acting, Algorithm, Clock, Metrics, Rows, Tensors, needs
 from mlxe_async.algorithms.mlxe.critics import Critic, CriticFields, Scale
-from mlxe_async.algorithms.mlxe.exploration import ExplorationFields
+from mlxe_async.algorithms.mlxe.exploration import ExplorationFields, epsilon
 from mlxe_async.algorithms.mlxe.fields import BootstrapFields, CorrectionFields, StepFields
 from mlxe_async.algorithms.mlxe.returns import partial_return
 from mlxe_async.algorithms.parts import fields
-from mlxe_async.algorithms.parts.bootstrapping import Replays, ends_of, stored, survived, target_columns
+from mlxe_async.algorithms.parts.exploration import NoiseRenewal, mixture
 from mlxe_async.algorithms.parts.fields import ActorCriticFields, key
-from mlxe_async.maths import correction, metrics, vtrace
+from mlxe_async.algorithms.parts.layers import body_of, layers, of_pictures, polyak, words_of
+from mlxe_async.algorithms.parts.policies import number_of_actions
+from mlxe_async.algorithms.parts.replay import (
+    ends_of,
+    mirrored,
+    moments_in,
+    refuse_moments,
+    stored,
+    survived,
+    target_columns,
+    tensors_of,
+)
+from mlxe_async.maths import categorical, correction, metrics, vtrace
 from mlxe_async.maths.gradients import clip_grad_norm_
-from mlxe_async.optimisers import FlatOptimiser
-from mlxe_async.rows import Array
+from mlxe_async.maths.normaliser import Moments
+from mlxe_async.networks import Floats, Parameters
+from mlxe_async.networks.seen import dense_parameters, seen_of
+from mlxe_async.optimisers import Adam, RAdam
+from mlxe_async.rows import Array, Spaces
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
+
+    from mlxe_async.networks.heads import ActorCritic
+
+SIGMA = 0.5  # of the noise of a noisy network at the start, over the root of a layer's inputs
 
 
 class MLxESettings(BootstrapFields, StepFields, CorrectionFields, CriticFields, ExplorationFields, ActorCriticFields):
@@ -68,28 +88,122 @@ def value_loss(value: torch.Tensor, target: torch.Tensor, scale: Scale) -> torch
     return value.relu() - value * target.detach() + (-value.abs()).exp().log1p()
 
 
-class MLxE(Replays, SoftmaxActor):
+class MLxE(Algorithm):
     """Acts by a softmax over the actor's outputs and learns by `batch` rows at a time from replay."""
 
     Settings = MLxESettings
     settings: MLxESettings
-    memory, counted = "replay", ("unused", "followed")
+    memory, takes_arrays = "replay", True
+    of_pictures: ClassVar = {"body": "nature", "common": (512,), "policy": (), "value": (), "activation": "relu"}
+    """Values for keys that nobody wrote, where the task shows pictures of bytes, alone or among other parts."""
+    network: ActorCritic
+    """What acts, and is published: what is learned, or its running average."""
+    learned: ActorCritic
+    target: ActorCritic
+    """What is bootstrapped from."""
+    successor = "cut_obs"
+    """The column of the observations that are bootstrapped from."""
+
+    @classmethod
+    def defaults_for(cls, spaces: Spaces, written: Mapping[str, Any]) -> dict[str, Any]:
+        """Pictures of bytes go through convolutions, Mnih et al. 2015, and what goes with them."""
+        return of_pictures(cls, spaces, written)
+
+    @classmethod
+    def parameters_for(cls, settings: Any, spaces: Spaces) -> Parameters:
+        """What `build` publishes, told without torch; see `interface.Algorithm.parameters_for`."""
+        s, seen, more = (
+            settings,
+            seen_of(spaces, settings),
+            {"layer_norm": settings.layer_norm, "noisy": settings.noisy},
+        )
+        width, actions = s.common[-1] if s.common else seen.outputs, number_of_actions(cls, spaces)
+        return (
+            *seen.parameters("network.see"),
+            *dense_parameters("network.common", seen.outputs, s.common, **more),
+            *dense_parameters("network.actor", width, s.policy, actions, **more),
+            *dense_parameters("network.critic", width, s.value, Critic(s).outputs, **more),
+            *(seen.moments("network.see") if s.normalise else ()),
+        )
 
     def build(self) -> None:
-        """An actor and a critic, whose outputs mean what `value_scale` says."""
-        s, self.critic = self.settings, Critic(self.settings)
+        """An actor and a critic, whose outputs mean what `value_scale` says, side by side or on what they share."""
+        from mlxe_async.networks.heads import ActorCritic
+
+        s, actions, self.critic = self.settings, number_of_actions(type(self), self.spaces), Critic(self.settings)
         s.refuse_spaces(self.spaces)
-        self.shape = self.actor_and_critic(self.critic.outputs)
+        refuse_moments(self.spaces, s)
+        heads = {"policy": (*s.policy, actions), "value": (*s.value, self.critic.outputs)}
+        self.words = words_of(seen_of(self.spaces, s), common=s.common, **heads)
+        see, sigma = body_of(self.spaces, s), SIGMA if s.noisy else None
+        common = layers(s, see, s.common, sigma=sigma)
+        actor = layers(s, common, s.policy, actions, sigma=sigma)
+        self.network = ActorCritic(see, common, actor, layers(s, common, s.value, self.critic.outputs, sigma=sigma))
+        self.noise, self.unused = NoiseRenewal(), 0
         if s.correction == "vtrace":
             self.window, self.successor = s.n_step, "next_obs"
         self.derived_columns = target_columns(self.spaces) if self.window == 1 or s.priorities else ()
         self.priorities, self.off_policy = s.how_to_draw, "ignores" if s.correction == "none" else "corrects"
 
     def build_learner(self) -> None:
-        """The network that is bootstrapped from, the average that is published, and the optimiser."""
-        self.target = self.network if self.settings.target == "every_update" else copy.deepcopy(self.network)
-        self.average, self.followed = copy.deepcopy(self.network), -1  # no version is: the first update follows
-        self.optimiser = FlatOptimiser(self.settings.optimiser, self.network.flat, self.network.gradient, eps=1e-7)
+        """What is learned, if that is not what is published; what is bootstrapped from; and the optimiser."""
+        s = self.settings
+        self.learned = copy.deepcopy(self.network) if s.average else self.network
+        self.target = self.learned if s.target == "every_update" else copy.deepcopy(self.network)
+        self.followed = -1  # no version is: the first update follows
+        self.optimiser = (RAdam if s.optimiser == "radam" else Adam)(self.learned.parameters(), eps=1e-7)
+
+    def reloaded(self) -> None:
+        """Learn on from what was published."""
+        self.followed = -1
+        for network in (self.learned, self.target):
+            polyak(network, self.network, 1.0)
+
+    # -- acting --
+
+    def act(self, obs: Array, rng: np.random.Generator, acting: Acting) -> Rows:
+        """Draw from the policy, under noise if the network is noisy."""
+        if self.settings.noisy:
+            self.noise.renew(self.network, self.settings.noise_every, rng, acting)
+        return super().act(obs, rng, acting)
+
+    def policy(self, obs: Any, acting: Acting | None = None) -> Categorical:
+        """The mixture that executors draw from."""
+        s, scores = self.settings, self.network.scores(obs)
+        if s.behaviour == "softmax":
+            return Categorical(scores)
+        share = epsilon(s, acting or Acting())
+        return Categorical(mixture(categorical.log_softmax(as_array(scores)), s.behaviour, share), normalised=True)
+
+    def greedy(self, obs: Array, acting: Acting | None = None) -> Array:  # noqa: ARG002 - nothing is carried
+        """The most probable action, without noise."""
+        from mlxe_async.networks.noisy import without_noise
+
+        with self.inference(), without_noise(self.network):
+            return np.asarray(as_array(self.network.scores(self.observed(obs))).argmax(-1))
+
+    def module(self) -> nn.Module:
+        """What acts, without noise: outputs by head, `actor` (B, A) and `critic` (B, n), of observations (B, *O)."""
+        from mlxe_async.networks.heads import Heads
+        from mlxe_async.networks.noisy import quiet
+
+        one: Any = quiet(copy.deepcopy(self.network))
+        return Heads(one.see, one.common, {"actor": one.actor, "critic": one.critic})
+
+    def deterministic_module(self) -> nn.Module:
+        """The same, and behind it the best actions as the environment takes them."""
+        from mlxe_async.networks.heads import Deterministic
+
+        spaces = self.spaces
+        return Deterministic(
+            self.module(), lambda outputs, obs: spaces.for_environment(outputs(obs, "actor")[0].argmax(-1))
+        )
+
+    # -- the memory --
+
+    def derive(self, segment: Rows) -> Rows:
+        """The derived columns (L, ...) of a closed segment."""
+        return self.derive_many(segment, np.array([len(segment["reward"])]))
 
     def derive_many(self, segments: Rows, lengths: Array) -> Rows:
         """Each row's target as partial + coefficient * V(cut_obs), so that it can be replayed alone."""
@@ -102,13 +216,15 @@ class MLxE(Replays, SoftmaxActor):
     def scaled(self, reward: Array) -> Array:
         """Rewards as the critic counts them."""
         s = self.settings
-        return survived(reward, s.discount) if s.value_scale == "survival" else super().scaled(reward)
+        return survived(reward, s.discount) if s.value_scale == "survival" else np.asarray(reward * s.return_scale)
 
     def columns(self, batch: Rows) -> Rows:
         """What the loss needs of rows (M, ...), or of windows (T, M, ...) for V-trace."""
-        s, rows = self.settings, super().columns(batch) | {"log_prob": batch["log_prob"]}
+        s, (obs, following, action) = self.settings, mirrored(self, batch, self.successor)
+        rows = {"obs": obs, self.successor: following, "action": action, "log_prob": batch["log_prob"]}
+        rows["weight"] = batch.get("weight", np.ones(action.shape[-1]))
         if self.window == 1:
-            return rows
+            return rows | {name: batch[name] for name in ("partial", "coefficient")}
         valid, ended, stopped = (batch[name].astype(bool) for name in ("valid", "terminated", "truncated"))
         rows |= {"weight": rows["weight"] * valid, "reward": self.scaled(batch["reward"])}
         ended |= stopped & s.faithful_truncation
@@ -117,7 +233,11 @@ class MLxE(Replays, SoftmaxActor):
 
     def appraise(self, rows: Rows) -> Rows:
         """`return`: each row's target by the loaded weights (N,), without noise; `td_error`: that minus V(obs) (N,)."""
-        following, value = (self.critic.appraised(self.outputs(rows[n], "value")[0]) for n in ("cut_obs", "obs"))
+        from mlxe_async.networks.noisy import without_noise
+
+        with self.inference(), without_noise(self.network):
+            seen = (self.network.values(self.observed(rows[name])) for name in ("cut_obs", "obs"))
+            following, value = (self.critic.appraised(as_array(outputs)) for outputs in seen)
         target = rows["partial"] + rows["coefficient"] * following
         return {"return": target, "td_error": target - value}
 
@@ -125,27 +245,32 @@ class MLxE(Replays, SoftmaxActor):
         """One per `train_every` new rows; or `min_updates` per segment or for all, at least one per stored batch."""
         s = self.settings
         if not s.min_updates:
-            return self.one_per(s.train_every, new_rows)
+            due, self.unused = divmod(self.unused + new_rows, s.train_every)
+            return due
         if not new_segments or not rows:
             return 0
         least = s.min_updates * (new_segments if s.updates_per == "segment" else 1)
         return max(least, rows // min(s.batch, rows) + 1)
 
-    def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
+    # -- learning --
+
+    def update(self, batch: Rows, clock: Clock) -> Metrics:
         """One step down the gradient of policy loss + value loss - entropy, averaged over the batch."""
+        s = self.settings
         self.follow(clock)
-        rows = self.tensors_of(batch)
+        rows = tensors_of(self, batch)
         loss, found = self.loss(rows | self.bootstrapped(rows))
         self.optimiser.zero_grad()
         loss.backward()
-        norm = clip_grad_norm_(self.network.gradient, self.settings.max_gradient_norm)
-        self.optimiser.step(self.settings.rate(clock.episodes))
-        self.average.follow(self.network, self.settings.average or 1.0)
-        return metrics.as_floats(found | {"gradient_norm": norm}), None
+        norm = clip_grad_norm_(self.optimiser.gradient, s.max_gradient_norm)
+        self.optimiser.step(s.rate(clock.episodes))
+        if self.learned is not self.network:
+            polyak(self.network, self.learned, s.average)
+        return metrics.as_floats(found | {"gradient_norm": norm})
 
     def loss(self, rows: Tensors) -> tuple[torch.Tensor, Tensors]:
         """The total loss () of a minibatch (M, ...), and what is told of it: numbers () without gradient."""
-        s, (logits, value) = self.settings, self.network(rows["obs"], "policy", "value")
+        s, (logits, value) = self.settings, self.learned(rows["obs"])
         policy, value = Categorical(logits), value.squeeze(-1)
         log_prob, entropy = policy.log_prob(rows["action"]), policy.entropy()
         ratio, judged = correction.ratio(log_prob, rows["log_prob"]), self.critic.value(value.detach())
@@ -162,11 +287,16 @@ class MLxE(Replays, SoftmaxActor):
 
     def bootstrapped(self, rows: Tensors) -> Tensors:
         """The target's raw values (rows,) of what follows, and of the rows themselves if they are judged by it."""
-        self.target.resample(self.rng)  # its own noise, also where it is the learned network
-        own = self.settings.correction == "vtrace" and self.target is not self.network
+        import torch
+
+        from mlxe_async.networks.noisy import draw
+
+        draw(self.target, self.rng)  # its own noise, also where it is the learned network
+        own = self.settings.correction == "vtrace" and self.target is not self.learned
         seen = {"following": rows[self.successor]} | ({"judged": rows["obs"]} if own else {})
-        found = {name: self.target(obs, "value")[0].squeeze(-1).detach() for name, obs in seen.items()}
-        self.network.resample(self.rng)
+        with torch.no_grad():
+            found = {name: self.target.values(obs).squeeze(-1) for name, obs in seen.items()}
+        draw(self.learned, self.rng)
         return found
 
     def targets(self, rows: Tensors, ratio: torch.Tensor, value: torch.Tensor) -> tuple[Any, Any]:
@@ -186,6 +316,22 @@ class MLxE(Replays, SoftmaxActor):
         """A target network of its own becomes the learned one when that is due."""
         s = self.settings
         due = clock.updates % s.target_every == 0 if s.target == "every_k" else clock.version != self.followed
-        if self.target is not self.network and due:
-            self.target.follow(self.network)
+        if self.target is not self.learned and due:
+            polyak(self.target, self.learned, 1.0)
             self.followed = clock.version
+
+    # -- running moments of observations; see `interface.Normalising` --
+
+    @property
+    def moment_entries(self) -> int:
+        """Entries of an observation that are counted."""
+        return self.network.see.numbers if self.settings.normalise else 0
+
+    def set_moments(self, moments: Moments) -> None:
+        """Show networks what they learn from by these moments."""
+        for one in (self.network, self.learned, self.target):
+            one.see.put(moments)
+
+    def moments_in(self, flat: Floats) -> Moments:
+        """The moments that travel in published weights (P,)."""
+        return moments_in(self, flat, "network.see.normaliser")

@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict
 from mlxe_async.algorithms.distributions import LARGEST, bounded, to_unit
 from mlxe_async.algorithms.interface import STAYS, Algorithm, Rows, needs
 from mlxe_async.algorithms.parts import fields
-from mlxe_async.algorithms.parts.bootstrapping import ends_of, stored, target_columns
 from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, SOME, Sizes, key
+from mlxe_async.algorithms.parts.replay import ends_of, moments_in, refuse_moments, stored, target_columns
 from mlxe_async.maths import returns
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.networks import Activation, Floats, Parameters
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from mlxe_async.networks.bodies import Dense, Numbers
+    from mlxe_async.networks.bodies import Body
+    from mlxe_async.networks.dense import Dense
 
 RANDOM = -1.0
 """`noise` before the first update."""
@@ -106,14 +107,6 @@ def refuse_pictures(kind: type, spaces: Spaces) -> None:
     )
 
 
-def polyak(target: nn.Module, learned: nn.Module, share: float) -> None:
-    """Move a target network by this share of the way to the learned one: Polyak averaging."""
-    import torch
-
-    with torch.no_grad():
-        torch._foreach_lerp_([*target.parameters()], [*learned.parameters()], share)
-
-
 class Continuous(Algorithm):
     """An actor, which is published, and critics, which stay in the learner.
 
@@ -127,7 +120,7 @@ class Continuous(Algorithm):
         | {"updates_per_publish": 16, "max_owed_updates": 128},
         "memory": {"capacity_rows": 200_000},
     }
-    see: Numbers
+    see: Body
     actor: Dense
     rows_seen: int
     unused: int
@@ -165,17 +158,13 @@ class Continuous(Algorithm):
             ValueError: observations are pictures, or have some among their parts.
         """
         refuse_pictures(type(self), self.spaces)
-        if self.settings.normalise and self.spaces.parts and self.spaces.observation_dtype == "|u1":
-            raise ValueError(
-                "algorithm.normalise: a replay memory keeps no moments of numbers that are parts of bytes; set it to "
-                "false"
-            )
+        refuse_moments(self.spaces, self.settings)
         import torch
 
-        from mlxe_async.networks.bodies import Numbers
+        from mlxe_async.networks.bodies import Body
 
         s = self.settings
-        self.see, self.noise = Numbers(self.spaces, normalise=s.normalise), torch.tensor([RANDOM])
+        self.see, self.noise = Body(self.spaces, {}, normalise=s.normalise), torch.tensor([RANDOM])
         self.rows_seen = self.unused = 0
         self.derived_columns = target_columns(self.spaces) if s.n_step > 1 else ()
 
@@ -183,7 +172,7 @@ class Continuous(Algorithm):
         """Layers as the settings say; the first weights of the last one are `last` times as large."""
         from torch import nn
 
-        from mlxe_async.networks.bodies import dense, glorot
+        from mlxe_async.networks.dense import dense, glorot
 
         s = self.settings
         made = dense(inputs, s.layers, outputs, nn.Tanh if s.activation == "tanh" else nn.ReLU)
@@ -264,7 +253,7 @@ class Continuous(Algorithm):
 
     def deterministic_module(self) -> nn.Module:
         """The same, and behind it the best actions as the environment takes them."""
-        from mlxe_async.networks.plain import Deterministic
+        from mlxe_async.networks.heads import Deterministic
 
         return Deterministic(self.module(), self.best_of)
 
@@ -286,10 +275,8 @@ class Continuous(Algorithm):
 
     def set_moments(self, moments: Moments) -> None:
         """Show networks what they learn from by these moments."""
-        assert self.see.normaliser is not None  # noqa: S101 - only then there are moments
-        self.see.normaliser.put(moments)
+        self.see.put(moments)
 
     def moments_in(self, flat: Floats) -> Moments:
         """The moments that travel in published weights (P,)."""
-        mean, variance, rows = (self._modules.value_in(flat, f"see.normaliser.{one}") for one in Moments._fields)
-        return Moments(mean, variance, float(rows))
+        return moments_in(self, flat, "see.normaliser")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from mlxe_async.algorithms.interface import STAYS, needs
+from mlxe_async.algorithms.interface import STAYS, Acting, needs
 from mlxe_async.networks import Floats
 
 Behaviour = Literal["softmax", "epsilon_greedy", "reversed"]
@@ -101,3 +101,29 @@ def mixture(log_probs: Floats, behaviour: Behaviour, share: float | NDArray[np.f
         probability = share * best + (1 - share) * np.exp(log_probs)
     result: Floats = np.log(np.maximum(probability, NEVER)).astype(np.float32)
     return result
+
+
+class NoiseRenewal:
+    """Draws the noise of a network that acts: at a rollout's start, and every so many steps.
+
+    Where it is in a rollout is no state: who takes a rollout up draws the noise that it began with.
+    """
+
+    def __init__(self) -> None:
+        self.rollout, self.step = -1, 0
+
+    def renew(self, network: Any, every: int, rng: np.random.Generator, acting: Acting) -> None:
+        """Draw it anew if that is due; `every` 0: at a rollout's start alone."""
+        from mlxe_async.networks.noisy import draw
+
+        if self.rollout == acting.rollouts and not (every and acting.steps - self.step >= every):
+            return
+        self.rollout, self.step = acting.rollouts, acting.steps
+        draw(network, rng)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Nothing to load."""

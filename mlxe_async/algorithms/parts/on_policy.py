@@ -1,19 +1,30 @@
-"""What algorithms share that learn from rollouts of an actor and a critic: keys, advantages, and what is annealed."""
+"""What algorithms share that learn an actor and a critic from rollouts: keys, acting, advantages, what is annealed."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from mlxe_async.algorithms.interface import STAYS, Acting, Clock, Metrics, Rows, Tensors
-from mlxe_async.algorithms.parts import fields
-from mlxe_async.algorithms.parts.policies import ActsByPolicy, PolicyFields
+from mlxe_async.algorithms.distributions import Distribution, as_array, raw_action
+from mlxe_async.algorithms.interface import STAYS, Acting, Algorithm, Clock, Metrics, Rows, Tensors
+from mlxe_async.algorithms.parts import fields, policies
+from mlxe_async.algorithms.parts.layers import body_of, layers, of_pictures, words_of
 from mlxe_async.maths import annealing, returns, reward_scaling, rollouts
+from mlxe_async.networks import Parameters
+from mlxe_async.networks.seen import dense_parameters, seen_of
 from mlxe_async.rows import Array, Spaces
 
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
-class OnPolicyFields(PolicyFields):
+    from mlxe_async.networks.bodies import Body
+    from mlxe_async.networks.dense import Dense
+
+
+class OnPolicyFields(policies.PolicyFields):
     """Keys of all of them; each has defaults of its own."""
 
     normalise: bool = fields.normalise(True)
@@ -29,35 +40,132 @@ class OnPolicyFields(PolicyFields):
     )
 
 
-class LearnsFromRollouts(ActsByPolicy):
-    """Acts by a policy, and learns it and a critic from whole rollouts, each in one call of `update`."""
+class LearnsFromRollouts(Algorithm):
+    """Acts by a policy, and learns it and a critic from whole rollouts, each in one call of `update`.
 
-    memory = "rollouts"
+    An author writes `build`, which makes `common`, `actor` and `critic` with `act_on`; `build_learner`; and `update`.
+    """
+
+    settings: Any
+    memory, takes_arrays = "rollouts", True
     defaults: ClassVar = {
         "schedule": {"envs_per_executor": 8, "sync": "rollout", "rollout_steps": 64, "max_owed_updates": 2}
     }
-
+    of_pictures: ClassVar = {"body": "nature", "common": (512,), "policy": (), "value": (), "activation": "relu"}
+    """Values for keys that nobody wrote, where the task shows pictures of bytes, alone or among other parts."""
+    see: Body
+    common: Dense
+    actor: Dense
+    critic: Dense
+    log_std: Any
+    """Log-deviations (D,) of actions that are numbers, or what computes them; None of all other actions."""
+    chosen: str
+    """The column of what was drawn: the action, or the raw one."""
     now: Metrics
     """What `annealed` says of the present update."""
 
-    def __init__(self, settings: Any, spaces: Spaces, **more: Any) -> None:
-        super().__init__(settings, spaces, **more)
-        self.now = self.annealed(Clock())
+    @classmethod
+    def defaults_for(cls, spaces: Spaces, written: Mapping[str, Any]) -> dict[str, Any]:
+        """Pictures of bytes go through convolutions, Mnih et al. 2015, and what goes with them."""
+        return of_pictures(cls, spaces, written)
+
+    @classmethod
+    def parameters_for(cls, settings: Any, spaces: Spaces) -> Parameters:
+        """What `build` publishes, told without torch; see `interface.Algorithm.parameters_for`."""
+        s, seen, numbers = settings, seen_of(spaces, settings), policies.numbers_of(spaces)
+        width, norm = s.common[-1] if s.common else seen.outputs, s.layer_norm
+        found = [*seen.parameters("see"), *(seen.moments("see") if s.normalise else ())]
+        found += dense_parameters("common", seen.outputs, s.common, layer_norm=norm)
+        found += dense_parameters("actor", width, s.policy, policies.outputs_of(spaces), layer_norm=norm)
+        if numbers and s.deviation == "computed":
+            found += dense_parameters("log_std", width, s.policy, numbers, layer_norm=norm)
+        elif numbers:
+            found.append(("log_std", (numbers,)))
+        return (*found, *(dense_parameters("critic", width, s.value, 1, layer_norm=norm) if cls.has_critic(s) else ()))
+
+    @classmethod
+    def has_critic(cls, settings: Any) -> bool:  # noqa: ARG003 - of some it depends on the settings
+        """Whether there is a critic."""
+        return True
 
     def build(self) -> None:
-        """An actor and a critic, side by side or on layers that they share."""
-        self.shape = self.actor_and_critic()
-        self.scale_rewards()
+        """What observations go through first; an author goes on with layers, an actor and a critic."""
+        s, spaces = self.settings, self.spaces
+        actor, critic = (*s.policy, policies.outputs_of(spaces)), (*s.value, 1) if self.has_critic(s) else ()
+        self.words = words_of(seen_of(spaces, s), common=s.common, policy=actor, value=critic)
+        self.see, self.now = body_of(spaces, s), self.annealed(Clock())
+        self.chosen, self.extra_columns = "action", ()
+        if policies.numbers_of(spaces):
+            self.chosen, self.extra_columns = "raw_action", (raw_action(spaces),)
+        self.carry = (reward_scaling.CARRY,) if s.reward_scaling else ()
 
-    def scale_rewards(self) -> None:
-        """Carry what rewards are scaled by, if the settings say so."""
-        self.reward_scale = reward_scaling.RewardScale(self.settings.discount)
-        self.carry = (reward_scaling.CARRY,) if self.settings.reward_scaling else ()
+    def build_learner(self) -> None:
+        """What rewards are scaled by, if they are; an author goes on with an optimiser."""
+        if self.carry:
+            self.reward_scale = reward_scaling.RewardScale(self.settings.discount)
+
+    def deviation(self) -> Any:
+        """What says the log-deviations of actions that are numbers; None for all other actions."""
+        import torch
+        from torch import nn
+
+        s, numbers = self.settings, policies.numbers_of(self.spaces)
+        if numbers and s.deviation == "computed":
+            return layers(s, self.common, s.policy, numbers, last=0.01)
+        return nn.Parameter(torch.full((numbers,), s.log_std)) if numbers else None
+
+    def learned(self) -> list[torch.Tensor]:
+        """Everything that gradients move."""
+        from torch import nn
+
+        parts = [
+            one
+            for one in (self.see, self.common, self.actor, self.log_std, vars(self).get("critic"))
+            if one is not None
+        ]
+        return [leaf for one in parts for leaf in (one.parameters() if isinstance(one, nn.Module) else [one])]
+
+    # -- acting --
+
+    def policy(self, obs: Any, acting: Acting | None = None) -> Distribution:  # noqa: ARG002 - nothing is carried
+        """What executors draw from."""
+        return self.distribution(self.common(self.see(obs)), self.spaces.mask(obs))
+
+    def distribution(self, features: Any, mask: Any = None) -> Distribution:
+        """Of actions, by what actor and critic share (B, n), and what a mask (B, ...) allows; arrays or tensors."""
+        log_std = self.log_std
+        if log_std is not None and self.settings.deviation == "computed":
+            log_std = log_std(features)
+        elif log_std is not None and isinstance(features, np.ndarray):
+            log_std = as_array(log_std)
+        return policies.distribution(self.spaces, self.actor(features), log_std, mask)
+
+    def judged(self, obs: torch.Tensor) -> tuple[Distribution, torch.Tensor]:
+        """The policy, and V (M,), at observations (M, *O)."""
+        features = self.common(self.see(obs))
+        return self.distribution(features, self.spaces.mask(obs)), self.critic(features)[:, 0]
 
     def after_step(self, acting: Acting, reward: Array) -> None:
         """Follow the discounted return of each environment."""
         if self.carry:
             reward_scaling.follow(acting.carry, reward, self.settings.discount)
+
+    def module(self) -> nn.Module:
+        """What acts: outputs by head, `actor` (B, n), `critic` (B, 1) and `log_std`, for observations (B, *O)."""
+        from mlxe_async.networks.heads import Heads
+
+        heads = {name: vars(self).get(name) for name in ("actor", "critic", "log_std")}
+        return Heads(self.see, self.common, {name: one for name, one in heads.items() if one is not None})
+
+    def deterministic_module(self) -> nn.Module:
+        """The same, and behind it the best actions as the environment takes them."""
+        from mlxe_async.networks.heads import Deterministic
+
+        return Deterministic(
+            self.module(), lambda outputs, obs: policies.best(self.spaces, outputs(obs, "actor")[0], obs)
+        )
+
+    # -- learning --
 
     def scaled(self, batch: Rows) -> Rows:
         """Rollouts (T, B, ...) whose rewards are scaled, if the settings say so; asked once for each batch."""
@@ -67,53 +175,52 @@ class LearnsFromRollouts(ActsByPolicy):
         rows = {name: column for name, column in batch.items() if name != reward_scaling.CARRY.name}
         return rows | {"reward": self.reward_scale.scaled(batch["reward"])}
 
-    def state(self) -> Rows:
-        """All that the next update depends on."""
-        return super().state() | (self.reward_scale.state() if self.carry and self.learns else {})
-
-    def restore(self, state: Rows) -> None:
-        """Go on from there."""
-        super().restore(state)
-        if self.carry and self.learns:
-            self.reward_scale.restore(state)
-
     def annealed(self, clock: Clock) -> Metrics:
         """The learning rate now; and what `annealed` names, which falls to 0 meanwhile."""
         s: Any = self.settings
         rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
         left = annealing.linear(1.0, 0.0, s.anneal_steps, clock.env_steps)
-        names = ("clip", "entropy")
-        known = {name: getattr(s, name) for name in names if hasattr(s, name)}
+        known = {name: getattr(s, name) for name in ("clip", "entropy") if hasattr(s, name)}
         return {"learning_rate": rate} | {n: v * left if n in s.annealed else v for n, v in known.items()}
+
+    def count(self, batch: Rows) -> None:
+        """Count a batch's valid observations; after an update: until then learner and behaviour see them alike."""
+        if self.see.normaliser is not None:
+            self.see.count(batch["obs"][batch["valid"].astype(bool)])
 
     def valid_rows(self, batch: Rows, **more: Array) -> Tensors:
         """The valid rows (N, ...) of rollouts (T, B, ...) and of more columns, one environment's beside the other's."""
         valid = batch["valid"].astype(bool)
-        return self.network.tensors({name: column[valid] for name, column in {**batch, **more}.items()})
+        return self.tensors({name: column[valid] for name, column in {**batch, **more}.items()})
 
     def with_advantages(self, batch: Rows, lambda_: float | None = None) -> Tensors:
         """The valid rows with `value`, `advantage` and the critic's `target`, by the values of now.
 
         Lambda is `gae_lambda` of the settings where nothing else is said.
         """
-        obs = self.seen(batch["obs"])
-        value = self.values(obs)
+        value = self.values(batch["obs"])
         arrays = (batch["reward"], value, *self.around(batch, value), self.settings.discount)
         advantage = returns.generalised_advantage(*arrays, self.settings.gae_lambda if lambda_ is None else lambda_)
-        columns = {"value": value, "advantage": advantage, "target": advantage + value}
-        return self.valid_rows(batch, obs=obs, **columns, **self.masked(batch))
+        return self.valid_rows(batch, value=value, advantage=advantage, target=advantage + value)
 
     def around(self, batch: Rows, value: Array) -> tuple[Array, Array, Array]:
         """V(next_obs), where the world ended, and where nothing flows back, all (T, B) as `value`, V(obs), is."""
         ends, ended, missing = rollouts.unknown(batch)
-        after = self.values(self.seen(batch["next_obs"][missing]))
-        return rollouts.following(value, after, missing), ended, ends
+        return rollouts.following(value, self.values(batch["next_obs"][missing]), missing), ended, ends
 
     def values(self, obs: Array) -> Array:
-        """V (...) of what the network is shown (..., O), in double precision for the sums to come."""
+        """V (...) of observations (..., *O), in double precision for the sums to come."""
         import torch
 
-        flat = self.network.tensors({"obs": obs.reshape(-1, obs.shape[-1])})["obs"]
+        shape = self.spaces.observation_shape
+        lead = obs.shape[: obs.ndim - len(shape)]
         with torch.no_grad():
-            value = self.network(flat, "value")[0]
-        return np.asarray(value.reshape(obs.shape[:-1]).numpy(force=True), np.float64)
+            value = self.critic(self.common(self.see(self.tensors({"obs": obs.reshape(-1, *shape)})["obs"])))
+        return np.asarray(value.reshape(lead).numpy(force=True), np.float64)
+
+    @staticmethod
+    def spread(batch: Rows, column: torch.Tensor, elsewhere: float = 0.0) -> Array:
+        """A column (N,) of the valid rows as (T, B), without gradient, in double precision for the sums to come."""
+        result = np.full(batch["valid"].shape, elsewhere)
+        result[batch["valid"].astype(bool)] = column.numpy(force=True)
+        return result

@@ -1,4 +1,4 @@
-"""Acting by a policy of whatever actions the task takes: what the algorithms share that learn a distribution.
+"""Policies for whatever actions a task takes: what the algorithms share that learn a distribution.
 
 One of A actions is drawn from a softmax, several choices from one softmax each, numbers (Box) from normal distributions
 whose -1 and 1 are the task's bounds. A mask of allowed actions counts wherever there is one.
@@ -7,27 +7,16 @@ whose -1 and 1 are the task's bounds. A mask of allowed actions counts wherever 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-import numpy as np
 from pydantic import Field
 
-from mlxe_async.algorithms.distributions import (
-    MASKED,
-    Categorical,
-    Distribution,
-    Gaussian,
-    MultiCategorical,
-    bounded,
-    raw_action,
-)
-from mlxe_async.algorithms.interface import STAYS, Acting, Rows, needs
+from mlxe_async.algorithms.distributions import MASKED, Categorical, Distribution, Gaussian, MultiCategorical, bounded
+from mlxe_async.algorithms.interface import STAYS, needs
 from mlxe_async.algorithms.parts import fields
-from mlxe_async.algorithms.parts.acting import ActsByNetwork, Evaluated
-from mlxe_async.networks import Floats, Network
-from mlxe_async.rows import Array
+from mlxe_async.rows import Spaces
 
-LOWEST, HIGHEST = -5.0, 2.0  # of a log-deviation that the network computes
+LOWEST, HIGHEST = -5.0, 2.0  # of a log-deviation that a network computes
 OF_NUMBERS: fields.Extra = {"task.action_kind": ["box"]}
 
 
@@ -48,71 +37,47 @@ class PolicyFields(fields.ActorCriticFields):
     )
 
 
-class ActsByPolicy(ActsByNetwork):
-    """Acts by the distribution that heads of its network tell; `actor_and_critic` makes the network."""
+def number_of_actions(kind: type, spaces: Spaces) -> int:
+    """How many discrete actions there are, for an algorithm that knows no others.
 
-    of_pictures: ClassVar = {"body": "nature", "common": (512,), "policy": (), "value": (), "activation": "relu"}
-    gains: ClassVar = {"policy": 0.01, "log_std": 0.01}
-    """The first policy hardly depends on the observation: Andrychowicz et al. 2021, section 3.2."""
-    heads: tuple[str, ...]
-    """What the distribution is made of."""
-    chosen: str
-    """The column of what was drawn: the action, or the raw one."""
+    Raises:
+        ValueError: actions are of another kind, or the task says which are allowed; by the algorithm's name.
+    """
+    name = kind.__name__.lower()
+    if spaces.actions is None:
+        raise ValueError(f"algorithm.name: {name} needs a task with discrete actions, got {spaces.action_name}")
+    if spaces.masked:
+        raise ValueError(f"algorithm.name: {name} knows nothing of masks; set task.action_mask = false")
+    return spaces.actions
 
-    def actor_and_critic(self, values: int = 1) -> Network:
-        """The shape that the settings say: the policy's heads, and "value" (`values`, if any), on what they share."""
-        s, spaces = self.settings, self.spaces
-        numbers = math.prod(spaces.action_shape) if spaces.action_kind == "box" else 0
-        outputs = {"policy": (*s.policy, numbers or sum(spaces.action_sizes))}
-        free: dict[str, tuple[float, ...]] = {}
-        self.heads, self.chosen = ("policy",), "action"
-        if numbers:
-            self.heads, self.chosen, self.extra_columns = ("policy", "log_std"), "raw_action", (raw_action(spaces),)
-            if s.deviation == "free":
-                free["log_std"] = (s.log_std,) * numbers
-            else:
-                outputs["log_std"] = (*s.policy, numbers)
-        return self.shaped(s.common, outputs | ({"value": (*s.value, values)} if values else {}), free=free)
 
-    def distribution(self, outputs: Any, mask: Any = None) -> Distribution:
-        """Of actions, by the outputs of `heads` (B, ...), and what a mask (B, ...) allows; of numpy and torch alike."""
-        spaces, (first, *others) = self.spaces, outputs
-        if spaces.action_kind == "box":
-            (log_std,) = others
-            return Gaussian(first, log_std.clip(LOWEST, HIGHEST), spaces, scaled=True)
-        if spaces.action_kind == "discrete":
-            return Categorical(first, mask)
-        return MultiCategorical(first, spaces.action_sizes, spaces.action_shape, mask)
+def numbers_of(spaces: Spaces) -> int:
+    """Entries of an action of numbers; 0 of all other actions."""
+    return math.prod(spaces.action_shape) if spaces.action_kind == "box" else 0
 
-    def policy(self, obs: Array, acting: Acting | None = None) -> Distribution:  # noqa: ARG002 - nothing is carried
-        """What executors draw from."""
-        return self.distribution(self.outputs(obs, *self.heads), self.spaces.mask(obs))
 
-    def greedy(self, obs: Array, acting: Acting | None = None) -> Array:
-        """The most probable action."""
-        return self.policy(obs, acting).mode()
+def outputs_of(spaces: Spaces) -> int:
+    """Outputs of an actor: a mean for each number of an action, or a logit for each choice."""
+    return numbers_of(spaces) or sum(spaces.action_sizes)
 
-    def greedy_many(self, flats: Floats, obs: Array) -> Array:
-        """The most probable actions, of several versions."""
-        if self._versions is None or self._versions[0] is not flats:
-            self._versions = (flats, self.evaluator(flats))
-        return self.distribution(self._versions[1](obs, *self.heads), self.spaces.mask(obs)).mode()
 
-    def best_of(self, network: Evaluated, obs: Any) -> Any:
-        """The most probable actions (B, ...) as the environment takes them, by torch."""
-        import torch
+def distribution(spaces: Spaces, scores: Any, log_std: Any, mask: Any = None) -> Distribution:
+    """Of actions, by an actor's outputs (B, n), log-deviations, and what a mask (B, n) allows; arrays or tensors."""
+    if spaces.action_kind == "box":
+        return Gaussian(scores, log_std.clip(LOWEST, HIGHEST), spaces, scaled=True)
+    if spaces.action_kind == "discrete":
+        return Categorical(scores, mask)
+    return MultiCategorical(scores, spaces.action_sizes, spaces.action_shape, mask)
 
-        spaces, (found,) = self.spaces, network(obs, "policy")
-        shape = (len(found), *spaces.action_shape)
-        if spaces.action_kind == "box":
-            return bounded(found, spaces)
-        mask = spaces.mask(obs)
-        if mask is not None:
-            found = found.masked_fill(~mask, MASKED)
-        pieces = [each.argmax(-1) for each in found.split(spaces.action_sizes, -1)]
-        return spaces.for_environment(torch.stack(pieces, -1).reshape(shape))
 
-    def masked(self, batch: Rows) -> Rows:
-        """The column `mask` of what a batch's observations allow, where anything says so."""
-        mask = self.spaces.mask(batch["obs"])
-        return {} if mask is None else {"mask": np.asarray(mask)}
+def best(spaces: Spaces, scores: Any, obs: Any) -> Any:
+    """The most probable actions (B, ...) as the environment takes them, by an actor's outputs (B, n), by torch."""
+    import torch
+
+    if spaces.action_kind == "box":
+        return bounded(scores, spaces)
+    mask = spaces.mask(obs)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, MASKED)
+    pieces = [each.argmax(-1) for each in scores.split(spaces.action_sizes, -1)]
+    return spaces.for_environment(torch.stack(pieces, -1).reshape((len(scores), *spaces.action_shape)))

@@ -1,7 +1,8 @@
-"""What tabular algorithms share: one value for each state and action, in a table, without torch.
+"""What tabular algorithms share: one value for each state and action, in a table.
 
 A state is the combination of all integers that an observation is made of: a Discrete or MultiDiscrete space, or a Dict
-or Tuple of these. The learner's table is of doubles; what is published, and acts, is rounded to single precision.
+or Tuple of these. The learner's `values` are doubles; `table`, which is published and acts, has them rounded to single
+precision.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from pydantic import ConfigDict
 from mlxe_async.algorithms.distributions import Categorical
 from mlxe_async.algorithms.interface import STAYS, Acting, Algorithm, Clock, Metrics, Rows
 from mlxe_async.algorithms.parts import fields
-from mlxe_async.algorithms.parts.acting import number_of_actions
 from mlxe_async.algorithms.parts.exploration import NEVER, ValueExplorationFields
 from mlxe_async.algorithms.parts.fields import key
+from mlxe_async.algorithms.parts.policies import number_of_actions
 from mlxe_async.maths import annealing, categorical, rollouts
 from mlxe_async.networks import Floats, Parameters
 from mlxe_async.rows import Array, Spaces
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 Doubles = NDArray[np.float64]
@@ -63,28 +65,25 @@ class Sequence(NamedTuple):
     terminated: bool
 
 
-def _parameters(table: tuple[int, ...]) -> Parameters:
-    return (("table", table), ("exploration.epsilon", (1,)))
-
-
 class Tabular(Algorithm):
     """Acts by a table, mostly greedily; an author writes `learn`, what is learned from the rows of a sequence."""
 
-    memory = "rollouts"
+    memory, takes_arrays = "rollouts", True
     settings: Any
     defaults: ClassVar = {
         "schedule": {"envs_per_executor": 4, "sync": "rollout", "rollout_steps": 16, "max_owed_updates": 2}
     }
-
-    def __init__(self, settings: Any, spaces: Any, **more: Any) -> None:
-        self.epsilon = settings.epsilon_first
-        super().__init__(settings, spaces, **more)
-        self.parameters = _parameters(self.table.shape)
+    table: torch.Tensor
+    """Values (S, A) of what acts."""
+    epsilon: torch.Tensor
+    """Share of random actions (1,); it is published with the table."""
+    values: Doubles
+    """The learner's."""
 
     @classmethod
     def parameters_for(cls, settings: Any, spaces: Spaces) -> Parameters:  # noqa: ARG003 - no setting changes a table
         """What acts, told by the spaces alone."""
-        return _parameters(cls._shape(spaces))
+        return (("table", cls._shape(spaces)), ("epsilon", (1,)))
 
     def build(self) -> None:
         """The table, and what each entry of an observation adds to the number of its state.
@@ -92,10 +91,20 @@ class Tabular(Algorithm):
         Raises:
             ValueError: there is more in an observation than integers, or there are too many states.
         """
-        sizes = self.spaces.observation_sizes
-        self.table: Doubles = np.full(self._shape(self.spaces), self.settings.initial, np.float64)
+        import torch
+
+        s, shape, sizes = self.settings, self._shape(self.spaces), self.spaces.observation_sizes
+        self.table, self.epsilon = torch.full(shape, s.initial), torch.tensor([s.epsilon_first])
         units = [math.prod(sizes[place + 1 :]) for place in range(len(sizes))]
         self.places = np.concatenate([np.arange(size) * unit for size, unit in zip(sizes, units, strict=True)])
+
+    def build_learner(self) -> None:
+        """The values that are learned."""
+        self.values = np.full(self._shape(self.spaces), self.settings.initial, np.float64)
+
+    def reloaded(self) -> None:
+        """Learn on from this table."""
+        self.values[:] = self.table.numpy()
 
     @classmethod
     def _shape(cls, spaces: Spaces) -> tuple[int, int]:
@@ -124,9 +133,18 @@ class Tabular(Algorithm):
         s = self.settings
         rate = annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
         errors = np.array([error for rows in self.sequences(batch) for error in self.learn(rows, rate)])
-        self.epsilon = annealing.linear(s.epsilon_first, s.epsilon_last, s.epsilon_steps, clock.env_steps)
-        found = {"loss": 0.5 * np.square(errors).mean(), "td_error": np.abs(errors).mean(), "value": self.table.max()}
-        return {name: float(one) for name, one in found.items()} | {"epsilon": self.epsilon, "learning_rate": rate}
+        self.publish(clock)
+        found = {"loss": 0.5 * np.square(errors).mean(), "td_error": np.abs(errors).mean(), "value": self.values.max()}
+        measured = {name: float(one) for name, one in found.items()}
+        return measured | {"epsilon": self.epsilon.item(), "learning_rate": rate}
+
+    def publish(self, clock: Clock) -> None:
+        """Have what acts be what is learned, and epsilon what its clock says."""
+        import torch
+
+        s = self.settings
+        self.table.copy_(torch.from_numpy(self.values))
+        self.epsilon.fill_(annealing.linear(s.epsilon_first, s.epsilon_last, s.epsilon_steps, clock.env_steps))
 
     def sequences(self, batch: Rows) -> Iterator[Sequence]:
         """The valid rows of rollouts (T, B, ...), split where an episode ends or is cut, or a row does not follow."""
@@ -148,37 +166,24 @@ class Tabular(Algorithm):
 
     def policy(self, obs: Array, acting: Acting | None = None) -> Categorical:  # noqa: ARG002 - epsilon travels
         """softmax(Q / temperature), or epsilon / A + (1 - epsilon) [action = best], shared where several are best."""
-        return Categorical(self.log_probs(self.table[self.states(obs)]), normalised=True)
+        return Categorical(self.log_probs(self.acting_values(obs)), normalised=True)
+
+    def acting_values(self, obs: Array) -> Doubles:
+        """Q (B, A) of the table that acts."""
+        return self.table.numpy()[self.states(obs)].astype(np.float64)
 
     def log_probs(self, q: Doubles) -> Floats:
         """Log mu (B, A) of the behaviour at these values (B, A)."""
         if self.settings.behaviour == "softmax":
             return np.asarray(categorical.log_softmax(q / self.settings.temperature), np.float32)
         best = q == q.max(-1, keepdims=True)
-        probability = self.epsilon / q.shape[-1] + (1 - self.epsilon) * best / best.sum(-1, keepdims=True)
+        epsilon = self.epsilon.item()
+        probability = epsilon / q.shape[-1] + (1 - epsilon) * best / best.sum(-1, keepdims=True)
         return np.asarray(np.log(np.maximum(probability, NEVER)), np.float32)
-
-    def act(self, obs: Array, rng: np.random.Generator, acting: Acting) -> Rows:
-        """Draw from the policy."""
-        return self.policy(obs, acting).act(rng)
 
     def greedy(self, obs: Array, acting: Acting | None = None) -> Array:  # noqa: ARG002 - nothing is carried
         """The action with the highest value, the first of several."""
-        return np.asarray(self.table[self.states(obs)].argmax(-1))
-
-    # -- what is published: the table, and epsilon --
-
-    def load(self, flat: Floats) -> None:
-        """Act by this table, and explore with the epsilon that came with it, from now on."""
-        self.table, self.epsilon = flat[:-1].reshape(self.table.shape).astype(np.float64), float(flat[-1])
-
-    def weights(self) -> Floats:
-        """The table, and epsilon."""
-        return np.concatenate([self.table.ravel(), [self.epsilon]], dtype=np.float32)
-
-    def set_weights(self, flat: Floats) -> None:
-        """Learn on from this table."""
-        self.load(flat)
+        return np.asarray(self.acting_values(obs).argmax(-1))
 
     def module(self) -> nn.Module:
         """There is none.

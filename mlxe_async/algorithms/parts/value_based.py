@@ -1,138 +1,201 @@
-"""What DQN, C51 and Rainbow share: a network with values of all actions, its target, and how rows are drawn.
-
-Papers: van Hasselt et al. 2016 (double), Wang et al. 2016 (dueling), Schaul et al. 2016 (prioritised replay), Fortunato
-et al. 2018 (noisy networks). Where we differ: the gradient of layers that both streams share is not shrunk by sqrt 2.
-
-Prioritised replay is proportional: P = p^alpha / sum p^alpha with p = |error| + 0.001, drawn by equal parts of the sum.
-Importance weights are (N P)^-beta, N the rows that are stored, over the largest of the same minibatch (the other
-convention takes the largest of the whole memory). New rows get the largest priority there was, which fades by a
-hundredth with each plan of updates, so that one great error does not count for ever.
-"""
+"""What DQN, C51, Rainbow and Ape-X share: a network with values of all actions, its target, and acting by it."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mlxe_async.algorithms.interface import STAYS, Clock, Priorities, Rows, needs, needs_any
-from mlxe_async.algorithms.parts import fields
-from mlxe_async.algorithms.parts.acting import ActsByValues, number_of_actions
-from mlxe_async.algorithms.parts.bootstrapping import Replays, ends_of, stored, target_columns
-from mlxe_async.algorithms.parts.exploration import NoisyValueExplorationFields
-from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, key
-from mlxe_async.maths import annealing, returns
-from mlxe_async.optimisers import FlatOptimiser
-from mlxe_async.rows import Array
+import numpy as np
+
+from mlxe_async.algorithms.distributions import Categorical, as_array
+from mlxe_async.algorithms.interface import Acting, Algorithm, Clock, Priorities, Rows
+from mlxe_async.algorithms.parts.exploration import Behaviour, NoiseRenewal, mixture
+from mlxe_async.algorithms.parts.layers import body_of, layers, of_pictures, polyak, words_of
+from mlxe_async.algorithms.parts.policies import number_of_actions
+from mlxe_async.algorithms.parts.replay import ends_of, mirrored, stored, target_columns
+from mlxe_async.algorithms.parts.value_fields import FLOOR
+from mlxe_async.maths import annealing, categorical, returns
+from mlxe_async.networks import Parameters
+from mlxe_async.networks.seen import dense_parameters, seen_of
+from mlxe_async.rows import Array, Spaces
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
-JUDGED_APART = needs_any(target_every={"above": 1}, target_rate={"below": 1}, noisy=[True])  # two networks that differ
-PRIORITISED = needs(prioritised=[True])
-UNEVEN = needs(prioritised=[True], priority_exponent={"above": 0})
-FLOOR = 1e-3  # of priorities: no row is ever out of reach
-FADES = 0.99
+    from mlxe_async.networks.heads import ActionValues
 
 
-def double(default: bool) -> Any:
-    """Double DQN."""
-    text = "Values are less exaggerated: one network chooses, the other one judges."
-    return key(default, text, BOOTSTRAPS | JUDGED_APART)
+def streams(
+    s: Any, spaces: Spaces, actions: int, *, dueling: bool, sigma: float | None = None, atoms: int = 0
+) -> ActionValues:
+    """Values of all actions; of a dueling network in two streams, which share all layers but the last hidden one.
+
+    Args:
+        s: settings of the layers.
+        spaces: of the task.
+        actions: how many there are.
+        dueling: whether there are two streams.
+        sigma: of the noise of layers, if there is some.
+        atoms: outputs of each action; 0: one.
+    """
+    from mlxe_async.networks.heads import ActionValues
+
+    see, each = body_of(spaces, s), atoms or 1
+    if not dueling:
+        return ActionValues(see, q=layers(s, see, s.layers, actions * each, sigma=sigma), atoms=atoms)
+    common, own = layers(s, see, s.layers[:-1], sigma=sigma), s.layers[-1:]
+    value, advantage = (layers(s, common, own, outputs * each, sigma=sigma) for outputs in (1, actions))
+    return ActionValues(see, common, value=value, advantage=advantage, atoms=atoms)
 
 
-def dueling(default: bool) -> Any:
-    """Two streams."""
-    return key(default, "A state's value is learned once for all actions: Q = V + A - mean A.", STAYS)
-
-
-def prioritised(default: bool) -> Any:
-    """Proportional priorities."""
-    return key(default, "Rows come more often if they were misjudged, and weigh less then.", STAYS)
-
-
-def priority_exponent(default: float) -> Any:
-    """Alpha."""
-    return key(default, "Power of priorities; higher draws more unevenly.", PRIORITISED, ge=0, le=1)
-
-
-class ValueBasedFields(fields.ReplayedFields, NoisyValueExplorationFields, fields.ValueNetworkFields):
-    """The fields of `[algorithm]` that all three have."""
-
-    discount: float = fields.discount(0.99)
-    n_step: int = fields.n_step(3, BOOTSTRAPS)
-    return_scale: float = fields.return_scale(1.0)
-    double: bool = double(True)
-    dueling: bool = dueling(False)
-    prioritised: bool = prioritised(False)
-    priority_exponent: float = priority_exponent(0.6)
-    priority_correction: float = key(
-        0.4, "Of importance weights at the start; higher undoes more of the bias.", UNEVEN, ge=0, le=1
-    )
-    priority_correction_last: float = key(1.0, "After priority_correction_steps.", UNEVEN, ge=0, le=1)
-    priority_correction_steps: int = key(
-        *(100_000, "Environment steps until priority_correction_last; more keep the bias longer."),
-        needs(
-            prioritised=[True],
-            priority_exponent={"above": 0},
-            priority_correction={"not": "priority_correction_last"},
-        ),
-        ge=1,
-    )
-    batch: int = fields.batch(64)
-    start_rows: int = key(1000, "Rows to gather before learning begins; more are more diverse.", ge=1)
-    train_every: int = fields.train_every()
-    min_updates: int = key(0, "If not 0, updates per finished episode, instead of train_every.", ge=0)
-    target_every: int = fields.target_every()
-    target_rate: float = fields.target_rate()
-    learning_rate: float = fields.learning_rate(1e-3)
-    learning_rate_last: float = fields.learning_rate_last(1e-4)
-    anneal_steps: int = fields.anneal_steps(100_000, alone=True)
-    max_gradient_norm: float = fields.max_gradient_norm(10.0)
-
-    @property
-    def how_to_draw(self) -> Priorities:
-        """What the memory is told."""
-        if not self.prioritised:
-            return Priorities()
-        return Priorities(
-            "td",
-            exponent=self.priority_exponent,
-            correction=self.priority_correction,
-            correction_last=self.priority_correction_last,
-            correction_steps=self.priority_correction_steps,
-            largest_decay=FADES,
-        )
-
-
-class ValueBased(Replays, ActsByValues):
-    """Acts by its values, mostly greedily; `update` is the algorithm's own."""
+class ValueBased(Algorithm):
+    """Acts by its values, mostly greedily; `build`, `build_learner` and `update` are the algorithm's own."""
 
     settings: Any
-    memory, off_policy = "replay", "learns"
-    counted = ("rows_seen", "unused", "epsilon")
+    memory, off_policy, takes_arrays = "replay", "learns", True
     of_pictures: ClassVar = {"body": "nature", "layers": (512,), "layer_norm": False}
+    """Values for keys that nobody wrote, where the task shows pictures of bytes, alone or among other parts."""
     defaults: ClassVar = {
         "schedule": {"envs_per_executor": 4, "sync": "rollout", "rollout_steps": 32}
         | {"updates_per_publish": 32, "max_owed_updates": 256},
         "memory": {"capacity_rows": 100_000},
     }
-    outputs_each = 1
-    """Numbers that say what an action is worth."""
-    adam_eps = 1e-8
+    network: ActionValues
+    """What acts, and is published: what is learned, or its running average."""
+    learned: ActionValues
+    target: ActionValues
+    epsilon: torch.Tensor
+    """Share of random actions (1,); it is published with the weights."""
+    rows_seen: int
+    unused: int
+
+    @classmethod
+    def defaults_for(cls, spaces: Spaces, written: Mapping[str, Any]) -> dict[str, Any]:
+        """Pictures of bytes go through convolutions, Mnih et al. 2015, and what goes with them."""
+        return of_pictures(cls, spaces, written)
+
+    @classmethod
+    def parameters_for(cls, settings: Any, spaces: Spaces) -> Parameters:
+        """What `build` publishes, told without torch; see `interface.Algorithm.parameters_for`."""
+        s, seen, more = settings, seen_of(spaces, settings), {"layer_norm": settings.layer_norm}
+        heads, noisy = cls.heads_of(settings, spaces), cls.is_noisy(settings)
+        found = [*seen.parameters("network.see")]
+        common = s.layers[:-1] if len(heads) > 1 else ()
+        found += dense_parameters("network.common", seen.outputs, common, noisy=noisy, **more)
+        width = common[-1] if common else seen.outputs
+        for name, sizes in heads.items():
+            found += dense_parameters(f"network.{name}", width, sizes[:-1], sizes[-1], noisy=noisy, **more)
+        return (*found, ("epsilon", (1,)))
+
+    @classmethod
+    def heads_of(cls, s: Any, spaces: Spaces) -> dict[str, tuple[int, ...]]:
+        """Each stream, and the sizes of its layers."""
+        actions, each = number_of_actions(cls, spaces), cls.outputs_of(s)
+        own = s.layers[-1:]
+        return (
+            {"value": (*own, each), "advantage": (*own, actions * each)}
+            if cls.is_dueling(s)
+            else {"q": (*s.layers, actions * each)}
+        )
+
+    @classmethod
+    def outputs_of(cls, settings: Any) -> int:  # noqa: ARG003 - of some it depends on the settings
+        """Numbers that say what an action is worth."""
+        return 1
+
+    @classmethod
+    def is_dueling(cls, settings: Any) -> bool:
+        """Whether there are two streams."""
+        return bool(settings.dueling)
+
+    @classmethod
+    def is_noisy(cls, settings: Any) -> bool:
+        """Whether layers are under noise."""
+        return bool(settings.noisy)
 
     def build(self) -> None:
-        """Outputs for all actions; of a dueling network in two streams, which share all layers but the last hidden."""
-        s, outputs = self.settings, number_of_actions(type(self), self.spaces) * self.outputs_each
-        common, own = (s.layers[:-1], s.layers[-1:]) if s.dueling else ((), s.layers)
-        heads = {"value": (*own, self.outputs_each), "advantage": (*own, outputs)} if s.dueling else {}
-        heads = heads or {"q": (*own, outputs)}
-        self.shape = self.shaped(common, heads, noisy=s.noisy, sigma=s.noise_sigma)
-        self.derived_columns, self.priorities = target_columns(self.spaces), s.how_to_draw
+        """What the memory is told, and counts; an author has made `network` before."""
+        import torch
+
+        s, heads = self.settings, self.heads_of(self.settings, self.spaces)
+        self.words = words_of(seen_of(self.spaces, s), common=s.layers[:-1] if len(heads) > 1 else (), **heads)
+        self.derived_columns, self.priorities = target_columns(self.spaces), self.how_to_draw()
+        self.rows_seen = self.unused = 0
+        self.epsilon, self.noise = torch.tensor([self.exploring(0)]), NoiseRenewal()
 
     def build_learner(self) -> None:
-        """The target network, the average that is published, and Adam."""
-        self.target, self.average = copy.deepcopy(self.network), copy.deepcopy(self.network)
-        self.optimiser = FlatOptimiser("adam", self.network.flat, self.network.gradient, eps=self.adam_eps)
+        """What is learned, if that is not what is published, and the target; an author goes on with an optimiser."""
+        self.learned = copy.deepcopy(self.network) if self.settings.average else self.network
+        self.target = copy.deepcopy(self.network)
+
+    def reloaded(self) -> None:
+        """Learn on from what was published."""
+        for network in (self.learned, self.target):
+            polyak(network, self.network, 1.0)
+
+    def how_to_draw(self) -> Priorities:
+        """What the memory is told."""
+        found: Priorities = self.settings.how_to_draw
+        return found
+
+    def scores(self, outputs: Any) -> Any:
+        """What the best action has most of (B, A), by a network's outputs; arrays or tensors."""
+        return outputs
+
+    # -- acting --
+
+    def exploring(self, env_steps: int) -> float:
+        """Epsilon after so many environment steps."""
+        s = self.settings
+        return 0.0 if s.noisy else annealing.linear(s.epsilon_first, s.epsilon_last, s.epsilon_steps, env_steps)
+
+    def act(self, obs: Array, rng: np.random.Generator, acting: Acting) -> Rows:
+        """Draw from the policy, under noise if the network is noisy."""
+        if self.is_noisy(self.settings):
+            self.noise.renew(self.network, self.settings.noise_every, rng, acting)
+        return super().act(obs, rng, acting)
+
+    def policy(self, obs: Any, acting: Acting | None = None) -> Categorical:  # noqa: ARG002 - epsilon travels
+        """softmax(Q / temperature), or epsilon / A + (1 - epsilon) [action = best]; the best under noise."""
+        s, q = self.settings, as_array(self.scores(self.network(obs)))
+        log_probs = categorical.log_softmax(q / np.float32(s.temperature))
+        behaviour: Behaviour = "epsilon_greedy" if s.noisy else s.behaviour
+        return Categorical(mixture(log_probs, behaviour, self.epsilon.item()), normalised=True)
+
+    def greedy(self, obs: Array, acting: Acting | None = None) -> Array:  # noqa: ARG002 - nothing is carried
+        """The action with the highest value, without noise."""
+        from mlxe_async.networks.noisy import without_noise
+
+        with self.inference(), without_noise(self.network):
+            return np.asarray(as_array(self.scores(self.network(self.observed(obs)))).argmax(-1))
+
+    def module(self) -> nn.Module:
+        """What acts, without noise: `ActionValues` of observations (B, *O)."""
+        from mlxe_async.networks import sequential
+        from mlxe_async.networks.noisy import quiet
+
+        found = quiet(copy.deepcopy(self.network))
+        sequential.act_by_torch([found])
+        return found
+
+    def deterministic_module(self) -> nn.Module:
+        """The same, and behind it the best actions as the environment takes them."""
+        from mlxe_async.networks.heads import Deterministic
+
+        return Deterministic(self.module(), lambda outputs, obs: self.best_of(outputs(obs)[0]))
+
+    def best_of(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The best actions (B,) as the environment takes them, by torch."""
+        best: torch.Tensor = self.spaces.for_environment(self.scores(outputs).argmax(-1))
+        return best
+
+    # -- the memory --
+
+    def derive(self, segment: Rows) -> Rows:
+        """The derived columns (L, ...) of a closed segment."""
+        return self.derive_many(segment, np.array([len(segment["reward"])]))
 
     def derive_many(self, segments: Rows, lengths: Array) -> Rows:
         """Each row's target as partial + coefficient * Q'(cut_obs), so that it can be replayed alone."""
@@ -140,20 +203,41 @@ class ValueBased(Replays, ActsByValues):
         split = returns.n_step_many(self.scaled(segments["reward"]), lengths, ended, s.discount, s.n_step)
         return stored(split, segments["next_obs"])
 
+    def scaled(self, reward: Array) -> Array:
+        """Rewards as values count them."""
+        return np.asarray(reward * self.settings.return_scale)
+
     def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:
         """`min_updates` per new segment, or one per `train_every` new rows, remainders kept; from `start_rows` on."""
-        self.rows_seen += new_rows
-        if max(self.rows_seen, rows) < self.settings.start_rows:
+        s, self.rows_seen = self.settings, self.rows_seen + new_rows
+        if max(self.rows_seen, rows) < s.start_rows:
             return 0
-        due = self.one_per(self.settings.train_every, new_rows)
-        return self.settings.min_updates * new_segments if self.settings.min_updates else due
+        due, self.unused = divmod(self.unused + new_rows, s.train_every)
+        return int(s.min_updates * new_segments if s.min_updates else due)
+
+    # -- learning --
+
+    def columns(self, batch: Rows) -> Rows:
+        """What the loss needs of a batch (M, ...): half of the samples mirrored, and weights."""
+        obs, following, action = mirrored(self, batch, "cut_obs")
+        rows = {"obs": obs, "cut_obs": following, "action": action}
+        rows["weight"] = batch.get("weight", np.ones(action.shape[-1]))
+        return rows | {name: batch[name] for name in ("partial", "coefficient")}
 
     def prepare(self, clock: Clock) -> None:
         """Move the target network if that is due, and draw new noise for both, each its own."""
+        from mlxe_async.networks.noisy import draw
+
         if clock.updates % self.settings.target_every == 0:
-            self.target.follow(self.network, self.settings.target_rate)
-        for network in (self.target, self.network):
-            network.resample(self.rng)
+            polyak(self.target, self.learned, self.settings.target_rate)
+        for network in (self.target, self.learned):
+            draw(network, self.rng)
+
+    def publish(self, clock: Clock) -> None:
+        """Have what acts follow what is learned, and epsilon its clock."""
+        if self.learned is not self.network:
+            polyak(self.network, self.learned, self.settings.average)
+        self.epsilon.fill_(self.exploring(clock.env_steps))
 
     def rate(self, clock: Clock) -> float:
         """The learning rate now."""

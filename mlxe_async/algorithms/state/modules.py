@@ -19,7 +19,7 @@ import numpy as np
 
 from mlxe_async.algorithms.state import drawing, snapshot
 from mlxe_async.networks.flat import Floats, Parameters, parameter_count
-from mlxe_async.optimisers import Adam, FlatOptimiser
+from mlxe_async.optimisers import FlatOptimiser, OfParameters
 from mlxe_async.rows import Array
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FACTS = frozenset(
     ("settings", "spaces", "learns", "device", "parameters", "batch_rows", "rows_per_update", "window", "priorities")
 ) | {
-    *("extra_columns", "stop_columns", "carry", "derived_columns", "off_policy", "memory", "bootstraps"),
+    *("extra_columns", "stop_columns", "carry", "derived_columns", "off_policy", "memory", "bootstraps", "words"),
     "_modules",
     drawing.NAME,
 }
@@ -64,6 +64,7 @@ class ModulesOf:
         found = [(name, _slots(tensor)) for name, tensor in self._published()]
         self.parameters: Parameters = tuple(found) or NOTHING
         self._count = parameter_count(self.parameters)
+        self._knows_arrays = self._all_know_arrays()
         if self._torch is not None:
             self._to_device()
         if algorithm.learns:
@@ -148,7 +149,7 @@ class ModulesOf:
             elif isinstance(value, torch.nn.Parameter):
                 value.data = value.data.to(self._algorithm.device)
         for value in self._all():
-            if isinstance(value, Adam):
+            if isinstance(value, OfParameters):
                 value.attach()
 
     # -- acting --
@@ -176,7 +177,15 @@ class ModulesOf:
 
     @property
     def _takes_arrays(self) -> bool:
-        return bool(self._algorithm.takes_arrays) and self._algorithm.device == "cpu"
+        return self._knows_arrays and self._algorithm.device == "cpu"
+
+    def _all_know_arrays(self) -> bool:
+        """Whether `policy` takes arrays, and so does all that acts: an author may have put other layers in place."""
+        if self._torch is None or not self._algorithm.takes_arrays:
+            return bool(self._algorithm.takes_arrays)
+        known = vars(self._algorithm)
+        parts = [value for _, value in _inside({name: known[name] for name in self._built if name in known})]
+        return all(getattr(one, "takes_arrays", False) for one in parts if isinstance(one, self._torch.nn.Module))
 
     def act_as_a_learner(self, device: str) -> None:
         """Have torch evaluate what acts on this device, as it does in the learner."""
@@ -275,6 +284,7 @@ class ModulesOf:
         """Learn on from a flat vector: optimisers forget; if anything is not finite, all that only learns is new."""
         torch = self._torch
         self.load(flat)
+        self._algorithm.reloaded()
         for value in self._all():
             if torch is not None and isinstance(value, torch.optim.Optimizer):
                 value.state.clear()
@@ -290,7 +300,7 @@ class ModulesOf:
         """Columns as tensors, each of the type that its kind has, on the learner's device."""
         import torch
 
-        from mlxe_async.networks.learning import moved, tensor_type
+        from mlxe_async.networks.tensors import moved, tensor_type
 
         typed = {name: (column, tensor_type(name, column)) for name, column in rows.items()}
         return moved(typed, torch.device(self._algorithm.device))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dis
-import functools
 import sys
-import types
 from typing import Any
 
 import numpy as np
@@ -49,38 +46,17 @@ class Unkept:
     def _digests(self) -> dict[str, Any]:
         if not is_own(type(self._algorithm)):
             return {}
-        own_parts = getattr(self._algorithm, "own_parts", None)
-        parts = own_parts() if callable(own_parts) else kept_parts(self._algorithm)
+        parts = kept_parts(self._algorithm)
         names, arrays = snapshot.covered(parts)
         found = inside.digests(parts, lambda value: id(value) in arrays or _is_kept_whole(value))
         return {way: one for way, one in found.items() if way not in names}
 
 
-SAME = "_same"
-"""Attribute that knows which arrays of an author's additions are kept."""
-
-
 def kept_parts(algorithm: Any) -> dict[str, Any]:
-    """The attributes of an author's object that `snapshot` keeps, without those of a base that comes with us."""
+    """The attributes of an author's object that `snapshot` keeps."""
     from mlxe_async.algorithms.state.modules import FACTS
 
-    kind: Any = type(algorithm)
-    ours = of_built_in(kind) if getattr(algorithm, "_modules", None) is None else frozenset()
-    return {name: one for name, one in vars(algorithm).items() if name not in FACTS | ours | {NAME, SAME}}
-
-
-@functools.cache
-def of_built_in(kind: type) -> frozenset[str]:
-    """The attributes that the classes of this package give an object: what their code assigns."""
-    names = set(getattr(kind, "counted", ()))
-    for one in kind.__mro__:
-        if not is_own(one) and one is not object:
-            for value in vars(one).values():
-                function = getattr(value, "__func__", value)
-                if isinstance(function, types.FunctionType):
-                    steps = dis.get_instructions(function)
-                    names |= {step.argval for step in steps if step.opname == "STORE_ATTR"}
-    return frozenset(names)
+    return {name: one for name, one in vars(algorithm).items() if name not in FACTS | {NAME}}
 
 
 def _is_kept_whole(value: Any) -> bool:

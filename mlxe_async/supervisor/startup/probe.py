@@ -43,7 +43,7 @@ PRELOADED = [
 PRELOADED_MEANWHILE = [
     "torch",
     "torch.optim",
-    "mlxe_async.networks.learning",
+    "mlxe_async.networks.heads",
     "mlxe_async.networks.sequential",
     "mlxe_async.roles.learner",
 ]

@@ -1,0 +1,142 @@
+"""Networks of several heads as plain torch modules: an actor and a critic, or values of actions.
+
+What is handed out to whoever takes a policy elsewhere is made of these, too.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from mlxe_async.networks.bodies import Body
+
+
+class ActionValues(nn.Module):
+    """Values of all actions (B, A) for observations (B, *O); logits of `atoms` for each (B, A, K), if there are any.
+
+    In two streams (dueling, Wang et al. 2016, eq. 9) Q = V + A - mean A.
+
+    Args:
+        see: what observations go through first.
+        common: layers that both streams share; left out, none.
+        q: layers that end in the values of all actions; or
+        value: those that end in the value of a state, and
+        advantage: those that end in how much better each action is.
+        atoms: outputs of each action; 0: one, which is its value.
+    """
+
+    def __init__(
+        self,
+        see: Body,
+        common: nn.Module | None = None,
+        *,
+        q: nn.Module | None = None,
+        value: nn.Module | None = None,
+        advantage: nn.Module | None = None,
+        atoms: int = 0,
+    ) -> None:
+        super().__init__()
+        self.see: Body = see
+        self.common, self.q, self.atoms = common, q, atoms
+        self.value: Any = value
+        self.advantage: Any = advantage
+
+    def forward(self, obs: Any) -> Any:
+        """The same; arrays or tensors."""
+        features = self.see(obs) if self.common is None else self.common(self.see(obs))
+        if self.q is not None:
+            return self._apart(self.q(features))
+        value, advantage = self._apart(self.value(features)), self._apart(self.advantage(features))
+        axis = -2 if self.atoms else -1
+        return value + advantage - advantage.mean(axis, keepdims=True)
+
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether arrays will do as well as tensors: all parts take them."""
+        return all(getattr(one, "takes_arrays", False) for one in self.children())
+
+    def _apart(self, outputs: Any) -> Any:
+        """Outputs of all actions, apart by their atoms."""
+        return outputs.reshape(*outputs.shape[:-1], -1, self.atoms) if self.atoms else outputs
+
+
+class ActorCritic(nn.Module):
+    """An actor and a critic on what they share.
+
+    Args:
+        see: what observations go through first.
+        common: layers that both share; it may be none.
+        actor: from there to the scores of actions.
+        critic: from there to values.
+    """
+
+    def __init__(self, see: Body, common: nn.Module, actor: nn.Module, critic: nn.Module) -> None:
+        super().__init__()
+        self.see, self.common, self.actor, self.critic = see, common, actor, critic
+
+    def forward(self, obs: Any) -> tuple[Any, Any]:
+        """Scores (B, A) and values (B, n) of observations (B, *O)."""
+        features = self.common(self.see(obs))
+        return self.actor(features), self.critic(features)
+
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether arrays will do as well as tensors: all parts take them."""
+        return all(getattr(one, "takes_arrays", False) for one in self.children())
+
+    def scores(self, obs: Any) -> Any:
+        """The actor's alone."""
+        return self.actor(self.common(self.see(obs)))
+
+    def values(self, obs: Any) -> Any:
+        """The critic's alone."""
+        return self.critic(self.common(self.see(obs)))
+
+
+class Heads(nn.Module):
+    """What several networks share, and these networks: observations (B, *O) -> outputs of each by name (B, n).
+
+    Args:
+        see: what observations go through first; copied, as all others.
+        common: what the networks share.
+        heads: networks, or parameters, which are the same for all observations.
+    """
+
+    def __init__(self, see: nn.Module, common: nn.Module, heads: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.see, self.common = copy.deepcopy(see), copy.deepcopy(common)
+        found = {name: copy.deepcopy(head) for name, head in heads.items()}
+        self.heads = nn.ModuleDict({name: head for name, head in found.items() if isinstance(head, nn.Module)})
+        self.free = nn.ParameterDict({name: head for name, head in found.items() if name not in self.heads})
+
+    def forward(self, obs: Any) -> dict[str, torch.Tensor]:
+        """Outputs by head; observations of several parts may come as these parts, name -> (B, *shape)."""
+        features = self.common(self.see(obs))
+        found = {name: head(features) for name, head in self.heads.items()}
+        return found | {name: numbers.expand(len(features), -1) for name, numbers in self.free.items()}
+
+
+class Deterministic(nn.Module):
+    """A network, and what is made of its outputs: observations (B, *O) -> actions (B, ...).
+
+    Args:
+        network: outputs by head, or one tensor.
+        chosen: asked with something that gives the outputs (B, ...) of named heads, and with the observations.
+    """
+
+    def __init__(self, network: nn.Module, chosen: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.network, self._chosen = network, chosen
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Actions."""
+
+        def outputs(seen: torch.Tensor, *heads: str) -> tuple[torch.Tensor, ...]:
+            found = self.network(seen)
+            return (found,) if isinstance(found, torch.Tensor) else tuple(found[head] for head in heads)
+
+        return self._chosen(outputs, obs)
