@@ -10,7 +10,6 @@ What do I change to make ...
   another loss or target      `soft_value`, `temperature_loss`; `critic_loss` and `td_target` of `continuous`: pure.
   a fixed temperature         no code: temperature = 0.2, temperature_learning_rate = 0.0.
   another policy              `policy`, and `rsample` of its distribution.
-  slower targets              no code: target_rate = 0.001.
   more updates for each row   no code: updates_each = 4.
 """
 
@@ -25,26 +24,17 @@ import numpy as np
 
 from mlxe_async.algorithms.distributions import Categorical, TanhGaussian, raw_action
 from mlxe_async.algorithms.interface import Acting, Clock, Rows, needs
-from mlxe_async.algorithms.parts.continuous import (
-    RANDOM,
-    Continuous,
-    ContinuousFields,
-    box_entries,
-    critic_loss,
-    td_target,
-)
+from mlxe_async.algorithms.parts.continuous import RANDOM, Continuous, ContinuousFields, critic_loss, td_target
 from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.layers import polyak
-from mlxe_async.algorithms.parts.policies import number_of_actions
-from mlxe_async.algorithms.parts.replay import ends_of
-from mlxe_async.maths import returns
+from mlxe_async.algorithms.parts.policies import box_entries, number_of_actions
+from mlxe_async.algorithms.parts.soft import considered, drawn_evenly, entropies_between, halves, taken
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import Adam
 from mlxe_async.rows import Array, Column, Spaces
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
 LOG_STD = (-20.0, 2.0)
 SHARE_OF_MOST = 0.98  # `target_entropy = "auto"` of discrete actions, as a share of log A
@@ -93,9 +83,8 @@ class SAC(Continuous):
         self.actor = self.network(self.see.outputs, outputs, last=0.1)
         if not self.discrete:
             self.extra_columns = (raw_action(self.spaces),)
-        self.target_entropy = SHARE_OF_MOST * math.log(outputs) if self.discrete else -outputs / 2
-        if self.settings.target_entropy != "auto":
-            self.target_entropy = self.settings.target_entropy
+        auto, asked = SHARE_OF_MOST * math.log(outputs) if self.discrete else -outputs / 2, self.settings.target_entropy
+        self.target_entropy = auto if asked == "auto" else asked
         if self.settings.n_step > 1:
             self.derived_columns += (Column("entropies", "<f4"),)
 
@@ -119,32 +108,17 @@ class SAC(Continuous):
 
     def distribution(self, outputs: Any) -> Any:
         """The actor's outputs (B, n): logits of actions, or mean and log deviation of a squashed Gaussian."""
-        if self.discrete:
-            return Categorical(outputs)
-        entries = outputs.shape[-1] // 2
-        return TanhGaussian(outputs[..., :entries], outputs[..., entries:].clip(*LOG_STD), self.spaces)
+        mean, log_std = halves(outputs)
+        return Categorical(outputs) if self.discrete else TanhGaussian(mean, log_std.clip(*LOG_STD), self.spaces)
 
     def act(self, obs: Array, rng: np.random.Generator, acting: Acting) -> Rows:
         """Draw from the policy; before the first update uniformly."""
-        if self.noise.item() != RANDOM:
-            return super().act(obs, rng, acting)
-        if self.discrete:
-            return Categorical(np.zeros((len(obs), self.outputs_for(self.spaces)), np.float32)).act(rng)
-        return self.uniform(len(obs), rng)
+        is_random = self.noise.item() == RANDOM
+        return drawn_evenly(self, len(obs), rng) if is_random else super().act(obs, rng, acting)
 
     def derive_many(self, segments: Rows, lengths: Array) -> Rows:
         """Of n steps: also the discounted entropies of the steps between a row and its cut, as -log mu(a|s)."""
-        s, found = self.settings, super().derive_many(segments, lengths)
-        if s.n_step == 1:
-            return found
-        entropy, (ended, _) = -segments["log_prob"].astype(np.float64), ends_of(segments, lengths)
-        with_own = returns.n_step_many(entropy, lengths, ended, s.discount, s.n_step).partial
-        return found | {"entropies": (with_own - entropy).astype(np.float32)}
-
-    def columns(self, batch: Rows) -> Rows:
-        """What an update needs of a batch (M, ...); of n steps also the entropies of those between."""
-        several = {"entropies": batch["entropies"]} if self.settings.n_step > 1 else {}
-        return super().columns(batch) | several
+        return super().derive_many(segments, lengths) | entropies_between(self.settings, segments, lengths)
 
     def earned(self, rows: Mapping[str, Any], temperature: Any) -> Any:
         """Rewards up to s' (M,), and the entropies of the steps between, by numpy or torch as the rows are."""
@@ -158,16 +132,16 @@ class SAC(Continuous):
         obs, following, temperature = self.see(rows["obs"]), self.see(rows["following"]), self.log_temperature.exp()
         temperature = temperature.detach()
         with torch.no_grad():
-            value = soft_value(*self.considered(self.critic_targets, following), temperature)
+            value = soft_value(*considered(self, self.critic_targets, following), temperature)
             target = td_target(self.earned(rows, temperature), rows["coefficient"], value)
-        q = self.taken(obs, rows["action"])
+        q = taken(self, obs, rows["action"])
         loss = critic_loss(q, target)
         self.critic_optimiser.zero_grad()
         loss.backward()
         norm = clip_grad_norm_(self.critic_optimiser.gradient, s.max_gradient_norm)
         self.critic_optimiser.step()
 
-        share, log_prob, judged = self.considered(self.critics, obs)
+        share, log_prob, judged = considered(self, self.critics, obs)
         actor_loss = -soft_value(share, log_prob, judged, temperature).mean()
         self.actor_optimiser.zero_grad()
         actor_loss.backward(inputs=[*self.actor.parameters()])
@@ -186,24 +160,4 @@ class SAC(Continuous):
 
     def unit(self, batch: Rows) -> Array:
         """Stored actions as critics take them: tanh of raw ones (M, D), discrete ones as they are (M,)."""
-        raw = batch["action" if self.discrete else "raw_action"]
-        return raw if self.discrete else np.tanh(raw.reshape(len(raw), -1))
-
-    def considered(self, critics: nn.ModuleList, obs: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor]:
-        """Share, log-probability and the lower critic's value of the policy's actions (M, K); see `soft_value`."""
-        import torch
-
-        policy = self.distribution(self.actor(obs))
-        if self.discrete:
-            lower = torch.minimum(*(critic(obs) for critic in critics)).detach()
-            return policy.log_probs.exp(), policy.log_probs, lower
-        action, log_prob = policy.rsample(self.normal(policy.mean))
-        return 1.0, log_prob[:, None], self.judged(critics, obs, action).amin(0)[:, None]
-
-    def taken(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """Both critics' values (2, M) of stored actions."""
-        import torch
-
-        if not self.discrete:
-            return self.judged(self.critics, obs, action)
-        return torch.stack([critic(obs).gather(-1, action[:, None])[:, 0] for critic in self.critics])
+        return batch["action"] if self.discrete else np.tanh(batch["raw_action"].reshape(len(batch["action"]), -1))

@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from mlxe_async.maths import normaliser
+from mlxe_async.networks.by_numpy import is_heard
 from mlxe_async.networks.convolutions import Pictures, Pixels, elu_stack, nature, small
-from mlxe_async.networks.dense import Dense, dense, glorot, is_heard, orthogonal
+from mlxe_async.networks.dense import Dense, dense, glorot, orthogonal
 from mlxe_async.networks.mixed import channels_first, flat
 from mlxe_async.networks.pictures import image_of, is_picture
 from mlxe_async.networks.seen import key_of

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.modules import module as all_modules
 
-from mlxe_async.networks.noisy import NoisyLinear
-from mlxe_async.rows import Array
+from mlxe_async.networks.by_numpy import Steps, in_turn, is_heard
 
 LAYER_NORM_EPSILON = 1e-5
 
@@ -47,6 +45,7 @@ def dense(
     return made
 
 
+@in_turn
 class Dense(nn.Sequential):
     """Linear layers with ReLU or tanh between them, which may be normalised.
 
@@ -67,133 +66,22 @@ class Dense(nn.Sequential):
         if not isinstance(x, np.ndarray):
             return super().__call__(x)
         known: Any = self.__dict__.get("_views")
-        if known is None or not known.holds(self):
-            known = self.__dict__["_views"] = _views_of(self)
-        if known.steps is None or is_heard():
-            with torch.inference_mode():
-                return super().__call__(torch.as_tensor(x)).numpy(force=True)
-        for step in known.steps:
-            x = step(x)
-        return x
+        if known is None or not known.hold():
+            vars(self).setdefault("_views", None)  # attributes are counted with this one
+            known = self.__dict__["_views"] = Steps(self)
+        if known.steps is not None and self.precision == "float32" and not is_heard():
+            found = known.through(x)
+            if found is not None:
+                return found
+        place = next((one.device for one in self.parameters()), None)
+        with torch.inference_mode():
+            return super().__call__(torch.as_tensor(x, device=place)).numpy(force=True)
 
     def forward(self, x: Any) -> Any:
         """The same of tensors."""
         with computed_in(self.precision, x):
             found: torch.Tensor = super().forward(x)  # type: ignore[no-untyped-call] # torch's own
         return found.float()
-
-
-class _Views:
-    """What numpy does for each layer, on views of its weights; made anew when anything of a layer has changed.
-
-    Nothing of it is state: it has none to give, and takes none.
-    """
-
-    def __init__(self, dense: Dense, layers: list[Any]) -> None:
-        modules = [dense, *layers]
-        self.layers, self._inside = layers, [vars(one) for one in modules]
-        self._sizes = [len(own) for own in self._inside]
-        self._hooks = [own[name] for own in self._inside for name in ("_forward_hooks", "_forward_pre_hooks")]
-        self._forwards = {type(one): type(one).forward for one in modules}
-        linear = [vars(one)["_parameters"] for one in layers if isinstance(one, nn.Linear)]
-        self._tensors = [(own, name) for own in linear for name, one in own.items() if one is not None]
-        self._places = [own[name].data_ptr() for own, name in self._tensors]
-        self._is_heard = any(self._hooks)
-        is_plain = dense.precision == "float32" and not self._is_heard and all(map(_is_known, modules))
-        self.steps: list[Callable[[Array], Array]] | None = None
-        if is_plain:
-            self.steps = [_BY_NUMPY[type(layer)](layer) for layer in layers]
-            if layers and not isinstance(layers[0], nn.Linear):
-                self.steps.insert(0, np.copy)  # what follows works in place
-
-    def holds(self, dense: Dense) -> bool:
-        """Whether all is as it was: layers, their attributes, hooks, types and where their weights are."""
-        return (
-            any(self._hooks) == self._is_heard
-            and [len(own) for own in self._inside] == self._sizes
-            and [*dense._modules.values()] == self.layers
-            and [own[name].data_ptr() for own, name in self._tensors] == self._places
-            and all([kind.forward is forward for kind, forward in self._forwards.items()])  # noqa: C419 - no generator in each step
-        )
-
-    def __deepcopy__(self, memo: Any) -> None:
-        return None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    def load_state_dict(self, state: Any) -> None:
-        """Nothing to load."""
-
-
-def _views_of(dense: Dense) -> _Views:
-    vars(dense).setdefault("_views", None)  # attributes are counted with this one
-    return _Views(dense, [*dense._modules.values()])
-
-
-def _by_linear(layer: Any) -> Callable[[Array], Array]:
-    columns = layer.weight.detach().numpy(force=True).T
-    bias = np.float32(0) if layer.bias is None else layer.bias.detach().numpy(force=True)
-
-    def step(x: Array) -> Array:
-        y = x @ columns
-        y += bias
-        return np.asarray(y)
-
-    return step
-
-
-def _by_noisy(layer: Any) -> Callable[[Array], Array]:
-    def step(x: Array) -> Array:
-        weight, bias = layer.by_numpy()
-        return np.asarray(x @ weight + bias)
-
-    return step
-
-
-def _by_layer_norm(layer: Any) -> Callable[[Array], Array]:
-    epsilon = np.float32(layer.eps)
-
-    def step(x: Array) -> Array:
-        x -= x.mean(-1, keepdims=True)
-        x /= np.sqrt(np.square(x).mean(-1, keepdims=True) + epsilon)
-        return x
-
-    return step
-
-
-def _by_relu(_layer: Any) -> Callable[[Array], Array]:
-    return lambda x: np.maximum(x, np.float32(0), out=x)
-
-
-def _by_tanh(_layer: Any) -> Callable[[Array], Array]:
-    return lambda x: np.tanh(x, out=x)
-
-
-_BY_NUMPY: dict[Any, Any] = {
-    nn.Linear: _by_linear,
-    NoisyLinear: _by_noisy,
-    nn.LayerNorm: _by_layer_norm,
-    nn.ReLU: _by_relu,
-    nn.Tanh: _by_tanh,
-}
-"""Kind of layer -> what makes its step; all but linear ones are done in place."""
-
-
-def _is_known(module: Any) -> bool:
-    """Whether numpy may stand for a module: its type is known, and has torch's own way."""
-    kind = type(module)
-    return (
-        "forward" not in vars(module)
-        and _TORCHS_OWN.get(kind) is kind.forward
-        and not (kind is nn.LayerNorm and module.elementwise_affine)
-    )
-
-
-def is_heard() -> bool:
-    """Whether somebody listens to all modules."""
-    return bool(all_modules._global_forward_hooks or all_modules._global_forward_pre_hooks)
 
 
 def computed_in(precision: str, x: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
@@ -231,6 +119,3 @@ def glorot(module: nn.Module, last: float = 1.0) -> nn.Module:
         nn.init.xavier_uniform_(layer.weight, last if layer is layers[-1] else 1.0)
         nn.init.zeros_(layer.bias)
     return module
-
-
-_TORCHS_OWN = {kind: kind.forward for kind in (Dense, *_BY_NUMPY)}

@@ -7,7 +7,7 @@ from torch import nn
 
 from mlxe_async.fast.dense import NumpyGradients
 from mlxe_async.networks import flatten, parameter_count, unflatten
-from mlxe_async.networks.dense import dense, glorot, orthogonal
+from mlxe_async.networks.dense import Dense, dense, glorot, orthogonal
 from mlxe_async.networks.seen import dense_parameters
 from mlxe_async.networks.tensors import moved, tensor_type
 
@@ -30,6 +30,37 @@ def test_arrays_come_to_what_tensors_come_to(kind):
     np.testing.assert_allclose(net(OBS.reshape(5, 10, 4)), expected.reshape(5, 10, -1), atol=2e-6)
     np.testing.assert_array_equal(OBS, given)  # what is given stays
     assert net.outputs == expected.shape[-1]
+
+
+LAYERS = {
+    "affine norm": lambda: (nn.Linear(4, 8), nn.LayerNorm(8, eps=0.1), nn.Sigmoid()),
+    "elu": lambda: (nn.Linear(4, 8, bias=False), nn.ELU(0.5), nn.Linear(8, 2)),
+    "networks within": lambda: (nn.Sequential(nn.Linear(4, 8), nn.Tanh()), Dense(nn.Linear(8, 2))),
+    "flattened": lambda: (nn.Identity(), nn.Flatten(), nn.Linear(4, 3)),
+    "no layers known": lambda: (nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_any_layers_take_arrays_as_well_as_tensors(name):
+    torch.manual_seed(0)
+    net = Dense(*LAYERS[name]())
+    np.testing.assert_allclose(net(OBS), net(torch.from_numpy(OBS)).detach().numpy(), atol=2e-6)
+    assert (vars(net)["_views"].steps is None) == (name == "no layers known")
+
+
+def test_options_of_layers_that_change_are_heeded():
+    net = Dense(nn.Linear(4, 8), nn.LayerNorm(8), nn.ELU())
+    for change in (lambda: setattr(net[1], "eps", 3.0), lambda: setattr(net[2], "alpha", 0.1)):
+        before = net(OBS)
+        change()
+        np.testing.assert_allclose(net(OBS), net(torch.from_numpy(OBS)).detach().numpy(), atol=2e-6)
+        assert np.abs(net(OBS) - before).max() > 1e-2
+
+
+def test_arrays_that_do_not_fit_are_refused_in_torchs_words():
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        dense(4, (8,), 2)(OBS[:, :3])
 
 
 def test_weights_that_change_in_place_or_are_others_are_evaluated():

@@ -10,6 +10,7 @@ from plain import generator_of
 from mlxe_async.algorithms import Acting, Clock, interface, load_algorithm
 from mlxe_async.algorithms.distributions import TanhGaussian
 from mlxe_async.algorithms.parts.continuous import td_target
+from mlxe_async.algorithms.parts.soft import considered
 from mlxe_async.algorithms.sac import SAC, SACSettings, soft_value, temperature_loss
 from mlxe_async.rows import Spaces
 
@@ -224,7 +225,7 @@ def test_the_deviation_is_bounded_while_it_is_learned_too():
     bias = algorithm.actor[-1].bias
     bias.data.copy_(torch.tensor([0.2, -0.1, 9.0, -90.0]))
     normal = generator_of(algorithm).standard_normal((64, 2), np.float32)
-    share, log_prob, _ = algorithm.considered(algorithm.critics, torch.as_tensor(OBS[:64]))
+    share, log_prob, _ = considered(algorithm, algorithm.critics, torch.as_tensor(OBS[:64]))
     raw = np.float64([0.2, -0.1]) + np.exp([2.0, -20.0]) * normal
     shrink = 2 * (math.log(2) - raw - np.logaddexp(0, -2 * raw))
     wanted = (-0.5 * normal.astype(float) ** 2 - [2, -20] - 0.5 * math.log(2 * math.pi) - shrink).sum(-1)
@@ -263,6 +264,7 @@ def test_acting_on_the_cpu_asks_nothing_of_torch_but_where_numbers_are(name, mon
     """Observations stay arrays from the first layer to the action."""
     kind = load_algorithm(name)
     algorithm = kind(kind.Settings(layers=(8,), normalise=True), BOX, seed=1, learns=False)
+    algorithm.greedy(OBS)  # where its layers' numbers are is found out in the first call
     for function in ("from_numpy", "as_tensor", "tensor", "inference_mode"):
         monkeypatch.setattr(torch, function, None)
     for noise in (-1, 0.5):

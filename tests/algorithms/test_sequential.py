@@ -352,7 +352,7 @@ def test_an_input_that_is_to_change_in_place_changes(by_numpy):
     module, x = placed(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3))), observations()
     with torch.inference_mode():
         module(x)
-    assert by_numpy == [False]
+    assert not any(by_numpy)
     assert (x >= 0).all()
 
 

@@ -172,15 +172,14 @@ def the_root_of_all_finds_attributes_otherwise():
 
 @attack("sac")
 def a_cell_of_super_holds_another_class():
-    def columns(self, batch):
-        found = continuous.Continuous.columns(self, batch)
-        return found | {"partial": -found["partial"]}
+    built = continuous.Continuous.build
 
-    for name, method in vars(continuous.Continuous).items():
-        if isinstance(method, types.FunctionType):
-            setattr(interface.Algorithm, name, method)
-    interface.Algorithm.columns = columns
-    (cell,) = SAC.columns.__closure__
+    def build(self):
+        built(self)
+        self.see.register_forward_hook(lambda _module, _given, found: -2 * found)
+
+    interface.Algorithm.build, interface.Algorithm.derive_many = build, continuous.Continuous.derive_many
+    (cell,) = SAC.build.__closure__
     cell.cell_contents = continuous.Continuous
 
 

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from mlxe_async.algorithms.distributions import LARGEST, bounded, to_unit
+from mlxe_async.algorithms.distributions import bounded, to_unit
 from mlxe_async.algorithms.interface import STAYS, Algorithm, Rows, needs
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, SOME, Sizes, key
+from mlxe_async.algorithms.parts.policies import box_entries, refuse_pictures
 from mlxe_async.algorithms.parts.replay import ends_of, moments_in, refuse_moments, stored, target_columns
 from mlxe_async.maths import returns
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.networks import Activation, Floats, Parameters
-from mlxe_async.networks.mixed import pictures_in
-from mlxe_async.rows import MASK, Array, Spaces
+from mlxe_async.rows import Array, Spaces
 
 if TYPE_CHECKING:
     import torch
@@ -73,38 +72,6 @@ def td_target(partial: torch.Tensor, coefficient: torch.Tensor, value: torch.Ten
 def critic_loss(q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Half the mean squared error of each critic (C, M), added up; moves q only."""
     return 0.5 * (q - target.detach()).square().mean(-1).sum()
-
-
-def box_entries(kind: type, spaces: Spaces) -> int:
-    """Entries D of an action within finite bounds.
-
-    Raises:
-        ValueError: actions are of another kind, or have no bounds; by the algorithm's name.
-    """
-    low, high = spaces.bounds
-    if spaces.action_kind != "box" or not bool(((low > -LARGEST) & (low < high) & (high < LARGEST)).all()):
-        what = spaces.action_name if spaces.action_kind != "box" else "no bounds, or none that differ"
-        raise ValueError(f"algorithm.name: {kind.__name__.lower()} needs actions with finite bounds, got {what}")
-    return len(low)
-
-
-def refuse_pictures(kind: type, spaces: Spaces) -> None:
-    """Refuse pictures, for algorithms whose networks have no convolutions; by the algorithm's name.
-
-    Raises:
-        ValueError: there is one, alone or among other parts, with what to do about it.
-    """
-    found = pictures_in(spaces)
-    if not found:
-        return
-    words = ", ".join(f"{part.name} {' x '.join(map(str, part.shape))} bytes" for part in found)
-    tops = {part.name.partition(".")[0]: None for part in spaces.parts if part.name != MASK}
-    rest = [name for name in tops if name not in {part.name.partition(".")[0] for part in found}]
-    leave = f"leave it out by observe = {json.dumps(rest)} of [task]" if rest else "show numbers by a wrapper"
-    raise ValueError(
-        f"algorithm.name: {kind.__name__.lower()} has no convolutions for pictures, got {words}; {leave}, or take an "
-        'algorithm that has, such as "ppo"'
-    )
 
 
 class Continuous(Algorithm):
@@ -205,7 +172,8 @@ class Continuous(Algorithm):
         """What an update needs of a batch (M, ...): observations as stored, and actions as critics take them."""
         s, rows = self.settings, {"obs": batch["obs"], "action": self.unit(batch)}
         if s.n_step > 1:
-            return rows | {name: batch[name] for name in ("partial", "coefficient")} | {"following": batch["cut_obs"]}
+            derived = {column.name: batch[column.name] for column in self.derived_columns if column.name != "cut_obs"}
+            return rows | derived | {"following": batch["cut_obs"]}
         partial = batch["reward"] * np.float32(s.return_scale)
         coefficient = s.discount * (1 - batch["terminated"].astype(np.float32))
         return rows | {"partial": partial, "coefficient": coefficient, "following": batch["next_obs"]}

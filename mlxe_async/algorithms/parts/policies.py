@@ -6,15 +6,25 @@ whose -1 and 1 are the task's bounds. A mask of allowed actions counts wherever 
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any, Literal
 
 from pydantic import Field
 
-from mlxe_async.algorithms.distributions import MASKED, Categorical, Distribution, Gaussian, MultiCategorical, bounded
+from mlxe_async.algorithms.distributions import (
+    LARGEST,
+    MASKED,
+    Categorical,
+    Distribution,
+    Gaussian,
+    MultiCategorical,
+    bounded,
+)
 from mlxe_async.algorithms.interface import STAYS, needs
 from mlxe_async.algorithms.parts import fields
-from mlxe_async.rows import Spaces
+from mlxe_async.networks.mixed import pictures_in
+from mlxe_async.rows import MASK, Spaces
 
 LOWEST, HIGHEST = -5.0, 2.0  # of a log-deviation that a network computes
 OF_NUMBERS: fields.Extra = {"task.action_kind": ["box"]}
@@ -49,6 +59,38 @@ def number_of_actions(kind: type, spaces: Spaces) -> int:
     if spaces.masked:
         raise ValueError(f"algorithm.name: {name} knows nothing of masks; set task.action_mask = false")
     return spaces.actions
+
+
+def box_entries(kind: type, spaces: Spaces) -> int:
+    """Entries D of an action within finite bounds.
+
+    Raises:
+        ValueError: actions are of another kind, or have no bounds; by the algorithm's name.
+    """
+    low, high = spaces.bounds
+    if spaces.action_kind != "box" or not bool(((low > -LARGEST) & (low < high) & (high < LARGEST)).all()):
+        what = spaces.action_name if spaces.action_kind != "box" else "no bounds, or none that differ"
+        raise ValueError(f"algorithm.name: {kind.__name__.lower()} needs actions with finite bounds, got {what}")
+    return len(low)
+
+
+def refuse_pictures(kind: type, spaces: Spaces) -> None:
+    """Refuse pictures, for algorithms whose networks have no convolutions; by the algorithm's name.
+
+    Raises:
+        ValueError: there is one, alone or among other parts, with what to do about it.
+    """
+    found = pictures_in(spaces)
+    if not found:
+        return
+    words = ", ".join(f"{part.name} {' x '.join(map(str, part.shape))} bytes" for part in found)
+    tops = {part.name.partition(".")[0]: None for part in spaces.parts if part.name != MASK}
+    rest = [name for name in tops if name not in {part.name.partition(".")[0] for part in found}]
+    leave = f"leave it out by observe = {json.dumps(rest)} of [task]" if rest else "show numbers by a wrapper"
+    raise ValueError(
+        f"algorithm.name: {kind.__name__.lower()} has no convolutions for pictures, got {words}; {leave}, or take an "
+        'algorithm that has, such as "ppo"'
+    )
 
 
 def numbers_of(spaces: Spaces) -> int:
