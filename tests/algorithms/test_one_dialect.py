@@ -1,5 +1,6 @@
 """Built-in algorithms are written as the page teaches one's own: by four verbs, modules of torch, and attributes."""
 
+import contextlib
 import importlib.util
 import sys
 
@@ -30,9 +31,12 @@ def made(kind, seed=1):
 
 
 def spaces_of(kind):
-    if kind.__name__ in ("QLearning", "Sarsa"):
-        return INTEGERS
-    return ONE if kind.__name__ in ("ApeX", "C51", "DQN", "MLxE", "Rainbow") else BOX
+    """The first of these that it takes."""
+    for spaces in (BOX, ONE, INTEGERS):
+        with contextlib.suppress(ValueError):
+            kind(kind.Settings(), spaces, seed=0, learns=False)
+            return spaces
+    raise AssertionError(f"{kind.__name__} takes none of these spaces")
 
 
 def rows(algorithm, number):

@@ -22,9 +22,12 @@ BARS = {
     "ddpg-pendulum": (15_000, -250),
     "td3-pendulum": (15_000, -250),
     "sac-pendulum": (10_000, -200),
+    "oa": (40_000, 400),
+    "q-learning-frozenlake": (20_000, 1),
+    "sarsa-cliffwalking": (30_000, -20),
 }
 """Settings file -> environment steps, and the mean return of 100 episodes with the best action."""
-FLOORS = {"CartPole-v1": 150, "Pendulum-v1": -700}
+FLOORS = {"CartPole-v1": 150, "Pendulum-v1": -700, "FrozenLake-v1": 0.5, "CliffWalking-v1": -90}
 """What nobody reaches who has not learned; each bar is well above it."""
 
 
