@@ -15,11 +15,11 @@ from mlxe_async.settings.model import (
     Settings,
     Stop,
     Supervision,
-    Task,
 )
 from mlxe_async.settings.places import Places
 from mlxe_async.settings.problems import Problem, describe
 from mlxe_async.settings.schedules import IaSchedule, IsSchedule, IstbSchedule, OaSchedule, SerialSchedule
+from mlxe_async.settings.task import Task
 from mlxe_async.settings.writing import as_tables, dump_settings, settings_schema, toml_value
 
 __all__ = [
