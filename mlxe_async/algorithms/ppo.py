@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs, needs_any, needs_each
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.layers import layers
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     import torch
 
 
-SEVERAL: fields.Extra = {"below": "schedule.rows_together"}
-DIFFERS = needs_any(epochs={"above": 1}, minibatch=SEVERAL, **fields.OLDER)  # the policy from its rows' behaviour
+SEVERAL = "minibatch < schedule.rows_together"
+DIFFERS = f"epochs > 1 or {SEVERAL} or {fields.OLDER}"  # the policy from its rows' behaviour
+MOVES = f"(epochs > 1 and value_epochs == 0 or value_epochs > 1 or {SEVERAL})"  # the critic, within an update
 
 
 class PPOSettings(OnPolicyFields):
@@ -44,9 +45,9 @@ class PPOSettings(OnPolicyFields):
     gae_lambda: float = fields.gae_lambda(0.95)
     clip: float = key(0.2, "Higher lets one update change a probability by more.", DIFFERS, gt=0, le=10)
     value_clip: float = key(
-        *(0.0, "Higher lets one update change a value by more; 0: as far as it goes."),
-        needs(minibatches=["rows"], value_coefficient={"above": 0})
-        | needs_any({"epochs": {"above": 1}, "value_epochs": [0]}, value_epochs={"above": 1}, minibatch=SEVERAL),
+        0.0,
+        "Higher lets one update change a value by more; 0: as far as it goes.",
+        f'minibatches == "rows" and {fields.SOME_CRITIC} and {MOVES}',
         ge=0,
     )
     epochs: int = key(10, "Passes over each rollout; more learn more from it, and drift.", ge=1, le=1000)
@@ -60,7 +61,7 @@ class PPOSettings(OnPolicyFields):
         0.0, "KL that a penalty of its own strength keeps to; higher moves more, 0: none.", DIFFERS, ge=0
     )
     annealed: tuple[Literal["clip", "entropy"], ...] = key(
-        (), "What falls to 0 within anneal_steps.", needs_each(clip=DIFFERS, entropy=fields.SOME_ENTROPY)
+        (), "What falls to 0 within anneal_steps.", {"clip": DIFFERS, "entropy": fields.SOME_ENTROPY}
     )
 
 

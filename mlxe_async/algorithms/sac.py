@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mlxe_async.algorithms.distributions import Categorical, TanhGaussian, raw_action
-from mlxe_async.algorithms.interface import Acting, Clock, Rows, needs
+from mlxe_async.algorithms.interface import Acting, Clock, Rows
 from mlxe_async.algorithms.parts.continuous import (
     RANDOM,
     Continuous,
@@ -56,8 +56,9 @@ class SACSettings(ContinuousFields):
     temperature: float = key(1.0, "Weight of the entropy at the start; higher acts more randomly.", gt=0)
     temperature_learning_rate: float = key(1e-3, "The temperature's; higher adapts faster, 0 never changes it.", ge=0)
     target_entropy: float | Literal["auto"] = key(
-        *("auto", "Entropy that is kept; higher acts more randomly. auto: -1 per entry; discrete: 0.98 log A."),
-        needs(temperature_learning_rate={"above": 0}),
+        "auto",
+        "Entropy that is kept; higher acts more randomly. auto: -1 per entry; discrete: 0.98 log A.",
+        "temperature_learning_rate > 0",
     )
 
 

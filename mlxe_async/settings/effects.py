@@ -4,20 +4,18 @@ Somebody who writes such a key means something that will not happen, so it is re
 is named. Defaults are nobody's words and never refused. A key of a file that `--set` switched off is tolerated with a
 remark: who overrides the one key need not take out all that depend on it.
 
-For the fields of an algorithm the relation is declared beside the field: `json_schema_extra={"needs": {...}}`. It maps
-other fields to what they must be for this one to have an effect:
+For the fields of an algorithm the relation is declared beside the field: `json_schema_extra=needs("noisy")` has a
+condition in Python's words, of which `and`, `or` and brackets join
 
 | form | the other field is |
 |---|---|
-| `[a, b]` | one of these |
-| `{"not": a}` | anything else |
-| `{"above": a}`, `{"below": a}`, `{"at_most": a}` | a number in that range |
-| `{"some": true}` | a list that is not empty |
+| `noisy`, `not noisy`, `layers` | true, false, a list that is not empty |
+| `kind == "fast"`, `kind in ("fast", "quick")` | this, one of these |
+| `rate != 1.0`, `rate > 0`, `rate < 1`, `rate <= 1` | a number in that range |
 
-A text in the place of a number names a field whose value is meant. All must hold; `"needs_any"` lists several such
-maps, of which one must hold. `"needs_each"` has what single entries of a list need. A name with a dot, `task.mirror`,
-is a key of another table, and does not hold where the table has no such key. What names a field that the class does not
-have is taken to hold.
+A name on the right is the field whose value is meant. Of a list, a table says what single entries need. A name with a
+dot, `task.mirror`, is a key of another table, and does not hold where the table has no such key. What names a field
+that the class does not have is taken to hold.
 
 Three names stand for what follows from keys: `task.action_kind`, what the task's actions are; `schedule.policy_lag`, by
 how many versions rollouts may be older than the weights that learn from them; and `schedule.rows_together`, how many
@@ -26,14 +24,18 @@ rows of rollouts are learned from at a time, where that is known.
 
 from __future__ import annotations
 
+import ast
+import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 
 from mlxe_async.settings.model import Settings
 from mlxe_async.settings.places import Places
 from mlxe_async.settings.problems import Path, Problem, dotted, shown
+from mlxe_async.settings.task import ATARI, CARTPOLE
 
 Memory = Literal["replay", "rollouts"]
 MEMORIES: dict[str, Memory] = {
@@ -42,7 +44,6 @@ MEMORIES: dict[str, Memory] = {
 }
 """What built-in algorithms learn from; of others only the probe can tell."""
 _MIRRORS_NOTHING = ("a2c", "ddpg", "impala", "ppo", "q_learning", "reinforce", "sac", "sarsa", "td3")
-ATARI, CARTPOLE = "ALE/", "CartPole"
 ACTION_KIND, POLICY_LAG = "task.action_kind", "schedule.policy_lag"
 _FILLED_IN = ("schedule", "memory")  # tables of which an algorithm may have other defaults
 
@@ -134,51 +135,144 @@ def idle_in(
     fields = model.model_fields
     values = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
     values |= {name: value for name, value in table.items() if name in fields}
-    beside = beside and _with_what_follows(beside, values)
+    known = _Known(values, beside and _with_what_follows(beside, values))
     for name, field in fields.items():
         extra: Any = field.json_schema_extra
-        if not isinstance(extra, Mapping):
-            continue
-        if off := _switch_off(extra, values, beside):
-            yield _problem(name, *off, values, beside)
+        needed = extra.get("needs", {}) if isinstance(extra, Mapping) else {}
+        if not isinstance(needed, Mapping):
+            if part := known.lacking(_parsed(needed)):
+                yield known.problem(name, part)
             continue
         entries = values[name] if isinstance(values[name], list | tuple) else ()
-        for entry, needed in extra.get("needs_each", {}).items():
-            if entry in entries and (off := _switch_off(needed, values, beside)):
-                problem = _problem(name, *off, values, beside)
+        for entry, condition in needed.items():
+            part = known.lacking(_parsed(condition))
+            if part and entry in entries:
+                problem = known.problem(name, part)
                 yield Problem(problem.path, f"{shown(entry)} in it {problem.message}", problem.other)
 
 
-def _switch_off(
-    needed: Mapping[str, Any], values: Mapping[str, Any], beside: Mapping[str, Any] | None
-) -> tuple[str, Any] | None:
-    """The switch that keeps a field from having an effect, and what it should be; None where it has one."""
+class _Part(NamedTuple):
+    """What a condition says of one other key.
 
-    def lacking(wanted: Mapping[str, Any]) -> tuple[str, Any] | None:
-        return next((one for one in wanted.items() if not _holds(*one, values, beside)), None)
+    Args:
+        switch: that key.
+        form: how it is compared; empty: it stands alone.
+        wanted: with what.
+    """
 
-    if off := lacking(needed.get("needs", {})):
-        return off
-    lacks = [lacking(wanted) for wanted in needed.get("needs_any", [])]
-    return lacks[0] if lacks and all(lacks) else None
+    switch: str
+    form: str
+    wanted: ast.expr
 
 
-def _problem(name: str, switch: str, form: Any, values: Mapping[str, Any], beside: Mapping[str, Any] | None) -> Problem:
-    """That a field of an algorithm has no effect because this switch does not hold."""
-    value, path = _value_of(switch, values, beside), tuple(switch.split("."))
-    if switch == ACTION_KIND:
-        env = _value_of("task.env", values, beside)
-        sentence = _sentence("task.env", env, None, f"its actions are {value}, not {' or '.join(form)}")
-        return Problem(("algorithm", name), sentence, ("task", "env"))
-    if switch == POLICY_LAG:
-        switch, instead = ("schedule.kind", '"oa"')
-        if _value_of(switch, values, beside) == "oa":
-            switch, instead = "schedule.max_policy_lag", "a number above 0"
-        why = "no rollout is older than the policy there"
-        sentence = _sentence(switch, _value_of(switch, values, beside), instead, why)
-        return Problem(("algorithm", name), sentence, tuple(switch.split(".")))
-    sentence = _sentence(switch, value, _instead(form, values, beside))
-    return Problem(("algorithm", name), sentence, path if "." in switch else ("algorithm", switch))
+def _parsed(condition: str) -> ast.expr:
+    """A condition, read.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return ast.parse(condition, mode="eval").body
+    except (SyntaxError, TypeError):
+        raise ValueError(f"needs: got {condition!r}, expected a condition such as 'noisy and discount > 0'") from None
+
+
+def _part_of(node: ast.expr) -> _Part:
+    """A condition without `and` and `or`.
+
+    Raises:
+        ValueError: it has none of the forms.
+    """
+    match node:
+        case ast.Name() | ast.Attribute():
+            return _Part(ast.unparse(node), "", ast.Constant(True))
+        case ast.UnaryOp(ast.Not(), ast.Name() | ast.Attribute() as name):
+            return _Part(ast.unparse(name), "Eq", ast.Constant(False))
+        case ast.Compare(ast.Name() | ast.Attribute() as name, [way], [wanted]) if type(way).__name__ in _FORMS:
+            return _Part(ast.unparse(name), type(way).__name__, wanted)
+    raise ValueError(f"needs: got {ast.unparse(node)}, expected a comparison of a field, see settings.effects")
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What conditions are judged by.
+
+    Args:
+        values: of the fields of `[algorithm]`.
+        beside: all other tables; None: nothing is known of them.
+    """
+
+    values: Mapping[str, Any]
+    beside: Mapping[str, Any] | None
+
+    def lacking(self, condition: ast.expr) -> _Part | None:
+        """The part by which a condition does not hold: the first, of alternatives that of the first; None: it holds."""
+        if isinstance(condition, ast.BoolOp):
+            lacks = [self.lacking(one) for one in condition.values]
+            if isinstance(condition.op, ast.And):
+                return next(filter(None, lacks), None)
+            return lacks[0] if all(lacks) else None
+        return None if self._holds(part := _part_of(condition)) else part
+
+    def problem(self, name: str, part: _Part) -> Problem:
+        """That a field of an algorithm has no effect because this part of its condition does not hold."""
+        switch, wanted = part.switch, self._wanted(part)
+        value, path = self._value(switch), tuple(switch.split("."))
+        if switch == ACTION_KIND:
+            env = self._value("task.env")
+            sentence = _sentence("task.env", env, None, f"its actions are {value}, not {' or '.join(wanted)}")
+            return Problem(("algorithm", name), sentence, ("task", "env"))
+        if switch == POLICY_LAG:
+            switch, instead = ("schedule.kind", '"oa"')
+            if self._value(switch) == "oa":
+                switch, instead = "schedule.max_policy_lag", "a number above 0"
+            why = "no rollout is older than the policy there"
+            sentence = _sentence(switch, self._value(switch), instead, why)
+            return Problem(("algorithm", name), sentence, tuple(switch.split(".")))
+        if not part.form:
+            instead = "a list that is not empty" if isinstance(value, list | tuple) else "true"
+        elif isinstance(wanted, tuple):
+            instead = " or ".join(map(shown, wanted))
+        else:
+            instead = f"{_FORMS[part.form][1]} {shown(wanted)}"
+        other = path if "." in switch else ("algorithm", switch)
+        return Problem(("algorithm", name), _sentence(switch, value, instead), other)
+
+    def _value(self, switch: str) -> Any:
+        if "." not in switch:
+            return self.values.get(switch)
+        table, _, key = switch.partition(".")
+        return (self.beside or {}).get(table, {}).get(key)
+
+    def _wanted(self, part: _Part) -> Any:
+        """What a key is compared with; a tuple where it may be one of several values."""
+        is_key = isinstance(part.wanted, ast.Name | ast.Attribute)
+        wanted = self._value(ast.unparse(part.wanted)) if is_key else ast.literal_eval(part.wanted)
+        return (wanted,) if part.form == "Eq" else wanted
+
+    def _holds(self, part: _Part) -> bool:
+        is_beside = "." in part.switch
+        if self.beside is None if is_beside else part.switch not in self.values:
+            return True  # nothing is known of it: an algorithm of one's own may leave out fields that others have
+        value, wanted = self._value(part.switch), self._wanted(part)
+        if not part.form:
+            return bool(value)
+        if is_beside and value is None and not isinstance(wanted, tuple):
+            return part.form == "NotEq"
+        try:
+            return bool(_FORMS[part.form][0](value, wanted))
+        except TypeError:
+            return True  # of another type than it should be: that is what is told
+
+
+_FORMS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "Eq": (lambda value, wanted: value in wanted, ""),
+    "In": (lambda value, wanted: value in wanted, ""),
+    "NotEq": (operator.ne, "something other than"),
+    "Gt": (operator.gt, "a number above"),
+    "Lt": (operator.lt, "a number below"),
+    "LtE": (operator.le, "at most"),
+}
 
 
 def _with_what_follows(beside: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -225,46 +319,3 @@ def toml_like(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(shown, value)) + "]"
     return shown(value)
-
-
-def _value_of(switch: str, values: Mapping[str, Any], beside: Mapping[str, Any] | None) -> Any:
-    if "." not in switch:
-        return values[switch]
-    table, _, key = switch.partition(".")
-    return (beside or {}).get(table, {}).get(key)
-
-
-def _bound(bound: Any, values: Mapping[str, Any], beside: Mapping[str, Any] | None) -> Any:
-    return _value_of(bound, values, beside) if isinstance(bound, str) else bound
-
-
-_FORMS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
-    "not": (lambda value, bound: bool(value != bound), "something other than"),
-    "above": (lambda value, bound: bool(value > bound), "a number above"),
-    "below": (lambda value, bound: bool(value < bound), "a number below"),
-    "at_most": (lambda value, bound: bool(value <= bound), "at most"),
-}
-
-
-def _holds(switch: str, form: Any, values: Mapping[str, Any], beside: Mapping[str, Any] | None) -> bool:
-    if beside is None if "." in switch else switch not in values:
-        return True  # nothing is known of it: an algorithm of one's own may leave out fields that others have beside
-    value = _value_of(switch, values, beside)
-    if isinstance(form, list | tuple):
-        return value in form
-    if "." in switch and value is None:
-        return "not" in form
-    if form.get("some"):
-        return bool(value)
-    try:
-        return all(_FORMS[name][0](value, _bound(bound, values, beside)) for name, bound in form.items())
-    except TypeError:
-        return True  # of another type than it should be: that is what is told
-
-
-def _instead(form: Any, values: Mapping[str, Any], beside: Mapping[str, Any] | None) -> str:
-    if isinstance(form, list | tuple):
-        return " or ".join(map(shown, form))
-    if form.get("some"):
-        return "a list that is not empty"
-    return " and ".join(f"{_FORMS[name][1]} {shown(_bound(bound, values, beside))}" for name, bound in form.items())

@@ -9,15 +9,12 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from pydantic import Field
-
 from mlxe_async.algorithms.distributions import MASKED, Categorical, Distribution, Gaussian, MultiCategorical, bounded
-from mlxe_async.algorithms.interface import STAYS, needs
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.rows import Spaces
 
 LOWEST, HIGHEST = -5.0, 2.0  # of a log-deviation that a network computes
-OF_NUMBERS: fields.Extra = {"task.action_kind": ["box"]}
+OF_NUMBERS = 'task.action_kind == "box"'
 
 
 class PolicyFields(fields.ActorCriticFields):
@@ -26,14 +23,16 @@ class PolicyFields(fields.ActorCriticFields):
     deviation: Literal["free", "computed"] = fields.key(
         "free",
         "Of actions that are numbers. free: learned numbers; computed: by the actor, for each observation.",
-        STAYS | needs(OF_NUMBERS),
+        OF_NUMBERS,
+        stays=True,
     )
-    log_std: float = Field(
+    log_std: float = fields.key(
         0.0,
+        "First logarithm of the deviation, in units of half the action's range; higher explores further.",
+        f'{OF_NUMBERS} and deviation == "free"',
+        stays=True,
         ge=-5,
         le=2,
-        description="First logarithm of the deviation, in units of half the action's range; higher explores further.",
-        json_schema_extra=STAYS | needs(OF_NUMBERS, deviation=["free"]),
     )
 
 
