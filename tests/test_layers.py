@@ -30,7 +30,7 @@ TABLE = {
     # Above the algorithms, which know nothing of it; of the roles the learner alone imports it.
     "fast": {"algorithms", "errors", "gpu", "maths", "networks", "optimisers", "rows"},
     "roles": {"algorithms", "errors", "fast", "maths", "memory", "rows", "seeds", "settings", "tasks"},
-    "settings": {"cores", "errors", "storage"},
+    "settings": {"algorithms", "cores", "errors", "storage"},
     "schedules": set(),
     "analysis": {"algorithms", "errors", "logs", "roles", "rows", "seeds", "storage", "tasks"},
     "workers": {"*"},

@@ -1,6 +1,7 @@
 """The settings of a run: the tree, reading it with all mistakes at once, writing it back.
 
-Imports pydantic and the standard library only: a mistake is shown in half a second, before anything is started.
+Imports pydantic and the standard library only: a mistake is shown in half a second, before anything is started. What
+follows from the algorithm is judged last: the class of a built-in one is imported for it, without torch.
 """
 
 from mlxe_async.settings.loading import algorithm_problems, load_settings

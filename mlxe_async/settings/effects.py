@@ -28,24 +28,27 @@ import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
 from mlxe_async.settings.model import Settings
 from mlxe_async.settings.places import Places
-from mlxe_async.settings.problems import Path, Problem, dotted, shown
-from mlxe_async.settings.task import ATARI, CARTPOLE
+from mlxe_async.settings.problems import Problem, dotted, path_of, shown
+from mlxe_async.settings.task import ATARI, CARTPOLE, Atari, CartPole
 
-Memory = Literal["replay", "rollouts"]
-MEMORIES: dict[str, Memory] = {
-    **dict.fromkeys(("apex", "c51", "ddpg", "dqn", "mlxe", "rainbow", "sac", "td3"), "replay"),
-    **dict.fromkeys(("a2c", "impala", "ppo", "q_learning", "reinforce", "sarsa"), "rollouts"),
-}
-"""What built-in algorithms learn from; of others only the probe can tell."""
-_MIRRORS_NOTHING = ("a2c", "ddpg", "impala", "ppo", "q_learning", "reinforce", "sac", "sarsa", "td3")
+if TYPE_CHECKING:
+    from mlxe_async.algorithms import Algorithm
+
 ACTION_KIND, POLICY_LAG = "task.action_kind", "schedule.policy_lag"
 _FILLED_IN = ("schedule", "memory")  # tables of which an algorithm may have other defaults
+
+
+def built_in(name: str) -> type[Algorithm] | None:
+    """The class of a built-in algorithm, without torch; of any other only the probe can tell."""
+    from mlxe_async.algorithms import REGISTRY, load_algorithm  # brings numpy, for which no other mistake waits
+
+    return load_algorithm(name) if name in REGISTRY else None
 
 
 def idle(settings: Settings, memory: str | None = None) -> Iterator[Problem]:
@@ -55,71 +58,65 @@ def idle(settings: Settings, memory: str | None = None) -> Iterator[Problem]:
         settings: the tree.
         memory: what its algorithm learns from, as far as that is known.
     """
-    schedule, evaluation, learner = settings.schedule, settings.evaluation, settings.learner
-    supervision, task = settings.supervision, settings.task
-    kind, memory = ("schedule", "kind"), memory or MEMORIES.get(settings.algorithm.name)
+    schedule, learner, supervision, task = settings.schedule, settings.learner, settings.supervision, settings.task
+    env, algorithm = task.env.rpartition(":")[2], built_in(settings.algorithm.name)
+    if memory is None and algorithm:
+        memory = algorithm.memory
 
-    def off(table: Path, keys: str, switch: Path, value: Any, instead: str | None, why: str = "") -> Iterator[Problem]:
-        for key in keys.split():
-            yield Problem((*table, key), _sentence(dotted(switch), value, instead, why), switch)
+    def off(table: str, keys: str, switch: str, instead: str | None = None, why: str = "") -> Iterator[Problem]:
+        sentence = _sentence(switch, settings.value_of(switch), instead, why)
+        return (Problem((*path_of(table), key), sentence, path_of(switch)) for key in keys.split())
 
     if not settings.stop.solved:
-        yield from off(("stop",), "steps_after_solved", ("stop", "solved"), False, "true", "it counts from there")
-    if not evaluation.enabled:
-        keys = "interval_steps passes in_flight video"
-        yield from off(("evaluation",), keys, ("evaluation", "enabled"), False, "true")
-    if evaluation.rule == "cap":
-        switch = ("evaluation", "rule")
-        yield from off(("evaluation",), "threshold", switch, "cap", '"mean_return"')
+        yield from off("stop", "steps_after_solved", "stop.solved", "true", "it counts from there")
+    if not settings.evaluation.enabled:
+        yield from off("evaluation", "interval_steps passes in_flight video", "evaluation.enabled", "true")
+    if settings.evaluation.rule == "cap":
+        yield from off("evaluation", "threshold", "evaluation.rule", '"mean_return"')
     if schedule.sync == "episode":
-        yield from off(("schedule",), "rollout_steps", ("schedule", "sync"), "episode", '"rollout"')
+        yield from off("schedule", "rollout_steps", "schedule.sync", '"rollout"')
     if schedule.kind in ("serial", "istb"):
-        why = "all roles but the evaluator live in one process there"
-        yield from off(("schedule",), "memorizer", kind, schedule.kind, None, why)
-        yield from off(("learner",), "own_core", kind, schedule.kind, None, why)
-        yield from off(("supervision",), "max_executor_rss_mb", kind, schedule.kind, None, why)
+        of_roles = {"schedule": "memorizer", "learner": "own_core", "supervision": "max_executor_rss_mb"}
+        for table, key in of_roles.items():
+            yield from off(table, key, "schedule.kind", None, "all roles but the evaluator live in one process there")
     if schedule.kind in ("serial", "is") and not schedule.simulated_lag:
         why = "it bounds what schedule.simulated_lag makes older, which is 0"
-        yield from off(("schedule",), "max_policy_lag", kind, schedule.kind, None, why)
+        yield from off("schedule", "max_policy_lag", "schedule.kind", None, why)
     if not learner.promote_best:
-        yield from off(("learner",), "promote_by", ("learner", "promote_best"), 0, "a number above 0")
+        yield from off("learner", "promote_by", "learner.promote_best", "a number above 0")
     if learner.threads > 1:
-        yield from off(("learner",), "own_core", ("learner", "threads"), learner.threads, "1")
+        yield from off("learner", "own_core", "learner.threads", "1")
     if learner.device == "cpu":
-        yield from off(("learner",), "graphs", ("learner", "device"), "cpu", '"cuda"')
+        yield from off("learner", "graphs", "learner.device", '"cuda"')
         if settings.algorithm.table.get("precision") == "tf32":
-            why = "tf32 is float32 there"
-            yield from off(("algorithm",), "precision", ("learner", "device"), "cpu", '"cuda"', why)
+            yield from off("algorithm", "precision", "learner.device", '"cuda"', "tf32 is float32 there")
     if settings.memory.block_rows < schedule.envs_per_executor:
-        switch, why = ("schedule", "envs_per_executor"), "rows of one step of all of them travel together"
-        yield from off(("memory",), "block_rows", switch, schedule.envs_per_executor, None, why)
+        why = "rows of one step of all of them travel together"
+        yield from off("memory", "block_rows", "schedule.envs_per_executor", None, why)
     if memory == "rollouts":
-        name, why = ("algorithm", "name"), "it learns from each rollout once, and from whole ones"
-        yield from off(("memory",), "keep_rows", name, settings.algorithm.name, None, why)
-        yield from off(("schedule",), "updates_per_publish", name, settings.algorithm.name, None, why)
+        for table, key in {"memory": "keep_rows", "schedule": "updates_per_publish"}.items():
+            why = "it learns from each rollout once, and from whole ones"
+            yield from off(table, key, "algorithm.name", None, why)
     if not supervision.restart_limit:
-        switch = ("supervision", "restart_limit")
-        yield from off(("supervision",), "restart_window_s backoff_s backoff_max_s", switch, 0, "a number above 0")
+        keys = "restart_window_s backoff_s backoff_max_s"
+        yield from off("supervision", keys, "supervision.restart_limit", "a number above 0")
     if not supervision.env_fault_limit:
-        switch = ("supervision", "env_fault_limit")
-        yield from off(("supervision",), "env_fault_window_s", switch, 0, "a number above 0")
-    starts, shaping = "adverse_x adverse_angle adverse_first adverse_least adverse_base", "centre_weight upright_weight"
-    of_cartpole = {"adverse_starts": starts, "shaped_reward": f"failure_reward {shaping}"}
-    for key, keys in of_cartpole.items():
-        if not task.env.rpartition(":")[2].startswith(CARTPOLE):
-            yield from off(("task", "cartpole"), keys, ("task", "env"), task.env, 'one of "CartPole-..."')
-        elif not getattr(task, key):
-            yield from off(("task", "cartpole"), keys, ("task", key), False, "true")
-    shown_as = "frame_skip stack noop_max sticky life_loss_ends fire actions height width crop colour"
-    if not task.env.rpartition(":")[2].startswith(ATARI):
-        yield from off(("task", "atari"), f"preprocess {shown_as}", ("task", "env"), task.env, 'one of "ALE/..."')
-    elif not task.atari.preprocess:
-        yield from off(("task", "atari"), shown_as, ("task", "atari", "preprocess"), False, "true")
-    if settings.algorithm.name in _MIRRORS_NOTHING:
-        why = "it mirrors no rows"
-        yield from off(("task",), "mirror", ("algorithm", "name"), settings.algorithm.name, None, why)
-    elif settings.algorithm.name in MEMORIES and settings.algorithm.table.get("mirror") is False:
-        yield from off(("task",), "mirror", ("algorithm", "mirror"), False, "true")
+        yield from off("supervision", "env_fault_window_s", "supervision.env_fault_limit", "a number above 0")
+    for key in CartPole.model_fields:
+        by = "task.adverse_starts" if key.startswith("adverse_") else "task.shaped_reward"
+        if not env.startswith(CARTPOLE):
+            yield from off("task.cartpole", key, "task.env", 'one of "CartPole-..."')
+        elif not getattr(task, by.removeprefix("task.")):
+            yield from off("task.cartpole", key, by, "true")
+    for key in Atari.model_fields:
+        if not env.startswith(ATARI):
+            yield from off("task.atari", key, "task.env", 'one of "ALE/..."')
+        elif not task.atari.preprocess and key != "preprocess":
+            yield from off("task.atari", key, "task.atari.preprocess", "true")
+    if algorithm and "mirror" not in algorithm.Settings.model_fields:
+        yield from off("task", "mirror", "algorithm.name", None, "it mirrors no rows")
+    elif algorithm and settings.algorithm.table.get("mirror") is False:
+        yield from off("task", "mirror", "algorithm.mirror", "true")
 
 
 def idle_in(
@@ -139,16 +136,11 @@ def idle_in(
     for name, field in fields.items():
         extra: Any = field.json_schema_extra
         needed = extra.get("needs", {}) if isinstance(extra, Mapping) else {}
-        if not isinstance(needed, Mapping):
-            if part := known.lacking(_parsed(needed)):
-                yield known.problem(name, part)
-            continue
         entries = values[name] if isinstance(values[name], list | tuple) else ()
-        for entry, condition in needed.items():
-            part = known.lacking(_parsed(condition))
-            if part and entry in entries:
-                problem = known.problem(name, part)
-                yield Problem(problem.path, f"{shown(entry)} in it {problem.message}", problem.other)
+        for entry, condition in (needed if isinstance(needed, Mapping) else {None: needed}).items():
+            if (part := known.lacking(_parsed(condition))) and (entry is None or entry in entries):
+                problem, inside = known.problem(name, part), "" if entry is None else f"{shown(entry)} in it "
+                yield Problem(problem.path, f"{inside}{problem.message}", problem.other)
 
 
 class _Part(NamedTuple):
@@ -217,7 +209,7 @@ class _Known:
     def problem(self, name: str, part: _Part) -> Problem:
         """That a field of an algorithm has no effect because this part of its condition does not hold."""
         switch, wanted = part.switch, self._wanted(part)
-        value, path = self._value(switch), tuple(switch.split("."))
+        value = self._value(switch)
         if switch == ACTION_KIND:
             env = self._value("task.env")
             sentence = _sentence("task.env", env, None, f"its actions are {value}, not {' or '.join(wanted)}")
@@ -228,14 +220,14 @@ class _Known:
                 switch, instead = "schedule.max_policy_lag", "a number above 0"
             why = "no rollout is older than the policy there"
             sentence = _sentence(switch, self._value(switch), instead, why)
-            return Problem(("algorithm", name), sentence, tuple(switch.split(".")))
+            return Problem(("algorithm", name), sentence, path_of(switch))
         if not part.form:
             instead = "a list that is not empty" if isinstance(value, list | tuple) else "true"
         elif isinstance(wanted, tuple):
             instead = " or ".join(map(shown, wanted))
         else:
             instead = f"{_FORMS[part.form][1]} {shown(wanted)}"
-        other = path if "." in switch else ("algorithm", switch)
+        other = path_of(switch) if "." in switch else ("algorithm", switch)
         return Problem(("algorithm", name), _sentence(switch, value, instead), other)
 
     def _value(self, switch: str) -> Any:

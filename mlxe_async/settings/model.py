@@ -6,6 +6,7 @@ mistake.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -356,6 +357,10 @@ class Settings(Table):
         """Whether twins may do the updates: `learner.fast`, decided."""
         fast = self.learner.fast
         return self.schedule.kind != "serial" if fast == "auto" else bool(fast)
+
+    def value_of(self, key: str) -> Any:
+        """The value of a key, such as `task.cartpole.adverse_x`."""
+        return functools.reduce(getattr, key.split("."), self)
 
     def named_modules(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """Key and module of each entry that has code of a module run: `"package.module:Name"`."""
