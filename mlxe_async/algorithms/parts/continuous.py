@@ -48,9 +48,7 @@ class ContinuousFields(BaseModel):
         "Hidden layers of the actor and of each critic; more represent finer actions, but slower.",
         stays=True,
     )
-    activation: Activation = key(
-        "relu", "relu learns sharp values fast, tanh bounds what is far away.", "layers", stays=True
-    )
+    activation: Activation = fields.activation("relu")
     normalise: bool = key(False, "Show networks (obs - mean) / deviation of what was seen so far.", stays=True)
     discount: float = fields.discount(0.99)
     n_step: int = fields.n_step(1)

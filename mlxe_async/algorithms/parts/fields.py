@@ -55,6 +55,7 @@ normalise = shared(
 rows_per_update = shared(
     "Rows to gather before an update; more are smoother and fewer steps. 0: one rollout of each executor.", ge=0
 )
+activation = shared("relu learns sharp values fast, tanh bounds what is far away.", "layers", stays=True)
 value_coefficient = shared("Higher favours the critic in layers that are shared.", ge=0)
 entropy = shared("Higher keeps the policy random for longer.", ge=0)
 annealed = shared("What falls to 0 within anneal_steps.", {"entropy": SOME_ENTROPY})
@@ -130,9 +131,7 @@ class ValueNetworkFields(NetworkFields):
     """A network with one value for each action."""
 
     layers: Sizes = key((128, 128), "Hidden layers; more represent finer values, but slower.", stays=True)
-    activation: Activation = key(
-        "relu", "relu learns sharp values fast, tanh bounds what is far away.", "layers", stays=True
-    )
+    activation: Activation = activation("relu")
     layer_norm: bool = key(True, "Normalise each layer: values grow more slowly and steadily.", "layers", stays=True)
 
 
