@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.layers import layers
@@ -39,7 +39,7 @@ class A2CFields(OnPolicyFields):
     value_clip: float = key(
         0.0, "Largest error of a value that counts; higher follows outliers, 0: any.", fields.SOME_CRITIC, ge=0
     )
-    annealed: tuple[Literal["entropy"], ...] = fields.annealed()
+    annealed: tuple[Literal["entropy"], ...] = fields.annealed(())
     learning_rate: float = fields.learning_rate(3e-3)
     entropy: float = fields.entropy(0.0)
     rows_per_update: int = fields.rows_per_update(0)
@@ -50,13 +50,12 @@ class A2CSettings(A2CFields):
 
     gae_lambda: float = fields.gae_lambda(0.95)
     targets: Literal["gae", "return"] = key(
-        *("gae", "Of the critic. gae: advantage + value; return: all rewards up to the rollout's end, then the value."),
-        needs(discount={"above": 0}, gae_lambda={"below": 1}, value_coefficient={"above": 0}),
+        "gae",
+        "Of the critic. gae: advantage + value; return: all rewards up to the rollout's end, then the value.",
+        f"{fields.BOOTSTRAPS} and gae_lambda < 1 and {fields.SOME_CRITIC}",
     )
     clip: float = key(
-        *(0.0, "Largest change of a probability that gains anything; higher moves more, 0: any."),
-        needs(fields.OLDER),
-        ge=0,
+        0.0, "Largest change of a probability that gains anything; higher moves more, 0: any.", fields.OLDER, ge=0
     )
 
 

@@ -22,10 +22,10 @@ import numpy as np
 
 from mlxe_async.algorithms.distributions import Categorical, as_array
 from mlxe_async.algorithms.dqn import Loss, q_loss, td_target
-from mlxe_async.algorithms.interface import Acting, Clock, Metrics, Priorities, Rows, Tensors, needs
+from mlxe_async.algorithms.interface import Acting, Clock, Metrics, Priorities, Rows, Tensors
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.exploration import mixture
-from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, key
+from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.policies import number_of_actions
 from mlxe_async.algorithms.parts.replay import ends_of, stored, target_columns, tensors_of
 from mlxe_async.algorithms.parts.value_based import ValueBased, streams
@@ -47,21 +47,21 @@ class ApeXSettings(fields.ReplayedFields, fields.ValueNetworkFields):
     """The fields of `[algorithm]` beside `name = "apex"`."""
 
     discount: float = fields.discount(0.99)
-    n_step: int = fields.n_step(3, BOOTSTRAPS)
+    n_step: int = fields.n_step(3)
     return_scale: float = fields.return_scale(1.0)
     loss: Loss = key("huber", "huber grows only linearly with large errors, square trusts them.")
     epsilon: float = key(0.4, "Share of random actions in the first environment; higher explores more.", gt=0, le=1)
-    epsilon_exponent: float = key(7.0, "Higher makes the others greedier.", needs(epsilon={"below": 1}), ge=0)
+    epsilon_exponent: float = key(7.0, "Higher makes the others greedier.", "epsilon < 1", ge=0)
     batch: int = fields.batch(64)
-    start_rows: int = key(1000, "Rows to gather before learning begins; more are more diverse.", ge=1)
+    start_rows: int = fields.start_rows(1000)
     replay_ratio: float = key(16.0, "Rows learned from for each that comes; higher replays more often.", gt=0, le=1e4)
     priority_exponent: float = key(0.6, "Higher draws rows with large errors more often.", gt=0, le=1)
     priority_correction: float = key(0.4, "Higher undoes more of the bias of such draws.", ge=0, le=1)
-    target_every: int = fields.target_every()
-    target_rate: float = fields.target_rate()
+    target_every: int = fields.target_every(128)
+    target_rate: float = fields.target_rate(1.0)
     learning_rate: float = fields.learning_rate(5e-4)
     learning_rate_last: float = fields.learning_rate_last(1e-4)
-    anneal_steps: int = fields.anneal_steps(100_000, alone=True)
+    anneal_steps: int = fields.anneal_steps(100_000)
     max_gradient_norm: float = fields.max_gradient_norm(10.0)
 
 

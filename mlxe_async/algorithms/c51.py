@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import model_validator
 
-from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Rows, Tensors
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
 from mlxe_async.algorithms.parts import fields, value_fields
-from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, key
+from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.policies import number_of_actions
 from mlxe_async.algorithms.parts.replay import tensors_of
 from mlxe_async.algorithms.parts.value_based import ValueBased, streams
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 class C51Settings(ValueBasedFields):
     """The fields of `[algorithm]` beside `name = "c51"`."""
 
-    n_step: int = fields.n_step(1, BOOTSTRAPS)
+    n_step: int = fields.n_step(1)
     double: bool = value_fields.double(False)
-    v_min: float = key(-10.0, "The lowest atom; lower covers worse returns, coarser.", STAYS)
-    v_max: float = key(10.0, "The highest atom; higher covers better returns, coarser.", STAYS)
-    atoms: int = key(51, "Values told apart; more are finer and slower.", STAYS, ge=2, le=10_001)
+    v_min: float = key(-10.0, "The lowest atom; lower covers worse returns, coarser.", stays=True)
+    v_max: float = key(10.0, "The highest atom; higher covers better returns, coarser.", stays=True)
+    atoms: int = key(51, "Values told apart; more are finer and slower.", stays=True, ge=2, le=10_001)
 
     @model_validator(mode="after")
     def _ends_in_order(self) -> C51Settings:

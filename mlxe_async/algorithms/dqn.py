@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Rows, Tensors, needs
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.policies import number_of_actions
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 Loss = Literal["huber", "square"]
 Scale = Literal["return", "survival"]
-OF_RETURNS = needs(value_scale=["return"])
+OF_RETURNS = 'value_scale == "return"'
 
 
 class DQNSettings(ValueBasedFields):
     """The fields of `[algorithm]` beside `name = "dqn"`."""
 
-    value_scale: Scale = key("return", "survival: sigmoid(Q) = 1 - E discount^T, T steps to failure.", STAYS)
+    value_scale: Scale = key("return", "survival: sigmoid(Q) = 1 - E discount^T, T steps to failure.", stays=True)
     return_scale: float = fields.return_scale(1.0, OF_RETURNS)
     loss: Loss = key("huber", "huber grows only linearly with large errors, square trusts them fully.", OF_RETURNS)
 

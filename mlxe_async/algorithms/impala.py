@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlxe_async.algorithms.a2c import A2C, A2CFields, policy_loss, value_loss
-from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs, needs_any
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.layers import layers
@@ -34,13 +34,12 @@ class ImpalaSettings(A2CFields):
 
     gae_lambda: float = fields.gae_lambda(1.0)
     rho_clip: float = key(
-        *(1.0, "Largest weight of a row; higher has less bias, more variance."),
-        needs_any(**fields.OLDER, rho_clip={"below": 1}),
-        gt=0,
+        1.0, "Largest weight of a row; higher has less bias, more variance.", f"{fields.OLDER} or rho_clip < 1", gt=0
     )
     c_clip: float = key(
-        *(1.0, "Largest weight that is carried back; higher learns faster, less steadily."),
-        needs(discount={"above": 0}, gae_lambda={"above": 0}) | needs_any(**fields.OLDER, c_clip={"below": 1}),
+        1.0,
+        "Largest weight that is carried back; higher learns faster, less steadily.",
+        f"{fields.BOOTSTRAPS} and gae_lambda > 0 and ({fields.OLDER} or c_clip < 1)",
         gt=0,
     )
 

@@ -39,22 +39,13 @@ STAYS: dict[str, JsonValue] = {"on_resume": "forbidden"}
 """`json_schema_extra` of a field of `Settings` that must not change when a run goes on: it is part of the network."""
 
 
-def needs(switches: dict[str, JsonValue] | None = None, **more: JsonValue) -> dict[str, JsonValue]:
-    """`json_schema_extra` of a field of `Settings` that has an effect only while other fields are as told.
+def needs(condition: str | Mapping[str, str]) -> dict[str, JsonValue]:
+    """`json_schema_extra` of a field of `Settings` that has an effect only while a condition on others holds.
 
-    A key that somebody wrote is refused where the others switch it off; for the forms see `settings.effects`.
+    A key that somebody wrote is refused where it does not. Of a list, a table says what single entries need. For the
+    form, such as `"noisy and discount > 0"`, see `settings.effects`.
     """
-    return {"needs": {**(switches or {}), **more}}
-
-
-def needs_any(*several: dict[str, JsonValue], **switches: JsonValue) -> dict[str, JsonValue]:
-    """The same, of a field that has an effect while one of the others is as told, or all of `several` that are."""
-    return {"needs_any": [*several, *({name: form} for name, form in switches.items())]}
-
-
-def needs_each(**entries: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """The same, of a list: what `needs` or `needs_any` says of each of its entries."""
-    return {"needs_each": {**entries}}
+    return {"needs": condition if isinstance(condition, str) else {**condition}}
 
 
 @dataclass(frozen=True)

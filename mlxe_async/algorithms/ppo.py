@@ -8,11 +8,8 @@ observations travels with the weights under one version.
 
 What do I change to make ...
   another loss                `policy_loss` or `value_loss`: pure functions, added up in `loss`.
-  a clipped value loss        no code: value_clip, in units of values.
-  an adaptive KL penalty      no code: kl_penalty_target.
-  a constant KL penalty       add `coefficient * divergence` to the total in `loss`.
+  no code                     value_clip, in units of values; kl_penalty_target, an adaptive KL penalty.
   other advantages            `with_advantages`, for instance another lambda in `minibatches`. V-trace: see `impala`.
-  A2C                         no code: name = "a2c"; or epochs = 1, minibatch as large as a rollout.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors, needs, needs_any, needs_each
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.layers import layers
@@ -33,9 +30,10 @@ from mlxe_async.optimisers import Adam
 if TYPE_CHECKING:
     import torch
 
-
-SEVERAL: fields.Extra = {"below": "schedule.rows_together"}
-DIFFERS = needs_any(epochs={"above": 1}, minibatch=SEVERAL, **fields.OLDER)  # the policy from its rows' behaviour
+SEVERAL = "minibatch < schedule.rows_together"
+DIFFERS = f"epochs > 1 or {SEVERAL} or {fields.OLDER}"  # the policy from its rows' behaviour
+CHANGES = f"(epochs > 1 and value_epochs == 0 or value_epochs > 1 or {SEVERAL})"  # the critic, within an update
+MOVES = f'minibatches == "rows" and {fields.SOME_CRITIC} and {CHANGES}'
 
 
 class PPOSettings(OnPolicyFields):
@@ -43,24 +41,15 @@ class PPOSettings(OnPolicyFields):
 
     gae_lambda: float = fields.gae_lambda(0.95)
     clip: float = key(0.2, "Higher lets one update change a probability by more.", DIFFERS, gt=0, le=10)
-    value_clip: float = key(
-        *(0.0, "Higher lets one update change a value by more; 0: as far as it goes."),
-        needs(minibatches=["rows"], value_coefficient={"above": 0})
-        | needs_any({"epochs": {"above": 1}, "value_epochs": [0]}, value_epochs={"above": 1}, minibatch=SEVERAL),
-        ge=0,
-    )
+    value_clip: float = key(0.0, "Higher lets one update change a value by more; 0: as far as it goes.", MOVES, ge=0)
     epochs: int = key(10, "Passes over each rollout; more learn more from it, and drift.", ge=1, le=1000)
     value_epochs: int = key(0, "If not 0, passes of the critic alone, after those of the actor alone.", ge=0, le=1000)
     minibatch: int = key(64, "Rows per step of the optimiser; more are smoother and fewer steps.", ge=1)
-    minibatches: Literal["rows", "sequences"] = key(
-        "rows", "rows: shuffled, advantages made once; sequences: whole ones, advantages made anew for each step."
-    )
+    minibatches: Literal["rows", "sequences"] = key("rows", "Shuffled rows; or sequences, with advantages made anew.")
     max_kl: float = key(0.0, "An update ends early beyond this KL; higher moves more, 0: never.", DIFFERS, ge=0)
-    kl_penalty_target: float = key(
-        0.0, "KL that a penalty of its own strength keeps to; higher moves more, 0: none.", DIFFERS, ge=0
-    )
+    kl_penalty_target: float = key(0.0, "KL that a penalty keeps to; higher moves more, 0: none.", DIFFERS, ge=0)
     annealed: tuple[Literal["clip", "entropy"], ...] = key(
-        (), "What falls to 0 within anneal_steps.", needs_each(clip=DIFFERS, entropy=fields.SOME_ENTROPY)
+        (), "What falls to 0 within anneal_steps.", {"clip": DIFFERS, "entropy": fields.SOME_ENTROPY}
     )
 
 
@@ -81,11 +70,6 @@ def value_loss(value: torch.Tensor, target: torch.Tensor, before: torch.Tensor, 
     if clip:
         error = error.maximum((target.detach() - before - (value - before).clamp(-clip, clip)).square())
     return 0.5 * error.mean()
-
-
-def kl_coefficient(coefficient: float, kl: float, target: float) -> float:
-    """Of the next update's penalty: half or twice this one's where the KL was far from its target, section 4."""
-    return coefficient / 2 if kl < target / 1.5 else coefficient * 2 if kl > target * 1.5 else coefficient
 
 
 class PPO(LearnsFromRollouts):
@@ -132,7 +116,9 @@ class PPO(LearnsFromRollouts):
         means = metrics.means(measured) | {"minibatches": len(measured), "learning_rate": self.now["learning_rate"]}
         if s.kl_penalty_target:
             means["kl_coefficient"] = self.kl_coefficient
-            self.kl_coefficient = kl_coefficient(self.kl_coefficient, means["approximate_kl"], s.kl_penalty_target)
+            self.kl_coefficient = correction.kl_coefficient(
+                self.kl_coefficient, means["approximate_kl"], s.kl_penalty_target
+            )
         return means
 
     def loss(self, rows: Tensors) -> tuple[torch.Tensor, Tensors]:
@@ -158,10 +144,7 @@ class PPO(LearnsFromRollouts):
 
     def minibatches(self, batch: Rows, epochs: int) -> Iterator[Tensors]:
         """The minibatches of so many epochs, one after the other."""
-        s = self.settings
-        if s.minibatches == "rows" and epochs:
-            yield from rollouts.shuffled(self.with_advantages(batch), s.minibatch, epochs, self.rng)
-        elif s.minibatches == "sequences":
-            for _ in range(epochs):
-                for piece in rollouts.columns(batch, s.minibatch):
-                    yield self.with_advantages(piece)  # by the values that the last step led to
+        size = self.settings.minibatch
+        if self.settings.minibatches == "sequences":  # by the values that the last step led to
+            return (self.with_advantages(piece) for _ in range(epochs) for piece in rollouts.columns(batch, size))
+        return rollouts.shuffled(self.with_advantages(batch), size, epochs, self.rng) if epochs else iter(())

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class RainbowSettings(C51Settings):
     """The fields of `[algorithm]` beside `name = "rainbow"`."""
 
-    n_step: int = fields.n_step(3, fields.BOOTSTRAPS)
+    n_step: int = fields.n_step(3)
     double: bool = value_fields.double(True)
     dueling: bool = value_fields.dueling(True)
     prioritised: bool = value_fields.prioritised(True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from mlxe_async.algorithms.interface import STAYS, Clock, Metrics, Rows, Tensors, needs
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.layers import layers
@@ -32,19 +32,19 @@ from mlxe_async.rows import Array
 if TYPE_CHECKING:
     import torch
 
-LEARNED = needs(baseline=["learned"])
+LEARNED = 'baseline == "learned"'
 
 
 class ReinforceSettings(OnPolicyFields):
     """The fields of `[algorithm]` beside `name = "reinforce"`."""
 
     baseline: Literal["mean", "learned"] = key(
-        "learned", "mean: of the other episodes at the same step; learned: a critic's.", STAYS
+        "learned", "mean: of the other episodes at the same step; learned: a critic's.", stays=True
     )
-    value: fields.Sizes = key((64, 64), "The critic's own layers.", STAYS | LEARNED)
+    value: fields.Sizes = key((64, 64), "The critic's own layers.", LEARNED, stays=True)
     value_coefficient: float = key(0.5, "Higher favours the critic in layers that are shared.", LEARNED, ge=0)
     learning_rate: float = fields.learning_rate(3e-3)
-    annealed: tuple[Literal["entropy"], ...] = fields.annealed()
+    annealed: tuple[Literal["entropy"], ...] = fields.annealed(())
     rows_per_update: int = fields.rows_per_update(1000)
 
 

@@ -8,27 +8,25 @@ steps between count by what their behaviour found: its rewards, and -log mu(a|s)
 
 What do I change to make ...
   another loss or target      `soft_value`, `temperature_loss`; `critic_loss` and `td_target` of `continuous`: pure.
-  a fixed temperature         no code: temperature = 0.2, temperature_learning_rate = 0.0.
   another policy              `policy`, and `rsample` of its distribution.
-  more updates for each row   no code: updates_each = 4.
+  no code                     a fixed temperature: temperature_learning_rate = 0; updates_each; target_rate; n_step.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from mlxe_async.algorithms.distributions import Categorical, TanhGaussian, raw_action
-from mlxe_async.algorithms.interface import Acting, Clock, Rows, needs
+from mlxe_async.algorithms.interface import Acting, Clock, Rows
 from mlxe_async.algorithms.parts.continuous import RANDOM, Continuous, ContinuousFields, critic_loss, td_target
 from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.layers import polyak
 from mlxe_async.algorithms.parts.policies import box_entries, number_of_actions
-from mlxe_async.algorithms.parts.soft import considered, drawn_evenly, entropies_between, halves, taken
+from mlxe_async.algorithms.parts.soft import Share, considered, drawn_evenly, earned, entropies_between, halves, taken
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import Adam
 from mlxe_async.rows import Array, Column, Spaces
@@ -46,18 +44,16 @@ class SACSettings(ContinuousFields):
     temperature: float = key(1.0, "Weight of the entropy at the start; higher acts more randomly.", gt=0)
     temperature_learning_rate: float = key(1e-3, "The temperature's; higher adapts faster, 0 never changes it.", ge=0)
     target_entropy: float | Literal["auto"] = key(
-        *("auto", "Entropy that is kept; higher acts more randomly. auto: -1 per entry; discrete: 0.98 log A."),
-        needs(temperature_learning_rate={"above": 0}),
+        "auto", "Entropy to keep; higher is more random. auto: -1 each; 0.98 log A.", "temperature_learning_rate > 0"
     )
 
 
-def soft_value(share: Any, log_prob: torch.Tensor, q: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
+def soft_value(share: Share, log_prob: torch.Tensor, q: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
     """V = E[Q - temperature * log pi] (M,), as a sum over K actions weighted by `share`; all (M, K).
 
     Discrete actions are all there, and their shares are probabilities. Of others one is drawn, and its share is 1.
     """
-    value: torch.Tensor = (share * (q - temperature * log_prob)).sum(-1)
-    return value
+    return (share * (q - temperature * log_prob)).sum(-1)
 
 
 def temperature_loss(log_temperature: torch.Tensor, entropy: torch.Tensor, target: float) -> torch.Tensor:
@@ -81,8 +77,7 @@ class SAC(Continuous):
         super().build()
         self.discrete, outputs = self.spaces.actions is not None, self.outputs_for(self.spaces)
         self.actor = self.network(self.see.outputs, outputs, last=0.1)
-        if not self.discrete:
-            self.extra_columns = (raw_action(self.spaces),)
+        self.extra_columns = () if self.discrete else (raw_action(self.spaces),)
         auto, asked = SHARE_OF_MOST * math.log(outputs) if self.discrete else -outputs / 2, self.settings.target_entropy
         self.target_entropy = auto if asked == "auto" else asked
         if self.settings.n_step > 1:
@@ -120,10 +115,6 @@ class SAC(Continuous):
         """Of n steps: also the discounted entropies of the steps between a row and its cut, as -log mu(a|s)."""
         return super().derive_many(segments, lengths) | entropies_between(self.settings, segments, lengths)
 
-    def earned(self, rows: Mapping[str, Any], temperature: Any) -> Any:
-        """Rewards up to s' (M,), and the entropies of the steps between, by numpy or torch as the rows are."""
-        return rows["partial"] + temperature * rows["entropies"] if self.settings.n_step > 1 else rows["partial"]
-
     def update(self, batch: Rows, clock: Clock) -> dict[str, Any]:  # noqa: ARG002 - nothing is annealed
         """One step of critics, actor and temperature each; then the target critics follow."""
         import torch
@@ -133,7 +124,7 @@ class SAC(Continuous):
         temperature = temperature.detach()
         with torch.no_grad():
             value = soft_value(*considered(self, self.critic_targets, following), temperature)
-            target = td_target(self.earned(rows, temperature), rows["coefficient"], value)
+            target = td_target(earned(rows, temperature), rows["coefficient"], value)
         q = taken(self, obs, rows["action"])
         loss = critic_loss(q, target)
         self.critic_optimiser.zero_grad()
@@ -157,7 +148,3 @@ class SAC(Continuous):
         self.noise.zero_()
         found = {"critic_loss": loss, "actor_loss": actor_loss, "value": q.mean(), "gradient_norm": norm}
         return found | {"entropy": entropy.mean(), "temperature": temperature[0]}
-
-    def unit(self, batch: Rows) -> Array:
-        """Stored actions as critics take them: tanh of raw ones (M, D), discrete ones as they are (M,)."""
-        return batch["action"] if self.discrete else np.tanh(batch["raw_action"].reshape(len(batch["action"]), -1))

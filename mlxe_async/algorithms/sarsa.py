@@ -19,7 +19,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mlxe_async.algorithms.interface import needs
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.tabular import Sequence, Tabular, TabularFields
 from mlxe_async.maths import returns
@@ -28,7 +27,7 @@ from mlxe_async.maths import returns
 class SarsaSettings(TabularFields):
     """The fields of `[algorithm]` beside `name = "sarsa"`."""
 
-    n_step: int = fields.n_step(4, needs(discount={"above": 0}))
+    n_step: int = fields.n_step(4)
 
 
 class Sarsa(Tabular):

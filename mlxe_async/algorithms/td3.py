@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlxe_async.algorithms.ddpg import actor_loss
-from mlxe_async.algorithms.interface import Acting, Clock, Rows, Tensors, needs
+from mlxe_async.algorithms.interface import Acting, Clock, Rows, Tensors
 from mlxe_async.algorithms.parts.continuous import Continuous, critic_loss, td_target
 from mlxe_async.algorithms.parts.deterministic import NoiseFields, acted, carried, mean
 from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, key
@@ -41,9 +41,7 @@ class TD3Settings(NoiseFields):
     )
     target_noise: float = key(0.2, "Deviation of noise on target actions; higher smooths more.", BOOTSTRAPS, ge=0)
     target_noise_clip: float = key(
-        *(0.5, "That noise is cut to this; higher smooths farther."),
-        needs(discount={"above": 0}, target_noise={"above": 0}),
-        gt=0,
+        0.5, "That noise is cut to this; higher smooths farther.", f"{BOOTSTRAPS} and target_noise > 0", gt=0
     )
 
 

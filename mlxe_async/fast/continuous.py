@@ -17,6 +17,7 @@ from torch import nn
 from mlxe_async.algorithms.ddpg import DDPG
 from mlxe_async.algorithms.distributions import HALF_LOG_2PI
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows
+from mlxe_async.algorithms.parts.soft import earned
 from mlxe_async.algorithms.sac import LOG_STD, SAC
 from mlxe_async.algorithms.td3 import TD3
 from mlxe_async.fast.dense import NumpyGradients
@@ -187,7 +188,7 @@ class SACTwin(ContinuousTwin):
         count, outputs = len(rows["obs"]), self._actor.forward(rows["obs"], rows["following"])["policy"]
         following = drawn(outputs[count:], self._normal((count, outputs.shape[1] // 2)))
         value = self._critics.follow(rows["following"], following.action) - temperature * following.log_prob
-        found = self._critics_step(rows | {"partial": sac.earned(rows, temperature)}, value)
+        found = self._critics_step(rows | {"partial": earned(rows, temperature)}, value)
 
         chosen = drawn(outputs[:count], self._normal(following.action.shape))
         lowest, by_action = self._critics.judge(rows["obs"], chosen.action, self._critics.heads)

@@ -35,3 +35,8 @@ def approximate_kl(log_prob: torch.Tensor, behaviour_log_prob: torch.Tensor) -> 
     """
     log_ratio = log_prob - behaviour_log_prob
     return (log_ratio.exp() - 1 - log_ratio).mean()
+
+
+def kl_coefficient(coefficient: float, kl: float, target: float) -> float:
+    """Of the next update's penalty: half or twice this one's where the KL was far from its target; PPO, section 4."""
+    return coefficient / 2 if kl < target / 1.5 else coefficient * 2 if kl > target * 1.5 else coefficient

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from mlxe_async.algorithms.interface import Acting
 from mlxe_async.rows import Array
 from mlxe_async.seeds import derive_seed, generator
+from mlxe_async.settings.model import UNLIMITED_TEST_STEPS, Evaluation
 
 Floats = NDArray[np.float32]
 Starts = Literal["standard", "adverse"]
+_LEFT_OUT = Evaluation()
 
 
 class GreedyPolicy(Protocol):
@@ -87,12 +89,12 @@ class Rules:
     """
 
     rule: str | None = None
-    episodes: int = 20
-    max_episode_steps: int = 50_000
-    screen_steps: int = 1_000
-    in_flight: int = 4
+    episodes: int = _LEFT_OUT.episodes
+    max_episode_steps: int = UNLIMITED_TEST_STEPS
+    screen_steps: int = _LEFT_OUT.screen_steps
+    in_flight: int = _LEFT_OUT.in_flight
     threshold: float = 0.0
-    seed: int = 0
+    seed: int = _LEFT_OUT.seed
     starts: Starts = "standard"
     first: int = 0
     in_full: bool = False

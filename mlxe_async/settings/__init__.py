@@ -1,6 +1,7 @@
 """The settings of a run: the tree, reading it with all mistakes at once, writing it back.
 
-Imports pydantic and the standard library only: a mistake is shown in half a second, before anything is started.
+Imports pydantic and the standard library only: a mistake is shown in half a second, before anything is started. What
+follows from the algorithm is judged last: the class of a built-in one is imported for it, without torch.
 """
 
 from mlxe_async.settings.loading import algorithm_problems, load_settings
@@ -15,11 +16,11 @@ from mlxe_async.settings.model import (
     Settings,
     Stop,
     Supervision,
-    Task,
 )
 from mlxe_async.settings.places import Places
 from mlxe_async.settings.problems import Problem, describe
 from mlxe_async.settings.schedules import IaSchedule, IsSchedule, IstbSchedule, OaSchedule, SerialSchedule
+from mlxe_async.settings.task import Task
 from mlxe_async.settings.writing import as_tables, dump_settings, settings_schema, toml_value
 
 __all__ = [

@@ -4,20 +4,18 @@ Somebody who writes such a key means something that will not happen, so it is re
 is named. Defaults are nobody's words and never refused. A key of a file that `--set` switched off is tolerated with a
 remark: who overrides the one key need not take out all that depend on it.
 
-For the fields of an algorithm the relation is declared beside the field: `json_schema_extra={"needs": {...}}`. It maps
-other fields to what they must be for this one to have an effect:
+For the fields of an algorithm the relation is declared beside the field: `json_schema_extra=needs("noisy")` has a
+condition in Python's words, of which `and`, `or` and brackets join
 
 | form | the other field is |
 |---|---|
-| `[a, b]` | one of these |
-| `{"not": a}` | anything else |
-| `{"above": a}`, `{"below": a}`, `{"at_most": a}` | a number in that range |
-| `{"some": true}` | a list that is not empty |
+| `noisy`, `not noisy`, `layers` | true, false, a list that is not empty |
+| `kind == "fast"`, `kind in ("fast", "quick")` | this, one of these |
+| `rate != 1.0`, `rate > 0`, `rate < 1`, `rate <= 1` | a number in that range |
 
-A text in the place of a number names a field whose value is meant. All must hold; `"needs_any"` lists several such
-maps, of which one must hold. `"needs_each"` has what single entries of a list need. A name with a dot, `task.mirror`,
-is a key of another table, and does not hold where the table has no such key. What names a field that the class does not
-have is taken to hold.
+A name on the right is the field whose value is meant. Of a list, a table says what single entries need. A name with a
+dot, `task.mirror`, is a key of another table, and does not hold where the table has no such key. What names a field
+that the class does not have is taken to hold.
 
 Three names stand for what follows from keys: `task.action_kind`, what the task's actions are; `schedule.policy_lag`, by
 how many versions rollouts may be older than the weights that learn from them; and `schedule.rows_together`, how many
@@ -26,25 +24,31 @@ rows of rollouts are learned from at a time, where that is known.
 
 from __future__ import annotations
 
+import ast
+import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
 from mlxe_async.settings.model import Settings
 from mlxe_async.settings.places import Places
-from mlxe_async.settings.problems import Path, Problem, dotted, shown
+from mlxe_async.settings.problems import Problem, dotted, path_of, shown
+from mlxe_async.settings.task import ATARI, CARTPOLE, Atari, CartPole
 
-Memory = Literal["replay", "rollouts"]
-MEMORIES: dict[str, Memory] = {
-    **dict.fromkeys(("apex", "c51", "ddpg", "dqn", "mlxe", "rainbow", "sac", "td3"), "replay"),
-    **dict.fromkeys(("a2c", "impala", "ppo", "q_learning", "reinforce", "sarsa"), "rollouts"),
-}
-"""What built-in algorithms learn from; of others only the probe can tell."""
-_MIRRORS_NOTHING = ("a2c", "ddpg", "impala", "ppo", "q_learning", "reinforce", "sac", "sarsa", "td3")
-ATARI, CARTPOLE = "ALE/", "CartPole"
+if TYPE_CHECKING:
+    from mlxe_async.algorithms import Algorithm
+
 ACTION_KIND, POLICY_LAG = "task.action_kind", "schedule.policy_lag"
 _FILLED_IN = ("schedule", "memory")  # tables of which an algorithm may have other defaults
+
+
+def built_in(name: str) -> type[Algorithm] | None:
+    """The class of a built-in algorithm, without torch; of any other only the probe can tell."""
+    from mlxe_async.algorithms import REGISTRY, load_algorithm  # brings numpy, for which no other mistake waits
+
+    return load_algorithm(name) if name in REGISTRY else None
 
 
 def idle(settings: Settings, memory: str | None = None) -> Iterator[Problem]:
@@ -54,71 +58,65 @@ def idle(settings: Settings, memory: str | None = None) -> Iterator[Problem]:
         settings: the tree.
         memory: what its algorithm learns from, as far as that is known.
     """
-    schedule, evaluation, learner = settings.schedule, settings.evaluation, settings.learner
-    supervision, task = settings.supervision, settings.task
-    kind, memory = ("schedule", "kind"), memory or MEMORIES.get(settings.algorithm.name)
+    schedule, learner, supervision, task = settings.schedule, settings.learner, settings.supervision, settings.task
+    env, algorithm = task.env.rpartition(":")[2], built_in(settings.algorithm.name)
+    if memory is None and algorithm:
+        memory = algorithm.memory
 
-    def off(table: Path, keys: str, switch: Path, value: Any, instead: str | None, why: str = "") -> Iterator[Problem]:
-        for key in keys.split():
-            yield Problem((*table, key), _sentence(dotted(switch), value, instead, why), switch)
+    def off(table: str, keys: str, switch: str, instead: str | None = None, why: str = "") -> Iterator[Problem]:
+        sentence = _sentence(switch, settings.value_of(switch), instead, why)
+        return (Problem((*path_of(table), key), sentence, path_of(switch)) for key in keys.split())
 
     if not settings.stop.solved:
-        yield from off(("stop",), "steps_after_solved", ("stop", "solved"), False, "true", "it counts from there")
-    if not evaluation.enabled:
-        keys = "interval_steps passes in_flight video"
-        yield from off(("evaluation",), keys, ("evaluation", "enabled"), False, "true")
-    if evaluation.rule == "cap":
-        switch = ("evaluation", "rule")
-        yield from off(("evaluation",), "threshold", switch, "cap", '"mean_return"')
+        yield from off("stop", "steps_after_solved", "stop.solved", "true", "it counts from there")
+    if not settings.evaluation.enabled:
+        yield from off("evaluation", "interval_steps passes in_flight video", "evaluation.enabled", "true")
+    if settings.evaluation.rule == "cap":
+        yield from off("evaluation", "threshold", "evaluation.rule", '"mean_return"')
     if schedule.sync == "episode":
-        yield from off(("schedule",), "rollout_steps", ("schedule", "sync"), "episode", '"rollout"')
+        yield from off("schedule", "rollout_steps", "schedule.sync", '"rollout"')
     if schedule.kind in ("serial", "istb"):
-        why = "all roles but the evaluator live in one process there"
-        yield from off(("schedule",), "memorizer", kind, schedule.kind, None, why)
-        yield from off(("learner",), "own_core", kind, schedule.kind, None, why)
-        yield from off(("supervision",), "max_executor_rss_mb", kind, schedule.kind, None, why)
+        of_roles = {"schedule": "memorizer", "learner": "own_core", "supervision": "max_executor_rss_mb"}
+        for table, key in of_roles.items():
+            yield from off(table, key, "schedule.kind", None, "all roles but the evaluator live in one process there")
     if schedule.kind in ("serial", "is") and not schedule.simulated_lag:
         why = "it bounds what schedule.simulated_lag makes older, which is 0"
-        yield from off(("schedule",), "max_policy_lag", kind, schedule.kind, None, why)
+        yield from off("schedule", "max_policy_lag", "schedule.kind", None, why)
     if not learner.promote_best:
-        yield from off(("learner",), "promote_by", ("learner", "promote_best"), 0, "a number above 0")
+        yield from off("learner", "promote_by", "learner.promote_best", "a number above 0")
     if learner.threads > 1:
-        yield from off(("learner",), "own_core", ("learner", "threads"), learner.threads, "1")
+        yield from off("learner", "own_core", "learner.threads", "1")
     if learner.device == "cpu":
-        yield from off(("learner",), "graphs", ("learner", "device"), "cpu", '"cuda"')
+        yield from off("learner", "graphs", "learner.device", '"cuda"')
         if settings.algorithm.table.get("precision") == "tf32":
-            why = "tf32 is float32 there"
-            yield from off(("algorithm",), "precision", ("learner", "device"), "cpu", '"cuda"', why)
+            yield from off("algorithm", "precision", "learner.device", '"cuda"', "tf32 is float32 there")
     if settings.memory.block_rows < schedule.envs_per_executor:
-        switch, why = ("schedule", "envs_per_executor"), "rows of one step of all of them travel together"
-        yield from off(("memory",), "block_rows", switch, schedule.envs_per_executor, None, why)
+        why = "rows of one step of all of them travel together"
+        yield from off("memory", "block_rows", "schedule.envs_per_executor", None, why)
     if memory == "rollouts":
-        name, why = ("algorithm", "name"), "it learns from each rollout once, and from whole ones"
-        yield from off(("memory",), "keep_rows", name, settings.algorithm.name, None, why)
-        yield from off(("schedule",), "updates_per_publish", name, settings.algorithm.name, None, why)
+        for table, key in {"memory": "keep_rows", "schedule": "updates_per_publish"}.items():
+            why = "it learns from each rollout once, and from whole ones"
+            yield from off(table, key, "algorithm.name", None, why)
     if not supervision.restart_limit:
-        switch = ("supervision", "restart_limit")
-        yield from off(("supervision",), "restart_window_s backoff_s backoff_max_s", switch, 0, "a number above 0")
+        keys = "restart_window_s backoff_s backoff_max_s"
+        yield from off("supervision", keys, "supervision.restart_limit", "a number above 0")
     if not supervision.env_fault_limit:
-        switch = ("supervision", "env_fault_limit")
-        yield from off(("supervision",), "env_fault_window_s", switch, 0, "a number above 0")
-    starts, shaping = "adverse_x adverse_angle adverse_first adverse_least adverse_base", "centre_weight upright_weight"
-    of_cartpole = {"adverse_starts": starts, "shaped_reward": f"failure_reward {shaping}"}
-    for key, keys in of_cartpole.items():
-        if not task.env.rpartition(":")[2].startswith(CARTPOLE):
-            yield from off(("task", "cartpole"), keys, ("task", "env"), task.env, 'one of "CartPole-..."')
-        elif not getattr(task, key):
-            yield from off(("task", "cartpole"), keys, ("task", key), False, "true")
-    shown_as = "frame_skip stack noop_max sticky life_loss_ends fire actions height width crop colour"
-    if not task.env.rpartition(":")[2].startswith(ATARI):
-        yield from off(("task", "atari"), f"preprocess {shown_as}", ("task", "env"), task.env, 'one of "ALE/..."')
-    elif not task.atari.preprocess:
-        yield from off(("task", "atari"), shown_as, ("task", "atari", "preprocess"), False, "true")
-    if settings.algorithm.name in _MIRRORS_NOTHING:
-        why = "it mirrors no rows"
-        yield from off(("task",), "mirror", ("algorithm", "name"), settings.algorithm.name, None, why)
-    elif settings.algorithm.name in MEMORIES and settings.algorithm.table.get("mirror") is False:
-        yield from off(("task",), "mirror", ("algorithm", "mirror"), False, "true")
+        yield from off("supervision", "env_fault_window_s", "supervision.env_fault_limit", "a number above 0")
+    for key in CartPole.model_fields:
+        by = "task.adverse_starts" if key.startswith("adverse_") else "task.shaped_reward"
+        if not env.startswith(CARTPOLE):
+            yield from off("task.cartpole", key, "task.env", 'one of "CartPole-..."')
+        elif not getattr(task, by.removeprefix("task.")):
+            yield from off("task.cartpole", key, by, "true")
+    for key in Atari.model_fields:
+        if not env.startswith(ATARI):
+            yield from off("task.atari", key, "task.env", 'one of "ALE/..."')
+        elif not task.atari.preprocess and key != "preprocess":
+            yield from off("task.atari", key, "task.atari.preprocess", "true")
+    if algorithm and "mirror" not in algorithm.Settings.model_fields:
+        yield from off("task", "mirror", "algorithm.name", None, "it mirrors no rows")
+    elif algorithm and settings.algorithm.table.get("mirror") is False:
+        yield from off("task", "mirror", "algorithm.mirror", "true")
 
 
 def idle_in(
@@ -134,51 +132,139 @@ def idle_in(
     fields = model.model_fields
     values = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
     values |= {name: value for name, value in table.items() if name in fields}
-    beside = beside and _with_what_follows(beside, values)
+    known = _Known(values, beside and _with_what_follows(beside, values))
     for name, field in fields.items():
         extra: Any = field.json_schema_extra
-        if not isinstance(extra, Mapping):
-            continue
-        if off := _switch_off(extra, values, beside):
-            yield _problem(name, *off, values, beside)
-            continue
+        needed = extra.get("needs", {}) if isinstance(extra, Mapping) else {}
         entries = values[name] if isinstance(values[name], list | tuple) else ()
-        for entry, needed in extra.get("needs_each", {}).items():
-            if entry in entries and (off := _switch_off(needed, values, beside)):
-                problem = _problem(name, *off, values, beside)
-                yield Problem(problem.path, f"{shown(entry)} in it {problem.message}", problem.other)
+        for entry, condition in (needed if isinstance(needed, Mapping) else {None: needed}).items():
+            if (part := known.lacking(_parsed(condition))) and (entry is None or entry in entries):
+                problem, inside = known.problem(name, part), "" if entry is None else f"{shown(entry)} in it "
+                yield Problem(problem.path, f"{inside}{problem.message}", problem.other)
 
 
-def _switch_off(
-    needed: Mapping[str, Any], values: Mapping[str, Any], beside: Mapping[str, Any] | None
-) -> tuple[str, Any] | None:
-    """The switch that keeps a field from having an effect, and what it should be; None where it has one."""
+class _Part(NamedTuple):
+    """What a condition says of one other key.
 
-    def lacking(wanted: Mapping[str, Any]) -> tuple[str, Any] | None:
-        return next((one for one in wanted.items() if not _holds(*one, values, beside)), None)
+    Args:
+        switch: that key.
+        form: how it is compared; empty: it stands alone.
+        wanted: with what.
+    """
 
-    if off := lacking(needed.get("needs", {})):
-        return off
-    lacks = [lacking(wanted) for wanted in needed.get("needs_any", [])]
-    return lacks[0] if lacks and all(lacks) else None
+    switch: str
+    form: str
+    wanted: ast.expr
 
 
-def _problem(name: str, switch: str, form: Any, values: Mapping[str, Any], beside: Mapping[str, Any] | None) -> Problem:
-    """That a field of an algorithm has no effect because this switch does not hold."""
-    value, path = _value_of(switch, values, beside), tuple(switch.split("."))
-    if switch == ACTION_KIND:
-        env = _value_of("task.env", values, beside)
-        sentence = _sentence("task.env", env, None, f"its actions are {value}, not {' or '.join(form)}")
-        return Problem(("algorithm", name), sentence, ("task", "env"))
-    if switch == POLICY_LAG:
-        switch, instead = ("schedule.kind", '"oa"')
-        if _value_of(switch, values, beside) == "oa":
-            switch, instead = "schedule.max_policy_lag", "a number above 0"
-        why = "no rollout is older than the policy there"
-        sentence = _sentence(switch, _value_of(switch, values, beside), instead, why)
-        return Problem(("algorithm", name), sentence, tuple(switch.split(".")))
-    sentence = _sentence(switch, value, _instead(form, values, beside))
-    return Problem(("algorithm", name), sentence, path if "." in switch else ("algorithm", switch))
+def _parsed(condition: str) -> ast.expr:
+    """A condition, read.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return ast.parse(condition, mode="eval").body
+    except (SyntaxError, TypeError):
+        raise ValueError(f"needs: got {condition!r}, expected a condition such as 'noisy and discount > 0'") from None
+
+
+def _part_of(node: ast.expr) -> _Part:
+    """A condition without `and` and `or`.
+
+    Raises:
+        ValueError: it has none of the forms.
+    """
+    match node:
+        case ast.Name() | ast.Attribute():
+            return _Part(ast.unparse(node), "", ast.Constant(True))
+        case ast.UnaryOp(ast.Not(), ast.Name() | ast.Attribute() as name):
+            return _Part(ast.unparse(name), "Eq", ast.Constant(False))
+        case ast.Compare(ast.Name() | ast.Attribute() as name, [way], [wanted]) if type(way).__name__ in _FORMS:
+            return _Part(ast.unparse(name), type(way).__name__, wanted)
+    raise ValueError(f"needs: got {ast.unparse(node)}, expected a comparison of a field, see settings.effects")
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What conditions are judged by.
+
+    Args:
+        values: of the fields of `[algorithm]`.
+        beside: all other tables; None: nothing is known of them.
+    """
+
+    values: Mapping[str, Any]
+    beside: Mapping[str, Any] | None
+
+    def lacking(self, condition: ast.expr) -> _Part | None:
+        """The part by which a condition does not hold: the first, of alternatives that of the first; None: it holds."""
+        if isinstance(condition, ast.BoolOp):
+            lacks = [self.lacking(one) for one in condition.values]
+            if isinstance(condition.op, ast.And):
+                return next(filter(None, lacks), None)
+            return lacks[0] if all(lacks) else None
+        return None if self._holds(part := _part_of(condition)) else part
+
+    def problem(self, name: str, part: _Part) -> Problem:
+        """That a field of an algorithm has no effect because this part of its condition does not hold."""
+        switch, wanted = part.switch, self._wanted(part)
+        value = self._value(switch)
+        if switch == ACTION_KIND:
+            env = self._value("task.env")
+            sentence = _sentence("task.env", env, None, f"its actions are {value}, not {' or '.join(wanted)}")
+            return Problem(("algorithm", name), sentence, ("task", "env"))
+        if switch == POLICY_LAG:
+            switch, instead = ("schedule.kind", '"oa"')
+            if self._value(switch) == "oa":
+                switch, instead = "schedule.max_policy_lag", "a number above 0"
+            why = "no rollout is older than the policy there"
+            sentence = _sentence(switch, self._value(switch), instead, why)
+            return Problem(("algorithm", name), sentence, path_of(switch))
+        if not part.form:
+            instead = "a list that is not empty" if isinstance(value, list | tuple) else "true"
+        elif isinstance(wanted, tuple):
+            instead = " or ".join(map(shown, wanted))
+        else:
+            instead = f"{_FORMS[part.form][1]} {shown(wanted)}"
+        other = path_of(switch) if "." in switch else ("algorithm", switch)
+        return Problem(("algorithm", name), _sentence(switch, value, instead), other)
+
+    def _value(self, switch: str) -> Any:
+        if "." not in switch:
+            return self.values.get(switch)
+        table, _, key = switch.partition(".")
+        return (self.beside or {}).get(table, {}).get(key)
+
+    def _wanted(self, part: _Part) -> Any:
+        """What a key is compared with; a tuple where it may be one of several values."""
+        is_key = isinstance(part.wanted, ast.Name | ast.Attribute)
+        wanted = self._value(ast.unparse(part.wanted)) if is_key else ast.literal_eval(part.wanted)
+        return (wanted,) if part.form == "Eq" else wanted
+
+    def _holds(self, part: _Part) -> bool:
+        is_beside = "." in part.switch
+        if self.beside is None if is_beside else part.switch not in self.values:
+            return True  # nothing is known of it: an algorithm of one's own may leave out fields that others have
+        value, wanted = self._value(part.switch), self._wanted(part)
+        if not part.form:
+            return bool(value)
+        if is_beside and value is None and not isinstance(wanted, tuple):
+            return part.form == "NotEq"
+        try:
+            return bool(_FORMS[part.form][0](value, wanted))
+        except TypeError:
+            return True  # of another type than it should be: that is what is told
+
+
+_FORMS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "Eq": (lambda value, wanted: value in wanted, ""),
+    "In": (lambda value, wanted: value in wanted, ""),
+    "NotEq": (operator.ne, "something other than"),
+    "Gt": (operator.gt, "a number above"),
+    "Lt": (operator.lt, "a number below"),
+    "LtE": (operator.le, "at most"),
+}
 
 
 def _with_what_follows(beside: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -225,46 +311,3 @@ def toml_like(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(shown, value)) + "]"
     return shown(value)
-
-
-def _value_of(switch: str, values: Mapping[str, Any], beside: Mapping[str, Any] | None) -> Any:
-    if "." not in switch:
-        return values[switch]
-    table, _, key = switch.partition(".")
-    return (beside or {}).get(table, {}).get(key)
-
-
-def _bound(bound: Any, values: Mapping[str, Any], beside: Mapping[str, Any] | None) -> Any:
-    return _value_of(bound, values, beside) if isinstance(bound, str) else bound
-
-
-_FORMS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
-    "not": (lambda value, bound: bool(value != bound), "something other than"),
-    "above": (lambda value, bound: bool(value > bound), "a number above"),
-    "below": (lambda value, bound: bool(value < bound), "a number below"),
-    "at_most": (lambda value, bound: bool(value <= bound), "at most"),
-}
-
-
-def _holds(switch: str, form: Any, values: Mapping[str, Any], beside: Mapping[str, Any] | None) -> bool:
-    if beside is None if "." in switch else switch not in values:
-        return True  # nothing is known of it: an algorithm of one's own may leave out fields that others have beside
-    value = _value_of(switch, values, beside)
-    if isinstance(form, list | tuple):
-        return value in form
-    if "." in switch and value is None:
-        return "not" in form
-    if form.get("some"):
-        return bool(value)
-    try:
-        return all(_FORMS[name][0](value, _bound(bound, values, beside)) for name, bound in form.items())
-    except TypeError:
-        return True  # of another type than it should be: that is what is told
-
-
-def _instead(form: Any, values: Mapping[str, Any], beside: Mapping[str, Any] | None) -> str:
-    if isinstance(form, list | tuple):
-        return " or ".join(map(shown, form))
-    if form.get("some"):
-        return "a list that is not empty"
-    return " and ".join(f"{_FORMS[name][1]} {shown(_bound(bound, values, beside))}" for name, bound in form.items())

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
 from mlxe_async.storage.files import PLAIN_NAME
@@ -98,7 +98,18 @@ Count = Annotated[int, Field(ge=1, le=10**15)]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
 Limit = Annotated[float, Field(ge=0.01, le=86_400)]
 
+Extra = dict[str, JsonValue]
+COSMETIC: Extra = {"on_resume": "cosmetic"}
+ALLOWED: Extra = {}
+FORBIDDEN: Extra = {"on_resume": "forbidden"}
+"""What is thought of a key that is another one when a run goes on, see `resuming`; a key of a table inside has none."""
 
-def listed(default: tuple[Any, ...] = (), **about: Any) -> Any:
-    """A field for a TOML list, which is kept as a tuple (`strict` would refuse the list itself, not its items)."""
-    return Field(default, strict=False, **about)
+
+def key(default: Any, text: str, on_resume: Extra | None = None, **limits: Any) -> Any:
+    """A key: its default, what a higher value does, whether another value may go on, and pydantic's limits."""
+    return Field(default, description=text, json_schema_extra=on_resume, **limits)
+
+
+def listed(text: str, on_resume: Extra | None = None, default: tuple[Any, ...] = (), **limits: Any) -> Any:
+    """A key for a TOML list, which is kept as a tuple (`strict` would refuse the list itself, not its items)."""
+    return key(default, text, on_resume, strict=False, **limits)

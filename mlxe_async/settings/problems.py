@@ -51,6 +51,11 @@ class Problem:
         return cls(tuple(problem["path"]), problem["message"], tuple(other) if other is not None else None)
 
 
+def path_of(key: str) -> Path:
+    """The path of a key such as `task.atari.stack`."""
+    return tuple(key.split("."))
+
+
 def dotted(path: Path) -> str:
     """A path as the user writes it: `task.wrappers[0]`."""
     text = ""

@@ -6,15 +6,16 @@
 | allowed | it is different from now on, which the log says; the run is no longer that of its first settings |
 | forbidden | the run does not go on: what was learned is of no use, or is something else |
 
-The keys of `[algorithm]` are its own. Those whose field says `json_schema_extra={"on_resume": "forbidden"}` are
-forbidden, and so is `name`; all others are allowed, as long as the network keeps its shape.
+Each field says its class, see `forms.key`. The keys of `[algorithm]` are its own: those whose field says
+`json_schema_extra={"on_resume": "forbidden"}` are forbidden, all others are allowed, as long as the network keeps its
+shape.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from mlxe_async.settings.model import Settings
 from mlxe_async.settings.problems import Path
@@ -23,43 +24,17 @@ from mlxe_async.storage.safe_text import redact, visible
 
 Effect = Literal["cosmetic", "allowed", "forbidden"]
 
-_KEYS: dict[Effect, dict[str, str]] = {
-    "cosmetic": {
-        "run": "name dir init_from allow_modules record",
-        "stop": "env_steps episodes episode_steps updates seconds solved steps_after_solved",
-        "schedule": "min_executors memorizer step_timeout_s reset_timeout_s update_timeout_s",
-        "learner": "own_core audit_every keep_state_every",
-        "supervision": "restart_limit restart_window_s backoff_s backoff_max_s start_timeout_s env_fault_limit "
-        "env_fault_window_s max_executor_rss_mb on_checkpoint_failure on_stdout_closed",
-        "evaluation": "video",
-        "checkpoint": "interval_s interval_steps keep",
-        "logs": "status_interval_s ledger_interval_s max_mb progress",
-    },
-    "allowed": {
-        "run": "python_path",
-        "task": "max_episode_steps adverse_starts shaped_reward mirror vectorize clip_rewards action_change_cost "
-        "cartpole",
-        "schedule": "kind executors sync rollout_steps flavour unfinished max_rollouts max_policy_lag simulated_lag "
-        "updates_per_publish max_owed_updates",
-        "learner": "device threads graphs fast promote_best",
-        "memory": "capacity_rows keep_rows block_rows lane_slots",
-        "supervision": "nonfinite",
-        "evaluation": "enabled interval_steps rule episodes max_episode_steps screen_steps passes threshold seed "
-        "in_flight",
-    },
-    "forbidden": {
-        "run": "seed",
-        "task": "env kwargs wrappers channels_first history squared_position features atari observe action_mask",
-        "schedule": "envs_per_executor",
-        "learner": "promote_by",
-        "algorithm": "name",
-    },
-}
 
-CLASSES: dict[tuple[str, str], Effect] = {
-    (table, key): kind for kind, tables in _KEYS.items() for table, keys in tables.items() for key in keys.split()
-}
-"""Class of every key but those of `[algorithm]`."""
+def _classes() -> Iterator[tuple[tuple[str, str], Effect]]:
+    for table, about in Settings.model_fields.items():
+        for model in get_args(about.annotation) or (about.annotation,):
+            for name, field in model.model_fields.items():
+                if isinstance(field.json_schema_extra, dict):
+                    yield (table, name), field.json_schema_extra.get("on_resume", "allowed")
+
+
+CLASSES: dict[tuple[str, str], Effect] = dict(_classes())
+"""Class of every key but those of `[algorithm]`, as its field says."""
 
 
 @dataclass(frozen=True)

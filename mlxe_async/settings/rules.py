@@ -9,7 +9,7 @@ from typing import Any
 from mlxe_async.errors import SettingsError
 from mlxe_async.settings.forms import LARGEST
 from mlxe_async.settings.model import Settings
-from mlxe_async.settings.problems import Path, Problem, dotted, shown
+from mlxe_async.settings.problems import Path, Problem, path_of, shown
 
 
 def refuse_contradictions(settings: Settings) -> None:
@@ -24,66 +24,52 @@ def refuse_contradictions(settings: Settings) -> None:
 
 def contradictions(settings: Settings) -> Iterator[Problem]:
     """Keys that are fine alone and not together; both are named."""
-    schedule, memory, supervision = settings.schedule, settings.memory, settings.supervision
-    evaluation, stop = settings.evaluation, settings.stop
+    schedule, memory, evaluation = settings.schedule, settings.memory, settings.evaluation
+    record, of = settings.run.record, settings.value_of
 
-    def at_most(path: Path, value: float, other: Path, limit: float) -> Iterator[Problem]:
-        if value > limit:
-            yield Problem(path, f"got {value}, expected at most {dotted(other)} = {limit}", other)
+    def at_most(key: str, other: str) -> Iterator[Problem]:
+        if of(key) > of(other):
+            yield Problem(path_of(key), f"got {of(key)}, expected at most {other} = {of(other)}", path_of(other))
 
-    executors = ("schedule", "executors")
-    yield from at_most(("schedule", "min_executors"), schedule.min_executors, executors, schedule.executors)
+    def not_with(key: str, expected: str, other: str, why: str = "") -> Problem:
+        message = f"got {shown(of(key))}, expected {expected} with {other} = {shown(of(other))}"
+        return Problem(path_of(key), f"{message}: {why}" if why else message, path_of(other))
+
+    yield from at_most("schedule.min_executors", "schedule.executors")
     if schedule.sync == "episode" and schedule.envs_per_executor > 1:
-        several = ("schedule", "envs_per_executor")
-        message = f'got "episode", expected "rollout" with {dotted(several)} = {schedule.envs_per_executor}'
-        yield Problem(("schedule", "sync"), message, several)
+        yield not_with("schedule.sync", '"rollout"', "schedule.envs_per_executor")
     if schedule.kind == "istb" and schedule.memorizer == "own":
-        kind = ("schedule", "kind")
-        message = f'got "own", expected "auto" or "learner" with {dotted(kind)} = "istb": it is one process'
-        yield Problem(("schedule", "memorizer"), message, kind)
-    if settings.run.record and schedule.kind != "oa":
+        yield not_with("schedule.memorizer", '"auto" or "learner"', "schedule.kind", "it is one process")
+    if record and schedule.kind != "oa":
         why = "the others repeat themselves, or cannot be told by an order alone (ia)"
-        message = f'got true, expected false with {dotted(("schedule", "kind"))} = "{schedule.kind}": {why}'
-        yield Problem(("run", "record"), message, ("schedule", "kind"))
-    if settings.run.record and schedule.memorizer == "own":
-        own = ("schedule", "memorizer")
-        message = f'got true, expected false with {dotted(own)} = "own": rows may be overwritten while they are read'
-        yield Problem(("run", "record"), message, own)
-    cartpole = settings.task.cartpole
-    if "adverse_least" in cartpole.model_fields_set or "adverse_first" in cartpole.model_fields_set:
-        least, first = ("task", "cartpole", "adverse_least"), ("task", "cartpole", "adverse_first")
-        yield from at_most(least, cartpole.adverse_least, first, cartpole.adverse_first)
-    capacity = ("memory", "capacity_rows")
+        yield not_with("run.record", "false", "schedule.kind", why)
+    if record and schedule.memorizer == "own":
+        yield not_with("run.record", "false", "schedule.memorizer", "rows may be overwritten while they are read")
+    if settings.task.cartpole.model_fields_set & {"adverse_least", "adverse_first"}:
+        yield from at_most("task.cartpole.adverse_least", "task.cartpole.adverse_first")
     if memory.capacity_rows is None:
         derived = settings.capacity_rows
         if memory.keep_rows > derived:
             message = f"got {memory.keep_rows}, expected at most {derived}, which memory.capacity_rows is when left out"
-            yield Problem(
-                ("memory", "keep_rows"), f"{message} with schedule.executors = {schedule.executors}", executors
-            )
+            executors = f"schedule.executors = {schedule.executors}"
+            yield Problem(("memory", "keep_rows"), f"{message} with {executors}", ("schedule", "executors"))
     else:
-        yield from at_most(("memory", "keep_rows"), memory.keep_rows, capacity, memory.capacity_rows)
-        yield from at_most(("memory", "block_rows"), memory.block_rows, capacity, memory.capacity_rows)
-    pause = ("supervision", "backoff_max_s")
-    yield from at_most(("supervision", "backoff_s"), supervision.backoff_s, pause, supervision.backoff_max_s)
-    cap = ("evaluation", "max_episode_steps")
+        yield from at_most("memory.keep_rows", "memory.capacity_rows")
+        yield from at_most("memory.block_rows", "memory.capacity_rows")
+    yield from at_most("supervision.backoff_s", "supervision.backoff_max_s")
     if evaluation.max_episode_steps is not None and "screen_steps" in evaluation.model_fields_set:
-        yield from at_most(("evaluation", "screen_steps"), evaluation.screen_steps, cap, evaluation.max_episode_steps)
-    if stop.solved and not evaluation.enabled:
-        message = "got true, expected false with evaluation.enabled = false: nothing would ever be tested"
-        yield Problem(("stop", "solved"), message, ("evaluation", "enabled"))
-    if settings.run.record and settings.learner.promote_best:
-        message = f"got true, expected false with learner.promote_best = {settings.learner.promote_best}"
+        yield from at_most("evaluation.screen_steps", "evaluation.max_episode_steps")
+    if settings.stop.solved and not evaluation.enabled:
+        yield not_with("stop.solved", "false", "evaluation.enabled", "nothing would ever be tested")
+    if record and settings.learner.promote_best:
         why = "what executors put aside for the learner is not recorded"
-        yield Problem(("run", "record"), f"{message}: {why}", ("learner", "promote_best"))
+        yield not_with("run.record", "false", "learner.promote_best", why)
     if schedule.kind in ("serial", "is"):
-        lag, bound = ("schedule", "simulated_lag"), schedule.max_policy_lag
-        if bound is not None:
-            yield from at_most(lag, schedule.simulated_lag, ("schedule", "max_policy_lag"), bound)
+        if schedule.max_policy_lag is not None:
+            yield from at_most("schedule.simulated_lag", "schedule.max_policy_lag")
         if schedule.simulated_lag and settings.learner.promote_best:
-            message = f"got {settings.learner.promote_best}, expected 0 with {dotted(lag)} = {schedule.simulated_lag}"
             why = "what executors reach is the result of an older version than the newest"
-            yield Problem(("learner", "promote_best"), f"{message}: {why}", lag)
+            yield not_with("learner.promote_best", "0", "schedule.simulated_lag", why)
     allowed = settings.run.allow_modules
     for path, module in settings.named_modules():
         if allowed is not None and not any(f"{module}.".startswith(f"{name}.") for name in allowed):

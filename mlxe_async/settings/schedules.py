@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from mlxe_async.settings.forms import Limit, Table
+from mlxe_async.settings.forms import ALLOWED, COSMETIC, FORBIDDEN, Limit, Table, key
 
 DEFAULT_MAX_POLICY_LAG = 8
 DEFAULT_MAX_ROLLOUTS = 4
@@ -63,39 +63,35 @@ class _AnySchedule(Table):
     reproducible: ClassVar[bool] = False
     """Whether the same settings make the same run, whatever else the machine does."""
 
-    executors: Executors = Field(
-        default=2,
-        description='Processes that step environments; more fill more cores. "auto": as many as there are cores beside '
-        "the learner and the memorizer, one at least; a run that is resumed keeps its number.",
+    executors: Executors = key(
+        2,
+        'Processes that step environments; more fill more cores. "auto": as many as there are cores beside the '
+        "learner and the memorizer, one at least; a run that is resumed keeps its number.",
+        ALLOWED,
     )
-    envs_per_executor: int = Field(
-        default=1, ge=1, le=65_536, description="Environments side by side in one executor; more cost less each."
+    envs_per_executor: int = key(
+        1, "Environments side by side in one executor; more cost less each.", FORBIDDEN, ge=1, le=65_536
     )
-    min_executors: int = Field(
-        default=1, ge=1, le=1024, description="The run fails when fewer than this are left; higher stops sooner."
+    min_executors: int = key(
+        1, "The run fails when fewer than this are left; higher stops sooner.", COSMETIC, ge=1, le=1024
     )
-    sync: Literal["episode", "rollout"] = Field(
-        default="episode",
-        description="An executor delivers, and takes new weights, after an episode or after rollout_steps; "
-        "left out, episode with one environment and rollout with several.",
+    sync: Literal["episode", "rollout"] = key(
+        "episode",
+        "An executor delivers, and takes new weights, after an episode or after rollout_steps; left out, episode with "
+        "one environment and rollout with several.",
+        ALLOWED,
     )
-    rollout_steps: int = Field(
-        default=128,
-        ge=1,
-        le=10**7,
-        description='Steps of each environment per rollout, for sync = "rollout"; more wait longer.',
+    rollout_steps: int = key(
+        128, 'Steps of each environment per rollout, for sync = "rollout"; more wait longer.', ALLOWED, ge=1, le=10**7
     )
-    memorizer: Literal["auto", "own", "learner"] = Field(
-        default="auto", description="Where the memory lives: an own process, the learner's, or what suits the cores."
+    memorizer: Literal["auto", "own", "learner"] = key(
+        "auto", "Where the memory lives: an own process, the learner's, or what suits the cores.", COSMETIC
     )
-    step_timeout_s: Limit = Field(
-        default=5.0, description="A step that takes longer is a hang: the executor is restarted."
+    step_timeout_s: Limit = key(5.0, "A step that takes longer is a hang: the executor is restarted.", COSMETIC)
+    reset_timeout_s: Limit = key(
+        60.0, "The same for making and resetting an environment, and for the first step of an episode.", COSMETIC
     )
-    reset_timeout_s: Limit = Field(
-        default=60.0,
-        description="The same for making and resetting an environment, and for the first step of an episode.",
-    )
-    update_timeout_s: Limit = Field(default=60.0, description="The same for one update of the learner.")
+    update_timeout_s: Limit = key(60.0, "The same for one update of the learner.", COSMETIC)
 
     def traits(self, memory: str) -> Traits:  # noqa: ARG002 - defaults of some kinds depend on it
         """What this schedule is like, in the terms of all of them; `memory`: `"replay"` or `"rollouts"`."""
@@ -107,19 +103,21 @@ class _Exact(_AnySchedule):
 
     reproducible: ClassVar[bool] = True
 
-    simulated_lag: int = Field(
-        default=0,
+    simulated_lag: int = key(
+        0,
+        "Executors act with weights this many versions older than the newest, so that corrections of policy lag can "
+        "be judged exactly; higher is harder to learn from. The newest versions are kept in memory.",
+        ALLOWED,
         ge=0,
         le=4096,
-        description="Executors act with weights this many versions older than the newest, so that corrections of "
-        "policy lag can be judged exactly; higher is harder to learn from. The newest versions are kept in memory.",
     )
-    max_policy_lag: int | None = Field(
-        default=None,
+    max_policy_lag: int | None = key(
+        None,
+        "With simulated_lag: rows made with weights older than this many versions are not learned from; left out, all "
+        "are.",
+        ALLOWED,
         ge=0,
         le=10**9,
-        description="With simulated_lag: rows made with weights older than this many versions are not learned from; "
-        "left out, all are.",
     )
 
     def traits(self, memory: str) -> Traits:  # noqa: ARG002 - see above
@@ -132,13 +130,13 @@ class _Exact(_AnySchedule):
 class SerialSchedule(_Exact):
     """`kind = "serial"`: everything in one process, in order; for debuggers and tests."""
 
-    kind: Literal["serial"] = Field(description="All roles in one process, one after the other.")
+    kind: Literal["serial"] = key(..., "All roles in one process, one after the other.", ALLOWED)
 
 
 class IsSchedule(_Exact):
     """`kind = "is"`: every executor delivers once, all wait, then learn, then publish. Deterministic."""
 
-    kind: Literal["is"] = Field(description="Iterative synchronous: all wait for each other.")
+    kind: Literal["is"] = key(..., "Iterative synchronous: all wait for each other.", ALLOWED)
 
 
 class IstbSchedule(_AnySchedule):
@@ -147,15 +145,15 @@ class IstbSchedule(_AnySchedule):
     Memorizer and learner live in that process too. One that dies takes all with it, and begins their rollouts again.
     """
 
-    kind: Literal["istb"] = Field(description="Iterative synchronous, threaded baseline: one process, many threads.")
-    executors: Executors = Field(
-        default=2,
-        description='Threads that step environments; more share one core\'s worth of Python. "auto": as many as the '
-        "other kinds would have.",
+    kind: Literal["istb"] = key(..., "Iterative synchronous, threaded baseline: one process, many threads.", ALLOWED)
+    executors: Executors = key(
+        2,
+        'Threads that step environments; more share one core\'s worth of Python. "auto": as many as the other kinds '
+        "would have.",
+        ALLOWED,
     )
-    flavour: Literal["fair", "as_published"] = Field(
-        default="fair",
-        description="fair differs from is by its threads alone; as_published also waits by looking once a second.",
+    flavour: Literal["fair", "as_published"] = key(
+        "fair", "fair differs from is by its threads alone; as_published also waits by looking once a second.", ALLOWED
     )
 
     def traits(self, memory: str) -> Traits:  # noqa: ARG002 - see above
@@ -169,18 +167,20 @@ class IaSchedule(_AnySchedule):
     Who is faster decides what is learned from: two runs with one seed differ.
     """
 
-    kind: Literal["ia"] = Field(description="Iterative asynchronous: fast executors go again until all have delivered.")
-    unfinished: Literal["keep", "drop"] = Field(
-        default="keep",
-        description="Episodes under way when all have delivered: keep learns from their rows and goes on with them "
-        "under the next weights, drop throws them away, which favours short ones.",
+    kind: Literal["ia"] = key(..., "Iterative asynchronous: fast executors go again until all have delivered.", ALLOWED)
+    unfinished: Literal["keep", "drop"] = key(
+        "keep",
+        "Episodes under way when all have delivered: keep learns from their rows and goes on with them under the next "
+        "weights, drop throws them away, which favours short ones.",
+        ALLOWED,
     )
-    max_rollouts: int | None = Field(
-        default=None,
+    max_rollouts: int | None = key(
+        None,
+        "Rollouts of one executor in an iteration, then it waits too; left out, 4 for algorithms that learn from "
+        "rollouts and no bound for a replay memory. More wait less.",
+        ALLOWED,
         ge=1,
         le=10**6,
-        description="Rollouts of one executor in an iteration, then it waits too; left out, "
-        "4 for algorithms that learn from rollouts and no bound for a replay memory. More wait less.",
     )
 
     def traits(self, memory: str) -> Traits:
@@ -192,22 +192,20 @@ class IaSchedule(_AnySchedule):
 class OaSchedule(_AnySchedule):
     """`kind = "oa"`: nobody waits; generating, memorizing and learning overlap."""
 
-    kind: Literal["oa"] = Field(description="Online asynchronous: nobody waits.")
-    max_policy_lag: int | None = Field(
-        default=None,
+    kind: Literal["oa"] = key(..., "Online asynchronous: nobody waits.", ALLOWED)
+    max_policy_lag: int | None = key(
+        None,
+        "Rows made with weights older than this many versions are not learned from; left out, 8 for algorithms that "
+        "learn from rollouts and no bound for a replay memory.",
+        ALLOWED,
         ge=0,
         le=10**9,
-        description="Rows made with weights older than this many versions are not learned from; "
-        "left out, 8 for algorithms that learn from rollouts and no bound for a replay memory.",
     )
-    updates_per_publish: int = Field(
-        default=1, ge=1, le=10**6, description="Updates between two publications; higher copies less and lags more."
+    updates_per_publish: int = key(
+        1, "Updates between two publications; higher copies less and lags more.", ALLOWED, ge=1, le=10**6
     )
-    max_owed_updates: int = Field(
-        default=128,
-        ge=1,
-        le=10**9,
-        description="Executors wait when the learner owes this many updates; higher waits less.",
+    max_owed_updates: int = key(
+        128, "Executors wait when the learner owes this many updates; higher waits less.", ALLOWED, ge=1, le=10**9
     )
 
     def traits(self, memory: str) -> Traits:

@@ -12,7 +12,6 @@ import difflib
 import importlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -21,66 +20,22 @@ from gymnasium import spaces
 
 from mlxe_async.errors import TaskError
 from mlxe_async.rows import Array
+from mlxe_async.settings.task import Atari
 
-NAMESPACE = "ALE/"
 NOOP, FIRE = "NOOP", "FIRE"
 EXTRA = "mlxe_async[atari]"
 NEEDED = ("ale_py", "cv2")
 
 
-@dataclass(frozen=True)
-class AtariSettings:
-    """The `[task.atari]` table.
-
-    Args:
-        preprocess: false leaves the game as its id registers it, for wrappers of your own.
-        frame_skip: frames for which an action is repeated.
-        stack: pictures in one observation.
-        noop_max: most frames without action at the start of an episode, drawn anew each time.
-        sticky: chance that a frame repeats the last action instead of the chosen one.
-        life_loss_ends: in training a lost life ends the episode, and the next one goes on with the same game; tests
-            always play on.
-        fire: FIRE is pressed for one step where a game begins or a life was lost.
-        actions: names of the actions to choose from, in this order; all the game has if empty.
-        height, width: of a picture.
-        crop: pixels that are cut off a picture before it is made small: top, bottom, left, right.
-        colour: pictures (3 * stack, height, width), red, green and blue of the oldest first; else grey.
-    """
-
-    preprocess: bool = True
-    frame_skip: int = 4
-    stack: int = 4
-    noop_max: int = 30
-    sticky: float = 0.0
-    life_loss_ends: bool = False
-    fire: bool = False
-    actions: tuple[str, ...] = ()
-    height: int = 84
-    width: int = 84
-    crop: tuple[int, ...] = (0, 0, 0, 0)
-    colour: bool = False
-
-    @classmethod
-    def from_mapping(cls, table: Mapping[str, Any]) -> AtariSettings:
-        """Read a `[task.atari]` table; keys that are left out have their defaults."""
-        lists = {key: tuple(table[key]) for key in ("actions", "crop") if key in table}
-        return cls(**{**table, **lists})
-
-    @property
-    def single_only(self) -> str | None:
-        """A key that is set to what ale-py's vector of games cannot do, if there is one."""
-        asked = {
-            "life_loss_ends": self.life_loss_ends,  # the vector would begin the game anew at each lost life
-            "fire": self.fire,  # the vector presses it at the start of a game only
-            "crop": any(self.crop),
-            "colour": self.colour,
-        }
-        return next((key for key, is_on in asked.items() if is_on), None)
-
-
-def is_atari(env_id: str) -> bool:
-    """Whether an id is one of the Arcade Learning Environment's."""
-    return env_id.startswith(NAMESPACE)
+def single_only(settings: Atari) -> str | None:
+    """A key that is set to what ale-py's vector of games cannot do, if there is one."""
+    asked = {
+        "life_loss_ends": settings.life_loss_ends,  # the vector would begin the game anew at each lost life
+        "fire": settings.fire,  # the vector presses it at the start of a game only
+        "crop": any(settings.crop),
+        "colour": settings.colour,
+    }
+    return next((key for key, is_on in asked.items() if is_on), None)
 
 
 def provide(env_id: str) -> None:
@@ -100,7 +55,7 @@ def provide(env_id: str) -> None:
             module.ALEInterface.setLoggerMode(module.LoggerMode.Error)
 
 
-def single_kwargs(settings: AtariSettings, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def single_kwargs(settings: Atari, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of one game for `gymnasium.make`: frames one by one, the wrappers skip; what is given wins.
 
     The game itself shows its memory, 128 bytes: wrappers fetch the pictures that they need, which are not all.
@@ -108,7 +63,7 @@ def single_kwargs(settings: AtariSettings, kwargs: Mapping[str, Any]) -> dict[st
     return {"frameskip": 1, "repeat_action_probability": settings.sticky, "obs_type": "ram", **kwargs}
 
 
-def preprocessed(env: gymnasium.Env[Any, Any], settings: AtariSettings, *, evaluation: bool) -> gymnasium.Env[Any, Any]:
+def preprocessed(env: gymnasium.Env[Any, Any], settings: Atari, *, evaluation: bool) -> gymnasium.Env[Any, Any]:
     """One game that shows (stack, height, width) uint8.
 
     Raises:
@@ -124,7 +79,7 @@ def preprocessed(env: gymnasium.Env[Any, Any], settings: AtariSettings, *, evalu
     return TransformObservation(stacked, lambda obs: obs.reshape(shape), spaces.Box(0, 255, shape, np.uint8))
 
 
-def places_of(env: gymnasium.Env[Any, Any], settings: AtariSettings) -> Array:
+def places_of(env: gymnasium.Env[Any, Any], settings: Atari) -> Array:
     """Places (n,) of the actions to choose from among all that a game has.
 
     Raises:
@@ -163,7 +118,7 @@ class Screen(gymnasium.Wrapper[Any, Any, Any, Any]):
         TaskError: see `preprocessed`.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], settings: AtariSettings, *, life_loss_ends: bool) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], settings: Atari, *, life_loss_ends: bool) -> None:
         super().__init__(env)
         game: Any = env.unwrapped
         meanings, name = list(game.get_action_meanings()), _id(env)
@@ -275,7 +230,7 @@ class Screen(gymnasium.Wrapper[Any, Any, Any, Any]):
         return np.ascontiguousarray(np.moveaxis(small, -1, 0)) if settings.colour else np.asarray(small)
 
 
-def vector_kwargs(settings: AtariSettings, kwargs: Mapping[str, Any], max_episode_steps: int | None) -> dict[str, Any]:
+def vector_kwargs(settings: Atari, kwargs: Mapping[str, Any], max_episode_steps: int | None) -> dict[str, Any]:
     """Arguments of ale-py's `AtariVectorEnv`; rewards as they are, one thread, no button pressed at the start."""
     said: dict[str, Any] = {
         "frameskip": settings.frame_skip,

@@ -9,63 +9,26 @@ Observation entries: cart position x, cart velocity, pole angle theta, pole velo
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxe_async.errors import TaskError
 from mlxe_async.rows import Symmetry
+from mlxe_async.settings.task import CartPole
 
 Floats = NDArray[np.float32]
 
 X_LIMIT = 2.4
 THETA_LIMIT = 12 * 2 * math.pi / 360
-ADVERSE_X = 1.5
-ADVERSE_THETA = 0.15
 START_BOUND = 0.05
 
 VECTOR = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
 """Many CartPoles that are stepped by one call, as gymnasium registers them."""
 
 
-@dataclass(frozen=True)
-class CartPoleSettings:
-    """The `[task.cartpole]` table: the constants of what may be changed.
-
-    Args:
-        adverse_x: where the cart begins in two of the four adverse starts, to the left or to the right of the middle.
-        adverse_angle: how the pole leans in the other two, in rad.
-        adverse_first: probability of each of the four while no more than a few episodes are finished.
-        adverse_least: the probability below which it never falls.
-        adverse_base: it is `adverse_first / log_base E` after E finished episodes: higher falls later.
-        failure_reward: shaped reward of the step at which the pole falls, instead of all others.
-        centre_weight: of being near the middle, in the shaped reward.
-        upright_weight: of the pole being upright.
-    """
-
-    adverse_x: float = ADVERSE_X
-    adverse_angle: float = ADVERSE_THETA
-    adverse_first: float = 0.2
-    adverse_least: float = 0.05
-    adverse_base: float = 5.0
-    failure_reward: float = -10.0
-    centre_weight: float = 1.0
-    upright_weight: float = 1.0
-
-    @classmethod
-    def from_mapping(cls, table: Mapping[str, Any]) -> CartPoleSettings:
-        """Read the table; the settings file was validated before, so only the shape is looked at here."""
-        if unknown := sorted(set(table) - {field.name for field in dataclasses.fields(cls)}):
-            raise TaskError(f"task.cartpole: unknown keys {', '.join(unknown)}")
-        return cls(**table)
-
-
-PUBLISHED = CartPoleSettings()
+PUBLISHED = CartPole()
 """The constants of the study that this program goes back to."""
 
 
@@ -74,7 +37,7 @@ def squared_position(obs: Floats) -> None:
     np.multiply(obs[:, 0], obs[:, 0], out=obs[:, 4])
 
 
-def shaped_reward(next_obs: Floats, terminated: NDArray[np.bool_], settings: CartPoleSettings = PUBLISHED) -> Floats:
+def shaped_reward(next_obs: Floats, terminated: NDArray[np.bool_], settings: CartPole = PUBLISHED) -> Floats:
     """`1 + (1 - |x|/2.4) + (1 - |theta|/0.2094)` of the state reached, and -10 instead of it where the pole fell.
 
     Args:
@@ -92,7 +55,7 @@ def shaped_reward(next_obs: Floats, terminated: NDArray[np.bool_], settings: Car
     return reward
 
 
-def adverse_probability(finished_episodes: int, settings: CartPoleSettings = PUBLISHED) -> float:
+def adverse_probability(finished_episodes: int, settings: CartPole = PUBLISHED) -> float:
     """Probability of each of the four adverse starts: 0.2 at first, then `0.2 / log_5 E`, never under 0.05."""
     first, least = settings.adverse_first, settings.adverse_least
     if finished_episodes <= 1:
@@ -100,7 +63,7 @@ def adverse_probability(finished_episodes: int, settings: CartPoleSettings = PUB
     return min(first, max(least, first / math.log(finished_episodes, settings.adverse_base)))
 
 
-def way_of(drawn: float, finished_episodes: int, settings: CartPoleSettings) -> tuple[int, float] | None:
+def way_of(drawn: float, finished_episodes: int, settings: CartPole) -> tuple[int, float] | None:
     """The coordinate that a number drawn from [0, 1) says is to be overwritten, and by what; None: none is."""
     probability = adverse_probability(finished_episodes, settings)
     way = int(drawn / probability) if probability else 4
@@ -110,7 +73,7 @@ def way_of(drawn: float, finished_episodes: int, settings: CartPoleSettings) -> 
     return coordinate, magnitude if way % 2 else -magnitude
 
 
-def make_start_adverse(env: Any, finished_episodes: int, settings: CartPoleSettings = PUBLISHED) -> Floats | None:
+def make_start_adverse(env: Any, finished_episodes: int, settings: CartPole = PUBLISHED) -> Floats | None:
     """Perhaps move a CartPole that was just reset to a hard place, drawn from the environment's own generator.
 
     One draw in five ways: x = -1.5, x = +1.5, theta = -0.15, theta = +0.15, or left as it is.
@@ -133,7 +96,7 @@ def make_start_adverse(env: Any, finished_episodes: int, settings: CartPoleSetti
 
 
 def make_starts_adverse(
-    vector: Any, began: NDArray[np.bool_], finished_episodes: int, settings: CartPoleSettings = PUBLISHED
+    vector: Any, began: NDArray[np.bool_], finished_episodes: int, settings: CartPole = PUBLISHED
 ) -> Floats:
     """The same for those of a vector of CartPoles whose episodes have just begun.
 
@@ -169,7 +132,7 @@ class CartPoleHelp:
     symmetry = Symmetry((-1.0, -1.0, -1.0, -1.0, 1.0), (1, 0))
     limits = (X_LIMIT, None, THETA_LIMIT, None, None)
 
-    def __init__(self, settings: CartPoleSettings = PUBLISHED) -> None:
+    def __init__(self, settings: CartPole = PUBLISHED) -> None:
         self._settings = settings
 
     def features(self, obs: Floats) -> Floats:

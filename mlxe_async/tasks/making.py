@@ -15,8 +15,6 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -29,6 +27,7 @@ from gymnasium.wrappers import FrameStackObservation, NormalizeObservation, Norm
 from mlxe_async.errors import TaskError, raised_at
 from mlxe_async.parts import FLOATS, Part
 from mlxe_async.rows import Spaces
+from mlxe_async.settings.task import ATARI, Task, Wrapper
 from mlxe_async.tasks import atari, cartpole
 from mlxe_async.tasks.help import TaskAids, declared_by
 from mlxe_async.tasks.hostile import described, one_line, words_of
@@ -55,79 +54,6 @@ _MINATAR = "MinAtar/"
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-@dataclass(frozen=True)
-class TaskSettings:
-    """The `[task]` table as this package reads it; keys that are left out have the defaults below.
-
-    Args:
-        env: a gymnasium id, `module:Id-v0` to import a module first, or `module:Class`, a `gymnasium.Env`.
-        kwargs: keyword arguments for the environment.
-        max_episode_steps: steps after which an episode is truncated; None takes the registered limit.
-        wrappers: `module:Name` entries, or tables of an `entry` and its `kwargs`; each is a `gymnasium.Wrapper` or a
-            function from environment to environment, the first one innermost.
-        channels_first: show pictures (H, W, C) as (C, H, W).
-        history: show the newest so many observations in one (history, ...), oldest first; pictures (C, H, W) in one
-            (history * C, H, W).
-        adverse_starts: some episodes begin in hard places.
-        shaped_reward: learn from the reward that the task's aids make, on CartPole falling with the distance from the
-            middle, -10 for the fall.
-        squared_position: a fifth CartPole feature, x squared.
-        mirror: declare the task's symmetry, on CartPole left and right.
-        features: append the inputs that the environment declares (see `help`).
-        vectorize: `"single"`, `"native"` or `"auto"`: how executors step several (see `native`).
-        clip_rewards: learn from rewards cut to [-1, 1]; returns that are reported are of the environment's own.
-        action_change_cost: taken off rewards to learn from, also off clipped ones, at each change of a discrete action.
-        cartpole: the constants of CartPole's starts and reward (see `cartpole`).
-        atari: how games of the Arcade Learning Environment are shown (see `atari`).
-        observe: which parts of a Dict or Tuple of observations are used, by key or index; all if empty.
-        action_mask: keep the environment's masks of allowed actions with the observations.
-    """
-
-    env: str
-    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    max_episode_steps: int | None = None
-    wrappers: tuple[str | Mapping[str, Any], ...] = ()
-    channels_first: bool = False
-    history: int = 1
-    adverse_starts: bool = False
-    shaped_reward: bool = False
-    squared_position: bool = False
-    mirror: bool = False
-    features: bool = False
-    vectorize: str = "single"
-    clip_rewards: bool = False
-    action_change_cost: float = 0.0
-    cartpole: cartpole.CartPoleSettings = dataclasses.field(default_factory=cartpole.CartPoleSettings)
-    atari: atari.AtariSettings = dataclasses.field(default_factory=atari.AtariSettings)
-    observe: tuple[str, ...] = ()
-    action_mask: bool = False
-
-    @classmethod
-    def from_mapping(cls, task: Mapping[str, Any]) -> TaskSettings:
-        """Read a `[task]` table; the settings file was validated before, so only the shape is looked at here."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(set(task) - known)
-        if unknown or "env" not in task:
-            raise TaskError(f"task: {'unknown keys ' + ', '.join(unknown) if unknown else 'env is missing'}")
-        given = {key: value for key, value in task.items() if value is not None}
-        given["wrappers"] = tuple(given.get("wrappers", ()))
-        given["observe"] = tuple(given.get("observe", ()))
-        given["cartpole"] = cartpole.CartPoleSettings.from_mapping(given.get("cartpole", {}))
-        given["atari"] = atari.AtariSettings.from_mapping(given.get("atari", {}))
-        return cls(**given)
-
-    @property
-    def is_preprocessed(self) -> bool:
-        """Whether this is an Atari game, shown as `[task.atari]` says."""
-        return self.atari.preprocess and atari.is_atari(self.env)
-
-    @property
-    def aids(self) -> tuple[str, ...]:
-        """Names of the switches that are on of those which need the task's aids."""
-        names = ("adverse_starts", "shaped_reward", "squared_position", "mirror", "features")
-        return tuple(name for name in names if getattr(self, name))
-
-
 def find_spec(env_id: str) -> EnvSpec:
     """The registry's entry for an id, after importing the module that the id names.
 
@@ -146,7 +72,7 @@ def find_spec(env_id: str) -> EnvSpec:
         found: Any = getattr(module, name, None)
         if name not in gymnasium.registry and _is_kind(found, gymnasium.Env):
             return EnvSpec(id=f"{name}-v0", entry_point=found)
-    if atari.is_atari(name) and name not in gymnasium.registry:
+    if name.startswith(ATARI) and name not in gymnasium.registry:
         atari.provide(name)
     if name.startswith(_MINATAR) and name not in gymnasium.registry:
         _imported("task.env", env_id, "minatar.gym").register_envs()  # importing it alone registers nothing
@@ -193,7 +119,7 @@ def _nothing_in(module: Any, name: str) -> str:
     )
 
 
-def make(task: TaskSettings, spec: EnvSpec | None = None, *, evaluation: bool = False) -> gymnasium.Env[Any, Any]:
+def make(task: Task, spec: EnvSpec | None = None, *, evaluation: bool = False) -> gymnasium.Env[Any, Any]:
     """One environment with the user's wrappers, without a time limit; in an evaluation lives do not count as episodes.
 
     Raises:
@@ -232,7 +158,7 @@ _STATISTICS = {
 """Wrappers that learn from what they see, and what to write instead: what they have learned, nobody saves."""
 
 
-def _refuse_statistics(env: gymnasium.Env[Any, Any], task: TaskSettings) -> None:
+def _refuse_statistics(env: gymnasium.Env[Any, Any], task: Task) -> None:
     """Refuse running statistics inside an environment: each would have others, tests and a resumed run none."""
     layer: Any = env
     while isinstance(layer, gymnasium.Wrapper):
@@ -260,7 +186,7 @@ class _QuickDiscrete(spaces.Discrete):
         return super().contains(x)
 
 
-def read_spaces(env: gymnasium.Env[Any, Any], task: TaskSettings) -> tuple[Spaces, TaskAids, Packing | None]:
+def read_spaces(env: gymnasium.Env[Any, Any], task: Task) -> tuple[Spaces, TaskAids, Packing | None]:
     """What the environment shows and takes, in plain types, with the features and the mirror image of `[task]`.
 
     Returns:
@@ -331,7 +257,7 @@ def _starts(space: Any) -> tuple[int, ...]:
     return found if any(found) else ()
 
 
-def simulator_of(env: gymnasium.Env[Any, Any], task: TaskSettings) -> BatchSimulator | None:
+def simulator_of(env: gymnasium.Env[Any, Any], task: Task) -> BatchSimulator | None:
     """The task's own simulator, if it has one: gymnasium's CartPole itself, without subclass, arguments or wrappers."""
     is_changed = task.wrappers or task.kwargs or task.history > 1
     is_plain = type(env.unwrapped) is CartPoleEnv and not is_changed
@@ -369,7 +295,7 @@ def _frames(env: gymnasium.Env[Any, Any], shape: tuple[int, ...]) -> int:
     return 0
 
 
-def _declared_aids(env: gymnasium.Env[Any, Any], task: TaskSettings) -> Any:
+def _declared_aids(env: gymnasium.Env[Any, Any], task: Task) -> Any:
     """What the environment declares, or CartPole's own aids, which fit only if nothing is wrapped around it."""
     if task.history > 1:
         return None  # what is declared is of single observations
@@ -398,12 +324,11 @@ def _imported(key: str, entry: str, name: str) -> Any:
         raise TaskError(f"{key}: {why}{place}") from error
 
 
-def _wrapped(env: gymnasium.Env[Any, Any], one: str | Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+def _wrapped(env: gymnasium.Env[Any, Any], one: Wrapper) -> gymnasium.Env[Any, Any]:
     """The environment in one more wrapper, or whatever a function made of it."""
-    entry, kwargs = (one, {}) if isinstance(one, str) else (one["entry"], one.get("kwargs", {}))
-    wrapped = _wrapper(entry)(env, **kwargs)
+    wrapped = _wrapper(one.entry)(env, **one.kwargs)
     if not isinstance(wrapped, gymnasium.Env):
-        raise TaskError(f"task.wrappers: {entry} returned {described(wrapped)}, expected a gymnasium.Env")
+        raise TaskError(f"task.wrappers: {one.entry} returned {described(wrapped)}, expected a gymnasium.Env")
     return wrapped
 
 
@@ -428,7 +353,7 @@ def _channels_first(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[
     return TransformObservation(env, first, spaces.Box(first(space.low), first(space.high), dtype=space.dtype.type))
 
 
-def _with_history(env: gymnasium.Env[Any, Any], task: TaskSettings) -> gymnasium.Env[Any, Any]:
+def _with_history(env: gymnasium.Env[Any, Any], task: Task) -> gymnasium.Env[Any, Any]:
     """The newest observations in one, the first of an episode repeated before it; nothing goes from one to the next."""
     space = _declared_space(env, task.env, "observation_space")
     if not isinstance(space, spaces.Box):

@@ -28,10 +28,11 @@ from gymnasium.vector import AutoresetMode
 
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.rows import Array
+from mlxe_async.settings.task import Task, task_of
 from mlxe_async.tasks import atari, cartpole, checks
 from mlxe_async.tasks.changes import ActionChanges
 from mlxe_async.tasks.hostile import described, one_line, trace_of, words_of
-from mlxe_async.tasks.making import TaskSettings, find_spec, make, read_spaces
+from mlxe_async.tasks.making import find_spec, make, read_spaces
 from mlxe_async.tasks.vector import Step, VectorTask
 
 
@@ -45,7 +46,7 @@ def training_task(
             be changed in ways that only single environments can be.
         EnvironmentFault: the environment's constructor raised.
     """
-    settings = TaskSettings.from_mapping(task)
+    settings = task_of(task)
     if settings.vectorize == "native":
         return NativeTask(task, count)
     if settings.vectorize == "auto" and not _why_not(settings):
@@ -58,7 +59,7 @@ class _NotForVectors(TaskError):
     """The spaces are such as only single environments may have."""
 
 
-def _why_not(task: TaskSettings) -> str:
+def _why_not(task: Task) -> str:
     """Why a task cannot be stepped as a native vector; empty if it can."""
     if find_spec(task.env).vector_entry_point is None:
         return f"{task.env} has no vector environment of its own"
@@ -68,7 +69,7 @@ def _why_not(task: TaskSettings) -> str:
     for name in single_only:
         if getattr(task, name):
             return f"task.{name} is for environments that are stepped one by one"
-    if task.is_preprocessed and (key := task.atari.single_only):
+    if task.is_preprocessed and (key := atari.single_only(task.atari)):
         return f"task.atari.{key} is for games that are stepped one by one"
     if task.history > 1:
         return "task.history is for environments that are stepped one by one"
@@ -97,7 +98,7 @@ class NativeTask:
     resets_itself = True
 
     def __init__(self, task: Mapping[str, Any], count: int) -> None:
-        self._task, self.count = TaskSettings.from_mapping(task), count
+        self._task, self.count = task_of(task), count
         if why := _why_not(self._task):
             raise TaskError(f'task.vectorize: got "native", but {why}; use "single" or "auto"')
         self._spec = find_spec(self._task.env)

@@ -16,14 +16,14 @@ import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from mlxe_async.tasks.cartpole import ADVERSE_THETA, ADVERSE_X, START_BOUND, THETA_LIMIT, X_LIMIT, squared_position
+from mlxe_async.tasks.cartpole import PUBLISHED, START_BOUND, THETA_LIMIT, X_LIMIT, squared_position
 
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
 
 BLOCK = 64
-# coordinate of the state, and where it is put
-ADVERSE_WAYS = ((0, -ADVERSE_X), (0, ADVERSE_X), (2, -ADVERSE_THETA), (2, ADVERSE_THETA))
+_X, _THETA = PUBLISHED.adverse_x, PUBLISHED.adverse_angle
+ADVERSE_WAYS = ((0, -_X), (0, _X), (2, -_THETA), (2, _THETA))  # coordinate of the state, and where it is put
 
 _GRAVITY = np.array(9.8)
 _POLE_MASS = np.array(0.1)

@@ -12,7 +12,8 @@ import numpy as np
 
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.rows import Array, Spaces
-from mlxe_async.tasks.making import TaskSettings, find_spec
+from mlxe_async.settings.task import task_of
+from mlxe_async.tasks.making import find_spec
 from mlxe_async.tasks.native import NativeTask, training_task
 from mlxe_async.tasks.vector import VectorTask
 
@@ -51,7 +52,7 @@ def probe(
             or the environment raised or broke its contract (which field, expected, got).
     """
     with limited("import"):
-        find_spec(TaskSettings.from_mapping(task).env)
+        find_spec(task_of(task).env)
     imported = time.perf_counter()
     try:
         with limited("make"):

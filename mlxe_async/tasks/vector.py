@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.rows import MASK, Array, Spaces
+from mlxe_async.settings.task import task_of
 from mlxe_async.tasks import checks
 from mlxe_async.tasks.changes import ActionChanges
 from mlxe_async.tasks.hostile import described, trace_of, words_of
 from mlxe_async.tasks.making import (
-    TaskSettings,
     find_spec,
     has_own_rewards,
     make,
@@ -112,7 +112,7 @@ class VectorTask:
     ) -> None:
         self._wrap = wrap
         self._cursor = [0] if cursor is None else cursor
-        self._task = TaskSettings.from_mapping(task)
+        self._task = task_of(task)
         self.spec = find_spec(self._task.env)
         self.count = count
         self.max_episode_steps = max_episode_steps or self._task.max_episode_steps or self.spec.max_episode_steps

@@ -190,7 +190,7 @@ def test_a_clipped_value_gains_nothing_beyond_the_clip_and_pays_in_full_for_mist
 
 
 def test_the_penalty_grows_where_the_policy_moves_too_far_and_shrinks_where_it_hardly_moves():
-    from mlxe_async.algorithms.ppo import kl_coefficient
+    from mlxe_async.maths.correction import kl_coefficient
 
     assert [kl_coefficient(3.0, kl, 0.01) for kl in (0.0066, 0.0067, 0.0149, 0.0151)] == [1.5, 3.0, 3.0, 6.0]
     assert [kl_coefficient(3.0, kl, 0.01) for kl in (0.01 / 1.5, 0.01 * 1.5)] == [3.0, 3.0]

@@ -10,7 +10,7 @@ from plain import generator_of
 from mlxe_async.algorithms import Acting, Clock, interface, load_algorithm
 from mlxe_async.algorithms.distributions import TanhGaussian
 from mlxe_async.algorithms.parts.continuous import td_target
-from mlxe_async.algorithms.parts.soft import considered
+from mlxe_async.algorithms.parts.soft import considered, earned
 from mlxe_async.algorithms.sac import SAC, SACSettings, soft_value, temperature_loss
 from mlxe_async.rows import Spaces
 
@@ -162,9 +162,9 @@ def test_entropies_are_those_after_a_row_up_to_its_cut_discounted_and_as_old_as_
 
 
 def test_the_temperature_of_now_weighs_the_entropies():
-    algorithm, rows = agent(n_step=3), {"partial": np.float32([1, 2]), "entropies": np.float32([10, 20])}
-    assert algorithm.earned(rows, 0.5).tolist() == [6, 12]
-    assert agent().earned(rows, 0.5).tolist() == [1, 2]
+    rows = {"partial": np.float32([1, 2]), "entropies": np.float32([10, 20])}
+    assert earned(rows, 0.5).tolist() == [6, 12]
+    assert earned({"partial": rows["partial"]}, 0.5).tolist() == [1, 2]
 
 
 def test_what_is_stored_is_the_density_of_the_action_that_is_stored():

@@ -32,7 +32,6 @@ from mlxe_async.networks.heads import ActorCritic
 from mlxe_async.rows import WHOLE, Spaces
 from mlxe_async.settings import load_settings
 from mlxe_async.tasks import atari
-from mlxe_async.tasks.making import TaskSettings
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 ONE_PASS = {
@@ -47,7 +46,7 @@ ONE_PASS = {
 
 def stepping_cost(settings: Any) -> float:
     """CPU microseconds of a step of one game among as many as an executor has, all by one call."""
-    count, task = settings.schedule.envs_per_executor, TaskSettings.from_mapping(settings.task.model_dump())
+    count, task = settings.schedule.envs_per_executor, settings.task
     atari.provide(task.env)
     kwargs = atari.vector_kwargs(task.atari, task.kwargs, None)
     vector = gymnasium.make_vec(task.env, count, vectorization_mode="vector_entry_point", **kwargs).unwrapped

@@ -297,8 +297,8 @@ class _Changes(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if called in ("Field", "field", "key"):  # descriptions and bounds are no behaviour of a loss
-            for argument in node.args[:1]:
+        if called in ("Field", "field", "key", "shared"):  # descriptions and bounds are no behaviour of a loss
+            for argument in node.args[: called != "shared"]:
                 self.visit(argument)
             return
         if isinstance(node.func, ast.Name) and called in _CALLED_BARE:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, Field
 from settings_tools import minimal, problems_of, write
 
-from mlxe_async.algorithms.interface import needs, needs_any, needs_each
+from mlxe_async.algorithms.interface import needs
 from mlxe_async.errors import SettingsError
 from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.settings import dump_settings, load_settings
@@ -318,14 +318,14 @@ def _told(path, overrides):
 
 class Own(BaseModel):
     kind: str = "slow"
-    speed: float = Field(1.0, json_schema_extra=needs(kind=["fast", "quick"]))
+    speed: float = Field(1.0, json_schema_extra=needs('kind in ("fast", "quick")'))
     limits: tuple[float, ...] = ()
-    rest: float = Field(0.0, json_schema_extra=needs(limits={"some": True}, speed={"above": 0}))
-    ends: float = Field(0.0, json_schema_extra=needs_any(kind=["fast"], rest={"above": "speed"}))
-    image: bool = Field(True, json_schema_extra=needs({"task.mirror": [True]}))
-    foreign: int = Field(0, json_schema_extra=needs(no_such_field=[1]))
-    either: int = Field(0, json_schema_extra=needs_any({"speed": {"above": 0}, "plain": [0]}, plain={"above": 1}))
-    falls: tuple[str, ...] = Field((), json_schema_extra=needs_each(speed=needs(kind=["fast"])))
+    rest: float = Field(0.0, json_schema_extra=needs("limits and speed > 0"))
+    ends: float = Field(0.0, json_schema_extra=needs('kind == "fast" or rest > speed'))
+    image: bool = Field(True, json_schema_extra=needs("task.mirror"))
+    foreign: int = Field(0, json_schema_extra=needs("no_such_field == 1"))
+    either: int = Field(0, json_schema_extra=needs("speed > 0 and plain == 0 or plain > 1"))
+    falls: tuple[str, ...] = Field((), json_schema_extra=needs({"speed": 'kind == "fast"'}))
     plain: int = 0
 
 
@@ -363,6 +363,39 @@ def test_single_entries_of_a_list_may_have_no_effect():
 
 def test_a_value_of_another_type_is_left_to_who_judges_types():
     assert "rest" not in told({"limits": [1.0], "speed": "fast"})
+
+
+@pytest.mark.parametrize("words", ["speed >", "speed > 0 > plain", "speed + 1 > 0", "f(speed)", "3 > speed", ["speed"]])
+def test_what_is_no_condition_is_refused_with_its_words(words):
+    class Odd(BaseModel):
+        speed: float = 1.0
+        plain: int = Field(0, json_schema_extra={"needs": words})
+
+    with pytest.raises(ValueError, match=r"^needs: got .*speed.*, expected a co"):
+        list(idle_in(Odd, {}))
+
+
+@pytest.mark.parametrize(
+    ("condition", "table", "instead"),
+    [
+        ("not flag", {"flag": True}, "false"),
+        ("flag", {"flag": False}, "true"),
+        ("rate != 1.0", {"rate": 1.0}, "something other than 1.0"),
+        ("rate <= most", {"rate": 3.0}, "at most 2.0"),
+        ("rate < most", {"rate": 2.0}, "a number below 2.0"),
+        ("rate == most", {"rate": 1.0}, "2.0"),
+        ("rate > -1", {"rate": -1.0}, "a number above -1"),
+    ],
+)
+def test_what_a_condition_asks_for_is_told(condition, table, instead):
+    class Asking(BaseModel):
+        flag: bool = False
+        rate: float = 1.0
+        most: float = 2.0
+        asks: int = Field(0, json_schema_extra=needs(condition))
+
+    (problem,) = idle_in(Asking, table)
+    assert problem.message.endswith(f"; take it out, or set {problem.other[1]} = {instead}")
 
 
 def test_settings_of_pydantic_alone_declare_nothing():

@@ -11,6 +11,7 @@ from mlxe_async.algorithms import load_algorithm
 from mlxe_async.errors import TaskError
 from mlxe_async.roles.evaluator import Evaluator
 from mlxe_async.rows import Spaces
+from mlxe_async.settings.task import Atari
 from mlxe_async.tasks import atari
 from mlxe_async.tasks.native import NativeTask, training_task
 from mlxe_async.tasks.probe import probe
@@ -263,7 +264,7 @@ def test_doing_nothing_at_the_start_makes_games_differ_by_their_seeds():
     ],
 )
 def test_a_game_after_others_is_bit_for_bit_that_of_a_newly_loaded_cartridge(env, sticky):
-    settings = atari.AtariSettings(sticky=sticky, fire=env == BREAKOUT)
+    settings = Atari(sticky=sticky, fire=env == BREAKOUT)
     atari.provide(env)
     worn, new = (atari.Screen(gymnasium.make(env, **atari.single_kwargs(settings, {})), settings, life_loss_ends=False)
                  for _ in range(2))  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mlxe_async.errors import TaskError
+from mlxe_async.settings.task import CartPole
 from mlxe_async.tasks import cartpole
 from mlxe_async.tasks.vector import VectorTask
 
@@ -184,7 +185,7 @@ def test_a_switch_together_with_wrappers_is_refused_naming_both():
     assert vector(wrappers=wrappers).simulator is None
 
 
-OTHERS = cartpole.CartPoleSettings(
+OTHERS = CartPole(
     adverse_x=2.0,
     adverse_angle=0.1,
     adverse_first=0.25,
@@ -207,7 +208,7 @@ def test_the_constants_of_adverse_starts_are_settings(episodes, probability):
 
 
 def test_a_probability_that_may_fall_to_nothing_leaves_starts_as_they_are():
-    never = cartpole.CartPoleSettings(adverse_least=0.0, adverse_base=1 + 1e-9)
+    never = CartPole(adverse_least=0.0, adverse_base=1 + 1e-9)
     assert cartpole.way_of(0.0, 10**9, never) in (None, (0, -1.5))
     assert cartpole.way_of(0.5, 10**9, never) is None
 
@@ -217,5 +218,5 @@ def test_the_constants_of_the_shaped_reward_are_settings():
     obs = np.array([[0, 9, 0, 9], [1.2, 0, 0.1, 0], [2.5, 0, 0, 0]], "f4")
     fell = np.array([False, False, True])
     assert cartpole.shaped_reward(obs, fell, OTHERS) == pytest.approx([3, 3 - 0.2 / 0.20943951, -1], abs=1e-6)
-    bare = cartpole.CartPoleSettings(centre_weight=0.0, upright_weight=0.0, failure_reward=-1.0)
+    bare = CartPole(centre_weight=0.0, upright_weight=0.0, failure_reward=-1.0)
     assert cartpole.shaped_reward(obs, fell, bare).tolist() == [1, 1, -1]

@@ -8,7 +8,8 @@ import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from mlxe_async.errors import EnvironmentFault, TaskError
-from mlxe_async.tasks.making import TaskSettings, make
+from mlxe_async.settings.task import Task
+from mlxe_async.tasks.making import make
 from mlxe_async.tasks.native import NativeTask, training_task
 from mlxe_async.tasks.vector import VectorTask
 
@@ -172,7 +173,7 @@ def test_the_setting_decides_and_says_why_it_cannot_be():
 
 
 def test_the_quicker_action_space_gives_the_answers_of_gymnasiums():
-    quick, plain = make(TaskSettings("CartPole-v1")).unwrapped.action_space, gymnasium.spaces.Discrete(2)
+    quick, plain = make(Task(env="CartPole-v1")).unwrapped.action_space, gymnasium.spaces.Discrete(2)
     for x in (-1, 0, 1, 2, 2**70, True, 1.0, np.int64(1), np.int64(2), np.array(0), np.array([0]), "1", None):
         assert quick.contains(x) is plain.contains(x)
     assert quick == plain

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, model_validator
 
-from mlxe_async.algorithms.interface import STAYS, needs
+from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.maths import categorical, distributional
 from mlxe_async.networks import Floats
 
@@ -19,33 +19,23 @@ if TYPE_CHECKING:
     import torch
 
 Scale = Literal["return", "survival", "categorical"]
-OF_ATOMS = STAYS | needs(value_scale=["categorical"])
+OF_ATOMS = 'value_scale == "categorical"'
 
 
 class CriticFields(BaseModel):
     """Of what kind the critic's values are."""
 
-    value_scale: Scale = Field(
-        "return",
-        description="survival: sigmoid(V) = 1 - E discount^T, T steps to failure; categorical: atoms.",
-        json_schema_extra=STAYS,
+    value_scale: Scale = key(
+        "return", "survival: sigmoid(V) = 1 - E discount^T, T steps to failure; categorical: atoms.", stays=True
     )
-    atoms: int = Field(
-        51,
-        ge=2,
-        le=10_001,
-        description="categorical: values told apart; more are finer and slower.",
-        json_schema_extra=OF_ATOMS,
+    atoms: int = key(
+        51, "categorical: values told apart; more are finer and slower.", OF_ATOMS, stays=True, ge=2, le=10_001
     )
-    value_low: float = Field(
-        -10.0,
-        description="categorical: the lowest atom; lower covers worse returns, coarser.",
-        json_schema_extra=OF_ATOMS,
+    value_low: float = key(
+        -10.0, "categorical: the lowest atom; lower covers worse returns, coarser.", OF_ATOMS, stays=True
     )
-    value_high: float = Field(
-        100.0,
-        description="categorical: the highest; higher covers better returns, coarser.",
-        json_schema_extra=OF_ATOMS,
+    value_high: float = key(
+        100.0, "categorical: the highest; higher covers better returns, coarser.", OF_ATOMS, stays=True
     )
 
     @model_validator(mode="after")

@@ -8,63 +8,41 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, model_validator
 
-from mlxe_async.algorithms.interface import Acting, needs
+from mlxe_async.algorithms.interface import Acting
 from mlxe_async.algorithms.parts.exploration import Behaviour, noisy
+from mlxe_async.algorithms.parts.fields import key
 
-MIXED = needs(behaviour=["epsilon_greedy", "reversed"])  # of what says how much of another distribution
+MIXED = 'behaviour in ("epsilon_greedy", "reversed")'  # of what says how much of another distribution
 
 
 class ExplorationFields(BaseModel):
     """What a discrete policy's executors do beside sampling from it."""
 
-    behaviour: Behaviour = Field(
+    behaviour: Behaviour = key(
         "softmax",
-        description="softmax samples the policy; epsilon_greedy takes its best action, or at random with probability "
-        "epsilon; reversed samples, or takes the best with probability epsilon.",
+        "softmax samples the policy; epsilon_greedy takes its best action, or at random with probability epsilon; "
+        "reversed samples, or takes the best with probability epsilon.",
     )
-    epsilon: float = Field(
-        0.1,
-        ge=0,
-        le=1,
-        description="That probability at the start; higher departs more often.",
-        json_schema_extra=MIXED,
-    )
-    epsilon_factor: float = Field(
+    epsilon: float = key(0.1, "That probability at the start; higher departs more often.", MIXED, ge=0, le=1)
+    epsilon_factor: float = key(
         0.995,
+        "Epsilon's factor per unit of its clock; higher falls more slowly, above 1 grows.",
+        f"{MIXED} and epsilon > 0",
         gt=0,
         le=10,
-        description="Epsilon's factor per unit of its clock; higher falls more slowly, above 1 grows.",
-        json_schema_extra=needs(behaviour=["epsilon_greedy", "reversed"], epsilon={"above": 0}),
     )
-    epsilon_min: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Epsilon never falls below; higher departs for ever.",
-        json_schema_extra=MIXED,
-    )
-    epsilon_max: float = Field(
-        1.0,
-        ge=0,
-        le=1,
-        description="Epsilon never grows beyond; higher departs more often.",
-        json_schema_extra=MIXED,
-    )
-    epsilon_clock: Literal["step", "episode", "iteration"] = Field(
+    epsilon_min: float = key(0.0, "Epsilon never falls below; higher departs for ever.", MIXED, ge=0, le=1)
+    epsilon_max: float = key(1.0, "Epsilon never grows beyond; higher departs more often.", MIXED, ge=0, le=1)
+    epsilon_clock: Literal["step", "episode", "iteration"] = key(
         "step",
-        description="Epsilon changes with an executor's own steps, the run's episodes, or the executor's rollouts.",
-        json_schema_extra=needs(
-            behaviour=["epsilon_greedy", "reversed"], epsilon={"above": 0}, epsilon_factor={"not": 1.0}
-        ),
+        "Epsilon changes with an executor's own steps, the run's episodes, or the executor's rollouts.",
+        f"{MIXED} and epsilon > 0 and epsilon_factor != 1.0",
     )
     noisy: bool = noisy(False)
-    noise_every: int = Field(
-        0,
-        ge=0,
-        description="Steps between two draws of the noise; higher varies less, 0: one a rollout.",
-        json_schema_extra=needs(noisy=[True]),
+    noise_every: int = key(
+        0, "Steps between two draws of the noise; higher varies less, 0: one a rollout.", "noisy", ge=0
     )
 
     @model_validator(mode="after")

@@ -6,44 +6,46 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from mlxe_async.algorithms.interface import Priorities, needs, needs_any
+from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.algorithms.parts import fields as keys
-from mlxe_async.algorithms.parts.fields import SOME, ReplayedFields, max_gradient_norm
+from mlxe_async.algorithms.parts.fields import ReplayedFields, key
 from mlxe_async.maths.returns import DiscountCurve
 from mlxe_async.optimisers import OptimiserKind
 from mlxe_async.rows import Spaces
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Factor = Literal["age", "risk", "td"]
-BOOTSTRAPS = needs_any(discount={"above": 0}, returns=["steps_to_end", "state"], correction=["vtrace"])
+BOOTSTRAPS = 'discount > 0 or returns in ("steps_to_end", "state") or correction == "vtrace"'
+UNEVEN = "(priority_exponent > 0 or priority_exponent_growth > 0)"
 
 
 class ReturnFields(BaseModel):
     """How returns are counted."""
 
-    returns: Literal["n_step", "steps_to_end", "state"] = Field(
-        "n_step", description="steps_to_end: to the end, cautious near it, as MLxE; state: cautious near the limits."
+    returns: Literal["n_step", "steps_to_end", "state"] = key(
+        "n_step", "steps_to_end: to the end, cautious near it, as MLxE; state: cautious near the limits."
     )
-    n_step: int = keys.n_step(5, needs(returns=["n_step"], discount={"above": 0}))
-    discount: float = keys.discount(0.99, needs(returns=["n_step", "state"]))
-    discount_low: float = Field(
+    n_step: int = keys.n_step(5, 'returns == "n_step" and discount > 0')
+    discount: float = keys.discount(0.99, 'returns in ("n_step", "state")')
+    discount_low: float = key(
         0.5,
+        "state: the discount where a limit is reached; higher blames earlier rows too.",
+        'returns == "state"',
         ge=0,
         le=1,
-        description="state: the discount where a limit is reached; higher blames earlier rows too.",
-        json_schema_extra=needs(returns=["state"]),
     )
-    discount_curve: tuple[Share, ...] = keys.key(
-        *(tuple(DiscountCurve()), "steps_to_end: a, b, low, high of a + b ln k."),
-        needs(returns=["steps_to_end"]),
+    discount_curve: tuple[Share, ...] = key(
+        tuple(DiscountCurve()),
+        "steps_to_end: a, b, low, high of a + b ln k.",
+        'returns == "steps_to_end"',
         min_length=4,
         max_length=4,
     )
-    return_scale: float = keys.return_scale(1.0, needs(value_scale=["return", "categorical"]))
-    faithful_truncation: bool = Field(
+    return_scale: float = keys.return_scale(1.0, 'value_scale in ("return", "categorical")')
+    faithful_truncation: bool = key(
         False,
-        description="true: truncation ends the world, to reproduce MLxE's error.",
-        json_schema_extra=needs_any(discount={"above": 0}, returns=["steps_to_end", "state"]),
+        "true: truncation ends the world, to reproduce MLxE's error.",
+        'discount > 0 or returns in ("steps_to_end", "state")',
     )
 
     @property
@@ -55,10 +57,11 @@ class ReturnFields(BaseModel):
 class CorrectionFields(ReturnFields):
     """What is done about rows that an older policy made, and what it leaves of the ways to count returns."""
 
-    correction: Literal["vtrace", "clipped", "none"] = keys.key("clipped", "clipped: min(pi/mu, ratio_clip).")
-    ratio_clip: float = keys.key(
-        *(1.0, "Largest weight of a row; higher has less bias, more variance."),
-        needs(correction=["vtrace", "clipped"]),
+    correction: Literal["vtrace", "clipped", "none"] = key("clipped", "clipped: min(pi/mu, ratio_clip).")
+    ratio_clip: float = key(
+        1.0,
+        "Largest weight of a row; higher has less bias, more variance.",
+        'correction in ("vtrace", "clipped")',
         gt=0,
     )
 
@@ -88,27 +91,15 @@ class CorrectionFields(ReturnFields):
 class StepFields(BaseModel):
     """How long the steps of the optimiser are; they shrink with the run's finished episodes."""
 
-    optimiser: OptimiserKind = Field("radam", description="radam starts more carefully than adam.")
-    learning_rate: float = Field(
-        1e-3,
-        gt=0,
-        description="Higher learns faster, until it forgets or diverges.",
-        json_schema_extra=needs(learning_rate_min={"at_most": "learning_rate"}),
+    optimiser: OptimiserKind = key("radam", "radam starts more carefully than adam.")
+    learning_rate: float = keys.learning_rate(1e-3, "learning_rate_min <= learning_rate")
+    learning_rate_decay: float = key(
+        0.998, "Factor per finished episode; 1 never decays.", "learning_rate_min < learning_rate", gt=0, le=1
     )
-    learning_rate_decay: float = Field(
-        0.998,
-        gt=0,
-        le=1,
-        description="Factor per finished episode; 1 never decays.",
-        json_schema_extra=needs(learning_rate_min={"below": "learning_rate"}),
+    learning_rate_min: float = key(
+        1e-6, "Higher keeps late learning faster.", "learning_rate_decay < 1 or learning_rate < learning_rate_min", ge=0
     )
-    learning_rate_min: float = Field(
-        1e-6,
-        ge=0,
-        description="Higher keeps late learning faster.",
-        json_schema_extra=needs_any(learning_rate_decay={"below": 1}, learning_rate={"below": "learning_rate_min"}),
-    )
-    max_gradient_norm: float = max_gradient_norm(0.0)
+    max_gradient_norm: float = keys.max_gradient_norm(0.0)
 
     def rate(self, episodes: int) -> float:
         """The learning rate after so many episodes: max(minimum, first * decay ** episodes)."""
@@ -118,28 +109,19 @@ class StepFields(BaseModel):
 class PriorityFields(BaseModel):
     """Which rows of a replay memory come more often; all of them are judged anew at each learning phase."""
 
-    priorities: tuple[Factor, ...] = Field(
-        (),
-        description="Rows come more often if new (age), close to failure (risk), or misjudged (td); none: evenly.",
-        json_schema_extra=needs_any(priority_exponent={"above": 0}, priority_exponent_growth={"above": 0}),
+    priorities: tuple[Factor, ...] = key(
+        (), "Rows come more often if new (age), close to failure (risk), or misjudged (td); none: evenly.", UNEVEN
     )
-    priority_exponent: float = Field(
-        0.4, ge=0, le=1, description="Higher draws less evenly.", json_schema_extra=needs(priorities=SOME)
-    )
-    priority_exponent_growth: float = Field(
+    priority_exponent: float = key(0.4, "Higher draws less evenly.", "priorities", ge=0, le=1)
+    priority_exponent_growth: float = key(
         0.0,
+        "Added per learning phase and executor, up to 1; higher grows uneven sooner.",
+        "priorities and priority_exponent < 1",
         ge=0,
         le=1,
-        description="Added per learning phase and executor, up to 1; higher grows uneven sooner.",
-        json_schema_extra=needs(priorities=SOME, priority_exponent={"below": 1}),
     )
-    priority_correction: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Higher undoes more of the sampling's bias.",
-        json_schema_extra=needs(priorities=SOME)
-        | needs_any(priority_exponent={"above": 0}, priority_exponent_growth={"above": 0}),
+    priority_correction: float = key(
+        0.0, "Higher undoes more of the sampling's bias.", f"priorities and {UNEVEN}", ge=0, le=1
     )
 
     @model_validator(mode="after")
@@ -161,14 +143,14 @@ class PriorityFields(BaseModel):
 class BootstrapFields(ReplayedFields, PriorityFields):
     """The same, where rows may be drawn unevenly, and values are bootstrapped from a network that stands still."""
 
-    target: Literal["every_update", "per_iteration", "every_k"] = Field(
+    target: Literal["every_update", "per_iteration", "every_k"] = key(
         "every_update",
-        description="When the network that is bootstrapped from becomes the learned one; less is steadier.",
-        json_schema_extra=BOOTSTRAPS,
+        "When the network that is bootstrapped from becomes the learned one; less is steadier.",
+        BOOTSTRAPS,
     )
-    target_every: int = Field(
+    target_every: int = key(
         64,
+        'Updates of target = "every_k"; more are steadier and slower.',
+        f'target == "every_k" and ({BOOTSTRAPS})',
         ge=1,
-        description='Updates of target = "every_k"; more are steadier and slower.',
-        json_schema_extra=needs(target=["every_k"]) | BOOTSTRAPS,
     )

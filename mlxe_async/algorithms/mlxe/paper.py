@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from mlxe_async.algorithms.distributions import Categorical, as_array
-from mlxe_async.algorithms.interface import Acting, Algorithm, Clock, Metrics, Rows, Tensors, needs
+from mlxe_async.algorithms.interface import Acting, Algorithm, Clock, Metrics, Rows, Tensors
 from mlxe_async.algorithms.mlxe.critics import Critic, CriticFields, Scale
 from mlxe_async.algorithms.mlxe.exploration import ExplorationFields, epsilon
 from mlxe_async.algorithms.mlxe.fields import BootstrapFields, CorrectionFields, StepFields
@@ -67,10 +67,10 @@ class MLxESettings(BootstrapFields, StepFields, CorrectionFields, CriticFields, 
     value_coefficient: float = fields.value_coefficient(1.0)
     entropy: float = fields.entropy(0.01)
     batch: int = fields.batch(256)
-    train_every: int = fields.train_every()
+    train_every: int = fields.train_every(2)
     min_updates: int = key(0, "If not 0, updates per finished episode, or per stored batch if more of them.", ge=0)
     updates_per: Literal["segment", "iteration"] = key(
-        "segment", "iteration: min_updates for all new episodes together, as MLxE.", needs(min_updates={"above": 0})
+        "segment", "iteration: min_updates for all new episodes together, as MLxE.", "min_updates > 0"
     )
 
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from mlxe_async.algorithms.distributions import bounded, to_unit
-from mlxe_async.algorithms.interface import STAYS, Algorithm, Rows, needs
+from mlxe_async.algorithms.distributions import bounded
+from mlxe_async.algorithms.interface import Algorithm, Rows
 from mlxe_async.algorithms.parts import fields
-from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, SOME, Sizes, key
-from mlxe_async.algorithms.parts.policies import box_entries, refuse_pictures
+from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, Sizes, key
+from mlxe_async.algorithms.parts.policies import box_entries, refuse_pictures, unit_actions
 from mlxe_async.algorithms.parts.replay import ends_of, moments_in, refuse_moments, stored, target_columns
 from mlxe_async.maths import returns
 from mlxe_async.maths.normaliser import Moments
@@ -43,14 +43,14 @@ class ContinuousFields(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     layers: Sizes = key(
-        (256, 256), "Hidden layers of the actor and of each critic; more represent finer actions, but slower.", STAYS
+        (256, 256),
+        "Hidden layers of the actor and of each critic; more represent finer actions, but slower.",
+        stays=True,
     )
-    activation: Activation = key(
-        "relu", "relu learns sharp values fast, tanh bounds what is far away.", STAYS | needs(layers=SOME)
-    )
-    normalise: bool = key(False, "Show networks (obs - mean) / deviation of what was seen so far.", STAYS)
+    activation: Activation = fields.activation("relu")
+    normalise: bool = key(False, "Show networks (obs - mean) / deviation of what was seen so far.", stays=True)
     discount: float = fields.discount(0.99)
-    n_step: int = fields.n_step(1, BOOTSTRAPS)
+    n_step: int = fields.n_step(1)
     return_scale: float = key(1.0, "Factor for rewards; higher makes values larger.", gt=0)
     batch: int = fields.batch(256)
     start_rows: int = key(1000, "Rows of random actions to gather before learning begins; more are more diverse.", ge=1)
@@ -59,7 +59,7 @@ class ContinuousFields(BaseModel):
     learning_rate: float = key(1e-3, "The actor's; higher learns faster, until it forgets or diverges.", gt=0)
     critic_learning_rate: float = key(1e-3, "The critics'; higher learns faster, until values diverge.", gt=0)
     target_rate: float = key(
-        *(0.005, "Share of the way that targets go in an update; higher follows faster.", BOOTSTRAPS), gt=0, le=1
+        0.005, "Share of the way that targets go in an update; higher follows faster.", BOOTSTRAPS, gt=0, le=1
     )
     max_gradient_norm: float = fields.max_gradient_norm(0.0)
 
@@ -179,8 +179,8 @@ class Continuous(Algorithm):
         return rows | {"partial": partial, "coefficient": coefficient, "following": batch["next_obs"]}
 
     def unit(self, batch: Rows) -> Array:
-        """A batch's actions in [-1, 1] (M, D)."""
-        return np.asarray(to_unit(batch["action"], self.spaces))
+        """A batch's actions as critics take them: in [-1, 1] (M, D), discrete ones as they are (M,)."""
+        return unit_actions(batch, self.spaces)
 
     # -- learning --
 

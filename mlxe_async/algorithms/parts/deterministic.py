@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mlxe_async.algorithms.distributions import as_array
-from mlxe_async.algorithms.interface import Acting, Rows, needs
+from mlxe_async.algorithms.interface import Acting, Rows
 from mlxe_async.algorithms.parts.continuous import RANDOM, ContinuousFields
 from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.rows import Array, Column
@@ -22,12 +22,12 @@ class NoiseFields(ContinuousFields):
     noise_first: float = key(0.1, "Its deviation at the start, for actions in [-1, 1]; higher sees more.", ge=0)
     noise_last: float = key(0.1, "Deviation after noise_steps; higher explores for ever.", ge=0)
     noise_steps: int = key(
-        *(10_000, "Environment steps until noise_last; more explore longer."),
-        needs(noise_first={"not": "noise_last"}),
-        ge=1,
+        10_000, "Environment steps until noise_last; more explore longer.", "noise_first != noise_last", ge=1
     )
     noise_pull: float = key(
-        *(0.15, "Share of ou's noise that a step takes away; higher changes direction sooner.", needs(noise=["ou"])),
+        0.15,
+        "Share of ou's noise that a step takes away; higher changes direction sooner.",
+        'noise == "ou"',
         gt=0,
         le=1,
     )

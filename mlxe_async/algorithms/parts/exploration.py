@@ -14,56 +14,36 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from mlxe_async.algorithms.interface import STAYS, Acting, needs
+from mlxe_async.algorithms.interface import Acting
+from mlxe_async.algorithms.parts.fields import key, shared
 from mlxe_async.networks import Floats
 
 Behaviour = Literal["softmax", "epsilon_greedy", "reversed"]
-OF_EPSILON = needs(noisy=[False], behaviour=["epsilon_greedy"])
+OF_EPSILON = 'not noisy and behaviour == "epsilon_greedy"'
 NEVER = 1e-12  # stands for the probability 0 where a logarithm is taken
 
 
-def noisy(default: bool) -> Any:
-    """Whether the network is noisy."""
-    text = "Act and learn with weights under learned noise (NoisyNets), test without."
-    made: Any = Field(default, description=text, json_schema_extra=STAYS)
-    return made
+noisy = shared("Act and learn with weights under learned noise (NoisyNets), test without.", stays=True)
 
 
 class ValueExplorationFields(BaseModel):
     """What executors that act by values do beside taking the best action."""
 
-    behaviour: Literal["epsilon_greedy", "softmax"] = Field(
-        "epsilon_greedy",
-        description="softmax draws from softmax(Q / temperature) instead.",
-        json_schema_extra=needs(noisy=[False]),
+    behaviour: Literal["epsilon_greedy", "softmax"] = key(
+        "epsilon_greedy", "softmax draws from softmax(Q / temperature) instead.", "not noisy"
     )
-    temperature: float = Field(
-        0.1,
-        gt=0,
-        description="Of softmax: higher makes worse actions more frequent.",
-        json_schema_extra=needs(behaviour=["softmax"], noisy=[False]),
+    temperature: float = key(
+        0.1, "Of softmax: higher makes worse actions more frequent.", 'behaviour == "softmax" and not noisy', gt=0
     )
-    epsilon_first: float = Field(
-        1.0,
-        ge=0,
-        le=1,
-        description="Share of random actions at the start; higher sees more.",
-        json_schema_extra=OF_EPSILON,
-    )
-    epsilon_last: float = Field(
-        0.05,
-        ge=0,
-        le=1,
-        description="Share after epsilon_steps; higher explores for ever.",
-        json_schema_extra=OF_EPSILON,
-    )
-    epsilon_steps: int = Field(
+    epsilon_first: float = key(1.0, "Share of random actions at the start; higher sees more.", OF_EPSILON, ge=0, le=1)
+    epsilon_last: float = key(0.05, "Share after epsilon_steps; higher explores for ever.", OF_EPSILON, ge=0, le=1)
+    epsilon_steps: int = key(
         10_000,
+        "Environment steps until epsilon_last; more explore longer.",
+        f"{OF_EPSILON} and epsilon_first != epsilon_last",
         ge=1,
-        description="Environment steps until epsilon_last; more explore longer.",
-        json_schema_extra=needs(noisy=[False], behaviour=["epsilon_greedy"], epsilon_first={"not": "epsilon_last"}),
     )
 
 
@@ -71,17 +51,15 @@ class NoisyValueExplorationFields(ValueExplorationFields):
     """The same of networks, whose weights may be noisy instead."""
 
     noisy: bool = noisy(False)
-    noise_sigma: float = Field(
+    noise_sigma: float = key(
         0.5,
+        "Deviation of that noise at the start, over the root of a layer's inputs; higher explores more.",
+        "noisy",
+        stays=True,
         gt=0,
-        description="Deviation of that noise at the start, over the root of a layer's inputs; higher explores more.",
-        json_schema_extra=STAYS | needs(noisy=[True]),
     )
-    noise_every: int = Field(
-        1,
-        ge=0,
-        description="Steps between two draws of the noise while acting; higher varies less, 0: one a rollout.",
-        json_schema_extra=needs(noisy=[True]),
+    noise_every: int = key(
+        1, "Steps between two draws of the noise while acting; higher varies less, 0: one a rollout.", "noisy", ge=0
     )
 
 

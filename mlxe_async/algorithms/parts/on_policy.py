@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from mlxe_async.algorithms.distributions import Distribution, as_array, raw_action
-from mlxe_async.algorithms.interface import STAYS, Acting, Algorithm, Clock, Metrics, Rows, Tensors
+from mlxe_async.algorithms.interface import Acting, Algorithm, Clock, Metrics, Rows, Tensors
 from mlxe_async.algorithms.parts import fields, policies
 from mlxe_async.algorithms.parts.layers import body_of, layers, of_pictures, words_of
 from mlxe_async.maths import annealing, returns, reward_scaling, rollouts
@@ -33,10 +33,10 @@ class OnPolicyFields(policies.PolicyFields):
     entropy: float = fields.entropy(0.01)
     learning_rate: float = fields.learning_rate(1e-3)
     learning_rate_last: float = fields.learning_rate_last(1e-4)
-    anneal_steps: int = fields.anneal_steps(500_000)
+    anneal_steps: int = fields.anneal_steps(500_000, f"{fields.RATE_FALLS} or annealed")
     max_gradient_norm: float = fields.max_gradient_norm(0.5)
     reward_scaling: bool = fields.key(
-        False, "Divide rewards by the deviation of the discounted return: losses of any task are alike.", STAYS
+        False, "Divide rewards by the deviation of the discounted return: losses of any task are alike.", stays=True
     )
 
 

@@ -10,7 +10,7 @@ import json
 import math
 from typing import Any, Literal
 
-from pydantic import Field
+import numpy as np
 
 from mlxe_async.algorithms.distributions import (
     LARGEST,
@@ -20,14 +20,15 @@ from mlxe_async.algorithms.distributions import (
     Gaussian,
     MultiCategorical,
     bounded,
+    to_unit,
 )
-from mlxe_async.algorithms.interface import STAYS, needs
+from mlxe_async.algorithms.interface import Rows
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.networks.mixed import pictures_in
-from mlxe_async.rows import MASK, Spaces
+from mlxe_async.rows import MASK, Array, Spaces
 
 LOWEST, HIGHEST = -5.0, 2.0  # of a log-deviation that a network computes
-OF_NUMBERS: fields.Extra = {"task.action_kind": ["box"]}
+OF_NUMBERS = 'task.action_kind == "box"'
 
 
 class PolicyFields(fields.ActorCriticFields):
@@ -36,14 +37,16 @@ class PolicyFields(fields.ActorCriticFields):
     deviation: Literal["free", "computed"] = fields.key(
         "free",
         "Of actions that are numbers. free: learned numbers; computed: by the actor, for each observation.",
-        STAYS | needs(OF_NUMBERS),
+        OF_NUMBERS,
+        stays=True,
     )
-    log_std: float = Field(
+    log_std: float = fields.key(
         0.0,
+        "First logarithm of the deviation, in units of half the action's range; higher explores further.",
+        f'{OF_NUMBERS} and deviation == "free"',
+        stays=True,
         ge=-5,
         le=2,
-        description="First logarithm of the deviation, in units of half the action's range; higher explores further.",
-        json_schema_extra=STAYS | needs(OF_NUMBERS, deviation=["free"]),
     )
 
 
@@ -96,6 +99,14 @@ def refuse_pictures(kind: type, spaces: Spaces) -> None:
 def numbers_of(spaces: Spaces) -> int:
     """Entries of an action of numbers; 0 of all other actions."""
     return math.prod(spaces.action_shape) if spaces.action_kind == "box" else 0
+
+
+def unit_actions(batch: Rows, spaces: Spaces) -> Array:
+    """A batch's actions in [-1, 1] (M, D), as tanh of raw ones if there are any; discrete ones as they are (M,)."""
+    if spaces.actions is not None:
+        return batch["action"]
+    raw = batch.get("raw_action")
+    return np.asarray(to_unit(batch["action"], spaces) if raw is None else np.tanh(raw.reshape(len(raw), -1)))
 
 
 def outputs_of(spaces: Spaces) -> int:

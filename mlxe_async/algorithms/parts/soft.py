@@ -5,7 +5,8 @@ Discrete actions are all judged, each by its probability. Of others one is drawn
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+Share: TypeAlias = "torch.Tensor | float"
 
-def considered(algorithm: Any, critics: nn.ModuleList, obs: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor]:
+
+def considered(algorithm: Any, critics: nn.ModuleList, obs: torch.Tensor) -> tuple[Share, torch.Tensor, torch.Tensor]:
     """Share, log-probability and the lower critic's value of the policy's actions (M, K) at observations (M, *O)."""
     import torch
 
@@ -40,6 +43,11 @@ def taken(algorithm: Any, obs: torch.Tensor, action: torch.Tensor) -> torch.Tens
         found: torch.Tensor = algorithm.judged(algorithm.critics, obs, action)
         return found
     return torch.stack([critic(obs).gather(-1, action[:, None])[:, 0] for critic in algorithm.critics])
+
+
+def earned(rows: Mapping[str, Any], temperature: Any) -> Any:
+    """Rewards up to s' (M,), and the entropies of the steps between, by numpy or torch as the rows are."""
+    return rows["partial"] + temperature * rows["entropies"] if "entropies" in rows else rows["partial"]
 
 
 def halves(outputs: Any) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from mlxe_async.algorithms.distributions import Categorical
-from mlxe_async.algorithms.interface import STAYS, Acting, Algorithm, Clock, Metrics, Rows
+from mlxe_async.algorithms.interface import Acting, Algorithm, Clock, Metrics, Rows
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.exploration import NEVER, ValueExplorationFields
 from mlxe_async.algorithms.parts.fields import key
@@ -40,10 +40,10 @@ class TabularFields(ValueExplorationFields):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     discount: float = fields.discount(0.99)
-    initial: float = key(0.0, "Value of what was never tried; higher than real ones tries all of it.", STAYS)
+    initial: float = key(0.0, "Value of what was never tried; higher than real ones tries all of it.", stays=True)
     learning_rate: float = key(0.1, "Share of each error that is learned; higher forgets sooner.", gt=0, le=1)
     learning_rate_last: float = key(0.1, "Share after anneal_steps; higher keeps following chance.", ge=0, le=1)
-    anneal_steps: int = fields.anneal_steps(100_000, alone=True)
+    anneal_steps: int = fields.anneal_steps(100_000)
     rows_per_update: int = fields.rows_per_update(0)
 
 

@@ -11,46 +11,29 @@ hundredth with each plan of updates, so that one great error does not count for 
 
 from __future__ import annotations
 
-from typing import Any
-
-from mlxe_async.algorithms.interface import STAYS, Priorities, needs, needs_any
+from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.exploration import NoisyValueExplorationFields
-from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, key
+from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, key, shared
 
-JUDGED_APART = needs_any(target_every={"above": 1}, target_rate={"below": 1}, noisy=[True])  # two networks that differ
-PRIORITISED = needs(prioritised=[True])
-UNEVEN = needs(prioritised=[True], priority_exponent={"above": 0})
+JUDGED_APART = "(target_every > 1 or target_rate < 1 or noisy)"  # two networks that differ
+UNEVEN = "prioritised and priority_exponent > 0"
 FLOOR = 1e-3  # of priorities: no row is ever out of reach
 FADES = 0.99
 
-
-def double(default: bool) -> Any:
-    """Double DQN."""
-    text = "Values are less exaggerated: one network chooses, the other one judges."
-    return key(default, text, BOOTSTRAPS | JUDGED_APART)
-
-
-def dueling(default: bool) -> Any:
-    """Two streams."""
-    return key(default, "A state's value is learned once for all actions: Q = V + A - mean A.", STAYS)
-
-
-def prioritised(default: bool) -> Any:
-    """Proportional priorities."""
-    return key(default, "Rows come more often if they were misjudged, and weigh less then.", STAYS)
-
-
-def priority_exponent(default: float) -> Any:
-    """Alpha."""
-    return key(default, "Power of priorities; higher draws more unevenly.", PRIORITISED, ge=0, le=1)
+double = shared(
+    "Values are less exaggerated: one network chooses, the other one judges.", f"{BOOTSTRAPS} and {JUDGED_APART}"
+)
+dueling = shared("A state's value is learned once for all actions: Q = V + A - mean A.", stays=True)
+prioritised = shared("Rows come more often if they were misjudged, and weigh less then.", stays=True)
+priority_exponent = shared("Power of priorities; higher draws more unevenly.", "prioritised", ge=0, le=1)
 
 
 class ValueBasedFields(fields.ReplayedFields, NoisyValueExplorationFields, fields.ValueNetworkFields):
     """The fields of `[algorithm]` that all three have."""
 
     discount: float = fields.discount(0.99)
-    n_step: int = fields.n_step(3, BOOTSTRAPS)
+    n_step: int = fields.n_step(3)
     return_scale: float = fields.return_scale(1.0)
     double: bool = double(True)
     dueling: bool = dueling(False)
@@ -61,23 +44,20 @@ class ValueBasedFields(fields.ReplayedFields, NoisyValueExplorationFields, field
     )
     priority_correction_last: float = key(1.0, "After priority_correction_steps.", UNEVEN, ge=0, le=1)
     priority_correction_steps: int = key(
-        *(100_000, "Environment steps until priority_correction_last; more keep the bias longer."),
-        needs(
-            prioritised=[True],
-            priority_exponent={"above": 0},
-            priority_correction={"not": "priority_correction_last"},
-        ),
+        100_000,
+        "Environment steps until priority_correction_last; more keep the bias longer.",
+        f"{UNEVEN} and priority_correction != priority_correction_last",
         ge=1,
     )
     batch: int = fields.batch(64)
-    start_rows: int = key(1000, "Rows to gather before learning begins; more are more diverse.", ge=1)
-    train_every: int = fields.train_every()
+    start_rows: int = fields.start_rows(1000)
+    train_every: int = fields.train_every(2)
     min_updates: int = key(0, "If not 0, updates per finished episode, instead of train_every.", ge=0)
-    target_every: int = fields.target_every()
-    target_rate: float = fields.target_rate()
+    target_every: int = fields.target_every(128)
+    target_rate: float = fields.target_rate(1.0)
     learning_rate: float = fields.learning_rate(1e-3)
     learning_rate_last: float = fields.learning_rate_last(1e-4)
-    anneal_steps: int = fields.anneal_steps(100_000, alone=True)
+    anneal_steps: int = fields.anneal_steps(100_000)
     max_gradient_norm: float = fields.max_gradient_norm(10.0)
 
     @property

@@ -9,7 +9,7 @@ from mlxe_async.errors import ResourceError
 from mlxe_async.ipc.linux import refusal
 from mlxe_async.ipc.segments import BytePlan, available_memory
 from mlxe_async.settings import Settings
-from mlxe_async.settings.effects import MEMORIES
+from mlxe_async.settings.effects import built_in
 
 # A segment has its own and that of its mapping; a process its pidfd, its channel and the file for its stacks.
 PER_SEGMENT, PER_PROCESS = 2, 3
@@ -65,7 +65,8 @@ def expect_memory(settings: Settings) -> None:
             f"this host or its control group has {left / 2**20:.0f} MiB of memory left, expected at least "
             f"{LEAST_BYTES >> 20} MiB, of which torch takes most; end other programs, or raise the group's limit"
         )
-    if MEMORIES.get(settings.algorithm.name) == "replay":
+    algorithm = built_in(settings.algorithm.name)
+    if algorithm and algorithm.memory == "replay":
         least, rows = BytePlan(), settings.capacity_rows
         least.add(f"at least, for memory.capacity_rows = {rows}", rows * LEAST_ROW_BYTES)
         least.check(left)

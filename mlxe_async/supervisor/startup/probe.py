@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mlxe_async.algorithms import REGISTRY
 from mlxe_async.errors import Hung, ProcessDied, ResourceError, RunFailed, SettingsError, TaskError
 from mlxe_async.ipc.life import Hang
 from mlxe_async.ipc.nursery import Nursery
@@ -18,9 +19,8 @@ from mlxe_async.ipc.restarts import RestartPolicy
 from mlxe_async.ipc.segments import Segment
 from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.schedules.soundness import Facts, verdicts
-from mlxe_async.settings import Settings
-from mlxe_async.settings.effects import MEMORIES, idle, refused_and_remarks
-from mlxe_async.settings.model import Evaluation
+from mlxe_async.settings import Evaluation, Settings
+from mlxe_async.settings.effects import idle, refused_and_remarks
 from mlxe_async.settings.problems import Problem
 from mlxe_async.supervisor.startup.host_limits import expect_memory
 from mlxe_async.supervisor.startup.provenance import of_this_program
@@ -83,7 +83,7 @@ class Probed:
 def preloaded(settings: Settings) -> list[str]:
     """Modules to import before the probe: with the algorithm's own file, or all that one of the user's may build on."""
     name = settings.algorithm.name
-    return [*PRELOADED, *(f"mlxe_async.algorithms.{known}" for known in ([name] if name in MEMORIES else MEMORIES))]
+    return [*PRELOADED, *(f"mlxe_async.algorithms.{known}" for known in ([name] if name in REGISTRY else REGISTRY))]
 
 
 @contextlib.asynccontextmanager

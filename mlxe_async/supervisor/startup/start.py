@@ -20,7 +20,6 @@ from mlxe_async.ipc.weights import WeightsWriter
 from mlxe_async.logs import events
 from mlxe_async.logs.subscribers import Subscribers
 from mlxe_async.settings import Settings
-from mlxe_async.settings.effects import MEMORIES
 from mlxe_async.storage.run_folder import RunFolder
 from mlxe_async.supervisor.budget import Measures
 from mlxe_async.supervisor.checkpointing.restore import fill_memory
@@ -100,7 +99,7 @@ class Startup:
         A large one is judged when the learner publishes for the first time.
         """
         parameters = sum(math.prod(shape) for _, shape in self.facts["parameters"])
-        if self.settings.algorithm.name not in MEMORIES and parameters <= MOST_REHEARSED:
+        if ":" in self.settings.algorithm.name and parameters <= MOST_REHEARSED:
             await rehearsed(self.settings, self._processes[0], only_published=True)
 
     @contextlib.asynccontextmanager

@@ -12,7 +12,7 @@ from mlxe_async.errors import ResourceError, SettingsError, TaskError
 from mlxe_async.ipc.life import Hang
 from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
 from mlxe_async.settings import load_settings
-from mlxe_async.settings.effects import MEMORIES
+from mlxe_async.settings.effects import built_in
 from mlxe_async.supervisor.startup.host_limits import expect_memory
 from mlxe_async.supervisor.startup.probe import (
     PRELOADED_MEANWHILE,
@@ -52,8 +52,16 @@ def test_too_little_memory_for_any_run_is_told_with_what_it_takes(monkeypatch):
         asyncio.run(main())
 
 
-def test_the_algorithms_that_keep_rows_are_known_without_importing_them():
-    assert {name: load_algorithm(name).memory for name in REGISTRY} == MEMORIES
+def test_what_a_built_in_algorithm_learns_from_is_known_without_torch():
+    program = (
+        "import sys\n"
+        "from mlxe_async.settings.effects import built_in\n"
+        "print(*(built_in(name).memory for name in sys.argv[1:]))\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *REGISTRY], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == [load_algorithm(name).memory for name in REGISTRY]
+    assert built_in("mine:Mine") is None
 
 
 @pytest.mark.parametrize(("sync", "limit"), [("rollout", 0), ("episode", 500), ("episode", None)])
