@@ -9,7 +9,7 @@ observations travels with the weights under one version.
 What do I change to make ...
   another loss                `policy_loss` or `value_loss`: pure functions, added up in `loss`.
   no code                     value_clip, in units of values; kl_penalty_target, an adaptive KL penalty.
-  other advantages            `with_advantages`, for instance another lambda in `minibatches`. V-trace: see `impala`.
+  other advantages            `with_advantages`, for instance another lambda. V-trace: see `impala`.
 """
 
 from __future__ import annotations
@@ -116,9 +116,8 @@ class PPO(LearnsFromRollouts):
         means = metrics.means(measured) | {"minibatches": len(measured), "learning_rate": self.now["learning_rate"]}
         if s.kl_penalty_target:
             means["kl_coefficient"] = self.kl_coefficient
-            self.kl_coefficient = correction.kl_coefficient(
-                self.kl_coefficient, means["approximate_kl"], s.kl_penalty_target
-            )
+            kl, most = means["approximate_kl"], s.kl_penalty_target
+            self.kl_coefficient = correction.kl_coefficient(self.kl_coefficient, kl, most)
         return means
 
     def loss(self, rows: Tensors) -> tuple[torch.Tensor, Tensors]:

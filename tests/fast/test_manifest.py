@@ -123,7 +123,7 @@ def test_comments_docstrings_and_layout_may_change(copied):
     text = (copied.package / place).read_text()
     told = ast.get_docstring(ast.parse(text)).splitlines()[0]
     other = text.replace(told, "Another sentence.", 1).replace("\n\n\ndef ", "\n\n\n\n# A remark.\ndef ").rstrip()
-    assert other.count("# A remark.") > 2
+    assert other.count("# A remark.") > 1
     with copied.edited(place, other):
         assert copied.said("ppo") == ""
 
