@@ -177,6 +177,52 @@ def test_no_module_imports_itself_by_way_of_others():
     assert not after
 
 
+# part of the package -> its rooms, folders and loose files, from the ground up: each may import those below it.
+FLOORS = {
+    "supervisor": (
+        "waiting",
+        "plan",
+        "recording",
+        "checkpointing",
+        "run_files",
+        "context",
+        "handles",
+        "process_events",
+        "startup",
+        "assembly",
+        "monitoring",
+        "whole_checkpoints",
+        "ending",
+        "main_loop",
+        "run",
+        "__init__",
+    ),
+}
+
+
+def rooms_of(part):
+    """File -> the room of its part that it is in."""
+    within = {path: path.relative_to(PACKAGE / part) for path in FILES if part_of(path) == part}
+    return {path: relative.with_suffix("").parts[0] for path, relative in within.items()}
+
+
+@pytest.mark.parametrize("part", FLOORS)
+def test_every_room_has_its_floor(part):
+    assert set(rooms_of(part).values()) == set(FLOORS[part])
+
+
+@pytest.mark.parametrize("part", FLOORS)
+def test_a_room_imports_only_rooms_below_it(part):
+    floors = {name_of(path): FLOORS[part].index(room) for path, room in rooms_of(part).items()}
+    upwards = [
+        f"{name_of(path)} imports {module}"
+        for path in rooms_of(part)
+        for module in imports_among(path, set(floors))
+        if floors[module] > floors[name_of(path)]
+    ]
+    assert upwards == []
+
+
 WINGS = sorted(path.parent for path in (PACKAGE / "supervisor").glob("*/__init__.py"))
 
 

@@ -16,19 +16,19 @@ from mlxe_async.ipc.watch import Watch
 from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
 from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
 from mlxe_async.supervisor.checkpointing.due import CheckpointDue
-from mlxe_async.supervisor.checkpointing.restore import restore_handles
+from mlxe_async.supervisor.checkpointing.solved import LongEpisode
 from mlxe_async.supervisor.context import RunContext
 from mlxe_async.supervisor.handles.context import HandleContext, Promoter
+from mlxe_async.supervisor.handles.crashes import Crashes
 from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
 from mlxe_async.supervisor.handles.learner import LearnerHandle
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
-from mlxe_async.supervisor.handles.solved import LongEpisode
-from mlxe_async.supervisor.monitoring.crashes import Crashes
-from mlxe_async.supervisor.monitoring.status import memory_of
+from mlxe_async.supervisor.plan.blueprint import PlannedProcess
+from mlxe_async.supervisor.plan.memory_view import memory_of
 from mlxe_async.supervisor.process_events import ProcessEvents
-from mlxe_async.supervisor.startup.blueprint import PlannedProcess
 from mlxe_async.supervisor.startup.endless import most_rows
+from mlxe_async.supervisor.startup.restore import restore_handles
 
 ENTRY = "mlxe_async.workers:serve_roles"
 D0_STEPS = 50_000

@@ -14,8 +14,8 @@ from mlxe_async.ipc.nursery import ExitStatus
 from mlxe_async.ipc.process import Process, ProcessListener
 from mlxe_async.logs import events
 from mlxe_async.supervisor.context import RunContext
-from mlxe_async.supervisor.event_log import role_of
-from mlxe_async.supervisor.monitoring.crashes import Crashes
+from mlxe_async.supervisor.handles.crashes import Crashes
+from mlxe_async.supervisor.plan.event_log import role_of
 from mlxe_async.supervisor.recording.steps import Ended
 from mlxe_async.workers.code import expect_the_same
 

@@ -91,7 +91,7 @@ def rows_of(run: str | os.PathLike[str]) -> dict[int, dict[str, Array]]:
     # Here, because an environment that lives beside this module must not wait for it.
     from mlxe_async.memory.shape import ReplayShape
     from mlxe_async.settings import load_settings
-    from mlxe_async.supervisor.startup.blueprint import Blueprint
+    from mlxe_async.supervisor.plan.blueprint import Blueprint
 
     folder = find_run(run)
     try:

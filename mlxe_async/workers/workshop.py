@@ -35,7 +35,7 @@ class Workshop:
     """Maps the shared memory that a specification names and builds roles on it.
 
     Args:
-        spec: settings, typed, and facts, as `supervisor.startup.blueprint` writes them.
+        spec: settings, typed, and facts, as `supervisor.plan.blueprint` writes them.
         channel: the pipe to the supervisor.
         fds: descriptors of the segments, by name.
     """

@@ -536,8 +536,8 @@ SHIFTED = """
 import sys
 from mlxe_async.cli import main
 from mlxe_async.ipc.lanes import format_lane
-from mlxe_async.supervisor.monitoring.status import memory_of
-from mlxe_async.supervisor.startup.blueprint import Blueprint
+from mlxe_async.supervisor.plan.memory_view import memory_of
+from mlxe_async.supervisor.plan.blueprint import Blueprint
 START = {start}
 made = Blueprint.create_segments
 def shifted(self):

@@ -34,7 +34,7 @@ from mlxe_async.storage.json_checks import (
     shown,
     table,
 )
-from mlxe_async.supervisor.budget import Counters
+from mlxe_async.supervisor.plan.budget import Counters
 
 OWN = "supervisor"
 SUFFIX = ".safetensors"

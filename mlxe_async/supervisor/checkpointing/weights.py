@@ -22,8 +22,8 @@ from mlxe_async.settings import Settings
 from mlxe_async.storage import checkpoints
 from mlxe_async.storage.run_folder import CHECKPOINTS, RunFolder, find_run
 from mlxe_async.storage.safe_text import visible
-from mlxe_async.supervisor.budget import Counters
-from mlxe_async.supervisor.event_log import EventLog
+from mlxe_async.supervisor.plan.budget import Counters
+from mlxe_async.supervisor.plan.event_log import EventLog
 
 
 def published_weights(segment: Segment, parameters: int) -> tuple[int, Array] | None:

@@ -11,9 +11,9 @@ import numpy as np
 
 from mlxe_async.logs import events
 from mlxe_async.roles.promotion import LARGEST
-from mlxe_async.supervisor.budget import Bell, Budget, Counters
-from mlxe_async.supervisor.event_log import EventLog
-from mlxe_async.supervisor.monitoring.crashes import Crashes
+from mlxe_async.supervisor.handles.crashes import Crashes
+from mlxe_async.supervisor.plan.budget import Bell, Budget, Counters
+from mlxe_async.supervisor.plan.event_log import EventLog
 from mlxe_async.supervisor.recording.steps import NoRecorder, Recorder
 
 _FIELDS = np.dtype(

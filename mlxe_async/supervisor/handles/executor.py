@@ -17,11 +17,11 @@ from mlxe_async.ipc.remote_error import RemoteError
 from mlxe_async.logs import events
 from mlxe_async.roles.places import Place
 from mlxe_async.rows import Array
+from mlxe_async.supervisor.checkpointing.solved import LongEpisode
 from mlxe_async.supervisor.handles import answers
 from mlxe_async.supervisor.handles.answers import SHELVED
 from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
-from mlxe_async.supervisor.handles.solved import LongEpisode
 from mlxe_async.supervisor.recording.steps import Ended, Rollout
 
 POISON_DEATHS = 3

@@ -22,8 +22,8 @@ from mlxe_async.settings import Settings
 from mlxe_async.settings.effects import MEMORIES, idle, refused_and_remarks
 from mlxe_async.settings.model import Evaluation
 from mlxe_async.settings.problems import Problem
+from mlxe_async.supervisor.plan.provenance import of_this_program
 from mlxe_async.supervisor.startup.host_limits import expect_memory
-from mlxe_async.supervisor.startup.provenance import of_this_program
 from mlxe_async.supervisor.waiting import to_the_end
 
 _NAMED_KEY = re.compile(r"(?P<key>task(\.\w+)+): ")

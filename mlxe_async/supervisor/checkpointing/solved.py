@@ -7,9 +7,9 @@ from typing import Any
 
 from mlxe_async.logs import events
 from mlxe_async.rows import Array
-from mlxe_async.supervisor.budget import Budget
 from mlxe_async.supervisor.checkpointing.weights import WeightsSaver
-from mlxe_async.supervisor.event_log import EventLog
+from mlxe_async.supervisor.plan.budget import Budget
+from mlxe_async.supervisor.plan.event_log import EventLog
 
 
 class SolvedJudge:

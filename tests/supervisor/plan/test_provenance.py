@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mlxe_async.supervisor.startup.provenance import commit_of, invocation, without_secrets
+from mlxe_async.supervisor.plan.provenance import commit_of, invocation, without_secrets
 
 NOBODY = ("-c", "user.name=x", "-c", "user.email=x@example.org")
 

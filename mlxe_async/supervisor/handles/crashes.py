@@ -19,7 +19,7 @@ from mlxe_async.roles.places import Place
 from mlxe_async.rows import Array
 from mlxe_async.storage.crash_reports import MOST_ACTION_NUMBERS, CrashReport
 from mlxe_async.supervisor.context import RunContext
-from mlxe_async.supervisor.event_log import role_of
+from mlxe_async.supervisor.plan.event_log import role_of
 
 
 class Crashes:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mlxe_async.supervisor.budget import Bell, Budget, Counters
+from mlxe_async.supervisor.plan.budget import Bell, Budget, Counters
 
 
 def budget_of(**stop):

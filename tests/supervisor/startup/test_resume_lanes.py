@@ -9,7 +9,7 @@ from mlxe_async.ipc.segments import Segment
 from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
 from mlxe_async.roles.memorizer import Memorizer, MemorizerPlan
 from mlxe_async.rows import Column, RowLayout
-from mlxe_async.supervisor.checkpointing.restore import refill
+from mlxe_async.supervisor.startup.restore import refill
 
 LAYOUT = RowLayout((Column("value", "<f4"), Column("last", "|u1"), Column("env", "<i4"), Column("version", "<i8")))
 BLOCK, SLOTS, PAYLOAD = 4, 8, LAYOUT.nbytes(4)

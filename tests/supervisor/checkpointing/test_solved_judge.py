@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlxe_async.supervisor.handles.solved import SolvedJudge
+from mlxe_async.supervisor.checkpointing.solved import SolvedJudge
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlxe_async.supervisor.handles.solved import LongEpisode
+from mlxe_async.supervisor.checkpointing.solved import LongEpisode
 
 
 class Log:

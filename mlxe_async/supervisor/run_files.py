@@ -18,15 +18,15 @@ from mlxe_async.settings.effects import idle
 from mlxe_async.settings.trust import seal_of
 from mlxe_async.storage.run_folder import RECORDING, RunFolder
 from mlxe_async.storage.safe_text import visible
-from mlxe_async.supervisor.budget import Counters, Measures
 from mlxe_async.supervisor.checkpointing.resume_point import ResumePoint
+from mlxe_async.supervisor.checkpointing.solved import Solved
 from mlxe_async.supervisor.checkpointing.weights import Origin, WeightsSaver
-from mlxe_async.supervisor.event_log import EventLog
-from mlxe_async.supervisor.handles.solved import Solved
+from mlxe_async.supervisor.plan.budget import Counters, Measures
+from mlxe_async.supervisor.plan.event_log import EventLog
+from mlxe_async.supervisor.plan.provenance import host, invocation, versions
 from mlxe_async.supervisor.recording.file import Recording
 from mlxe_async.supervisor.recording.replay import facts_of
 from mlxe_async.supervisor.recording.steps import NoRecorder, Recorder
-from mlxe_async.supervisor.startup.provenance import host, invocation, versions
 
 ROUTINE_WAITS_S = 0.1
 LONGEST_TORN = 200

@@ -11,7 +11,7 @@ from typing import Any
 from mlxe_async.ipc.nursery import Nursery
 from mlxe_async.ipc.process import Process
 from mlxe_async.settings import Settings
-from mlxe_async.supervisor.monitoring.cpu_time import CpuClock
+from mlxe_async.supervisor.plan.cpu_time import CpuClock
 
 AFTER_SOLVED = "steps_after_solved"
 CPU_LOOK_S = 0.1

@@ -24,12 +24,12 @@ from mlxe_async.rows import Array
 from mlxe_async.storage.array_files import read_arrays, read_into
 from mlxe_async.supervisor.checkpointing.resume_point import ResumePoint
 from mlxe_async.supervisor.checkpointing.saved_state import SUFFIX
-from mlxe_async.supervisor.event_log import EventLog
 from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
 from mlxe_async.supervisor.handles.learner import LearnerHandle
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
-from mlxe_async.supervisor.startup.blueprint import Blueprint
+from mlxe_async.supervisor.plan.blueprint import Blueprint
+from mlxe_async.supervisor.plan.event_log import EventLog
 
 _NOT_EXACT = {
     "begun_anew": "environment {} did not come to the same observation by the same seed and actions; its episode is "

@@ -14,7 +14,7 @@ from mlxe_async.ipc.segments import Segment
 from mlxe_async.roles.places import Places
 from mlxe_async.rows import RowLayout, Spaces, standard_columns
 from mlxe_async.storage.crash_reports import FIRST_REPORTS, MOST_REPORTS, CrashReport, read_report
-from mlxe_async.supervisor.monitoring.crashes import Crashes
+from mlxe_async.supervisor.handles.crashes import Crashes
 
 LAYOUT = RowLayout(standard_columns(Spaces(observation_shape=(2,), actions=3)))
 BLOCK, SLOTS = 4, 4

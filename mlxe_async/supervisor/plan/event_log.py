@@ -9,7 +9,7 @@ from typing import Any
 
 from mlxe_async.logs import events
 from mlxe_async.logs.journal import Journal
-from mlxe_async.supervisor.budget import Budget, Counters
+from mlxe_async.supervisor.plan.budget import Budget, Counters
 
 RECENT_EPISODES = 100
 _ROLES = {"mlxe-exe": "executor", "mlxe-mem": "memorizer", "mlxe-lrn": "learner", "mlxe-eval": "evaluator"}

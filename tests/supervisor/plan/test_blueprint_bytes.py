@@ -7,7 +7,7 @@ import pytest
 from mlxe_async.algorithms import load_algorithm
 from mlxe_async.rows import RowLayout, Spaces, standard_columns
 from mlxe_async.settings import load_settings
-from mlxe_async.supervisor.startup.blueprint import Blueprint
+from mlxe_async.supervisor.plan.blueprint import Blueprint
 
 PRESET = Path(__file__).parents[3] / "settings" / "breakout-dqn.toml"
 
