@@ -32,7 +32,7 @@ from mlxe_async.seeds import derive_seed, generator
 
 
 class Weights(Protocol):
-    """The reading end of the published weights, `ipc.weights.WeightsReader`."""
+    """The reading end of the published weights, `ipc.shared.weights.WeightsReader`."""
 
     def latest(self) -> int:
         """Newest version, 0 before the first."""
@@ -42,7 +42,7 @@ class Weights(Protocol):
 
 
 class Page(Protocol):
-    """Progress words, `ipc.words.ProgressPage`."""
+    """Progress words, `ipc.shared.words.ProgressPage`."""
 
     def enter(self, limit_s: float, call: str) -> None:
         """A call that may hang begins."""

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mlxe_async.ipc.delayed import DelayedWeights
-from mlxe_async.ipc.lanes import begin_epoch
-from mlxe_async.ipc.process import Process
-from mlxe_async.ipc.restarts import RestartPolicy
-from mlxe_async.ipc.watch import Watch
-from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
+from mlxe_async.ipc.processes.life import Watch
+from mlxe_async.ipc.processes.process import Process
+from mlxe_async.ipc.processes.restarts import RestartPolicy
+from mlxe_async.ipc.shared.delayed import DelayedWeights
+from mlxe_async.ipc.shared.lanes import begin_epoch
+from mlxe_async.ipc.shared.weights import WeightsReader, WeightsWriter
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
 from mlxe_async.supervisor.checkpointing.due import CheckpointDue
 from mlxe_async.supervisor.checkpointing.solved import LongEpisode
 from mlxe_async.supervisor.context import RunContext

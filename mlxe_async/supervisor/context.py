@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from mlxe_async.ipc.nursery import Nursery
-from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.processes.nursery import Nursery
+from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.rows import Array
 from mlxe_async.settings import Settings
 from mlxe_async.storage.run_folder import RunFolder

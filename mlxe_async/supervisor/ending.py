@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 
 from mlxe_async.errors import MlxeError, NumericError, ResourceError
-from mlxe_async.ipc.remote_error import RemoteError
+from mlxe_async.ipc.messages.remote_error import RemoteError
 from mlxe_async.logs import events
 from mlxe_async.rows import Array
 from mlxe_async.supervisor.monitoring.periodic import Periodic

@@ -7,7 +7,7 @@ import time
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
-from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.processes.process import Process
 from mlxe_async.schedules import POLL_S, schedule_of
 from mlxe_async.supervisor.assembly import Assembly
 from mlxe_async.supervisor.context import RunContext

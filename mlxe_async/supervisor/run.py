@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import MlxeError, RunFailed, StoppedEarly, UnsupportedPlatform
-from mlxe_async.ipc.linux import lack
-from mlxe_async.ipc.nursery import Nursery
-from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.processes.linux import lack
+from mlxe_async.ipc.processes.nursery import Nursery
+from mlxe_async.ipc.processes.process import Process
 from mlxe_async.logs import events
 from mlxe_async.logs.events import Event
 from mlxe_async.logs.subscribers import Subscribers

@@ -19,7 +19,7 @@ from mlxe_async.storage.run_folder import RUN, SETTINGS, find_run
 from mlxe_async.testing.counting import Place, decode, reward_of
 
 if TYPE_CHECKING:
-    from mlxe_async.ipc.segments import Segment
+    from mlxe_async.ipc.shared.segments import Segment
     from mlxe_async.memory.shape import ReplayShape
 
 MOST_PROBLEMS = 20
@@ -108,7 +108,7 @@ def rows_of(run: str | os.PathLike[str]) -> dict[int, dict[str, Array]]:
 
 @contextlib.contextmanager
 def _memory_of(pid: int, size: int) -> Iterator[Segment]:
-    from mlxe_async.ipc.segments import Segment
+    from mlxe_async.ipc.shared.segments import Segment
 
     try:
         entries = sorted(Path(f"/proc/{pid}/fd").iterdir())

@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 import numpy as np
 from gymnasium import spaces
 
-from mlxe_async.ipc.frames import encode
+from mlxe_async.ipc.messages.frames import encode
 
 MEGABYTE = 1 << 20
 # The supervisor's end reads it as a message of which only the first bytes have come.

@@ -12,13 +12,13 @@ import numpy as np
 
 from mlxe_async.errors import MlxeError
 from mlxe_async.gpu import PinnedMemory, refusals, use_graphs
-from mlxe_async.ipc.channel import ChildChannel, ControlLost
-from mlxe_async.ipc.kept import KeptState
-from mlxe_async.ipc.lanes import LaneReader, LaneWriter
-from mlxe_async.ipc.linux import keep_freed_memory
-from mlxe_async.ipc.segments import Segment
-from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, Words
+from mlxe_async.ipc.messages.channel import ChildChannel, ControlLost
+from mlxe_async.ipc.processes.linux import keep_freed_memory
+from mlxe_async.ipc.shared.kept import KeptState
+from mlxe_async.ipc.shared.lanes import LaneReader, LaneWriter
+from mlxe_async.ipc.shared.segments import Segment
+from mlxe_async.ipc.shared.weights import WeightsReader, WeightsWriter
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage, Words
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
 from mlxe_async.memory.shape import ReplayShape

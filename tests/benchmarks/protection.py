@@ -34,9 +34,10 @@ from typing import Any, cast
 import numpy as np
 from rate import ONE_PASS, ROOT, measured, watched
 
-from mlxe_async.ipc import frames, lanes, weights
-from mlxe_async.ipc.watch import WATCH_S
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.ipc.messages import frames
+from mlxe_async.ipc.processes.life import WATCH_S
+from mlxe_async.ipc.shared import lanes, weights
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 from mlxe_async.logs.journal import Journal
 from mlxe_async.roles.places import Places
 from mlxe_async.settings import Settings, load_settings

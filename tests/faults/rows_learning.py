@@ -27,8 +27,8 @@ from fault_runs import (
     state_of,
 )
 
-from mlxe_async.ipc.lanes import lane_state
-from mlxe_async.ipc.segments import STAMP_BYTES, Segment
+from mlxe_async.ipc.shared.lanes import lane_state
+from mlxe_async.ipc.shared.segments import STAMP_BYTES, Segment
 from mlxe_async.testing.faults import FALSE_WORDS
 
 ENDLESS = {"stop": {"env_steps": 10_000_000}}
@@ -371,7 +371,7 @@ def _(case):
 
     The lane's executor takes 3 ms for a step, so that it is at work most of the time, and not held back.
     """
-    from mlxe_async.ipc import lanes
+    from mlxe_async.ipc.shared import lanes
 
     chance = random.Random(case.seed)  # noqa: S311 - chooses bits
     run = case.start(
@@ -535,7 +535,7 @@ def _(case):
 SHIFTED = """
 import sys
 from mlxe_async.cli import main
-from mlxe_async.ipc.lanes import format_lane
+from mlxe_async.ipc.shared.lanes import format_lane
 from mlxe_async.supervisor.plan.memory_view import memory_of
 from mlxe_async.supervisor.plan.blueprint import Blueprint
 START = {start}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import CorruptRecord, ResourceError, RunFailed, SettingsError
-from mlxe_async.ipc.segments import available_memory
+from mlxe_async.ipc.shared.segments import available_memory
 from mlxe_async.logs import events
 from mlxe_async.logs.reader import event_of
 from mlxe_async.rows import Array

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.errors import MlxeError, ResourceError, SettingsError
-from mlxe_async.ipc.segments import Segment
-from mlxe_async.ipc.weights import WeightsReader
+from mlxe_async.ipc.shared.segments import Segment
+from mlxe_async.ipc.shared.weights import WeightsReader
 from mlxe_async.logs import events
 from mlxe_async.rows import Array
 from mlxe_async.settings import Settings

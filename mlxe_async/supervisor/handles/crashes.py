@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.errors import MlxeError
-from mlxe_async.ipc.lanes import LaneRemains
-from mlxe_async.ipc.nursery import ExitStatus
-from mlxe_async.ipc.process import Process
-from mlxe_async.ipc.words import ProgressPage
+from mlxe_async.ipc.processes.nursery import ExitStatus
+from mlxe_async.ipc.processes.process import Process
+from mlxe_async.ipc.shared.lanes import LaneRemains
+from mlxe_async.ipc.shared.words import ProgressPage
 from mlxe_async.logs import events
 from mlxe_async.roles.places import Place
 from mlxe_async.rows import Array

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.errors import NumericError, ProcessDied, RunFailed
-from mlxe_async.ipc.answers import require
-from mlxe_async.ipc.delayed import DelayedWeights
-from mlxe_async.ipc.process import Process
-from mlxe_async.ipc.remote_error import RemoteError
+from mlxe_async.ipc.messages.answers import require
+from mlxe_async.ipc.messages.remote_error import RemoteError
+from mlxe_async.ipc.processes.process import Process
+from mlxe_async.ipc.shared.delayed import DelayedWeights
 from mlxe_async.logs import events
 from mlxe_async.roles.places import Place
 from mlxe_async.rows import Array

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mlxe_async.ipc.lanes import lane_state
-from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.shared.lanes import lane_state
+from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.plan.blueprint import Blueprint

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mlxe_async.cores import FEW, usable_cores
-from mlxe_async.ipc.kept import LEAST_BYTES, SLOTS
-from mlxe_async.ipc.lanes import format_lane, lane_bytes
-from mlxe_async.ipc.segments import BytePlan, Segment, available_memory
-from mlxe_async.ipc.weights import format_weights, weights_bytes
-from mlxe_async.ipc.words import PAGE_BYTES, WORD_STRIDE
+from mlxe_async.ipc.shared.kept import LEAST_BYTES, SLOTS
+from mlxe_async.ipc.shared.lanes import format_lane, lane_bytes
+from mlxe_async.ipc.shared.segments import BytePlan, Segment, available_memory
+from mlxe_async.ipc.shared.weights import format_weights, weights_bytes
+from mlxe_async.ipc.shared.words import PAGE_BYTES, WORD_STRIDE
 from mlxe_async.memory.committed import format_memory
 from mlxe_async.memory.frames import MOST as MOST_FRAMES
 from mlxe_async.memory.rollouts import RolloutShape

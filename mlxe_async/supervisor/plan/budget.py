@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlxe_async.ipc.nursery import Nursery
-from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.processes.nursery import Nursery
+from mlxe_async.ipc.processes.process import Process
 from mlxe_async.settings import Settings
 from mlxe_async.supervisor.plan.cpu_time import CpuClock
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.rollouts import RolloutMemory
 from mlxe_async.memory.shape import ReplayShape

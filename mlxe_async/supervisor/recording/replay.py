@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import RunFailed, SettingsError
-from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.processes.process import Process
 from mlxe_async.settings import Settings
 from mlxe_async.supervisor.plan.budget import Bell, Counters
 from mlxe_async.supervisor.plan.event_log import EventLog

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.errors import ProcessDied, RunFailed
-from mlxe_async.ipc.lanes import LaneWriter, format_lane
-from mlxe_async.ipc.process import Process
-from mlxe_async.ipc.remote_error import RemoteError
-from mlxe_async.ipc.segments import Segment
-from mlxe_async.ipc.weights import WeightsWriter
+from mlxe_async.ipc.messages.remote_error import RemoteError
+from mlxe_async.ipc.processes.process import Process
+from mlxe_async.ipc.shared.lanes import LaneWriter, format_lane
+from mlxe_async.ipc.shared.segments import Segment
+from mlxe_async.ipc.shared.weights import WeightsWriter
 from mlxe_async.memory.bookkeeping import Bookkeeping
 from mlxe_async.memory.moments import mean_and_variance, pooled
 from mlxe_async.memory.replay import ReplayMemory

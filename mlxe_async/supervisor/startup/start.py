@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import ResourceError
-from mlxe_async.ipc.linux import refusal
-from mlxe_async.ipc.nursery import Nursery
-from mlxe_async.ipc.process import Process
-from mlxe_async.ipc.segments import Segment, available_memory
-from mlxe_async.ipc.weights import WeightsWriter
+from mlxe_async.ipc.processes.linux import refusal
+from mlxe_async.ipc.processes.nursery import Nursery
+from mlxe_async.ipc.processes.process import Process
+from mlxe_async.ipc.shared.segments import Segment, available_memory
+from mlxe_async.ipc.shared.weights import WeightsWriter
 from mlxe_async.logs import events
 from mlxe_async.logs.subscribers import Subscribers
 from mlxe_async.settings import Settings

@@ -4,7 +4,7 @@ import asyncio
 import random
 
 from mlxe_async.errors import ProcessDied
-from mlxe_async.ipc.remote_error import RemoteError
+from mlxe_async.ipc.messages.remote_error import RemoteError
 from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
 from mlxe_async.supervisor.plan.budget import Bell, Budget, Counters

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mlxe_async.errors import NotFound, SettingsError
-from mlxe_async.ipc.lanes import LaneWriter, begin_epoch, format_lane, lane_bytes
-from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.shared.lanes import LaneWriter, begin_epoch, format_lane, lane_bytes
+from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.roles.places import Places
 from mlxe_async.rows import RowLayout, Spaces, standard_columns
 from mlxe_async.storage.crash_reports import FIRST_REPORTS, MOST_REPORTS, CrashReport, read_report

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from mlxe_async.ipc.lanes import LaneReader, LaneWriter, begin_epoch, format_lane, lane_bytes
-from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.shared.lanes import LaneReader, LaneWriter, begin_epoch, format_lane, lane_bytes
+from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
 from mlxe_async.roles.memorizer import Memorizer, MemorizerPlan
 from mlxe_async.rows import Column, RowLayout

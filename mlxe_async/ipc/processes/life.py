@@ -1,7 +1,7 @@
 """One life of a supervised process, from its fork to its last word: what it owes, what it says, whether it hangs.
 
 Nothing of a former life can be mistaken for the present one, because each has its own socket and pidfd. What becomes of
-the process afterwards is not decided here but in `ipc.process`.
+the process afterwards is not decided here but in `process`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mlxe_async.errors import ProcessDied, ProtocolError
-from mlxe_async.ipc import linux
-from mlxe_async.ipc.frames import Message
-from mlxe_async.ipc.loop_channel import Ended, SupervisorChannel
-from mlxe_async.ipc.nursery import ExitStatus, Forked
-from mlxe_async.ipc.remote_error import RemoteError, remote_error
-from mlxe_async.ipc.restarts import HangJudge, RestartPolicy, is_late
-from mlxe_async.ipc.watch import WATCH_S, Watch
+from mlxe_async.ipc.messages.frames import Message
+from mlxe_async.ipc.messages.loop_channel import Ended, SupervisorChannel
+from mlxe_async.ipc.messages.remote_error import RemoteError, remote_error
+from mlxe_async.ipc.processes import linux
+from mlxe_async.ipc.processes.nursery import ExitStatus, Forked
+from mlxe_async.ipc.processes.restarts import HangJudge, RestartPolicy, is_late
 
+WATCH_S = 0.1
 STACK_S = 0.5
 FAREWELL_S = 0.5
 
@@ -57,6 +57,35 @@ class ProgressPage(Protocol):
 
     def clear(self) -> None:
         """Forget the words of a worker that is proven dead."""
+
+
+class Watch:
+    """Calls all who asked for it ten times a second, in the order in which they asked; from the running loop.
+
+    There is one for all children: a timer of its own for each would wake the loop for each.
+    """
+
+    def __init__(self) -> None:
+        self._looks: dict[Callable[[], None], None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, look: Callable[[], None]) -> None:
+        """Have `look` called from now on; it must not raise."""
+        self._looks[look] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(WATCH_S, self._turn)
+
+    def remove(self, look: Callable[[], None]) -> None:
+        """No longer. May be called twice, and by `look` itself."""
+        self._looks.pop(look, None)
+        if not self._looks and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _turn(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(WATCH_S, self._turn)
+        for look in tuple(self._looks):
+            look()
 
 
 class Life:

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from mlxe_async.errors import ProtocolError
-from mlxe_async.ipc.channel import READ_BYTES, receive_with_fds, send_some
-from mlxe_async.ipc.frames import Decoder, Message, encode
+from mlxe_async.ipc.messages.channel import READ_BYTES, receive_with_fds, send_some
+from mlxe_async.ipc.messages.frames import Decoder, Message, encode
 
 UNSENT_LIMIT = 256 * 1024
 FRAME_LIMIT_S = 1.0

@@ -20,7 +20,7 @@ DELAYED = "delayed."
 
 
 class Writer(Protocol):
-    """The writing end of published weights, `ipc.weights.WeightsWriter`."""
+    """The writing end of published weights, `ipc.shared.weights.WeightsWriter`."""
 
     @property
     def version(self) -> int:

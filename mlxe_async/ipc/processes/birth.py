@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mlxe_async.errors import MlxeError, raised_at
-from mlxe_async.ipc import linux
-from mlxe_async.ipc.channel import ChildChannel, ControlLost
+from mlxe_async.ipc.messages.channel import ChildChannel, ControlLost
+from mlxe_async.ipc.processes import linux
 
 TEXT_LIMIT = 16 * 1024
 EXIT_FAILED = 70

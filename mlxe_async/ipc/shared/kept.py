@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxe_async.fences import fence
-from mlxe_async.ipc.checksums import checksum_of
-from mlxe_async.ipc.segments import Segment
-from mlxe_async.ipc.words import MASK, PAGE_BYTES, WORD_STRIDE, Words
+from mlxe_async.ipc.shared.checksums import checksum_of
+from mlxe_async.ipc.shared.segments import Segment
+from mlxe_async.ipc.shared.words import MASK, PAGE_BYTES, WORD_STRIDE, Words
 
 SLOTS = 2
 LEAST_BYTES = PAGE_BYTES

@@ -34,9 +34,9 @@ from zlib import crc32
 
 from mlxe_async.errors import CorruptRecord, ProtocolError
 from mlxe_async.fences import fence
-from mlxe_async.ipc.checksums import checksum_of
-from mlxe_async.ipc.segments import STAMP_BYTES, Segment, read_stamp, write_stamp
-from mlxe_async.ipc.words import MASK, Words
+from mlxe_async.ipc.shared.checksums import checksum_of
+from mlxe_async.ipc.shared.segments import STAMP_BYTES, Segment, read_stamp, write_stamp
+from mlxe_async.ipc.shared.words import MASK, Words
 
 MAGIC = b"MLXELANE"
 CONTROL = ("commit", "tail", "epoch", "even_start", "odd_start")

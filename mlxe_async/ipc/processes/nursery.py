@@ -5,7 +5,7 @@ nursery by exec as early as possible; the nursery imports what is slow while the
 requests queue behind that. When the nursery dies, its children die with it by the kernel's parent-death signal; the
 first one who needs it again starts a fresh one, and all others wait for the same start.
 
-What is exec'd is the guard (`ipc.guard`), which forks the nursery at once and ends as it did when all below is ended.
+What is exec'd is the guard (`guard`), which forks the nursery at once and ends as it did when all below is ended.
 A nursery's life lasts as long as its guard's.
 """
 
@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import ForkRefused, OutOfMemory, ProcessDied, ProtocolError, ResourceError, RunFailed
-from mlxe_async.ipc import linux
-from mlxe_async.ipc.channel import MAX_FDS
-from mlxe_async.ipc.frames import Message
-from mlxe_async.ipc.guard import SWEEP_LIMIT_S
-from mlxe_async.ipc.loop_channel import Ended, SupervisorChannel
-from mlxe_async.ipc.oom import OomKills
-from mlxe_async.ipc.restarts import is_late
+from mlxe_async.ipc.messages.channel import MAX_FDS
+from mlxe_async.ipc.messages.frames import Message
+from mlxe_async.ipc.messages.loop_channel import Ended, SupervisorChannel
+from mlxe_async.ipc.processes import linux
+from mlxe_async.ipc.processes.guard import SWEEP_LIMIT_S
+from mlxe_async.ipc.processes.limits import OomKills
+from mlxe_async.ipc.processes.restarts import is_late
 
 _THREAD_POOLS = ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "BLIS")
 ONE_THREAD = {f"{pool}_NUM_THREADS": "1" for pool in _THREAD_POOLS}
@@ -41,7 +41,7 @@ ANSWER_LIMIT_S = 10.0
 GRACE_S = 0.5  # to read what came while we ourselves stood still
 STOP_LIMIT_S = 2.0
 REAP_AFTER_S = 1.0
-PROGRAM = ("-m", "mlxe_async.ipc.nursery_main")
+PROGRAM = ("-m", "mlxe_async.ipc.processes.nursery_main")
 GUARD_LIMIT_S = SWEEP_LIMIT_S + 1.0
 "For a guard to end after its nursery's death."
 
@@ -560,4 +560,4 @@ def _popen(arguments: list[str], fd: int, errors: int, env: dict[str, str]) -> s
 def _python_path() -> str:
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     # A checkout that is not installed is found all the same; `main` moves it behind everything else.
-    return os.pathsep.join([*path, str(Path(__file__).parents[2])])
+    return os.pathsep.join([*path, str(Path(__file__).parents[3])])

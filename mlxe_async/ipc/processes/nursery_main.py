@@ -1,6 +1,6 @@
 """The nursery's own process: imports what is slow to import, forks children from the warm copy, guards them.
 
-Started by exec and single-threaded, so forking is safe. Its parent is the guard (`ipc.guard`), which the supervisor
+Started by exec and single-threaded, so forking is safe. Its parent is the guard (`guard`), which the supervisor
 has exec'd and which ends with it. The nursery ends every process group it has made when the supervisor is gone, seen
 twice: the control socket closes, and the kernel signals the end of the parent. As a sub-reaper it becomes the parent
 of whatever its children leave behind, so that even a simulator that went into a session of its own is found and ended
@@ -10,7 +10,7 @@ The parent-death signal is one that can be handled, not SIGKILL: a nursery that 
 grandchildren along. Only while it has no children yet (during the first, long import, which may spend a second inside
 one C call) SIGKILL is the better choice.
 
-    python -P -m mlxe_async.ipc.nursery_main FD SUPERVISOR_PID TAG [PATH ...]
+    python -P -m mlxe_async.ipc.processes.nursery_main FD SUPERVISOR_PID TAG [PATH ...]
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import ProtocolError, ResourceError
-from mlxe_async.ipc import birth, linux
-from mlxe_async.ipc.channel import ChildChannel, ControlLost
-from mlxe_async.ipc.frames import Message
-from mlxe_async.ipc.guard import fork_below_guard
+from mlxe_async.ipc.messages.channel import ChildChannel, ControlLost
+from mlxe_async.ipc.messages.frames import Message
+from mlxe_async.ipc.processes import birth, linux
+from mlxe_async.ipc.processes.guard import fork_below_guard
 
 PROCESS_NAME = "mlxe-nursery"
 OUTPUT_LIMIT = 10 * 1024 * 1024
@@ -258,7 +258,7 @@ def _rotate(path: Path) -> None:
 
 def _arrange(paths: list[str]) -> None:
     """Put the user's folders before installed packages, but behind Python's own library; our checkout last of all."""
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     if not root.endswith(("site-packages", "dist-packages")):
         sys.path[:] = [*(path for path in sys.path if path != root), root]
     places = [i for i, path in enumerate(sys.path) if path.endswith(("site-packages", "dist-packages"))]

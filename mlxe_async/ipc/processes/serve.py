@@ -21,9 +21,9 @@ from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from mlxe_async.errors import ProtocolError, ResourceError
-from mlxe_async.ipc import birth, linux
-from mlxe_async.ipc.channel import ChildChannel, ControlLost
-from mlxe_async.ipc.frames import Message
+from mlxe_async.ipc.messages.channel import ChildChannel, ControlLost
+from mlxe_async.ipc.messages.frames import Message
+from mlxe_async.ipc.processes import birth, linux
 
 _WAIT_S = 60.0
 _REARM_S = 0.1

@@ -22,7 +22,7 @@ import time
 import traceback
 from typing import NoReturn
 
-from mlxe_async.ipc import birth, linux
+from mlxe_async.ipc.processes import birth, linux
 
 SWEEP_LIMIT_S = 5.0
 "For what cannot be ended, as in a call of a dead network disk, while the supervisor waits for the guard."

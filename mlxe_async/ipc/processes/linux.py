@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlxe_async.errors import ResourceError
-from mlxe_async.ipc.process_limits import LIMITS
+from mlxe_async.ipc.processes.limits import LIMITS
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15

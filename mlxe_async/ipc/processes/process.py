@@ -21,13 +21,12 @@ from dataclasses import replace
 from typing import Any
 
 from mlxe_async.errors import ForkRefused, ProcessDied, ProtocolError, ResourceError, RunFailed
-from mlxe_async.ipc import linux
-from mlxe_async.ipc.birth import cut
-from mlxe_async.ipc.frames import Message
-from mlxe_async.ipc.life import Hang, Life, ProgressPage
-from mlxe_async.ipc.nursery import ExitStatus, Nursery
-from mlxe_async.ipc.restarts import RestartBudget, RestartPolicy
-from mlxe_async.ipc.watch import Watch
+from mlxe_async.ipc.messages.frames import Message
+from mlxe_async.ipc.processes import linux
+from mlxe_async.ipc.processes.birth import cut
+from mlxe_async.ipc.processes.life import Hang, Life, ProgressPage, Watch
+from mlxe_async.ipc.processes.nursery import ExitStatus, Nursery
+from mlxe_async.ipc.processes.restarts import RestartBudget, RestartPolicy
 
 TERMINATE_S = 0.5
 KILL_S = 5.0

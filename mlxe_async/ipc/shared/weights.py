@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from mlxe_async.errors import NonFiniteWeights, ProtocolError
 from mlxe_async.fences import fence
-from mlxe_async.ipc.checksums import checksum_of
-from mlxe_async.ipc.segments import STAMP_BYTES, Segment, read_stamp, write_stamp
-from mlxe_async.ipc.words import WORD_STRIDE, Words
+from mlxe_async.ipc.shared.checksums import checksum_of
+from mlxe_async.ipc.shared.segments import STAMP_BYTES, Segment, read_stamp, write_stamp
+from mlxe_async.ipc.shared.words import WORD_STRIDE, Words
 
 MAGIC = b"MLXEWGHT"
 BUFFERS = 3

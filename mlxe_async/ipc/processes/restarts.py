@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from mlxe_async.ipc.linux import Scheduling
+from mlxe_async.ipc.processes.linux import Scheduling
 
 STARVED_SHARE = 0.2
 FORGIVEN_LIMIT_S = 60.0

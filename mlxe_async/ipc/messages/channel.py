@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from mlxe_async.errors import ProtocolError
-from mlxe_async.ipc.frames import Decoder, Message, encode
+from mlxe_async.ipc.messages.frames import Decoder, Message, encode
 
 SEND_LIMIT_S = 60.0
 READ_BYTES = 65536
