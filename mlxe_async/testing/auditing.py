@@ -1,4 +1,4 @@
-"""Whether the rows that a run keeps are what its environments lived through: needs `CountingEnv` or `ChaosEnv`."""
+"""Whether the rows that a run keeps are what its environments lived through: needs `CountingEnv`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mlxe_async.testing import faults
+from misbehaving import faults
 from mlxe_async.testing.counting import CountingEnv
 from mlxe_async.testing.whereabouts import whereabouts
 

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from misbehaving import FAULTS, ChaosEnv, chaos
+from misbehaving.faults import DEADLY, HANGING, PROCESS, RAISED
 
 from mlxe_async.errors import EnvironmentFault
 from mlxe_async.tasks.vector import VectorTask
-from mlxe_async.testing import FAULTS, ChaosEnv, chaos, whereabouts
-from mlxe_async.testing.faults import DEADLY, HANGING, PROCESS, RAISED
+from mlxe_async.testing import whereabouts
 
 ANSWERS = [name for name in FAULTS if name not in {*DEADLY, *HANGING, *PROCESS}]
 
@@ -18,7 +19,7 @@ def _new_life(monkeypatch):
 
 def played(steps, **kwargs):
     """Steps (from 1) at which a task made of it told of a fault."""
-    task = VectorTask({"env": "mlxe_async.testing:Chaos-v0", "kwargs": kwargs}, 1)
+    task = VectorTask({"env": "misbehaving:Chaos-v0", "kwargs": kwargs}, 1)
     faulty, live = [], False
     for step in range(1, steps + 1):
         if not live:
@@ -108,7 +109,7 @@ def test_a_wrong_answer_is_a_fault_and_an_odd_one_is_none(name):
 
 
 def chaos_task(**kwargs):
-    return VectorTask({"env": "mlxe_async.testing:Chaos-v0", "kwargs": kwargs}, 1)
+    return VectorTask({"env": "misbehaving:Chaos-v0", "kwargs": kwargs}, 1)
 
 
 def test_a_fault_in_reset():

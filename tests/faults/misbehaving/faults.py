@@ -328,14 +328,14 @@ ODD: dict[str, Callable[[Any, Any], Any]] = {
 def _prints(_env: Any, answer: Any) -> Any:
     line = "x" * 1023
     for _ in range(_env.amount * 1024):
-        print(line)  # noqa: T201 - that is the fault
+        print(line)
     return answer
 
 
 def _writes(_env: Any, answer: Any) -> Any:
     for fd in (1, 2):
         os.write(fd, b"\xff\xfe not text \x80 \0 \x1b[2J" * 40 + b"\n")
-    print("\ud800 half a pair", file=sys.stderr)  # noqa: T201 - that is the fault
+    print("\ud800 half a pair", file=sys.stderr)
     return answer
 
 
@@ -384,7 +384,7 @@ def _starts_and_dies(_env: Any, answer: Any) -> Any:
 def _lists_descriptors(_env: Any, answer: Any) -> Any:
     """Has a child of its own print the descriptors it inherited; the environment prints them on."""
     said = subprocess.run(["ls", "-l", "/proc/self/fd"], capture_output=True, text=True, check=False, close_fds=False)  # noqa: S607 - see _starts
-    print(f"INHERITED {said.stdout!r}", flush=True)  # noqa: T201 - that is the fault
+    print(f"INHERITED {said.stdout!r}", flush=True)
     return answer
 
 
