@@ -18,7 +18,7 @@ from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage, ProgressPages,
 from mlxe_async.supervisor.checkpointing.due import CheckpointDue
 from mlxe_async.supervisor.checkpointing.solved import LongEpisode
 from mlxe_async.supervisor.context import RunContext
-from mlxe_async.supervisor.handles.context import HandleContext, Promoter
+from mlxe_async.supervisor.handles.context import ExecutorWords, HandleContext, Promoter, RolloutRules
 from mlxe_async.supervisor.handles.crashes import Crashes
 from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
@@ -110,6 +110,13 @@ class Assembly:
         long_episode = LongEpisode(goal, run.log, self._now) if possible else None
         names = [f"executor-{index}" for index in range(blueprint.executors)]
         self._asked = Words(control, blueprint.asked_offset, names)
+        rules = RolloutRules(
+            unfinished=traits.unfinished,
+            most_rollouts=traits.max_rollouts,
+            most_rows=functools.partial(most_rows, blueprint, run.budget),
+            max_rss_mb=run.settings.supervision.max_executor_rss_mb,
+            reads=run.settings.schedule.kind == "serial",
+        )
         self.executors += [
             ExecutorHandle(
                 index,
@@ -117,15 +124,11 @@ class Assembly:
                 context,
                 self.memorizer,
                 blueprint.envs,
-                unfinished=traits.unfinished,
-                ask=functools.partial(self._asked.set, name),
-                most_rollouts=traits.max_rollouts,
-                max_rss_mb=run.settings.supervision.max_executor_rss_mb,
-                delayed=self.delayed,
-                taken=functools.partial(self._taken, index),
+                rules=rules,
+                words=ExecutorWords(
+                    functools.partial(self._asked.set, name), functools.partial(self._taken, index), self.delayed
+                ),
                 long_episode=long_episode,
-                most_rows=functools.partial(most_rows, blueprint, run.budget),
-                reads=run.settings.schedule.kind == "serial",
             )
             for index, name in enumerate(names)
         ]

@@ -110,7 +110,7 @@ class Workshop:
 
     def _executor(self, index: int) -> Any:
         from mlxe_async.roles.executor import Executor
-        from mlxe_async.roles.executor_plan import ExecutorPlan
+        from mlxe_async.roles.executor_plan import ExecutorLink, ExecutorMemory, ExecutorPlan
         from mlxe_async.roles.places import Places
         from mlxe_async.tasks.native import training_task
 
@@ -152,17 +152,21 @@ class Workshop:
             task=task,
             algorithm=self._algorithm(learns=False, seed=0),
             layout=self.layout,
-            lane=LaneWriter(self._segments[f"lane-{index}"], self.layout.schema_hash),
-            weights=WeightsReader(self._segments["delayed" if "delayed" in self._segments else "weights"]),
-            page=page,
-            notify=lambda message: self.channel.send({"notice": message}),
-            wait=_waiter(self.channel, page),
+            memory=ExecutorMemory(
+                LaneWriter(self._segments[f"lane-{index}"], self.layout.schema_hash),
+                WeightsReader(self._segments["delayed" if "delayed" in self._segments else "weights"]),
+                page,
+                places,
+                self._legacy(index),
+            ),
+            link=ExecutorLink(
+                notify=lambda message: self.channel.send({"notice": message}),
+                wait=_waiter(self.channel, page),
+                asked=lambda: asked.get(name),
+                read=self._read if "memorizer" in self.spec["roles"] and not self.spec["threaded"] else None,
+                shelf=self._put_on_shelf if "best" in self._segments else None,
+            ),
             episodes=self.spec["episodes"].get(str(index)),
-            asked=lambda: asked.get(name),
-            places=places,
-            read=self._read if "memorizer" in self.spec["roles"] and not self.spec["threaded"] else None,
-            shelf=self._put_on_shelf if "best" in self._segments else None,
-            legacy=self._legacy(index),
         )
 
     def _read(self, settle: dict[str, Any] | None) -> dict[str, Any]:
