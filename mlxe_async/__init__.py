@@ -8,14 +8,14 @@ A *supervisor* (asyncio) starts *executors* that step environments, a *memorizer
 and pass short messages that say where data lies, never the data. Follow one step of one environment:
 
 1.  **Weights.** At the start of a rollout an executor looks at one shared word, the newest published version. If it has
-    moved, the executor copies the weights (`ipc.weights`). It never changes them in the middle of a rollout.
+    moved, the executor copies the weights (`ipc.shared.weights`). It never changes them in the middle of a rollout.
 2.  **Action.** The algorithm's behaviour policy (`algorithms.interface.Algorithm.act`) answers for all environments of
     the executor at once, with the action and log mu(a|s), the log-probability with which it really was chosen.
 3.  **Step.** The environments step (`tasks.vector`), are checked, and the executor (`roles.executor`) writes the row in
     place, as numpy views on its own *lane* of shared memory. `next_obs` is where the step led, also at the end of an
     episode; `terminated` (the world ended) and `truncated` (we stopped) stay two flags.
-4.  **Commit.** A block of rows becomes visible by sequence, epoch and checksum (`ipc.lanes`): one writer, no lock. A
-    short message goes up the executor's pipe: how many rows, which episodes ended.
+4.  **Commit.** A block of rows becomes visible by sequence, epoch and checksum (`ipc.shared.lanes`): one writer, no
+    lock. A short message goes up the executor's pipe: how many rows, which episodes ended.
 5.  **Schedule.** The supervisor's loop wakes, the handle's verb returns, and the coroutine of the schedule goes on
     (`schedules`): these ten lines decide who waits for whom.
 6.  **Memory.** The memorizer (`roles.memorizer`) takes the blocks out of all lanes and gives the room back. A finished
@@ -25,11 +25,12 @@ and pass short messages that say where data lies, never the data. Follow one ste
     The learner (`roles.learner`) gathers the rows from the very same memory; rows that gave way meanwhile are noticed.
 8.  **Update.** The algorithm computes its loss and steps its optimiser, returns metrics and new priorities. Policy lag,
     the learner's version minus the row's, is measured for every batch.
-9.  **Publication.** What learns but does not act (optimiser, targets, generators) is kept beside them (`ipc.kept`). New
-    weights go into the one of three buffers that nobody reads, then the version word moves. Back to 1.
+9.  **Publication.** What learns but does not act (optimiser, targets, generators) is kept beside them
+    (`ipc.shared.kept`). New weights go into the one of three buffers that nobody reads, then the version word moves.
+    Back to 1.
 
 Any of these processes may be killed at any moment. The memory belongs to no name in any file system, the supervisor
-holds it, and a successor takes up the work where the last commit left it (`ipc.process`, `ipc.nursery`).
+holds it, and a successor takes up the work where the last commit left it (`ipc.processes`).
 
 WORDS.md beside this file explains forty words that the code uses.
 """

@@ -19,7 +19,7 @@ from mlxe_async.algorithms import Acting, Algorithm
 from mlxe_async.analysis.behaviour import Switching, switching
 from mlxe_async.errors import EnvironmentFault, NotFound, ResourceError, RunFailed, TaskError
 from mlxe_async.foreseen import ODD_VALUES, Foreseen, algorithm_of
-from mlxe_async.ipc.segments import available_memory
+from mlxe_async.ipc.shared.segments import available_memory
 from mlxe_async.roles.evaluator import Evaluator, GreedyPolicy, Rules, Sampled, Starts, Verdict, joined
 from mlxe_async.rows import MASK, Array, Spaces
 from mlxe_async.seeds import generator

@@ -142,8 +142,9 @@ def test_a_run_folder_is_made_without_waiting_for_numpy():
 
 
 def test_roles_know_no_loops_and_no_pipes():
+    loops = {"asyncio", "socket", "mlxe_async.ipc.messages.channel", "mlxe_async.ipc.processes.process"}
     for path in (PACKAGE / "roles").glob("*.py"):
-        assert not {"asyncio", "socket", "mlxe_async.ipc.channel", "mlxe_async.ipc.process"} & set(imports_of(path))
+        assert not loops & set(imports_of(path))
 
 
 def test_every_part_of_the_package_has_its_place_in_the_table():
@@ -175,6 +176,53 @@ def test_no_module_imports_itself_by_way_of_others():
         for others in after.values():
             others.difference_update(leaves)
     assert not after
+
+
+# part of the package -> its rooms, folders and loose files, from the ground up: each may import those below it.
+FLOORS = {
+    "ipc": ("shared", "messages", "processes", "__init__"),
+    "supervisor": (
+        "waiting",
+        "plan",
+        "recording",
+        "checkpointing",
+        "run_files",
+        "context",
+        "handles",
+        "process_events",
+        "startup",
+        "assembly",
+        "monitoring",
+        "whole_checkpoints",
+        "ending",
+        "main_loop",
+        "run",
+        "__init__",
+    ),
+}
+
+
+def rooms_of(part):
+    """File -> the room of its part that it is in."""
+    within = {path: path.relative_to(PACKAGE / part) for path in FILES if part_of(path) == part}
+    return {path: relative.with_suffix("").parts[0] for path, relative in within.items()}
+
+
+@pytest.mark.parametrize("part", FLOORS)
+def test_every_room_has_its_floor(part):
+    assert set(rooms_of(part).values()) == set(FLOORS[part])
+
+
+@pytest.mark.parametrize("part", FLOORS)
+def test_a_room_imports_only_rooms_below_it(part):
+    floors = {name_of(path): FLOORS[part].index(room) for path, room in rooms_of(part).items()}
+    upwards = [
+        f"{name_of(path)} imports {module}"
+        for path in rooms_of(part)
+        for module in imports_among(path, set(floors))
+        if floors[module] > floors[name_of(path)]
+    ]
+    assert upwards == []
 
 
 WINGS = sorted(path.parent for path in (PACKAGE / "supervisor").glob("*/__init__.py"))

@@ -18,13 +18,15 @@ import sys
 from pathlib import Path
 
 from mlxe_async.algorithms import REGISTRY
-from mlxe_async.ipc import nursery
+from mlxe_async.ipc.processes import nursery
 from mlxe_async.supervisor.startup.probe import PRELOADED, PRELOADED_MEANWHILE
 
 _ADOPT = 36  # PR_SET_CHILD_SUBREAPER
 _COMMAND = [sys.executable, "-m", "mlxe_async"]
 _MODULES = [
-    *(*PRELOADED, *PRELOADED_MEANWHILE, "mlxe_async.ipc.nursery_main", "mlxe_async.cli", "mlxe_async.supervisor"),
+    *PRELOADED,
+    *PRELOADED_MEANWHILE,
+    *("mlxe_async.ipc.processes.nursery_main", "mlxe_async.cli", "mlxe_async.supervisor"),
     *(f"mlxe_async.algorithms.{name}" for name in REGISTRY),
 ]
 _OWN_NOTHING = (None, None, None, -1, False, -1)

@@ -103,7 +103,7 @@ def main():
 
 
 def _be_a_nursery(asked):
-    from mlxe_async.ipc import nursery_main
+    from mlxe_async.ipc.processes import nursery_main
 
     os.setsid()
     sys.argv[:] = ["-m", *asked["arguments"]]
@@ -125,7 +125,7 @@ def _served_command(asked, path):
     theirs.close()
     gc.enable()
     _open_streams()
-    from mlxe_async.ipc import nursery
+    from mlxe_async.ipc.processes import nursery
 
     nursery._popen = sys.modules["warm"].Nurseries(ours).start
     sys.argv[:] = ["mlxe_async", *asked["arguments"]]

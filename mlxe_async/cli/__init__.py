@@ -18,7 +18,7 @@ from pathlib import Path
 from mlxe_async.cli.console import Console, open_missing_streams, silence_broken_pipes
 from mlxe_async.cli.limits import require_address_space, require_descriptors
 from mlxe_async.errors import MlxeError, ResourceError, SettingsError, UnsupportedPlatform
-from mlxe_async.ipc import linux
+from mlxe_async.ipc.processes import linux
 from mlxe_async.storage.safe_text import visible
 
 # Each names a module with `run(arguments: Sequence[str]) -> int`, imported when asked for, and a line of help.

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from mlxe_async.ipc import linux
+from mlxe_async.ipc.processes import linux
 from mlxe_async.storage.safe_text import visible
 
 WHOLE = 4096  # bytes that a pipe reported as writable takes without blocking: PIPE_BUF of Linux

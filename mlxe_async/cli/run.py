@@ -152,7 +152,7 @@ async def finish_run(supervisor: Supervisor, *, shows_progress: bool) -> int:
     """Run to the end, showing how it goes and minding signals; returns the exit code."""
     from mlxe_async.cli.telling import told
     from mlxe_async.cli.view.display import Display
-    from mlxe_async.ipc import linux
+    from mlxe_async.ipc.processes import linux
 
     # Here and not in the supervisor: a program that embeds a run keeps its own name.
     linux.set_own_name(SUPERVISOR_NAME)

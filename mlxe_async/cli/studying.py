@@ -22,7 +22,7 @@ from mlxe_async.analysis.outcomes import Outcome, failure, outcome
 from mlxe_async.analysis.study import Arm, StudyFolder
 from mlxe_async.cli.console import Console
 from mlxe_async.errors import MlxeError, RunFailed
-from mlxe_async.ipc.linux import die_with_parent
+from mlxe_async.ipc.processes.linux import die_with_parent
 from mlxe_async.settings import toml_value
 from mlxe_async.storage.files import read_bounded
 from mlxe_async.storage.run_folder import LOCK, LOG

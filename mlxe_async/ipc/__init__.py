@@ -1,1 +1,1 @@
-"""Processes, pipes and shared memory. Knows no torch and no reinforcement learning."""
+"""Shared memory, messages and processes, in three rooms. Knows no torch and no reinforcement learning."""

@@ -12,46 +12,23 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 
 from mlxe_async.algorithms.interface import Acting
 from mlxe_async.algorithms.state.namespaces import own_modules
 from mlxe_async.errors import EnvironmentFault, ExecutorBroken, MlxeError, NumericError, raised_at
-from mlxe_async.roles.executor_plan import ExecutorPlan
+from mlxe_async.roles.executor_plan import ExecutorLink, ExecutorMemory, ExecutorPlan
 from mlxe_async.roles.fault_budget import FaultBudget, TooManyFaults
 from mlxe_async.roles.history import MOST_PROVEN, History
-from mlxe_async.roles.legacy import AFTER_RESUMING, Legacy
+from mlxe_async.roles.legacy import AFTER_RESUMING
 from mlxe_async.roles.places import Places
 from mlxe_async.roles.promotion import remarked
-from mlxe_async.roles.row_writer import Lane, RowWriter
+from mlxe_async.roles.row_writer import RowWriter
 from mlxe_async.roles.states import expect_counts, expect_like
 from mlxe_async.rows import Array, RowLayout
 from mlxe_async.seeds import derive_seed, generator
-
-
-class Weights(Protocol):
-    """The reading end of the published weights, `ipc.weights.WeightsReader`."""
-
-    def latest(self) -> int:
-        """Newest version, 0 before the first."""
-
-    def read(self, into: Array) -> int | None:
-        """Copy the newest version; None when it could not be had whole."""
-
-
-class Page(Protocol):
-    """Progress words, `ipc.words.ProgressPage`."""
-
-    def enter(self, limit_s: float, call: str) -> None:
-        """A call that may hang begins."""
-
-    def leave(self) -> None:
-        """It returned."""
-
-    def note(self, call: str) -> None:
-        """This is done now, without a limit of its own."""
 
 
 def resident_mb() -> float:
@@ -100,20 +77,9 @@ class Executor:
         task: the environments, a `tasks.vector.VectorTask`.
         algorithm: gives the behaviour policy (`load`, `act`) and its extra columns.
         layout: columns of a row.
-        lane: where rows go.
-        weights: where weights come from.
-        page: progress words.
-        notify: sends a small message upwards, between replies.
-        wait: waits a bounded number of seconds.
+        memory: what it shares with others, its lane and the weights among them.
+        link: how it speaks to others and hears of them.
         episodes: number of the next episode of each environment.
-        asked: how many of its rollouts it has been asked to end early, or not to begin any more: a counter that only
-            grows, so that no request can be missed. It is looked at between two steps.
-        places: where it counts its episodes and steps, for those who must know after its death.
-        read: takes what is committed into the memory, after the priorities of the plan it is given, where the memorizer
-            is in the same thread; None: it is elsewhere, and reads when it likes.
-        shelf: puts what it played with where the learner finds it, see `roles.promotion`; None: nobody asks for it.
-        legacy: where it writes down after each rollout where it stands, and finds where a predecessor stood; None: a
-            predecessor's episodes are passed over.
     """
 
     def __init__(
@@ -123,28 +89,20 @@ class Executor:
         task: Any,
         algorithm: Any,
         layout: RowLayout,
-        lane: Lane,
-        weights: Weights,
-        page: Page,
-        notify: Callable[[dict[str, Any]], None],
-        wait: Callable[[float], None],
+        memory: ExecutorMemory,
+        link: ExecutorLink,
         episodes: list[int] | None = None,
-        asked: Callable[[], int] = lambda: 0,
-        places: Places | None = None,
-        read: Callable[[dict[str, Any] | None], dict[str, Any]] | None = None,
-        shelf: Callable[[Array], Any] | None = None,
-        legacy: Legacy | None = None,
     ) -> None:
         self.plan = plan
         self.task = task
         self.algorithm = algorithm
         self.version = 0
-        self._weights, self._page = weights, page
-        self._notify, self._wait, self._asked, self._shelf = notify, wait, asked, shelf
-        self._read = read
+        self._weights, self._page = memory.weights, memory.page
+        self._notify, self._wait, self._asked, self._shelf = link.notify, link.wait, link.asked, link.shelf
+        self._read = link.read
         self._settle: dict[str, Any] | None = None
         self._ingested: list[dict[str, Any]] = []
-        self._legacy, self._is_heir = legacy, legacy is not None
+        self._legacy, self._is_heir = memory.legacy, memory.legacy is not None
         self._begins_anew = False  # its next rollout is not the one that a predecessor had begun
         self._held = False  # whether `_flat` is what it plays with
         self._envs = task.count
@@ -152,7 +110,7 @@ class Executor:
         self._obs = np.zeros((self._envs, *spaces.observation_shape), dtype=spaces.observation_dtype)
         self._flat = np.zeros(sum(int(np.prod(shape)) for _, shape in algorithm.parameters), dtype=np.float32)
         action = next(column for column in layout.columns if column.name == "action")
-        places = places or Places(self._envs, action.dtype, action.shape)
+        places = memory.places or Places(self._envs, action.dtype, action.shape)
         places.clear()
         self._places = places
         self._episode, self._step, self._episode_seed = places.episode, places.step, places.seed
@@ -168,14 +126,14 @@ class Executor:
         self._after_step = getattr(algorithm, "after_step", None)
         self._acting = Acting(executor=plan.index, executors=plan.executors).start(self._carried, self._envs)
         self._writer = RowWriter(
-            lane,
+            memory.lane,
             layout,
             block_rows=plan.block_rows,
             envs=self._envs,
             extra=[column.name for column in (*algorithm.extra_columns, *self._stops, *self._carried)],
             committed=self._tell_commit,
-            wait=wait,
-            make_room=None if read is None else self._have_it_read,
+            wait=link.wait,
+            make_room=None if link.read is None else self._have_it_read,
         )
         self._history = History(self._envs, places.finished, MOST_PROVEN if plan.sync == "episode" else None)
         # Environments that are one object begin together and then reset themselves, see `tasks.native`.

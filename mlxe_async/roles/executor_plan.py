@@ -1,8 +1,15 @@
-"""The few values an executor is made with."""
+"""What an executor is made with: sizes and limits, the memory it shares, and how it speaks to others."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mlxe_async.roles.legacy import Legacy
+from mlxe_async.roles.places import Places
+from mlxe_async.roles.row_writer import Lane
+from mlxe_async.rows import Array
 
 
 @dataclass(frozen=True)
@@ -41,3 +48,67 @@ class ExecutorPlan:
     records: bool = False
     tells_memory: bool = False
     executors: int = 1
+
+
+class Weights(Protocol):
+    """The reading end of the published weights, `ipc.shared.weights.WeightsReader`."""
+
+    def latest(self) -> int:
+        """Newest version, 0 before the first."""
+
+    def read(self, into: Array) -> int | None:
+        """Copy the newest version; None when it could not be had whole."""
+
+
+class Page(Protocol):
+    """Progress words, `ipc.shared.words.ProgressPage`."""
+
+    def enter(self, limit_s: float, call: str) -> None:
+        """A call that may hang begins."""
+
+    def leave(self) -> None:
+        """It returned."""
+
+    def note(self, call: str) -> None:
+        """This is done now, without a limit of its own."""
+
+
+@dataclass(frozen=True)
+class ExecutorMemory:
+    """The memory that an executor shares with others.
+
+    Args:
+        lane: where rows go.
+        weights: where weights come from.
+        page: progress words.
+        places: where it counts its episodes and steps, for those who must know after its death.
+        legacy: where it writes down after each rollout where it stands, and finds where a predecessor stood; None: a
+            predecessor's episodes are passed over.
+    """
+
+    lane: Lane
+    weights: Weights
+    page: Page
+    places: Places | None = None
+    legacy: Legacy | None = None
+
+
+@dataclass(frozen=True)
+class ExecutorLink:
+    """How an executor speaks to others, and hears of them.
+
+    Args:
+        notify: sends a small message upwards, between replies.
+        wait: waits a bounded number of seconds.
+        asked: how many of its rollouts it has been asked to end early, or not to begin any more: a counter that only
+            grows, so that no request can be missed. It is looked at between two steps.
+        read: takes what is committed into the memory, after the priorities of the plan it is given, where the memorizer
+            is in the same thread; None: it is elsewhere, and reads when it likes.
+        shelf: puts what it played with where the learner finds it, see `roles.promotion`; None: nobody asks for it.
+    """
+
+    notify: Callable[[dict[str, Any]], None]
+    wait: Callable[[float], None]
+    asked: Callable[[], int] = lambda: 0
+    read: Callable[[dict[str, Any] | None], dict[str, Any]] | None = None
+    shelf: Callable[[Array], Any] | None = None

@@ -25,7 +25,7 @@ SHARE = 0.01
 
 
 class Store(Protocol):
-    """Where it lies, `ipc.kept.KeptState`."""
+    """Where it lies, `ipc.shared.kept.KeptState`."""
 
     def keep(self, label: int, arrays: Mapping[str, Array], *, spare: int | None = None) -> None:
         """Write arrays under a label; those of the label `spare` stay."""

@@ -29,7 +29,7 @@ NORM_AT_ONCE = 1 << 16
 
 
 class WeightsOut(Protocol):
-    """The writing end of the published weights, `ipc.weights.WeightsWriter`."""
+    """The writing end of the published weights, `ipc.shared.weights.WeightsWriter`."""
 
     @property
     def version(self) -> int:
@@ -44,7 +44,7 @@ class WeightsOut(Protocol):
 
 
 class Page(Protocol):
-    """Progress words, `ipc.words.ProgressPage`."""
+    """Progress words, `ipc.shared.words.ProgressPage`."""
 
     def enter(self, limit_s: float, call: str) -> None:
         """A call that may hang begins."""

@@ -31,7 +31,7 @@ _FACTS = 5
 
 
 class Store(Protocol):
-    """Where it lies, `ipc.kept.KeptState`."""
+    """Where it lies, `ipc.shared.kept.KeptState`."""
 
     def keep(self, label: int, arrays: Mapping[str, Array], *, spare: int | None = None) -> None:
         """Write arrays under a label; what `find(spare)` finds stays."""

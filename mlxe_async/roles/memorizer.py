@@ -29,7 +29,7 @@ _APPRAISED = {"risk": "return", "td": "td_error"}
 
 
 class Weights(Protocol):
-    """The reading end of the published weights, `ipc.weights.WeightsReader`."""
+    """The reading end of the published weights, `ipc.shared.weights.WeightsReader`."""
 
     def latest(self) -> int:
         """Newest version, 0 before the first."""
@@ -39,7 +39,7 @@ class Weights(Protocol):
 
 
 class Lane(Protocol):
-    """The reading end of a lane, `ipc.lanes.LaneReader`."""
+    """The reading end of a lane, `ipc.shared.lanes.LaneReader`."""
 
     def backlog(self) -> int:
         """Committed blocks not yet read."""

@@ -27,7 +27,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 class Shelf(Protocol):
-    """Where the best version is kept, `ipc.weights.WeightsWriter`."""
+    """Where the best version is kept, `ipc.shared.weights.WeightsWriter`."""
 
     def publish(self, vector: Array) -> int:
         """Replace what lies there by `vector` (P + `REMARKS`,)."""

@@ -17,7 +17,7 @@ MOST_PAUSE_S = 0.1
 
 
 class Lane(Protocol):
-    """The writing end of a lane, `ipc.lanes.LaneWriter`."""
+    """The writing end of a lane, `ipc.shared.lanes.LaneWriter`."""
 
     @property
     def payloads(self) -> list[memoryview[int]]:

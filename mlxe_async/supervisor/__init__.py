@@ -5,7 +5,7 @@ together, `main_loop` runs the schedule, `ending` says how it ended. Beside it `
 saves, and `recording` writes down what happened in which order. `budget` counts, `event_log` tells.
 """
 
-from mlxe_async.supervisor.results import CheckReport, Result
+from mlxe_async.supervisor.plan.results import CheckReport, Result
 from mlxe_async.supervisor.run import Supervisor
 
 __all__ = ["CheckReport", "Result", "Supervisor"]

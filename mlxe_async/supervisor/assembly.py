@@ -8,27 +8,27 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mlxe_async.ipc.delayed import DelayedWeights
-from mlxe_async.ipc.lanes import begin_epoch
-from mlxe_async.ipc.process import Process
-from mlxe_async.ipc.restarts import RestartPolicy
-from mlxe_async.ipc.watch import Watch
-from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
+from mlxe_async.ipc.processes.life import Watch
+from mlxe_async.ipc.processes.process import Process
+from mlxe_async.ipc.processes.restarts import RestartPolicy
+from mlxe_async.ipc.shared.delayed import DelayedWeights
+from mlxe_async.ipc.shared.lanes import begin_epoch
+from mlxe_async.ipc.shared.weights import WeightsReader, WeightsWriter
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
 from mlxe_async.supervisor.checkpointing.due import CheckpointDue
-from mlxe_async.supervisor.checkpointing.restore import restore_handles
+from mlxe_async.supervisor.checkpointing.solved import LongEpisode
 from mlxe_async.supervisor.context import RunContext
-from mlxe_async.supervisor.handles.context import HandleContext, Promoter
+from mlxe_async.supervisor.handles.context import ExecutorWords, HandleContext, Promoter, RolloutRules
+from mlxe_async.supervisor.handles.crashes import Crashes
 from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
 from mlxe_async.supervisor.handles.learner import LearnerHandle
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
-from mlxe_async.supervisor.handles.solved import LongEpisode
-from mlxe_async.supervisor.monitoring.crashes import Crashes
-from mlxe_async.supervisor.monitoring.status import memory_of
+from mlxe_async.supervisor.plan.blueprint import PlannedProcess
+from mlxe_async.supervisor.plan.memory_view import memory_of
 from mlxe_async.supervisor.process_events import ProcessEvents
-from mlxe_async.supervisor.startup.blueprint import PlannedProcess
 from mlxe_async.supervisor.startup.endless import most_rows
+from mlxe_async.supervisor.startup.restore import restore_handles
 
 ENTRY = "mlxe_async.workers:serve_roles"
 D0_STEPS = 50_000
@@ -110,6 +110,13 @@ class Assembly:
         long_episode = LongEpisode(goal, run.log, self._now) if possible else None
         names = [f"executor-{index}" for index in range(blueprint.executors)]
         self._asked = Words(control, blueprint.asked_offset, names)
+        rules = RolloutRules(
+            unfinished=traits.unfinished,
+            most_rollouts=traits.max_rollouts,
+            most_rows=functools.partial(most_rows, blueprint, run.budget),
+            max_rss_mb=run.settings.supervision.max_executor_rss_mb,
+            reads=run.settings.schedule.kind == "serial",
+        )
         self.executors += [
             ExecutorHandle(
                 index,
@@ -117,15 +124,11 @@ class Assembly:
                 context,
                 self.memorizer,
                 blueprint.envs,
-                unfinished=traits.unfinished,
-                ask=functools.partial(self._asked.set, name),
-                most_rollouts=traits.max_rollouts,
-                max_rss_mb=run.settings.supervision.max_executor_rss_mb,
-                delayed=self.delayed,
-                taken=functools.partial(self._taken, index),
+                rules=rules,
+                words=ExecutorWords(
+                    functools.partial(self._asked.set, name), functools.partial(self._taken, index), self.delayed
+                ),
                 long_episode=long_episode,
-                most_rows=functools.partial(most_rows, blueprint, run.budget),
-                reads=run.settings.schedule.kind == "serial",
             )
             for index, name in enumerate(names)
         ]

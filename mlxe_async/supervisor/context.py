@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from mlxe_async.ipc.nursery import Nursery
-from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.processes.nursery import Nursery
+from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.rows import Array
 from mlxe_async.settings import Settings
 from mlxe_async.storage.run_folder import RunFolder
-from mlxe_async.supervisor.budget import Bell, Budget, Counters, Measures
 from mlxe_async.supervisor.checkpointing.resume_point import ResumePoint
 from mlxe_async.supervisor.checkpointing.weights import published_weights
-from mlxe_async.supervisor.event_log import EventLog
+from mlxe_async.supervisor.plan.blueprint import Blueprint
+from mlxe_async.supervisor.plan.budget import Bell, Budget, Counters, Measures
+from mlxe_async.supervisor.plan.event_log import EventLog
 from mlxe_async.supervisor.recording.replay import Replay
 from mlxe_async.supervisor.recording.steps import Recorder
-from mlxe_async.supervisor.startup.blueprint import Blueprint
-from mlxe_async.supervisor.startup.run_files import RunFiles
+from mlxe_async.supervisor.run_files import RunFiles
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,16 @@ import traceback
 from collections.abc import Callable
 
 from mlxe_async.errors import MlxeError, NumericError, ResourceError
-from mlxe_async.ipc.remote_error import RemoteError
+from mlxe_async.ipc.messages.remote_error import RemoteError
 from mlxe_async.logs import events
 from mlxe_async.rows import Array
-from mlxe_async.supervisor.budget import Measures
-from mlxe_async.supervisor.event_log import EventLog
 from mlxe_async.supervisor.monitoring.periodic import Periodic
+from mlxe_async.supervisor.plan.budget import Measures
+from mlxe_async.supervisor.plan.event_log import EventLog
+from mlxe_async.supervisor.plan.results import Result
 from mlxe_async.supervisor.recording.file import Recording
 from mlxe_async.supervisor.recording.steps import Ended, Recorder
-from mlxe_async.supervisor.results import Result
-from mlxe_async.supervisor.startup.run_files import RunFiles
+from mlxe_async.supervisor.run_files import RunFiles
 
 SIGNAL_EXITS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 

@@ -7,14 +7,14 @@ import time
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
-from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.processes.process import Process
 from mlxe_async.schedules import POLL_S, schedule_of
 from mlxe_async.supervisor.assembly import Assembly
-from mlxe_async.supervisor.budget import Budget
-from mlxe_async.supervisor.checkpointing.restore import restore_roles
-from mlxe_async.supervisor.checkpointing.whole import FINAL_LIMIT_S, WholeCheckpoints
 from mlxe_async.supervisor.context import RunContext
 from mlxe_async.supervisor.ending import digest_of
+from mlxe_async.supervisor.plan.budget import Budget
+from mlxe_async.supervisor.startup.restore import restore_roles
+from mlxe_async.supervisor.whole_checkpoints import FINAL_LIMIT_S, WholeCheckpoints
 
 FINISH_LIMIT_S = 1.5
 ROUND_LIMIT_S = 60.0  # where a round belongs to the result, and nobody waits for the command to end

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlxe_async.errors import ProtocolError
-from mlxe_async.ipc.answers import Kind, require
-from mlxe_async.ipc.life import Hang
-from mlxe_async.ipc.nursery import ExitStatus
-from mlxe_async.ipc.process import Process, ProcessListener
+from mlxe_async.ipc.messages.answers import Kind, require
+from mlxe_async.ipc.processes.life import Hang
+from mlxe_async.ipc.processes.nursery import ExitStatus
+from mlxe_async.ipc.processes.process import Process, ProcessListener
 from mlxe_async.logs import events
 from mlxe_async.supervisor.context import RunContext
-from mlxe_async.supervisor.event_log import role_of
-from mlxe_async.supervisor.monitoring.crashes import Crashes
+from mlxe_async.supervisor.handles.crashes import Crashes
+from mlxe_async.supervisor.plan.event_log import role_of
 from mlxe_async.supervisor.recording.steps import Ended
 from mlxe_async.workers.code import expect_the_same
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import MlxeError, RunFailed, StoppedEarly, UnsupportedPlatform
-from mlxe_async.ipc.linux import lack
-from mlxe_async.ipc.nursery import Nursery
-from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.processes.linux import lack
+from mlxe_async.ipc.processes.nursery import Nursery
+from mlxe_async.ipc.processes.process import Process
 from mlxe_async.logs import events
 from mlxe_async.logs.events import Event
 from mlxe_async.logs.subscribers import Subscribers
@@ -23,19 +23,19 @@ from mlxe_async.settings import Settings
 from mlxe_async.settings.rules import refuse_contradictions
 from mlxe_async.storage.safe_text import redact
 from mlxe_async.supervisor.assembly import Assembly
-from mlxe_async.supervisor.budget import Measures
 from mlxe_async.supervisor.checkpointing.weights import published_weights
-from mlxe_async.supervisor.checkpointing.whole import WholeCheckpoints
 from mlxe_async.supervisor.context import RunContext
 from mlxe_async.supervisor.ending import SIGNAL_EXITS, tell_end, what_is_saved
 from mlxe_async.supervisor.main_loop import MainLoop
 from mlxe_async.supervisor.monitoring.loop_lag import stacks, write_stacks
 from mlxe_async.supervisor.monitoring.periodic import Periodic
+from mlxe_async.supervisor.plan.budget import Measures
+from mlxe_async.supervisor.plan.results import CheckReport, Result
 from mlxe_async.supervisor.recording.replay import Replay
-from mlxe_async.supervisor.results import CheckReport, Result
-from mlxe_async.supervisor.startup.run_files import RunFiles
+from mlxe_async.supervisor.run_files import RunFiles
 from mlxe_async.supervisor.startup.start import Startup
 from mlxe_async.supervisor.waiting import first_of, let_go, to_the_end, unless_stopped
+from mlxe_async.supervisor.whole_checkpoints import WholeCheckpoints
 
 STOP_GRACE_S = 1.0
 START_GRACE_S = 1.0  # for a start that is under way when a stop is asked for

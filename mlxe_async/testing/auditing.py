@@ -1,4 +1,4 @@
-"""Whether the rows that a run keeps are what its environments lived through: needs `CountingEnv` or `ChaosEnv`."""
+"""Whether the rows that a run keeps are what its environments lived through: needs `CountingEnv`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mlxe_async.storage.run_folder import RUN, SETTINGS, find_run
 from mlxe_async.testing.counting import Place, decode, reward_of
 
 if TYPE_CHECKING:
-    from mlxe_async.ipc.segments import Segment
+    from mlxe_async.ipc.shared.segments import Segment
     from mlxe_async.memory.shape import ReplayShape
 
 MOST_PROBLEMS = 20
@@ -91,7 +91,7 @@ def rows_of(run: str | os.PathLike[str]) -> dict[int, dict[str, Array]]:
     # Here, because an environment that lives beside this module must not wait for it.
     from mlxe_async.memory.shape import ReplayShape
     from mlxe_async.settings import load_settings
-    from mlxe_async.supervisor.startup.blueprint import Blueprint
+    from mlxe_async.supervisor.plan.blueprint import Blueprint
 
     folder = find_run(run)
     try:
@@ -108,7 +108,7 @@ def rows_of(run: str | os.PathLike[str]) -> dict[int, dict[str, Array]]:
 
 @contextlib.contextmanager
 def _memory_of(pid: int, size: int) -> Iterator[Segment]:
-    from mlxe_async.ipc.segments import Segment
+    from mlxe_async.ipc.shared.segments import Segment
 
     try:
         entries = sorted(Path(f"/proc/{pid}/fd").iterdir())

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlxe_async.ipc.channel import ChildChannel
-from mlxe_async.ipc.segments import Segment
-from mlxe_async.ipc.serve import serve
-from mlxe_async.ipc.words import ProgressPage
+from mlxe_async.ipc.messages.channel import ChildChannel
+from mlxe_async.ipc.processes.serve import serve
+from mlxe_async.ipc.shared.segments import Segment
+from mlxe_async.ipc.shared.words import ProgressPage
 from mlxe_async.settings.model import Settings
 from mlxe_async.workers.probe import Probe
 from mlxe_async.workers.state_files import StateFiles

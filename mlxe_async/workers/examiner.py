@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.errors import MlxeError
-from mlxe_async.ipc.weights import WeightsReader
-from mlxe_async.ipc.words import ProgressPage
+from mlxe_async.ipc.shared.weights import WeightsReader
+from mlxe_async.ipc.shared.words import ProgressPage
 from mlxe_async.roles.videos import Videos
 
 

@@ -14,7 +14,7 @@ OWN_LIMIT_S = 60.0  # to load an algorithm, which may import torch, and to build
 
 
 class Page(Protocol):
-    """Progress words, `ipc.words.ProgressPage`."""
+    """Progress words, `ipc.shared.words.ProgressPage`."""
 
     def enter(self, limit_s: float, call: str) -> None:
         """A call that may hang begins."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.errors import ResourceError
-from mlxe_async.ipc.words import ProgressPage
+from mlxe_async.ipc.shared.words import ProgressPage
 from mlxe_async.rows import Array
 
 

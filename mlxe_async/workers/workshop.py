@@ -12,13 +12,13 @@ import numpy as np
 
 from mlxe_async.errors import MlxeError
 from mlxe_async.gpu import PinnedMemory, refusals, use_graphs
-from mlxe_async.ipc.channel import ChildChannel, ControlLost
-from mlxe_async.ipc.kept import KeptState
-from mlxe_async.ipc.lanes import LaneReader, LaneWriter
-from mlxe_async.ipc.linux import keep_freed_memory
-from mlxe_async.ipc.segments import Segment
-from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, Words
+from mlxe_async.ipc.messages.channel import ChildChannel, ControlLost
+from mlxe_async.ipc.processes.linux import keep_freed_memory
+from mlxe_async.ipc.shared.kept import KeptState
+from mlxe_async.ipc.shared.lanes import LaneReader, LaneWriter
+from mlxe_async.ipc.shared.segments import Segment
+from mlxe_async.ipc.shared.weights import WeightsReader, WeightsWriter
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage, Words
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
 from mlxe_async.memory.shape import ReplayShape
@@ -35,7 +35,7 @@ class Workshop:
     """Maps the shared memory that a specification names and builds roles on it.
 
     Args:
-        spec: settings, typed, and facts, as `supervisor.startup.blueprint` writes them.
+        spec: settings, typed, and facts, as `supervisor.plan.blueprint` writes them.
         channel: the pipe to the supervisor.
         fds: descriptors of the segments, by name.
     """
@@ -110,7 +110,7 @@ class Workshop:
 
     def _executor(self, index: int) -> Any:
         from mlxe_async.roles.executor import Executor
-        from mlxe_async.roles.executor_plan import ExecutorPlan
+        from mlxe_async.roles.executor_plan import ExecutorLink, ExecutorMemory, ExecutorPlan
         from mlxe_async.roles.places import Places
         from mlxe_async.tasks.native import training_task
 
@@ -152,17 +152,21 @@ class Workshop:
             task=task,
             algorithm=self._algorithm(learns=False, seed=0),
             layout=self.layout,
-            lane=LaneWriter(self._segments[f"lane-{index}"], self.layout.schema_hash),
-            weights=WeightsReader(self._segments["delayed" if "delayed" in self._segments else "weights"]),
-            page=page,
-            notify=lambda message: self.channel.send({"notice": message}),
-            wait=_waiter(self.channel, page),
+            memory=ExecutorMemory(
+                LaneWriter(self._segments[f"lane-{index}"], self.layout.schema_hash),
+                WeightsReader(self._segments["delayed" if "delayed" in self._segments else "weights"]),
+                page,
+                places,
+                self._legacy(index),
+            ),
+            link=ExecutorLink(
+                notify=lambda message: self.channel.send({"notice": message}),
+                wait=_waiter(self.channel, page),
+                asked=lambda: asked.get(name),
+                read=self._read if "memorizer" in self.spec["roles"] and not self.spec["threaded"] else None,
+                shelf=self._put_on_shelf if "best" in self._segments else None,
+            ),
             episodes=self.spec["episodes"].get(str(index)),
-            asked=lambda: asked.get(name),
-            places=places,
-            read=self._read if "memorizer" in self.spec["roles"] and not self.spec["threaded"] else None,
-            shelf=self._put_on_shelf if "best" in self._segments else None,
-            legacy=self._legacy(index),
         )
 
     def _read(self, settle: dict[str, Any] | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from mlxe_async import gpu
 from mlxe_async.algorithms import Clock, load_algorithm
 from mlxe_async.fast import updates
 from mlxe_async.gpu import MOST_GRAPHS, WARM_UP, Captured, PinnedMemory, packed, unpacked, uploaded
-from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.logs.reader import read_log
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Spaces

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mlxe_async.ipc import lanes, weights
-from mlxe_async.ipc.lanes import LaneReader, LaneWriter, begin_epoch, format_lane, lane_bytes
-from mlxe_async.ipc.segments import Segment
-from mlxe_async.ipc.weights import WeightsReader, WeightsWriter, format_weights, weights_bytes
+from mlxe_async.ipc.shared import lanes, weights
+from mlxe_async.ipc.shared.lanes import LaneReader, LaneWriter, begin_epoch, format_lane, lane_bytes
+from mlxe_async.ipc.shared.segments import Segment
+from mlxe_async.ipc.shared.weights import WeightsReader, WeightsWriter, format_weights, weights_bytes
 from mlxe_async.rows import Column, RowLayout, Spaces, standard_columns
 
 ROWS = 128

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import uvloop
 
-from mlxe_async.ipc.channel import ChildChannel
-from mlxe_async.ipc.frames import Decoder, encode
-from mlxe_async.ipc.nursery import ExitStatus, Nursery
-from mlxe_async.ipc.process import Process, ProcessListener
-from mlxe_async.ipc.restarts import RestartPolicy
-from mlxe_async.ipc.serve import serve
+from mlxe_async.ipc.messages.channel import ChildChannel
+from mlxe_async.ipc.messages.frames import Decoder, encode
+from mlxe_async.ipc.processes.nursery import ExitStatus, Nursery
+from mlxe_async.ipc.processes.process import Process, ProcessListener
+from mlxe_async.ipc.processes.restarts import RestartPolicy
+from mlxe_async.ipc.processes.serve import serve
 
 HERE = str(Path(__file__).parent)
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}

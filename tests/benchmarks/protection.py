@@ -34,18 +34,19 @@ from typing import Any, cast
 import numpy as np
 from rate import ONE_PASS, ROOT, measured, watched
 
-from mlxe_async.ipc import frames, lanes, weights
-from mlxe_async.ipc.watch import WATCH_S
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.ipc.messages import frames
+from mlxe_async.ipc.processes.life import WATCH_S
+from mlxe_async.ipc.shared import lanes, weights
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 from mlxe_async.logs.journal import Journal
 from mlxe_async.roles.places import Places
 from mlxe_async.settings import Settings, load_settings
-from mlxe_async.supervisor.budget import Bell, Budget, Counters
-from mlxe_async.supervisor.event_log import EventLog
 from mlxe_async.supervisor.monitoring.status import tell_ledger
+from mlxe_async.supervisor.plan.blueprint import Blueprint
+from mlxe_async.supervisor.plan.budget import Bell, Budget, Counters
+from mlxe_async.supervisor.plan.event_log import EventLog
 from mlxe_async.supervisor.recording.file import Recording
 from mlxe_async.supervisor.recording.steps import Learned, Memorized, Rollout
-from mlxe_async.supervisor.startup.blueprint import Blueprint
 from mlxe_async.tasks.native import training_task
 
 MOST_PERCENT, RECORDING_PERCENT = 5.0, 2.0

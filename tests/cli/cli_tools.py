@@ -19,7 +19,7 @@ from types import ModuleType, SimpleNamespace
 from mlxe_async.logs.events import EpisodeEnd, PhaseEvent, Warning, Weights  # noqa: A004 - the event
 from mlxe_async.logs.journal import Journal
 from mlxe_async.rows import Spaces
-from mlxe_async.supervisor.results import Result
+from mlxe_async.supervisor.plan.results import Result
 
 GOOD = '[task]\nenv = "CartPole-v1"\n'
 

@@ -20,7 +20,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
+HERE = Path(__file__).parent
+TESTS = HERE.parent
 for folder in (TESTS, TESTS / "runs"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
@@ -38,11 +39,13 @@ LIMIT_S = 150.0
 SLOW_START_S = 5.0
 PYTHON = sys.executable
 ROOT = str(TESTS.parent)
+PYTHON_PATH = os.pathsep.join([ROOT, str(HERE)])
+"""Where runs find the package, and the environments that misbehave."""
 
 BASE = {
     "run": {"name": "fault"},
     "stop": {"env_steps": 1200},
-    "task": {"env": "mlxe_async.testing:Chaos-v0"},
+    "task": {"env": "misbehaving:Chaos-v0"},
     "schedule": {"kind": "oa", "executors": 2},
     "algorithm": {
         "name": "mlxe",
@@ -230,7 +233,7 @@ class FaultRun(Command):
         program = program or ["-m", "mlxe_async", str(file), "--no-progress"]
         self._out, self._err = (folder / "stdout").open("wb"), (folder / "stderr").open("wb")
         streams = {"stdin": subprocess.DEVNULL, "stdout": self._out, "stderr": self._err, **popen}
-        path = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH", "")]))
+        path = os.pathsep.join(filter(None, [PYTHON_PATH, os.environ.get("PYTHONPATH", "")]))
         self._read, self._lines = 0, []
         self._by_event = {}
         self.began = time.monotonic()

@@ -249,7 +249,7 @@ FOLDERS = {
         ("task", "wrappers", '[{entry = "gymnasium.wrappers:RecordVideo", kwargs = {video_folder = "ran"}}]'), names=()
     ),
     "installed module": setting(("task", "env", '"pip.__main__:Env"'), names=()),
-    "our own faults": setting(("task", "env", '"mlxe_async.testing.faults:Faulty"'), names=()),
+    "a module of our own": setting(("task", "env", '"mlxe_async.testing.auditing:Audit"'), names=()),
     "old gym by its name": setting(
         HERE, ("task", "env", '"GymV26Environment-v0"'), ("task", "kwargs", f'{{env_id = "{EVIL}:Evil-v0"}}')
     ),

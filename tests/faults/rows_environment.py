@@ -13,9 +13,8 @@ import time
 from pathlib import Path
 
 import leaks
-from fault_runs import PYTHON, ROOT, TESTS, between, kill, memory_group, memory_kb, pause, row
-
-from mlxe_async.testing.faults import HANGING, WITHOUT_STACK
+from fault_runs import PYTHON, PYTHON_PATH, TESTS, between, kill, memory_group, memory_kb, pause, row
+from misbehaving.faults import HANGING, WITHOUT_STACK
 
 MANY_FAULTS = {"supervision": {"env_fault_limit": 100_000}}
 MANY_DEATHS = {"supervision": {"restart_limit": 10_000, "backoff_s": 0.02}}
@@ -67,7 +66,7 @@ def seconds_to_come_back(run, index=0):
 
 CANNOT_BE_MADE = """
 import gymnasium
-from mlxe_async.testing import chaos
+from misbehaving import chaos
 from mlxe_async.testing.whereabouts import whereabouts
 
 class CannotBeMade(chaos.ChaosEnv):
@@ -701,10 +700,10 @@ def _(case):
     script = textwrap.dedent("""
         from mlxe_async.errors import TaskError
         from mlxe_async.tasks.probe import probe
-        from mlxe_async.testing.faults import SPACES
+        from misbehaving.faults import SPACES
         for name in SPACES:
             try:
-                probe({"env": "mlxe_async.testing:Chaos-v0", "kwargs": {"space": name}})
+                probe({"env": "misbehaving:Chaos-v0", "kwargs": {"space": name}})
                 print(name, "| accepted")
             except TaskError as error:
                 print(name, "| refused |", type(SPACES[name][0]()).__name__ in str(error), "|", error)
@@ -714,7 +713,7 @@ def _(case):
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": ROOT},
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
         timeout=120,
     )
     lines = done.stdout.splitlines()

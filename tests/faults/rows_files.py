@@ -469,7 +469,7 @@ def _(case):
     hashes = [run.all("run_end")[-1]["weights_hash"] for run in (plain, again)]
     case.want(hashes[0] == hashes[1], f"the weights are the same, bit for bit ({hashes})")
     # What an environment keeps from one episode to the next no seed brings back: exactness must not be claimed.
-    killed = case.start_raw({**tables, "task": {"env": "mlxe_async.testing:Chaos-v0"}})
+    killed = case.start_raw({**tables, "task": {"env": "misbehaving:Chaos-v0"}})
     killed.told("checkpoint")
     killed.signal(signal.SIGKILL)
     case.want(killed.ended() == 137, f"it was killed before its end ({killed.ended()})")

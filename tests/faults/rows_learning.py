@@ -14,6 +14,7 @@ from pathlib import Path
 import leaks
 from fault_runs import (
     PYTHON,
+    PYTHON_PATH,
     ROOT,
     NotRun,
     between,
@@ -26,10 +27,10 @@ from fault_runs import (
     row,
     state_of,
 )
+from misbehaving.faults import FALSE_WORDS
 
-from mlxe_async.ipc.lanes import lane_state
-from mlxe_async.ipc.segments import STAMP_BYTES, Segment
-from mlxe_async.testing.faults import FALSE_WORDS
+from mlxe_async.ipc.shared.lanes import lane_state
+from mlxe_async.ipc.shared.segments import STAMP_BYTES, Segment
 
 ENDLESS = {"stop": {"env_steps": 10_000_000}}
 MANY_DEATHS = {"supervision": {"restart_limit": 10_000, "backoff_s": 0.02}}
@@ -271,7 +272,7 @@ def _(case):
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text('raise ImportError("libtorch_cpu.so: wrong ELF class")\n')
     began = time.monotonic()
-    path = os.pathsep.join([str(folder.parent), ROOT])
+    path = os.pathsep.join([str(folder.parent), PYTHON_PATH])
     run = case.start({}, {}, env={"PYTHONPATH": path})
     got = run.ended()
     case.within(time.monotonic() - began, 5.0, "refused")
@@ -371,7 +372,7 @@ def _(case):
 
     The lane's executor takes 3 ms for a step, so that it is at work most of the time, and not held back.
     """
-    from mlxe_async.ipc import lanes
+    from mlxe_async.ipc.shared import lanes
 
     chance = random.Random(case.seed)  # noqa: S311 - chooses bits
     run = case.start(
@@ -535,9 +536,9 @@ def _(case):
 SHIFTED = """
 import sys
 from mlxe_async.cli import main
-from mlxe_async.ipc.lanes import format_lane
-from mlxe_async.supervisor.monitoring.status import memory_of
-from mlxe_async.supervisor.startup.blueprint import Blueprint
+from mlxe_async.ipc.shared.lanes import format_lane
+from mlxe_async.supervisor.plan.memory_view import memory_of
+from mlxe_async.supervisor.plan.blueprint import Blueprint
 START = {start}
 made = Blueprint.create_segments
 def shifted(self):

@@ -19,7 +19,7 @@ from pathlib import Path
 import leaks
 from fault_runs import (
     PYTHON,
-    ROOT,
+    PYTHON_PATH,
     SLOW_START_S,
     cpu_seconds,
     kill,
@@ -434,7 +434,7 @@ def _(case):
     jump_s = JUMPS_S[case.seed % len(JUMPS_S)]
     (shim := case.folder / "shim").mkdir()
     (shim / "sitecustomize.py").write_text(CLOCK)
-    path = os.pathsep.join(filter(None, [str(shim), ROOT, os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [str(shim), PYTHON_PATH, os.environ.get("PYTHONPATH", "")]))
     clock = {"PYTHONPATH": path, "JUMP_FILE": str(shim / "jump"), "JUMP_S": str(jump_s), "TZ": "Europe/Berlin"}
     often = {**ENDLESS, "checkpoint": {"interval_s": 0.3}}
     run = case.start({}, often, env=clock)

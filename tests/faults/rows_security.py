@@ -79,7 +79,7 @@ def _(case):
     folder.mkdir()
     marker = case.folder / "it-ran"
     (folder / "foreign.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
-    run = {"python_path": [str(folder)], "allow_modules": ["mlxe_async.testing"]}
+    run = {"python_path": [str(folder)], "allow_modules": ["misbehaving"]}
     for tables in (
         {"task": {"env": "foreign:X-v0"}},
         {"task": {"wrappers": ["foreign:Wrapper"]}},
@@ -90,7 +90,7 @@ def _(case):
     fine = case.start({}, {"stop": {"env_steps": 200}, "run": run})
     case.checks(fine, 0)
     told = fine.all("run_start")[0]["modules"]
-    case.want(told == ["mlxe_async.testing"], f"run_start tells the modules ({told})")
+    case.want(told == ["misbehaving"], f"run_start tells the modules ({told})")
 
 
 @row("T4", "arguments for the environment as a way in", "JSON types only, bounded in size and depth; exit 2", ci=1)
@@ -201,7 +201,7 @@ def _(case):
     module = case.folder / "modules"
     module.mkdir()
     (module / "takes_secrets.py").write_text(
-        "import gymnasium\nfrom mlxe_async.testing import ChaosEnv\n"
+        "import gymnasium\nfrom misbehaving import ChaosEnv\n"
         "def make(api_token='', password='', **kwargs):\n    return ChaosEnv(**kwargs)\n"
         "gymnasium.register('Secret-v0', entry_point=make)\n"
     )

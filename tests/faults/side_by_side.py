@@ -62,7 +62,7 @@ FAULTS = (*DEADLY, *WRONG)
 
 def _make(fault):
     def make():
-        from mlxe_async.testing import ChaosEnv
+        from misbehaving import ChaosEnv
 
         return ChaosEnv(fault=fault, step=FAULT_AT)
 

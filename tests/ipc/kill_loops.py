@@ -17,11 +17,22 @@ import numpy as np
 from memory_tools import SCHEMA, STORES, chance, child, fork, kill, lane_of, mortal, wait_for_end
 
 from mlxe_async.errors import CorruptRecord
-from mlxe_async.ipc import kept
-from mlxe_async.ipc.kept import LEAST_BYTES, KeptState
-from mlxe_async.ipc.lanes import COUNT, CUT, EPOCH, MARK, Block, LaneReader, LaneWriter, begin_epoch, lane_state, mark
-from mlxe_async.ipc.segments import Segment
-from mlxe_async.ipc.words import MASK, PAGE_BYTES, Words
+from mlxe_async.ipc.shared import kept
+from mlxe_async.ipc.shared.kept import LEAST_BYTES, KeptState
+from mlxe_async.ipc.shared.lanes import (
+    COUNT,
+    CUT,
+    EPOCH,
+    MARK,
+    Block,
+    LaneReader,
+    LaneWriter,
+    begin_epoch,
+    lane_state,
+    mark,
+)
+from mlxe_async.ipc.shared.segments import Segment
+from mlxe_async.ipc.shared.words import MASK, PAGE_BYTES, Words
 
 WORDS = 128  # uint64 per payload
 SLOTS = 128

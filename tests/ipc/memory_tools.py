@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from mlxe_async.ipc.lanes import LaneWriter, format_lane, lane_bytes
-from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.shared.lanes import LaneWriter, format_lane, lane_bytes
+from mlxe_async.ipc.shared.segments import Segment
 
 HERE = Path(__file__).parent
 SCHEMA = 0x5EED

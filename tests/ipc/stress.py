@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from memory_tools import chance, child, wait_for_end
 
-from mlxe_async.ipc.segments import Segment
-from mlxe_async.ipc.weights import BUFFERS, WeightsReader, WeightsWriter, format_weights, weights_bytes
-from mlxe_async.ipc.words import MASK, PAGE_BYTES, Words
+from mlxe_async.ipc.shared.segments import Segment
+from mlxe_async.ipc.shared.weights import BUFFERS, WeightsReader, WeightsWriter, format_weights, weights_bytes
+from mlxe_async.ipc.shared.words import MASK, PAGE_BYTES, Words
 
 PATIENCE_S = 60
 

@@ -3,7 +3,7 @@
 import pytest
 
 from mlxe_async.errors import ProtocolError
-from mlxe_async.ipc.answers import LARGEST, require
+from mlxe_async.ipc.messages.answers import LARGEST, require
 
 KIND = {"rows": int, "seconds": float, "norm": (float, None), "cut": bool, "ends": [int], "parts": [{"lane": int}]}
 GOOD = {"rows": 3, "seconds": 1, "norm": None, "cut": False, "ends": [1, 2], "parts": [{"lane": 0, "more": "x"}]}

@@ -5,7 +5,7 @@ import zlib
 import numpy as np
 import pytest
 
-from mlxe_async.ipc.checksums import STRETCH_BYTES, checksum_of
+from mlxe_async.ipc.shared.checksums import STRETCH_BYTES, checksum_of
 
 SIZES = [0, 100, STRETCH_BYTES - 1, STRETCH_BYTES, 2 * STRETCH_BYTES + 77]
 

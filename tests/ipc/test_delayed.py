@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from mlxe_async.errors import RunFailed
-from mlxe_async.ipc.delayed import DelayedWeights
-from mlxe_async.ipc.segments import Segment
-from mlxe_async.ipc.weights import WeightsReader, WeightsWriter, format_weights, weights_bytes
+from mlxe_async.ipc.shared.delayed import DelayedWeights
+from mlxe_async.ipc.shared.segments import Segment
+from mlxe_async.ipc.shared.weights import WeightsReader, WeightsWriter, format_weights, weights_bytes
 
 SIZE = 3
 

@@ -8,7 +8,7 @@ import pytest
 PROGRAM = """
 import resource, sys
 import numpy as np
-from mlxe_async.ipc.linux import keep_freed_memory
+from mlxe_async.ipc.processes.linux import keep_freed_memory
 
 kept = "keep" not in sys.argv or keep_freed_memory()
 

@@ -7,9 +7,9 @@ import pytest
 from memory_tools import fork, in_fresh_process
 
 from mlxe_async.errors import ProtocolError, ResourceError
-from mlxe_async.ipc import kept
-from mlxe_async.ipc.kept import LEAST_BYTES, KeptState
-from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.shared import kept
+from mlxe_async.ipc.shared.kept import LEAST_BYTES, KeptState
+from mlxe_async.ipc.shared.segments import Segment
 
 
 class Died(Exception):
@@ -241,7 +241,7 @@ def test_python_objects_are_refused(segment):
 
 
 def test_memory_that_there_is_not_is_refused_when_it_is_first_needed(segment, monkeypatch):
-    monkeypatch.setattr("mlxe_async.ipc.segments.available_memory", lambda: 2**20)
+    monkeypatch.setattr("mlxe_async.ipc.shared.segments.available_memory", lambda: 2**20)
     with pytest.raises(ResourceError, match="segment learner: cannot reserve"):
         KeptState(segment).keep(1, {"weights": np.zeros(2**20, np.float32)})
     assert os.fstat(segment.fd).st_size == LEAST_BYTES

@@ -5,7 +5,7 @@ import pytest
 from memory_tools import SCHEMA, lane_of, make_lane, starts
 
 from mlxe_async.errors import CorruptRecord, ProtocolError
-from mlxe_async.ipc.lanes import (
+from mlxe_async.ipc.shared.lanes import (
     CONTROL,
     LaneReader,
     LaneWriter,
@@ -15,8 +15,8 @@ from mlxe_async.ipc.lanes import (
     lane_capacity,
     lane_state,
 )
-from mlxe_async.ipc.segments import STAMP_BYTES, Segment
-from mlxe_async.ipc.words import Words
+from mlxe_async.ipc.shared.segments import STAMP_BYTES, Segment
+from mlxe_async.ipc.shared.words import Words
 
 MASK = 2**64 - 1
 

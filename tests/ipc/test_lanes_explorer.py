@@ -10,8 +10,8 @@ from explorer import Bad, Explorer, Ordered, Weak
 from memory_tools import SCHEMA, lane_of
 from protocols import CAPACITY, HALF, MOD, LaneRules, lane_case, lane_reader, lane_writer
 
-from mlxe_async.ipc import lanes
-from mlxe_async.ipc.lanes import LaneReader, LaneWriter, begin_epoch
+from mlxe_async.ipc.shared import lanes
+from mlxe_async.ipc.shared.lanes import LaneReader, LaneWriter, begin_epoch
 
 FULL = LaneRules()
 PROMPT = replace(FULL, prompt=True)

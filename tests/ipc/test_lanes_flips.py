@@ -6,8 +6,8 @@ import pytest
 from memory_tools import SCHEMA, chance, lane_of
 
 from mlxe_async.errors import CorruptRecord, ProtocolError
-from mlxe_async.ipc.lanes import SLOT_HEADER_BYTES, LaneReader, LaneWriter, begin_epoch
-from mlxe_async.ipc.segments import STAMP_BYTES, Segment
+from mlxe_async.ipc.shared.lanes import SLOT_HEADER_BYTES, LaneReader, LaneWriter, begin_epoch
+from mlxe_async.ipc.shared.segments import STAMP_BYTES, Segment
 
 HEADER_BITS = 6 * 64  # mark, epoch, cut, count, length, crc
 

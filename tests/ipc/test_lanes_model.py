@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 from memory_tools import SCHEMA, STORES, Died, make_lane, mortal, starts
 
 from mlxe_async.errors import CorruptRecord
-from mlxe_async.ipc.lanes import LaneReader, LaneWriter, begin_epoch, lane_state
+from mlxe_async.ipc.shared.lanes import LaneReader, LaneWriter, begin_epoch, lane_state
 
 PAYLOAD_BYTES = 48
 MASK = 2**64 - 1

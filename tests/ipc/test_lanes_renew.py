@@ -2,8 +2,8 @@
 
 from memory_tools import SCHEMA
 
-from mlxe_async.ipc.lanes import LaneReader, LaneWriter, begin_epoch, format_lane, lane_bytes, lane_state
-from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.shared.lanes import LaneReader, LaneWriter, begin_epoch, format_lane, lane_bytes, lane_state
+from mlxe_async.ipc.shared.segments import Segment
 
 
 def test_blocks_before_and_after_are_read_with_their_epochs_and_a_cut_between_them():

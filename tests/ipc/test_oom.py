@@ -2,8 +2,8 @@
 
 import pytest
 
-from mlxe_async.ipc import oom
-from mlxe_async.ipc.oom import FRESH_S, OomKills
+from mlxe_async.ipc.processes import limits
+from mlxe_async.ipc.processes.limits import FRESH_S, OomKills
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def clock(monkeypatch):
             return self.now_s
 
     clock = Clock()
-    monkeypatch.setattr(oom, "time", clock)
+    monkeypatch.setattr(limits, "time", clock)
     return clock
 
 
@@ -55,4 +55,4 @@ def test_a_file_that_goes_away_is_no_kill(tmp_path, clock):
 
 
 def test_this_host_has_a_count():
-    assert any(oom._count(place) is not None for place in oom._places())
+    assert any(limits._kills_in(place) is not None for place in limits._memory_files())

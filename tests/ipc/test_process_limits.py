@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxe_async.ipc.process_limits import ProcessLimits
+from mlxe_async.ipc.processes.limits import ProcessLimits
 
 UNIFIED, OWN = "0::/a/b", "8:pids:/a/b"
 PIDS = Path("/sys/fs/cgroup/pids")
@@ -85,7 +85,7 @@ def test_where_nothing_is_told_of_control_groups_the_limit_of_the_user_is_named(
 
 FULL = """
 import os, sys
-from mlxe_async.ipc import linux
+from mlxe_async.ipc.processes import linux
 open(sys.argv[1] + "/cgroup.procs", "w").write(str(os.getpid()))
 try:
     pid = os.fork()

@@ -2,7 +2,7 @@
 
 import time
 
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage, ProgressPages
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage, ProgressPages
 
 
 def made():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mlxe_async.errors import ProtocolError, ResourceError
-from mlxe_async.ipc.segments import BytePlan, Segment, available_memory, read_stamp, write_stamp
+from mlxe_async.ipc.shared.segments import BytePlan, Segment, available_memory, read_stamp, write_stamp
 
 
 def open_descriptors() -> int:
@@ -26,7 +26,7 @@ def test_new_memory_is_zero_and_has_the_size_asked_for():
 def test_two_processes_see_the_same_bytes():
     with Segment.create("shared", 4096) as segment:
         code = (
-            "from mlxe_async.ipc.segments import Segment\n"
+            "from mlxe_async.ipc.shared.segments import Segment\n"
             f"Segment.attach('shared', {segment.fd}, 4096).buffer[:5] = b'hello'"
         )
         subprocess.run([sys.executable, "-c", code], pass_fds=[segment.fd], check=True, timeout=60)
@@ -37,7 +37,7 @@ def test_what_is_forked_from_a_process_that_attached_it_has_it_not():
     with Segment.create("shared", 4096) as segment:
         code = (
             "import os, signal\n"
-            "from mlxe_async.ipc.segments import Segment\n"
+            "from mlxe_async.ipc.shared.segments import Segment\n"
             f"buffer = Segment.attach('shared', {segment.fd}, 4096).buffer\n"
             "if (pid := os.fork()) == 0:\n"
             "    buffer[0] = 1\n"

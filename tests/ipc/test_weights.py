@@ -5,8 +5,8 @@ import pytest
 from memory_tools import in_fresh_process
 
 from mlxe_async.errors import NonFiniteWeights, ProtocolError
-from mlxe_async.ipc.segments import STAMP_BYTES, Segment
-from mlxe_async.ipc.weights import (
+from mlxe_async.ipc.shared.segments import STAMP_BYTES, Segment
+from mlxe_async.ipc.shared.weights import (
     BUFFERS,
     WeightsReader,
     WeightsWriter,
@@ -14,7 +14,7 @@ from mlxe_async.ipc.weights import (
     format_weights,
     weights_bytes,
 )
-from mlxe_async.ipc.words import WORD_STRIDE
+from mlxe_async.ipc.shared.words import WORD_STRIDE
 
 P = 50
 

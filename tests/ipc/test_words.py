@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from memory_tools import in_fresh_process
 
 from mlxe_async.fences import lock_pair
-from mlxe_async.ipc.words import CALLS, MASK, PAGE_BYTES, WORD_STRIDE, ProgressPage, Words
+from mlxe_async.ipc.shared.words import CALLS, MASK, PAGE_BYTES, WORD_STRIDE, ProgressPage, Words
 
 SECOND = 1_000_000_000
 

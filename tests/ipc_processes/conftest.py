@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from mlxe_async.ipc.nursery import Nursery
-from mlxe_async.ipc.process import Process, ProcessListener
-from mlxe_async.ipc.restarts import RestartPolicy
-from mlxe_async.ipc.segments import Segment
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.ipc.processes.nursery import Nursery
+from mlxe_async.ipc.processes.process import Process, ProcessListener
+from mlxe_async.ipc.processes.restarts import RestartPolicy
+from mlxe_async.ipc.shared.segments import Segment
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 
 HERE = str(Path(__file__).parent)
 LIMIT_S = 120.0

@@ -14,8 +14,8 @@ import threading
 import time
 
 from mlxe_async.errors import EnvironmentFault, TaskError
-from mlxe_async.ipc.serve import serve
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.ipc.processes.serve import serve
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 
 
 class Rude(Exception):

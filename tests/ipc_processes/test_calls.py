@@ -10,9 +10,9 @@ import pytest
 from conftest import house
 
 from mlxe_async.errors import ProcessDied, ProtocolError
-from mlxe_async.ipc.birth import TEXT_LIMIT
-from mlxe_async.ipc.remote_error import RemoteError
-from mlxe_async.ipc.restarts import RestartPolicy
+from mlxe_async.ipc.messages.remote_error import RemoteError
+from mlxe_async.ipc.processes.birth import TEXT_LIMIT
+from mlxe_async.ipc.processes.restarts import RestartPolicy
 
 
 def test_a_verb_is_answered_on_either_loop(run_both):

@@ -9,10 +9,10 @@ import leaks
 import pytest
 from conftest import run_on
 
-from mlxe_async.ipc import loop_channel
-from mlxe_async.ipc.channel import ChildChannel, ControlLost
-from mlxe_async.ipc.frames import encode
-from mlxe_async.ipc.loop_channel import UNSENT_LIMIT, SupervisorChannel
+from mlxe_async.ipc.messages import loop_channel
+from mlxe_async.ipc.messages.channel import ChildChannel, ControlLost
+from mlxe_async.ipc.messages.frames import encode
+from mlxe_async.ipc.messages.loop_channel import UNSENT_LIMIT, SupervisorChannel
 
 
 class Ends:

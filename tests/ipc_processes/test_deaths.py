@@ -10,10 +10,10 @@ import pytest
 from conftest import house
 
 from mlxe_async.errors import ProcessDied, ResourceError, RunFailed
-from mlxe_async.ipc import linux
-from mlxe_async.ipc.linux import Scheduling
-from mlxe_async.ipc.remote_error import RemoteError
-from mlxe_async.ipc.restarts import RestartPolicy
+from mlxe_async.ipc.messages.remote_error import RemoteError
+from mlxe_async.ipc.processes import linux
+from mlxe_async.ipc.processes.linux import Scheduling
+from mlxe_async.ipc.processes.restarts import RestartPolicy
 
 QUICK = {"backoff_s": 0.01, "backoff_max_s": 0.02}
 

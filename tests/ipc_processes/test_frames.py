@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxe_async.errors import ProtocolError
-from mlxe_async.ipc.frames import HEADER, LAYOUT_VERSION, MAGIC, MAX_PAYLOAD, Decoder, encode
+from mlxe_async.ipc.messages.frames import HEADER, LAYOUT_VERSION, MAGIC, MAX_PAYLOAD, Decoder, encode
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -7,8 +7,8 @@ import pytest
 from conftest import house
 
 from mlxe_async.errors import ProcessDied, RunFailed
-from mlxe_async.ipc.nursery_main import OUTPUT_LIMIT
-from mlxe_async.ipc.restarts import RestartPolicy
+from mlxe_async.ipc.processes.nursery_main import OUTPUT_LIMIT
+from mlxe_async.ipc.processes.restarts import RestartPolicy
 
 TRIES = 50
 

@@ -9,7 +9,7 @@ import pytest
 import weak_guard
 from conftest import house
 
-from mlxe_async.ipc import nursery as nursery_module
+from mlxe_async.ipc.processes import nursery as nursery_module
 
 SWEPT_WORDS = ("mlxe", "python", "nursery", "settings")
 
@@ -32,7 +32,7 @@ def test_the_guard_is_found_by_no_word_of_the_command_and_the_nursery_is(run):
             assert shown(guard, "cmdline") == f"guard-{own}: ends what process {own} leaves"
             assert not any(word in shown(guard, what) for word in SWEPT_WORDS for what in ("comm", "cmdline"))
             for pid in (made.nursery.pid, process.pid):
-                assert "mlxe_async.ipc.nursery_main" in shown(pid, "cmdline")
+                assert "mlxe_async.ipc.processes.nursery_main" in shown(pid, "cmdline")
             assert made.nursery.weakness == ""
 
     run(main)

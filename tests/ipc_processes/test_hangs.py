@@ -9,7 +9,7 @@ import pytest
 from conftest import house
 
 from mlxe_async.errors import ProcessDied, RunFailed
-from mlxe_async.ipc.restarts import RestartPolicy
+from mlxe_async.ipc.processes.restarts import RestartPolicy
 
 
 @pytest.mark.parametrize("how", ["sleep", "gil"])

@@ -13,11 +13,11 @@ import pytest
 from conftest import HERE, house
 
 from mlxe_async.errors import ForkRefused, ProcessDied, ResourceError, RunFailed
-from mlxe_async.ipc import nursery_main
-from mlxe_async.ipc.channel import MAX_FDS
-from mlxe_async.ipc.loop_channel import UNSENT_LIMIT
-from mlxe_async.ipc.nursery import ExitStatus, Nursery
-from mlxe_async.ipc.restarts import RestartPolicy
+from mlxe_async.ipc.messages.channel import MAX_FDS
+from mlxe_async.ipc.messages.loop_channel import UNSENT_LIMIT
+from mlxe_async.ipc.processes import nursery_main
+from mlxe_async.ipc.processes.nursery import ExitStatus, Nursery
+from mlxe_async.ipc.processes.restarts import RestartPolicy
 
 
 async def died(forked):

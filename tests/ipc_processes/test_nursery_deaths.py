@@ -9,9 +9,9 @@ import pytest
 from conftest import house
 
 from mlxe_async.errors import OutOfMemory, ProcessDied, ResourceError, RunFailed
-from mlxe_async.ipc import linux
-from mlxe_async.ipc import nursery as nursery_module
-from mlxe_async.ipc.linux import Scheduling
+from mlxe_async.ipc.processes import linux
+from mlxe_async.ipc.processes import nursery as nursery_module
+from mlxe_async.ipc.processes.linux import Scheduling
 
 
 def test_all_children_come_back_through_one_new_nursery(run_both):

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from mlxe_async.ipc import linux
-from mlxe_async.ipc.linux import Scheduling
-from mlxe_async.ipc.restarts import (
+from mlxe_async.ipc.processes import linux
+from mlxe_async.ipc.processes.linux import Scheduling
+from mlxe_async.ipc.processes.restarts import (
     FORGIVEN_LIMIT_S,
     FORGIVEN_RUN_S,
     HangJudge,

@@ -11,8 +11,8 @@ import pytest
 from conftest import HERE, Recorder, house
 
 from mlxe_async.errors import MlxeError, ProcessDied
-from mlxe_async.ipc.nursery import Nursery
-from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.processes.nursery import Nursery
+from mlxe_async.ipc.processes.process import Process
 
 
 def test_a_child_that_is_asked_closes_its_roles_and_leaves_with_code_0(run_both, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from conftest import house
 
 from mlxe_async.errors import ProcessDied
-from mlxe_async.ipc.remote_error import RemoteError
+from mlxe_async.ipc.messages.remote_error import RemoteError
 
 
 def test_they_work_at_the_same_time_and_their_messages_do_not_mix(run):

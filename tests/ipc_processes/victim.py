@@ -11,9 +11,9 @@ import sys
 import uvloop
 import weak_guard
 
-from mlxe_async.ipc import nursery as nursery_module
-from mlxe_async.ipc.nursery import Nursery
-from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.processes import nursery as nursery_module
+from mlxe_async.ipc.processes.nursery import Nursery
+from mlxe_async.ipc.processes.process import Process
 
 
 async def main(here, moment):

@@ -2,11 +2,11 @@
 
 
 def _program(lack):
-    return ("-c", f"import sys\n{lack}\nfrom mlxe_async.ipc.nursery_main import main\nmain(sys.argv[1:])")
+    return ("-c", f"import sys\n{lack}\nfrom mlxe_async.ipc.processes.nursery_main import main\nmain(sys.argv[1:])")
 
 
 NO_ADOPTION = _program("""
-from mlxe_async.ipc import linux
+from mlxe_async.ipc.processes import linux
 def refuse():
     raise PermissionError(1, "prctl(36): Operation not permitted")
 linux.adopt_orphans = refuse
@@ -20,17 +20,17 @@ def refuse():
 os.fork = refuse
 """)
 NO_ADDRESS = _program("""
-from mlxe_async.ipc import linux
+from mlxe_async.ipc.processes import linux
 linux.command_line_area = lambda: None
 """)
 BROKEN = _program("""
-from mlxe_async.ipc import guard
+from mlxe_async.ipc.processes import guard
 def fail(*_):
     raise ValueError("a defect of the guard")
 guard._guard = fail
 """)
 ENDLESS = _program("""
-from mlxe_async.ipc import guard
+from mlxe_async.ipc.processes import guard
 def sweep(*_):
     import time
     time.sleep(1e6)

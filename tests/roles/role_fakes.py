@@ -6,7 +6,7 @@ import numpy as np
 
 from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.errors import CorruptRecord, EnvironmentFault, NonFiniteWeights
-from mlxe_async.ipc.words import CALLS
+from mlxe_async.ipc.shared.words import CALLS
 from mlxe_async.rows import RowLayout, Spaces, standard_columns
 
 SPACES = Spaces(observation_shape=(2,), actions=2)

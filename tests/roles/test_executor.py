@@ -7,7 +7,7 @@ from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakePage, FakeTask, Fake
 from mlxe_async.errors import EnvironmentFault, MlxeError
 from mlxe_async.roles import row_writer
 from mlxe_async.roles.executor import Executor
-from mlxe_async.roles.executor_plan import ExecutorPlan
+from mlxe_async.roles.executor_plan import ExecutorLink, ExecutorMemory, ExecutorPlan
 from mlxe_async.roles.fault_budget import STEPS_PER_FAULT, FaultBudget, TooManyFaults
 from mlxe_async.roles.places import Places
 
@@ -15,7 +15,18 @@ BLOCK = 4
 
 
 def make(
-    task, *, sync="episode", rollout_steps=5, lane=None, weights=None, fault_limit=3, nonfinite="abort_episode", **more
+    task,
+    *,
+    sync="episode",
+    rollout_steps=5,
+    lane=None,
+    weights=None,
+    fault_limit=3,
+    nonfinite="abort_episode",
+    places=None,
+    legacy=None,
+    episodes=None,
+    **more,
 ):
     plan = ExecutorPlan(
         index=1,
@@ -38,12 +49,9 @@ def make(
         task=task,
         algorithm=FakeAlgorithm(),
         layout=LAYOUT,
-        lane=lane,
-        weights=weights or FakeWeights(),
-        page=FakePage(),
-        notify=said.append,
-        wait=waits.append,
-        **more,
+        memory=ExecutorMemory(lane, weights or FakeWeights(), FakePage(), places, legacy),
+        link=ExecutorLink(said.append, waits.append, **more),
+        episodes=episodes,
     )
     return executor, lane, said, waits
 

@@ -8,8 +8,8 @@ from role_fakes import LAYOUT, FakeLane
 from test_executor import BLOCK, make
 from test_executor_state import Remembering, Summing
 
-from mlxe_async.ipc.kept import LEAST_BYTES, KeptState
-from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.shared.kept import LEAST_BYTES, KeptState
+from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.roles import legacy as legacies
 from mlxe_async.roles.legacy import Legacy, LegacyShape
 

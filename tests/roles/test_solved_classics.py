@@ -11,7 +11,7 @@ import pytest
 
 from mlxe_async.roles.evaluator import Evaluator
 from mlxe_async.settings.model import Evaluation
-from mlxe_async.supervisor.handles.solved import SolvedJudge
+from mlxe_async.supervisor.checkpointing.solved import SolvedJudge
 from mlxe_async.tasks.making import find_spec
 from mlxe_async.tasks.probe import probe
 

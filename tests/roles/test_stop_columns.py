@@ -5,7 +5,7 @@ import pytest
 from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakePage, FakeTask, FakeWeights
 
 from mlxe_async.roles.executor import Executor
-from mlxe_async.roles.executor_plan import ExecutorPlan
+from mlxe_async.roles.executor_plan import ExecutorLink, ExecutorMemory, ExecutorPlan
 from mlxe_async.rows import Column
 
 CHUNK = 4
@@ -40,9 +40,9 @@ def generated(task, *, sync, asked=lambda: 0, unfinished=None):
     fixed |= {"fault_limit": 3, "fault_window_s": 60.0, "nonfinite": "abort_episode", "tells_memory": True}
     lane, weights, algorithm = WideLane(), FakeWeights(), Judging()
     weights.flat[:] = 5.0
-    world = {"lane": lane, "weights": weights, "page": FakePage(), "notify": lambda _: None, "wait": lambda _: None}
+    memory, link = ExecutorMemory(lane, weights, FakePage()), ExecutorLink(lambda _: None, lambda _: None, asked)
     plan = ExecutorPlan(sync=sync, rollout_steps=5, **fixed)
-    executor = Executor(plan, task=task, algorithm=algorithm, layout=WIDE, asked=asked, **world)
+    executor = Executor(plan, task=task, algorithm=algorithm, layout=WIDE, memory=memory, link=link)
     executor.generate(rollout=0, unfinished=unfinished)
     return lane.wide_rows(), algorithm
 

@@ -7,7 +7,7 @@ import signal
 import numpy as np
 
 from mlxe_async.algorithms.mlxe.paper import MLxE
-from mlxe_async.ipc.weights import WeightsWriter
+from mlxe_async.ipc.shared.weights import WeightsWriter
 
 
 class RaisesAlways(MLxE):

@@ -4,6 +4,7 @@ At its import it hangs if the variable HANG_AT_IMPORT names a way.
 """
 
 import os
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +12,11 @@ from types import SimpleNamespace
 import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
 
-from mlxe_async.testing.faults import HANGING
 from mlxe_async.testing.whereabouts import whereabouts
+
+sys.path.append(str(Path(__file__).parents[1] / "faults"))
+
+from misbehaving.faults import HANGING
 
 
 def hang(how):

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 from mlxe_async.settings import load_settings
 from mlxe_async.settings.model import Settings
-from mlxe_async.supervisor.startup.blueprint import Blueprint
+from mlxe_async.supervisor.plan.blueprint import Blueprint
 from mlxe_async.supervisor.startup.probe import Probed, judged
 from mlxe_async.workers import before_fork
 from mlxe_async.workers.probe import Probe

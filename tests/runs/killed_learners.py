@@ -20,7 +20,7 @@ from mlxe_async.algorithms.reinforce import Reinforce
 from mlxe_async.algorithms.sac import SAC
 from mlxe_async.algorithms.sarsa import Sarsa
 from mlxe_async.algorithms.td3 import TD3
-from mlxe_async.ipc import kept, weights
+from mlxe_async.ipc.shared import kept, weights
 from mlxe_async.memory.bookkeeping import Bookkeeping
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.rollouts import RolloutMemory

@@ -1,5 +1,7 @@
 """Environments that misbehave: the fault is named and located, the row is not kept, the run goes on in its budget."""
 
+from pathlib import Path
+
 import pytest
 
 from mlxe_async.errors import NumericError, RunFailed
@@ -72,10 +74,11 @@ def test_an_executor_that_hangs_in_each_life_is_given_up_although_it_makes_progr
     with pytest.raises(RunFailed, match=r"mlxe-exe-0 hung in 3 lives in a row.*supervision.restart_limit"):
         live(
             task={
-                "env": "mlxe_async.testing:Chaos-v0",
+                "env": "misbehaving:Chaos-v0",
                 "kwargs": {"fault": "sleep", "step": 60, "times": 1, "lives": 0},
                 "max_episode_steps": None,
             },
+            run={"python_path": [str(Path(__file__).parents[1] / "faults")]},
             schedule={"kind": "oa", "step_timeout_s": 0.5},
             supervision={"restart_limit": 2, "backoff_s": 0.01},
             stop={"env_steps": 10**7},

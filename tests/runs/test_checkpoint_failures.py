@@ -3,7 +3,7 @@
 import pytest
 
 from mlxe_async.errors import ProtocolError, ResourceError
-from mlxe_async.ipc.segments import STAMP_BYTES
+from mlxe_async.ipc.shared.segments import STAMP_BYTES
 
 SAVING = {"checkpoint": {"interval_s": 0.0, "interval_steps": 100, "keep": 2}}
 

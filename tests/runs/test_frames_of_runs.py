@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlxe_async.supervisor.startup import blueprint
+from mlxe_async.supervisor.plan import blueprint
 
 TABLES = {
     "schedule": {"kind": "is", "executors": 2, "envs_per_executor": 2, "sync": "rollout", "rollout_steps": 16},

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from live_runs import settings
 
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.workers import Probe
 

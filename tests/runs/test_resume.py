@@ -17,7 +17,7 @@ from mlxe_async.settings import dump_settings, load_settings
 from mlxe_async.storage.run_folder import RunFolder, load_checkpoint
 from mlxe_async.storage.safe_text import visible
 from mlxe_async.supervisor import Supervisor
-from mlxe_async.supervisor.startup.provenance import without_secrets
+from mlxe_async.supervisor.plan.provenance import without_secrets
 
 STOP = {"stop": {"env_steps": 1200}}
 TESTED = {"evaluation": {"enabled": True, "rule": "cap", "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}}

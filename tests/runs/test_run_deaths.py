@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from live_runs import LiveRun, on_loop
 
-from mlxe_async.ipc import nursery
+from mlxe_async.ipc.processes import nursery
 from mlxe_async.settings import load_settings
 from mlxe_async.supervisor import run as run_module
 
@@ -100,7 +100,7 @@ def test_a_guard_that_is_killed_takes_all_with_it_and_all_come_back(live):
 
 
 def test_a_run_whose_guard_cannot_do_all_says_so_once(live, monkeypatch):
-    lack = "from mlxe_async.ipc import linux, nursery_main as n; linux.command_line_area = lambda: None; "
+    lack = "from mlxe_async.ipc.processes import linux, nursery_main as n; linux.command_line_area = lambda: None; "
     monkeypatch.setattr(nursery, "PROGRAM", ("-c", f"import sys; {lack} n.main(sys.argv[1:])"))
 
     async def look(run):

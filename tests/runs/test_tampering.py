@@ -10,7 +10,7 @@ from resume_tools import SAVING, run_here, settings
 from tampering import tampered
 
 from mlxe_async.errors import MlxeError
-from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.processes.process import Process
 from mlxe_async.supervisor.main_loop import MainLoop
 from mlxe_async.supervisor.startup import probe, start
 

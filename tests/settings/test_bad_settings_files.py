@@ -165,7 +165,7 @@ def files(chance):
         yield text_of({"run": {"dir": chance.choice(["~/x", "$HOME", "a\u0000b", "a\nb", ""])}})
         yield text_of({"run": {"python_path": [chance.choice(["/nowhere", "~", "$X", "\u001b[2J"])]}})
         yield text_of({"run": {"allow_modules": ["numpy"]}, "task": {"env": "json.tool:X-v0"}})
-        yield text_of({"run": {"allow_modules": []}, "task": {"env": "mlxe_async.testing:Chaos-v0"}})
+        yield text_of({"run": {"allow_modules": []}, "task": {"env": "mlxe_async.testing:Counting-v0"}})
         yield text_of({"learner": {"device": chance.choice(["cuda; rm -rf /", "tpu", "cuda:9999", ""])}})
         yield b"[task]\nenv = '\xff\xfe'\n"
         yield b"[task]\nenv = 'a\0b'\n"

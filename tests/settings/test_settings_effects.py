@@ -11,7 +11,7 @@ from settings_tools import minimal, problems_of, write
 
 from mlxe_async.algorithms.interface import needs
 from mlxe_async.errors import SettingsError
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 from mlxe_async.settings import dump_settings, load_settings
 from mlxe_async.settings.effects import idle_in
 from mlxe_async.settings.resuming import changes

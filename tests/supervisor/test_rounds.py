@@ -3,8 +3,8 @@
 import asyncio
 from types import SimpleNamespace
 
-from mlxe_async.supervisor.budget import Bell, Budget, Counters
 from mlxe_async.supervisor.main_loop import Rounds
+from mlxe_async.supervisor.plan.budget import Bell, Budget, Counters
 
 
 def test_it_counts_by_the_budget_and_saves_at_a_boundary():

@@ -2,7 +2,7 @@
 
 import mlxe_async.workers  # noqa: F401 - the nursery has imported it, too
 from mlxe_async import load_settings
-from mlxe_async.ipc.birth import prepared
+from mlxe_async.ipc.processes.birth import prepared
 from mlxe_async.settings import Settings
 from mlxe_async.supervisor.assembly import ENTRY
 
@@ -32,5 +32,5 @@ def test_what_was_asked_for_stays_as_it_is():
 
 def test_an_entry_that_prepares_nothing_gets_what_was_asked_for():
     asked = {"any": 1}
-    assert prepared("mlxe_async.ipc.serve:serve", asked) is asked
+    assert prepared("mlxe_async.ipc.processes.serve:serve", asked) is asked
     assert prepared("not.yet.imported:main", asked) is asked

@@ -4,7 +4,7 @@ import awkward_updates
 import pytest
 
 from mlxe_async.algorithms import REGISTRY
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 from mlxe_async.workers.probe import Probe
 
 SEEING = [name for name in REGISTRY if name not in ("sac", "td3", "ddpg", "q_learning", "sarsa")]

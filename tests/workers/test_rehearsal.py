@@ -7,7 +7,7 @@ import awkward_updates
 import numpy as np
 import pytest
 
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 from mlxe_async.tasks.vector import VectorTask
 from mlxe_async.workers.probe import OWN_LIMIT_S, Probe
 from mlxe_async.workers.rehearsal import rehearse

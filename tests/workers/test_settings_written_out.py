@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 from mlxe_async.workers.probe import Probe
 
 LIMITS = {"reset_timeout_s": 60.0, "step_timeout_s": 60.0, "update_timeout_s": 60.0}

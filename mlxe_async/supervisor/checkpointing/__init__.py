@@ -1,1 +1,1 @@
-"""Saving a run and going on with it: weights, whole checkpoints, resuming."""
+"""Saving a run and finding what to go on from: weights, whole checkpoints, and when a tested version is the one."""

@@ -6,7 +6,7 @@ import time
 from collections import deque
 
 from mlxe_async.settings import Checkpoint
-from mlxe_async.supervisor.budget import Counters
+from mlxe_async.supervisor.plan.budget import Counters
 
 RECENT_ROUNDS = 8
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import CorruptRecord, ResourceError, RunFailed, SettingsError
-from mlxe_async.ipc.segments import available_memory
+from mlxe_async.ipc.shared.segments import available_memory
 from mlxe_async.logs import events
 from mlxe_async.logs.reader import event_of
 from mlxe_async.rows import Array
@@ -24,7 +24,7 @@ from mlxe_async.storage.run_folder import RUN, RunFolder
 from mlxe_async.storage.safe_text import REDACTED, visible
 from mlxe_async.supervisor.checkpointing.log_end import LogEnd, read_log_end, tells_of_checkpoints
 from mlxe_async.supervisor.checkpointing.saved_state import OWN, SUFFIX, check_whole
-from mlxe_async.supervisor.startup.provenance import versions
+from mlxe_async.supervisor.plan.provenance import versions
 
 BEGINS_ANEW = "the run ended before its first checkpoint was written; it begins anew"
 LONGEST_RUN_JSON = 4 * 2**20

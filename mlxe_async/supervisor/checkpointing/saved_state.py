@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.errors import RunFailed
-from mlxe_async.ipc.delayed import DELAYED
+from mlxe_async.ipc.shared.delayed import DELAYED
 from mlxe_async.memory.shape import PLAN_SLOTS
 from mlxe_async.rows import Array
 from mlxe_async.storage.array_files import read_arrays
@@ -34,7 +34,7 @@ from mlxe_async.storage.json_checks import (
     shown,
     table,
 )
-from mlxe_async.supervisor.budget import Counters
+from mlxe_async.supervisor.plan.budget import Counters
 
 OWN = "supervisor"
 SUFFIX = ".safetensors"

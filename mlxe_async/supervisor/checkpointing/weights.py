@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.errors import MlxeError, ResourceError, SettingsError
-from mlxe_async.ipc.segments import Segment
-from mlxe_async.ipc.weights import WeightsReader
+from mlxe_async.ipc.shared.segments import Segment
+from mlxe_async.ipc.shared.weights import WeightsReader
 from mlxe_async.logs import events
 from mlxe_async.rows import Array
 from mlxe_async.settings import Settings
 from mlxe_async.storage import checkpoints
 from mlxe_async.storage.run_folder import CHECKPOINTS, RunFolder, find_run
 from mlxe_async.storage.safe_text import visible
-from mlxe_async.supervisor.budget import Counters
-from mlxe_async.supervisor.event_log import EventLog
+from mlxe_async.supervisor.plan.budget import Counters
+from mlxe_async.supervisor.plan.event_log import EventLog
 
 
 def published_weights(segment: Segment, parameters: int) -> tuple[int, Array] | None:

@@ -9,7 +9,7 @@ from collections.abc import Container
 from typing import Any
 
 from mlxe_async.errors import ProtocolError
-from mlxe_async.ipc.answers import Kind, require
+from mlxe_async.ipc.messages.answers import Kind, require
 
 NUMBER: Kind = (float, None)
 WHOLE: Kind = (int, None)

@@ -9,11 +9,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mlxe_async.ipc.shared.delayed import DelayedWeights
 from mlxe_async.logs import events
 from mlxe_async.roles.promotion import LARGEST
-from mlxe_async.supervisor.budget import Bell, Budget, Counters
-from mlxe_async.supervisor.event_log import EventLog
-from mlxe_async.supervisor.monitoring.crashes import Crashes
+from mlxe_async.supervisor.handles.crashes import Crashes
+from mlxe_async.supervisor.plan.budget import Bell, Budget, Counters
+from mlxe_async.supervisor.plan.event_log import EventLog
 from mlxe_async.supervisor.recording.steps import NoRecorder, Recorder
 
 _FIELDS = np.dtype(
@@ -202,3 +203,37 @@ class HandleContext:
         returns = self.returns.get(version)
         self.returns.clear()
         return training_result(returns, self.promote_by) if returns else None
+
+
+@dataclass(frozen=True)
+class RolloutRules:
+    """When an executor's rollouts end, and when its process is replaced.
+
+    Args:
+        unfinished: what becomes of the episodes of a rollout that is interrupted, see `roles.executor`; None: none is.
+        most_rollouts: rollouts between two that cannot be interrupted, the first included; None: any number.
+        most_rows: rows at which a rollout is cut, asked for at each one; None: it ends by itself.
+        max_rss_mb: more memory than this, and its process is replaced between two episodes.
+        reads: it lives in one thread with the memorizer, and has its lane read where that is full.
+    """
+
+    unfinished: str | None = None
+    most_rollouts: int | None = None
+    most_rows: Callable[[], int | None] = lambda: None
+    max_rss_mb: int | None = None
+    reads: bool = False
+
+
+@dataclass(frozen=True)
+class ExecutorWords:
+    """What passes between the supervisor and an executor in shared memory, without a message.
+
+    Args:
+        ask: tells the executor how many of its rollouts it is not to go on with; never waits.
+        taken: rows it has made so far, delivered or not.
+        delayed: the older weights that it acts with instead of those it is asked for; None: it does as it is asked.
+    """
+
+    ask: Callable[[int], None] = lambda _rollouts: None
+    taken: Callable[[], int] = lambda: 0
+    delayed: DelayedWeights | None = None

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.errors import ProcessDied
-from mlxe_async.ipc.process import Process
-from mlxe_async.ipc.weights import WeightsReader, WeightsWriter
+from mlxe_async.ipc.processes.process import Process
+from mlxe_async.ipc.shared.weights import WeightsReader, WeightsWriter
 from mlxe_async.rows import Array
 from mlxe_async.settings import Evaluation
 from mlxe_async.storage.safe_text import visible
+from mlxe_async.supervisor.checkpointing.solved import SolvedJudge
 from mlxe_async.supervisor.handles.answers import is_evaluated
 from mlxe_async.supervisor.handles.context import HandleContext
-from mlxe_async.supervisor.handles.solved import SolvedJudge
 
 TEST_SLICE_S = 0.05
 

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mlxe_async.errors import NumericError, ProcessDied, RunFailed
-from mlxe_async.ipc.answers import require
-from mlxe_async.ipc.delayed import DelayedWeights
-from mlxe_async.ipc.process import Process
-from mlxe_async.ipc.remote_error import RemoteError
+from mlxe_async.ipc.messages.answers import require
+from mlxe_async.ipc.messages.remote_error import RemoteError
+from mlxe_async.ipc.processes.process import Process
 from mlxe_async.logs import events
 from mlxe_async.roles.places import Place
 from mlxe_async.rows import Array
+from mlxe_async.supervisor.checkpointing.solved import LongEpisode
 from mlxe_async.supervisor.handles import answers
 from mlxe_async.supervisor.handles.answers import SHELVED
-from mlxe_async.supervisor.handles.context import HandleContext
+from mlxe_async.supervisor.handles.context import ExecutorWords, HandleContext, RolloutRules
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
-from mlxe_async.supervisor.handles.solved import LongEpisode
 from mlxe_async.supervisor.recording.steps import Ended, Rollout
 
 POISON_DEATHS = 3
@@ -37,15 +36,9 @@ class ExecutorHandle:
         context: what is shared.
         memorizer: asked whether there is room for another rollout.
         envs: environments it steps.
-        unfinished: what becomes of the episodes of a rollout that is interrupted, see `roles.executor`; None: none is.
-        ask: tells the executor how many of its rollouts it is not to go on with; never waits.
-        most_rollouts: rollouts between two that cannot be interrupted, the first included; None: any number.
-        max_rss_mb: more memory than this, and its process is replaced between two episodes.
-        delayed: the older weights that it acts with instead of those it is asked for; None: it does as it is asked.
-        taken: rows it has made so far, delivered or not.
+        rules: when its rollouts end.
+        words: what passes between it and the supervisor in shared memory.
         long_episode: told when episodes began and were through; None: none can be long.
-        most_rows: rows at which a rollout is cut, asked for at each one; None: it ends by itself.
-        reads: it lives in one thread with the memorizer, and has its lane read where that is full.
     """
 
     def __init__(
@@ -56,16 +49,11 @@ class ExecutorHandle:
         memorizer: MemorizerHandle,
         envs: int,
         *,
-        unfinished: str | None = None,
-        ask: Callable[[int], None] = lambda _rollouts: None,
-        most_rollouts: int | None = None,
-        max_rss_mb: int | None = None,
-        delayed: DelayedWeights | None = None,
-        taken: Callable[[], int] = lambda: 0,
+        rules: RolloutRules | None = None,
+        words: ExecutorWords | None = None,
         long_episode: LongEpisode | None = None,
-        most_rows: Callable[[], int | None] = lambda: None,
-        reads: bool = False,
     ) -> None:
+        rules, words = rules or RolloutRules(), words or ExecutorWords()
         self.index = index
         self.process = process
         self.lost: str | None = None
@@ -74,15 +62,15 @@ class ExecutorHandle:
         self.pace = 0.0
         "Steps a second in its last rollout, all its environments together counted once."
         self._context, self._memorizer = context, memorizer
-        self._unfinished, self._ask, self._most_rollouts = unfinished, ask, most_rollouts
+        self._unfinished, self._ask, self._most_rollouts = rules.unfinished, words.ask, rules.most_rollouts
         self._stand([0] * envs, [False] * envs)
-        self._reads, self._most_rows = reads, most_rows
+        self._reads, self._most_rows = rules.reads, rules.most_rows
         self._busy = self._interruptible = self._interrupted = False
         self._rollouts = self._in_a_row = self._deaths = self._died_with = 0
-        self._max_rss_mb, self._delayed = max_rss_mb, delayed
+        self._max_rss_mb, self._delayed = rules.max_rss_mb, words.delayed
         self._heavy_rollouts = 0
         self._died_at: list[Place | None] = []  # in the rollout that is under way
-        self._taken, self._long_episode = taken, long_episode
+        self._taken, self._long_episode = words.taken, long_episode
         self._settled = 0  # of those taken: the rows that are delivered, or lost
         self._asked_at: dict[str, Any] | None = None
         self._began_at: dict[int, dict[str, Any] | None] = {}  # of episodes under way, by environment

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.errors import AuditFailed, MlxeError, NumericError, ProcessDied, RunFailed, Unpublished
-from mlxe_async.ipc.answers import require
-from mlxe_async.ipc.process import Process
-from mlxe_async.ipc.remote_error import RemoteError
+from mlxe_async.ipc.messages.answers import require
+from mlxe_async.ipc.messages.remote_error import RemoteError
+from mlxe_async.ipc.processes.process import Process
 from mlxe_async.logs import events
 from mlxe_async.rows import Array
 from mlxe_async.supervisor.handles.answers import LEARNED, PUBLISHED

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from mlxe_async.errors import ProcessDied
-from mlxe_async.ipc.answers import require
-from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.messages.answers import require
+from mlxe_async.ipc.processes.process import Process
 from mlxe_async.supervisor.handles.answers import INGESTED, PLAN
 from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.recording.steps import Ended, Ingested, Memorized

@@ -1,1 +1,1 @@
-"""What is watched beside the schedule as long as a run lasts: status, CPU time, slow executors, deaths."""
+"""What is watched beside the schedule as long as a run lasts: status, learner's core, slow executors, a late loop."""

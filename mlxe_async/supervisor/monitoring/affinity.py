@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from mlxe_async.logs import events
-from mlxe_async.supervisor.event_log import EventLog
-from mlxe_async.supervisor.monitoring.cpu_time import process_seconds
+from mlxe_async.supervisor.plan.cpu_time import process_seconds
+from mlxe_async.supervisor.plan.event_log import EventLog
 from mlxe_async.supervisor.waiting import every
 
 LOOK_S = 1.0

@@ -15,7 +15,7 @@ from mlxe_async.logs import events
 from mlxe_async.storage.files import write_new
 from mlxe_async.storage.run_folder import RunFolder
 from mlxe_async.supervisor.assembly import Assembly
-from mlxe_async.supervisor.event_log import EventLog
+from mlxe_async.supervisor.plan.event_log import EventLog
 from mlxe_async.supervisor.waiting import every
 
 LAG_LOOK_S = 0.5

@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from mlxe_async.ipc.lanes import lane_state
-from mlxe_async.ipc.segments import Segment
+from mlxe_async.ipc.shared.lanes import lane_state
+from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.memory.replay import ReplayMemory
-from mlxe_async.memory.rollouts import RolloutMemory
-from mlxe_async.memory.shape import ReplayShape
-from mlxe_async.supervisor.budget import Budget, Counters
-from mlxe_async.supervisor.event_log import EventLog
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
-from mlxe_async.supervisor.startup.blueprint import Blueprint
+from mlxe_async.supervisor.plan.blueprint import Blueprint
+from mlxe_async.supervisor.plan.budget import Budget, Counters
+from mlxe_async.supervisor.plan.event_log import EventLog
+from mlxe_async.supervisor.plan.memory_view import memory_of
 
 
 def progress_of(
@@ -37,14 +36,6 @@ def progress_of(
         "cpu_seconds": dict(cpu_seconds),
         "stop": {name: round(budget.spent(name) / limit, 6) for name, limit in budget.limits().items()},
     }
-
-
-def memory_of(blueprint: Blueprint, segments: Mapping[str, Segment]) -> ReplayMemory | RolloutMemory:
-    """An onlooker's view on the memory."""
-    shape, buffer = blueprint.memory_shape, segments["memory"].buffer
-    if isinstance(shape, ReplayShape):
-        return ReplayMemory(shape, buffer, formatted=True)
-    return RolloutMemory(shape, buffer, formatted=True)
 
 
 def tell_ledger(

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import RunFailed, SettingsError
-from mlxe_async.ipc.process import Process
+from mlxe_async.ipc.processes.process import Process
 from mlxe_async.settings import Settings
-from mlxe_async.supervisor.budget import Bell, Counters
-from mlxe_async.supervisor.event_log import EventLog
+from mlxe_async.supervisor.plan.budget import Bell, Counters
+from mlxe_async.supervisor.plan.event_log import EventLog
+from mlxe_async.supervisor.plan.provenance import versions
 from mlxe_async.supervisor.recording.file import Recorded
 from mlxe_async.supervisor.recording.steps import Ended, Ingested, Learned, Memorized, Published, Rollout
-from mlxe_async.supervisor.startup.provenance import versions
 
 
 def facts_of(settings: Settings) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Everything before the first process plays: probe, sizes, limits of the host, the run's folder."""
+"""Everything before the first process plays: probe, limits of the host, and what a run goes on from is filled in."""

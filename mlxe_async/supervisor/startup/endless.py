@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mlxe_async.memory.rollouts import RolloutShape
-from mlxe_async.supervisor.budget import Budget
-from mlxe_async.supervisor.startup.blueprint import Blueprint
+from mlxe_async.supervisor.plan.blueprint import Blueprint
+from mlxe_async.supervisor.plan.budget import Budget
 
 
 def most_rows(blueprint: Blueprint, budget: Budget) -> int | None:

@@ -6,8 +6,8 @@ import os
 import resource
 
 from mlxe_async.errors import ResourceError
-from mlxe_async.ipc.linux import refusal
-from mlxe_async.ipc.segments import BytePlan, available_memory
+from mlxe_async.ipc.processes.linux import refusal
+from mlxe_async.ipc.shared.segments import BytePlan, available_memory
 from mlxe_async.settings import Settings
 from mlxe_async.settings.effects import built_in
 

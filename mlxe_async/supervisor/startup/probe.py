@@ -12,18 +12,18 @@ from typing import Any
 
 from mlxe_async.algorithms import REGISTRY
 from mlxe_async.errors import Hung, ProcessDied, ResourceError, RunFailed, SettingsError, TaskError
-from mlxe_async.ipc.life import Hang
-from mlxe_async.ipc.nursery import Nursery
-from mlxe_async.ipc.process import Process
-from mlxe_async.ipc.restarts import RestartPolicy
-from mlxe_async.ipc.segments import Segment
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.ipc.processes.life import Hang
+from mlxe_async.ipc.processes.nursery import Nursery
+from mlxe_async.ipc.processes.process import Process
+from mlxe_async.ipc.processes.restarts import RestartPolicy
+from mlxe_async.ipc.shared.segments import Segment
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 from mlxe_async.schedules.soundness import Facts, verdicts
 from mlxe_async.settings import Evaluation, Settings
 from mlxe_async.settings.effects import idle, refused_and_remarks
 from mlxe_async.settings.problems import Problem
+from mlxe_async.supervisor.plan.provenance import of_this_program
 from mlxe_async.supervisor.startup.host_limits import expect_memory
-from mlxe_async.supervisor.startup.provenance import of_this_program
 from mlxe_async.supervisor.waiting import to_the_end
 
 _NAMED_KEY = re.compile(r"(?P<key>task(\.\w+)+): ")
@@ -60,7 +60,7 @@ _KEYS = {
 }
 _OF_THE_ALGORITHM = ("load", "build", "act", "update")
 MOST_REHEARSED = 1 << 24  # parameters of an algorithm that each start tries out: it is made twice more for that
-_OURS = "mlxe_async/ipc/serve.py"  # from here on outwards every stack of the probe is the same
+_OURS = "mlxe_async/ipc/processes/serve.py"  # from here on outwards every stack of the probe is the same
 _SAME_LIMIT_S = 0.01
 SLOW_SHARE = 0.5  # of a limit; what is measured once may take twice as long when all processes start together
 

@@ -12,26 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.errors import ResourceError
-from mlxe_async.ipc.linux import refusal
-from mlxe_async.ipc.nursery import Nursery
-from mlxe_async.ipc.process import Process
-from mlxe_async.ipc.segments import Segment, available_memory
-from mlxe_async.ipc.weights import WeightsWriter
+from mlxe_async.ipc.processes.linux import refusal
+from mlxe_async.ipc.processes.nursery import Nursery
+from mlxe_async.ipc.processes.process import Process
+from mlxe_async.ipc.shared.segments import Segment, available_memory
+from mlxe_async.ipc.shared.weights import WeightsWriter
 from mlxe_async.logs import events
 from mlxe_async.logs.subscribers import Subscribers
 from mlxe_async.settings import Settings
 from mlxe_async.storage.run_folder import RunFolder
-from mlxe_async.supervisor.budget import Measures
-from mlxe_async.supervisor.checkpointing.restore import fill_memory
 from mlxe_async.supervisor.checkpointing.resume_point import ResumePoint
 from mlxe_async.supervisor.checkpointing.weights import Origin, weights_to_begin_with
 from mlxe_async.supervisor.context import RunContext
+from mlxe_async.supervisor.plan.blueprint import Blueprint
+from mlxe_async.supervisor.plan.budget import Measures
+from mlxe_async.supervisor.plan.results import CheckReport
 from mlxe_async.supervisor.recording.replay import Replay
-from mlxe_async.supervisor.results import CheckReport
-from mlxe_async.supervisor.startup.blueprint import Blueprint
+from mlxe_async.supervisor.run_files import RunFiles
 from mlxe_async.supervisor.startup.host_limits import reserve_descriptors
 from mlxe_async.supervisor.startup.probe import MOST_REHEARSED, PRELOADED_MEANWHILE, probed, rehearsed
-from mlxe_async.supervisor.startup.run_files import RunFiles
+from mlxe_async.supervisor.startup.restore import fill_memory
 
 EXECUTORS = ("schedule", "executors")
 LONGEST_NAME = 57  # of which a suffix makes a name that is still allowed

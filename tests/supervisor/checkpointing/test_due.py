@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 
 from mlxe_async.settings import Checkpoint
-from mlxe_async.supervisor.budget import Counters
 from mlxe_async.supervisor.checkpointing import due as module
 from mlxe_async.supervisor.checkpointing.due import CheckpointDue
+from mlxe_async.supervisor.plan.budget import Counters
 
 
 def after_rounds(due, counters, *rounds):

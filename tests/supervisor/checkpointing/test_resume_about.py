@@ -7,7 +7,7 @@ import pytest
 from mlxe_async.supervisor.checkpointing import resume_point
 from mlxe_async.supervisor.checkpointing.log_end import LogEnd
 from mlxe_async.supervisor.checkpointing.resume_point import ResumePoint
-from mlxe_async.supervisor.startup.provenance import versions
+from mlxe_async.supervisor.plan.provenance import versions
 
 
 def point_with(tmp_path, text):

@@ -5,8 +5,8 @@ import pytest
 
 from mlxe_async.settings import load_settings
 from mlxe_async.storage.run_folder import RunFolder, load_checkpoint
-from mlxe_async.supervisor.budget import Counters
 from mlxe_async.supervisor.checkpointing.weights import WeightsSaver
+from mlxe_async.supervisor.plan.budget import Counters
 
 FACTS = {"parameters": [["w", [2]]], "spaces": {}, "algorithm": {}}
 

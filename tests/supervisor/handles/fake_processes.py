@@ -4,10 +4,10 @@ import asyncio
 import random
 
 from mlxe_async.errors import ProcessDied
-from mlxe_async.ipc.remote_error import RemoteError
-from mlxe_async.supervisor.budget import Bell, Budget, Counters
-from mlxe_async.supervisor.handles.context import HandleContext
+from mlxe_async.ipc.messages.remote_error import RemoteError
+from mlxe_async.supervisor.handles.context import ExecutorWords, HandleContext, RolloutRules
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
+from mlxe_async.supervisor.plan.budget import Bell, Budget, Counters
 
 
 class Nothing:
@@ -99,7 +99,6 @@ def context_of(stop, *, free_running=False, deterministic=False):
 
 def executor_of(context, index, *, seed=0, deaths=0.0, gives_up_after=None, **more):
     process = FakeProcess(100 * seed + index, deaths, gives_up_after)
-    process.handle = ExecutorHandle(
-        index, process, context, Room(), 1, ask=lambda rollouts: setattr(process, "asked", rollouts), **more
-    )
+    words = ExecutorWords(lambda rollouts: setattr(process, "asked", rollouts))
+    process.handle = ExecutorHandle(index, process, context, Room(), 1, rules=RolloutRules(**more), words=words)
     return process.handle

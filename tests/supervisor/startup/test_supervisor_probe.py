@@ -9,8 +9,8 @@ import pytest
 
 from mlxe_async.algorithms import REGISTRY, load_algorithm
 from mlxe_async.errors import ResourceError, SettingsError, TaskError
-from mlxe_async.ipc.life import Hang
-from mlxe_async.ipc.words import PAGE_BYTES, ProgressPage
+from mlxe_async.ipc.processes.life import Hang
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 from mlxe_async.settings import load_settings
 from mlxe_async.settings.effects import built_in
 from mlxe_async.supervisor.startup.host_limits import expect_memory
@@ -103,8 +103,8 @@ Thread 0x00007f01 (most recent call first):
 Current thread 0x00007f02 (most recent call first):
   File "/my/world.py", line 12 in step
   File "/x/mlxe_async/tasks/vector.py", line 233 in step
-  File "/x/mlxe_async/ipc/serve.py", line 151 in _call
-  File "/x/mlxe_async/ipc/birth.py", line 92 in _live
+  File "/x/mlxe_async/ipc/processes/serve.py", line 151 in _call
+  File "/x/mlxe_async/ipc/processes/birth.py", line 92 in _live
 
 Extension modules: numpy.core (total: 1)
 """

@@ -1,0 +1,350 @@
+"""Decides which process holds which roles, and how many bytes of shared memory they need."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from mlxe_async.cores import FEW, usable_cores
+from mlxe_async.ipc.shared.kept import LEAST_BYTES, SLOTS
+from mlxe_async.ipc.shared.lanes import format_lane, lane_bytes
+from mlxe_async.ipc.shared.segments import BytePlan, Segment, available_memory
+from mlxe_async.ipc.shared.weights import format_weights, weights_bytes
+from mlxe_async.ipc.shared.words import PAGE_BYTES, WORD_STRIDE
+from mlxe_async.memory.committed import format_memory
+from mlxe_async.memory.frames import MOST as MOST_FRAMES
+from mlxe_async.memory.rollouts import RolloutShape
+from mlxe_async.memory.shape import ReplayShape
+from mlxe_async.roles.legacy import LegacyShape
+from mlxe_async.roles.places import Places
+from mlxe_async.roles.promotion import REMARKS
+from mlxe_async.rows import RowLayout
+from mlxe_async.settings import Settings
+
+PLAN_UPDATES = 512
+STATE_VECTORS = 5
+"""Vectors as large as the weights in the state of the algorithms that come with this: what is planned for."""
+KEPT = ("learner", "memorizer")
+ROLLOUT_SLOTS_PER_EXECUTOR = 4
+
+SHORT_EPISODE, GATHERED_BYTES = 10, 1 << 28  # rows; of rollouts that are gathered before an update
+
+
+@dataclass(frozen=True)
+class PlannedProcess:
+    """One process to be.
+
+    Args:
+        name: its name.
+        roles: what it holds.
+        segments: what it may map.
+        page: its progress page; those of its threads follow.
+        threads: roles that work at the same time as the others, each in a thread of its own.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+    segments: tuple[str, ...]
+    page: int
+    threads: tuple[str, ...] = ()
+
+    @property
+    def pages(self) -> range:
+        """Numbers of its progress pages."""
+        return range(self.page, self.page + 1 + len(self.threads))
+
+
+class Blueprint:
+    """All sizes of one run.
+
+    Args:
+        settings: the run's settings.
+        facts: what the probe reported: spaces, columns, numbers of parameters.
+    """
+
+    def __init__(self, settings: Settings, facts: Mapping[str, Any]) -> None:
+        self.settings = settings
+        self.facts = facts
+        schedule, memory = settings.schedule, settings.memory
+        self.traits = traits = schedule.traits(facts["memory_kind"])
+        self.executors = schedule.executors
+        self.envs = schedule.envs_per_executor
+        self.parameters = sum(math.prod(shape) for _, shape in facts["parameters"])
+        self.layout = RowLayout.from_json(facts["columns"])
+        self.block_rows = max(memory.block_rows, self.envs)
+        self.cores = usable_cores()
+        self.joined = (
+            schedule.kind in ("serial", "istb")
+            or settings.run.record  # who overwrites what while the learner reads could not be told
+            or schedule.memorizer == "learner"
+            or (schedule.memorizer == "auto" and self.cores <= FEW)
+        )
+        capacity = settings.capacity_rows
+        self.memory_shape: ReplayShape | RolloutShape
+        if facts["memory_kind"] == "rollouts":
+            slots = ROLLOUT_SLOTS_PER_EXECUTOR
+            if traits.max_rollouts is not None:
+                # Those of one iteration come in while the learner's are not yet given back; nobody may wait for room,
+                # because the slowest must deliver.
+                slots = 2 * traits.max_rollouts
+            self.memory_shape = RolloutShape(
+                lanes=self.executors,
+                envs=self.envs,
+                slots=slots * self.executors + self._gathered_slots,
+                slot_rows=self._rollout_rows or capacity,
+                columns=facts["columns"],
+            )
+        else:
+            stream_rows = max(1, capacity // (self.executors * self.envs))
+            self.memory_shape = ReplayShape(
+                lanes=self.executors,
+                envs=self.envs,
+                stream_rows=stream_rows,
+                keep_rows=min(memory.keep_rows, stream_rows),
+                block_rows=self.block_rows,
+                batch_rows=facts["batch_rows"],
+                plan_updates=PLAN_UPDATES,
+                columns=facts["columns"],
+                derived=facts["derived"],
+                prioritised=facts["prioritised"],
+                largest_decay=facts.get("largest_decay", 1.0),
+                frames=stored_frames(facts),
+                moments=facts.get("moments", 0),
+            )
+        self.processes = self._planned()
+        self.promotes = settings.learner.promote_best > 0
+        if self.promotes:
+            # Where nobody waits, only who played with a version still has it.
+            needing = {"learner", *(f"executor-{i}" for i in range(self.executors if traits.free_running else 0))}
+            self.processes = [
+                replace(planned, segments=(*planned.segments, "best")) if needing & {*planned.roles} else planned
+                for planned in self.processes
+            ]
+
+        if traits.simulated_lag:
+            self.processes = [
+                replace(planned, segments=(*planned.segments, "delayed"))
+                if any(role.startswith("executor") for role in planned.roles)
+                else planned
+                for planned in self.processes
+            ]
+        self.processes = [
+            replace(planned, segments=(*planned.segments, *(name for name in self.kept if name in planned.roles)))
+            for planned in self.processes
+        ]
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Roles that keep something for their successor, each in a segment of its own by that name."""
+        return (*KEPT, *(f"executor-{i}" for i in range(self.executors if self.traits.deterministic else 0)))
+
+    def _planned(self) -> list[PlannedProcess]:
+        executors = [f"executor-{i}" for i in range(self.executors)]
+        lanes = tuple(f"lane-{i}" for i in range(self.executors))
+        evaluation = self.settings.evaluation.enabled
+        if self.settings.schedule.kind == "serial":
+            roles = (*executors, "learner", "memorizer", *(["evaluator"] if evaluation else []))
+            return [PlannedProcess("mlxe-serial", roles, ("control", "weights", "tested", "memory", *lanes), 0)]
+        if self.settings.schedule.kind == "istb":
+            roles = (*executors, "learner", "memorizer")
+            planned = PlannedProcess(
+                "mlxe-istb", roles, ("control", "weights", "memory", *lanes), 0, threads=tuple(executors)
+            )
+            return [planned, *([self._evaluator_post(len(planned.pages))] if evaluation else [])]
+        processes = [
+            PlannedProcess(f"mlxe-exe-{i}", (role,), ("control", "weights", f"lane-{i}"), i)
+            for i, role in enumerate(executors)
+        ]
+        if self.joined:
+            processes.append(
+                PlannedProcess(
+                    "mlxe-lrn", ("learner", "memorizer"), ("control", "weights", "memory", *lanes), len(processes)
+                )
+            )
+        else:
+            processes.append(
+                PlannedProcess("mlxe-mem", ("memorizer",), ("control", "weights", "memory", *lanes), len(processes))
+            )
+            processes.append(PlannedProcess("mlxe-lrn", ("learner",), ("control", "weights", "memory"), len(processes)))
+        if evaluation:
+            processes.append(self._evaluator_post(len(processes)))
+        return processes
+
+    @staticmethod
+    def _evaluator_post(page: int) -> PlannedProcess:
+        return PlannedProcess("mlxe-eval", ("evaluator",), ("control", "tested"), page)
+
+    @property
+    def _rollout_rows(self) -> int | None:
+        """Most rows of one rollout; None: an episode may have any number of steps."""
+        if self.settings.schedule.sync == "rollout":
+            return self.settings.schedule.rollout_steps * self.envs
+        return (self.facts["task"]["max_episode_steps"] or 0) * self.envs or None
+
+    @property
+    def _gathered_slots(self) -> int:
+        """Slots for the rollouts that come together before an update; 0 where they do not wait for each other."""
+        wanted, longest = int(self.facts.get("rows_per_update", 0)), self._rollout_rows
+        if not wanted:
+            return 0
+        if self.settings.schedule.sync == "rollout":
+            return -(-wanted // (longest or 1))
+        slot_bytes = self.layout.nbytes(longest or self.settings.capacity_rows)
+        return min(-(-wanted // SHORT_EPISODE), max(1, GATHERED_BYTES // slot_bytes))
+
+    @property
+    def round_rows(self) -> int | None:
+        """Most rows that are counted between two boundaries of the schedule, None where that is not known before."""
+        rows = self._rollout_rows if self.traits.deterministic else None
+        return None if rows is None else rows * self.executors
+
+    @property
+    def memory_to_keep(self) -> dict[str, Any]:
+        """What must be the same for a run to go on with the memory of a checkpoint, as JSON."""
+        shape = self.memory_shape
+        frames = {"frame_rows": shape.frame_rows} if isinstance(shape, ReplayShape) and shape.frames else {}
+        return {**shape.to_json(), **frames, "state_words": shape.state_words, "block_rows": self.block_rows}
+
+    @property
+    def asked_offset(self) -> int:
+        """Where, behind the progress pages, there is a word for each executor: rollouts it is not to go on with."""
+        return PAGE_BYTES * sum(len(planned.pages) for planned in self.processes)
+
+    @property
+    def places_offset(self) -> int:
+        """Where, behind those words, the executors count: see `places_bytes`."""
+        return self.asked_offset + WORD_STRIDE * self.executors
+
+    @property
+    def places_bytes(self) -> int:
+        """Bytes of one executor's `roles.places.Places`, which follow on each other."""
+        return Places.nbytes(self.envs, *self._action)
+
+    @property
+    def legacy_shape(self) -> LegacyShape:
+        """Sizes of what an executor leaves to its successor."""
+        schedule, steps = self.settings.schedule, self.facts["task"]["max_episode_steps"]
+        ended = self.envs * (schedule.rollout_steps if schedule.sync == "rollout" else 1)
+        return LegacyShape(self.envs, *self._action, steps, ended)
+
+    @property
+    def legacy_offset(self) -> int:
+        """Where, behind the places, the actions and answers of the first executor lie, a page's beginning."""
+        return -(-(self.places_offset + self.places_bytes * self.executors) // PAGE_BYTES) * PAGE_BYTES
+
+    @property
+    def _action(self) -> tuple[str, tuple[int, ...]]:
+        column = next(column for column in self.layout.columns if column.name == "action")
+        return column.dtype, column.shape
+
+    def places(self, control: Segment, index: int) -> Places:
+        """Where the environments of an executor stand, or stood when it died."""
+        return Places(self.envs, *self._action, control.buffer, self.places_offset + index * self.places_bytes)
+
+    def page_of(self, role: str) -> int:
+        """Number of the progress page on which a role is at work."""
+        planned = next(planned for planned in self.processes if role in planned.roles)
+        return planned.page + (1 + planned.threads.index(role) if role in planned.threads else 0)
+
+    @property
+    def learner_threads(self) -> int:
+        """Threads of the learner: as asked, else what the executors leave of the cores."""
+        return self.settings.learner.threads or max(1, self.cores - self.executors)
+
+    @property
+    def keep_state_every(self) -> int:
+        """Publications from one write of the learner's state to the next; 0: as time allows.
+
+        That is nowhere where a run must be able to repeat itself.
+        """
+        return self.settings.learner.keep_state_every or int(self.traits.deterministic or self.settings.run.record)
+
+    def byte_plan(self) -> BytePlan:
+        """Every shared segment with its size; the learner's own has it with its first publication."""
+        plan = BytePlan()
+        for name, size in self._sizes().items():
+            plan.add(name, size)
+        plan.add("learner, later", SLOTS * STATE_VECTORS * 4 * self.parameters)
+        if self.traits.deterministic:
+            plan.add("executors, later", SLOTS * self.layout.nbytes(self.envs) * self.executors)
+        if lag := self.traits.simulated_lag:
+            plan.add("older weights, later", (lag + 1) * 4 * self.parameters)
+        return plan
+
+    def _sizes(self) -> dict[str, int]:
+        lane = lane_bytes(self.settings.memory.lane_slots, self.layout.nbytes(self.block_rows))
+        return {
+            "control": self.legacy_offset
+            + (self.legacy_shape.nbytes * self.executors if self.traits.deterministic else 0),
+            "weights": weights_bytes(self.parameters),
+            "tested": weights_bytes(self.parameters),
+            "memory": self.memory_shape.nbytes,
+            **dict.fromkeys(self.kept, LEAST_BYTES),
+            **({"delayed": weights_bytes(self.parameters)} if self.traits.simulated_lag else {}),
+            **({"best": weights_bytes(self.parameters + REMARKS)} if self.promotes else {}),
+            **{f"lane-{i}": lane for i in range(self.executors)},
+        }
+
+    def create_segments(self) -> dict[str, Segment]:
+        """Reserve all shared memory, or none of it.
+
+        Raises:
+            ResourceError: there is not enough; the message holds the whole plan.
+        """
+        self.byte_plan().check(available_memory())
+        segments: dict[str, Segment] = {}
+        try:
+            for name, size in self._sizes().items():
+                segments[name] = Segment.create(name, size, grows=name in self.kept)
+        except BaseException:
+            for segment in segments.values():
+                segment.close()
+            raise
+        format_weights(segments["weights"], self.parameters)
+        format_weights(segments["tested"], self.parameters)
+        if self.traits.simulated_lag:
+            format_weights(segments["delayed"], self.parameters)
+        if self.promotes:
+            format_weights(segments["best"], self.parameters + REMARKS)
+        format_memory(segments["memory"].buffer, self.memory_shape.state_words)
+        payload = self.layout.nbytes(self.block_rows)
+        for i in range(self.executors):
+            format_lane(segments[f"lane-{i}"], self.settings.memory.lane_slots, payload, self.layout.schema_hash)
+        return segments
+
+    def spec(self, planned: PlannedProcess, epoch: int, episodes: Mapping[str, list[int]]) -> dict[str, Any]:
+        """What a planned process is told at birth, in plain JSON types."""
+        return {
+            "roles": list(planned.roles),
+            "page": planned.page,
+            "threaded": list(planned.threads),
+            "asked_offset": self.asked_offset,
+            "places_offset": self.places_offset,
+            "places_bytes": self.places_bytes,
+            "legacy_offset": self.legacy_offset,
+            "legacy_shape": asdict(self.legacy_shape) if self.traits.deterministic else None,
+            "epoch": epoch,
+            "episodes": dict(episodes),
+            "settings": self.settings.model_dump(mode="json"),
+            "spaces": self.facts["spaces"],
+            "columns": self.facts["columns"],
+            "parameters": self.parameters,
+            "memory_kind": self.facts["memory_kind"],
+            "memory_shape": self.memory_shape.to_json(),
+            "executors": self.executors,
+            "block_rows": self.block_rows,
+            "plan_updates": PLAN_UPDATES,
+            "rollouts_per_update": 1 if self.traits.free_running else None,
+            "redo": not self.traits.free_running,
+            "alike": self.traits.deterministic,
+            "threads": self.learner_threads if "learner" in planned.roles else 1,
+            "keep_state_every": self.keep_state_every,
+        }
+
+
+def stored_frames(facts: Mapping[str, Any]) -> int:
+    """Frames of which an observation is made and which a replay memory stores one by one; 0: it stores them whole."""
+    frames = int(facts["spaces"].get("frames", 0))
+    return frames if frames <= MOST_FRAMES else 0

@@ -1,0 +1,315 @@
+"""Turns what happens in a run into events of its log: phases, episodes, tests, faults; and sums for the status."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict, deque
+from functools import partial
+from typing import Any
+
+from mlxe_async.logs import events
+from mlxe_async.logs.journal import Journal
+from mlxe_async.supervisor.plan.budget import Budget, Counters
+
+RECENT_EPISODES = 100
+_ROLES = {"mlxe-exe": "executor", "mlxe-mem": "memorizer", "mlxe-lrn": "learner", "mlxe-eval": "evaluator"}
+
+
+class EventLog:
+    """Turns happenings into events, and keeps the few sums that status and verdicts need.
+
+    Args:
+        journal: where events go.
+        counters: the run's counters.
+        budget: for the run's clock.
+    """
+
+    def __init__(self, journal: Journal, counters: Counters, budget: Budget) -> None:
+        self._journal, self._counters, self._budget = journal, counters, budget
+        self.busy: dict[str, float] = defaultdict(float)
+        self.throttled_s = 0.0
+        self.returns: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self.lag: dict[str, Any] = {"min": None, "mean": None, "max": None}
+        self.last_evaluation: dict[str, Any] | None = None
+        self._warned: Counter[str] = Counter()
+        self._noted: set[str] = set()
+
+    @property
+    def mean_return(self) -> float | None:
+        """Of the last training episodes, None before the first."""
+        return sum(self.returns) / len(self.returns) if self.returns else None
+
+    # -- phases ---------------------------------------------------------------------------------------------------
+
+    def generated(self, index: int, report: dict[str, Any]) -> None:
+        """An executor delivered a rollout; the counters include it already."""
+        self.busy[f"executor-{index}"] += report["seconds"] - report["lane_wait_s"]
+        self.throttled_s += report["lane_wait_s"]
+        self._journal.emit_routine(
+            partial(
+                events.PhaseEvent,
+                phase="generate",
+                start_ns=report["start_ns"],
+                seconds=report["seconds"],
+                version=report["version"],
+                env_steps=self._counters.env_steps,
+                rows=report["rows"],
+                episodes=len(report["episodes"]["return"]),
+                waits={"lane": report["lane_wait_s"]},
+                action_changes=report["action_changes"],
+            ),
+            "executor",
+            index,
+        )
+        ended = report["episodes"]
+        count = len(ended["return"])
+        if not count:
+            return
+        self.returns.extend(ended["return"][-RECENT_EPISODES:])
+        first = self._counters.episodes - count + 1
+        self._journal.emit_all(
+            events.EpisodeEnd,
+            {"version": report["version"], "env_steps": self._counters.env_steps},
+            {
+                "env": ended["env"],
+                "episode": ended["episode"],
+                "episode_return": ended["return"],
+                "length": ended["steps"],
+                "terminated": ended["terminated"],
+                "episodes": range(first, first + count),
+                "seed": ended["seed"],
+            },
+            "executor",
+            index,
+        )
+
+    def memorized(self, plan: dict[str, Any], rows: int) -> None:
+        """The memorizer drew a plan; it has taken in `rows` rows since the last one."""
+        self.busy["memorizer"] += plan["seconds"] + plan["ingest_seconds"]
+        self._journal.emit_routine(
+            partial(
+                events.PhaseEvent,
+                phase="memorize",
+                start_ns=plan["start_ns"],
+                seconds=plan["seconds"],
+                version=self._counters.version,
+                env_steps=self._counters.env_steps,
+                rows=rows,
+                ingest_seconds=plan["ingest_seconds"],
+            ),
+            "memorizer",
+        )
+
+    def learned(self, done: dict[str, Any], env_steps: int) -> None:
+        """The learner used up a plan, which it began after so many steps of the environment."""
+        self.busy["learner"] += done["seconds"]
+        self.lag = {"min": done["lag_min"], "mean": done["lag_mean"], "max": done["lag_max"]}
+        self._journal.emit_routine(
+            partial(
+                events.PhaseEvent,
+                phase="learn",
+                start_ns=done["start_ns"],
+                seconds=done["seconds"] - done["publish_seconds"],
+                version=done["version"],
+                env_steps=env_steps,
+                rows=done["rows"],
+                updates=done["updates"],
+                losses=done["metrics"],
+                lag_min=done["lag_min"],
+                lag_mean=done["lag_mean"],
+                lag_max=done["lag_max"],
+                dropped_rows=done["late_rows"] + done["dropped_rows"],
+            ),
+            "learner",
+        )
+        if done["set_back"]:
+            self._emit(events.BestPromoted(**done["set_back"], version=done["version"]), "learner")
+        if done["rolled_back"]:
+            self.warn(
+                "learner: losses or updated weights were not finite; it went back to the last published ones", "learner"
+            )
+
+    @property
+    def lines_dropped(self) -> int:
+        """Lines of the log that could not be written, on a full disk for example."""
+        return self._journal.dropped
+
+    def published(self, version: int, start_ns: int, seconds: float, norm: float | None) -> None:
+        """A version is out."""
+        self._journal.emit_routine(
+            partial(
+                events.PhaseEvent,
+                phase="publish",
+                start_ns=start_ns,
+                seconds=seconds,
+                version=version,
+                env_steps=self._counters.env_steps,
+            ),
+            "learner",
+        )
+        self._journal.emit_routine(
+            partial(
+                events.Weights,
+                version=version,
+                updates=self._counters.updates,
+                env_steps=self._counters.env_steps,
+                episodes=self._counters.episodes,
+                norm=norm,
+            ),
+            "learner",
+        )
+
+    def updates(self, *, fast: bool, reason: str) -> None:
+        """How the learner does its updates."""
+        self._emit(events.Updates(fast=fast, reason=reason or None), "learner")
+
+    def evaluated(self, verdict: dict[str, Any], streak: int) -> None:
+        """A version was tested to the end."""
+        self.busy["evaluator"] += verdict["seconds"]
+        self.last_evaluation = {"version": verdict["version"], "passed": verdict["passed"], "streak": streak}
+        self._journal.emit_routine(
+            partial(
+                events.PhaseEvent,
+                phase="evaluate",
+                start_ns=time.monotonic_ns() - round(verdict["seconds"] * 1e9),
+                seconds=verdict["seconds"],
+                version=verdict["version"],
+                env_steps=self._counters.env_steps,
+                rows=verdict["steps"],
+                episodes=verdict["episodes"],
+            ),
+            "evaluator",
+        )
+        self._journal.emit_routine(
+            partial(
+                events.Evaluation,
+                version=verdict["version"],
+                passed=verdict["passed"],
+                episodes=verdict["episodes"],
+                steps=verdict["steps"],
+                seconds=verdict["seconds"],
+                return_min=verdict["return_min"],
+                return_mean=verdict["return_mean"],
+                failed_at=verdict["failed_at"],
+                streak=streak,
+            ),
+            "evaluator",
+        )
+
+    # -- faults ---------------------------------------------------------------------------------------------------
+
+    def corrupt(self, block: dict[str, Any]) -> None:
+        """A committed block failed its checks."""
+        self._emit(
+            events.CorruptRecord(lane=block["lane"], sequence=block["sequence"], header=block["detail"]), "memorizer"
+        )
+
+    def executor_lost(self, index: int, why: str) -> None:
+        """An executor is given up for good."""
+        self.warn(f"executor {index} is given up: {why}", "executor", index)
+
+    def warn(self, message: str, role: str = "supervisor", idx: int | None = None, *, loud: bool = False) -> None:
+        """Something is odd and the run goes on; `loud`: whoever started it should know now."""
+        self._warned[message] += 1
+        self._emit(events.Warning(message=message, count=self._warned[message], loud=loud), role, idx)
+
+    def ledger(
+        self,
+        lanes: list[dict[str, int]],
+        ingested: int,
+        waiting_blocks: int,
+        *,
+        kept: int,
+        capacity: int,
+        overwritten: int = 0,
+        former: int = 0,
+    ) -> None:
+        """The account of rows. What is not yet taken in is known in blocks, and exactly only when there are none.
+
+        `former` rows were taken in by a memory that this run does not go on with.
+        """
+        ingested += former
+        committed = max(self._counters.env_steps, ingested)
+        backlog = committed - ingested if waiting_blocks else 0
+        self._emit(
+            events.Ledger(
+                committed=committed,
+                ingested=ingested,
+                backlog=backlog,
+                lost=committed - ingested - backlog,
+                torn=sum(lane["corrupt"] for lane in lanes),
+                kept=kept,
+                capacity=capacity,
+                overwritten=overwritten,
+                throttled_s=round(self.throttled_s, 3),
+                lanes=[{name: _exact(number) for name, number in lane.items()} for lane in lanes],
+            )
+        )
+
+    def env_error(self, index: int, fault: dict[str, Any]) -> None:
+        """An environment raised or broke its contract."""
+        self._counters.env_errors += 1
+        self._emit(
+            events.EnvError(
+                env=fault["env"],
+                phase=fault["phase"],
+                message=fault["detail"],
+                episode=fault["episode"],
+                step=fault["step"],
+                seed=fault["seed"],
+                faults=fault["faults"],
+                trace=fault["trace"],
+            ),
+            "executor",
+            index,
+        )
+
+    def noted(self, index: int, kind: str, sentence: str) -> None:
+        """An executor's environments do something odd; the first to do so is also a warning for people."""
+        self._emit(events.EnvNote(kind=kind, message=sentence), "executor", index)
+        if kind not in self._noted and sentence not in self._warned:
+            self.warn(sentence, "executor", index)
+        self._noted.add(kind)
+
+    def emit(self, event: events.Event, role: str = "supervisor", idx: int | None = None) -> None:
+        """Any other event."""
+        self._emit(event, role, idx)
+
+    def _emit(self, event: events.Event, role: str = "supervisor", idx: int | None = None) -> None:
+        self._journal.emit(event, role, idx)
+
+    # -- verdict --------------------------------------------------------------------------------------------------
+
+    def bottleneck(self, executors: int) -> events.Bottleneck:
+        """Who the others waited for so far, judged by the share of time each role was at work."""
+        wall = max(1e-9, self._budget.seconds)
+        share = {role: min(1.0, seconds / wall) for role, seconds in sorted(self.busy.items())}
+        at_work = [share.get(f"executor-{i}", 0.0) for i in range(executors)]
+        groups = {
+            "executors": sum(at_work) / executors,
+            "memorizer": share.get("memorizer", 0.0),
+            "learner": share.get("learner", 0.0),
+            "evaluator": share.get("evaluator", 0.0),
+        }
+        slowest = max(groups, key=lambda name: groups[name])
+        advice = {
+            "executors": "more executors, more environments per executor, or a faster environment would help",
+            "memorizer": 'a memorizer of its own (schedule.memorizer = "own") or larger blocks would help',
+            "learner": "fewer or larger updates, or a faster device for the learner, would help",
+            "evaluator": "fewer or shorter tests would help; they cost the others no steps, only cores",
+        }[slowest]
+        return events.Bottleneck(share=share, slowest=slowest, advice=advice)
+
+
+def role_of(name: str) -> tuple[str, int | None]:
+    """Role and index of a process by its name: `"mlxe-exe-3"` -> `("executor", 3)`."""
+    for prefix, role in _ROLES.items():
+        if name.startswith(prefix):
+            index = name.removeprefix(prefix).removeprefix("-")
+            return role, int(index) if index else None
+    return "supervisor", None
+
+
+def _exact(number: int) -> int | str:
+    """Text beyond 2^53, where readers of JSON that know only floats would round it."""
+    return number if abs(number) <= 2**53 else str(number)
