@@ -34,7 +34,6 @@ from mlxe_async.tasks.help import TaskAids, declared_by
 from mlxe_async.tasks.hostile import described, one_line, words_of
 from mlxe_async.tasks.observing import Packing, packing_of
 from mlxe_async.tasks.physics import CartPoleSimulator
-from mlxe_async.tasks.simulators import BatchSimulator
 
 _MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _IMPORTED_ID = re.compile(rf"(?P<module>{_MODULE}):(?P<name>[\w./-]+)", re.ASCII)
@@ -331,7 +330,7 @@ def _starts(space: Any) -> tuple[int, ...]:
     return found if any(found) else ()
 
 
-def simulator_of(env: gymnasium.Env[Any, Any], task: TaskSettings) -> BatchSimulator | None:
+def simulator_of(env: gymnasium.Env[Any, Any], task: TaskSettings) -> CartPoleSimulator | None:
     """The task's own simulator, if it has one: gymnasium's CartPole itself, without subclass, arguments or wrappers."""
     is_changed = task.wrappers or task.kwargs or task.history > 1
     is_plain = type(env.unwrapped) is CartPoleEnv and not is_changed
