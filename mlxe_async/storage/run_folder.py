@@ -141,22 +141,15 @@ class RunFolder:
         """Replace `status.json` in one step. Not synced: it is only of interest while the run lives."""
         self._write(STATUS, json.dumps(redact(status)) + "\n", durable=False)
 
-    def save_checkpoint(self, number: int, tensors: Mapping[str, Any], facts: Mapping[str, Any], keep: int = 3) -> int:
-        """Save a checkpoint durably and remove old ones; see `checkpoints.save`. Returns its size in bytes."""
-        from mlxe_async.storage import checkpoints
-
-        with self._checkpoints() as path:
-            return checkpoints.save(path, number, tensors, redact(facts), keep)
-
-    def save_whole(
+    def save_checkpoint(
         self,
         number: int,
         tensors: Mapping[str, Any],
         facts: Mapping[str, Any],
-        keep: int,
-        files: Mapping[str, Any],
+        keep: int = 3,
+        files: Mapping[str, Any] | None = None,
     ) -> int:
-        """Save a whole checkpoint of files that lie staged; see `checkpoints.save`. Returns its size in bytes."""
+        """Save a checkpoint durably and remove old ones; see `checkpoints.save`. Returns its size in bytes."""
         from mlxe_async.storage import checkpoints
 
         with self._checkpoints() as path:
