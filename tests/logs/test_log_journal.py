@@ -28,7 +28,6 @@ from mlxe_async.logs.events import (
     Weights,
 )
 from mlxe_async.logs.journal import LONGEST_TEXT, Journal
-from mlxe_async.logs.lines import MOST_TEMPLATES, LineMaker
 from mlxe_async.logs.reader import read_log
 
 NAN = float("nan")
@@ -405,14 +404,6 @@ def test_a_line_that_waited_is_the_line_that_is_written_at_once(tmp_path, values
         texts[name] = [re.sub(r'"ts": "[^"]*", "mono_ns": \d+', "", line) for line in lines]
         assert all(set(json.loads(line)) == {*COMMON, *(f.name for f in fields(PhaseEvent))} for line in lines)
     assert texts["waited"] == texts["at once"]
-
-
-def test_lines_of_any_number_of_shapes_keep_few_templates():
-    maker = LineMaker({"run": "r"}, {}, ["losses"])
-    for number in range(3 * MOST_TEMPLATES):
-        text = maker.line(("now", 1, 2), {"losses": {f"loss_{number}": 0.5}})
-        assert json.loads(text)["losses"] == {f"loss_{number}": 0.5}
-        assert len(maker._templates) <= MOST_TEMPLATES
 
 
 def test_whatever_else_happens_is_written_at_once_after_what_waited(path):
