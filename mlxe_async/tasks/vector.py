@@ -27,14 +27,7 @@ from mlxe_async.rows import MASK, Array, Spaces
 from mlxe_async.tasks import checks
 from mlxe_async.tasks.changes import ActionChanges
 from mlxe_async.tasks.hostile import described, trace_of, words_of
-from mlxe_async.tasks.making import (
-    TaskSettings,
-    find_spec,
-    has_own_rewards,
-    make,
-    read_spaces,
-    simulator_of,
-)
+from mlxe_async.tasks.making import TaskSettings, find_spec, has_own_rewards, make, read_spaces, simulator_of
 
 BOUNDS_EVERY = 16
 ENDLESS = 100_000
