@@ -382,19 +382,14 @@ class Policy:
         Raises:
             TaskError: it shows or takes something else.
         """
-        was = self.spaces
-        for what, one, other in (
-            (
-                "shows",
-                (was.observation_shape, was.observation_dtype),
-                (found.observation_shape, found.observation_dtype),
-            ),
-            ("takes", (was.action_kind, was.action_shape), (found.action_kind, found.action_shape)),
-            ("takes", was.action_sizes, found.action_sizes),
-        ):
-            if one != other:
-                words = {"shows": "observation_words", "takes": "action_words"}[what]
-                expected, got = getattr(was, words), getattr(found, words)
+        looked_at = {
+            "observation_words": ("observation_shape", "observation_dtype"),
+            "action_words": ("action_kind", "action_shape", "action_sizes"),
+        }
+        for words, names in looked_at.items():
+            if any(getattr(self.spaces, name) != getattr(found, name) for name in names):
+                what = "shows" if words == "observation_words" else "takes"
+                expected, got = getattr(self.spaces, words), getattr(found, words)
                 env = visible(self.settings.task.env, 200)
                 raise TaskError(
                     f"{env} {what} {got}, expected {expected}, which the weights are for: it has changed since the run"

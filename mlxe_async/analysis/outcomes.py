@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -365,23 +364,15 @@ class _Reading:
         return told
 
     def _curve(self, zero_ns: int) -> list[list[float]]:
-        groups = min(CURVE_POINTS, len(self.episodes))
-        edges = [len(self.episodes) * i // groups for i in range(groups + 1)] if groups else [0]
         points = []
-        for first, last in itertools.pairwise(edges):
-            episodes, env_steps, ns, _ = self.episodes[last - 1]
-            mean = math.fsum(value for *_, value in self.episodes[first:last]) / (last - first)
-            points.append([episodes, env_steps, round((ns - zero_ns) / 1e9, 4), round(mean, 4)])
+        for some in _parts(self.episodes, CURVE_POINTS):
+            episodes, env_steps, ns, _ = some[-1]
+            points.append([episodes, env_steps, round((ns - zero_ns) / 1e9, 4), _mean(value for *_, value in some)])
         return points
 
     def _test_curve(self) -> list[list[float]]:
         points = sorted(self.test_points, key=lambda point: point[0])
-        groups = min(MOST_TESTS, len(points))
-        edges = [len(points) * i // groups for i in range(groups + 1)] if groups else [0]
-        return [
-            [points[last - 1][0], round(math.fsum(value for _, value in points[first:last]) / (last - first), 4)]
-            for first, last in itertools.pairwise(edges)
-        ]
+        return [[some[-1][0], _mean(value for _, value in some)] for some in _parts(points, MOST_TESTS)]
 
     def _first_ns(self) -> int | None:
         return min((phase["start_ns"] for phase in self.phases if phase["phase"] == "generate"), default=None)
@@ -465,6 +456,18 @@ def _fits(value: Any, kind: str) -> bool:
     if isinstance(value, bool):
         return kind in ("bool", "Any")
     return isinstance(value, {"str": str, "int": int, "float": int | float, "Any": object}.get(kind, ()))
+
+
+def _parts(points: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
+    """Points in their order, in at most so many parts of nearly the same length."""
+    groups = min(most, len(points))
+    for part in range(groups):
+        yield points[len(points) * part // groups : len(points) * (part + 1) // groups]
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = list(values)
+    return round(math.fsum(known) / len(known), 4)
 
 
 def _lane(phase: Mapping[str, Any]) -> str:

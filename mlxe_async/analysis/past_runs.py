@@ -28,6 +28,7 @@ from mlxe_async.storage.run_folder import (
     STATUS,
     VIDEOS,
     is_held,
+    point_latest_to,
 )
 from mlxe_async.storage.safe_text import visible
 from mlxe_async.storage.seals import SEAL
@@ -165,11 +166,8 @@ def point_latest(base: Path) -> None:
     with contextlib.suppress(OSError):
         if left is None:
             latest.unlink()
-            return
-        staged = base / f"{STAGED}{LATEST}"
-        staged.unlink(missing_ok=True)
-        staged.symlink_to(left.name)
-        staged.replace(latest)
+        else:
+            point_latest_to(left)
 
 
 def _is_ours(name: str) -> bool:

@@ -54,23 +54,9 @@ def median(values: Sequence[float] | Doubles) -> float:
     Raises:
         ValueError: there are no values.
     """
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
-    if not len(ordered):
+    if not len(values):
         raise ValueError("median: expected at least one value, got none")
-    return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
-
-
-def quantile(values: Sequence[float] | Doubles, share: float, *, upper: bool) -> float:
-    """The value that a share of all lie below; between two neighbours it takes one of them, so infinity is fine.
-
-    Args:
-        values: any order.
-        share: from 0 to 1.
-        upper: which neighbour: the greater one, or the smaller one.
-    """
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
-    place = share * (len(ordered) - 1)
-    return float(ordered[math.ceil(place) if upper else math.floor(place)])
+    return float(np.median(np.asarray(values, dtype=np.float64)))
 
 
 def bootstrap(
@@ -99,7 +85,8 @@ def bootstrap(
     replicates = np.array([statistic(data[draw]) for draw in draws])
     unknown, tail = np.isnan(replicates), (1 - level) / 2
     low, high = np.where(unknown, -np.inf, replicates), np.where(unknown, np.inf, replicates)
-    return quantile(low, tail, upper=False), quantile(high, 1 - tail, upper=True)
+    # Between two neighbours one of them is taken, so that infinity is fine.
+    return float(np.quantile(low, tail, method="lower")), float(np.quantile(high, 1 - tail, method="higher"))
 
 
 @dataclass(frozen=True)
@@ -135,15 +122,11 @@ def kaplan_meier(times: Sequence[float], happened: Sequence[bool]) -> SurvivalCu
     """
     if len(times) != len(happened):
         raise ValueError(f"kaplan_meier: expected as many times as verdicts, got {len(times)} and {len(happened)}")
-    share, at, shares = 1.0, [], []
-    for time in sorted({t for t, event in zip(times, happened, strict=True) if event}):
-        events = sum(event and t == time for t, event in zip(times, happened, strict=True))
-        under_way = sum(t >= time for t in times)
-        share *= 1 - events / under_way
-        at.append(float(time))
-        shares.append(share)
-    given_up = sorted(float(t) for t, event in zip(times, happened, strict=True) if not event)
-    return SurvivalCurve(tuple(at), tuple(shares), tuple(given_up))
+    ends, came = np.asarray(times, np.float64), np.asarray(happened, bool)
+    at, events = np.unique(ends[came], return_counts=True)
+    under_way = (ends >= at[:, None]).sum(1)
+    shares = np.cumprod(1 - events / under_way)
+    return SurvivalCurve(tuple(at.tolist()), tuple(shares.tolist()), tuple(np.sort(ends[~came]).tolist()))
 
 
 def binomial_tail(successes: int, trials: int, share: float) -> float:

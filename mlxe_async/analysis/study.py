@@ -24,6 +24,7 @@ from typing import Any
 
 from mlxe_async.analysis.outcomes import Outcome, of_format_1
 from mlxe_async.errors import NotFound, ResourceError, RunFailed, RunFolderBusy, SettingsError
+from mlxe_async.storage import json_checks
 from mlxe_async.storage.files import is_file, make_folder, read_bounded, replace_file
 from mlxe_async.storage.seals import SEAL
 
@@ -212,23 +213,31 @@ def read_plan(path: Path) -> Plan:
     if record is None:
         raise NotFound(f"{path}: expected the folder of a study, it has no {STUDY}")
     try:
-        arms = tuple(
-            Arm(_text(arm["name"]), _text(arm["file"]), tuple(map(_text, arm["overrides"])), _text(arm["key"]))
-            for arm in record["arms"]
-        )
-        seeds, others = tuple(map(_whole, record["seeds"])), tuple(map(_text, record.get("others", ())))
-        plan = Plan(arms, seeds, others)
-        return dataclasses.replace(
-            plan,
-            timeout_s=_number(record.get("timeout_s", plan.timeout_s)),
-            keep_runs=_switch(record.get("keep_runs", plan.keep_runs)),
-            d2=_switch(record.get("d2", plan.d2)),
-            rerun=_switch(record.get("rerun", plan.rerun)),
-            jobs=_whole(record.get("jobs", plan.jobs)),
-            thresholds=tuple(map(_number, record.get("thresholds", ()))),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
+        _PLAN(STUDY, record)
+    except json_checks.Misfit as error:
         raise RunFailed(f"{path}: expected the folder of a study, its {STUDY} cannot be used: {error!r}") from error
+    arms = tuple(Arm(one["name"], one["file"], tuple(one["overrides"]), one["key"]) for one in record["arms"])
+    known = {item.name: record[item.name] for item in dataclasses.fields(Plan) if item.name in record}
+    lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+    return Plan(**{**known, **lists, "arms": arms})
+
+
+_TEXTS = json_checks.list_of(json_checks.text)
+_ARM = json_checks.table(
+    {"name": json_checks.text, "file": json_checks.text, "overrides": _TEXTS, "key": json_checks.text}
+)
+_PLAN = json_checks.table(
+    {"arms": json_checks.list_of(_ARM), "seeds": json_checks.list_of(json_checks.integer)},
+    {
+        "others": _TEXTS,
+        "timeout_s": json_checks.number,
+        "keep_runs": json_checks.flag,
+        "d2": json_checks.flag,
+        "rerun": json_checks.flag,
+        "jobs": json_checks.integer,
+        "thresholds": json_checks.list_of(json_checks.number),
+    },
+)
 
 
 def stored_outcomes(path: Path) -> list[Outcome]:
@@ -350,27 +359,3 @@ def _outcome(path: Path, record: Mapping[str, Any]) -> Outcome:
 def _damaged(path: Path, why: str) -> RunFailed:
     advice = "it has to be mended by hand" if path.name == STUDY else "and may be removed: it is made anew then"
     return RunFailed(f"{path} cannot be read, {advice}: {why}")
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected a text, got {value!r}")
-    return value
-
-
-def _switch(value: Any) -> bool:
-    if type(value) is not bool:
-        raise TypeError(f"expected true or false, got {value!r}")
-    return value
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise TypeError(f"expected a number, got {value!r}")
-    return float(value)
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"expected a whole number, got {value!r}")
-    return value

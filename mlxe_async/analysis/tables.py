@@ -40,6 +40,8 @@ COMPARED = ("episodes", "seconds_to_publication", "seconds_to_exit", "cpu_second
 # What 0 stands for where ratios are formed: the least that can be told from nothing.
 LEAST = {"episodes": 1.0, "env_steps": 1.0, "updates": 1.0}
 LEAST_S = 0.01
+Told = Callable[[Sequence[Outcome]], str]
+"""What a column says of the runs of one settings."""
 PROCESSES = ("executors", "memorizer", "learner", "evaluator", "supervisor")
 
 
@@ -102,52 +104,24 @@ def all_tables(
 def outcome_table(groups: Groups, baselines: Iterable[Mapping[str, Any]] = ()) -> Table:
     """What each of the settings needed, and what no learning, or hardly any, achieves."""
     extra = _extra_columns(groups)
-    head = ("settings", "solved", "failed [at most]", *QUANTITIES.values(), "tests", "policy lag", *extra)
-    rows = []
-    for name, runs in groups.items():
-        failures = sum(one.failed for one in runs)
-        tested = any(one.tested for one in runs)
-        rows.append(
-            (
-                name,
-                f"{sum(one.solved for one in runs)} of {len(runs)}" if tested else "not tested",
-                f"{_percent(failures / len(runs))} [{_percent(share_bound(failures, len(runs)))}]",
-                *(
-                    _summary([one.needed(q) for one in runs], q) if _told(q, tested=tested) else UNKNOWN
-                    for q in QUANTITIES
-                ),
-                number(median([one.tests for one in runs])) if tested else UNKNOWN,
-                _mean(runs, lambda one: one.lag_mean),
-                *(tell(runs) for tell in extra.values()),
-            )
-        )
-    rows += [_baseline_row(baseline, len(head)) for baseline in baselines]
-    return Table("What was needed", head, tuple(rows), _outcome_note(groups, extra))
+    columns: dict[str, Told] = {"solved": _solved, "failed [at most]": _failures}
+    columns |= {words: partial(_needed, quantity=quantity) for quantity, words in QUANTITIES.items()}
+    columns |= {"tests": _tests, "policy lag": lambda runs: _mean(runs, lambda one: one.lag_mean), **extra}
+    more = [_baseline_row(baseline, 1 + len(columns)) for baseline in baselines]
+    return _by_settings("What was needed", groups, columns, _outcome_note(groups, extra), more)
 
 
 def return_table(groups: Groups) -> Table:
     """What each of the settings came to, for runs that were made side by side."""
-    rows = []
-    for name, runs in groups.items():
-        failures, tested = sum(one.failed for one in runs), any(one.tested for one in runs)
-        rows.append(
-            (
-                name,
-                str(len(runs)),
-                f"{sum(one.solved for one in runs)} of {len(runs)}" if tested else "not tested",
-                f"{_percent(failures / len(runs))} [{_percent(share_bound(failures, len(runs)))}]",
-                _final_return(runs),
-                *(_summary([float(one.end.get(q, 0)) for one in runs], q, worst=False) for q in COUNTED),
-            )
-        )
-    ends = (f"{QUANTITIES[quantity]} at the end" for quantity in COUNTED)
-    head = ("settings", "runs", "solved", "failed [at most]", "return at the end", *ends)
+    columns: dict[str, Told] = {"runs": lambda runs: str(len(runs)), "solved": _solved, "failed [at most]": _failures}
+    columns |= {"return at the end": _final_return}
+    columns |= {f"{QUANTITIES[quantity]} at the end": partial(_ended, quantity=quantity) for quantity in COUNTED}
     note = (
         "Return at the end: mean of the last 100 training episodes, median of all runs [95 % bootstrap interval]. Runs "
         "were made side by side and slowed each other down: there is no word of seconds, and where nobody waits (ia, "
         "oa) returns may depend on that too."
     )
-    return Table("What was reached", head, tuple(rows), note + _few_note(map(len, groups.values())))
+    return _by_settings("What was reached", groups, columns, note + _few_note(map(len, groups.values())))
 
 
 def score_table(groups: Groups, thresholds: Sequence[float] = ()) -> Table:
@@ -207,32 +181,15 @@ def time_table(groups: Groups) -> Table:
     kinds = [kind for kind in PROCESSES if any(kind in one.idle for runs in groups.values() for one in runs)]
     kinds += sorted({kind for runs in groups.values() for one in runs for kind in one.idle} - {*PROCESSES, "nursery"})
     roles = [role for role in PROCESSES if any(role in one.at_work for runs in groups.values() for one in runs)]
-    head = (
-        "settings",
-        "KM median episodes",
-        "KM median s",
-        "IQM episodes",
-        "IQM s",
-        "return at the end",
-        *(f"{kind} idle" for kind in kinds),
-        *(f"{role} at work" for role in roles),
-    )
-    rows = []
-    for name, runs in groups.items():
-        solved = [one for one in runs if not one.failed]
-        clock = "seconds_to_publication" if any(one.tested for one in runs) else "seconds_to_exit"
-        rows.append(
-            (
-                name,
-                _or_failed(survival(runs, "episodes").median, "episodes"),
-                _or_failed(survival(runs, clock).median, clock),
-                _iqm([one.needed("episodes") for one in solved], "episodes"),
-                _iqm([one.needed(clock) for one in solved], clock),
-                _final_return(runs),
-                *(_mean(runs, lambda one, kind=kind: one.idle.get(kind), _percent) for kind in kinds),  # type: ignore[misc] # a default binds it
-                *(_mean(runs, lambda one, role=role: one.at_work.get(role), _percent) for role in roles),  # type: ignore[misc] # a default binds it
-            )
-        )
+    columns: dict[str, Told] = {
+        "KM median episodes": lambda runs: _survival_median(runs, "episodes"),
+        "KM median s": lambda runs: _survival_median(runs, _clock(runs)),
+        "IQM episodes": lambda runs: _iqm(runs, "episodes"),
+        "IQM s": lambda runs: _iqm(runs, _clock(runs)),
+        "return at the end": _final_return,
+        **{f"{kind} idle": partial(_share, shares="idle", who=kind) for kind in kinds},
+        **{f"{role} at work": partial(_share, shares="at_work", who=role) for role in roles},
+    }
     note = (
         "KM: Kaplan-Meier estimate, in which a failure is a run that was given up (censored) where it ended; "
         "'failed' where half of the runs were never solved. IQM: mean of the middle half of the runs that did not "
@@ -242,7 +199,7 @@ def time_table(groups: Groups) -> Table:
         "last phase that a role spent in its phases, waiting for room in a lane left out; on fewer cores than busy "
         "processes this holds the wait for a core too, which idle counts as idle."
     )
-    return Table("How the time was spent", head, tuple(rows), note)
+    return _by_settings("How the time was spent", groups, columns, note)
 
 
 def pair_table(groups: Groups, varied: Mapping[str, str] | None = None) -> Table:
@@ -348,12 +305,52 @@ def shown(value: float, quantity: str) -> str:
     return f"{value:,.0f}"
 
 
+def _by_settings(
+    title: str, groups: Groups, columns: Mapping[str, Told], note: str, more: Iterable[tuple[str, ...]] = ()
+) -> Table:
+    """A row for each of the settings, with what each column says of its runs, and some more rows."""
+    rows = ((name, *(tell(runs) for tell in columns.values())) for name, runs in groups.items())
+    return Table(title, ("settings", *columns), (*rows, *more), note)
+
+
+def _solved(runs: Sequence[Outcome]) -> str:
+    return f"{sum(one.solved for one in runs)} of {len(runs)}" if any(one.tested for one in runs) else "not tested"
+
+
+def _failures(runs: Sequence[Outcome]) -> str:
+    failures = sum(one.failed for one in runs)
+    return f"{_percent(failures / len(runs))} [{_percent(share_bound(failures, len(runs)))}]"
+
+
+def _needed(runs: Sequence[Outcome], quantity: str) -> str:
+    if quantity == "seconds_to_publication" and not any(one.tested for one in runs):
+        return UNKNOWN
+    return _summary([one.needed(quantity) for one in runs], quantity)
+
+
+def _ended(runs: Sequence[Outcome], quantity: str) -> str:
+    return _summary([float(one.end.get(quantity, 0)) for one in runs], quantity, worst=False)
+
+
+def _tests(runs: Sequence[Outcome]) -> str:
+    return number(median([one.tests for one in runs])) if any(one.tested for one in runs) else UNKNOWN
+
+
+def _share(runs: Sequence[Outcome], shares: str, who: str) -> str:
+    return _mean(runs, lambda one: getattr(one, shares).get(who), _percent)
+
+
+def _clock(runs: Sequence[Outcome]) -> str:
+    return "seconds_to_publication" if any(one.tested for one in runs) else "seconds_to_exit"
+
+
+def _survival_median(runs: Sequence[Outcome], quantity: str) -> str:
+    middle = survival(runs, quantity).median
+    return FAILED if middle is None else shown(middle, quantity)
+
+
 def _value(value: float | None, quantity: str) -> str:
     return UNKNOWN if value is None else shown(float(value), quantity)
-
-
-def _or_failed(value: float | None, quantity: str) -> str:
-    return FAILED if value is None else shown(value, quantity)
 
 
 def _summary(values: Sequence[float], quantity: str, *, worst: bool = True) -> str:
@@ -374,8 +371,8 @@ def _with_interval(middle: float, interval: tuple[float, float] | None, quantity
     return f"{shown(middle, quantity)} [{shown(interval[0], quantity)}, {shown(interval[1], quantity)}]"
 
 
-def _iqm(values: Sequence[float], quantity: str) -> str:
-    known = [value for value in values if math.isfinite(value)]
+def _iqm(runs: Sequence[Outcome], quantity: str) -> str:
+    known = [value for one in runs if math.isfinite(value := one.needed(quantity))]
     return shown(iqm(known), quantity) if known else UNKNOWN
 
 
@@ -406,10 +403,6 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.095 or share == 0 else f"{100 * share:.1f} %"
 
 
-def _told(quantity: str, *, tested: bool) -> bool:
-    return tested or quantity != "seconds_to_publication"
-
-
 def _is_told(runs: Sequence[Outcome], quantity: str) -> bool:
     """Whether these settings have such a quantity at all; those that always fail have."""
     return _has(runs, quantity) or all(one.failed for one in runs)
@@ -426,9 +419,9 @@ def _by_seed(runs: Sequence[Outcome]) -> dict[int, Outcome]:
     return found
 
 
-def _extra_columns(groups: Groups) -> dict[str, Callable[[Sequence[Outcome]], str]]:
+def _extra_columns(groups: Groups) -> dict[str, Told]:
     runs = [one for members in groups.values() for one in members]
-    columns: dict[str, Callable[[Sequence[Outcome]], str]] = {}
+    columns: dict[str, Told] = {}
     if any(one.d2 is not None for one in runs):
         columns["D2"] = _d2
     if any(one.retention is not None for one in runs):

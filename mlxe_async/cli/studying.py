@@ -86,12 +86,8 @@ class Runner:
         Raises:
             RunFailed: nothing was tried: a mistake in the task, no memory, or somebody stopped it.
         """
-        runs = self._kept.runs
-        before = set(_run_folders(runs))
-        started_ns = time.monotonic_ns()
-        code, said = self._to_the_end(self._command(arm, seed))
-        new = [path for path in _run_folders(runs) if path not in before]
-        return self._judged(arm, seed, code, said, new[-1] if new else None, started_ns)
+        with contextlib.closing(self.side_by_side([(arm, seed)], 1)) as runs:
+            return next(runs)[2]
 
     def side_by_side(
         self, rounds: Sequence[tuple[Arm, int]], jobs: int
@@ -113,7 +109,8 @@ class Runner:
                     folder = next((path for path in newest_first if _made_by(path) == one.pid), None)
                     code, said = one.close()
                     found = self._judged(one.arm, one.seed, code, said, folder, one.started_ns)
-                    yield one.arm, one.seed, dataclasses.replace(found, facts={**found.facts, "jobs": jobs})
+                    beside = {"jobs": jobs} if jobs > 1 else {}
+                    yield one.arm, one.seed, dataclasses.replace(found, facts={**found.facts, **beside})
         finally:
             for one in under_way:
                 one.close()
@@ -160,34 +157,9 @@ class Runner:
             self._console.line(str(error))
         past_runs.point_latest(self._kept.runs)
 
-    def _to_the_end(self, command: list[str]) -> tuple[int | None, str]:
-        """The exit code, None if it took too long, and what it said on stderr."""
-        process: subprocess.Popen[str] | None = None
-        with contextlib.ExitStack() as stack:
-            try:
-                with _held_back() as mask:
-                    process = stack.enter_context(
-                        subprocess.Popen(
-                            command,
-                            stderr=subprocess.PIPE,
-                            stdout=subprocess.DEVNULL,
-                            text=True,
-                            errors="replace",
-                            preexec_fn=_with(os.getpid(), mask),
-                        )
-                    )
-                said = process.communicate(timeout=self._longest_s)[1]
-            except subprocess.TimeoutExpired:
-                return None, _end(process) if process else ""
-            except BaseException:
-                if process is not None:
-                    _end(process)
-                raise
-        return process.returncode, said
-
 
 class _UnderWay:
-    """A run among others; what it says goes to a file, so that nobody has to read along.
+    """A run that was started; what it says goes to a file, so that nobody has to read along.
 
     Args:
         arm: its settings.
@@ -293,16 +265,6 @@ def pass_adverse_starts(run: Path, console: Console) -> bool | None:
     except (MlxeError, ValueError) as error:
         console.line(f"note: {run.name} was not tested from adverse starts: {visible(str(error), 300)}")
         return None
-
-
-def _end(process: subprocess.Popen[str]) -> str:
-    """Ask the run to end, then make it; returns what it said."""
-    process.terminate()
-    try:
-        return process.communicate(timeout=PATIENCE_S)[1] or ""
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.communicate()[1] or ""
 
 
 def _run_folders(base: Path) -> list[Path]:

@@ -21,13 +21,14 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import structlog
+from structlog.typing import Processor
 
 from mlxe_async.logs.events import COMMON, Event, LogGap
 from mlxe_async.logs.events import Warning as WarningEvent
-from mlxe_async.logs.lines import LineMaker, many_lines
+from mlxe_async.logs.lines import many_lines
 from mlxe_async.storage.files import expect_file
 from mlxe_async.storage.run_folder import EARLIER
 from mlxe_async.storage.safe_text import is_secret, redact
@@ -42,6 +43,16 @@ LINES_AT_ONCE = 256
 Subscriber = Callable[[dict[str, Any]], None]
 Moment = tuple[int, int]
 _E = TypeVar("_E", bound=Event)
+
+
+class _Many(NamedTuple):
+    """Events of one kind about one role: what all of them share, and columns of what they do not."""
+
+    kind: type[Event]
+    same: Mapping[str, Any]
+    columns: Mapping[str, Sequence[Any]]
+    role: str
+    idx: int | None
 
 
 class Journal:
@@ -75,19 +86,25 @@ class Journal:
         self._check_at = time.monotonic() + ROTATION_CHECK_S
         self._subscribers: list[tuple[Subscriber, Collection[str] | None]] = []
         self._held: list[tuple[Moment, Callable[..., None], tuple[Any, ...]]] = []
-        self._makers: dict[tuple[type[Event], str, int | None], LineMaker] = {}
         self._moment: Moment | None = None  # of the line that is written now, if it has waited
         self._later: Callable[[Callable[[], None]], object] | None = None
         self._thread = 0
         self._lock = threading.RLock()  # checkpoints are saved, and told, by another thread
         # Its own configuration: a program that embeds a run keeps its own structlog.
+        self._processors: list[Processor] = [self._cleaned, _rendered]
         self._log = structlog.wrap_logger(
-            self._sink,
-            processors=[self._stamp, _rendered],
-            wrapper_class=_Straight,
-            context_class=dict,
-            run=run,
+            self._sink, processors=self._processors, wrapper_class=_Straight, context_class=dict
         ).bind()  # bound once, not anew for each line
+
+    def process(self, processor: Processor) -> None:
+        """Have one of structlog's processors called with each line, after those that were added before.
+
+        Args:
+            processor: takes a logger, `"msg"` and the line as a dict; gives what is cleaned and written instead, or
+                raises `structlog.DropEvent`.
+        """
+        self.flush()  # what waits happened before
+        self._processors.insert(-2, processor)
 
     def hold_routine(self, later: Callable[[Callable[[], None]], object]) -> None:
         """From now on routine lines and ends of episodes wait for `flush`, if nobody but the file hears them.
@@ -123,7 +140,7 @@ class Journal:
         with self._lock:
             self.flush()
             self._moment = None  # a subscriber may emit, too, in the middle of a flush
-            self._emit(event, role, idx)
+            self._emit(type(event), vars(event), role, idx)
 
     def emit_routine(self, event: functools.partial[_E], role: str = "supervisor", idx: int | None = None) -> None:
         """Write one event; it may wait, and is made only then.
@@ -138,29 +155,11 @@ class Journal:
             self.emit(event(), role, idx)
 
     def _write_routine(self, event: functools.partial[_E], role: str, idx: int | None) -> None:
-        """Write one event that has waited, by a template if its values are such."""
-        if not self._gap and not event.args and self._moment is not None and time.monotonic() < self._check_at:
-            kind = cast("type[Event]", event.func)
-            maker = self._makers.get((kind, role, idx))
-            if maker is None:
-                maker = self._makers[kind, role, idx] = self._maker(kind, role, idx)
-            time_ns, mono_ns = self._moment
-            line = maker.line((_timestamp(time_ns), mono_ns, self._seq), event.keywords)
-            if line is not None:
-                self._seq += 1
-                self._sink.msg(line)
-                return
-        self._emit(event(), role, idx)
-
-    def _maker(self, kind: type[Event], role: str, idx: int | None) -> LineMaker:
-        defaults: dict[str, Any] = {}
-        for item in fields(kind):
-            if item.default is not MISSING:
-                defaults[item.name] = item.default
-            elif item.default_factory is not MISSING:
-                defaults[item.name] = item.default_factory()
-        same = {"run": self.run, "event": kind.name, "role": role, "idx": idx}
-        return LineMaker(clean(same), clean(defaults), _names_of(kind))
+        """Write one event that has waited, without making it, if its values have all the names."""
+        kind, values = cast("type[Event]", event.func), event.keywords
+        names = _defaults_of(kind).keys()
+        is_whole = not event.args and _NEEDED[kind] <= values.keys() <= names
+        self._emit(kind, values if is_whole else vars(event()), role, idx)
 
     def _holds(self, name: str, write: Callable[..., None], *arguments: Any) -> bool:
         """Whether this waits from now on."""
@@ -172,7 +171,7 @@ class Journal:
             self._held.append(((time.time_ns(), time.monotonic_ns()), write, arguments))
         return True
 
-    def _emit(self, event: Event, role: str, idx: int | None) -> None:
+    def _emit(self, kind: type[Event], values: Mapping[str, Any], role: str, idx: int | None) -> None:
         now = time.monotonic()
         with self._lock:
             if self._path is not None and now >= self._check_at:
@@ -181,11 +180,11 @@ class Journal:
                 self._turn_over(self._path)
             if self._gap and now >= self._retry_at:
                 self._retry_at = now + RETRY_S
-                if self._write(LogGap(self._gap, self._sink.cause), "supervisor", None):
+                if self._write(LogGap, {"dropped": self._gap, "cause": self._sink.cause}):
                     self._gap = 0
                     self._tell()
             self._sink.shut = self._gap > 0  # never a line before the one that says how many are missing
-            if not self._write(event, role, idx):
+            if not self._write(kind, values, role, idx):
                 self.dropped += 1
                 self._gap += 1
             self._sink.shut = False
@@ -193,8 +192,7 @@ class Journal:
             if self._gap and now >= self._warn_at:
                 self._warn_at = now + WARN_S
                 self._sink.shut = True  # for the subscribers only: there is no room for it in the file
-                told = WarningEvent(f"log.jsonl cannot be written: {self._sink.cause}", loud=True)
-                self._write(told, "supervisor", None)
+                self._write(WarningEvent, {"message": f"log.jsonl cannot be written: {self._sink.cause}", "loud": True})
                 self._sink.shut = False
                 self._tell()
 
@@ -215,43 +213,31 @@ class Journal:
             role: whom they are about.
             idx: which one of these.
         """
-        if not self._holds(kind.name, self._emit_all, kind, same, columns, role, idx):
+        many = _Many(kind, same, columns, role, idx)
+        if not self._holds(kind.name, self._emit_all, many):
             with self._lock:
                 self.flush()
                 self._moment = None
-                self._emit_all(kind, same, columns, role, idx)
+                self._emit_all(many)
 
-    def _emit_all(
-        self,
-        kind: type[Event],
-        same: Mapping[str, Any],
-        columns: Mapping[str, Sequence[Any]],
-        role: str,
-        idx: int | None,
-    ) -> None:
-        count = len(next(iter(columns.values())))
+    def _emit_all(self, many: _Many) -> None:
+        count = len(next(iter(many.columns.values())))
         for begin in range(0, count, LINES_AT_ONCE):
-            some = {name: column[begin : begin + LINES_AT_ONCE] for name, column in columns.items()}
-            if not self._write_all(kind, same, some, role, idx):
+            some = {name: column[begin : begin + LINES_AT_ONCE] for name, column in many.columns.items()}
+            if not self._write_all(many._replace(columns=some)):
                 for row in zip(*some.values(), strict=True):
-                    self._emit(kind(**same, **dict(zip(some, row, strict=True))), role, idx)
+                    self._emit(many.kind, {**many.same, **dict(zip(some, row, strict=True))}, many.role, many.idx)
 
-    def _write_all(
-        self,
-        kind: type[Event],
-        same: Mapping[str, Any],
-        columns: Mapping[str, Sequence[Any]],
-        role: str,
-        idx: int | None,
-    ) -> bool:
+    def _write_all(self, many: _Many) -> bool:
         """Whether the lines are in the file; else nothing has happened."""
+        kind, same, columns, role, idx = many
         with self._lock:
-            if self._gap:
+            if self._gap or len(self._processors) > 2:
                 return False
             head = clean({**self._head(), "run": self.run, "event": kind.name, "role": role, "idx": idx, **same})
             count = len(next(iter(columns.values())))
             columns = {**columns, "seq": range(self._seq, self._seq + count)}
-            order = [*COMMON, *_names_of(kind)]
+            order = [*COMMON, *_defaults_of(kind)]
             try:
                 lines = many_lines(head, columns, order)
             except ValueError:  # not for this way
@@ -291,7 +277,7 @@ class Journal:
             self._warn(f"its oldest lines were dropped, because [logs] max_mb = {self._most_bytes / 2**20:g}")
 
     def _warn(self, about_the_log: str) -> None:
-        self._write(WarningEvent(f"log.jsonl: {about_the_log}"), "supervisor", None)
+        self._write(WarningEvent, {"message": f"log.jsonl: {about_the_log}"})
         self._tell()
 
     def _head(self) -> dict[str, Any]:
@@ -328,27 +314,23 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write(self, event: Event, role: str, idx: int | None) -> bool:
-        self._log.msg(event, role=role, idx=idx)
+    def _write(
+        self, kind: type[Event], values: Mapping[str, Any], role: str = "supervisor", idx: int | None = None
+    ) -> bool:
+        """Whether the line is in the file."""
+        line = {**self._head(), "run": self.run, "event": kind.name, "role": role, "idx": idx}
+        self._line, self._sink.written = {}, True  # as it is if a processor drops the line
+        self._log.msg({**line, **_defaults_of(kind), **values})
         return self._sink.written
 
-    def _stamp(self, _logger: Any, _method: str, values: Any) -> dict[str, Any]:
-        event = values["event"]
-        line = {
-            **self._head(),
-            "run": values["run"],
-            "event": event.name,
-            "role": values["role"],
-            "idx": values["idx"],
-            **vars(event),
-        }
+    def _cleaned(self, _logger: Any, _method: str, line: Any) -> dict[str, Any]:
         self._seq += 1
         self._line = clean(line)
         return self._line
 
     def _tell(self) -> None:
         line = self._line
-        for entry in tuple(self._subscribers):
+        for entry in tuple(self._subscribers) if line else ():
             subscriber, wanted = entry
             if wanted is not None and line["event"] not in wanted:
                 continue
@@ -376,14 +358,16 @@ def open_log(path: str | os.PathLike[str]) -> int:
 
 
 class _Straight(structlog.BoundLoggerBase):
-    """structlog's processors one after the other; its own way costs as much again as all that they do."""
+    """structlog's processors one after the other; its own logger costs a third more, and puts `event` last."""
 
-    def msg(self, event: Event, role: str, idx: int | None) -> None:
-        """Log one event about a role."""
-        values: Any = {**self._context, "event": event, "role": role, "idx": idx}
-        for processor in self._processors:
-            values = processor(self._logger, "msg", values)
-        self._logger.msg(values)
+    def msg(self, line: Any) -> None:
+        """Log one line, given as a whole."""
+        try:
+            for processor in self._processors:
+                line = processor(self._logger, "msg", line)
+        except structlog.DropEvent:
+            return
+        self._logger.msg(line)
 
 
 class _LineSink:
@@ -453,13 +437,17 @@ class _LineSink:
         self._descriptor = -1
 
 
-_FIELDS: dict[type[Event], tuple[str, ...]] = {}
+_DEFAULTS: dict[type[Event], dict[str, Any]] = {}
+_NEEDED: dict[type[Event], frozenset[str]] = {}
 
 
-def _names_of(kind: type[Event]) -> tuple[str, ...]:
-    if kind not in _FIELDS:
-        _FIELDS[kind] = tuple(item.name for item in fields(kind))
-    return _FIELDS[kind]
+def _defaults_of(kind: type[Event]) -> dict[str, Any]:
+    """The fields of an event in their order, each with its default; MISSING where it has none."""
+    if kind not in _DEFAULTS:
+        every = {one.name: one.default for one in fields(kind)}
+        every |= {one.name: one.default_factory() for one in fields(kind) if one.default_factory is not MISSING}
+        _DEFAULTS[kind], _NEEDED[kind] = every, frozenset(name for name in every if every[name] is MISSING)
+    return _DEFAULTS[kind]
 
 
 def _timestamp(time_ns: int) -> str:

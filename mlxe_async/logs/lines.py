@@ -1,4 +1,4 @@
-"""Lines that differ only in numbers, made from templates: a fraction of the price of making each of them by itself."""
+"""Lines that differ only in numbers, made from one template: a fraction of the price of making each by itself."""
 
 from __future__ import annotations
 
@@ -7,13 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mlxe_async.storage.safe_text import is_secret
-
 _TO_JSON = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(", ", ": "))
 _NUMBERS = {int, float, bool}
-_FORMATS: dict[type, str] = {int: "%d", float: "%r"}
-LONGEST_NAME = 64
-MOST_TEMPLATES = 64
 
 
 def many_lines(
@@ -37,78 +32,6 @@ def many_lines(
         fields.append(f'"{name}": {value}')
     line = "{" + ", ".join(fields) + "}\n"
     return [line % row for row in zip(*[column for _, column in plain], strict=True)]
-
-
-class LineMaker:
-    """Makes lines of one kind about one role, by a template for each shape that their values have.
-
-    Args:
-        same: what is the same in all of them, in plain JSON types, by name.
-        defaults: what stands where a line has no value of its own, by name.
-        names: of the values, identifiers, in the order in which they are written.
-    """
-
-    def __init__(self, same: Mapping[str, Any], defaults: Mapping[str, Any], names: Sequence[str]) -> None:
-        self._same, self._defaults, self._names = same, defaults, names
-        self._templates: dict[tuple[Any, ...], str | None] = {}
-
-    def line(self, stamp: tuple[str, int, int], values: Mapping[str, Any]) -> str | None:
-        """One JSON object, without a newline; None: these values must be looked at one by one.
-
-        Args:
-            stamp: `ts`, `mono_ns` and `seq`.
-            values: finite numbers, short texts of which there are few, None, and tables of finite numbers.
-        """
-        shape: list[Any] = []
-        numbers: list[int | float] = []
-        size = 0.0
-        for name, value in values.items():
-            kind = type(value)
-            if kind is int or kind is float:
-                size += abs(value)
-                numbers.append(value)
-                shape += (name, kind)
-            elif kind is dict:
-                shape += (name, tuple(value))
-                for number in value.values():
-                    if type(number) is not float:
-                        return None
-                    size += abs(number)
-                    numbers.append(number)
-            elif value is None or (kind is str and len(value) <= LONGEST_NAME):
-                shape += (name, kind, value)
-            else:
-                return None
-        if not size < 2**63:  # one of them is not finite, or may be too long for 64 bits
-            return None
-        key = tuple(shape)
-        if key not in self._templates:
-            if len(self._templates) >= MOST_TEMPLATES:
-                self._templates.clear()
-            self._templates[key] = self._template(values)
-        template = self._templates[key]
-        return None if template is None else template % (*stamp, *numbers)
-
-    def _template(self, values: Mapping[str, Any]) -> str | None:
-        """What values of this shape are filled into; None if they do not fit the names, or one is that of a secret."""
-        if list(values) != [name for name in self._names if name in values]:
-            return None
-        fields = ['"ts": "%s"', '"mono_ns": %d', '"seq": %d']
-        for name, value in self._same.items():
-            fields.append(f'"{name}": {_constant(value)}')
-        for name in self._names:
-            if name not in values and name not in self._defaults:
-                return None
-            value = values.get(name, self._defaults.get(name))
-            if type(value) is dict:
-                if not all(type(key) is str and not is_secret(key) for key in value):
-                    return None
-                inner = ", ".join(f"{_constant(key)}: %r" for key in value)
-                fields.append(f'"{name}": {{{inner}}}')
-            else:
-                format_ = _FORMATS.get(type(value)) if name in values else None
-                fields.append(f'"{name}": {format_ or _constant(value)}')
-        return "{" + ", ".join(fields) + "}"
 
 
 def _constant(value: Any) -> str:

@@ -11,7 +11,6 @@ undone, and most of it is told again. They are left out unless they are asked fo
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -25,11 +24,7 @@ from mlxe_async.storage.safe_text import visible
 
 LONGEST_LINE = 8 * 2**20
 READ_BYTES = 2**18
-LIVE_CHECK_S = 0.5
-POLL_S = 0.2  # where inotify is not to be had
-
-# From inotify(7): modified, created, moved here.
-_WATCHED = 0x002 | 0x100 | 0x080
+POLL_S = 0.05
 
 
 def read_log(run: str | os.PathLike[str], *, void: bool = False) -> Iterator[dict[str, Any]]:
@@ -61,7 +56,7 @@ async def follow(run: str | os.PathLike[str], *, void: bool = False) -> AsyncIte
     """
     path, ended, told = log_of(run), False, False
     is_void = _never if void else _void_lines(path)
-    with _Tail(path) as tail, _Changes(path.parent) as changes:
+    with _Tail(path) as tail:
         while True:
             # Asked before reading: what a run wrote before it died is still told.
             alive = is_held(path.parent)
@@ -77,7 +72,7 @@ async def follow(run: str | os.PathLike[str], *, void: bool = False) -> AsyncIte
             if not lines:
                 if alive is False or ended:
                     return
-                await changes.wait(LIVE_CHECK_S)
+                await asyncio.sleep(POLL_S)
 
 
 def log_of(run: str | os.PathLike[str]) -> Path:
@@ -235,40 +230,3 @@ def event_of(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) else None
-
-
-class _Changes:
-    """Wakes when something in a folder changes; without inotify, when the time is up."""
-
-    def __init__(self, folder: Path) -> None:
-        self._descriptor = -1
-        libc = ctypes.CDLL(None, use_errno=True)
-        descriptor = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-        if descriptor >= 0 and libc.inotify_add_watch(descriptor, os.fsencode(folder), ctypes.c_uint32(_WATCHED)) < 0:
-            os.close(descriptor)
-            descriptor = -1
-        self._descriptor = descriptor
-
-    def __enter__(self) -> _Changes:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-
-    async def wait(self, seconds: float) -> None:
-        """Return on a change, or after so many seconds."""
-        if self._descriptor < 0:
-            await asyncio.sleep(min(seconds, POLL_S))
-            return
-        loop = asyncio.get_running_loop()
-        changed = asyncio.Event()
-        loop.add_reader(self._descriptor, changed.set)
-        try:
-            async with asyncio.timeout(seconds):
-                await changed.wait()
-            os.read(self._descriptor, 2**16)
-        except TimeoutError:
-            return
-        finally:
-            loop.remove_reader(self._descriptor)

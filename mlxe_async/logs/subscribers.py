@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
+from structlog.typing import Processor
+
 from mlxe_async.logs.journal import Journal
 
 
@@ -14,6 +16,7 @@ class Subscribers:
 
     def __init__(self) -> None:
         self._callbacks: list[tuple[Callable[[dict[str, Any]], None], Collection[str] | None]] = []
+        self._processors: list[Processor] = []
         self._queues: list[asyncio.Queue[dict[str, Any] | None]] = []
         self._journal: Journal | None = None
 
@@ -22,6 +25,12 @@ class Subscribers:
         self._callbacks.append((callback, events))
         if self._journal is not None:
             self._journal.subscribe(callback, events)
+
+    def process(self, processor: Processor) -> None:
+        """Have a processor called with each line; see `Journal.process`."""
+        self._processors.append(processor)
+        if self._journal is not None:
+            self._journal.process(processor)
 
     def stream(self) -> AsyncIterator[dict[str, Any]]:
         """Each line from now on; ends with `end`."""
@@ -38,6 +47,8 @@ class Subscribers:
     def attach(self, journal: Journal) -> None:
         """From now on lines come from this log."""
         self._journal = journal
+        for processor in self._processors:
+            journal.process(processor)
         for callback, events in self._callbacks:
             journal.subscribe(callback, events)
 

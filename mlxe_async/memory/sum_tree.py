@@ -82,22 +82,15 @@ class SumTree:
         for start in range(0, len(sums), _AT_ONCE):
             sums[start : start + _AT_ONCE] = _sums(fours[start : start + _AT_ONCE])
 
-    def draw(self, points: Array) -> tuple[Array, Array]:
-        """Find the rows at given points of the running sum of all weights.
+    def draw_spread(self, offsets: Array) -> tuple[Array, Array]:
+        """Find the rows at points of the running sum of all weights, one in each of n equal parts of the total.
 
         Args:
-            points: shares of the total (n,), from 0 to below 1, in any order.
+            offsets: where in its part each point lies (n,), in shares of its width, from 0 to below 1.
 
         Returns:
             Rows (n,) of positive weight, and their weights (n,). Nothing may be drawn if `total` is 0.
         """
-        level = len(self._levels) - 1
-        running = np.cumsum(self._levels[level])
-        rest = np.minimum(points * running[-1], np.nextafter(running[-1], 0))
-        return self._found(level, running, rest, running.searchsorted(rest, side="right"))
-
-    def draw_spread(self, offsets: Array) -> tuple[Array, Array]:
-        """As `draw`, with one point in each of n equal parts of the total, at `offsets` (n,) of its width, 0 to < 1."""
         n = len(offsets)
         level, running = self._running(max(TOP, n))
         total = running[-1]

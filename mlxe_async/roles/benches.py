@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mlxe_async.algorithms.interface import Acting
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.roles.trials import Floats, GreedyPolicy, Rules, Trial
-from mlxe_async.tasks.simulators import Batch, BatchSimulator
+from mlxe_async.tasks.physics import BLOCK, CartPolePhysics, CartPoleSimulator
 from mlxe_async.tasks.vector import VectorTask
 
 FAULTS_PER_TEST = 3
@@ -54,14 +54,14 @@ class _Batch:
 
     tests: list[Trial]
     flats: Floats  # (V, P)
-    rows: Batch
+    rows: CartPolePhysics
     obs: Floats  # (V, B, O), those of the rows
 
 
 class SimulatorBench:
     """All restarts of several versions as rows of one batch of the task's own simulator."""
 
-    def __init__(self, algorithm: GreedyPolicy, rules: Rules, simulator: BatchSimulator, features: int) -> None:
+    def __init__(self, algorithm: GreedyPolicy, rules: Rules, simulator: CartPoleSimulator, features: int) -> None:
         self._algorithm = algorithm
         self._rules = rules
         self._simulator, self._features = simulator, features
@@ -81,7 +81,7 @@ class SimulatorBench:
         batch = self._batch_of(tests)
         ends = [rules.screen_steps if t.ticks < rules.screen_steps else rules.max_episode_steps for t in tests]
         left = [min(end, rules.max_episode_steps) - t.ticks for end, t in zip(ends, tests, strict=True)]
-        ticks = min(self._simulator.block, *left)
+        ticks = min(BLOCK, *left)
         rows, flats, obs, greedy_many = batch.rows, batch.flats, batch.obs, self._algorithm.greedy_many
         with np.errstate(all="ignore"):  # rows that have ended whirl on until the end of the block
             for _ in range(ticks):

@@ -15,7 +15,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class RunFolder:
             _sweep(root)
             path = _make_unique(root, f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}-{name}")
             with _locked(path) as lock:
-                _point_latest(root, path)
+                point_latest_to(path)
                 return cls(path, lock)
         except OSError as error:
             raise ResourceError(f"no run folder can be made in {visible(str(root))}: {error.strerror}") from error
@@ -141,22 +141,15 @@ class RunFolder:
         """Replace `status.json` in one step. Not synced: it is only of interest while the run lives."""
         self._write(STATUS, json.dumps(redact(status)) + "\n", durable=False)
 
-    def save_checkpoint(self, number: int, tensors: Mapping[str, Any], facts: Mapping[str, Any], keep: int = 3) -> int:
-        """Save a checkpoint durably and remove old ones; see `checkpoints.save`. Returns its size in bytes."""
-        from mlxe_async.storage import checkpoints
-
-        with self._checkpoints() as path:
-            return checkpoints.save(path, number, tensors, redact(facts), keep)
-
-    def save_whole(
+    def save_checkpoint(
         self,
         number: int,
         tensors: Mapping[str, Any],
         facts: Mapping[str, Any],
-        keep: int,
-        files: Mapping[str, Any],
+        keep: int = 3,
+        files: Mapping[str, Any] | None = None,
     ) -> int:
-        """Save a whole checkpoint of files that lie staged; see `checkpoints.save`. Returns its size in bytes."""
+        """Save a checkpoint durably and remove old ones; see `checkpoints.save`. Returns its size in bytes."""
         from mlxe_async.storage import checkpoints
 
         with self._checkpoints() as path:
@@ -201,7 +194,7 @@ class RunFolder:
     def point_latest(self) -> None:
         """Let `latest` beside the folder name it, as when it was made."""
         with contextlib.suppress(OSError):
-            _point_latest(self.path.parent, self.path)
+            point_latest_to(self.path)
 
     def close(self) -> None:
         """Give the folder free. May be called twice."""
@@ -223,20 +216,6 @@ class RunFolder:
             replace_file(self.path / name, text.encode(), durable=durable)
         except OSError as error:
             raise ResourceError(f"{name} cannot be written in {visible(str(self.path))}: {error.strerror}") from error
-
-
-def load_checkpoint(
-    run: str | os.PathLike[str], which: str | int = "last", judge: Callable[[Any], None] = lambda _checkpoint: None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The tensors and facts of a run's checkpoint, verified; see `checkpoints.load`. Needs no lock.
-
-    Raises:
-        RunFailed: none is fit.
-        NotFound: there is no such run, or no checkpoint of the kind.
-    """
-    from mlxe_async.storage import checkpoints
-
-    return checkpoints.load(find_run(run) / CHECKPOINTS, which, judge=judge)
 
 
 def find_run(run: str | os.PathLike[str], base: str | os.PathLike[str] = "runs") -> Path:
@@ -405,9 +384,13 @@ def _holder(path: Path) -> str:
         return ""
 
 
-def _point_latest(root: Path, path: Path) -> None:
-    """Let `latest` name the newest run, unless the user keeps something else under that name."""
-    latest, staged = root / LATEST, root / f"{STAGED}{path.name}"
+def point_latest_to(path: Path) -> None:
+    """Let `latest` beside a run's folder name it, unless the user keeps something else under that name.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    latest, staged = path.with_name(LATEST), path.with_name(f"{STAGED}{path.name}")
     if latest.is_symlink() or not latest.exists():
         staged.unlink(missing_ok=True)
         staged.symlink_to(path.name)

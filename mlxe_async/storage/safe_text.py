@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 REDACTED = "<redacted>"
@@ -70,12 +70,3 @@ def _hide(value: Any, *, certain: bool) -> Any:
     if value is None or isinstance(value, bool) or (isinstance(value, int | float) and not certain):
         return value
     return REDACTED
-
-
-def redact_arguments(arguments: Sequence[str]) -> list[str]:
-    """Command-line arguments fit for writing down: the value of `a.b.token=...` is left out."""
-    result = []
-    for argument in arguments:
-        name, separator, _ = argument.partition("=")
-        result.append(f"{name}={REDACTED}" if separator and any(map(is_secret, name.split("."))) else argument)
-    return result

@@ -118,6 +118,10 @@ class Supervisor:
         """
         self._subscribers.add(callback, events)
 
+    def add_processor(self, processor: Callable[[Any, str, Any], Any]) -> None:
+        """Have one of structlog's processors called with each line of the log before it is written."""
+        self._subscribers.process(processor)
+
     def events(self) -> AsyncIterator[dict[str, Any]]:
         """Every line of the log from now on, as it is written: `async for event in supervisor.events()`.
 

@@ -33,7 +33,7 @@ other spaces than a Box are shown as they are stored (see `observing`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -55,12 +55,16 @@ PARTS = {
 
 def declared_by(env: gymnasium.Env[Any, Any]) -> Any:
     """The aids that an environment or the outermost of its wrappers that has one declares, or None."""
+    return next((found for layer in layers_of(env) if (found := getattr(layer, ATTRIBUTE, None)) is not None), None)
+
+
+def layers_of(env: gymnasium.Env[Any, Any]) -> Iterator[Any]:
+    """The wrappers of an environment, the outermost first, and the environment inside them."""
     layer: Any = env
-    while True:
-        found = getattr(layer, ATTRIBUTE, None)
-        if found is not None or not isinstance(layer, gymnasium.Wrapper):
-            return found
+    while isinstance(layer, gymnasium.Wrapper):
+        yield layer
         layer = layer.env
+    yield layer
 
 
 class TaskAids:

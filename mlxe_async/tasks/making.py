@@ -29,11 +29,10 @@ from mlxe_async.parts import FLOATS, Part
 from mlxe_async.rows import Spaces
 from mlxe_async.settings.task import ATARI, Task, Wrapper
 from mlxe_async.tasks import atari, cartpole
-from mlxe_async.tasks.help import TaskAids, declared_by
+from mlxe_async.tasks.help import TaskAids, declared_by, layers_of
 from mlxe_async.tasks.hostile import described, one_line, words_of
 from mlxe_async.tasks.observing import Packing, packing_of
 from mlxe_async.tasks.physics import CartPoleSimulator
-from mlxe_async.tasks.simulators import BatchSimulator
 
 _MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _IMPORTED_ID = re.compile(rf"(?P<module>{_MODULE}):(?P<name>[\w./-]+)", re.ASCII)
@@ -160,8 +159,7 @@ _STATISTICS = {
 
 def _refuse_statistics(env: gymnasium.Env[Any, Any], task: Task) -> None:
     """Refuse running statistics inside an environment: each would have others, tests and a resumed run none."""
-    layer: Any = env
-    while isinstance(layer, gymnasium.Wrapper):
+    for layer in layers_of(env):
         kind = next((one for one in _STATISTICS if isinstance(layer, one)), None)
         if kind is not None:
             named = any(kind.__name__ in str(one) for one in task.wrappers)
@@ -170,7 +168,6 @@ def _refuse_statistics(env: gymnasium.Env[Any, Any], task: Task) -> None:
                 f"{key}: {where}{kind.__name__}, whose statistics differ in each environment, and are missing in "
                 f"tests, play and a resumed run; {_STATISTICS[kind]}"
             )
-        layer = layer.env
 
 
 class _QuickDiscrete(spaces.Discrete):
@@ -257,7 +254,7 @@ def _starts(space: Any) -> tuple[int, ...]:
     return found if any(found) else ()
 
 
-def simulator_of(env: gymnasium.Env[Any, Any], task: Task) -> BatchSimulator | None:
+def simulator_of(env: gymnasium.Env[Any, Any], task: Task) -> CartPoleSimulator | None:
     """The task's own simulator, if it has one: gymnasium's CartPole itself, without subclass, arguments or wrappers."""
     is_changed = task.wrappers or task.kwargs or task.history > 1
     is_plain = type(env.unwrapped) is CartPoleEnv and not is_changed
@@ -266,12 +263,7 @@ def simulator_of(env: gymnasium.Env[Any, Any], task: Task) -> BatchSimulator | N
 
 def has_own_rewards(env: gymnasium.Env[Any, Any]) -> bool:
     """Whether rewards come as the environment gives them: no wrapper is there to change them."""
-    layer: Any = env
-    while isinstance(layer, gymnasium.Wrapper):
-        if isinstance(layer, (gymnasium.RewardWrapper, NormalizeReward)):
-            return False
-        layer = layer.env
-    return True
+    return not any(isinstance(layer, (gymnasium.RewardWrapper, NormalizeReward)) for layer in layers_of(env))
 
 
 def _declared_space(env: gymnasium.Env[Any, Any], env_id: str, name: str) -> Any:
@@ -287,12 +279,9 @@ def _frames(env: gymnasium.Env[Any, Any], shape: tuple[int, ...]) -> int:
 
     A wrapper around that one may still change them; who uses this looks at what really comes.
     """
-    layer: Any = env
-    while isinstance(layer, gymnasium.Wrapper):
-        if isinstance(layer, FrameStackObservation):
-            return int(layer.stack_size) if layer.stack_size == shape[0] else 0
-        layer = layer.env
-    return 0
+    stacks = (layer.stack_size for layer in layers_of(env) if isinstance(layer, FrameStackObservation))
+    size = next(stacks, 0)
+    return int(size) if size == shape[0] else 0
 
 
 def _declared_aids(env: gymnasium.Env[Any, Any], task: Task) -> Any:

@@ -28,13 +28,7 @@ from mlxe_async.settings.task import task_of
 from mlxe_async.tasks import checks
 from mlxe_async.tasks.changes import ActionChanges
 from mlxe_async.tasks.hostile import described, trace_of, words_of
-from mlxe_async.tasks.making import (
-    find_spec,
-    has_own_rewards,
-    make,
-    read_spaces,
-    simulator_of,
-)
+from mlxe_async.tasks.making import find_spec, has_own_rewards, make, read_spaces, simulator_of
 
 BOUNDS_EVERY = 16
 ENDLESS = 100_000
@@ -68,13 +62,15 @@ class Step(NamedTuple):
     began: NDArray[np.bool_] | None = None
 
 
+_Told = tuple[list[float], list[bool], list[bool], list[bool]]
+"""Rewards, `terminated`, `truncated` and `ok` of a step, while it is put together."""
+
+
 class VectorTask:
     """B environments of one `[task]`.
 
     Args:
-        task: the `[task]` table: `env`, and optionally `kwargs`, `max_episode_steps`, `wrappers`, `adverse_starts`,
-            `shaped_reward`, `squared_position`, `mirror`, `features`, `clip_rewards`, `action_change_cost`,
-            `atari`, `observe`, `action_mask`, `history`.
+        task: the `[task]` table, of which `env` alone must be there.
         count: B, how many environments.
         evaluation: leave starts and rewards as the environment has them. Features stay: the network needs them.
         max_episode_steps: truncate after so many steps, instead of what `task` or the registry says.
@@ -295,7 +291,7 @@ class VectorTask:
         if self._own:
             self.aids.add_features(next_obs)
         if self._floats and b"\0" in np.isfinite(next_obs).tobytes():
-            self._find_nonfinite(next_obs, rewards, terminated, truncated, ok, faults)
+            self._find_nonfinite(next_obs, (rewards, terminated, truncated, ok), faults)
             ended = [i for i in ended if ok[i]]
         self._ticks += 1
         if self._ticks % BOUNDS_EVERY == 0:
@@ -311,7 +307,7 @@ class VectorTask:
                 for i in np.flatnonzero(~np.isfinite(seen)).tolist():
                     what = f"reward as shaped: expected a finite number, got {seen[i]}"
                     faults.append(self._fault(what, "step", i))
-                    self._void(i, next_obs, rewards, terminated, truncated, ok)
+                    self._void(i, next_obs, (rewards, terminated, truncated, ok))
                     seen[i] = 0.0
                 ended = [i for i in ended if ok[i]]
             self._seen[ok] = next_obs[ok]
@@ -371,33 +367,18 @@ class VectorTask:
         if self._floats:
             checks.finite(obs)
 
-    def _find_nonfinite(
-        self,
-        next_obs: Array,
-        rewards: list[float],
-        terminated: list[bool],
-        truncated: list[bool],
-        ok: list[bool],
-        faults: list[EnvironmentFault],
-    ) -> None:
+    def _find_nonfinite(self, next_obs: Array, told: _Told, faults: list[EnvironmentFault]) -> None:
         for i in range(self.count):
             try:
                 self._check_finite(next_obs[i])
             except checks.Broken as broken:
                 faults.append(self._fault(str(broken), "step", i))
-                self._void(i, next_obs, rewards, terminated, truncated, ok)
+                self._void(i, next_obs, told)
 
-    def _void(
-        self,
-        i: int,
-        next_obs: Array,
-        rewards: list[float],
-        terminated: list[bool],
-        truncated: list[bool],
-        ok: list[bool],
-    ) -> None:
+    def _void(self, i: int, next_obs: Array, told: _Told) -> None:
         """Take back a step that turned out to be none."""
         next_obs[i] = 0
+        rewards, terminated, truncated, ok = told
         rewards[i], terminated[i], truncated[i], ok[i] = 0.0, False, False, False
         self._live[i] = False
 

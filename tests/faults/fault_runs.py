@@ -30,7 +30,7 @@ import leaks  # noqa: E402 - found by the line above
 from command import Command  # noqa: E402 - see above
 
 from mlxe_async.errors import MlxeError, ResourceError  # noqa: E402 - see above
-from mlxe_async.storage.run_folder import load_checkpoint  # noqa: E402 - see above
+from mlxe_async.storage import checkpoints  # noqa: E402 - see above
 from mlxe_async.testing import audit  # noqa: E402 - see above
 
 SCALES = ("ci", "hour", "day")
@@ -528,7 +528,7 @@ class Case:
 def loadable(run):
     """Whether the newest fit checkpoint of a run can be loaded."""
     try:
-        return bool(load_checkpoint(run.runs / "latest")[0])
+        return bool(checkpoints.load(run.runs / "latest" / "checkpoints")[0])
     except MlxeError:
         return False
 
@@ -543,7 +543,7 @@ def newest_first(folder):
 def loaded(folder):
     """The version of the weights in the newest fit checkpoint of a run folder, or what the error says."""
     try:
-        return load_checkpoint(folder)[1]["version"]
+        return checkpoints.load(folder / "checkpoints")[1]["version"]
     except MlxeError as error:
         return str(error)
 

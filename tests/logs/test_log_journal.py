@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import structlog
 import torch
 
 from mlxe_async.logs import journal as journal_module
@@ -28,7 +29,6 @@ from mlxe_async.logs.events import (
     Weights,
 )
 from mlxe_async.logs.journal import LONGEST_TEXT, Journal
-from mlxe_async.logs.lines import MOST_TEMPLATES, LineMaker
 from mlxe_async.logs.reader import read_log
 
 NAN = float("nan")
@@ -407,12 +407,34 @@ def test_a_line_that_waited_is_the_line_that_is_written_at_once(tmp_path, values
     assert texts["waited"] == texts["at once"]
 
 
-def test_lines_of_any_number_of_shapes_keep_few_templates():
-    maker = LineMaker({"run": "r"}, {}, ["losses"])
-    for number in range(3 * MOST_TEMPLATES):
-        text = maker.line(("now", 1, 2), {"losses": {f"loss_{number}": 0.5}})
-        assert json.loads(text)["losses"] == {f"loss_{number}": 0.5}
-        assert len(maker._templates) <= MOST_TEMPLATES
+def test_processors_of_structlogs_change_lines_add_to_them_and_drop_them(path):
+    def dropping(_logger, _method, line):
+        if line["event"] == "episode_end" and line["env"] == 2:
+            raise structlog.DropEvent
+        return line
+
+    def adding(_logger, method, line):
+        return {**line, "host": np.int64(7), "api_key": "canary", "said": method}
+
+    heard = []
+    journal, _ = held_journal(path)
+    journal.emit_routine(weights(1), "learner")
+    journal.process(dropping)
+    journal.process(adding)
+    journal.subscribe(heard.append, ["warning", "weights"])
+    journal.emit_routine(weights(2), "learner")
+    journal.emit_all(EpisodeEnd, SAME, ENDED, "executor", 1)
+    journal.emit(Warning("odd"))
+    journal.close()
+    lines = lines_of(path)
+    assert [line["event"] for line in lines] == ["weights", "weights", "episode_end", "episode_end", "warning"]
+    assert [line["env"] for line in lines if line["event"] == "episode_end"] == [0, 1]
+    assert [line["seq"] for line in lines] == list(range(5))
+    assert "host" not in lines[0]
+    assert all((line["host"], line["said"]) == (7, "msg") for line in lines[1:])
+    assert b"canary" not in path.read_bytes()
+    assert heard == [lines[1], lines[4]]
+    assert journal.dropped == 0
 
 
 def test_whatever_else_happens_is_written_at_once_after_what_waited(path):

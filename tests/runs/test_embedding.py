@@ -9,10 +9,12 @@ from pathlib import Path
 
 import leaks
 import pytest
+import structlog
 import uvloop
 from live_runs import settings
 
 from mlxe_async.errors import SettingsError
+from mlxe_async.logs.reader import read_log
 from mlxe_async.supervisor import Supervisor
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
@@ -112,6 +114,22 @@ def test_events_can_be_followed_while_it_runs(tmp_path):
     assert events[0] == "run_start"
     assert events[-1] == "run_end"
     assert "episode_end" in events
+
+
+def test_a_processor_of_structlogs_has_a_part_in_every_line_of_the_log(tmp_path):
+    def with_group(_logger, _method, line):
+        if line["event"] == "phase":
+            raise structlog.DropEvent
+        return {**line, "group": "a"}
+
+    supervisor = Supervisor(settings(**TINY), run_dir=tmp_path)
+    supervisor.add_processor(with_group)
+    result = run_on("uvloop", supervisor.run())
+    lines = list(read_log(result.run_dir))
+    assert {line["group"] for line in lines} == {"a"}
+    assert {"run_start", "episode_end", "weights", "run_end"} <= {line["event"] for line in lines}
+    assert "phase" not in {line["event"] for line in lines}
+    assert [line["seq"] for line in lines] == list(range(len(lines)))
 
 
 @pytest.mark.parametrize(

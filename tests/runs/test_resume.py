@@ -14,7 +14,8 @@ from resume_tools import SAVING, interrupted, run_here, settings, whole_numbers
 from mlxe_async.errors import RunFailed, RunFolderBusy, SettingsError
 from mlxe_async.logs.reader import read_log
 from mlxe_async.settings import dump_settings, load_settings
-from mlxe_async.storage.run_folder import RunFolder, load_checkpoint
+from mlxe_async.storage import checkpoints
+from mlxe_async.storage.run_folder import RunFolder
 from mlxe_async.storage.safe_text import visible
 from mlxe_async.supervisor import Supervisor
 from mlxe_async.supervisor.plan.provenance import without_secrets
@@ -460,4 +461,4 @@ def test_an_algorithm_without_a_state_goes_on_from_its_weights_and_says_so(tmp_p
     result, run = run_here(settings(**{**tables, "stop": {"env_steps": 600}}), resume=half.run_dir)
     assert run.all("run_resume")[0]["exact"] is False
     assert any("optimiser starts fresh" in line["message"] for line in run.all("warning"))
-    assert load_checkpoint(result.run_dir)[0]["w"].tolist() == [result.updates] * 4
+    assert checkpoints.load(result.run_dir / "checkpoints")[0]["w"].tolist() == [result.updates] * 4

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from mlxe_async import load_policy
-from mlxe_async.storage.run_folder import load_checkpoint
+from mlxe_async.storage import checkpoints
 
 SOLVING = {
     "stop": {"solved": True, "steps_after_solved": 800, "env_steps": 100_000},
@@ -56,7 +56,7 @@ def test_the_run_goes_on_for_so_many_steps_and_its_versions_are_tested_all_the_w
     best = max(line["return_mean"] for line in tests)
     policy = load_policy(result.run_dir, checkpoint="best")
     assert policy.version == max(line["version"] for line in tests if line["return_mean"] == best)
-    assert load_checkpoint(result.run_dir, "best")[1]["score"] == best
+    assert checkpoints.load(result.run_dir / "checkpoints", "best")[1]["score"] == best
     assert load_policy(result.run_dir, checkpoint="solved").version == told["version"]
     assert load_policy(result.run_dir, checkpoint="last").version == run.all("weights")[-1]["version"]
     assert policy.test().return_mean == best

@@ -14,7 +14,7 @@ import pytest
 
 from mlxe_async.errors import NotFound, ResourceError, RunFailed
 from mlxe_async.storage import checkpoints, files
-from mlxe_async.storage.run_folder import RunFolder, load_checkpoint
+from mlxe_async.storage.run_folder import RunFolder
 
 TENSORS = {
     "policy.0.weight": np.arange(12, dtype=np.float32).reshape(3, 4),
@@ -43,7 +43,7 @@ def save(folder, number, keep=3, **facts):
 def test_what_was_saved_is_loaded(tmp_path):
     with RunFolder.create(tmp_path, "x") as folder:
         size = folder.save_checkpoint(1, TENSORS, {"version": 4, "counters": {"env_steps": 9}})
-        tensors, facts = load_checkpoint(folder.path)
+        tensors, facts = checkpoints.load(folder.checkpoints_path)
     assert facts == {"version": 4, "counters": {"env_steps": 9}, "number": 1}
     assert size == sum(path.stat().st_size for path in (folder.checkpoints_path / "1").iterdir())
     assert {name: array.dtype for name, array in tensors.items()} == {n: a.dtype for n, a in TENSORS.items()}

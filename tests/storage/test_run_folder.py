@@ -317,7 +317,7 @@ def test_a_whole_checkpoint_lacks_none_of_its_files(tmp_path):
     with RunFolder.create(tmp_path, "x") as folder:
         folder.stage_checkpoint(1)
         with pytest.raises(ResourceError, match="No such file"):
-            folder.save_whole(1, {}, {}, 3, {"learner.safetensors": Written(5, "")})
+            folder.save_checkpoint(1, {}, {}, 3, {"learner.safetensors": Written(5, "")})
         assert list(folder.checkpoints_path.iterdir()) == []
 
 

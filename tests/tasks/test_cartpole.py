@@ -10,10 +10,15 @@ import pytest
 
 from mlxe_async.errors import TaskError
 from mlxe_async.settings.task import CartPole
-from mlxe_async.tasks import cartpole
+from mlxe_async.tasks.cartpole import CartPoleHelp
 from mlxe_async.tasks.vector import VectorTask
 
 ALL = {"adverse_starts": True, "shaped_reward": True, "squared_position": True, "mirror": True}
+
+
+def shaped(obs, fell, *settings):
+    """The shaped reward of states that were reached, which does not depend on where the step began."""
+    return CartPoleHelp(*settings).shaped_reward(None, None, obs, None, fell)
 
 
 def vector(count=1, *, evaluation=False, **switches):
@@ -25,12 +30,12 @@ def vector(count=1, *, evaluation=False, **switches):
     [(0, 0.8), (1, 0.8), (5, 0.8), (10, 0.559), (25, 0.4), (50, 0.329), (100, 0.28), (150, 0.257), (350, 0.22)],
 )
 def test_adverse_starts_grow_rarer_with_finished_episodes(episodes, four_times_p):
-    assert 4 * cartpole.adverse_probability(episodes) == pytest.approx(four_times_p, abs=5e-4)
+    assert 4 * CartPoleHelp().adverse_probability(episodes) == pytest.approx(four_times_p, abs=5e-4)
 
 
 @pytest.mark.parametrize("episodes", [625, 10**6])
 def test_adverse_starts_never_become_rarer_than_one_in_five(episodes):
-    assert cartpole.adverse_probability(episodes) == pytest.approx(0.05)
+    assert CartPoleHelp().adverse_probability(episodes) == pytest.approx(0.05)
 
 
 def kind_of_start(obs, plain):
@@ -68,8 +73,8 @@ def test_shaped_rewards_are_the_published_ones():
     obs = np.array([[0, 9, 0, 9], [1.2, 0, 0, 0], [-2.4, 0, 0.1, 0], [0.6, 0, -0.20943951, 0], [2.5, 0, 0, 0]], "f4")
     fell = np.array([False, False, False, False, True])
     expected = [3, 2.5, 2 - 0.1 / 0.20943951, 1.75, -10]
-    assert cartpole.shaped_reward(obs, fell) == pytest.approx(expected, abs=1e-6)
-    assert cartpole.shaped_reward(np.pad(obs, ((0, 0), (0, 1))), fell) == pytest.approx(expected, abs=1e-6)
+    assert shaped(obs, fell) == pytest.approx(expected, abs=1e-6)
+    assert shaped(np.pad(obs, ((0, 0), (0, 1))), fell) == pytest.approx(expected, abs=1e-6)
 
 
 def test_shaping_looks_at_the_state_reached_and_leaves_the_raw_reward_alone():
@@ -199,7 +204,7 @@ OTHERS = CartPole(
 
 @pytest.mark.parametrize(("episodes", "probability"), [(0, 0.25), (10, 0.25), (100, 0.125), (10**6, 0.1)])
 def test_the_constants_of_adverse_starts_are_settings(episodes, probability):
-    assert cartpole.adverse_probability(episodes, OTHERS) == pytest.approx(probability)
+    assert CartPoleHelp(OTHERS).adverse_probability(episodes) == pytest.approx(probability)
     task, plain = vector(adverse_starts=True, cartpole=vars(OTHERS)), gymnasium.make("CartPole-v1").unwrapped
     starts = [task.reset(0, seed, finished_episodes=episodes) for seed in range(300)]
     kinds = {kind_of_start(obs, plain.reset(seed=seed)[0]) for seed, obs in enumerate(starts)}
@@ -208,15 +213,15 @@ def test_the_constants_of_adverse_starts_are_settings(episodes, probability):
 
 
 def test_a_probability_that_may_fall_to_nothing_leaves_starts_as_they_are():
-    never = CartPole(adverse_least=0.0, adverse_base=1 + 1e-9)
-    assert cartpole.way_of(0.0, 10**9, never) in (None, (0, -1.5))
-    assert cartpole.way_of(0.5, 10**9, never) is None
+    never = CartPoleHelp(CartPole(adverse_least=0.0, adverse_base=1 + 1e-9))
+    assert never.way_of(0.0, 10**9) in (None, (0, -1.5))
+    assert never.way_of(0.5, 10**9) is None
 
 
 def test_the_constants_of_the_shaped_reward_are_settings():
     """1 + 2 (1 - |theta| / 0.20943951), and -1 for the fall; with both weights 0 the reward of each step is 1."""
     obs = np.array([[0, 9, 0, 9], [1.2, 0, 0.1, 0], [2.5, 0, 0, 0]], "f4")
     fell = np.array([False, False, True])
-    assert cartpole.shaped_reward(obs, fell, OTHERS) == pytest.approx([3, 3 - 0.2 / 0.20943951, -1], abs=1e-6)
+    assert shaped(obs, fell, OTHERS) == pytest.approx([3, 3 - 0.2 / 0.20943951, -1], abs=1e-6)
     bare = CartPole(centre_weight=0.0, upright_weight=0.0, failure_reward=-1.0)
-    assert cartpole.shaped_reward(obs, fell, bare).tolist() == [1, 1, -1]
+    assert shaped(obs, fell, bare).tolist() == [1, 1, -1]

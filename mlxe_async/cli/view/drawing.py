@@ -22,13 +22,6 @@ GAP = 4
 LONGEST_STRIP = 60
 
 COLOURS = {"executor": "cyan", "learner": "green", "memorizer": "magenta", "evaluator": "blue"}
-STOPS = {
-    "env_steps": "steps",
-    "episodes": "episodes",
-    "updates": "updates",
-    "seconds": "seconds",
-    "passed": "passed",
-}
 
 
 class Glyphs:
@@ -148,7 +141,8 @@ def _bars(picture: Picture, now_ns: int, width: int, glyphs: Glyphs) -> list[Tex
     else:
         lines.append(_bar("memory", picture.kept, picture.capacity, "rows", width, glyphs, "magenta"))
     for name, (spent, limit) in picture.towards_stop(now_ns).items():
-        line = _bar(STOPS[name], spent, limit, "in a row" if name == "passed" else "", width, glyphs, "default")
+        title, unit = name.removeprefix("env_"), "in a row" if name == "passed" else ""
+        line = _bar(title, spent, limit, unit, width, glyphs, "default")
         if (seconds := picture.to_go(name, now_ns)) is not None:
             line.append(f"{glyphs.dot}{duration(seconds)} to go", "dim")
         lines.append(line)

@@ -241,10 +241,7 @@ class WeightsSaver:
         keep = self._settings.checkpoint.keep
         try:
             self._check_folder()
-            if files is None:
-                size = self._folder.save_checkpoint(number, tensors, facts, keep)
-            else:
-                size = self._folder.save_whole(number, tensors, facts, keep, files)
+            size = self._folder.save_checkpoint(number, tensors, facts, keep, files)
         except (OSError, MlxeError) as error:
             self._failed(number, error)
             return False

@@ -6,11 +6,26 @@ import json
 import math
 import struct
 from dataclasses import asdict, dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self
+
+
+class _Numbers:
+    """A step of numbers alone, packed in the order of its fields; NaN stands for None."""
+
+    _form: ClassVar[struct.Struct]
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return self._form.pack(*(math.nan if value is None else value for value in vars(self).values()))
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Self:
+        """From bytes."""
+        return cls(*(None if value != value else value for value in cls._form.unpack(payload)))
 
 
 @dataclass(frozen=True)
-class Rollout:
+class Rollout(_Numbers):
     """A rollout was delivered.
 
     Args:
@@ -31,16 +46,7 @@ class Rollout:
     rows: int
     blocks: int
 
-    _form: ClassVar[struct.Struct] = struct.Struct("<IQQQQII")
-
-    def pack(self) -> bytes:
-        """As bytes."""
-        return self._form.pack(*asdict(self).values())
-
-    @classmethod
-    def unpack(cls, payload: bytes) -> Rollout:
-        """From bytes."""
-        return cls(*cls._form.unpack(payload))
+    _form = struct.Struct("<IQQQQII")
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ class Memorized:
 
 
 @dataclass(frozen=True)
-class Learned:
+class Learned(_Numbers):
     """The learner learned from the plan that was drawn last.
 
     Args:
@@ -116,38 +122,17 @@ class Learned:
     version: int
     norm: float | None
 
-    _form: ClassVar[struct.Struct] = struct.Struct("<QQQdQd")
-
-    def pack(self) -> bytes:
-        """As bytes."""
-        *counts, version, norm = (math.nan if value is None else value for value in asdict(self).values())
-        return self._form.pack(*counts, version, norm)
-
-    @classmethod
-    def unpack(cls, payload: bytes) -> Learned:
-        """From bytes."""
-        env_steps, episodes, updates, progress, version, norm = cls._form.unpack(payload)
-        return cls(env_steps, episodes, updates, _known(progress), version, _known(norm))
+    _form = struct.Struct("<QQQdQd")
 
 
 @dataclass(frozen=True)
-class Published:
+class Published(_Numbers):
     """The weights that the run begins with were published."""
 
     version: int
     norm: float | None
 
-    _form: ClassVar[struct.Struct] = struct.Struct("<Qd")
-
-    def pack(self) -> bytes:
-        """As bytes."""
-        return self._form.pack(self.version, math.nan if self.norm is None else self.norm)
-
-    @classmethod
-    def unpack(cls, payload: bytes) -> Published:
-        """From bytes."""
-        version, norm = cls._form.unpack(payload)
-        return cls(version, _known(norm))
+    _form = struct.Struct("<Qd")
 
 
 @dataclass(frozen=True)
@@ -173,10 +158,6 @@ class Ended:
 
 
 Step = Rollout | Ingested | Memorized | Learned | Published | Ended
-
-
-def _known(number: float) -> float | None:
-    return None if math.isnan(number) else number
 
 
 class Recorder(Protocol):

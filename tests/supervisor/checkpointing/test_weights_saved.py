@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from mlxe_async.settings import load_settings
-from mlxe_async.storage.run_folder import RunFolder, load_checkpoint
+from mlxe_async.storage import checkpoints
+from mlxe_async.storage.run_folder import RunFolder
 from mlxe_async.supervisor.checkpointing.weights import WeightsSaver
 from mlxe_async.supervisor.plan.budget import Counters
 
@@ -41,7 +42,7 @@ def kept(path):
     """Version and score of the best checkpoint, version of the last one; the weights are those of the version."""
     found = []
     for kind in ("best", "last"):
-        tensors, facts = load_checkpoint(path, kind)
+        tensors, facts = checkpoints.load(path / "checkpoints", kind)
         assert tensors["w"].tolist() == [facts["version"]] * 2
         found += [facts["version"], facts.get("score")] if kind == "best" else [facts["version"]]
     return found
@@ -112,4 +113,4 @@ def test_what_solved_the_task_is_saved_at_once_and_alone(made):
     for version in (3, 4, 5):
         save(saver, version)
     assert kept(path) == [2, 10.0, 5]
-    assert load_checkpoint(path, "solved")[1]["version"] == 1
+    assert checkpoints.load(path / "checkpoints", "solved")[1]["version"] == 1
