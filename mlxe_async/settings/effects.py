@@ -51,15 +51,16 @@ def built_in(name: str) -> type[Algorithm] | None:
     return load_algorithm(name) if name in REGISTRY else None
 
 
-def idle(settings: Settings, memory: str | None = None) -> Iterator[Problem]:
+def idle(settings: Settings, memory: str | None = None, *, is_named: bool = True) -> Iterator[Problem]:
     """Keys of all tables but `[algorithm]` that have no effect, whoever wrote them.
 
     Args:
         settings: the tree.
         memory: what its algorithm learns from, as far as that is known.
+        is_named: ask the algorithm's class; false where its name is only a default beside other mistakes.
     """
     schedule, learner, supervision, task = settings.schedule, settings.learner, settings.supervision, settings.task
-    env, algorithm = task.env.rpartition(":")[2], built_in(settings.algorithm.name)
+    env, algorithm = task.env.rpartition(":")[2], built_in(settings.algorithm.name) if is_named else None
     if memory is None and algorithm:
         memory = algorithm.memory
 

@@ -119,9 +119,9 @@ def _check(raw: dict[str, Any], places: Places) -> list[Problem]:
     return problems + _contradictions_beside(raw, problems, places)
 
 
-def _without_effect(settings: Settings, places: Places) -> list[Problem]:
+def _without_effect(settings: Settings, places: Places, *, is_named: bool = True) -> list[Problem]:
     """Keys without effect that are refused, as far as that can be known without the probe."""
-    return refused_and_remarks([p for p in idle(settings) if is_certain(p, places)], places)[0]
+    return refused_and_remarks([p for p in idle(settings, is_named=is_named) if is_certain(p, places)], places)[0]
 
 
 def _contradictions_beside(raw: dict[str, Any], problems: list[Problem], places: Places) -> list[Problem]:
@@ -137,7 +137,8 @@ def _contradictions_beside(raw: dict[str, Any], problems: list[Problem], places:
     wrong = {problem.path for problem in problems}
     try:
         settings = Settings.model_validate(pruned)
-        found = list(contradictions(settings)) or _without_effect(settings, places)
+        is_named = "name" in pruned.get("algorithm", {})
+        found = list(contradictions(settings)) or _without_effect(settings, places, is_named=is_named)
     except ValidationError as error:
         found = describe(error, Settings)
     return [p for p in found if p.path not in wrong and p.other not in wrong]

@@ -5,6 +5,7 @@ A function gives the field of one key; a class has keys that belong together, an
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,9 +36,13 @@ def key(default: Any, text: str, needs: Condition = "", *, stays: bool = False, 
     return made(default, description=text, json_schema_extra=extra or None, **limits)
 
 
-def shared(text: str, needs: Condition = "", *, stays: bool = False, **limits: float) -> Callable[..., Any]:
-    """A key that several algorithms have, each with a default, and perhaps a condition, of its own."""
-    return lambda default, needs=needs: key(default, text, needs, stays=stays, **limits)
+def _with_default(text: str, condition: Condition, limits: dict[str, Any], default: Any, needs: Any = None) -> Any:
+    return key(default, text, condition if needs is None else needs, **limits)
+
+
+def shared(text: str, needs: Condition = "", **limits: Any) -> Callable[..., Any]:
+    """A key that several algorithms have, each with a default, and perhaps a condition, of its own; see `key`."""
+    return functools.partial(_with_default, text, needs, limits)
 
 
 discount = shared("Higher looks further ahead; what it estimates is noisier, and learned later.", ge=0, le=1)
