@@ -26,7 +26,7 @@ from mlxe_async.rows import Array, RowLayout, Spaces
 from mlxe_async.seeds import derive_seed
 from mlxe_async.settings.model import Settings
 from mlxe_async.storage.run_folder import VIDEOS
-from mlxe_async.workers.code import code_of
+from mlxe_async.workers.code import code_of, code_told_by_a_fork
 from mlxe_async.workers.examiner import Examiner
 from mlxe_async.workers.kernels import choose_kernels
 
@@ -81,7 +81,7 @@ class Workshop:
 
         algorithm = load_algorithm(self.settings.algorithm.name)
         if not self.code:  # after an executor's task was imported, and before anything is made of the class
-            self.code = code_of(algorithm)
+            self.code = code_of(algorithm) if learns else code_told_by_a_fork(algorithm)
         known = algorithm.Settings.model_fields
         fields = {key: value for key, value in self.settings.algorithm.table.items() if key != "name" or key in known}
         return algorithm(

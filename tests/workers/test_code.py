@@ -1,7 +1,11 @@
 """Processes tell which code they have of their algorithm; two that differ are told apart by the place."""
 
+import json
+import os
+import signal
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +13,8 @@ from mlxe_async.algorithms import load_algorithm
 from mlxe_async.algorithms.ppo import PPO
 from mlxe_async.errors import SettingsError
 from mlxe_async.maths import returns
-from mlxe_async.workers.code import code_of, expect_the_same
+from mlxe_async.workers import code
+from mlxe_async.workers.code import code_of, code_told_by_a_fork, expect_the_same
 
 
 def test_the_same_code_has_the_same_digests_and_none_from_elsewhere():
@@ -58,3 +63,27 @@ def test_a_users_module_is_told_of_too_but_not_its_state(monkeypatch):
     assert code_of(module.Mine) == before
     module.Mine.update = _loss
     assert code_of(module.Mine)["modules"]["somebodys"] != before["modules"]["somebodys"]
+
+
+def test_a_fork_tells_the_same_code_and_nothing_of_it_is_left():
+    before = sorted(Path("/proc/self/fd").iterdir())
+    assert code_told_by_a_fork(PPO) == json.loads(json.dumps(code_of(PPO)))
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.mark.parametrize("how", ["dies", "says nothing"])
+def test_a_fork_that_does_not_answer_is_done_without(monkeypatch, how):
+    here = os.getpid()
+
+    def in_a_fork_it_fails(algorithm):
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL if how == "dies" else signal.SIGSTOP)
+        return {"modules": {}, "elsewhere": []}
+
+    monkeypatch.setattr(code, "code_of", in_a_fork_it_fails)
+    monkeypatch.setattr(code, "LONGEST_S", 0.2)
+    assert code_told_by_a_fork(PPO) == {"modules": {}, "elsewhere": []}
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

@@ -43,8 +43,8 @@ PRELOADED = [
 PRELOADED_MEANWHILE = [
     "torch",
     "torch.optim",
-    "mlxe_async.networks.heads",
     "mlxe_async.networks.sequential",
+    "mlxe_async.workers.warm",
     "mlxe_async.roles.learner",
 ]
 CLOSE_S = 1.0  # for the environment that was tried out to close
