@@ -66,6 +66,7 @@ CALLS = {
     "correction.clipped": [tensors(np.exp(doubles(6)))],
     "correction.effective_share": [tensors(np.exp(doubles(6)))],
     "correction.approximate_kl": [tensors(doubles(6), doubles(6))],
+    "correction.kl_coefficient": [(1.0, 0.5, 0.01)],
     "distributional.project": [(SHARES, *tensors(singles(6), singles(6), np.linspace(-1, 1, K, dtype=np.float32)))],
     "distributional.mean": [(SHARES, torch.linspace(-1, 1, K))],
     "generators.generator_words": [(np.random.default_rng(3),)],
