@@ -142,8 +142,12 @@ def test_a_running_average_is_published_and_the_learned_weights_go_their_own_way
             one.update(rows, Clock(updates=number))
         average = 0.75 * average + 0.25 * plain.weights()[:-1]
         np.testing.assert_allclose(algorithm.weights()[:-1], average, atol=1e-6)
-    algorithm.set_weights(plain.weights())  # after a restart the average begins at what is gone on from
-    np.testing.assert_array_equal(algorithm.weights(), plain.weights())
+    others = agent(seed=2).weights()
+    algorithm.set_weights(others)  # after a restart the average begins at what is gone on from
+    np.testing.assert_array_equal(algorithm.weights(), others)
+    for network in (algorithm.learned, algorithm.target):
+        for mine, published in zip(network.parameters(), algorithm.network.parameters(), strict=True):
+            np.testing.assert_array_equal(mine.detach(), published.detach())
 
 
 def test_a_softmax_behaviour_draws_in_proportion_to_the_exponentiated_values():

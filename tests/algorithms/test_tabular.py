@@ -155,6 +155,7 @@ def test_weights_that_are_learned_on_from_become_doubles_of_the_learners_own():
     heir = agent("q_learning")
     heir.set_weights(buffer)
     kept = buffer.copy()
+    np.testing.assert_array_equal(heir.values, first.values.astype(np.float32))
     heir.update(rollout(1), Clock())
     np.testing.assert_array_equal(buffer, kept)
     assert heir.values.dtype == np.float64

@@ -25,7 +25,7 @@ CASES = [
     ("dqn", {"noisy": True, "noise_sigma": 0.9, "double": False}),
     ("dqn", {**ALL, "value_scale": "survival", "average": 0.3}),
     ("dqn", {**ALL, "layers": (), "n_step": 1, "double": False}),
-    ("c51", ATOMS),
+    ("c51", ATOMS | {"average": 0.3}),
     ("c51", {**ATOMS, "dueling": True, "prioritised": True, "return_scale": 0.5}),
     ("rainbow", ATOMS),
     ("rainbow", {**ATOMS, "layers": (5,), "average": 0.3, "max_gradient_norm": 0.0}),
