@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FEW = 2
-"""With so many cores or fewer the memory lives in the learner's process, where nobody says otherwise."""
+"""Cores up to which the memory lives in the learner's process, unless the settings say otherwise."""
 
 
 def usable_cores(root: Path = Path("/")) -> int:

@@ -178,12 +178,12 @@ class EnvironmentFault(MlxeError):
 
     @property
     def nonfinite(self) -> bool:
-        """Whether the fault is a NaN or an infinity; what an exception of the environment's own says does not count."""
+        """True if the fault is a NaN or an infinity; what an exception of the environment's own says does not count."""
         return not self.trace and "finite number" in self.detail
 
 
 def raised_at(error: BaseException, *, anywhere: bool = False) -> str:
-    """Where an exception was raised, as `file.py:12`: in the innermost line that is no library's and not ours.
+    """Return where an exception was raised, as `file.py:12`: in the innermost line that is no library's and not ours.
 
     Args:
         error: any exception; of a syntax error it is the line that cannot be read.

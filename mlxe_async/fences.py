@@ -1,6 +1,6 @@
 """Which order of stores and loads shared memory is used in, and on which machines it holds.
 
-Nothing here is locked: whoever writes may be killed, and whoever reads never makes a writer wait. So each record in
+Nothing here is locked: a writer may be killed, and a reader never makes a writer wait. So each record in
 shared memory says by itself whether it is whole, and writer and reader keep an order between what says so and the rest:
 
 - A writer takes the mark away, or makes it odd; then come the bytes; then the mark. `fence` stands between these.
@@ -33,7 +33,7 @@ X86 = frozenset({"x86_64", "AMD64", "i686"})
 def lock_pair() -> Callable[[], None]:
     """A fence for machines that reorder more than x86 does.
 
-    It releases and takes a lock that nobody else knows. Python makes locks of functions that, by POSIX, synchronise
+    It releases and takes a lock that no other code knows. Python makes locks of functions that, by POSIX, synchronise
     memory; on ARMv8 nothing moves across a release that is followed by an acquire.
     """
     lock = threading.Lock()

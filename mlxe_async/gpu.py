@@ -40,13 +40,13 @@ _graphs = False
 
 
 def use_graphs(wanted: bool) -> None:
-    """Whether work that is made `Captured` from now on, in this process, is to be recorded on a GPU."""
+    """Set whether work that is made `Captured` from now on, in this process, is recorded on a GPU."""
     global _graphs
     _graphs = wanted
 
 
 def refusals() -> list[str]:
-    """What this process could not have since this was last asked, in words."""
+    """Return what this process could not have since this was last asked, in words."""
     told, _refused[:] = _refused[:], []
     return told
 
@@ -130,7 +130,7 @@ class PinnedMemory:
 
 
 def _forget_error() -> None:
-    """The runtime keeps the last error, and whoever launches the next kernel is told of it."""
+    """Clear the runtime's last error: it would be told to the caller that launches the next kernel."""
     import torch
 
     if torch.cuda.is_available():
@@ -234,12 +234,12 @@ class Captured:
     """Work on tensors that, once its arguments have had the same shapes a few times, is launched as one.
 
     Such work may read and write tensors that stay where they are, beside its arguments; it must not decide anything by
-    what is in them, nor make them on the host. Whatever cannot be recorded is done as it is written, and so is what
-    proves to do something else, when recording and work are compared on the first arguments.
+    what is in them, nor make them on the host. Work that cannot be recorded is done operation by operation, and so is
+    what proves to do something else, when recording and work are compared on the first arguments.
 
     Args:
         work: of columns by name; returns a tuple of float32 tensors.
-        device: a torch device name; on the CPU work is done as it is written, elsewhere unless `use_graphs` was said.
+        device: a torch device name; on the CPU nothing is recorded, elsewhere only if `use_graphs` was said.
         writes: the tensors that it writes.
         wanted: False: so it is anywhere.
         recorder: left out: CUDA's graphs.

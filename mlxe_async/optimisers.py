@@ -55,7 +55,7 @@ class FlatOptimiser:
         self._on_device = Captured(self.step_on_device, str(weights.device), writes=written)
 
     def state(self) -> dict[str, Any]:
-        """What it remembers of its steps, as arrays by name."""
+        """Return what it remembers of its steps, as arrays by name."""
         return {
             "first_moment": self.first_moment.numpy(force=True).copy(),
             "second_moment": self.second_moment.numpy(force=True).copy(),
@@ -108,7 +108,7 @@ class FlatOptimiser:
             self._on_device({})
 
     def step_on_device(self, _nothing: Mapping[str, Any]) -> tuple[()]:
-        """One step by operations alone: the host reads nothing, so that it can be recorded and nobody waits."""
+        """One step by operations alone: the host reads nothing, so that it can be recorded without waits."""
         import torch
 
         beta1, beta2 = self._betas
@@ -228,7 +228,7 @@ class OfParameters(FlatOptimiser):
         super().step(learning_rate)
 
     def _placed(self) -> list[tuple[int, int]]:
-        """Where the numbers of each parameter and of its gradient are."""
+        """Return where the numbers of each parameter and of its gradient are."""
         size, starts = (
             self._weights.element_size(),
             itertools.accumulate((p.numel() for p in self.parameters), initial=0),

@@ -63,7 +63,7 @@ def stored_as(parts: Sequence[Part]) -> tuple[tuple[int], str]:
 
 
 def counted(parts: Iterable[Part]) -> tuple[int, int]:
-    """How many entries are floats, and how many are bytes."""
+    """Return how many entries are floats, and how many are bytes."""
     sizes = {FLOATS: 0, BYTES: 0}
     for part in parts:
         sizes[part.dtype] += part.size

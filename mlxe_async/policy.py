@@ -179,7 +179,7 @@ class Policy:
         self._acting.began = None
 
     def _is_stored(self, obs: Any) -> bool:
-        """Whether these are observations (..., *O) as rows have them, or those that only lack the features."""
+        """Return whether these are observations (..., *O) as rows have them, or those that only lack the features."""
         shape, task = self.spaces.observation_shape, self.settings.task
         if not isinstance(obs, np.ndarray) and (self.spaces.parts or isinstance(obs, Mapping)):
             return False
@@ -288,7 +288,7 @@ class Policy:
                 standard ones moved to a hard place: 5 each with the cart at -1.5 and +1.5, the pole at -0.15 and +0.15.
             sampled: draw actions, see `act`, instead of taking the best ones; by fixed seeds, so that the test is the
                 same each time.
-            episodes: so many restarts instead, the first of which are those of the test of fewer.
+            episodes: number of restarts instead, the first of which are those of the test of fewer.
             in_full: play all episodes to their end, also where one has failed, and give all their returns.
 
         Raises:
@@ -313,7 +313,7 @@ class Policy:
         return joined(parts, Rules.from_mapping(rules))
 
     def switching(self, *, episodes: int | None = None, sampled: bool = False) -> Switching:
-        """How often the policy changes its action, in episodes from the starts of the run's own test.
+        """Return how often the policy changes its action, in episodes from the starts of the run's own test.
 
         They are played apart from `test`, which keeps no actions; rewards do not matter here.
 

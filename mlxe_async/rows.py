@@ -38,7 +38,7 @@ class Column:
         name: the column's name.
         dtype: a numpy dtype string such as `"<f4"`.
         shape: the shape of one row's entry; `()` for a scalar.
-        fill: an impossible value that marks memory nobody has written yet.
+        fill: an impossible value that marks memory that was never written.
         per_rollout: whether a memory of rollouts keeps only the entry of each environment's first row.
     """
 
@@ -157,7 +157,7 @@ class Spaces:
         symmetry: a mirror image the task declares, if any.
         limits: per observation entry, flattened, the magnitude at which the task counts as failed, None where there is
             no such limit; None altogether if the task declares none.
-        frames: an observation (frames, ...) is the newest so many frames, oldest first; 0 where nothing is known.
+        frames: number of newest frames in an observation (frames, ...), oldest first; 0 where nothing is known.
         parts: what an observation is made of that stands for several (see `parts`); empty where it is one array.
         action_kind: `"discrete"`, `"multi_discrete"`, `"multi_binary"` or `"box"`; all but the last are integers from
             0. Left out, it is discrete where there are `actions`, else a box.
@@ -253,7 +253,7 @@ class Spaces:
 
     @property
     def fits_together(self) -> bool:
-        """Whether parts fill an observation, and all that is told of actions goes together; else a file was changed."""
+        """True if parts fill an observation, and all that is told of actions goes together; else a file was changed."""
         if not self._actions_fit:
             return False
         if self.observation_sizes and sum(self.observation_sizes) != math.prod(self.observation_shape):

@@ -89,12 +89,12 @@ class ApeX(ValueBased):
 
     @classmethod
     def is_dueling(cls, settings: Any) -> bool:  # noqa: ARG003 - always
-        """Whether there are two streams."""
+        """Return whether there are two streams."""
         return True
 
     @classmethod
     def is_noisy(cls, settings: Any) -> bool:  # noqa: ARG003 - never
-        """Whether layers are under noise."""
+        """Return whether layers are under noise."""
         return False
 
     def build(self) -> None:
@@ -105,12 +105,12 @@ class ApeX(ValueBased):
         self.derived_columns = (*target_columns(self.spaces), Column("initial_priority", "<f4"))
 
     def build_learner(self) -> None:
-        """What is learned, the target network, and Adam."""
+        """Make the learned network, its target, and Adam."""
         super().build_learner()
         self.optimiser = Adam(self.learned.parameters(), eps=1e-8)
 
     def how_to_draw(self) -> Priorities:
-        """What the memory is told."""
+        """Tell the memory how to draw."""
         return Priorities("td", exponent=self.settings.priority_exponent, correction=self.settings.priority_correction)
 
     # -- executors --
@@ -131,13 +131,13 @@ class ApeX(ValueBased):
         return self.explored(as_array(self.network(obs)), acting or Acting())
 
     def explored(self, q: Floats, acting: Acting) -> Categorical:
-        """The same at these values (B, A)."""
+        """The policy of `policy`, given the values (B, A)."""
         envs, s = len(q), self.settings
         share = ladder(acting.executor * envs, envs, acting.executors * envs, s.epsilon, s.epsilon_exponent)
         return Categorical(mixture(q, "epsilon_greedy", share[:, None]), normalised=True)
 
     def at_stop(self, next_obs: Array) -> Rows:
-        """Max Q where no further step tells it."""
+        """The largest Q of `next_obs`, for rows that no later step of the rollout values."""
         with self.inference():
             return {"q_after": as_array(self.network(self.observed(next_obs))).max(-1)}
 
@@ -147,7 +147,7 @@ class ApeX(ValueBased):
         split = returns.n_step_many(self.scaled(segments["reward"]), lengths, ended, s.discount, s.n_step)
         after, last = np.roll(segments["q_best"], -1), np.cumsum(lengths) - 1
         is_known = (segments["truncated"] | segments["cut"])[last].astype(bool)
-        # Whoever died in the middle of an episode has not valued where its last step led to.
+        # An executor that died in the middle of an episode has not valued where its last step led to.
         after[last] = np.where(is_known, segments["q_after"][last], segments["q_best"][last])
         error = split.partial + split.coefficient * after[split.cut] - segments["q_taken"]
         return stored(split, segments["next_obs"]) | {"initial_priority": td_priority(error, FLOOR, np.inf)}

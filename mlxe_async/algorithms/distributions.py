@@ -321,5 +321,5 @@ def _masked(logits: Any, mask: Any) -> Any:
 
 
 def as_array(values: Any) -> Array:
-    """What a network says (B, ...), as numbers of numpy."""
+    """Return what a network says (B, ...), as numbers of numpy."""
     return values if isinstance(values, np.ndarray) else np.asarray(values.numpy(force=True))

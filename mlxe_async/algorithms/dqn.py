@@ -84,7 +84,7 @@ class DQN(ValueBased):
         super().build()
 
     def build_learner(self) -> None:
-        """What is learned, the target network, and Adam."""
+        """Make the learned network, its target, and Adam."""
         super().build_learner()
         self.optimiser = Adam(self.learned.parameters(), eps=1e-8)
 

@@ -42,7 +42,7 @@ STAYS: dict[str, JsonValue] = {"on_resume": "forbidden"}
 def needs(condition: str | Mapping[str, str]) -> dict[str, JsonValue]:
     """`json_schema_extra` of a field of `Settings` that has an effect only while a condition on others holds.
 
-    A key that somebody wrote is refused where it does not. Of a list, a table says what single entries need. For the
+    A key that the user wrote is refused where it does not. Of a list, a table says what single entries need. For the
     form, such as `"noisy and discount > 0"`, see `settings.effects`.
     """
     return {"needs": condition if isinstance(condition, str) else {**condition}}
@@ -144,7 +144,7 @@ class Priorities:
             raise ValueError(f"priorities: expected a largest_decay above 0 and at most 1, got {self.largest_decay}")
 
     def correction_at(self, env_steps: int) -> float:
-        """Exponent beta of the importance weights after so many environment steps; 0 for uniform draws."""
+        """Exponent beta of the importance weights after `env_steps` steps; 0 for uniform draws."""
         if self.kind == "uniform":
             return 0.0
         if self.correction_last is None:
@@ -183,10 +183,10 @@ class Algorithm:
     for (a ratio of probabilities), or something it ignores. Together with `memory` it decides under which schedules a
     run is refused, and which are told of in the log: see `schedules.soundness`."""
     takes_arrays: ClassVar[bool] = False
-    """Whether `policy` takes observations as arrays, too, and asks nothing but layers that do, such as those of
+    """True if `policy` takes observations as arrays, too, and asks nothing but layers that do, such as those of
     `networks.bodies.dense`: on the CPU executors then act without torch, in a third of the time."""
     bootstraps: bool = True
-    """Whether `derive` or `update` value what follows the last row of a segment whose episode was truncated or goes on;
+    """True if `derive` or `update` value what follows the last row of a segment whose episode was truncated or goes on;
     without it, segments must end where episodes do."""
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Table -> key -> value of settings that suit the algorithm, used where the file says nothing."""
@@ -211,7 +211,7 @@ class Algorithm:
     where all wait for each other, else one at a time. It is the setting of this name, where there is one."""
     priorities: Priorities = Priorities()
     words: str = ""
-    """What observations go through, for whoever looks at the settings: `4 numbers -> actor 64, 64, 2`."""
+    """Description of the layers that observations go through, for the user: `4 numbers -> actor 64, 64, 2`."""
     parameters: Parameters = ()
     """Names and shapes of everything that acts, in the order of the flat vector: weights, but also exploration
     constants or normaliser statistics where there are any, so that they travel under one version."""
@@ -229,7 +229,7 @@ class Algorithm:
 
     @classmethod
     def parameters_for(cls, settings: Any, spaces: Spaces) -> Parameters | None:  # noqa: ARG003 - of those that can tell
-        """What `parameters` would be, told without making any of it; None where only making it tells.
+        """Return what `parameters` would be, told without making any of it; None where only making it tells.
 
         Raises:
             ValueError: the settings do not fit these spaces.
@@ -277,7 +277,7 @@ class Algorithm:
 
     @classmethod
     def defaults_for(cls, spaces: Spaces, written: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG003 - of a task
-        """Values for keys of `[algorithm]` that nobody wrote, by the task's spaces and the keys that somebody did."""
+        """Defaults for keys of `[algorithm]` that are not set, by the task's spaces and the keys that are."""
         return {}
 
     def act(self, obs: Array, rng: np.random.Generator, acting: Acting) -> Rows:
@@ -305,7 +305,7 @@ class Algorithm:
         """In executors: the stop columns (K, ...) for observations (K, *O), by the weights that are acted with.
 
         These are the observations after steps that were truncated, or that a rollout ends with. What they are worth to
-        the acting weights nobody else can tell: those of all other steps are acted at.
+        the acting weights no other process can tell: those of all other steps are acted at.
         """
         return {}
 
@@ -337,7 +337,7 @@ class Algorithm:
         self._modules.load(flat)
 
     def weights(self) -> Floats:
-        """What to publish (P,), a private copy; it may be a running average of what the optimiser works on."""
+        """Return what to publish (P,), a private copy; it may be a running average of what the optimiser works on."""
         return self._modules.packed()
 
     def set_weights(self, flat: Floats) -> None:
@@ -362,7 +362,7 @@ class Algorithm:
         self.load(flat)
 
     def module(self) -> nn.Module:
-        """What acts, as a plain torch module of its own: the author's, or one whose heads are told by name.
+        """Return what acts, as a plain torch module of its own: the author's, or one whose heads are told by name.
 
         Several modules and parameters come as attributes of one module, under their names.
         """
@@ -401,7 +401,7 @@ class DerivesMany(Protocol):
     """What makes taking rows in cheap, beside the verbs of all: many environments close many segments at a time."""
 
     def derive_many(self, segments: Rows, lengths: Array) -> Rows:
-        """What `derive` returns, of several segments at once: the same numbers, to the last bit.
+        """Return what `derive` returns, of several segments at once: the same numbers, to the last bit.
 
         Args:
             segments: the rows (N, ...) of closed segments, one segment after the other.
@@ -459,7 +459,7 @@ def forgotten(algorithm: Any) -> list[str]:
 
 
 def learned(algorithm: Any, batch: Rows, clock: Clock) -> tuple[Metrics, Floats | None]:
-    """Have an algorithm learn from one batch as it is written.
+    """Have an algorithm learn from one batch by its own `update`.
 
     Returns:
         What was measured, as plain numbers, and new priorities (M,) if there are any. A tensor of several numbers is

@@ -142,7 +142,7 @@ class PPO(LearnsFromRollouts):
         return s.value_coefficient * value_loss(value, rows["target"], rows["value"], s.value_clip)
 
     def minibatches(self, batch: Rows, epochs: int) -> Iterator[Tensors]:
-        """The minibatches of so many epochs, one after the other."""
+        """Minibatches of several epochs, one after the other."""
         size = self.settings.minibatch
         if self.settings.minibatches == "sequences":  # by the values that the last step led to
             return (self.with_advantages(piece) for _ in range(epochs) for piece in rollouts.columns(batch, size))

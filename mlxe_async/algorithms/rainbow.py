@@ -72,7 +72,7 @@ class Rainbow(ValueBased):
         super().build()
 
     def build_learner(self) -> None:
-        """What is learned, the target network, and Adam with the epsilon of the paper."""
+        """Make the learned network, its target, and Adam with the epsilon of the paper."""
         super().build_learner()
         self.optimiser = Adam(self.learned.parameters(), eps=1.5e-4)
 

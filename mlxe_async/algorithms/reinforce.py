@@ -63,7 +63,7 @@ class Reinforce(LearnsFromRollouts):
 
     @classmethod
     def has_critic(cls, settings: Any) -> bool:
-        """Whether there is a critic."""
+        """Return whether there is a critic."""
         return bool(settings.baseline == "learned")
 
     def build(self) -> None:

@@ -64,7 +64,7 @@ class Switching:
 
 
 def switching(episodes: Iterable[ArrayLike], *, continuous: bool = False) -> Switching:
-    """How often actions change in some episodes.
+    """Return how often actions change in some episodes.
 
     Args:
         episodes: of each its actions in their order, (T,) or (T, ...).
@@ -107,7 +107,7 @@ class Edge:
 
 
 def edge(episodes: Sequence[ArrayLike], limit: float) -> Edge:
-    """How near to the edge some episodes went, on CartPole with positions of the cart and a limit of 2.4.
+    """Return how near to the edge some episodes went, on CartPole with positions of the cart and a limit of 2.4.
 
     Args:
         episodes: of each its positions (T,), T at least 1, measured from the middle.

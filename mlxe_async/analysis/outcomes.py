@@ -110,7 +110,7 @@ class Outcome:
         return not self.solved if self.tested else not self.completed
 
     def needed(self, quantity: str) -> float:
-        """How much of a quantity it needed; infinitely much if it failed or if that is not known."""
+        """Return how much of a quantity it needed; infinitely much if it failed or if that is not known."""
         value = getattr(self, quantity)
         return math.inf if self.failed or value is None else float(value)
 
@@ -120,7 +120,7 @@ class Outcome:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Outcome:
-        """What `to_json` made; what is too new to be known is passed over.
+        """Return what `to_json` made; what is too new to be known is passed over.
 
         Raises:
             ValueError: it is no outcome.
@@ -136,7 +136,7 @@ class Outcome:
 
 
 def is_timed(runs: Iterable[Outcome]) -> bool:
-    """Whether each of them had the machine for itself, so that its seconds and CPU seconds are its own."""
+    """Return whether each of them had the machine for itself, so that its seconds and CPU seconds are its own."""
     return all(one.facts.get("jobs", 1) == 1 for one in runs)
 
 
@@ -442,7 +442,7 @@ def of_format_1(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fits(value: Any, kind: str) -> bool:
-    """Whether a value from JSON is of a kind, written as the annotations of `Outcome` are."""
+    """Return whether a value from JSON is of a kind, written as the annotations of `Outcome` are."""
     if kind.endswith(" | None"):
         return value is None or _fits(value, kind.removesuffix(" | None"))
     if kind.startswith("Mapping"):
@@ -459,7 +459,7 @@ def _fits(value: Any, kind: str) -> bool:
 
 
 def _parts(points: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
-    """Points in their order, in at most so many parts of nearly the same length."""
+    """Split points in their order into at most `most` parts of nearly the same length."""
     groups = min(most, len(points))
     for part in range(groups):
         yield points[len(points) * part // groups : len(points) * (part + 1) // groups]

@@ -51,7 +51,7 @@ class PastRun:
         solved: whether it solved its task.
         env: the environment.
         algorithm: what learned.
-        schedule: who waited for whom.
+        schedule: its kind.
         episodes: finished training episodes, None if not known.
         env_steps: environment steps, None if not known.
         seconds: how long it took, None if not known.
@@ -95,14 +95,14 @@ def past_runs(base: Path) -> list[PastRun]:
 
 
 def is_run_folder(path: Path) -> bool:
-    """Whether a run made this folder and nobody gave it another name since."""
+    """Return whether a run made this folder, and it still has its name."""
     if not NAME.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
         return False
     return all(_is_plain_file(path / name) for name in (LOCK, LOG))
 
 
 def look_at(path: Path) -> PastRun:
-    """What became of the run in a folder for which `is_run_folder` holds."""
+    """Return what became of the run in a folder for which `is_run_folder` holds."""
     held = is_held(path) is not False
     end = _last_event(path / LOG)
     end = end if end.get("event") == "run_end" else {}

@@ -187,7 +187,7 @@ def moving_average(values: Sequence[float], games: int) -> list[float]:
 
 
 def moving_averages(lengths: Mapping[str, Sequence[Sequence[int]]], games: int) -> Picture | None:
-    """Steps of training episodes by their number, averaged over so many of them, a line for each run.
+    """Steps of training episodes by their number, averaged over `games` of them, a line for each run.
 
     Args:
         lengths: of each name, for each of its runs, the steps of its episodes in the order in which they ended.

@@ -73,7 +73,7 @@ def thresholds_for(groups: Groups, asked: Sequence[float] = ()) -> tuple[float, 
 
 
 def is_breakout(groups: Groups) -> bool:
-    """Whether all runs played Breakout."""
+    """Return whether all runs played Breakout."""
     tasks = {str(one.facts.get("env")) for runs in groups.values() for one in runs if one.facts}
     return bool(tasks) and tasks <= set(breakout_study.ENVIRONMENTS)
 

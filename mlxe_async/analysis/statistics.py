@@ -24,7 +24,7 @@ Doubles = NDArray[np.float64]
 
 RESAMPLES = 2000
 LEVEL = 0.95
-EXACT_SIGNS = 14  # up to so many pairs all sign patterns are tried, beyond that a sample of them
+EXACT_SIGNS = 14  # pairs up to which all sign patterns are tried, beyond that a sample of them
 SIGN_SAMPLES = 20_000
 DIGITS = 9
 FEWEST_RUNS = 6  # of fewer, no bootstrap interval of a median holds it with 95 %
@@ -130,7 +130,7 @@ def kaplan_meier(times: Sequence[float], happened: Sequence[bool]) -> SurvivalCu
 
 
 def binomial_tail(successes: int, trials: int, share: float) -> float:
-    """Probability of at most so many successes in independent trials, each with that probability."""
+    """Probability of at most `successes` in independent trials, each with probability `share`."""
     if share <= 0 or successes >= trials:
         return 1.0
     if share >= 1:

@@ -193,17 +193,17 @@ class StudyFolder:
 
 
 def is_study(path: Path) -> bool:
-    """Whether a folder is that of a study."""
+    """Return whether a folder is that of a study."""
     return is_file(path / STUDY)
 
 
 def has_outcomes(path: Path) -> bool:
-    """Whether a folder is that of a study, or what is kept of one: at least its table of all outcomes."""
+    """Return whether a folder is that of a study, or what is kept of one: at least its table of all outcomes."""
     return is_study(path) or is_file(path / ALL_OUTCOMES)
 
 
 def read_plan(path: Path) -> Plan:
-    """What a study was asked for.
+    """Return what a study was asked for.
 
     Raises:
         NotFound: it is no study.
@@ -254,7 +254,7 @@ def stored_outcomes(path: Path) -> list[Outcome]:
 
 
 def stored_baselines(path: Path) -> tuple[Any, list[dict[str, Any]]] | None:
-    """What baselines a study's folder holds: what was asked for, and what was found; None if there are none.
+    """Return what baselines a study's folder holds: what was asked for, and what was found; None if there are none.
 
     Raises:
         RunFailed: their file is damaged.

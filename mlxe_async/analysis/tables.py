@@ -102,7 +102,7 @@ def all_tables(
 
 
 def outcome_table(groups: Groups, baselines: Iterable[Mapping[str, Any]] = ()) -> Table:
-    """What each of the settings needed, and what no learning, or hardly any, achieves."""
+    """Return what each of the settings needed, and what no learning, or hardly any, achieves."""
     extra = _extra_columns(groups)
     columns: dict[str, Told] = {"solved": _solved, "failed [at most]": _failures}
     columns |= {words: partial(_needed, quantity=quantity) for quantity, words in QUANTITIES.items()}
@@ -112,7 +112,7 @@ def outcome_table(groups: Groups, baselines: Iterable[Mapping[str, Any]] = ()) -
 
 
 def return_table(groups: Groups) -> Table:
-    """What each of the settings came to, for runs that were made side by side."""
+    """Return what each of the settings came to, for runs that were made side by side."""
     columns: dict[str, Told] = {"runs": lambda runs: str(len(runs)), "solved": _solved, "failed [at most]": _failures}
     columns |= {"return at the end": _final_return}
     columns |= {f"{QUANTITIES[quantity]} at the end": partial(_ended, quantity=quantity) for quantity in COUNTED}
@@ -125,7 +125,7 @@ def return_table(groups: Groups) -> Table:
 
 
 def score_table(groups: Groups, thresholds: Sequence[float] = ()) -> Table:
-    """What runs came to at tasks that are never solved; on Breakout with the published figures below.
+    """Return what runs came to at tasks that are never solved; on Breakout with the published figures below.
 
     Args:
         groups: runs by the name of their settings; those with a rule to judge them by are left out.
@@ -281,7 +281,7 @@ def run_table(groups: Groups) -> Table:
 
 
 def survival(runs: Sequence[Outcome], quantity: str) -> SurvivalCurve:
-    """How many are not there yet, against `episodes` or seconds; failures censored where they ended."""
+    """Return how many are not there yet, against `episodes` or seconds; failures censored where they ended."""
     ends = "episodes" if quantity == "episodes" else "seconds"
     times = [one.end.get(ends, 0.0) if one.failed else one.needed(quantity) for one in runs]
     return kaplan_meier(times, [not one.failed for one in runs])
@@ -404,7 +404,7 @@ def _percent(share: float) -> str:
 
 
 def _is_told(runs: Sequence[Outcome], quantity: str) -> bool:
-    """Whether these settings have such a quantity at all; those that always fail have."""
+    """Return whether these settings have such a quantity at all; those that always fail have."""
     return _has(runs, quantity) or all(one.failed for one in runs)
 
 
@@ -516,7 +516,7 @@ def solved_means(runs: Iterable[Outcome]) -> str:
 
 
 def mixtures(groups: Groups) -> list[str]:
-    """What is wrong with taking these runs together, a sentence each without its full stop."""
+    """Return what is wrong with taking these runs together, a sentence each without its full stop."""
     found = []
     programs = {one.program for runs in groups.values() for one in runs if one.program}
     if len(programs) > 1:

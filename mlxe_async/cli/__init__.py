@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.finish("interrupted before anything was started")
         code = 128 + signal.SIGINT
-    except BrokenPipeError:  # whoever read our output has gone
+    except BrokenPipeError:  # the reader of our output has gone
         code = 0
     except Exception as error:  # noqa: BLE001 - a mistake of ours: say all we know, and keep the promise of a last line
         lacking = linux.lack(error)
@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def help_text() -> str:
-    """What `--help` prints."""
+    """Return what `--help` prints."""
     from mlxe_async.cli.explain import algorithm_names, table_names
 
     commands = "\n".join(f"  {name:<9} {about}" for name, (_, about) in COMMANDS.items())

@@ -114,7 +114,7 @@ def _parser() -> Parser:
         action=argparse.BooleanOptionalAction,
         help="test the policies that solved the task from 20 adverse starts too",
     )
-    add("--retention", type=int, metavar="STEPS", help="go on for so many steps; how many later versions still pass")
+    add("--retention", type=int, metavar="STEPS", help="go on for STEPS steps; how many later versions still pass")
     add("--rows", action="store_true", help="print a row for every run too; table.md always has them")
     add(
         "--timeout",
@@ -126,7 +126,7 @@ def _parser() -> Parser:
         "--jobs",
         type=int,
         metavar="N",
-        help="so many runs side by side; then only returns are judged",
+        help="number of runs side by side; then only returns are judged",
     )
     add(
         "--thresholds",
@@ -236,7 +236,7 @@ def _plan(asked: argparse.Namespace) -> tuple[Path, Plan, list[Settings]]:
 
 
 def _code_of(settings: Sequence[Settings]) -> list[Any]:
-    """What decides which code a study runs, as JSON."""
+    """Return what decides which code a study runs, as JSON."""
     return [code_of(one) for one in settings]
 
 
@@ -355,7 +355,7 @@ def _is_current(stored: tuple[Outcome, str, str] | None, arm: Arm) -> bool:
 
 
 def _beside(plan: Plan, settings: Sequence[Settings]) -> Iterator[str]:
-    """What is to be known of settings that are run side by side.
+    """Return what is to be known of settings that are run side by side.
 
     Raises:
         SettingsError: runs are ended by a clock that others slow down.
@@ -395,7 +395,7 @@ def _outcomes(kept: StudyFolder, plan: Plan) -> list[Outcome]:
 
 
 def _others(plan: Plan) -> list[Outcome]:
-    """What became of the runs and studies that were named, before anything is run beside them."""
+    """Return what became of the runs and studies that were named, before anything is run beside them."""
     found: list[Outcome] = []
     for path in map(Path, plan.others):
         try:
@@ -464,7 +464,7 @@ def _report(
 
 
 def _about(outcomes: Sequence[Outcome]) -> str:
-    """What was run, and where, in one paragraph."""
+    """Return what was run, and where, in one paragraph."""
 
     def each(read: str, part: str = "facts") -> str:
         found = {str(one.facts.get(part, {}).get(read) if part != "facts" else one.facts.get(read)) for one in outcomes}

@@ -90,14 +90,14 @@ class Console:
             self._block = list(block)
 
     def _clear(self) -> str:
-        """What removes the block; it may take more lines than it had, if the terminal has become narrower."""
+        """Return what removes the block; it may take more lines than it had, if the terminal has become narrower."""
         columns = max(1, self.size[0])
         lines = sum(max(1, -(-width // columns)) for _, width in self._block)
         self._block = []
         return f"{_down(-lines)}\r\x1b[J" if lines else ""
 
     def _write(self, text: str, patience_s: float = 0.0) -> bool:
-        """Whether all of it was written; if not, nobody knows what the block looks like, and it is begun anew."""
+        """Return whether all of it was written; if not, the block's state is unknown, and it is begun anew."""
         data = text.encode("utf-8", "backslashreplace")
         if self._descriptor < 0:
             with contextlib.suppress(OSError, ValueError):

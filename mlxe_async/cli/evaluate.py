@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
         "--episodes",
         type=int,
         metavar="N",
-        help="so many, all to their end, instead of the settings'; with mean, deviation and 95 %% interval of the mean",
+        help="episodes, all to the end, instead of the settings'; with mean, deviation and 95 %% interval of the mean",
     )
     parser.add_argument("--json", action="store_true", help="the same, and each return, as a line of JSON")
     parser.add_argument(

@@ -16,7 +16,7 @@ def require_descriptors() -> None:
     """Raise a soft limit on descriptors that is lower than a loop and a few files take, or refuse to go on.
 
     Raises:
-        ResourceError: the process may not have so many (`ulimit -n`).
+        ResourceError: the process may not have that number (`ulimit -n`).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= LEAST_DESCRIPTORS:

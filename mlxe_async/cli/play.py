@@ -30,7 +30,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument("--episodes", type=int, default=1, metavar="N", help="how many; 1 when left out")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the first one; the next ones count up")
-    parser.add_argument("--max-steps", type=int, default=None, metavar="N", help="end episodes after so many steps")
+    parser.add_argument("--max-steps", type=int, default=None, metavar="N", help="end episodes after N steps")
     parser.add_argument("--render", action="store_true", help="in a window")
     parser.add_argument("--video", metavar="PATH", help="record a file ending in .mp4, or a folder of them")
     parser.add_argument("--sampled", action="store_true", help="draw actions instead of taking the best ones")

@@ -127,7 +127,7 @@ async def _check(supervisor: Supervisor) -> int:
 
 
 def probed(facts: Mapping[str, Any]) -> Iterator[str]:
-    """What the probe found, a line each."""
+    """Return what the probe found, a line each."""
     from mlxe_async.rows import Spaces
 
     spaces, task = Spaces.from_json(facts["spaces"]), facts.get("task", {})
@@ -141,7 +141,7 @@ def probed(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def executors_of(settings: Settings) -> str:
-    """How many executors a run has, and why so many where the settings leave it to this program."""
+    """Tell how many executors a run has, and why, where the settings leave it to this program."""
     from mlxe_async.cores import usable_cores
 
     why = f' ("auto", of {usable_cores()} cores)' if ("schedule", "executors") in settings.places.automatic else ""
@@ -187,7 +187,7 @@ async def finish_run(supervisor: Supervisor, *, shows_progress: bool) -> int:
 
 
 def ending(result: Result) -> str:
-    """How a run ended, in one sentence."""
+    """Return how a run ended, in one sentence."""
     if result.replayed is not None:
         return f"{result.replayed}: {result.run_dir}"
     how = "failed" if result.exit_code not in (0, 129, 130, 143) else "finished"

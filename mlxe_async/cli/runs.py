@@ -1,7 +1,7 @@
 """`runs list` and `runs prune`: which runs there are, and away with old ones.
 
 Pruning only says what it would do, until it is told `--yes`. It keeps what is running, what solved its task, what bears
-another name than a run gave it, and every folder in which somebody put something of his own.
+another name than a run gave it, and every folder that holds a user's own files.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def lengths_of(log: Path) -> tuple[str, list[int]]:
 
 
 def behaviour_of(name: str, starts: int = STARTS, steps: int = STEPS, *, trust: Trusted = ()) -> dict[str, Any]:
-    """What the greedy policy of a CartPole run does from the first standard starts, `steps` long at most.
+    """Return what the greedy policy of a CartPole run does from the first standard starts, `steps` long at most.
 
     Returns:
         `edge` and `lean`, each with `mean`, `worst` and `worst_mean` as shares of the limits of the cart and of the

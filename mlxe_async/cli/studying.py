@@ -37,7 +37,7 @@ STOPPED = {128 + number for number in STOPPING}
 
 
 class Interrupted(Exception):
-    """Somebody asked this command to stop.
+    """The user asked this command to stop.
 
     Args:
         number: by which signal.
@@ -84,7 +84,7 @@ class Runner:
         """Run one of the settings with one seed to its end.
 
         Raises:
-            RunFailed: nothing was tried: a mistake in the task, no memory, or somebody stopped it.
+            RunFailed: nothing was tried: a mistake in the task, no memory, or it was stopped.
         """
         with contextlib.closing(self.side_by_side([(arm, seed)], 1)) as runs:
             return next(runs)[2]
@@ -159,7 +159,7 @@ class Runner:
 
 
 class _UnderWay:
-    """A run that was started; what it says goes to a file, so that nobody has to read along.
+    """A run that was started; what it says goes to a file, so that this process need not read along.
 
     Args:
         arm: its settings.
@@ -230,7 +230,7 @@ def _ended(under_way: Sequence[_UnderWay]) -> list[_UnderWay]:
 
 
 def _with(parent: int, mask: set[int]) -> Callable[[], None]:
-    """What a new process does first: however this one ends, a run must not go on beside those of its successor.
+    """Return what a new process does first: however this one ends, a run must not go on beside those of its successor.
 
     Args:
         parent: this process.

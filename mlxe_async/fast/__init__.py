@@ -8,8 +8,8 @@ the twin only where all of this holds:
 * All modules that it imports are, as they are in this process, what the twin was derived from (`manifest`).
 * The settings and the structure of the networks are among those that the twin knows (`quick.why_not_plain`).
 
-Everything else is done as it is written, and one line of the log says why. Examples decide nothing. While a run goes
-on, modules are compared again, and `audit` does some updates a second time, as they are written.
+Everything else is done by the algorithm's own file, and one line of the log says why. Examples decide nothing. While a
+run goes on, modules are compared again, and `audit` does some updates a second time, as they are written.
 
 Only the learner's role imports this package; no algorithm knows of it.
 """
@@ -36,7 +36,7 @@ class Twin(Protocol):
 
     @property
     def attached(self) -> bool:
-        """Whether the networks that it works on are those that the algorithm learns."""
+        """True if the networks that it works on are those that the algorithm learns."""
 
     def attach(self) -> None:
         """Work on the networks that the algorithm learns now."""
@@ -98,7 +98,7 @@ class Updates:
 
 
 def watch_of(kind: type) -> Watch | None:
-    """What compares the code of a built-in class with what its twin was derived from; None: it has no twin."""
+    """Return what compares the code of a built-in class with what its twin was derived from; None: it has no twin."""
     name = _name(kind)
     return Watch(kind, name) if name in _MAKERS else None
 
@@ -108,7 +108,7 @@ def updates(algorithm: Any, *, fast: bool = True, watch: Watch | None = None) ->
 
     Args:
         algorithm: an object that learns.
-        fast: whether a twin may do it; otherwise it is done as it is written.
+        fast: whether a twin may do it; otherwise the algorithm's own file does.
         watch: from `watch_of` this class, which may have begun already.
     """
     if not fast:
@@ -133,7 +133,7 @@ def _name(kind: type) -> str | None:
 
 
 def _why_not(algorithm: Any, name: str) -> str:
-    """What the twin of this name does not know about an object; "" if it knows all."""
+    """Return what the twin of this name does not know about an object; "" if it knows all."""
     methods = {member for klass in type(algorithm).__mro__ for member, value in vars(klass).items() if callable(value)}
     if own := sorted(vars(algorithm).keys() & methods):
         return f"its object has a {own[0]} of its own"

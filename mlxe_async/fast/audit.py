@@ -1,4 +1,4 @@
-"""An audit while running: now and then an update is done a second time, as it is written, and compared.
+"""An audit while running: now and then an update is done a second time by the algorithm's own file, and compared.
 
 The twin's update comes first, and its result is what the run goes on with. Then weights, optimiser, generators and all
 else that the algorithm keeps are put back to where they were, and the file's own update is done in plain torch on the
@@ -128,7 +128,7 @@ class Audit:
         return number % every == 0 or (number < every and number & (number - 1) == 0)
 
     def _is_whole(self) -> bool:
-        """Whether all rows of this update are compared."""
+        """Return whether all rows of this update are compared."""
         return self._done == 1 or self._done % self._every == 0
 
     # -- gradient and step --
@@ -236,7 +236,7 @@ class Audit:
                 weights.mul_(torch.as_tensor(change, dtype=torch.float32, device=weights.device))
 
     def _states_differ(self, before: Mapping[str, Array], own: _Walk, twin: _Walk) -> str:
-        """What changed differently, in words; "" if all changed alike, or if the end was not reached."""
+        """Return what changed differently, in words; "" if all changed alike, or if the end was not reached."""
         if twin.state is None:
             return ""
         if own.steps != twin.steps or own.state is None:
@@ -256,7 +256,7 @@ class Audit:
         return ""
 
     def _metrics_differ(self, own: _Walk, twin: _Walk) -> str:
-        """What was measured differently, in words; where rounding decided something, so it may be."""
+        """Return what was measured differently, in words; where rounding decided something, so it may be."""
         for name, value in own.metrics.items():
             if not abs(twin.metrics.get(name, np.inf) - value) <= MEASURED_NEAR * (1 + abs(value)):
                 return f"{name} was measured as {twin.metrics.get(name)}, expected {value}"
@@ -317,7 +317,7 @@ class _Watched:
 
 
 def _priorities_apart(one: _Walk, other: _Walk) -> float:
-    """How far apart two updates' priorities are, of their norm."""
+    """Return how far apart two updates' priorities are, of their norm."""
     if one.priorities is None or other.priorities is None:
         return 0.0 if one.steps != other.steps or one.priorities is other.priorities else np.inf
     first, second = (np.asarray(each, np.float64) for each in (one.priorities, other.priorities))

@@ -140,7 +140,7 @@ class ContinuousTwin:
 
     @property
     def attached(self) -> bool:
-        """Whether these are still the ones."""
+        """True if these are still the ones."""
         algorithm = self._algorithm
         now = algorithm.actor, algorithm.critics, algorithm.critic_targets
         return all(one is other for one, other in zip(self._worked_on, now, strict=True))

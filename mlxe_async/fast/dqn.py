@@ -1,6 +1,6 @@
 """DQN's fast twin: its loss differentiated by hand, its networks evaluated by numpy.
 
-Derived for `algorithms.dqn.DQN` as it is written there.
+Derived from the text of `algorithms.dqn.DQN`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class DQNTwin:
 
     @property
     def attached(self) -> bool:
-        """Whether they are still these."""
+        """True if they are still these."""
         dqn = self._dqn
         now = (dqn.network, dqn.learned, dqn.target, dqn.optimiser.gradient)
         return all(one is other for one, other in zip(self._worked_on, now, strict=True))

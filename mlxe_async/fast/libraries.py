@@ -58,7 +58,7 @@ def _is_as_before(seen: tuple[Any, int, Callable[[Any], Any], Any]) -> bool:
 
 
 def unusual() -> str:
-    """What torch was told to do otherwise for the whole process, in words; "" if nothing."""
+    """Return what torch was told to do otherwise for the whole process, in words; "" if nothing."""
     import torch
 
     if torch.get_default_dtype() is not torch.float32:
@@ -104,7 +104,7 @@ def _is_own_part(one: Any, library: str) -> bool:
 
 
 def _lies_in(file: str, library: str) -> bool:
-    """Whether a file is part of a library, or of Python itself, by which some of torch's functions are made."""
+    """Return whether a file is part of a library, or of Python itself, by which some of torch's functions are made."""
     return _lies_under(file, getattr(sys.modules[library], "__file__", None))
 
 

@@ -146,7 +146,7 @@ _GIVEN = ("__file__", "__package__", "__path__", "__spec__", "__loader__", "__ca
 
 
 def file_of(module: str) -> Path:
-    """Where the package has a module's file."""
+    """Return where the package has a module's file."""
     path = PACKAGE.joinpath(*module.split(".")[1:])
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
@@ -206,7 +206,7 @@ def _spelled(node: Any) -> Iterator[str]:
 
 
 def _is_text(node: Any) -> bool:
-    """Whether a statement is a string, such as a docstring."""
+    """Return whether a statement is a string, such as a docstring."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 

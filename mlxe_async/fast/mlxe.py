@@ -1,6 +1,6 @@
 """MLxE's fast twin: losses on replayed rows differentiated by hand, the network by numpy.
 
-Derived for `algorithms.mlxe.MLxE` as it is written there.
+Derived from the text of `algorithms.mlxe.MLxE`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class MLxETwin:
 
     @property
     def attached(self) -> bool:
-        """Whether they are still these."""
+        """True if they are still these."""
         mlxe = self._mlxe
         now = (mlxe.network, mlxe.learned, mlxe.target, mlxe.optimiser.gradient)
         return all(one is other for one, other in zip(self._worked_on, now, strict=True))
@@ -159,7 +159,7 @@ class MLxETwin:
         return {name: value[:, 0] if value.shape[-1] == 1 else value for name, value in found.items()}
 
     def _by_autograd(self, given: list[Floats], rows: dict[str, Array]) -> tuple[list[Array], dict[str, Any]]:
-        """The gradients of the written loss by the outputs (M, n), where nobody derived them by hand."""
+        """The gradients of the written loss by the outputs (M, n), where they are not derived by hand."""
         import torch
 
         leaves = [torch.from_numpy(one).requires_grad_() for one in given]

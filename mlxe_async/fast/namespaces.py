@@ -211,14 +211,14 @@ def _is_submodule(space: Space, name: str, value: Any) -> bool:
 
 
 def _attributes(one: Any) -> tuple[Any, ...]:
-    """What can be exchanged in an object that is no container: its attributes."""
+    """Return what can be exchanged in an object that is no container: its attributes."""
     if isinstance(one, tuple | frozenset | types.MappingProxyType | threading.local):  # which no two threads share
         return ()
     return (*_slots(one).values(), *getattr(one, "__dict__", {}).values())
 
 
 def _inside(one: Any) -> dict[Any, Any]:
-    """What an object consists of, by names or positions."""
+    """Return what an object consists of, by names or positions."""
     if isinstance(one, dict | types.MappingProxyType):
         return {repr(key): value for key, value in one.items()}
     if isinstance(one, list | tuple):
@@ -248,7 +248,7 @@ def _slots(one: Any) -> dict[str, Any]:
 
 
 def _code(code: types.CodeType) -> tuple[Any, ...]:
-    """What a function does, without its lines."""
+    """Return what a function does, without its lines."""
     numbers = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
     names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
     return code.co_code, code.co_exceptiontable, *numbers, *names, tuple(map(_constant, code.co_consts))

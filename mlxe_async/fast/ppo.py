@@ -1,6 +1,6 @@
 """PPO's fast twin: the loss of a minibatch differentiated by hand, and each row evaluated once where that is enough.
 
-Derived for `algorithms.ppo.PPO` as it is written there. On some dozens of rows autograd takes longer for the loss than
+Derived from the text of `algorithms.ppo.PPO`. On some dozens of rows autograd takes longer for the loss than
 both ways through a small network take, because each of its sixty steps costs microseconds whatever its size; here it
 is twenty array operations. On a GPU, where launching costs more than computing, autograd's step is recorded instead.
 """
@@ -127,7 +127,7 @@ class PPOTwin:
 
     @property
     def attached(self) -> bool:
-        """Whether it is still that one."""
+        """True if it is still that one."""
         now = (*_networks(self._ppo), self._ppo.optimiser.gradient)
         return all(one is other for one, other in zip(self._worked_on, now, strict=True))
 

@@ -96,7 +96,7 @@ def weights_of(algorithm: Any) -> list[torch.Tensor]:
 
 
 def quick_of(device: str, see: Body, heads: Mapping[str, Dense], common: nn.Module | None = None) -> Quick | None:
-    """What differentiates networks on what they share, on the CPU; None on other devices.
+    """Return what differentiates networks on what they share, on the CPU; None on other devices.
 
     Observations are what `see` makes of them, where there are no convolutions; else as they are stored.
     """

@@ -20,7 +20,7 @@ COMMON: dict[str, tuple[type | types.UnionType, str]] = {
     "seq": (int, "Number of the line within the run, from 0; a gap means lost lines."),
     "run": (str, "The run's name: that of its folder."),
     "event": (str, "Which event the line tells."),
-    "role": (str, "Whom it is about: supervisor, nursery, probe, executor, memorizer, learner or evaluator."),
+    "role": (str, "The role that it is about: supervisor, nursery, probe, executor, memorizer, learner or evaluator."),
     "idx": (int | None, "Which executor, from 0; null for roles there is one of."),
 }
 
@@ -144,7 +144,7 @@ class ProcRestart(Event):
 
 @dataclass(frozen=True)
 class Placed(Event):
-    """The learner has got a core that nobody else of the run may use, or shares all of them again."""
+    """The learner has got a core that no other process of the run may use, or shares all of them again."""
 
     core: Annotated[int | None, "Number of the learner's own core, null: it has none."]
     learner: Annotated[float, "What the learner had used in the second before, in cores."]
@@ -417,7 +417,7 @@ class Starved(Event):
     """No rows have come in for a while: the learner has nothing to learn from."""
 
     waited_s: Annotated[float, "Seconds since the last rows or the last update."]
-    waits_for: Annotated[str, "Whom everybody waits for, in words."]
+    waits_for: Annotated[str, "The process that all others wait for, in words."]
 
 
 @dataclass(frozen=True)
@@ -445,7 +445,7 @@ class LoopLag(Event):
 
 @dataclass(frozen=True)
 class Stacks(Event):
-    """Somebody asked what the supervisor is doing, by SIGQUIT, SIGUSR1 or `dump_stacks`; the run goes on."""
+    """A user asked what the supervisor is doing, by SIGQUIT, SIGUSR1 or `dump_stacks`; the run goes on."""
 
     reason: Annotated[str, "Who asked: a signal's name, or a caller's words."]
     path: Annotated[str | None, "File that has all of it, and the run's status."]

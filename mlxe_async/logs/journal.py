@@ -62,7 +62,7 @@ class Journal:
         target: path of the file, appended to and made with mode 0600; or an open descriptor, which stays the caller's.
         run: the run's name, bound to every line.
         first_seq: number of the first line; a resumed run goes on where it stopped.
-        most_bytes: about so many the file and its earlier part may take together, looked at every five seconds; None:
+        most_bytes: bytes that the file and its earlier part may take together, looked at every five seconds; None:
             any number. Of no effect on a descriptor.
 
     Raises:
@@ -107,7 +107,7 @@ class Journal:
         self._processors.insert(-2, processor)
 
     def hold_routine(self, later: Callable[[Callable[[], None]], object]) -> None:
-        """From now on routine lines and ends of episodes wait for `flush`, if nobody but the file hears them.
+        """Have routine lines and ends of episodes wait for `flush` from now on, if there are no subscribers.
 
         Those alone that come from the calling thread.
 
@@ -147,7 +147,7 @@ class Journal:
 
         Args:
             event: its kind, with values that do not change any more.
-            role: whom it is about.
+            role: the role that it is about.
             idx: which one of these.
         """
         kind = cast("type[Event]", event.func)
@@ -162,7 +162,7 @@ class Journal:
         self._emit(kind, values if is_whole else vars(event()), role, idx)
 
     def _holds(self, name: str, write: Callable[..., None], *arguments: Any) -> bool:
-        """Whether this waits from now on."""
+        """Return whether this waits from now on."""
         if self._later is None or threading.get_ident() != self._thread or self._is_asked_for(name):
             return False
         with self._lock:
@@ -210,7 +210,7 @@ class Journal:
             kind: of the events.
             same: fields whose value all of them share.
             columns: all other fields, a value for each event.
-            role: whom they are about.
+            role: the role that they are about.
             idx: which one of these.
         """
         many = _Many(kind, same, columns, role, idx)
@@ -229,7 +229,7 @@ class Journal:
                     self._emit(many.kind, {**many.same, **dict(zip(some, row, strict=True))}, many.role, many.idx)
 
     def _write_all(self, many: _Many) -> bool:
-        """Whether the lines are in the file; else nothing has happened."""
+        """Return whether the lines are in the file; else nothing has happened."""
         kind, same, columns, role, idx = many
         with self._lock:
             if self._gap or len(self._processors) > 2:
@@ -295,7 +295,7 @@ class Journal:
 
         Args:
             subscriber: called from whichever thread tells the line.
-            events: names of those that it is called for; None: all. Lines that nobody asks for are never made as dicts.
+            events: names of those that it is called for; None: all. Lines without a subscriber are never made as dicts.
         """
         self.flush()  # what waits happened before
         entry = (subscriber, events)
@@ -317,7 +317,7 @@ class Journal:
     def _write(
         self, kind: type[Event], values: Mapping[str, Any], role: str = "supervisor", idx: int | None = None
     ) -> bool:
-        """Whether the line is in the file."""
+        """Return whether the line is in the file."""
         line = {**self._head(), "run": self.run, "event": kind.name, "role": role, "idx": idx}
         self._line, self._sink.written = {}, True  # as it is if a processor drops the line
         self._log.msg({**line, **_defaults_of(kind), **values})
@@ -336,7 +336,7 @@ class Journal:
                 continue
             try:
                 subscriber(line)
-            except Exception:  # noqa: BLE001 - whoever listens to the log must not be able to stop the run
+            except Exception:  # noqa: BLE001 - a subscriber must not be able to stop the run
                 self._subscribers.remove(entry)
 
 
@@ -483,7 +483,7 @@ def _any_secret(names: tuple[str, ...]) -> bool:
 
 
 def _are_plain(values: Mapping[str, Any], *, nested: bool = False) -> bool:
-    """Whether all values may be written as they are, told by a few comparisons each, without a call for each."""
+    """Return whether all values may be written as they are, told by a few comparisons each, without a call for each."""
     for value in values.values():
         kind = type(value)
         if kind is int:

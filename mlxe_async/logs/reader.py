@@ -52,7 +52,7 @@ async def follow(run: str | os.PathLike[str], *, void: bool = False) -> AsyncIte
         void: as for `read_log`; what a resumption to come will make void has been told by then.
 
     Raises:
-        NotFound: there is no such run, or what is there is no run and nobody's who writes one.
+        NotFound: there is no such run, or what is there is no run, and no run that is being started.
     """
     path, ended, told = log_of(run), False, False
     is_void = _never if void else _void_lines(path)
@@ -171,7 +171,7 @@ class _Tail:
         return self._more()
 
     def _is_rest_there(self) -> bool:
-        """Whether the beginning of a line that has been read is still in the file."""
+        """Return whether the beginning of a line that has been read is still in the file."""
         size = len(self._rest)
         return self._bytes(size, self._position - size) == self._rest
 

@@ -1,4 +1,4 @@
-"""Who hears a run's log besides the file: callbacks and streams of an embedding program, be there a log yet or not."""
+"""Subscribers of a run's log besides the file: callbacks and streams, added before or after the log begins."""
 
 from __future__ import annotations
 

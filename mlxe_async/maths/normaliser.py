@@ -12,7 +12,7 @@ EPSILON = 1e-8
 
 
 class Moments(NamedTuple):
-    """Mean and variance per entry (O,) of so many rows of observations."""
+    """Mean and variance per entry (O,) of observations, and the number of rows they are of."""
 
     mean: NDArray[np.floating]
     variance: NDArray[np.floating]
@@ -20,7 +20,7 @@ class Moments(NamedTuple):
 
 
 def nothing(inputs: int) -> Moments:
-    """The moments of no rows: observations of so many entries are shown as they are."""
+    """The moments of no rows: observations of `inputs` entries are shown as they are."""
     return Moments(np.zeros(inputs), np.ones(inputs), 0.0)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def ends(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Where nothing flows back from the next row (T, B): ends of episodes, cuts, gaps, and the last valid row.
+    """Return where nothing flows back from the next row (T, B): ends of episodes, cuts, gaps, and the last valid row.
 
     Args:
         rows: the columns `terminated`, `truncated`, `cut`, `valid`, `episode` and `step` of time-major rollouts, all
@@ -45,7 +45,7 @@ def following(value: NDArray[Any], after: NDArray[Any], missing: NDArray[np.bool
 
 
 def columns(batch: Mapping[str, NDArray[Any]], rows: int) -> Iterator[dict[str, NDArray[Any]]]:
-    """Pieces of rollouts (T, B, ...) of about so many valid rows: whole sequences (T, ...) of some environments."""
+    """Pieces of rollouts (T, B, ...) of about `rows` valid rows: whole sequences (T, ...) of some environments."""
     _, count = batch["valid"].shape
     parts = min(count, max(1, round(int(batch["valid"].sum()) / rows)))
     for part in np.array_split(np.arange(count), parts):

@@ -58,7 +58,7 @@ def vtrace(
 
 
 def carry_mask(valid: Mask, terminated: Mask, truncated: Mask) -> Mask:
-    """Where the next row of a window continues this one (T, M): not at ends, before padding, at the last row."""
+    """Return where the next row of a window continues this one (T, M): not at ends, before padding, at the last row."""
     follows = np.concatenate([valid[1:], np.zeros_like(valid[:1])])
     mask: Mask = follows & ~terminated & ~truncated
     return mask

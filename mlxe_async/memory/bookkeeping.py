@@ -1,6 +1,6 @@
 """The counters of a replay memory by their names, and which rows of the ring are there by what these say.
 
-All counters lie in one vector that changes at once or not at all (see `committed`). Whoever takes part in a step of the
+All counters lie in one vector that changes at once or not at all (see `committed`). Each part of a step of the
 memory changes them here; the step counts from `store` on.
 """
 
@@ -77,7 +77,7 @@ class Bookkeeping:
         return int(self.held.sum())
 
     def places(self, positions: Array) -> Array:
-        """Where in the ring the rows are that come at these positions (n,) among all that can be drawn."""
+        """Return where in the ring the rows are that come at these positions (n,) among all that can be drawn."""
         tail, held, size = self.tail, self.held, self._shape.stream_rows
         if (held[:-1] == size).all() and (held[-1] == size or not tail[-1]):
             return positions
@@ -87,7 +87,7 @@ class Bookkeeping:
         return np.asarray(stream * size + (positions - (ends - held)[stream] + turned[stream]) % size)
 
     def live(self) -> Array:
-        """Where in the ring all rows are that can be drawn."""
+        """Return where in the ring all rows are that can be drawn."""
         return self.places(np.arange(self.live_rows))
 
     def ledger(self) -> list[dict[str, int]]:

@@ -1,8 +1,8 @@
 """A small vector of counters in shared memory that changes all at once or not at all.
 
-Whoever keeps a memory may be killed between any two stores. Its bookkeeping therefore lives in two copies, each closed
-by a checksum; a change is written into the older copy, so the newest complete one always says what was last finished,
-and a successor repeats at most the one step that was under way.
+The process that keeps a memory may be killed between any two stores. Its bookkeeping therefore lives in two copies,
+each closed by a checksum; a change is written into the older copy, so the newest complete one always says what was last
+finished, and a successor repeats at most the one step that was under way.
 
 An onlooker copies one after the other. Where a change ended in the first and one began in the second meanwhile, it saw
 neither whole, and looks again; bytes that fail and do not change any more are damage.

@@ -45,7 +45,7 @@ class Layout:
 
 
 class FrameRing:
-    """The frames of all streams, on bytes given by somebody else.
+    """The frames of all streams, on bytes given by the caller.
 
     Args:
         buffer: writable bytes, zero where no frame was stored; at least `offset + nbytes(...)`.
@@ -158,7 +158,7 @@ class FrameRing:
     # -- gathering ------------------------------------------------------------------------------------------------
 
     def places(self, stream: Array, reference: Array) -> Array:
-        """Where the frames (..., k) of stacks lie, oldest first, given their streams and references (...)."""
+        """Return where the frames (..., k) of stacks lie, oldest first, given their streams and references (...)."""
         back = np.minimum(self._back, older := ((reference >> 1) % MOST)[..., None])
         place = ((reference >> _BITS) % self.rows)[..., None] - back
         place += np.where(place < 0, self.rows, 0)
@@ -173,7 +173,7 @@ class FrameRing:
         np.take(self._frames, places.ravel(), axis=0, out=out.reshape(-1, self.frame_bytes), mode="clip")
 
     def is_step(self, reference: Array, after: Array) -> bool:
-        """Whether all stacks `after` (n,) are those of `reference` (n,) with one frame more."""
+        """Return whether all stacks `after` (n,) are those of `reference` (n,) with one frame more."""
         different = np.minimum(self.depth, (reference >> 1) % MOST + 2)
         return bool((after == _reference((reference >> _BITS) + 1, different, reference & 1)).all())
 

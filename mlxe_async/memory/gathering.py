@@ -52,7 +52,7 @@ class Gatherer:
                 for name, places in ahead.places.items():
                     self._frames.take(places[k - ahead.first], ahead.stacks[name])
                 batch |= ahead.stacked
-                # Afterwards: whoever replaces a row takes its stamp away first.
+                # Afterwards: the writer takes the stamp of a row away before it replaces the row.
                 fence()
                 whole = self._ring["stamp"].take(slot["index"][k, :rows], mode="clip") == slot["stamp"][k, :rows]
         else:
@@ -79,7 +79,7 @@ class Gatherer:
         return {name: columns[name] for name in self._plain} | self._as_columns(stacks)
 
     def _places(self, frames: FrameRing, columns: Mapping[str, Array], index: Array) -> dict[str, Array]:
-        """Where the frames (..., k) of some rows' stacks lie, by column.
+        """Return where the frames (..., k) of some rows' stacks lie, by column.
 
         The observation after a step has one frame that the one before has not: `BOTH` are gathered together.
         """
@@ -119,7 +119,7 @@ class Gatherer:
             # The rows of a window were stamped one after the other.
             stamps = stamp + further
         columns = self.columns(where)
-        # Afterwards: whoever replaces a row takes its stamp away first.
+        # Afterwards: the writer takes the stamp of a row away before it replaces the row.
         fence()
         whole = self._ring["stamp"][where] == stamps
         if valid is not None:
@@ -139,7 +139,7 @@ class Gatherer:
             index = slot["index"][some, :rows]
             # With another mode numpy would copy by way of an array of its own.
             self._words.take(index, axis=0, out=ahead.words[: ahead.count], mode="clip")
-            # Afterwards: whoever replaces a row takes its stamp away first.
+            # Afterwards: the writer takes the stamp of a row away before it replaces the row.
             fence()
             whole = self._ring["stamp"].take(index, mode="clip") == slot["stamp"][some, :rows]
             ahead.whole[: ahead.count] = whole

@@ -52,7 +52,7 @@ class Priorities:
 
         Args:
             rows: which (n,).
-            there: the same in short.
+            there: the same rows, as a slice where they lie side by side.
             lost: how many of the first are not there any more.
             initial: their priorities (n,), at least 0; None: the largest there is.
         """

@@ -198,7 +198,7 @@ class ReplayMemory:
             exponent: of the priorities that updates left; 0 for uniform draws.
             beta: 0 for no importance weights.
             share: probabilities (N,) of the rows of `live()`, all positive, with sum 1, instead of those priorities.
-            call: number of the call that the plan is drawn for, from 1, for `drawn_for`; 0: nobody asks.
+            call: number of the call that the plan is drawn for, from 1, for `drawn_for`; 0: it is not asked for.
 
         Raises:
             ValueError: `share` is not for as many rows as the memory holds.

@@ -1,7 +1,7 @@
 """The ring of finished rows: where completed segments are written, and what gives way to them.
 
 Every stream has its own part, in which the oldest rows give way. A row is without its stamp from before the first of
-its bytes changes until after the last one did, so that nobody takes half a row for a whole one (see `fences`).
+its bytes changes until after the last one did, so that no reader takes half a row for a whole one (see `fences`).
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ class RolloutMemory:
         return self._taken(ready[:rollouts] if len(ready) >= rollouts else ready[:0])
 
     def draw_rows(self, rows: int, *, whole: bool = False) -> dict[str, Any]:
-        """Take the oldest ready rollouts until they have so many rows, or none if all together have fewer.
+        """Take the oldest ready rollouts until they have `rows` rows, or none if all together have fewer.
 
         If there is no room for another rollout, what is there must do. With `whole`, none is left behind: it would be
         of an older policy after this update.
@@ -277,7 +277,7 @@ class RolloutMemory:
 
     @property
     def is_full(self) -> bool:
-        """Whether rollouts are ready, and there is no slot for another one."""
+        """True if rollouts are ready, and there is no slot for another one."""
         return bool((self._slot["status"] == READY).any() and not (self._slot["status"] == FREE).any())
 
     def _oldest_first(self) -> Array:

@@ -32,7 +32,7 @@ def draw_evenly(rng: np.random.Generator, count: int, updates: int, rows: int) -
 
 
 def spread(rng: np.random.Generator, updates: int, rows: int) -> Array:
-    """Deal updates * rows points, one in each of so many equal parts of a whole, to minibatches.
+    """Deal updates * rows points, one in each of as many equal parts of a whole, to minibatches.
 
     Each minibatch gets one point of each of `rows` equal parts, any of the points there with the same probability and
     independently of what it gets of the others; which minibatches get neighbours differs from part to part.

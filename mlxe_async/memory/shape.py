@@ -84,7 +84,7 @@ class ReplayShape:
         columns: the rows' columns, as JSON.
         derived: the columns computed when a segment is closed, as JSON.
         prioritised: whether rows are drawn by the priorities that updates left.
-        frames: observations are stacks of so many frames (frames, ...), each of which is stored once; 0: they are not.
+        frames: number of frames stacked in an observation (frames, ...), each of which is stored once; 0: no stacks.
         largest_decay: factor of the largest priority for each update; 1: it never falls.
         moments: entries of an observation whose running mean and variance are kept (see `moments`); 0: they are not.
 
@@ -233,7 +233,7 @@ class ReplayShape:
         return self.keep_rows + self.block_rows + (1 if self.frames else 0)
 
     def offset(self, part: str) -> int:
-        """Where a part begins in the segment."""
+        """Return where a part begins in the segment."""
         return self._offsets[part]
 
     @cached_property
@@ -279,5 +279,5 @@ class ReplayShape:
 
 
 def page(nbytes: int) -> int:
-    """Bytes of so many whole pages."""
+    """Round `nbytes` up to whole pages."""
     return -(-nbytes // 4096) * 4096

@@ -222,6 +222,6 @@ class Staging:
         return {name: column.take(there, axis=0) for name, column in self._columns.items()}
 
     def value(self, name: str, stream: int, number: int) -> Array:
-        """What one row of a stream has in a column (...), as a view."""
+        """Return what one row of a stream has in a column (...), as a view."""
         value: Array = self._columns[name][stream * self._wide + number % self._wide]
         return value

@@ -16,17 +16,17 @@ import numpy as np
 from mlxe_async.rows import Array
 
 TOP = 1024
-# So many rows go down together: their scratch arrays stay in the nearest caches.
+# Rows that go down together: few enough that their scratch arrays stay in the nearest caches.
 TOGETHER = 4096
 _AT_ONCE = 1 << 16
 # Making the sums of a whole level is cheaper than finding those that changed if not many more than these.
 _WHOLE = 6
-# So many changes are made in the order of the rows: sorting them is cheaper than going to and fro.
+# From this number of changes on they are made in the order of the rows: sorting is cheaper than going to and fro.
 _SORTED = 1024
 
 
 class SumTree:
-    """Weights of `capacity` rows and the sums above them, on bytes given by somebody else.
+    """Weights of `capacity` rows and the sums above them, on bytes given by the caller.
 
     Args:
         buffer: writable bytes, at least `offset + SumTree.nbytes(capacity)`; what they hold does not matter.
@@ -50,7 +50,7 @@ class SumTree:
 
     @property
     def leaves(self) -> Array:
-        """The weights (capacity,); whoever writes here calls `add_up` afterwards."""
+        """The weights (capacity,); a caller that writes here calls `add_up` afterwards."""
         return self._levels[0][: self.capacity]
 
     @property

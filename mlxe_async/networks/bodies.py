@@ -118,14 +118,14 @@ class Body(nn.Module):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether nothing was attached to this module, or made of it."""
+        """True if nothing was attached to this module, or made of it."""
         own = self.__dict__
         return not (own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own) and (
             type(self).forward is _FORWARD
         )
 
     def _is_vector(self, obs: Any) -> bool:
-        """Whether observations that are stored as bytes come as the numbers that they stand for."""
+        """Return whether observations that are stored as bytes come as the numbers that they stand for."""
         return bool(self._spaces.parts) and self._spaces.observation_dtype == BYTES and "float" in str(obs.dtype)
 
     def put(self, moments: normaliser.Moments) -> None:
@@ -179,7 +179,7 @@ def _convolutions_of(parts: Sequence[Part], made_by: Any) -> dict[str, Pictures]
 
 
 def body(spaces: Spaces, pictures: Any = None, *, normalise: bool = False) -> Body:
-    """What a task's observations go through first; see `Body`."""
+    """Return what a task's observations go through first; see `Body`."""
     return Body(spaces, pictures, normalise=normalise)
 
 

@@ -85,7 +85,7 @@ class Steps:
             return False
 
     def _look(self) -> tuple[Any, ...]:
-        """What must stay as it is; without a loop of Python's own, because it is asked in each step."""
+        """Return what must stay as it is; without a loop of Python's own, because it is asked in each step."""
         return (
             any(chain.from_iterable(map(_HOOKS, self._inside)) if self._exact else self._hooks),
             [*map(len, self._inside)],
@@ -117,7 +117,7 @@ class Steps:
 
 
 def where(tensor: Any) -> Any:
-    """What tells where a tensor's numbers are, and how they lie."""
+    """Return what tells where a tensor's numbers are, and how they lie."""
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
@@ -133,7 +133,7 @@ def memory(tensor: Any) -> Array | None:
 
 
 def is_heard() -> bool:
-    """Whether hooks listen to all modules."""
+    """Return whether hooks listen to all modules."""
     return bool(all_modules._global_forward_hooks or all_modules._global_forward_pre_hooks)
 
 
@@ -300,7 +300,7 @@ def in_turn(kind: type[nn.Module]) -> type[nn.Module]:
 
 
 def _kind_of(layer: Any, *, is_placed: bool = False) -> Kind | None:
-    """How a layer is evaluated; None: its type is not known, or something was attached to it or to its type.
+    """Return how a layer is evaluated; None: its type is not known, or something was attached to it or to its type.
 
     Args:
         layer: any module.

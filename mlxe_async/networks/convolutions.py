@@ -1,4 +1,4 @@
-"""Convolutions of pictures as plain torch modules: those of three papers, and any that somebody makes."""
+"""Convolutions of pictures as plain torch modules: those of three papers, and any that user code makes."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def dense(
     """Linear layers with an activation after each, and a linear one of `outputs` at the end, if given.
 
     With `layer_norm` each layer is brought to mean 0 and deviation 1 before its activation, without learned factors.
-    `linear` makes a layer of so many inputs and outputs, such as `noisy.NoisyLinear`.
+    `linear` makes a layer from its numbers of inputs and outputs, such as `noisy.NoisyLinear`.
     """
     linear = linear or _linear
     widths, layers = (inputs, *sizes), list[nn.Module]()

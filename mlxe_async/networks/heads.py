@@ -1,6 +1,6 @@
 """Networks of several heads as plain torch modules: an actor and a critic, or values of actions.
 
-What is handed out to whoever takes a policy elsewhere is made of these, too.
+A policy that is exported from a run is made of these, too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ActionValues(nn.Module):
 
     @property
     def takes_arrays(self) -> bool:
-        """Whether arrays will do as well as tensors: all parts take them."""
+        """True if arrays will do as well as tensors: all parts take them."""
         return all(getattr(one, "takes_arrays", False) for one in self.children())
 
     def _apart(self, outputs: Any) -> Any:
@@ -85,7 +85,7 @@ class ActorCritic(nn.Module):
 
     @property
     def takes_arrays(self) -> bool:
-        """Whether arrays will do as well as tensors: all parts take them."""
+        """True if arrays will do as well as tensors: all parts take them."""
         return all(getattr(one, "takes_arrays", False) for one in self.children())
 
     def scores(self, obs: Any) -> Any:

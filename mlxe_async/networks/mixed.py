@@ -43,7 +43,7 @@ class Mixed:
 
     @cached_property
     def is_counted_as_stored(self) -> bool:
-        """Whether all numbers are floats that come first in what is stored: they can be counted where they lie."""
+        """True if all numbers are floats that come first in what is stored: they can be counted where they lie."""
         width = packing.FLOAT_BYTES if self.is_bytes else 1
         return all(part.dtype == FLOATS and part.offset < width * self.numbers for part in self.others)
 
@@ -107,6 +107,6 @@ def _is_for(body: str, part: Part) -> bool:
 
 
 def flat(part: Any, axes: int) -> Any:
-    """A part (..., *shape) with its own axes, so many, merged into one."""
+    """Merge the last `axes` axes of a part (..., *shape) into one."""
     lead = part.shape[: part.ndim - axes]
     return part.reshape((*lead, math.prod(part.shape[len(lead) :])))

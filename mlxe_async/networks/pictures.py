@@ -45,7 +45,7 @@ BODIES = {
 
 
 def is_picture(shape: tuple[int, ...]) -> bool:
-    """Whether an array (C, H, W), (H, W, C) or (H, W) is a picture that the convolutions `"nature"` can take."""
+    """Return whether an array (C, H, W), (H, W, C) or (H, W) is a picture that the convolutions `"nature"` can take."""
     return len(shape) in (2, 3) and min(image_of(shape)[0][1:]) >= BODIES["nature"].smallest
 
 

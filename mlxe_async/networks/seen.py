@@ -1,7 +1,7 @@
 """What a network is shown of observations: which of their parts are pictures and which are numbers; without torch.
 
 It is found before any layer is made, so that settings which do not fit are refused, and what a network will hold is
-told, where nobody waits for torch.
+told, before torch has to be imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mlxe_async.rows import WHOLE, Spaces
 
 MOST_WEIGHTS = 1 << 28  # of one layer: 1 GiB
 WIDE = 4
-"""Numbers of 64 bits are published in so many pieces."""
+"""Number of pieces in which a number of 64 bits is published."""
 
 
 class Picture(NamedTuple):
@@ -92,7 +92,7 @@ class Seen:
         return tuple((f"{name}.normaliser.{one}", (WIDE * size,)) for one, size in sizes.items())
 
     def _features(self, image: tuple[int, ...]) -> int:
-        """What the convolutions leave of a picture (C, H, W); 0 if that is nothing."""
+        """Return what the convolutions leave of a picture (C, H, W); 0 if that is nothing."""
         sides = image[1:]
         for _, width, stride, padding in self.convolutions.layers:
             sides = tuple((side + 2 * padding - width) // stride + 1 for side in sides)
@@ -100,7 +100,7 @@ class Seen:
 
 
 def seen_of(spaces: Spaces, settings: Any) -> Seen:
-    """What the settings `body`, `input_scale` and `normalise` make of a task's observations.
+    """Return what the settings `body`, `input_scale` and `normalise` make of a task's observations.
 
     Raises:
         ValueError: they do not fit, by the key.

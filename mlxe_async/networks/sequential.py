@@ -93,7 +93,7 @@ def _evaluated(module: nn.Module, given: Any, known: Known) -> torch.Tensor | No
 
 
 def _is_plain_call() -> bool:
-    """Whether nobody differentiates, traces, transforms or listens: then a call is no more than its numbers."""
+    """Return whether torch neither differentiates, traces, transforms nor calls hooks: then only the numbers count."""
     return (
         torch.is_inference_mode_enabled()
         and not torch.is_autocast_enabled("cpu")
@@ -121,7 +121,7 @@ _NAMES = (
     *("_get_tracing_state", "_functorch.peek_interpreter_stack"),
     *("_len_torch_dispatch_stack", "_len_torch_function_stack"),
 )
-"""Torch's own names for what goes on; where one is missing nobody can tell, and torch evaluates everything."""
+"""Torch's own names for what goes on; where one is missing this cannot be told, and torch evaluates everything."""
 
 
 def _named(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 A test has two rules to choose from. `"cap"`: from each of the fixed restarts the episode must reach the step limit;
 the first one that ends earlier ends the test. `"mean_return"`: all episodes run to their end and their mean decides.
-Without a rule they run to their end too, and nobody decides.
+Without a rule they run to their end too, and nothing is decided.
 Starts, rewards and step limit are the environment's own or the evaluation's, never those of training. A test that is
 asked for by hand may begin in adverse starts, or sample its actions (`Sampled`): how far can a policy be trusted?
 

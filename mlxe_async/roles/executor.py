@@ -64,7 +64,7 @@ def _told_as_broken(verb: _Verb[_Arguments]) -> _Verb[_Arguments]:
 
 
 def _is_of(algorithm: type, error: Exception) -> bool:
-    """Whether an error was raised in a module of the algorithm's author, or in what that called."""
+    """Return whether an error was raised in a module of the algorithm's author, or in what that called."""
     files = {getattr(module, "__file__", None) for module in own_modules(algorithm)}
     return any(frame.f_code.co_filename in files for frame, _ in traceback.walk_tb(error.__traceback__))
 
@@ -167,8 +167,8 @@ class Executor:
                 None: it cannot be asked.
             settle: the plan that the learner has just used, where the memorizer is in the same thread: its priorities
                 come before any row that is read while the rollout is under way.
-            most_rows: with so many rows it ends by a cut, and goes on with its episodes in the next rollout; None: they
-                may be as long as they like.
+            most_rows: number of rows at which it ends by a cut, and goes on with its episodes in the next rollout;
+                None: they may be as long as they like.
 
         Returns:
             `rows`, `blocks` (of the lane), `out_of_bounds` (observations outside their bounds, of those looked at),
@@ -248,7 +248,7 @@ class Executor:
 
     def _have_it_read(self) -> None:
         """Have the memorizer beside us read our lane, which is full."""
-        assert self._read is not None  # noqa: S101 - nobody else is told to call this
+        assert self._read is not None  # noqa: S101 - other executors are not told to call this
         settle, self._settle = self._settle, None
         self._ingested.append(self._read(settle))
 
@@ -291,7 +291,7 @@ class Executor:
     # -- state, between two rollouts ----------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Array]:
-        """What the next rollout depends on, by name: where each environment stands, and how it came there.
+        """Return what the next rollout depends on, by name: where each environment stands, and how it came there.
 
         For each environment: its episode's number, seed, steps and return, whether that is under way, how many
         episodes were finished when it began, the last observation, and all actions of the episode. Of an environment
@@ -390,7 +390,7 @@ class Executor:
                 unlike.append(env)
         self._told_out_of_bounds = self.task.out_of_bounds
         self._new_changes()
-        if self._is_heir and self._legacy is not None:  # a run is resumed: nobody was here before
+        if self._is_heir and self._legacy is not None:  # a run is resumed: there was no predecessor
             self._is_heir, self._begins_anew = False, bool(begun_anew or unlike)
             self._legacy.put(state)
             self._leave(AFTER_RESUMING, {}, np.zeros((0, *self._places.action.shape), self._places.action.dtype))
@@ -531,7 +531,7 @@ class Executor:
         return written
 
     def _chosen(self, rng: np.random.Generator, first: Array) -> Mapping[str, Array]:
-        """What the behaviour policy chose, and what it found to be carried."""
+        """Return what the behaviour policy chose, and what it found to be carried."""
         acting = self._acting
         acting.began = first
         if not self._carried:

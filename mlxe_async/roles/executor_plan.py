@@ -104,7 +104,7 @@ class ExecutorLink:
             grows, so that no request can be missed. It is looked at between two steps.
         read: takes what is committed into the memory, after the priorities of the plan it is given, where the memorizer
             is in the same thread; None: it is elsewhere, and reads when it likes.
-        shelf: puts what it played with where the learner finds it, see `roles.promotion`; None: nobody asks for it.
+        shelf: puts what it played with where the learner finds it, see `roles.promotion`; None: it is not asked for.
     """
 
     notify: Callable[[dict[str, Any]], None]

@@ -10,7 +10,7 @@ import numpy as np
 from mlxe_async.errors import MlxeError
 from mlxe_async.rows import Array
 
-STEPS_PER_FAULT = 10  # so many good steps of an environment make up for one fault: a hundredth is lived with for good
+STEPS_PER_FAULT = 10  # good steps of an environment that make up for one fault: a hundredth is lived with for good
 
 
 class TooManyFaults(MlxeError):

@@ -2,7 +2,7 @@
 
 Published weights are what acts. What learns but does not act, such as the optimiser, targets, averages and generators,
 is kept in shared memory before each publication, under the version that is about to be published. With it goes the
-answer to the call that made this version: whoever asked and did not hear it asks again, and gets it without a second
+answer to the call that made this version: a supervisor that did not hear it asks again, and gets it without a second
 update.
 """
 
@@ -65,7 +65,7 @@ class Found:
 
     @property
     def is_finite(self) -> bool:
-        """Whether no number of the algorithm's state is NaN or infinite."""
+        """True if no number of the algorithm's state is NaN or infinite."""
         numbers = (array for name, array in self.arrays.items() if name.startswith(PREFIX) and array.dtype.kind == "f")
         return all(bool(np.isfinite(array).all()) for array in numbers)
 
@@ -76,7 +76,7 @@ class StateKeeper:
     Args:
         store: where; None: nothing is kept.
         algorithm: the learning object.
-        every: publications from one write to the next; 0: so many that writing takes at most `SHARE` of the time.
+        every: publications from one write to the next; 0: as few as keep writing below `SHARE` of the time.
         clock: seconds.
     """
 
@@ -92,7 +92,7 @@ class StateKeeper:
         self._next_at = 0.0
 
     def is_due(self, version: int) -> bool:
-        """Whether the state is to be kept that belongs to this version; the first of a life always is."""
+        """Return whether the state is to be kept that belongs to this version; the first of a life always is."""
         if self._store is None:
             return False
         if self._version is None:
@@ -132,7 +132,7 @@ class StateKeeper:
         self._next_at = ended + (ended - began) / SHARE
 
     def find(self, version: int) -> Found | None:
-        """What was kept with this version, or else with the newest before."""
+        """Return what was kept with this version, or else with the newest before."""
         found = self._store.find(version) if self._store is not None else None
         return Found(*found) if found is not None else None
 

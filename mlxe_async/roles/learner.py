@@ -68,11 +68,11 @@ class Learner:
         keep_every: publications between two writes of it; see `keeping.StateKeeper`.
         promotion: says when to go back to the best version so far; None: never.
         fast: whether a built-in algorithm's fast twin may do its updates.
-        audit_every: updates from one to the next that is compared with the algorithm as it is written; 0: never.
+        audit_every: updates from one to the next that is compared with the algorithm's own file; 0: never.
         notify: sends a notice up: what came of that.
         remarks: what else is to be told since it was last asked, asked with each publication.
         keep_batch: writes the batch that made the weights non-finite once too often somewhere, and says where.
-        make: makes an object as executors do, to see that it acts as the learner's would; None: nobody looks.
+        make: makes an object as executors do, to see that it acts as the learner's would; None: it is not checked.
     """
 
     def __init__(

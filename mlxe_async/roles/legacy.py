@@ -2,8 +2,8 @@
 
 After each rollout, before its last block is committed, an executor writes down where it stands, and its answer. Both
 are kept under the position in the lane where that block ends. So the successor finds them if, and only if, the rollout
-was delivered: then it goes on from there, and gives the answer again to whoever did not hear it. If it was not, it
-finds what was kept before and generates the rollout again, from the same episodes.
+was delivered: then it goes on from there, and gives the answer again to a supervisor that did not hear it. If it was
+not, it finds what was kept before and generates the rollout again, from the same episodes.
 
 Actions of episodes under way lie in a ring of their own: only those of the last rollout are written each time.
 """
@@ -133,7 +133,7 @@ class Legacy:
             committed: where the lane stands; what is found there is not overwritten.
             heads: where they stand, of the same names and shapes each time; with `step` and `running`.
             rollout: that led there.
-            answer: to whoever asked for it, plain JSON.
+            answer: to the caller, plain JSON.
             actions: of the last steps (t, B, *A); None: they are not known.
             over: environments (B,) whose episode ended with the very last step.
         """
@@ -176,7 +176,7 @@ class Legacy:
         self._ring[self._places(len(actions))] = actions
 
     def _places(self, steps: int) -> Any:
-        """Where the last actions lie."""
+        """Return where the last actions lie."""
         end = self._total % len(self._ring)
         return slice(end - steps, end) if end >= steps else np.arange(end - steps, end)
 

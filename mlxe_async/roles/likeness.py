@@ -18,7 +18,7 @@ class Likeness:
 
     Args:
         algorithm: the learner's object, before its first update.
-        make: makes an object as executors do; None: nobody looks how they act.
+        make: makes an object as executors do; None: it is not checked how they act.
         told: is told, in a sentence, what is not kept.
     """
 

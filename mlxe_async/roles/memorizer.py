@@ -168,7 +168,7 @@ class Memorizer:
             lane.seek(memory.position(index))
 
     def _begin_moments(self) -> None:
-        """Where nothing is counted yet, count on from the moments in the weights that the run begins with."""
+        """Begin with the moments in the run's first weights, if nothing is counted yet."""
         if self._weights is None or self.memory.kind != "replay" or not getattr(self.algorithm, "moment_entries", 0):
             return
         if self.memory.moments()[-1] or not self._weights.latest():
@@ -417,7 +417,7 @@ class Memorizer:
             raise MlxeError("memorizer drawing: expected published weights to appraise rows by, found none")
 
     def _appraised(self) -> dict[str, Array]:
-        """What the algorithm says of every row, in pieces that stay in the caches."""
+        """Return what the algorithm says of every row, in pieces that stay in the caches."""
         live = self.memory.live()
         wanted = [_APPRAISED[name] for name in self._judged]
         said = {name: np.empty(len(live)) for name in wanted}

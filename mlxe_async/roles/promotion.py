@@ -2,7 +2,7 @@
 
 The training result of an iteration is the mean return (by the environment's own rewards, so on CartPole the number of
 steps) of the episodes that were finished in it, or the sum of their steps over all executors, and belongs to the
-version they were played under. MLxE resets its learner like this as an option. Where nobody waits for anybody, the
+version they were played under. MLxE resets its learner like this as an option. Under `oa` the
 supervisor says what an iteration is (`supervisor.handles.context.Promoter`), and executors put what they played with
 on the shelf.
 
@@ -97,7 +97,7 @@ class Promotion:
 
 
 class OnlinePromotion:
-    """The same for the learner where nobody waits: others judge, and executors put the best version on the shelf.
+    """The same for the learner under `oa`: the supervisor judges, and executors put the best version on the shelf.
 
     Args:
         shelf: where it is kept.
@@ -119,7 +119,7 @@ class OnlinePromotion:
         return None if kept is None else kept[:-REMARKS]
 
     def known(self, parameters: int) -> Array:
-        """What lies there, (parameters + `REMARKS`,) also when nothing does: then all are 0."""
+        """Return what lies there, (parameters + `REMARKS`,) also when nothing does: then all are 0."""
         kept = self._take()
         return np.zeros(parameters + REMARKS, np.float32) if kept is None else kept
 

@@ -57,7 +57,7 @@ class RowWriter:
             reader, who has taken some since the last call, or the last call was half a second ago; and when room is
             needed.
         wait: waits a bounded number of seconds.
-        make_room: has the lane read at once, where its reader is in the same thread and nobody else could; None: the
+        make_room: has the lane read at once, where its reader is in the same thread and no other could; None: the
             reader is elsewhere, and is waited for.
 
     Attributes:
@@ -186,7 +186,7 @@ class RowWriter:
         self._rows, self._filled = None, 0
 
     def renew(self) -> None:
-        """What was committed of open episodes is never to be completed."""
+        """Give up open episodes: what was committed of them is never completed."""
         self._lane.renew()
 
     def _tell_committed(self) -> None:
@@ -215,11 +215,11 @@ class RowWriter:
         began = now = time.monotonic()
         asked = 0.0
         while self._lane.reserve() is None:
-            # Many short rollouts fill a lane too; where they wait for each other, nobody else would empty it.
+            # Many short rollouts fill a lane too; where executors wait for each other, no other request would empty it.
             if now - asked > ASK_FOR_ROOM_S:
                 self._committed()
                 asked = now
-            # A quarter longer than needed at most, and hardly any processor time where nobody empties it for seconds.
+            # A quarter longer than needed at most, and hardly any processor time where the lane stays full for seconds.
             self._wait(min(max(0.25 * (now - began), LEAST_PAUSE_S), MOST_PAUSE_S))
             now = time.monotonic()
         self.waited_s += now - began

@@ -14,7 +14,7 @@ PREFIX = "algorithm."
 
 
 def resumes(algorithm: Any) -> bool:
-    """Whether an algorithm can tell its state and take it up; see `algorithms.interface.Algorithm`."""
+    """Return whether an algorithm can tell its state and take it up; see `algorithms.interface.Algorithm`."""
     return callable(getattr(algorithm, "state", None)) and callable(getattr(algorithm, "restore", None))
 
 

@@ -105,7 +105,7 @@ class Rules:
         return cls(**{key: evaluation[key] for key in cls.__annotations__ if evaluation.get(key) is not None})
 
     def judge(self, mean: float, failed_at: int | None, fault: str) -> bool | None:
-        """Whether a test passed; None where there is no rule."""
+        """Return whether a test passed; None where there is no rule."""
         if self.rule is None:
             return None
         return (failed_at is None if self.rule == "cap" else mean >= self.threshold) and not fault
@@ -218,7 +218,7 @@ class Trial:
         self.done = self.done or not self.rules.in_full
 
     def verdict(self) -> Verdict:
-        """What is known; final when `done`."""
+        """Return what is known; final when `done`."""
         mean = float(self.returns.mean())
         return Verdict(
             version=self.version,

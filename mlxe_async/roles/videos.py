@@ -30,7 +30,7 @@ class Videos:
         folder: where `version-N-return-R.mp4` go, made with the first.
 
     Attributes:
-        told: a sentence for each film that could not be made; whoever reads it takes it out.
+        told: a sentence for each film that could not be made; its reader takes it out.
     """
 
     def __init__(self, algorithm: Any, task: Mapping[str, Any], rules: Rules, folder: Path) -> None:

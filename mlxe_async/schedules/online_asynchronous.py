@@ -8,7 +8,7 @@ from mlxe_async.schedules.verbs import Budget, Evaluator, Executor, Learner, Mem
 async def online_asynchronous(
     executors: Sequence[Executor], memorizer: Memorizer, learner: Learner, evaluator: Evaluator, budget: Budget
 ) -> None:
-    """Nobody waits for a phase to end: generating, learning and testing overlap. Policy lag is measured and bounded."""
+    """Overlap generating, learning and testing: no process waits for a phase to end. Policy lag is bounded."""
     await learner.publish()
 
     async def generating(executor: Executor) -> None:

@@ -11,7 +11,7 @@
 | all else: rollouts where all wait, replay that is corrected or off-policy by design, ... | any | sound |
 
 Rollouts of `ia` may differ in number and length: they are ended by a cut, whose value is bootstrapped, and every row is
-learned from under the version that made it; so they are as sound as those of `is` for whoever bootstraps.
+learned from under the version that made it; so they are as sound as those of `is` for an algorithm that bootstraps.
 """
 
 from __future__ import annotations

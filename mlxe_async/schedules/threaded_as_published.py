@@ -12,7 +12,7 @@ POLL_S = 1.0
 async def threaded_as_published(
     executors: Sequence[Executor], memorizer: Memorizer, learner: Learner, evaluator: Evaluator, budget: Budget
 ) -> None:
-    """As `is`, but nobody is told anything: all look once a second whether the others have come so far."""
+    """Run like `is`, but without messages: each thread checks once a second whether the others have come so far."""
     begun, version, over = 0, 0, False
     played: list[list[Any]] = [[] for _ in executors]
 

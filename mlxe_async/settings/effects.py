@@ -1,8 +1,8 @@
 """Keys that have no effect because other keys switch them off.
 
-Somebody who writes such a key means something that will not happen, so it is refused, and the key that switches it off
-is named. Defaults are nobody's words and never refused. A key of a file that `--set` switched off is tolerated with a
-remark: who overrides the one key need not take out all that depend on it.
+A user who writes such a key means something that will not happen, so it is refused, and the key that switches it off
+is named. Defaults were not written by the user and are never refused. A key of a file that `--set` switched off is
+tolerated with a remark: overriding one key does not force a user to take out all that depend on it.
 
 For the fields of an algorithm the relation is declared beside the field: `json_schema_extra=needs("noisy")` has a
 condition in Python's words, of which `and`, `or` and brackets join
@@ -52,7 +52,7 @@ def built_in(name: str) -> type[Algorithm] | None:
 
 
 def idle(settings: Settings, memory: str | None = None, *, is_named: bool = True) -> Iterator[Problem]:
-    """Keys of all tables but `[algorithm]` that have no effect, whoever wrote them.
+    """Keys of all tables but `[algorithm]` that have no effect, defaults among them.
 
     Args:
         settings: the tree.
@@ -238,7 +238,7 @@ class _Known:
         return (self.beside or {}).get(table, {}).get(key)
 
     def _wanted(self, part: _Part) -> Any:
-        """What a key is compared with; a tuple where it may be one of several values."""
+        """Return what a key is compared with; a tuple where it may be one of several values."""
         is_key = isinstance(part.wanted, ast.Name | ast.Attribute)
         wanted = self._value(ast.unparse(part.wanted)) if is_key else ast.literal_eval(part.wanted)
         return (wanted,) if part.form == "Eq" else wanted
@@ -282,7 +282,7 @@ def _with_what_follows(beside: Mapping[str, Any], values: Mapping[str, Any]) -> 
 
 
 def refused_and_remarks(found: Iterator[Problem] | list[Problem], places: Places) -> tuple[list[Problem], list[str]]:
-    """Of keys without effect those that somebody wrote: what is refused, and remarks about what is tolerated."""
+    """Judge the keys without effect that the user wrote: which are refused, and remarks on those that are tolerated."""
     refused, remarks = [], []
     for problem in found:
         by_set = places.written.get(problem.path)
@@ -296,7 +296,7 @@ def refused_and_remarks(found: Iterator[Problem] | list[Problem], places: Places
 
 
 def is_certain(problem: Problem, places: Places) -> bool:
-    """Whether that holds whatever the algorithm's own defaults are, which only the probe knows."""
+    """Return whether that holds whatever the algorithm's own defaults are, which only the probe knows."""
     other = problem.other or ()
     return other in places.written or other[0] not in _FILLED_IN or other[1] == "kind"
 

@@ -46,7 +46,7 @@ def load_settings(
     Args:
         source: the path of a TOML file, or the same tree as nested mappings.
         overrides: `["a.b=VALUE", ...]` as on the command line, VALUE being TOML or else a text, or `{"a.b": value}`.
-        of_run: the file was written by a run, defaults and all: keys in it that have no effect are nobody's words.
+        of_run: the file was written by a run, defaults and all: its keys without effect are not the user's words.
 
     Raises:
         SettingsError: with one line per problem: place, key, got, expected, and a guess at what was meant.
@@ -87,7 +87,7 @@ def load_settings(
 
 
 def algorithm_problems(model: type[BaseModel], table: Mapping[str, Any]) -> list[Problem]:
-    """What an algorithm's own `Settings` say about the `[algorithm]` table; an empty list means it is fine.
+    """Return what an algorithm's own `Settings` say about the `[algorithm]` table; an empty list means it is fine.
 
     As strict as the rest of the tree, whatever the model's own configuration: `true` is no number, NaN is refused, and
     so is a key that the model does not know, unless it says `extra="allow"`.

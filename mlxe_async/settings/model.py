@@ -134,9 +134,9 @@ class Learner(Table):
     )
     audit_every: int = key(
         2000,
-        "Of so many updates that were done fast, one is done again as it is written, and compared, as are the first "
+        "Updates from one to the next that is done again by the algorithm's own file, and compared, as are the first "
         "and, of large rollouts in part, the second, fourth and so on. A difference at the start is told, and the run "
-        "goes on as it is written; a later one ends it. More cost less and notice later, 0 never compares.",
+        "goes on by that file; a later one ends it. More cost less and notice later, 0 never compares.",
         COSMETIC,
         ge=0,
         le=10**9,
@@ -227,7 +227,7 @@ class Supervision(Table):
     )
     on_stdout_closed: Literal["continue", "stop"] = key(
         "continue",
-        'What becomes of a run whose lines nobody reads any more, as in "run | head": it goes on, or stops and saves '
+        'What becomes of a run whose lines have lost their reader, as in "run | head": it goes on, or stops and saves '
         "as after its last step.",
         COSMETIC,
     )
@@ -354,7 +354,7 @@ class Settings(Table):
 
     @property
     def may_be_fast(self) -> bool:
-        """Whether twins may do the updates: `learner.fast`, decided."""
+        """True if twins may do the updates: `learner.fast`, decided."""
         fast = self.learner.fast
         return self.schedule.kind != "serial" if fast == "auto" else bool(fast)
 
@@ -393,7 +393,7 @@ class Settings(Table):
         return self.model_copy(update=tables)
 
     def of_run(self) -> Settings:
-        """The same settings as those of a run: nobody wrote a key, so none is refused for being without effect."""
+        """The same settings as those of a run: all keys count as defaults, and none is refused for lack of effect."""
         same = self.model_copy()
         same._places = self._places.without_words()
         return same
@@ -404,7 +404,7 @@ class Settings(Table):
         return self._places
 
     def with_executors(self, executors: int) -> Settings:
-        """The same settings with so many executors."""
+        """Copy the settings, with another number of executors."""
         return self.model_copy(update={"schedule": self.schedule.model_copy(update={"executors": executors})})
 
     @model_validator(mode="wrap")

@@ -13,7 +13,7 @@ class Places:
     Args:
         source: the file's name.
         places: of each key `file:line` or `--set a.b`.
-        written: keys that somebody wrote, the table's name first; whether by an override.
+        written: keys that the user wrote, the table's name first; whether by an override.
         remarks: what the loader passed over, in words.
     """
 
@@ -32,7 +32,7 @@ class Places:
         'Keys that were left to this program, which put a value in the place of "auto".'
 
     def without_words(self) -> Places:
-        """The same places, of keys that nobody wrote."""
+        """The same places, with all keys as defaults."""
         same = Places(self.source, self._places, remarks=self.remarks)
         same.automatic = self.automatic
         return same

@@ -119,7 +119,7 @@ _POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy")
 
 
 def _other_word(key: Any, value: Any) -> str:
-    """What a value of another package's means here, as the end of a sentence."""
+    """Return what a value of another package's means here, as the end of a sentence."""
     if key != "policy" or value not in _POLICIES:
         return ""
     return "; the network follows from the observations: leave it out, or give the sizes of layers, as [64, 64]"
@@ -314,7 +314,7 @@ def _choices(node: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Any]:
 
 
 def expected(node: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """What a JSON schema allows, in words."""
+    """Return what a JSON schema allows, in words."""
     node = _resolved(node, schema)
     if choices := _choices(node, schema):
         return _either([shown(choice) for choice in choices])

@@ -1,4 +1,4 @@
-"""`[schedule]`: who waits for whom. A table for each kind, and the traits in which all of them can be asked."""
+"""`[schedule]`: which process waits for which. One table per kind, and the traits that all of them share."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class Traits:
     """What all schedules have in common, each key decided: the defaults too, which depend on the memory.
 
     Args:
-        free_running: nobody waits for a phase to end.
+        free_running: no process waits for a phase to end.
         deterministic: what a dead executor left unfinished is generated again, to the same rows.
         flavour: how executors that are threads wait; None where they are none.
         unfinished: what becomes of the episodes of an interrupted rollout; None where none is interrupted.
         max_rollouts: rollouts of one executor in an iteration; None: any number.
-        max_policy_lag: rows older than so many versions are not learned from; None: all are.
+        max_policy_lag: age in versions beyond which rows are not learned from; None: all are.
         updates_per_plan: minibatches drawn at a time; None: all that are due.
         max_owed_updates: owing more than this many, the executors wait; None: they never do.
-        simulated_lag: executors act with weights so many versions older than the newest.
+        simulated_lag: versions by which the weights that executors act with are older than the newest.
     """
 
     free_running: bool = False
@@ -61,7 +61,7 @@ class _AnySchedule(Table):
     """What all schedules have."""
 
     reproducible: ClassVar[bool] = False
-    """Whether the same settings make the same run, whatever else the machine does."""
+    """True if the same settings make the same run, whatever else the machine does."""
 
     executors: Executors = key(
         2,
@@ -94,7 +94,7 @@ class _AnySchedule(Table):
     update_timeout_s: Limit = key(60.0, "The same for one update of the learner.", COSMETIC)
 
     def traits(self, memory: str) -> Traits:  # noqa: ARG002 - defaults of some kinds depend on it
-        """What this schedule is like, in the terms of all of them; `memory`: `"replay"` or `"rollouts"`."""
+        """Return what this schedule is like, in the terms of all of them; `memory`: `"replay"` or `"rollouts"`."""
         return Traits()
 
 
@@ -190,9 +190,9 @@ class IaSchedule(_AnySchedule):
 
 
 class OaSchedule(_AnySchedule):
-    """`kind = "oa"`: nobody waits; generating, memorizing and learning overlap."""
+    """`kind = "oa"`: no process waits; generating, memorizing and learning overlap."""
 
-    kind: Literal["oa"] = key(..., "Online asynchronous: nobody waits.", ALLOWED)
+    kind: Literal["oa"] = key(..., "Online asynchronous: no process waits.", ALLOWED)
     max_policy_lag: int | None = key(
         None,
         "Rows made with weights older than this many versions are not learned from; left out, 8 for algorithms that "
@@ -209,7 +209,7 @@ class OaSchedule(_AnySchedule):
     )
 
     def traits(self, memory: str) -> Traits:
-        """Nobody waits, so rollouts may be too old to learn from."""
+        """Return the traits of `oa`: no process waits, so the lag of rollouts is bounded by default."""
         bound = self.max_policy_lag
         return Traits(
             free_running=True,

@@ -156,7 +156,7 @@ SYNONYMS = _by_name()
 
 
 def our_name(key: str, algorithm_keys: Collection[str] | None = None) -> str:
-    """What a key of another package is called here, in words that begin with the key; empty if nobody calls one so.
+    """Return what a key of another package is called here, in words that begin with the key; empty if it is unknown.
 
     Args:
         key: as it was written.

@@ -20,7 +20,12 @@ class Atari(Table):
     preprocess: bool = key(True, "Small pictures, several at a time; false leaves the game to your wrappers.")
     frame_skip: int = key(4, "Frames for which an action is repeated; the last two are merged.", ge=1, le=60)
     stack: int = key(4, "Pictures in one observation; more show longer movements.", ge=1, le=64)
-    noop_max: int = key(30, "Episodes begin with up to so many frames of doing nothing.", ge=0, le=10_000)
+    noop_max: int = key(
+        30,
+        "Largest number of frames without action at the start of an episode; higher varies starts more.",
+        ge=0,
+        le=10_000,
+    )
     sticky: float = key(0.0, "Chance that a frame repeats the last action instead; 0.25 is harder.", ge=0, lt=1)
     life_loss_ends: bool = key(
         False,
@@ -64,7 +69,7 @@ class CartPole(Table):
 
     adverse_x: float = key(1.5, "Adverse starts: the cart so far from the middle; at 2.4 it has left.", ge=0, lt=2.4)
     adverse_angle: float = key(
-        0.15, "Adverse starts: the pole leans by so many rad; beyond 0.209 it falls.", ge=0, lt=0.2
+        0.15, "Angle of the pole at adverse starts, in rad; higher is harder, beyond 0.209 it falls.", ge=0, lt=0.2
     )
     adverse_first: float = key(
         0.2,
@@ -125,7 +130,7 @@ class Task(Table):
     channels_first: bool = key(False, "Show pictures (H, W, C) as (C, H, W), as convolutions take them.", FORBIDDEN)
     history: int = key(
         1,
-        "Show the newest so many observations of an episode in one, the first one repeated at its start: (history, "
+        "Newest observations of an episode that are shown as one, the first one repeated at its start: (history, "
         "...), of pictures (history * C, H, W). More tell how things move, and make inputs larger.",
         FORBIDDEN,
         ge=1,
@@ -192,7 +197,7 @@ class Task(Table):
 
     @property
     def is_preprocessed(self) -> bool:
-        """Whether this is an Atari game, shown as `[task.atari]` says."""
+        """True if this is an Atari game, shown as `[task.atari]` says."""
         return self.atari.preprocess and self.env.startswith(ATARI)
 
     @property

@@ -78,7 +78,7 @@ class Needed:
         return tuple(str(one) for one in self._path if self._is_within(one) or one in wanted)
 
     def refuse_folders(self, why: str) -> None:
-        """See that each folder of `run.python_path` is trusted, too: for whoever cannot leave one out.
+        """See that each folder of `run.python_path` is trusted, too: for callers that cannot leave one out.
 
         Raises:
             Untrusted: one is not; the message says how to trust it.
@@ -159,7 +159,7 @@ def _is_plain(entry: str) -> bool:
 
 
 def code_of(settings: Settings) -> dict[str, Any]:
-    """What of settings decides which code runs, as JSON: what a seal is of."""
+    """Return what of settings decides which code runs, as JSON: what a seal is of."""
     task = settings.task.model_dump(mode="json")
     return {
         "algorithm": settings.algorithm.name,

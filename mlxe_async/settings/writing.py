@@ -21,7 +21,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 def as_tables(settings: Settings) -> dict[str, Any]:
     """The tree as plain mappings and lists, without the keys that are not set."""
     tables: dict[str, Any] = _plain(settings.model_dump())
-    tables["schedule"] = {"kind": settings.schedule.kind, **tables["schedule"]}  # who waits for whom comes first
+    tables["schedule"] = {"kind": settings.schedule.kind, **tables["schedule"]}  # the kind comes first
     return tables
 
 

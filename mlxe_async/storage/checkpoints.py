@@ -513,10 +513,10 @@ def _nbytes(tensors: Mapping[str, Any]) -> int:
 
 
 def _check_folder(folder: Path) -> None:
-    """See that nobody else may put a checkpoint among the others.
+    """See that no other user may put a checkpoint among the others.
 
     Raises:
-        RunFailed: somebody may.
+        RunFailed: another user may.
     """
     try:
         if folder.exists():

@@ -18,7 +18,7 @@ from mlxe_async.storage.safe_text import visible
 SUFFIX = ".txt"
 MOST_BYTES = 4 * 2**20
 MOST_ACTION_NUMBERS = 50_000
-# So many are kept: the first ones, which often tell most, and the newest.
+# How many reports are kept: the first ones, which often tell most, and the newest.
 MOST_REPORTS, FIRST_REPORTS = 50, 10
 
 _TITLE = "Crash report of mlxe_async. To live it again: python -m mlxe_async repro THIS_FILE"

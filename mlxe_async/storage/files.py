@@ -29,7 +29,7 @@ _KINDS = {
 
 
 def kind_of(mode: int) -> str:
-    """What a thing in a file system is, by its mode, with its article."""
+    """Return what a thing in a file system is, by its mode, with its article."""
     return _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
@@ -47,7 +47,7 @@ def expect_file(descriptor: int, path: str | os.PathLike[str], *, or_device: boo
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder, or a link to one; False also for what cannot be the path of anything."""
+    """Return whether there is a folder, or a link to one; False also for what cannot be the path of anything."""
     try:
         return path.is_dir()
     except (OSError, ValueError):  # too long a name, a null character
@@ -55,7 +55,7 @@ def is_folder(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a regular file, or a link to one; False also for what cannot be the path of anything."""
+    """Return whether there is a regular file, or a link to one; False also for what cannot be the path of anything."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -150,7 +150,7 @@ def sync_folder(path: Path) -> None:
 
 
 def open_plain(path: Path) -> io.BufferedReader:
-    """Open a regular file for reading, not through a link, and without waiting for whoever writes to a FIFO.
+    """Open a regular file for reading, not through a link, and without waiting for the writer of a FIFO.
 
     Raises:
         OSError: it cannot be opened, or is something else.

@@ -1,4 +1,4 @@
-"""Checks of plain JSON, key by key: for files whose checksums fit although somebody changed them.
+"""Checks of plain JSON, key by key: for files whose checksums fit although they were changed.
 
 A check is a function `check(place, value)` that raises `Misfit`. `place` names the value, such as
 `facts.state.counters.updates`; the message says what was got there and what was expected.

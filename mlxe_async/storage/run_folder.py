@@ -95,7 +95,7 @@ class RunFolder:
 
     @property
     def is_there(self) -> bool:
-        """Whether the folder is still where it was made; somebody may have removed or renamed it."""
+        """Return whether the folder is still where it was made; a user may have removed or renamed it."""
         try:
             return _identity(self.path) == self._identity
         except OSError:
@@ -175,7 +175,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _checkpoints(self) -> Iterator[Path]:
-        """The folder of checkpoints by a descriptor: no link is followed to it, and nobody can put one in its place."""
+        """The folder of checkpoints by a descriptor: no link is followed to it, or can be put in its place."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             with contextlib.suppress(FileExistsError):
@@ -236,7 +236,7 @@ def find_run(run: str | os.PathLike[str], base: str | os.PathLike[str] = "runs")
 
 
 def is_held(path: Path) -> bool | None:
-    """Whether a living process holds the run folder; None if that cannot be told."""
+    """Return whether a living process holds the run folder; None if that cannot be told."""
     if _is_folder_locked(path):
         return True
     try:
@@ -293,7 +293,7 @@ def _sweep(root: Path) -> None:
 
 
 def _refuse_oddities(path: Path) -> None:
-    """See that what is to be opened are files: whoever opens a FIFO, or writes to it, may wait for ever.
+    """See that what is to be opened are files: a process that opens a FIFO, or writes to it, may wait for ever.
 
     A link is told of where it would be followed.
 
@@ -352,7 +352,7 @@ def _locked(path: Path) -> Iterator[int]:
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": dt.datetime.now(dt.UTC).isoformat()}
         os.pwrite(descriptor, json.dumps(holder).encode(), 0)
         yield descriptor
-    except BaseException:  # a descriptor that nobody knows would hold the lock for as long as we live
+    except BaseException:  # a forgotten descriptor would hold the lock for as long as we live
         os.close(descriptor)
         raise
 

@@ -22,7 +22,7 @@ def visible(text: str, limit: int = 0) -> str:
 
     Args:
         text: anything, from anywhere.
-        limit: cut after so many characters and say so with an ellipsis; 0 means never.
+        limit: number of characters after which text is cut, with an ellipsis; 0 means never.
     """
     cut = text[:limit] if limit else text
     shown = cut if cut.isprintable() else "".join(map(_visible_character, cut))
@@ -38,7 +38,7 @@ _SCALARS = frozenset({int, float, str, bool, type(None)})
 
 @functools.lru_cache(maxsize=1024)  # the same few names come with every line of a log
 def is_secret(key: str) -> bool:
-    """Whether a value under this name should not be written anywhere."""
+    """Return whether a value under this name should not be written anywhere."""
     return bool(_SECRET.search(key) or _SECRET_WORD.search(key) or _SECRET_WORD.search(key.lower()))
 
 

@@ -32,7 +32,7 @@ def sealed(what: Any) -> str:
 
 
 def fits(seal: str, what: Any) -> bool:
-    """Whether a seal is this user's own, of these values."""
+    """Return whether a seal is this user's own, of these values."""
     secret = _secret()
     return bool(secret and seal) and hmac.compare_digest(seal.encode(), _digest(secret, what).encode())
 
@@ -51,7 +51,7 @@ def _digest(secret: bytes, what: Any) -> str:
 
 
 def _place() -> Path | None:
-    """Where the secret is kept, by the rules of freedesktop.org; None without a home."""
+    """Return where the secret is kept, by the rules of freedesktop.org; None without a home."""
     base = os.environ.get("XDG_STATE_HOME") or ""
     if not Path(base).is_absolute():
         try:

@@ -149,7 +149,7 @@ class Assembly:
         return int(self._run.blueprint.places(self._run.segments["control"], executor).taken[0])
 
     def _now(self) -> dict[str, Any]:
-        """How far the run is at this moment, with all that is under way."""
+        """Return how far the run is at this moment, with all that is under way."""
         counters = self._run.counters
         return {
             "episodes": counters.episodes,

@@ -35,7 +35,7 @@ def verdict(
         asked: why the budget ran out, if it did.
         failure: what was raised, if anything.
         is_there: whether the run folder still is; only asked where nothing was raised.
-        requested: what a stop was last asked for by, be it that the run was ending already.
+        requested: cause of the last request to stop, also of one that came while the run was ending.
         unsaved: why the last weights could not be saved, if they could not.
     """
     reason = asked or "finished"
@@ -53,7 +53,7 @@ def verdict(
 
 
 def what_is_saved(not_whole: str, unsaved: str | None) -> str:
-    """What the run can go on from, where its last checkpoint is not a whole one; a sentence for the log.
+    """Return what the run can go on from, where its last checkpoint is not a whole one; a sentence for the log.
 
     Args:
         not_whole: why it is not.

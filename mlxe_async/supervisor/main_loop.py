@@ -17,7 +17,7 @@ from mlxe_async.supervisor.startup.restore import restore_roles
 from mlxe_async.supervisor.whole_checkpoints import FINAL_LIMIT_S, WholeCheckpoints
 
 FINISH_LIMIT_S = 1.5
-ROUND_LIMIT_S = 60.0  # where a round belongs to the result, and nobody waits for the command to end
+ROUND_LIMIT_S = 60.0  # for a round of a deterministic schedule: it belongs to the result
 
 
 class Rounds:

@@ -133,7 +133,7 @@ class ProcessEvents(ProcessListener):
         )
 
     def hang_stack(self, process: Process, stack: str) -> None:
-        """Where it hung."""
+        """Tell where it hung, by its stack."""
         call = process.hang.call if process.hang else ""
         self._run.log.emit(
             events.HangStack(process=process.name, pid=process.pid or 0, call=call, stack=stack),
@@ -183,12 +183,12 @@ class ProcessEvents(ProcessListener):
                 )
 
     def _holds(self, process: Process, index: int) -> bool:
-        """Whether a process may speak for an executor."""
+        """Return whether a process may speak for an executor."""
         return f"executor-{index}" in self._roles.get(process.name, ())
 
 
 def _about_state(behind: Any) -> str:
-    """What a learner's successor found of its predecessor's state, by how many publications it was older."""
+    """Return what a learner's successor found of its predecessor's state, by how many publications it was older."""
     match behind:
         case 0:
             return "its optimiser and all else that learns goes on from there too"

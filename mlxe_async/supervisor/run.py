@@ -107,7 +107,8 @@ class Supervisor:
         """The run's settings; once it has started, with the defaults that only the probe knows."""
         return self._startup.settings
 
-    # -- for whoever embeds a run -----------------------------------------------------------------------------------
+    # -- for programs that embed a run
+    # -----------------------------------------------------------------------------------
 
     def subscribe(self, callback: Callable[[dict[str, Any]], None], events: Collection[str] | None = None) -> None:
         """Have `callback` called with every line of the log, as a dict, from the loop's thread.
@@ -123,7 +124,7 @@ class Supervisor:
         self._subscribers.process(processor)
 
     def events(self) -> AsyncIterator[dict[str, Any]]:
-        """Every line of the log from now on, as it is written: `async for event in supervisor.events()`.
+        """Yield every line of the log from now on: `async for event in supervisor.events()`.
 
         Ends with the run. Lines wait in memory until they are taken.
         """
@@ -138,7 +139,7 @@ class Supervisor:
         budget.finish(reason, at_once=True)
 
     def progress(self) -> dict[str, Any]:
-        """How far the run is: counters, rates, lag, recent returns and the share of each stop condition.
+        """Return how far the run is: counters, rates, lag, recent returns and the share of each stop condition.
 
         Raises:
             RuntimeError: the run has not started yet, or is over.
@@ -224,7 +225,7 @@ class Supervisor:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            import uvloop  # nobody who brings a loop needs it
+            import uvloop  # a caller that brings its own loop does not need it
 
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(self.run())

@@ -87,7 +87,7 @@ class RunFiles:
         Called on the run's loop.
 
         Args:
-            cores: so many the run may use.
+            cores: number of cores that the run may use.
 
         Raises:
             RunFailed: there is no checkpoint to go on from.
@@ -136,7 +136,7 @@ class RunFiles:
         self.journal.hold_routine(partial(asyncio.get_running_loop().call_later, ROUTINE_WAITS_S))
 
     def _begun(self) -> dict[str, Any] | None:
-        """How a run that goes on was begun: its first command, commit and versions; None for a new one."""
+        """Return how a run that goes on was begun: its first command, commit and versions; None for a new one."""
         past = self._point or self._anew
         if past is None:
             return None
@@ -144,7 +144,7 @@ class RunFiles:
         return dict(first) if isinstance(first, Mapping) else None
 
     def _begun_with(self) -> events.InitFrom | None:
-        """What weights of another run it begins with, or once began with."""
+        """Return what weights of another run it begins with, or once began with."""
         origin = self._origin
         if origin is None:
             return None if self._point is None else self._point.begun_with

@@ -64,8 +64,8 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 def let_go(error: BaseException) -> None:
     """Clear the frames that a cancellation or an error of ours went through, and those of what led to it.
 
-    Whoever keeps the error keeps its traceback, and with it all that was local on the way: shared memory among it. The
-    lines stay to be printed. Other errors came from a caller's code, whose frames are not ours to clear.
+    A caller that keeps the error keeps its traceback, and with it all that was local on the way: shared memory among
+    it. The lines stay to be printed. Other errors came from a caller's code, whose frames are not ours to clear.
     """
     known: set[int] = set()
     to_do: list[BaseException | None] = [error]

@@ -52,7 +52,7 @@ class WholeCheckpoints:
 
     @property
     def at_rest(self) -> bool:
-        """Whether all is known of what was done so far, so that the run could go on from here."""
+        """True if all is known of what was done so far, so that the run could go on from here."""
         parts, context = self._parts, self._parts.context
         if parts.learner.busy or parts.memorizer.busy or self._run.published() is None:
             return False

@@ -54,12 +54,12 @@ def real(reward: Any) -> float:
 
 
 def is_array_of_one(reward: Any) -> bool:
-    """Whether it is an array of shape () or (1,)."""
+    """Return whether it is an array of shape () or (1,)."""
     return type(reward) is np.ndarray and reward.shape in ((), (1,))
 
 
 def loses_digits(array: Array, stored: np.dtype[Any]) -> bool:
-    """Whether whole numbers are too large for float32, which knows each one only up to 2^24."""
+    """Return whether whole numbers are too large for float32, which knows each one only up to 2^24."""
     if stored.kind != "f" or array.dtype.itemsize < 4 or array.dtype == stored or array.dtype.kind not in "iuf":
         return False
     with np.errstate(all="ignore"):

@@ -53,7 +53,7 @@ def clipped(text: str, limit: int) -> str:
 
 
 def described(value: Any) -> str:
-    """What a value is, in a few words, without trusting its `__repr__`."""
+    """Return what a value is, in a few words, without trusting its `__repr__`."""
     try:
         if isinstance(value, np.ndarray):
             return f"an array of shape {value.shape} and dtype {value.dtype}"

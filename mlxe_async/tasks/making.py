@@ -154,7 +154,7 @@ _STATISTICS = {
     NormalizeObservation: "take it out and set normalise = true in [algorithm] (ppo, a2c, impala, reinforce, mlxe)",
     NormalizeReward: "take it out and set reward_scaling = true in [algorithm] (ppo, a2c, impala, reinforce)",
 }
-"""Wrappers that learn from what they see, and what to write instead: what they have learned, nobody saves."""
+"""Wrappers that learn from what they see, and what to write instead: what they have learned is saved nowhere."""
 
 
 def _refuse_statistics(env: gymnasium.Env[Any, Any], task: Task) -> None:
@@ -177,14 +177,14 @@ class _QuickDiscrete(spaces.Discrete):
     """
 
     def contains(self, x: Any) -> bool:
-        """Whether `x` is a member."""
+        """Return whether `x` is a member."""
         if type(x) is int:
             return bool(self.start <= x < self.start + self.n)
         return super().contains(x)
 
 
 def read_spaces(env: gymnasium.Env[Any, Any], task: Task) -> tuple[Spaces, TaskAids, Packing | None]:
-    """What the environment shows and takes, in plain types, with the features and the mirror image of `[task]`.
+    """Return what the environment shows and takes, in plain types, with the features and the mirror image of `[task]`.
 
     Returns:
         The spaces; the aids the task offers, as far as they are switched on; what makes stored observations of the
@@ -229,7 +229,7 @@ def read_spaces(env: gymnasium.Env[Any, Any], task: Task) -> tuple[Spaces, TaskA
 
 
 def _action(env_id: str, space: Any) -> Spaces:
-    """What the environment takes, as spaces that show nothing yet."""
+    """Return what the environment takes, as spaces that show nothing yet."""
     if isinstance(space, spaces.Discrete):
         return Spaces((), actions=int(space.n), action_starts=_starts(space))
     if isinstance(space, spaces.MultiDiscrete):
@@ -249,7 +249,7 @@ def _action(env_id: str, space: Any) -> Spaces:
 
 
 def _starts(space: Any) -> tuple[int, ...]:
-    """Where each entry of integers begins to count; empty where all do at 0."""
+    """Return where each entry of integers begins to count; empty where all do at 0."""
     found = tuple(np.ravel(space.start).astype(np.int64).tolist())
     return found if any(found) else ()
 
@@ -262,7 +262,7 @@ def simulator_of(env: gymnasium.Env[Any, Any], task: Task) -> CartPoleSimulator 
 
 
 def has_own_rewards(env: gymnasium.Env[Any, Any]) -> bool:
-    """Whether rewards come as the environment gives them: no wrapper is there to change them."""
+    """Return whether rewards come as the environment gives them: no wrapper is there to change them."""
     return not any(isinstance(layer, (gymnasium.RewardWrapper, NormalizeReward)) for layer in layers_of(env))
 
 
@@ -275,7 +275,7 @@ def _declared_space(env: gymnasium.Env[Any, Any], env_id: str, name: str) -> Any
 
 
 def _frames(env: gymnasium.Env[Any, Any], shape: tuple[int, ...]) -> int:
-    """Frames in one observation, if one of the wrappers stacks so many.
+    """Frames in one observation, if one of the wrappers stacks that number.
 
     A wrapper around that one may still change them; who uses this looks at what really comes.
     """
@@ -285,7 +285,7 @@ def _frames(env: gymnasium.Env[Any, Any], shape: tuple[int, ...]) -> int:
 
 
 def _declared_aids(env: gymnasium.Env[Any, Any], task: Task) -> Any:
-    """What the environment declares, or CartPole's own aids, which fit only if nothing is wrapped around it."""
+    """Return what the environment declares, or CartPole's own aids, which fit only if nothing is wrapped around it."""
     if task.history > 1:
         return None  # what is declared is of single observations
     declared = declared_by(env)

@@ -92,7 +92,7 @@ class NativeTask:
         spaces: what each environment shows and takes, features included.
         count: B.
         changes: charges for changes of action; None where they cost nothing.
-        finished_episodes: of the whole run, on which adverse starts depend; for whoever steps it to keep.
+        finished_episodes: of the whole run, on which adverse starts depend; the caller keeps it.
     """
 
     resets_itself = True
@@ -104,7 +104,7 @@ class NativeTask:
         self._spec = find_spec(self._task.env)
         self._seed: int | None = None
         self._ticks = self.finished_episodes = 0
-        self.out_of_bounds = 0  # nobody looks: a vector's spaces are its own affair
+        self.out_of_bounds = 0  # not checked: a vector's spaces are its own affair
         single = self._guarded("make", lambda: make(self._task, self._spec))
         try:
             self.spaces, self._aids, packing = read_spaces(single, self._task)

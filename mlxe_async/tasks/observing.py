@@ -63,7 +63,7 @@ class _Leaf:
 
 
 def packing_of(env_id: str, space: Any, observe: Sequence[str], mask: Sequence[int]) -> Packing | None:
-    """What makes stored observations of those of a space; None where they can be stored as they are.
+    """Return what makes stored observations of those of a space; None where they can be stored as they are.
 
     Args:
         env_id: the environment's name, for messages.
@@ -245,7 +245,7 @@ def _leaves(space: Any, name: str, keys: tuple[Any, ...]) -> Iterator[_Leaf]:
 
 
 def _is_usable(space: Any) -> bool:
-    """Whether it can be made numbers of a fixed size."""
+    """Return whether it can be made numbers of a fixed size."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         return bool(space.spaces) and all(_is_usable(part) for _, (_, part) in _tops(space))
     if isinstance(space, spaces.Box):
@@ -298,7 +298,7 @@ def _reached(obs: Any, leaf: _Leaf) -> Any:
 
 
 def _entry(container: Any, key: Any) -> Any:
-    """What a mapping or a tuple has under a key or index; None where there is nothing, or it is neither."""
+    """Return what a mapping or a tuple has under a key or index; None where there is nothing, or it is neither."""
     try:
         if isinstance(container, Mapping):
             return container.get(key)

@@ -89,7 +89,7 @@ def probe(
 
 
 def _unused(vector: VectorTask) -> list[str]:
-    """What the environment offers that no setting uses."""
+    """Return what the environment offers that no setting uses."""
     if not vector.offers_masks or not vector.spaces.action_sizes:
         return []
     return [f"{vector.spec.id} tells which actions are allowed (action_mask): task.action_mask = true would use it"]
@@ -195,6 +195,6 @@ def _random_action(spaces: Spaces, rng: np.random.Generator, obs: Array | None =
 
 
 def _sentence(fault: EnvironmentFault) -> str:
-    """What happened and, if the traceback tells, where in the environment's code."""
+    """Return what happened and, if the traceback tells, where in the environment's code."""
     places = [line.strip() for line in fault.trace.splitlines() if line.strip().startswith("File ")]
     return f"task.env: {fault.detail}" + (f" ({places[-1]})" if places else "")

@@ -73,7 +73,7 @@ class VectorTask:
         task: the `[task]` table, of which `env` alone must be there.
         count: B, how many environments.
         evaluation: leave starts and rewards as the environment has them. Features stay: the network needs them.
-        max_episode_steps: truncate after so many steps, instead of what `task` or the registry says.
+        max_episode_steps: steps after which episodes are truncated, instead of what `task` or the registry says.
         wrap: put around each environment, outside of everything else; to record it, say.
         cursor: its first entry is kept at the number of the environment that is being called.
 
@@ -93,7 +93,7 @@ class VectorTask:
         has_own_rewards: whether no wrapper is there to change the rewards.
         changes: charges for changes of action; None where they cost nothing.
         out_of_bounds: observations seen outside the space's bounds, of those that were looked at.
-        offers_masks: whether the first reset came with a mask of allowed actions that nobody asked for.
+        offers_masks: whether the first reset came with a mask of allowed actions that was not asked for.
     """
 
     def __init__(
@@ -422,7 +422,7 @@ class VectorTask:
 
 
 def _advice(error: BaseException, phase: str) -> str:
-    """What to do about mistakes that many environments have in common."""
+    """Return what to do about mistakes that many environments have in common."""
     if phase == "reset" and isinstance(error, TypeError) and "unexpected keyword argument 'seed'" in str(error):
         return "; write reset(self, *, seed=None, options=None), and super().reset(seed=seed) in it"
     if phase == "make" and isinstance(error, OSError) and error.errno == errno.EADDRINUSE:

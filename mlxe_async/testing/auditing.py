@@ -43,7 +43,7 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if nothing is wrong."""
         return not self.problems
 
     def _found(self, sentence: str) -> None:

@@ -51,7 +51,7 @@ def encode(place: Sequence[int]) -> NDArray[np.float32]:
 
 
 def decode(obs: Any) -> Place | None:
-    """What an observation (7,) says; None when its pieces do not belong together: it is torn, or not ours."""
+    """Return what an observation (7,) says; None when its pieces do not belong together: it is torn, or not ours."""
     values = np.asarray(obs, np.float64)
     if values.shape != (PIECES,) or not np.isfinite(values).all() or (values != np.floor(values)).any():
         return None
@@ -73,7 +73,7 @@ class CountingEnv(gymnasium.Env[NDArray[np.float32], Any]):
 
     Args:
         length: steps of an episode; 0: it never ends.
-        spread: the i-th episode of an instance is up to so many steps longer, by a fixed rule.
+        spread: steps by which the i-th episode of an instance is longer at most, by a fixed rule.
         ending: `"terminated"`, `"truncated"`, or `"turns"` for one after the other.
     """
 

@@ -29,7 +29,7 @@ class Whereabouts:
 
 
 def whereabouts() -> Whereabouts:
-    """Where this process stands."""
+    """Return where this process stands."""
     _, _, rest = os.environ.get("MLXE_ROLE", "").partition(":")
     name, _, epoch = rest.partition(":")
     for prefix, role in _ROLES.items():

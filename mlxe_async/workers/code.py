@@ -174,13 +174,13 @@ def _function(function: types.FunctionType) -> str:
 
 
 def _is_imported(function: types.FunctionType) -> bool:
-    """Whether a function is, under its name, that of the module that it says it is from."""
+    """Return whether a function is, under its name, that of the module that it says it is from."""
     home = sys.modules.get(function.__module__)
     return home is not None and vars(home).get(function.__name__) is function
 
 
 def _code(code: types.CodeType) -> str:
-    """What a function does, in words that are the same in each process."""
+    """Return what a function does, in words that are the same in each process."""
     found = hashlib.blake2b(code.co_code, digest_size=8)
     for one in code.co_consts:
         inner: Any = sorted(map(repr, one)) if isinstance(one, frozenset) else one

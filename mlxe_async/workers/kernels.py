@@ -7,7 +7,7 @@ from mlxe_async.settings.model import Settings
 
 
 def promises_bits(settings: Settings) -> bool:
-    """Whether the run, or a replay of it, is to come to the same bits again."""
+    """Return whether the run, or a replay of it, is to come to the same bits again."""
     return settings.schedule.reproducible or settings.run.record
 
 

@@ -139,7 +139,7 @@ def _idle_in(algorithm_class: Any, table: dict[str, Any], settings: Mapping[str,
 
 
 def _defaults_for(algorithm_class: Any, spaces: Spaces, written: Mapping[str, Any]) -> dict[str, Any]:
-    """What an algorithm has for this task where nobody wrote anything."""
+    """Return the defaults that an algorithm has for this task."""
     follow = getattr(algorithm_class, "defaults_for", None)
     return (
         {} if follow is None else {key: value for key, value in follow(spaces, written).items() if key not in written}

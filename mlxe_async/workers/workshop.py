@@ -170,7 +170,7 @@ class Workshop:
         )
 
     def _read(self, settle: dict[str, Any] | None) -> dict[str, Any]:
-        """Have the memorizer of this very thread take in what is committed: nobody else could, and a lane is full."""
+        """Have the memorizer of this very thread take in what is committed: no other can, and a lane is full."""
         ingested: dict[str, Any] = self._keeper.ingest(settle=settle)
         return ingested
 

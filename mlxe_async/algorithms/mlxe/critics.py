@@ -62,7 +62,7 @@ class Critic:
     def target(
         self, partial: torch.Tensor, coefficient: torch.Tensor, following: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What to learn of partial + coefficient * V, given the outputs that stand for V; and its mean (M,)."""
+        """Return what to learn of partial + coefficient * V, given the outputs that stand for V; and its mean (M,)."""
         if self.scale != "categorical":
             target = partial + coefficient * self.value(following)
             return target, target

@@ -20,7 +20,7 @@ UNEVEN = "(priority_exponent > 0 or priority_exponent_growth > 0)"
 
 
 class ReturnFields(BaseModel):
-    """How returns are counted."""
+    """Settings of how returns are counted."""
 
     returns: Literal["n_step", "steps_to_end", "state"] = key(
         "n_step", "steps_to_end: to the end, cautious near it, as MLxE; state: cautious near the limits."
@@ -50,12 +50,12 @@ class ReturnFields(BaseModel):
 
     @property
     def curve(self) -> DiscountCurve:
-        """Of `returns = "steps_to_end"`."""
+        """Settings of `returns = "steps_to_end"`."""
         return DiscountCurve(*self.discount_curve)
 
 
 class CorrectionFields(ReturnFields):
-    """What is done about rows that an older policy made, and what it leaves of the ways to count returns."""
+    """Settings of the correction for rows that an older policy made, and of the returns that it allows."""
 
     correction: Literal["vtrace", "clipped", "none"] = key("clipped", "clipped: min(pi/mu, ratio_clip).")
     ratio_clip: float = key(
@@ -89,7 +89,7 @@ class CorrectionFields(ReturnFields):
 
 
 class StepFields(BaseModel):
-    """How long the steps of the optimiser are; they shrink with the run's finished episodes."""
+    """The optimiser's step sizes, which shrink with the run's finished episodes."""
 
     optimiser: OptimiserKind = key("radam", "radam starts more carefully than adam.")
     learning_rate: float = keys.learning_rate(1e-3, "learning_rate_min <= learning_rate")
@@ -102,7 +102,7 @@ class StepFields(BaseModel):
     max_gradient_norm: float = keys.max_gradient_norm(0.0)
 
     def rate(self, episodes: int) -> float:
-        """The learning rate after so many episodes: max(minimum, first * decay ** episodes)."""
+        """The learning rate after `episodes` episodes: max(minimum, first * decay ** episodes)."""
         return max(self.learning_rate_min, self.learning_rate * self.learning_rate_decay**episodes)
 
 

@@ -95,12 +95,12 @@ class MLxE(Algorithm):
     settings: MLxESettings
     memory, takes_arrays = "replay", True
     of_pictures: ClassVar = {"body": "nature", "common": (512,), "policy": (), "value": (), "activation": "relu"}
-    """Values for keys that nobody wrote, where the task shows pictures of bytes, alone or among other parts."""
+    """Defaults for tasks that show pictures of bytes, alone or among other parts."""
     network: ActorCritic
-    """What acts, and is published: what is learned, or its running average."""
+    """The network that acts and is published: the learned one, or its running average."""
     learned: ActorCritic
     target: ActorCritic
-    """What is bootstrapped from."""
+    """The target network, which returns are bootstrapped from."""
     successor = "cut_obs"
     """The column of the observations that are bootstrapped from."""
 
@@ -111,7 +111,7 @@ class MLxE(Algorithm):
 
     @classmethod
     def parameters_for(cls, settings: Any, spaces: Spaces) -> Parameters:
-        """What `build` publishes, told without torch; see `interface.Algorithm.parameters_for`."""
+        """Return what `build` publishes, told without torch; see `interface.Algorithm.parameters_for`."""
         s, seen, more = (
             settings,
             seen_of(spaces, settings),
@@ -146,7 +146,7 @@ class MLxE(Algorithm):
         self.priorities, self.off_policy = s.how_to_draw, "ignores" if s.correction == "none" else "corrects"
 
     def build_learner(self) -> None:
-        """What is learned, if that is not what is published; what is bootstrapped from; and the optimiser."""
+        """Make the learned network, if another one is published; the target network; and the optimiser."""
         s = self.settings
         self.learned = copy.deepcopy(self.network) if s.average else self.network
         self.target = self.learned if s.target == "every_update" else copy.deepcopy(self.network)
@@ -183,7 +183,7 @@ class MLxE(Algorithm):
             return np.asarray(as_array(self.network.scores(self.observed(obs))).argmax(-1))
 
     def module(self) -> nn.Module:
-        """What acts, without noise: outputs by head, `actor` (B, A) and `critic` (B, n), of observations (B, *O)."""
+        """Evaluate the acting network without noise: `actor` (B, A) and `critic` (B, n), of observations (B, *O)."""
         from mlxe_async.networks.heads import Heads
         from mlxe_async.networks.noisy import quiet
 
@@ -219,7 +219,7 @@ class MLxE(Algorithm):
         return survived(reward, s.discount) if s.value_scale == "survival" else np.asarray(reward * s.return_scale)
 
     def columns(self, batch: Rows) -> Rows:
-        """What the loss needs of rows (M, ...), or of windows (T, M, ...) for V-trace."""
+        """Return what the loss needs of rows (M, ...), or of windows (T, M, ...) for V-trace."""
         s, (obs, following, action) = self.settings, mirrored(self, batch, self.successor)
         rows = {"obs": obs, self.successor: following, "action": action, "log_prob": batch["log_prob"]}
         rows["weight"] = batch.get("weight", np.ones(action.shape[-1]))

@@ -105,7 +105,7 @@ class Continuous(Algorithm):
 
     @classmethod
     def parameters_for(cls, settings: Any, spaces: Spaces) -> Parameters:
-        """What `build` publishes, told without torch; see `interface.Algorithm.parameters_for`."""
+        """Return what `build` publishes, told without torch; see `interface.Algorithm.parameters_for`."""
         refuse_pictures(cls, spaces)
         sizes = (spaces.entries, *settings.layers, cls.outputs_for(spaces))
         double = 4  # numbers of 64 bits are published in pieces of 16
@@ -119,7 +119,7 @@ class Continuous(Algorithm):
         return (*(shown if settings.normalise else ()), ("noise", (1,)), *dense)
 
     def build(self) -> None:
-        """What the networks are shown, and counts.
+        """Make what the networks see of observations, and counters.
 
         Raises:
             ValueError: observations are pictures, or have some among their parts.
@@ -153,7 +153,7 @@ class Continuous(Algorithm):
         return self.derive_many(segment, np.array([len(segment["reward"])]))
 
     def derive_many(self, segments: Rows, lengths: Array) -> Rows:
-        """Of n steps: each row's target as partial + coefficient * V(cut_obs). One step needs nothing but the row."""
+        """Each row's n-step target as partial + coefficient * V(cut_obs). One step needs nothing but the row."""
         s = self.settings
         if s.n_step == 1:
             return {}
@@ -169,7 +169,7 @@ class Continuous(Algorithm):
         return int(due * self.settings.updates_each)
 
     def columns(self, batch: Rows) -> Rows:
-        """What an update needs of a batch (M, ...): observations as stored, and actions as critics take them."""
+        """Return what an update needs of a batch (M, ...): observations as stored, and actions as critics take them."""
         s, rows = self.settings, {"obs": batch["obs"], "action": self.unit(batch)}
         if s.n_step > 1:
             derived = {column.name: batch[column.name] for column in self.derived_columns if column.name != "cut_obs"}
@@ -210,7 +210,7 @@ class Continuous(Algorithm):
         return np.asarray(action.reshape((*unit.shape[:-1], *self.spaces.action_shape)))
 
     def module(self) -> nn.Module:
-        """What acts: outputs (B, n) of the actor for observations (B, *O)."""
+        """Return what acts: outputs (B, n) of the actor for observations (B, *O)."""
         from torch import nn
 
         from mlxe_async.networks import sequential

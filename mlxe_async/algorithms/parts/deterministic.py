@@ -35,7 +35,7 @@ class NoiseFields(ContinuousFields):
 
 
 def carried(s: NoiseFields, entries: int) -> tuple[Column, ...]:
-    """What each environment carries from step to step: the process's noise (D,)."""
+    """Return what each environment carries from step to step: the process's noise (D,)."""
     return (Column("noise", "<f4", (entries,)),) if s.noise == "ou" else ()
 
 

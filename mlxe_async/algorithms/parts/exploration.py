@@ -29,7 +29,7 @@ noisy = shared("Act and learn with weights under learned noise (NoisyNets), test
 
 
 class ValueExplorationFields(BaseModel):
-    """What executors that act by values do beside taking the best action."""
+    """Settings of how executors that act by values explore, beside taking the best action."""
 
     behaviour: Literal["epsilon_greedy", "softmax"] = key(
         "epsilon_greedy", "softmax draws from softmax(Q / temperature) instead.", "not noisy"
@@ -82,7 +82,7 @@ def mixture(log_probs: Floats, behaviour: Behaviour, share: float | NDArray[np.f
 
 
 class NoiseRenewal:
-    """Draws the noise of a network that acts: at a rollout's start, and every so many steps.
+    """Draws the noise of a network that acts: at a rollout's start, and every few steps.
 
     Where it is in a rollout is no state: who takes a rollout up draws the noise that it began with.
     """

@@ -76,7 +76,7 @@ max_gradient_norm = shared("Longer gradients are cut to this; 0 never cuts.", ge
 
 
 class NetworkFields(BaseModel):
-    """What our networks have beside their layers."""
+    """Settings of our networks beside their layers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -108,7 +108,7 @@ class NetworkFields(BaseModel):
         return self
 
     def refuse_factors(self, mixed: Mixed | None) -> None:
-        """Refuse factors where nothing but pictures is shown, whose pixels have one of their own.
+        """Refuse factors for observations of pictures alone, whose pixels have a factor of their own.
 
         Raises:
             ValueError: it is so.
@@ -141,7 +141,7 @@ class ValueNetworkFields(NetworkFields):
 
 
 class ReplayedFields(BaseModel):
-    """What is done with replayed rows, and with the weights they lead to."""
+    """Settings of replayed rows: mirroring, and a running average of the weights that they lead to."""
 
     mirror: bool = key(True, "Mirror half of each batch if the task declares a symmetry.", "task.mirror")
     average: float = key(0.0, "Publish a running average; higher follows faster, 0: none.", ge=0, le=1)

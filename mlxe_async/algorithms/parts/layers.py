@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def body_of(spaces: Spaces, s: Any) -> Body:
-    """What observations go through first, by the settings `body`, `input_scale`, `precision` and `normalise`.
+    """Return what observations go through first, by the settings `body`, `input_scale`, `precision` and `normalise`.
 
     Raises:
         ValueError: the settings do not fit the observations, by the key.
@@ -97,14 +97,14 @@ def _each(widths: Sequence[tuple[bool, int]]) -> Iterator[bool]:
 
 
 def activation_of(s: Any) -> type[nn.Module]:
-    """What follows each layer but a last one."""
+    """Return what follows each layer but a last one."""
     from torch import nn
 
     return nn.Tanh if s.activation == "tanh" else nn.ReLU
 
 
 def of_pictures(kind: Any, spaces: Spaces, written: Mapping[str, Any]) -> dict[str, Any]:
-    """Values for keys that nobody wrote, where the task shows pictures of bytes: an algorithm's `of_pictures`.
+    """Defaults for tasks that show pictures of bytes: an algorithm's `of_pictures`.
 
     Numbers beside pictures are normalised where those alone would be.
     """
@@ -117,7 +117,7 @@ def of_pictures(kind: Any, spaces: Spaces, written: Mapping[str, Any]) -> dict[s
 
 
 def words_of(seen: Seen, **sizes: Sequence[int]) -> str:
-    """What observations go through, such as `4 numbers -> policy 64, 64, 2; value 64, 64, 1`."""
+    """Return what observations go through, such as `4 numbers -> policy 64, 64, 2; value 64, 64, 1`."""
     return f"{seen.words} -> " + "; ".join(f"{name} {', '.join(map(str, one))}" for name, one in sizes.items() if one)
 
 

@@ -52,7 +52,7 @@ class LearnsFromRollouts(Algorithm):
         "schedule": {"envs_per_executor": 8, "sync": "rollout", "rollout_steps": 64, "max_owed_updates": 2}
     }
     of_pictures: ClassVar = {"body": "nature", "common": (512,), "policy": (), "value": (), "activation": "relu"}
-    """Values for keys that nobody wrote, where the task shows pictures of bytes, alone or among other parts."""
+    """Defaults for tasks that show pictures of bytes, alone or among other parts."""
     see: Body
     common: Dense
     actor: Dense
@@ -62,7 +62,7 @@ class LearnsFromRollouts(Algorithm):
     chosen: str
     """The column of what was drawn: the action, or the raw one."""
     now: Metrics
-    """What `annealed` says of the present update."""
+    """The value that `annealed` gives for the present update."""
 
     @classmethod
     def defaults_for(cls, spaces: Spaces, written: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class LearnsFromRollouts(Algorithm):
 
     @classmethod
     def parameters_for(cls, settings: Any, spaces: Spaces) -> Parameters:
-        """What `build` publishes, told without torch; see `interface.Algorithm.parameters_for`."""
+        """Return what `build` publishes, told without torch; see `interface.Algorithm.parameters_for`."""
         s, seen, numbers = settings, seen_of(spaces, settings), policies.numbers_of(spaces)
         width, norm = s.common[-1] if s.common else seen.outputs, s.layer_norm
         found = [*seen.parameters("see"), *(seen.moments("see") if s.normalise else ())]
@@ -85,11 +85,11 @@ class LearnsFromRollouts(Algorithm):
 
     @classmethod
     def has_critic(cls, settings: Any) -> bool:  # noqa: ARG003 - of some it depends on the settings
-        """Whether there is a critic."""
+        """Return whether there is a critic."""
         return True
 
     def build(self) -> None:
-        """What observations go through first; an author goes on with layers, an actor and a critic."""
+        """Make the layers that observations go through first; an author goes on with layers, an actor and a critic."""
         s, spaces = self.settings, self.spaces
         actor, critic = (*s.policy, policies.outputs_of(spaces)), (*s.value, 1) if self.has_critic(s) else ()
         self.words = words_of(seen_of(spaces, s), common=s.common, policy=actor, value=critic)
@@ -100,12 +100,12 @@ class LearnsFromRollouts(Algorithm):
         self.carry = (reward_scaling.CARRY,) if s.reward_scaling else ()
 
     def build_learner(self) -> None:
-        """What rewards are scaled by, if they are; an author goes on with an optimiser."""
+        """Make the scale of rewards, if they are scaled; an author goes on with an optimiser."""
         if self.carry:
             self.reward_scale = reward_scaling.RewardScale(self.settings.discount)
 
     def deviation(self) -> Any:
-        """What says the log-deviations of actions that are numbers; None for all other actions."""
+        """Return the module of the log-deviations of actions that are numbers; None for all other actions."""
         import torch
         from torch import nn
 
@@ -128,11 +128,11 @@ class LearnsFromRollouts(Algorithm):
     # -- acting --
 
     def policy(self, obs: Any, acting: Acting | None = None) -> Distribution:  # noqa: ARG002 - nothing is carried
-        """What executors draw from."""
+        """The distribution that executors draw actions from."""
         return self.distribution(self.common(self.see(obs)), self.spaces.mask(obs))
 
     def distribution(self, features: Any, mask: Any = None) -> Distribution:
-        """Of actions, by what actor and critic share (B, n), and what a mask (B, ...) allows; arrays or tensors."""
+        """Distribution of actions, by the shared layers' outputs (B, n) and a mask (B, ...) of what is allowed."""
         log_std = self.log_std
         if log_std is not None and self.settings.deviation == "computed":
             log_std = log_std(features)
@@ -151,7 +151,7 @@ class LearnsFromRollouts(Algorithm):
             reward_scaling.follow(acting.carry, reward, self.settings.discount)
 
     def module(self) -> nn.Module:
-        """What acts: outputs by head, `actor` (B, n), `critic` (B, 1) and `log_std`, for observations (B, *O)."""
+        """Evaluate the acting network: `actor` (B, n), `critic` (B, 1) and `log_std`, for observations (B, *O)."""
         from mlxe_async.networks.heads import Heads
 
         heads = {name: vars(self).get(name) for name in ("actor", "critic", "log_std")}

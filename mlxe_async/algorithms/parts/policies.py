@@ -32,7 +32,7 @@ OF_NUMBERS = 'task.action_kind == "box"'
 
 
 class PolicyFields(fields.ActorCriticFields):
-    """How a policy is shaped."""
+    """Settings of the entropy bonus and of the deviation of continuous actions."""
 
     deviation: Literal["free", "computed"] = fields.key(
         "free",
@@ -51,7 +51,7 @@ class PolicyFields(fields.ActorCriticFields):
 
 
 def number_of_actions(kind: type, spaces: Spaces) -> int:
-    """How many discrete actions there are, for an algorithm that knows no others.
+    """Return how many discrete actions there are, for an algorithm that knows no others.
 
     Raises:
         ValueError: actions are of another kind, or the task says which are allowed; by the algorithm's name.
@@ -115,7 +115,7 @@ def outputs_of(spaces: Spaces) -> int:
 
 
 def distribution(spaces: Spaces, scores: Any, log_std: Any, mask: Any = None) -> Distribution:
-    """Of actions, by an actor's outputs (B, n), log-deviations, and what a mask (B, n) allows; arrays or tensors."""
+    """Distribution of actions, by an actor's outputs (B, n), log-deviations, and a mask (B, n); arrays or tensors."""
     if spaces.action_kind == "box":
         return Gaussian(scores, log_std.clip(LOWEST, HIGHEST), spaces, scaled=True)
     if spaces.action_kind == "discrete":

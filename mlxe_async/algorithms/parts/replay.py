@@ -47,13 +47,13 @@ def survived(reward: Array, discount: float) -> Array:
 
 
 def target_columns(spaces: Spaces) -> tuple[Column, ...]:
-    """What `stored` makes."""
+    """Return the columns that `stored` fills."""
     cut = Column("cut_obs", spaces.observation_dtype, spaces.observation_shape)
     return (Column("partial", "<f4"), Column("coefficient", "<f4"), cut)
 
 
 def ends_of(segments: Rows, lengths: Array) -> tuple[Array, Array]:
-    """Whether segments of these lengths (S,), one after the other, end with a terminated and a truncated row (S,)."""
+    """Tell which segments of these lengths (S,) end with a terminated, and which with a truncated row (S,)."""
     last = np.cumsum(lengths) - 1
     return segments["terminated"][last].astype(bool), segments["truncated"][last].astype(bool)
 

@@ -57,7 +57,7 @@ def halves(outputs: Any) -> tuple[Any, Any]:
 
 
 def drawn_evenly(algorithm: Any, rows: int, rng: np.random.Generator) -> Rows:
-    """So many uniformly random actions, with their log-probabilities."""
+    """Uniformly random actions (n,), with their log-probabilities."""
     if not algorithm.discrete:
         found: Rows = algorithm.uniform(rows, rng)
         return found

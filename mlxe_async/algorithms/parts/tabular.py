@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 Doubles = NDArray[np.float64]
 MOST_ENTRIES = 10**7
-"""Of a table: it is copied with every publication."""
+"""Largest size of a table in bytes: it is copied with every publication."""
 
 
 class TabularFields(ValueExplorationFields):
-    """What all of them have."""
+    """Settings of all tabular algorithms."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -82,7 +82,7 @@ class Tabular(Algorithm):
 
     @classmethod
     def parameters_for(cls, settings: Any, spaces: Spaces) -> Parameters:  # noqa: ARG003 - no setting changes a table
-        """What acts, told by the spaces alone."""
+        """Return what acts, told by the spaces alone."""
         return (("table", cls._shape(spaces)), ("epsilon", (1,)))
 
     def build(self) -> None:
@@ -108,7 +108,7 @@ class Tabular(Algorithm):
 
     @classmethod
     def _shape(cls, spaces: Spaces) -> tuple[int, int]:
-        """How many states and actions there are, if a table can hold them."""
+        """Return how many states and actions there are, if a table can hold them."""
         name, sizes = cls.__name__, spaces.observation_sizes
         actions = number_of_actions(cls, spaces)
         if not sizes:

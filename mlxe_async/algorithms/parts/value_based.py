@@ -56,14 +56,14 @@ class ValueBased(Algorithm):
     settings: Any
     memory, off_policy, takes_arrays = "replay", "learns", True
     of_pictures: ClassVar = {"body": "nature", "layers": (512,), "layer_norm": False}
-    """Values for keys that nobody wrote, where the task shows pictures of bytes, alone or among other parts."""
+    """Defaults for tasks that show pictures of bytes, alone or among other parts."""
     defaults: ClassVar = {
         "schedule": {"envs_per_executor": 4, "sync": "rollout", "rollout_steps": 32}
         | {"updates_per_publish": 32, "max_owed_updates": 256},
         "memory": {"capacity_rows": 100_000},
     }
     network: ActionValues
-    """What acts, and is published: what is learned, or its running average."""
+    """The network that acts and is published: the learned one, or its running average."""
     learned: ActionValues
     target: ActionValues
     epsilon: torch.Tensor
@@ -78,7 +78,7 @@ class ValueBased(Algorithm):
 
     @classmethod
     def parameters_for(cls, settings: Any, spaces: Spaces) -> Parameters:
-        """What `build` publishes, told without torch; see `interface.Algorithm.parameters_for`."""
+        """Return what `build` publishes, told without torch; see `interface.Algorithm.parameters_for`."""
         s, seen, more = settings, seen_of(spaces, settings), {"layer_norm": settings.layer_norm}
         heads, noisy = cls.heads_of(settings, spaces), cls.is_noisy(settings)
         found = [*seen.parameters("network.see")]
@@ -107,16 +107,16 @@ class ValueBased(Algorithm):
 
     @classmethod
     def is_dueling(cls, settings: Any) -> bool:
-        """Whether there are two streams."""
+        """Return whether there are two streams."""
         return bool(settings.dueling)
 
     @classmethod
     def is_noisy(cls, settings: Any) -> bool:
-        """Whether layers are under noise."""
+        """Return whether layers are under noise."""
         return bool(settings.noisy)
 
     def build(self) -> None:
-        """What the memory is told, and counts; an author has made `network` before."""
+        """Tell the memory how to draw, and make counters; an author has made `network` before."""
         import torch
 
         s, heads = self.settings, self.heads_of(self.settings, self.spaces)
@@ -126,7 +126,7 @@ class ValueBased(Algorithm):
         self.epsilon, self.noise = torch.tensor([self.exploring(0)]), NoiseRenewal()
 
     def build_learner(self) -> None:
-        """What is learned, if that is not what is published, and the target; an author goes on with an optimiser."""
+        """Make the learned network, if another is published, and the target; an author adds an optimiser."""
         self.learned = copy.deepcopy(self.network) if self.settings.average else self.network
         self.target = copy.deepcopy(self.network)
 
@@ -136,18 +136,18 @@ class ValueBased(Algorithm):
             polyak(network, self.network, 1.0)
 
     def how_to_draw(self) -> Priorities:
-        """What the memory is told."""
+        """Return what the memory is told."""
         found: Priorities = self.settings.how_to_draw
         return found
 
     def scores(self, outputs: Any) -> Any:
-        """What the best action has most of (B, A), by a network's outputs; arrays or tensors."""
+        """Return the values (B, A) that the best action maximises, by a network's outputs; arrays or tensors."""
         return outputs
 
     # -- acting --
 
     def exploring(self, env_steps: int) -> float:
-        """Epsilon after so many environment steps."""
+        """Epsilon after `env_steps` environment steps."""
         s = self.settings
         return 0.0 if s.noisy else annealing.linear(s.epsilon_first, s.epsilon_last, s.epsilon_steps, env_steps)
 
@@ -172,7 +172,7 @@ class ValueBased(Algorithm):
             return np.asarray(as_array(self.scores(self.network(self.observed(obs)))).argmax(-1))
 
     def module(self) -> nn.Module:
-        """What acts, without noise: `ActionValues` of observations (B, *O)."""
+        """Return what acts, without noise: `ActionValues` of observations (B, *O)."""
         from mlxe_async.networks import sequential
         from mlxe_async.networks.noisy import quiet
 
@@ -218,7 +218,7 @@ class ValueBased(Algorithm):
     # -- learning --
 
     def columns(self, batch: Rows) -> Rows:
-        """What the loss needs of a batch (M, ...): half of the samples mirrored, and weights."""
+        """Return what the loss needs of a batch (M, ...): half of the samples mirrored, and weights."""
         obs, following, action = mirrored(self, batch, "cut_obs")
         rows = {"obs": obs, "cut_obs": following, "action": action}
         rows["weight"] = batch.get("weight", np.ones(action.shape[-1]))

@@ -1,6 +1,6 @@
 """The learner's own random numbers of numpy's and Python's global generators, as an author's `update` draws them.
 
-They follow from the seed, belong to what is kept, and are nobody else's: environments in the same process draw others.
+They follow from the seed, belong to what is kept, and are not shared: environments in the same process draw others.
 Python's cost some time to exchange, so they are the learner's own only where an author's module knows `random`.
 """
 
@@ -38,7 +38,7 @@ class OwnDraws:
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """Whoever draws from a global generator inside draws from these."""
+        """Replace the global generators inside: all code draws from these."""
         numpys, pythons = _NUMPYS.get_bit_generator(), random.getstate() if self._pythons else None
         _NUMPYS.set_bit_generator(self._numpys)
         if self._pythons is not None:

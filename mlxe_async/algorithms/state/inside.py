@@ -36,7 +36,7 @@ def walk(
     Args:
         parts: name -> value.
         skip: whether a value is neither told nor entered.
-        most: after so many things the walk ends.
+        most: number of things after which the walk ends.
     """
     waiting = collections.deque(parts.items())
     seen: set[int] = set()
@@ -100,7 +100,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _within(value: Any) -> Iterable[tuple[str, Any]]:
-    """What a thing holds itself, by names."""
+    """Return what a thing holds itself, by names."""
     torch = sys.modules.get("torch")
     if isinstance(value, (*LEAVES, *STILL, np.ndarray, np.random.Generator, np.random.RandomState, random.Random)):
         return ()

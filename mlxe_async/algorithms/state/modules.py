@@ -245,7 +245,7 @@ class ModulesOf:
         return np.concatenate(pieces, dtype=np.float32) if pieces else np.zeros(self._count, np.float32)
 
     def as_one(self) -> Any:
-        """What is published as one module, copied; a single module is itself."""
+        """Return what is published as one module, copied; a single module is itself."""
         torch = self._torch
         if torch is None or self.parameters == NOTHING:
             raise ValueError(f"{type(self._algorithm).__name__}: expected torch modules to hand out, it has none")
@@ -267,7 +267,7 @@ class ModulesOf:
 
     @contextlib.contextmanager
     def learning(self) -> Iterator[None]:
-        """Torch's random numbers are the learner's own inside, whoever else draws some in this process."""
+        """Keep torch's random numbers the learner's own inside, also if other code of this process draws some."""
         torch = self._torch
         if torch is None or self._generator is None:
             yield
@@ -308,7 +308,7 @@ class ModulesOf:
     # -- state --
 
     def _parts(self) -> dict[str, Any]:
-        """What is kept: all in the learner; elsewhere what is not loaded, such as counts."""
+        """Return what is kept: all in the learner; elsewhere what is not loaded, such as counts."""
         torch = self._torch
         known = {name: value for name, value in vars(self._algorithm).items() if name not in FACTS}
         if not self._algorithm.learns and torch is not None:
@@ -376,7 +376,7 @@ def _tensors_in(made: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _inside(value: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
-    """What containers and plain objects hold, with the way to it, such as `nets.0`; each object once."""
+    """Return what containers and plain objects hold, with the way to it, such as `nets.0`; each object once."""
     seen = set() if seen is None else seen
     torch = sys.modules.get("torch")
     whole = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer, FlatOptimiser) if torch is not None else ()

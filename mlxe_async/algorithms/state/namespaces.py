@@ -63,7 +63,7 @@ class _Place:
             self.first = value
 
     def has_changed(self) -> bool:
-        """Whether something else is there now."""
+        """Return whether something else is there now."""
         return self.known is not None and inside.digests({"": self.get()}, _is_code) != self.known
 
 
@@ -103,7 +103,7 @@ class Namespaces:
 
 
 def is_own(kind: type) -> bool:
-    """Whether a class is an author's, or derived from one."""
+    """Return whether a class is an author's, or derived from one."""
     return any(not _is_ours(one.__module__) for one in kind.__mro__ if one is not object)
 
 
@@ -141,7 +141,7 @@ def _is_authors(module: types.ModuleType, tops: set[str]) -> bool:
 
 
 def _is_code(value: Any) -> bool:
-    """Whether a value is told by its name alone."""
+    """Return whether a value is told by its name alone."""
     return isinstance(value, types.ModuleType | type)
 
 

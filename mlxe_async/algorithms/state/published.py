@@ -88,7 +88,7 @@ class Published:
                     raise Unlike(self._sentence(fresh, obs, acting, "would act otherwise than the learner's"))
 
     def _made(self, flat: Floats) -> Any:
-        """What an executor makes, on the learner's device and evaluated by torch as the learner's is."""
+        """Return what an executor makes, on the learner's device and evaluated by torch as the learner's is."""
         fresh = self._make()
         modules = getattr(fresh, "_modules", None)
         if isinstance(modules, ModulesOf):
@@ -114,7 +114,7 @@ class Published:
         return f"an executor's {name} {what}, by what is not published: {found}; {ADVICE}"
 
     def _culprits(self, fresh: Any, obs: Array, acting: Acting) -> list[str]:
-        """What the two hold differently: first of all what is read while acting."""
+        """Return what the two hold differently: first of all what is read while acting."""
         mine, theirs = (inside.digests(_parts(one), _is_engines) for one in (self._algorithm, fresh))
         odd, read = inside.odd_ways(mine, theirs), set[str]()
         with self._namespaces.as_at_first(), _reading(fresh, read):
@@ -189,13 +189,13 @@ def _parts(one: Any) -> dict[str, Any]:
 
 
 def _is_kept(value: Any) -> bool:
-    """Whether acting does not change it: what is frozen, too."""
+    """Return whether acting does not change it: what is frozen, too."""
     frozen = getattr(getattr(type(value), "__dataclass_params__", None), "frozen", False)
     return bool(frozen or isinstance(value, BaseModel) or _is_engines(value))
 
 
 def _is_engines(value: Any) -> bool:
-    """Whether acting has nothing to do with it: optimisers, and what the engine itself keeps of modules."""
+    """Return whether acting has nothing to do with it: optimisers, and what the engine itself keeps of modules."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.optim.Optimizer):
         return True

@@ -82,14 +82,14 @@ def put_back(
 
 
 def unknown(parts: Mapping[str, Any]) -> list[str]:
-    """What of the parts is in no snapshot, such as `history (deque)`."""
+    """Return what of the parts is in no snapshot, such as `history (deque)`."""
     walk = _Walk(lambda _name, _take, _put: _UNCHANGED)
     walk.all(parts)
     return walk.unknown
 
 
 def covered(parts: Mapping[str, Any]) -> tuple[set[str], set[int]]:
-    """What of the parts is in a snapshot: the names of its arrays, and which arrays and tensors these are."""
+    """Return what of the parts is in a snapshot: the names of its arrays, and which arrays and tensors these are."""
     names: set[str] = set()
 
     def leaf(name: str, take: Callable[[], Array], put: Callable[[Array], Any]) -> Any:
@@ -106,7 +106,7 @@ class SameArrays:
     """Snapshots of the same names, dtypes and shapes, those of the first one, whatever becomes of the parts.
 
     What has another shape by then, or was not there at first, is left out, and all that lies beside it in the same
-    container; whoever takes the snapshot up has for it what he was made with.
+    container; the object that takes the snapshot up keeps for it what it was made with.
     """
 
     def __init__(self) -> None:
@@ -230,7 +230,7 @@ class _Walk:
                 number += 1
 
     def _moments(self, name: str, states: Any, parameter: Any, like: Mapping[str, Any]) -> None:
-        """What an optimiser remembers of one parameter; before its first step that is nothing."""
+        """Take in what an optimiser remembers of one parameter; before its first step that is nothing."""
         torch: Any = self._torch
         known = dict(states.get(parameter, {}))
         there = self._value(f"{name}.there", bool(known))
@@ -282,7 +282,7 @@ class _Walk:
 
 
 def _is_constant(value: Any) -> bool:
-    """Whether nothing can change in it: frozen dataclasses, torch's dtypes and devices, numpy's dtypes."""
+    """Return whether nothing can change in it: frozen dataclasses, torch's dtypes and devices, numpy's dtypes."""
     frozen = getattr(getattr(type(value), "__dataclass_params__", None), "frozen", False)
     torch = sys.modules.get("torch")
     return bool(

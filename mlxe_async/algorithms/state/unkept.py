@@ -60,7 +60,7 @@ def kept_parts(algorithm: Any) -> dict[str, Any]:
 
 
 def _is_kept_whole(value: Any) -> bool:
-    """Whether a state holds all of it: what has a state of its own, and generators."""
+    """Return whether a state holds all of it: what has a state of its own, and generators."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.nn.Module):
         return False

@@ -1,4 +1,4 @@
-"""Keeps what an object holds, and puts back whatever was changed in it since: somebody may try it out in between."""
+"""Keeps what an object holds, and puts back whatever was changed in it since: other code may try it out in between."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def seed_globals(seed: int) -> None:
 
 
 def _undo(value: Any) -> Undo | None:
-    """What makes one thing again what it is now; None: nothing of its own can change."""
+    """Return what makes one thing again what it is now; None: nothing of its own can change."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _undo_tensor(torch, value)

@@ -25,7 +25,7 @@ class Activity:
         self._work = [0.0] * BUCKETS
 
     def add(self, start_ns: int, end_ns: int, work: float, share: float = 1.0) -> None:
-        """Take note of a phase: so much was done in it, and for this share of it somebody was really at work."""
+        """Take note of a phase: how much was done in it, and for which share of it a process was really at work."""
         end_ns = max(start_ns, end_ns)
         if not self.known_ns:
             self._began_ns = start_ns
@@ -40,7 +40,7 @@ class Activity:
             self._work[bucket % BUCKETS] += per_ns * overlap if per_ns else work
 
     def is_quiet(self, now_ns: int) -> bool:
-        """Whether nothing was told for so long that it is hardly at work."""
+        """Return whether nothing was told for so long that it is hardly at work."""
         return now_ns - self.known_ns > max(3 * BUCKET_NS, 2 * self._longest_ns)
 
     def lately(self, now_ns: int) -> tuple[float, float]:

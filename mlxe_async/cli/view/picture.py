@@ -117,7 +117,7 @@ class Picture:
         self.stopping = ""
         self.ending = ""  # why it ended
         self.seconds: float | None = None  # how long it took, once it has ended
-        self.is_lost = False  # whoever wrote the log is gone without a last word
+        self.is_lost = False  # the log's writer is gone without a last word
 
     def feed(self, event: Mapping[str, Any]) -> None:
         """Take note of one event. What is not known, not complete or of a wrong type is passed over."""
@@ -126,7 +126,7 @@ class Picture:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing to come."""
+        """True if there is nothing to come."""
         return bool(self.ending) or self.is_lost
 
     def elapsed(self, now_ns: int) -> float:

@@ -31,7 +31,7 @@ def require(answer: Any, kind: Kind, what: str = "answer") -> None:
 
 
 def _fits(answer: Any, kind: Kind) -> bool:
-    """Whether it is of this kind: a look without texts, because it is taken at each answer."""
+    """Return whether it is of this kind: a look without texts, because it is taken at each answer."""
     if kind is int or kind is float:
         found = type(answer)
         return (found is int and -LARGEST < answer < LARGEST) or (found is float and kind is float)

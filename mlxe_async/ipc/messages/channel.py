@@ -55,7 +55,7 @@ class ChildChannel:
 
     @property
     def waiting(self) -> bool:
-        """Whether a message, or the end of the channel, can be received without waiting."""
+        """True if a message, or the end of the channel, can be received without waiting."""
         return bool(self._messages) or bool(self._readable.poll(0))
 
     def receive(self, timeout_s: float) -> Message | None:
@@ -113,7 +113,7 @@ class ChildChannel:
                 raise ControlLost(f"the control channel cannot be written: {error.strerror}") from error
 
     def close(self) -> None:
-        """Close the socket and every descriptor that nobody has taken. May be called twice."""
+        """Close the socket and every descriptor that was not taken. May be called twice."""
         self._sock.close()
         while self._fds:
             os.close(self._fds.popleft())
@@ -135,7 +135,7 @@ def receive_with_fds(sock: socket.socket) -> tuple[bytes, list[int]]:
     `socket.recv_fds` takes flags and does not pass them on, so descriptors would leak into grandchildren.
 
     Raises:
-        ProtocolError: some were lost, so that nobody can tell any more which belong to which message.
+        ProtocolError: some were lost, so that it cannot be told any more which belong to which message.
     """
     fds = array.array("i")
     room = socket.CMSG_SPACE(MAX_FDS * fds.itemsize)

@@ -1,8 +1,8 @@
 """Control messages as bytes: a checked header, then JSON. Never pickle, never more than 1 MiB.
 
-A frame is `magic (4) | layout version (4) | length (4) | crc32 (4) | JSON object in UTF-8`, little endian. Whoever
-reads a frame that is not exactly this stops listening to its peer: there is no way to find the next frame in a stream
-that has lost step, and guessing is how control channels execute garbage.
+A frame is `magic (4) | layout version (4) | length (4) | crc32 (4) | JSON object in UTF-8`, little endian. A process
+that reads a frame that is not exactly this stops listening to its peer: there is no way to find the next frame in a
+stream that has lost step, and guessing is how control channels execute garbage.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Decoder:
 
     @property
     def partial(self) -> bool:
-        """Whether a frame has begun whose rest is still to come."""
+        """True if a frame has begun whose rest is still to come."""
         return bool(self._pending)
 
     def feed(self, data: bytes) -> list[Message]:

@@ -1,12 +1,12 @@
 """The guard: a small process above the nursery that ends what is left when the nursery, or everybody, is killed.
 
 The nursery ends what its children had started, but not if it is killed itself. If the supervisor dies in the same
-moment, nobody else knows of them. So the process that the supervisor execs forks before anything else: the child
+moment, no other process knows of them. So the process that the supervisor execs forks before anything else: the child
 becomes the nursery, the parent stays the guard. It is a subreaper, so the kernel makes it the parent of whatever the
 nursery leaves behind, also of a simulator that went into a session of its own.
 
 The guard is found by no word of the command that started the run: it overwrites its command line and its name, which
-`pkill -f` and `killall` look at. It holds no end of a channel, so it hides nobody's end. It waits in one call of
+`pkill -f` and `killall` look at. It holds no end of a channel, so it hides no process's end. It waits in one call of
 `poll` until the supervisor or the nursery is dead; then it ends every process below it and ends as the nursery did.
 
 When the guard itself is killed, the nursery ends all of its children, and the supervisor starts both anew.
@@ -59,14 +59,14 @@ def fork_below_guard(supervisor_pid: int, control: int, tag: str) -> tuple[int, 
             linux.overwrite_command_line(area, f"guard-{supervisor_pid}: ends what process {supervisor_pid} leaves")
         _stand_guard(supervisor_pid, supervisor, pid, f"MLXE_NURSERY={tag}", adopts=not lacks)
     os.close(supervisor)
-    os.setpgid(0, 0)  # whoever signals the nursery's group does not mean the guard
+    os.setpgid(0, 0)  # a signal for the nursery's group is not meant for the guard
     return guard_pid, weakness
 
 
 def _stand_guard(supervisor_pid: int, supervisor: int, nursery_pid: int, tag: str, *, adopts: bool) -> NoReturn:
     try:
         linux.set_process_name(f"guard-{supervisor_pid}")
-        linux.die_with_parent(signal.SIGCONT)  # it would not see that end while somebody has stopped it
+        linux.die_with_parent(signal.SIGCONT)  # it would not see that end while it is stopped
         status = _guard(supervisor, nursery_pid)
         _sweep(supervisor, None if adopts else tag)
     except BaseException:  # noqa: BLE001 a defect of our own must not free anybody

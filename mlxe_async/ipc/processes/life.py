@@ -33,7 +33,7 @@ class Hang:
     """A call that outstayed its limit.
 
     Args:
-        call: which call, one of `words.CALLS`, else the verb that was asked for; empty if nobody knows.
+        call: which call, one of `words.CALLS`, else the verb that was asked for; empty if unknown.
         limit_s: seconds that it was allowed.
         stuck_s: seconds by which it had outstayed them when that was judged.
     """
@@ -50,7 +50,7 @@ class ProgressPage(Protocol):
         """Seconds over the limit of the present call, None when there is none."""
 
     def pulse(self) -> tuple[int, int]:
-        """What changes as long as the worker moves; the second is 0 while it is in no call."""
+        """Return what changes as long as the worker moves; the second is 0 while it is in no call."""
 
     def doing(self, now_ns: int) -> str:
         """Which call the worker is in; empty if it does not say."""
@@ -212,7 +212,7 @@ class Life:
     def _settle(self, number: int, result: Any, error: RemoteError | None) -> None:
         if not 0 < number <= self._last_id:
             raise ProtocolError(f"an answer to request {number}, which was never sent")
-        # Nobody waits for an answer whose caller was cancelled.
+        # An answer whose caller was cancelled is not waited for.
         if number not in self._waiting or self._waiting[number][1].done():
             return
         verb, future, check = self._waiting[number]
@@ -312,7 +312,7 @@ class Life:
                 )
 
     def describe_end(self, *, expected: bool) -> str:
-        """How it ended, in a sentence."""
+        """Return how it ended, in a sentence."""
         status = self.status or ExitStatus(None, None)
         during = f" in {self._doing!r}" if self._doing else ""
         who = f"{self.name} (pid {self.forked.pid})"

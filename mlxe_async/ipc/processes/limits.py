@@ -2,7 +2,7 @@
 
 A refusal to make a process is the same for a control group's limit and for the user's. But a control group counts how
 often it has refused (`pids.events`), and says how many processes it has now. Kills for memory are counted too, without
-a word on whom they met.
+a word on which processes they met.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class OomKills:
         self._grew_at, self._unclaimed = float("-inf"), 0
 
     def one_just_now(self) -> bool:
-        """Whether the count has grown by more than the deaths that it explained, a second before at most."""
+        """Return whether the count has grown by more than the deaths that it explained, a second before at most."""
         count, now = None if self._file is None else _kills_in(self._file), time.monotonic()
         if now - self._grew_at >= FRESH_S:
             self._unclaimed = 0

@@ -131,7 +131,7 @@ def signal_group(pidfd: int, pid: int, signal_number: int) -> bool:
         signal_number: what to send.
 
     Returns:
-        False when nobody is left in the group.
+        False when no process is left in the group.
     """
     try:
         signal.pidfd_send_signal(pidfd, signal_number, None, _PIDFD_SIGNAL_PROCESS_GROUP)
@@ -250,7 +250,7 @@ def end_children(give_up: Callable[[], bool]) -> None:
 
 
 def is_dead(pidfd: int) -> bool:
-    """Whether the process behind `pidfd` is dead."""
+    """Return whether the process behind `pidfd` is dead."""
     look = select.poll()  # unlike select, it takes descriptors beyond 1023
     look.register(pidfd, select.POLLIN)
     return bool(look.poll(0))
@@ -348,7 +348,7 @@ class Scheduling(NamedTuple):
 
 
 def scheduling(pid: int) -> Scheduling | None:
-    """How the threads of `pid` have been treated; None when it is gone."""
+    """Return how the threads of `pid` have been treated; None when it is gone."""
     found = []
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():

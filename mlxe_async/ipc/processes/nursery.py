@@ -1,6 +1,6 @@
 """The supervisor's handle on the nursery, the process from which all children are forked.
 
-The supervisor itself never forks: it may be somebody's notebook with threads, locks and a GPU in it. It starts the
+The supervisor itself never forks: it may be a user's notebook with threads, locks and a GPU in it. It starts the
 nursery by exec as early as possible; the nursery imports what is slow while the supervisor does other things, and
 requests queue behind that. When the nursery dies, its children die with it by the kernel's parent-death signal; the
 first one who needs it again starts a fresh one, and all others wait for the same start.
@@ -54,12 +54,12 @@ class ExitStatus:
     """How a process ended.
 
     Args:
-        code: exit code; None when a signal ended it or nobody knows.
+        code: exit code; None when a signal ended it or it is unknown.
         signal: signal number; None when it exited by itself.
         with_nursery: it was taken along by the death of the nursery.
         stack: what faulthandler wrote while it died; often empty.
         pid: its process id; 0 when that is told elsewhere.
-        for_memory: the kernel has just killed somebody because memory ran out, and this process was killed.
+        for_memory: the kernel has just killed a process because memory ran out, and this process was killed.
     """
 
     code: int | None
@@ -302,7 +302,7 @@ class Nursery:
         child.close()
 
     def wake(self) -> None:
-        """Let it go on if somebody has stopped it: the end of its children needs it."""
+        """Let it go on if it was stopped: the end of its children needs it."""
         if self._life is not None:
             linux.signal_process(self._life.guard_pidfd, signal.SIGCONT)
             if self._life.pidfd >= 0:
@@ -400,7 +400,7 @@ class Nursery:
                 self._discard(life, *future.result())
             raise
         if not future.done():
-            future.cancel()  # nobody is left to hear how it died
+            future.cancel()  # no process is left to say how it died
             self._silenced(life)
             raise ProcessDied(f"the nursery has not answered for {waited_s:g} s")
         return future.result()
@@ -472,13 +472,13 @@ class Nursery:
         self._let_guard_end(life)
 
     def _let_guard_end(self, life: _Life) -> None:
-        linux.signal_process(life.guard_pidfd, signal.SIGCONT)  # somebody may have stopped it
+        linux.signal_process(life.guard_pidfd, signal.SIGCONT)  # it may have been stopped
         if life.ending is None:
             loop = asyncio.get_running_loop()
             life.ending = loop.call_later(GUARD_LIMIT_S, linux.signal_process, life.guard_pidfd, signal.SIGKILL)
 
     def _discard(self, life: _Life, result: Message, fds: list[int]) -> None:
-        """End a child that was forked for somebody who no longer waits for it."""
+        """End a child that was forked for a caller that no longer waits for it."""
         for pidfd in fds:
             linux.signal_group(pidfd, result["pid"], signal.SIGKILL)
             os.close(pidfd)
@@ -520,7 +520,7 @@ class Nursery:
             # If it was the guard that was killed, what had gone into sessions of its own is found by its environment.
             linux.kill_tagged(f"MLXE_NURSERY={life.tag}")
             if os.getpid() == 1:
-                # In a container there is nobody else to inherit them.
+                # In a container no other process inherits them.
                 loop.call_later(REAP_AFTER_S, linux.reap_session, life.guard.pid)
         if not self._stopped:
             self._deaths.append(time.monotonic())

@@ -48,7 +48,7 @@ class _Child:
     tag: str
     output: str | None
     reap_id: int | None = None
-    "The request to answer once the child is dead; None while nobody has asked."
+    "The request to answer once the child is dead; None while there is none."
 
 
 class NurseryMain:
@@ -169,7 +169,7 @@ class NurseryMain:
                 oom_score_adj=message["oom_score_adj"],
                 tag=f"{self._tag}:{message['name']}:{message['epoch']}",
             )
-            # From here on our own end must be orderly: there is somebody to take along.
+            # From here on our own end must be orderly: there is a child to take along.
             linux.die_with_parent(signal.SIGCONT)
             try:
                 pid = os.fork()
@@ -284,7 +284,7 @@ def main(arguments: list[str]) -> None:
     except ControlLost:
         nursery.shut_down()
     except BaseException:  # noqa: BLE001 a defect of our own must not free the children
-        # Whatever ended the loop, the guardian leaves nobody behind.
+        # Whatever ended the loop, the guardian leaves no process behind.
         traceback.print_exc()
         nursery.shut_down(birth.EXIT_FAILED)
 

@@ -126,7 +126,7 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether it has shaken hands and is not dead."""
+        """True if it has shaken hands and is not dead."""
         child = self._child
         return child is not None and child.ready and child.planned is None and not child.gone.is_set()
 
@@ -142,7 +142,7 @@ class Process:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether the present life ends, or the former one ended, because it is replaced as planned."""
+        """True if the present life ends, or the former one ended, because it is replaced as planned."""
         return self._child is not None and self._child.planned is not None
 
     @property
@@ -164,7 +164,7 @@ class Process:
     async def run(self) -> None:
         """Watch it and start it again when it dies, until `stop`.
 
-        Without this nobody starts it again; calls then fail as soon as it is dead.
+        Without this it is not started again; calls then fail as soon as it is dead.
 
         Raises:
             RunFailed: it died too often, or its nursery did.
@@ -255,7 +255,7 @@ class Process:
 
     @contextlib.contextmanager
     def _watching(self) -> Iterator[None]:
-        """Somebody is here who buries and restarts; when the last one leaves, nobody is left waiting in vain."""
+        """Count a task that buries and restarts this process; when the last one ends, calls that still wait fail."""
         self._watchers += 1
         try:
             yield
@@ -330,7 +330,7 @@ class Process:
         asyncio.get_running_loop().add_reader(forked.pidfd, self._died, child)
         self._child = child
         if self._stop_asked.is_set():
-            # Stopped while the fork was under way: whoever stopped could not know of this life.
+            # Stopped while the fork was under way: the caller that stopped it could not know of this life.
             self._abandon(child)
         return child
 
@@ -338,7 +338,7 @@ class Process:
         """Both ends of a channel and a file for stacks, and the certainty that the pidfd will find room, too.
 
         Raises:
-            ForkRefused: this process may not open so many more.
+            ForkRefused: this process may not open that number more.
         """
         with contextlib.ExitStack() as made:
             try:

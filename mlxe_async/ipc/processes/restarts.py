@@ -97,7 +97,7 @@ class RestartBudget:
 
 
 def starved(before: Scheduling, now: Scheduling, passed_s: float) -> bool:
-    """Whether a process got less than a fifth of the time in which it wanted a core.
+    """Return whether a process got less than a fifth of the time in which it wanted a core.
 
     The kernel counts a wait when it is over: who is ready now has waited for all of the time in which it did not run.
 

@@ -40,7 +40,7 @@ class DelayedWeights:
     """The weights that executors act with under `schedule.simulated_lag`.
 
     Args:
-        lag: versions from the one they act with to the newest; the oldest one, while there are not yet so many.
+        lag: versions from the one they act with to the newest; the oldest one, while there are fewer.
         writer: publishes to the executors.
         newest: version and weights (P,) of the learner's newest publication; None when they cannot be read.
     """

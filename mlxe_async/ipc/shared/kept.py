@@ -175,7 +175,7 @@ class _Slot:
         self._words.set("sequence", sequence)
 
     def is_whole(self) -> bool:
-        """Whether sequence and checksum say so."""
+        """Return whether sequence and checksum say so."""
         sequence, label = self.sequence, self.label
         return label is not None and self._words.get("crc") == self._checksum(sequence, label)
 
@@ -192,7 +192,7 @@ def _sequence(slot: _Slot) -> int:
 
 
 def _start(text: bytes) -> int:
-    """Where the first slot begins, behind the table."""
+    """Return where the first slot begins, behind the table."""
     return -(-(_HEAD_BYTES + len(text)) // PAGE_BYTES) * PAGE_BYTES
 
 

@@ -108,7 +108,7 @@ def format_lane(
 
     Args:
         segment: memory of exactly `lane_bytes(slots, payload_bytes)` bytes.
-        slots: at least so many blocks can wait; rounded up to a power of two.
+        slots: number of blocks that can wait at least; rounded up to a power of two.
         payload_bytes: the largest payload of one block.
         schema_hash: 64-bit fingerprint of what a payload means.
         start_sequence: number of the first block.
@@ -459,7 +459,7 @@ class LaneReader(_Lane):
 
 
 class LaneRemains(_Lane):
-    """What a dead writer left in its slots, read or not, for reports about its death. Nobody may be writing.
+    """The slots of a dead writer, read or not, for reports about its death.
 
     Args:
         segment: a formatted lane.

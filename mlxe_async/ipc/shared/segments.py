@@ -3,7 +3,7 @@
 A named segment outlives a killed owner, can clash with another run's, and is limited by the size of /dev/shm. A memfd
 has none of this: the kernel takes its bytes back when the last descriptor and mapping are gone, whatever the reason.
 Pages are reserved when a segment is made, because a mapping that the kernel cannot back ends in SIGBUS at the first
-write, where nobody can catch it. Seals keep anybody from changing the size under the others.
+write, where no code can catch it. Seals keep every process from changing the size under the others.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Segment:
 
 
 def _reserve(name: str, fd: int, size: int) -> None:
-    # Asked for more than there is, the kernel does not refuse: it takes page after page until it has to kill somebody.
+    # Asked for more than there is, the kernel does not refuse: it takes page after page until it has to kill a process.
     if size > (left := available_memory()):
         raise ResourceError(f"segment {name}: cannot reserve {_mebibytes(size)}: only {_mebibytes(left)} are left")
     try:

@@ -186,7 +186,7 @@ class WeightsReader(_Weights):
 
 
 def all_finite(vector: NDArray[np.float32]) -> bool:
-    """Whether no value of `vector` (P,) is NaN or infinite.
+    """Return whether no value of `vector` (P,) is NaN or infinite.
 
     A sum is cheaper than a test of each value and is never finite when a value is not; that it may also overflow
     without one is what the second look is for.

@@ -1,8 +1,8 @@
 """Control words: single unsigned 64-bit numbers in shared memory, each with exactly one writer.
 
 A word stands alone on a line of 128 bytes, so that no two writers fight for a cache line and no word straddles one: an
-aligned 8-byte access is one machine instruction, and nobody ever sees half a number. All arithmetic is done on Python
-integers and taken modulo 2^64 on the way in.
+aligned 8-byte access is one machine instruction, and no reader ever sees half a number. All arithmetic is done on
+Python integers and taken modulo 2^64 on the way in.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class ProgressPage(Words):
         return self._words[self._progress], self._words[self._since]
 
     def doing(self, now_ns: int) -> str:  # noqa: ARG002 - which of several pages counts depends on the time
-        """What the worker says that it is doing, one of `CALLS`; empty if nothing is known."""
+        """Return what the worker says that it is doing, one of `CALLS`; empty if nothing is known."""
         number = self._words[self._call]
         return CALLS[number] if number < len(CALLS) else ""
 
@@ -137,7 +137,7 @@ class ProgressPages:
         return max((late for page in self._pages if (late := page.overdue(now_ns)) is not None), default=None)
 
     def pulse(self) -> tuple[int, int]:
-        """What changes as long as any thread moves; the second is 0 while none is in a call."""
+        """Return what changes as long as any thread moves; the second is 0 while none is in a call."""
         pulses = [page.pulse() for page in self._pages]
         return sum(progress for progress, _ in pulses) & MASK, max(since for _, since in pulses)
 

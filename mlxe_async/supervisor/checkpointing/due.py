@@ -37,7 +37,7 @@ class CheckpointDue:
             self._boundary_steps = steps
 
     def now(self) -> bool:
-        """Whether it is time to save."""
+        """Return whether it is time to save."""
         table, steps = self._table, self._counters.env_steps - self._saved_steps
         waited = time.monotonic() - self._saved_at
         by_time = table.interval_s and waited >= table.interval_s and steps > 0

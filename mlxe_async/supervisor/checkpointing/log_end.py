@@ -113,7 +113,7 @@ def read_log_end(path: Path, *, writes: bool = True) -> LogEnd:
 
 
 def tells_of_checkpoints(folder: RunFolder) -> bool:
-    """Whether the log tells of a checkpoint that was saved."""
+    """Return whether the log tells of a checkpoint that was saved."""
     for path in (folder.log_path, folder.log_path.with_name(folder.log_path.name + EARLIER)):
         with contextlib.suppress(FileNotFoundError), open_plain(path) as file:
             before = b""

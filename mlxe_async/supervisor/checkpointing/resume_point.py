@@ -70,7 +70,7 @@ class ResumePoint:
 
         Raises:
             RunFolderBusy: another process holds the folder.
-            ResourceError: it cannot be used, or belongs to somebody else.
+            ResourceError: it cannot be used, or belongs to another user.
             SettingsError: its settings cannot be read.
         """
         folder = RunFolder.reopen(path)
@@ -96,7 +96,7 @@ class ResumePoint:
         return point
 
     def begins_anew(self, settings: Settings) -> bool:
-        """Whether it begins from nothing: no checkpoint was ever saved, and its schedule repeats the same run.
+        """Return whether it begins from nothing: no checkpoint was ever saved, and its schedule repeats the same run.
 
         Args:
             settings: those it would begin with.
@@ -112,7 +112,7 @@ class ResumePoint:
         told = self.about.get("init_from")
         try:
             return events.InitFrom(**told) if told else None
-        except TypeError:  # somebody else wrote it
+        except TypeError:  # another program wrote it
             return None
 
     @property
@@ -147,7 +147,7 @@ class ResumePoint:
             )
 
     def outlook(self, settings: Settings) -> list[str]:
-        """What going on would use, what it would not, and what would be lost, a line each.
+        """Return what going on would use, what it would not, and what would be lost, a line each.
 
         Args:
             settings: those it would go on with.
@@ -171,7 +171,7 @@ class ResumePoint:
     @property
     def state(self) -> dict[str, Any]:
         """What the supervisor told of itself."""
-        assert self.whole is not None  # noqa: S101 - whoever asks has seen that there is one
+        assert self.whole is not None  # noqa: S101 - callers have seen that there is one
         state: dict[str, Any] = self.whole.facts["state"]
         return state
 
@@ -290,7 +290,7 @@ def _foreseen(settings: Settings) -> checkpoints.Foresee:
     """Judges a checkpoint before its weights are read; an algorithm of the user's own, is not asked here."""
     if ":" in settings.algorithm.name:
         return checkpoints.check_facts
-    from mlxe_async.foreseen import Foreseen  # here, for whoever does not go on with a run
+    from mlxe_async.foreseen import Foreseen  # here, for runs that do not go on with another
 
     return Foreseen(settings, available_memory())
 
@@ -311,7 +311,7 @@ def _check_owner(path: Path) -> None:
 
 
 def _about(path: Path) -> dict[str, Any]:
-    """What `run.json` says of the run so far; empty if it cannot be read."""
+    """Return what `run.json` says of the run so far; empty if it cannot be read."""
     try:
         about = event_of(read_bounded(path, LONGEST_RUN_JSON))
     except OSError:

@@ -85,7 +85,7 @@ class LongEpisode:
         self._told = False
 
     def now(self) -> dict[str, Any] | None:
-        """The counts of this moment; None once nobody will ask for them any more."""
+        """The counts of this moment; None once they will not be asked for any more."""
         return None if self._told else self._now()
 
     def ended(self, executor: int, lengths: list[int], version: int, began: list[dict[str, Any] | None]) -> None:

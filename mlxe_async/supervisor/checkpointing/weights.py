@@ -172,7 +172,7 @@ class WeightsSaver:
         self._failed(number, error)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """What is known of the best version tested so far, to be kept."""
+        """Return what is known of the best version tested so far, to be kept."""
         best = self._best
         if best is None:
             return {}, {}

@@ -46,7 +46,7 @@ EVALUATED: Kind = {"in_flight": int, "verdicts": [VERDICT], "odd": [str]}
 
 
 def is_rollout(answer: Any, envs: int) -> None:
-    """Refuse what `roles.executor.Executor.generate` cannot have answered, of so many environments.
+    """Refuse what `roles.executor.Executor.generate` cannot have answered, given its number of environments.
 
     Raises:
         ProtocolError: so it is.

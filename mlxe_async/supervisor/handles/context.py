@@ -35,7 +35,7 @@ class Publications:
     """The newest versions, and those that were put under test, in memory that does not grow.
 
     Args:
-        newest: so many of the newest versions are known.
+        newest: number of the newest versions that are known.
     """
 
     def __init__(self, newest: int = 4096) -> None:
@@ -58,7 +58,7 @@ class Publications:
         self._held = {version: about for version, about in self._held.items() if version in still}
 
     def get(self, version: int) -> dict[str, Any] | None:
-        """What was noted of it, None if that is not known any more."""
+        """Return what was noted of it, None if that is not known any more."""
         if version in self._held:
             return dict(self._held[version])
         row = self._rows[version % len(self._rows)].tolist()
@@ -81,11 +81,11 @@ def training_result(values: Collection[float], by: str) -> float:
 
 
 class Promoter:
-    """Promote best where nobody waits (`oa`): which training result is the best, and when to go back to it.
+    """Compare training results under `oa`: which version is the best, and when the learner goes back to it.
 
     An iteration is over as soon as each executor has finished an episode since the last one was. Its result belongs to
-    the version that the executor who ended it has just played with. That executor still has those weights, and nobody
-    else may: it puts them on the shelf, and goes on. So what the learner goes back to is exactly what was played,
+    the version that the executor who ended it has just played with. That executor still has those weights, and no other
+    process may: it puts them on the shelf, and goes on. So what the learner goes back to is exactly what was played,
     however many versions were published meanwhile, and only one version is kept.
 
     Args:
@@ -132,7 +132,7 @@ class Promoter:
         self._log.emit(told, "executor", player.index)
 
     def state(self) -> dict[str, Any]:
-        """What is to be kept: the best result, None before the first, and the iterations since."""
+        """Return what is to be kept: the best result, None before the first, and the iterations since."""
         return {"result": self._result, "since": self._since}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -147,12 +147,12 @@ class HandleContext:
     Args:
         budget: counts and says when to stop.
         counters: the run's counters.
-        bell: rung whenever something changed that somebody may be waiting for.
+        bell: rung whenever something changed that a coroutine may be waiting for.
         log: tells the log.
-        free_running: nobody waits for a phase to end (`oa`).
+        free_running: no process waits for a phase to end (`oa`).
         deterministic: what a dead executor left unfinished is generated again, to the same rows.
         recorder: hears all that a replay would have to do alike.
-        crashes: knows where dead executors were; None: nobody asks.
+        crashes: knows where dead executors were; None: it is never asked for.
         is_checkpoint_due: whether a learner that waits for something to learn from should rather let the run save.
     """
 
@@ -166,11 +166,11 @@ class HandleContext:
     crashes: Crashes | None = None
     is_checkpoint_due: Callable[[], bool] = lambda: False
     promotes: bool = False
-    """Whether training results of versions are compared."""
+    """True if training results of versions are compared."""
     promote_by: str = "mean_return"
     """What a training result is, see `[learner] promote_by`."""
     promoter: Promoter | None = None
-    """Compares them where nobody waits."""
+    """Compares them under `oa`."""
     publications: Publications = field(default_factory=Publications)
     """How far the run was when each version was published."""
     returns: dict[int, list[float]] = field(default_factory=dict)
@@ -192,7 +192,7 @@ class HandleContext:
 
     @property
     def ending(self) -> bool:
-        """Whether the budget has run out."""
+        """True if the budget has run out."""
         return self.budget.reason is not None
 
     def training_result(self, version: int) -> float | None:

@@ -203,7 +203,7 @@ class ExecutorHandle:
 
     @property
     def busy(self) -> bool:
-        """Whether a rollout is under way, or was when its schedule was given up."""
+        """True if a rollout is under way, or was when its schedule was given up."""
         return self._busy
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -219,7 +219,7 @@ class ExecutorHandle:
         return facts, {"begun": np.array(self.begun), "running": np.array(self._running)}
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Go on from there; where nobody waits, a rollout that was under way is one that died."""
+        """Go on from there; under `oa`, a rollout that was under way is one that died."""
         self._rollouts, self.rows = facts["rollouts"], facts["rows"]
         self._deaths, self._died_with = facts["deaths"], facts["died_with"]
         self._stand(arrays["begun"].tolist(), arrays["running"].tolist())
@@ -308,7 +308,7 @@ class ExecutorHandle:
         return (context.ending and not context.deterministic) or self._interrupted
 
     def _more(self) -> dict[str, Any]:
-        """What only some rollouts are asked for with."""
+        """Return what only some rollouts are asked for with."""
         settle = {"settle": self._memorizer.to_settle} if self._reads else {}
         most_rows = self._most_rows()
         return settle if most_rows is None else {**settle, "most_rows": most_rows}

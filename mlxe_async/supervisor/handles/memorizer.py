@@ -79,7 +79,7 @@ class MemorizerHandle:
 
     @property
     def has_room(self) -> bool:
-        """Whether another rollout may begin. A learner that lags behind is not to be buried in old experience."""
+        """True if another rollout may begin. A learner that lags behind is not to be buried in old experience."""
         if not self._context.free_running or self._most_owed is None:
             return True
         return self.owed < self._most_owed and self._unseen < self._executors

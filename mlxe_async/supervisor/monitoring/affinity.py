@@ -1,8 +1,8 @@
 """CPU affinity: gives the learner a core of its own while everybody waits for it.
 
-Left to itself the kernel puts whoever wakes wherever there is room for a moment: an executor takes the learner's place,
-and what the learner had in that core's cache is gone. Where the learner is what the run waits for, and all the others
-fit on the cores that are left, it pays to keep them apart; where it has time to spare, they need its core.
+Left to itself the kernel puts a thread that wakes wherever there is room for a moment: an executor takes the learner's
+place, and what the learner had in that core's cache is gone. Where the learner is what the run waits for, and all the
+others fit on the cores that are left, it pays to keep them apart; where it has time to spare, they need its core.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Load:
 
 
 def pays(load: Load, cores: int, *, already: bool) -> bool:
-    """Whether the learner should have one of these cores to itself, or keep the one that it has `already`."""
+    """Return whether the learner should have one of these cores to itself, or keep the one that it has `already`."""
     if already:
         return load.learner > 0.6 and load.others < 0.97 * (cores - 1) and load.foreign < 0.25
     return load.learner > 0.85 and load.others < 0.8 * (cores - 1) and load.foreign < 0.1
@@ -103,7 +103,7 @@ class Affinity:
                 cores = {self._own} if name == LEARNER else self._cores - {self._own}
             if self._placed.get(pid, self._cores) == cores:
                 continue
-            # Whoever ends just now is nobody's any more; what the system refuses stays as it is.
+            # A thread that ends just now needs no core; what the system refuses stays as it is.
             with contextlib.suppress(OSError):
                 for thread in Path(f"/proc/{pid}/task").iterdir():
                     os.sched_setaffinity(int(thread.name), cores)
@@ -128,7 +128,7 @@ class Affinity:
 
 
 def _busy_seconds(cores: Set[int]) -> float:
-    """What these cores have worked since the machine started, for whomever."""
+    """Return what these cores have worked since the machine started, for any process."""
     ticks = 0
     for line in Path("/proc/stat").read_text().splitlines():
         name, *counts = line.split()
@@ -139,7 +139,7 @@ def _busy_seconds(cores: Set[int]) -> float:
 
 
 def _last_core(pid: int) -> int:
-    """Where a process ran last, -1 if it has gone."""
+    """Return where a process ran last, -1 if it has gone."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[36])
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""Whether the event loop is late, whom the learner waits for, and stacks of all threads and tasks."""
+"""Watches whether the event loop is late, tells what the learner waits for, and stacks of threads and tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def watch_lag(log: EventLog) -> None:
 
 
 async def starved(parts: Assembly, log: EventLog) -> None:
-    """Say every `STARVED_TOLD_S` whom the learner waits for, while no rows come; runs until it is cancelled."""
+    """Say every `STARVED_TOLD_S` what the learner waits for, while no rows come; runs until it is cancelled."""
     counters = parts.context.counters
     seen, since, told = (0, 0, 0), time.monotonic(), 0
     async for _ in every(STARVED_LOOK_S):
@@ -67,7 +67,7 @@ def _who(parts: Assembly) -> str:
 
 
 def stacks() -> str:
-    """What all threads of this process, and all tasks of the running loop, are doing."""
+    """Return what all threads of this process, and all tasks of the running loop, are doing."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     text = io.StringIO()
     for ident, frame in sys._current_frames().items():

@@ -48,7 +48,7 @@ class Periodic:
         return tasks
 
     def progress(self) -> dict[str, Any]:
-        """How far the run is; see `Supervisor.progress`."""
+        """Return how far the run is; see `Supervisor.progress`."""
         run = self._run
         run.counters.episodes_started = self._parts.episodes_started()
         return progress_of(run.counters, run.budget, run.log, self._parts.memorizer, run.measures.cpu.by_name())
@@ -72,7 +72,7 @@ class Periodic:
                 )
 
     async def keep_ledger(self) -> None:
-        """Tell the account of rows and who waits for whom, again and again."""
+        """Tell the account of rows, and which process waits for which, again and again."""
         await asyncio.sleep(min(FIRST_LEDGER_S, self._run.settings.logs.ledger_interval_s))
         self.tell_ledger()
         async for _ in every(self._run.settings.logs.ledger_interval_s):
@@ -95,7 +95,7 @@ class Periodic:
         await asyncio.Event().wait()
 
     def check_folder(self) -> bool:
-        """Whether the run folder is where it was; told loudly when it is not, once a minute."""
+        """Return whether the run folder is where it was; told loudly when it is not, once a minute."""
         if self._run.folder.is_there:
             return True
         if time.monotonic() >= self._missed_again_at:

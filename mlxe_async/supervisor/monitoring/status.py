@@ -20,7 +20,7 @@ from mlxe_async.supervisor.plan.memory_view import memory_of
 def progress_of(
     counters: Counters, budget: Budget, log: EventLog, memorizer: MemorizerHandle, cpu_seconds: Mapping[str, float]
 ) -> dict[str, Any]:
-    """How far a run is, in plain JSON types; see `Supervisor.progress`."""
+    """Return how far a run is, in plain JSON types; see `Supervisor.progress`."""
     seconds = max(1e-9, budget.seconds)
     return {
         **counters.to_json(),

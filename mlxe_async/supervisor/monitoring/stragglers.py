@@ -184,7 +184,7 @@ class _Others:
         return self._longest[seen.longest_s == self._longest[0]]
 
     def have_moved_since(self, moved_s: float) -> bool:
-        """Whether any other, than one that is at work and moved then, is idle or moved later."""
+        """Return whether any other, than one that is at work and moved then, is idle or moved later."""
         return self._anyone_idle or self._last_moved_s > moved_s
 
     def usual_but(self, mine: int) -> float | None:

@@ -86,8 +86,8 @@ class Blueprint:
         if facts["memory_kind"] == "rollouts":
             slots = ROLLOUT_SLOTS_PER_EXECUTOR
             if traits.max_rollouts is not None:
-                # Those of one iteration come in while the learner's are not yet given back; nobody may wait for room,
-                # because the slowest must deliver.
+                # Those of one iteration come in while the learner's are not yet given back; no executor may wait for
+                # room, because the slowest must deliver.
                 slots = 2 * traits.max_rollouts
             self.memory_shape = RolloutShape(
                 lanes=self.executors,
@@ -116,7 +116,7 @@ class Blueprint:
         self.processes = self._planned()
         self.promotes = settings.learner.promote_best > 0
         if self.promotes:
-            # Where nobody waits, only who played with a version still has it.
+            # Under `oa`, only the executor that played with a version still has it.
             needing = {"learner", *(f"executor-{i}" for i in range(self.executors if traits.free_running else 0))}
             self.processes = [
                 replace(planned, segments=(*planned.segments, "best")) if needing & {*planned.roles} else planned
@@ -202,19 +202,19 @@ class Blueprint:
 
     @property
     def memory_to_keep(self) -> dict[str, Any]:
-        """What must be the same for a run to go on with the memory of a checkpoint, as JSON."""
+        """Return what must be the same for a run to go on with the memory of a checkpoint, as JSON."""
         shape = self.memory_shape
         frames = {"frame_rows": shape.frame_rows} if isinstance(shape, ReplayShape) and shape.frames else {}
         return {**shape.to_json(), **frames, "state_words": shape.state_words, "block_rows": self.block_rows}
 
     @property
     def asked_offset(self) -> int:
-        """Where, behind the progress pages, there is a word for each executor: rollouts it is not to go on with."""
+        """Offset behind the progress pages of a word for each executor: rollouts it is not to go on with."""
         return PAGE_BYTES * sum(len(planned.pages) for planned in self.processes)
 
     @property
     def places_offset(self) -> int:
-        """Where, behind those words, the executors count: see `places_bytes`."""
+        """Offset behind those words at which the executors count: see `places_bytes`."""
         return self.asked_offset + WORD_STRIDE * self.executors
 
     @property
@@ -231,7 +231,7 @@ class Blueprint:
 
     @property
     def legacy_offset(self) -> int:
-        """Where, behind the places, the actions and answers of the first executor lie, a page's beginning."""
+        """Offset behind the places at which the actions and answers of the first executor begin, a whole page."""
         return -(-(self.places_offset + self.places_bytes * self.executors) // PAGE_BYTES) * PAGE_BYTES
 
     @property
@@ -240,7 +240,7 @@ class Blueprint:
         return column.dtype, column.shape
 
     def places(self, control: Segment, index: int) -> Places:
-        """Where the environments of an executor stand, or stood when it died."""
+        """Records of where the environments of an executor stand, or stood when it died."""
         return Places(self.envs, *self._action, control.buffer, self.places_offset + index * self.places_bytes)
 
     def page_of(self, role: str) -> int:
@@ -257,7 +257,7 @@ class Blueprint:
     def keep_state_every(self) -> int:
         """Publications from one write of the learner's state to the next; 0: as time allows.
 
-        That is nowhere where a run must be able to repeat itself.
+        A deterministic or recorded run writes it with every publication.
         """
         return self.settings.learner.keep_state_every or int(self.traits.deterministic or self.settings.run.record)
 
@@ -315,7 +315,7 @@ class Blueprint:
         return segments
 
     def spec(self, planned: PlannedProcess, epoch: int, episodes: Mapping[str, list[int]]) -> dict[str, Any]:
-        """What a planned process is told at birth, in plain JSON types."""
+        """Return what a planned process is told at birth, in plain JSON types."""
         return {
             "roles": list(planned.roles),
             "page": planned.page,

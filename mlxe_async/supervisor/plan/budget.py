@@ -59,7 +59,7 @@ class Counters:
 
 
 class Bell:
-    """Wakes those who wait for a condition to become true. Whoever changes something rings."""
+    """Wakes coroutines that wait for a condition to become true. Each change of a counter or a state rings it."""
 
     def __init__(self) -> None:
         self._waiters: dict[asyncio.Future[None], Callable[[], bool]] = {}
@@ -88,7 +88,7 @@ class Budget:
     Args:
         stop: the `[stop]` table.
         counters: the run's counters, kept up to date by the handles.
-        bell: rung when the budget runs out, so that nobody goes on waiting.
+        bell: rung when the budget runs out, so that no coroutine goes on waiting.
     """
 
     stop: Mapping[str, Any]
@@ -98,7 +98,7 @@ class Budget:
     at_once: bool = False
     began: float = field(default_factory=time.monotonic)
     counted: int = 0
-    "Environment steps at the end of the last round: the same whoever of a round delivers first."
+    "Environment steps at the end of the last round: the same in whatever order executors deliver."
     _solved_at_step: int | None = None
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class Budget:
         return {**self._limits, AFTER_SOLVED: self.stop[AFTER_SOLVED]}
 
     def spent(self, name: str) -> float:
-        """How much of a stop condition is used up."""
+        """Return how much of a stop condition is used up."""
         if name == AFTER_SOLVED:
             return float(self.counters.env_steps - (self._solved_at_step or 0))
         return self.seconds if name == "seconds" else float(getattr(self.counters, name))
@@ -140,12 +140,12 @@ class Budget:
         _ = self.remaining
 
     def share(self, executors: int) -> int | None:
-        """Steps that each of so many executors may make until `stop.env_steps`, at least 1; None without that."""
+        """Steps that each of `executors` executors may make until `stop.env_steps`, at least 1; None without that."""
         limit = self._limits.get("env_steps")
         return None if limit is None else max(1, -(-(int(limit) - self.counted) // executors))
 
     def state(self) -> dict[str, Any]:
-        """What is to be kept: seconds used, and where the task was solved."""
+        """Return what is to be kept: seconds used, and where the task was solved."""
         return {"seconds": self.seconds, "solved_at_step": self._solved_at_step, "counted": self.counted}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -164,7 +164,7 @@ class Budget:
             self._solved_at_step = self.counters.env_steps
 
     def finish(self, reason: str, *, at_once: bool = False) -> None:
-        """Run out now; the first reason stays. `at_once`: nobody waits for rounds that were begun."""
+        """Run out now; the first reason stays. `at_once`: rounds that were begun are not waited for."""
         self.at_once |= at_once
         if self.reason is None:
             self.reason = reason

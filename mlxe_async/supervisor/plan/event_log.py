@@ -101,7 +101,7 @@ class EventLog:
         )
 
     def learned(self, done: dict[str, Any], env_steps: int) -> None:
-        """The learner used up a plan, which it began after so many steps of the environment."""
+        """Tell that the learner used up a plan, which it began after `env_steps` steps."""
         self.busy["learner"] += done["seconds"]
         self.lag = {"min": done["lag_min"], "mean": done["lag_mean"], "max": done["lag_max"]}
         self._journal.emit_routine(
@@ -160,11 +160,11 @@ class EventLog:
         )
 
     def updates(self, *, fast: bool, reason: str) -> None:
-        """How the learner does its updates."""
+        """Tell how the learner does its updates."""
         self._emit(events.Updates(fast=fast, reason=reason or None), "learner")
 
     def evaluated(self, verdict: dict[str, Any], streak: int) -> None:
-        """A version was tested to the end."""
+        """Tell that a version was tested to the end."""
         self.busy["evaluator"] += verdict["seconds"]
         self.last_evaluation = {"version": verdict["version"], "passed": verdict["passed"], "streak": streak}
         self._journal.emit_routine(
@@ -209,7 +209,7 @@ class EventLog:
         self.warn(f"executor {index} is given up: {why}", "executor", index)
 
     def warn(self, message: str, role: str = "supervisor", idx: int | None = None, *, loud: bool = False) -> None:
-        """Something is odd and the run goes on; `loud`: whoever started it should know now."""
+        """Tell that something is odd and the run goes on; `loud`: the user should know now."""
         self._warned[message] += 1
         self._emit(events.Warning(message=message, count=self._warned[message], loud=loud), role, idx)
 

@@ -164,7 +164,7 @@ class Recorded:
 
 
 def _is_damaged(data: bytes, at: int) -> bool:
-    """Whether the frame that begins here, which is not whole, is there to its end nevertheless."""
+    """Return whether the frame that begins here, which is not whole, is there to its end nevertheless."""
     if at + _HEAD.size > len(data):
         return False
     length = _HEAD.unpack_from(data, at)[1]

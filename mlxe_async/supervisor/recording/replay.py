@@ -25,7 +25,7 @@ from mlxe_async.supervisor.recording.steps import Ended, Ingested, Learned, Memo
 
 
 def facts_of(settings: Settings) -> dict[str, Any]:
-    """What a recording says of its run besides the steps."""
+    """Return what a recording says of its run besides the steps."""
     return {"versions": versions(), "executors": settings.schedule.executors, "seed": settings.run.seed}
 
 
@@ -101,7 +101,7 @@ class Replay:
             bell.ring()
 
     def verdict(self, weights_hash: str | None) -> str:
-        """What came of it, in a sentence.
+        """Return what came of it, in a sentence.
 
         Raises:
             RunFailed: all steps were repeated, and the weights are others.

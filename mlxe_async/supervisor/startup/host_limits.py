@@ -23,7 +23,7 @@ PER_LANE_IN_PASSING = 1
 PER_EXECUTOR = 2 * PER_SEGMENT + PER_PROCESS + PER_LANE_IN_PASSING
 # What an embedding program or a library opens meanwhile is not ours to count.
 ROOM = 2
-LEAST_BYTES = 180 << 20  # that the processes of a run take together where nobody does anything yet
+LEAST_BYTES = 180 << 20  # that the processes of a run take together while all are idle
 LEAST_ROW_BYTES = 40  # what all columns of a row but its observations and the algorithm's own take together
 
 
@@ -55,7 +55,7 @@ def reserve_descriptors(settings: Settings) -> None:
 
 
 def expect_memory(settings: Settings) -> None:
-    """Refuse what needs nobody's word: too little memory for any run, or for the smallest rows that there are.
+    """Refuse a host that has too little memory for any run, or for the smallest rows that there are.
 
     Raises:
         ResourceError: in words with both numbers.
@@ -73,5 +73,5 @@ def expect_memory(settings: Settings) -> None:
 
 
 def used_now() -> int:
-    """How many descriptors this process has open."""
+    """Return how many descriptors this process has open."""
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - nothing but the number is of interest

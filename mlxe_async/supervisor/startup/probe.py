@@ -95,7 +95,7 @@ async def probed(
     Args:
         nursery: not yet started.
         settings: as they were loaded.
-        processes: where the probe's process is kept while it lives, for whoever has to stop it.
+        processes: where the probe's process is kept while it lives, for the caller that has to stop it.
         meanwhile: the rest, modules that only children after the probe need.
 
     Raises:
@@ -146,13 +146,13 @@ async def _probe_process(nursery: Nursery, settings: Settings, processes: list[P
 
 
 async def _answer(process: Process) -> dict[str, Any]:
-    """What the probe found out; where it died, how it did."""
+    """Return what the probe found out; where it died, how it did."""
     facts: dict[str, Any]
     try:
         facts = await process.call("probe")
     except ProcessDied:
         if process.hang is None:
-            await process.run()  # nobody else buries it, and says how it ended
+            await process.run()  # no other task buries it, and says how it ended
         raise
     return facts
 
@@ -227,7 +227,7 @@ def _frames(stack: str) -> list[str]:
 
 
 def _shown(stack: str) -> str:
-    """What of a stack helps people, as lines."""
+    """Return what of a stack helps people, as lines."""
     frames = list(itertools.takewhile(lambda frame: _OURS not in frame, _frames(stack)))
     return "\n".join(["the stack of the probe, innermost call first:", *(f"  {frame}" for frame in frames)])
 

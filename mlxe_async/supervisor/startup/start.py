@@ -163,7 +163,7 @@ class Startup:
             yield
 
     def _find(self, path: str | os.PathLike[str], *, writes: bool) -> ResumePoint:
-        """What to go on from; its folder is held from now on."""
+        """Return what to go on from; its folder is held from now on."""
         found = ResumePoint.find(path, writes=writes)
         self.folder = found.folder
         found.refuse_another_algorithm(self.settings)
@@ -182,7 +182,7 @@ class Startup:
         return origin
 
     def _tell(self, files: RunFiles, seconds: float) -> None:
-        """What the probe found, and what is odd."""
+        """Tell what the probe found, and what is odd."""
         files.log.emit(
             events.ProbeOk(
                 seconds=seconds,
@@ -203,6 +203,6 @@ class Startup:
 
 
 def name_of(settings: Settings) -> str:
-    """What a run's folder is called after its time: with the number of executors where that was left to us."""
+    """Return what a run's folder is called after its time: with the number of executors where that was left to us."""
     name, executors = settings.run.name, settings.schedule.executors
     return f"{name[:LONGEST_NAME]}-{executors}e" if EXECUTORS in settings.places.automatic else name
