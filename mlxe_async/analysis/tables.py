@@ -118,8 +118,8 @@ def return_table(groups: Groups) -> Table:
     columns |= {f"{QUANTITIES[quantity]} at the end": partial(_ended, quantity=quantity) for quantity in COUNTED}
     note = (
         "Return at the end: mean of the last 100 training episodes, median of all runs [95 % bootstrap interval]. Runs "
-        "were made side by side and slowed each other down: there is no word of seconds, and where nobody waits (ia, "
-        "oa) returns may depend on that too."
+        "were made side by side and slowed each other down: seconds are not shown, and where speed decides the order "
+        "(ia, oa) returns may depend on that too."
     )
     return _by_settings("What was reached", groups, columns, note + _few_note(map(len, groups.values())))
 

@@ -136,7 +136,7 @@ class Runner:
         elif code == 0 and folder is not None:
             return outcome(folder, started_ns, seconds)
         elif code in STOPPED:
-            raise RunFailed(f"{arm.name}, seed {seed}: somebody stopped the run; the same command goes on")
+            raise RunFailed(f"{arm.name}, seed {seed}: the run was stopped from outside; the same command goes on")
         else:
             told = "\n".join(visible(line, 500) for line in said.strip().splitlines()[-20:])
             raise RunFailed(f"{told}\n{arm.name}, seed {seed}: the run could not be tried (exit code {code})")

@@ -58,7 +58,7 @@ def settings_of_run(folder: Path, overrides: Overrides = (), trust: Trusted = ()
 
 
 class Needed:
-    """Which modules settings name, and which of them, and of the folders they are found in, are trusted.
+    """Finds the modules that settings name, and those of them, and of their folders, that are trusted.
 
     Args:
         settings: from elsewhere.
@@ -131,7 +131,7 @@ def _untrusted(why: str, found: Sequence[tuple[str, str, str]]) -> Untrusted:
     return Untrusted(
         [
             f"{why}, and names code that is not built in: {told}; nothing of it was run. "
-            f"If you trust whoever wrote it, add: {words} (in Python: trust=[{quoted}])"
+            f"If you trust its author, add: {words} (in Python: trust=[{quoted}])"
         ]
     )
 

@@ -294,7 +294,7 @@ def test_without_a_watcher_calls_fail_at_once_instead_of_waiting_for_a_restart(r
             process = await made.process(watched=False)
             with pytest.raises(ProcessDied, match="died in 'end'"):
                 await process.call("end", how="SIGKILL")
-            with pytest.raises(ProcessDied, match="nobody watches it"):
+            with pytest.raises(ProcessDied, match="no task watches it"):
                 await process.call("echo")
             watched = await made.process(name="mlxe-exe-1")
             busy = asyncio.create_task(watched.call("sleep"))

@@ -363,7 +363,7 @@ class Process:
                 return self._child
             if self.epoch and not self._watchers:
                 await asyncio.sleep(0)
-                raise ProcessDied(f"{self.name} is dead and nobody watches it: {self.death or 'never started'}")
+                raise ProcessDied(f"{self.name} is dead and no task watches it: {self.death or 'never started'}")
             self._answerable.clear()
             await self._answerable.wait()
 
