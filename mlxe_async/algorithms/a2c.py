@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class A2CFields(OnPolicyFields):
-    """What A2C has in common with those that are told apart by their targets alone."""
+    """Settings that A2C shares with algorithms that differ from it in their targets alone."""
 
     optimiser: Literal["adam", "rmsprop"] = key("adam", "rmsprop, as published, takes larger steps at first.")
     value_clip: float = key(

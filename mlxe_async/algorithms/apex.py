@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import torch
 
 FLOOR = 1e-3
-"""What is added to errors: no row is ever out of reach."""
+"""Constant added to each error, so that no row has probability 0."""
 
 
 class ApeXSettings(fields.ReplayedFields, fields.ValueNetworkFields):
@@ -153,7 +153,7 @@ class ApeX(ValueBased):
         return stored(split, segments["next_obs"]) | {"initial_priority": td_priority(error, FLOOR, np.inf)}
 
     def updates_due(self, *, rows: int, new_rows: int, new_segments: int) -> int:  # noqa: ARG002 - counted by rows
-        """As many as learn from `replay_ratio` rows for each that came after `start_rows`, remainders kept."""
+        """Return the updates that learn from `replay_ratio` rows per row after `start_rows`, remainders kept."""
         s, self.rows_seen = self.settings, self.rows_seen + new_rows
         counted = min(new_rows, max(0, max(self.rows_seen, rows) - s.start_rows))
         due, self.undone = divmod(self.undone + counted * s.replay_ratio, s.batch)

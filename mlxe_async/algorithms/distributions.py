@@ -29,7 +29,7 @@ MASKED = -1e9  # a logit of an action that is not allowed: its probability is ex
 
 
 class Distribution(Protocol):
-    """Of actions (B, ...), one for each of B observations."""
+    """A distribution of actions (B, ...) for each of B observations."""
 
     def act(self, rng: np.random.Generator) -> dict[str, Array]:
         """Draw: `action` (B, ...) as the environment takes it, `log_prob` (B,), and `raw_action` where that differs."""
@@ -72,7 +72,7 @@ class Categorical:
 
     @property
     def log_probs(self) -> Any:
-        """Of all actions (B, A)."""
+        """Log probabilities of all actions (B, A)."""
         if self._log_probs is None:
             is_array = isinstance(self.logits, np.ndarray)
             self._log_probs = categorical.log_softmax(self.logits) if is_array else self.logits.log_softmax(-1)
@@ -197,12 +197,12 @@ class Gaussian:
         return each.sum(-1)
 
     def entropy(self) -> Tensor:
-        """Of the raw action (B,)."""
+        """Return the entropy of the raw action (B,)."""
         each: Tensor = self.log_std.expand(self.mean.shape) + 0.5 + HALF_LOG_2PI
         return each.sum(-1)
 
     def kl(self, other: Gaussian) -> Tensor:
-        """Between the raw actions (B,)."""
+        """Return the KL divergence between the raw actions (B,)."""
         ratio = (2 * (self.log_std - other.log_std)).exp()
         apart = ((self.mean - other.mean) * (-other.log_std).exp()).square()
         each: Tensor = 0.5 * (ratio + apart - 1) + other.log_std - self.log_std

@@ -1,4 +1,4 @@
-"""What an algorithm is to the rest of the program: one object that acts, derives, and learns.
+"""The interface of an algorithm to the rest of the program: one object that acts, derives, and learns.
 
 Executors, memorizer, learner and evaluator each make an object of the same class; the learner's has `learns=True`. What
 an author writes, and who calls it, is told in the package's docstring; `Algorithm` has the verbs one by one. The
@@ -50,7 +50,7 @@ def needs(condition: str | Mapping[str, str]) -> dict[str, JsonValue]:
 
 @dataclass(frozen=True)
 class Clock:
-    """How far the run is; whatever an algorithm anneals, it anneals by this one clock.
+    """The progress of the run; an algorithm anneals everything by this one clock.
 
     Args:
         env_steps: environment steps memorized so far, all executors together.
@@ -67,7 +67,7 @@ class Clock:
 
 @dataclass
 class Acting:
-    """What acting may depend on beside the observations: whose they are, and how far everything is.
+    """The inputs of acting beside the observations: whose they are, and the progress of the run.
 
     An executor hands the same object to each call of `act` in one rollout. An evaluator, a loaded policy and a
     resumed run have one of their own, alike.
@@ -105,7 +105,7 @@ class Acting:
 
 @dataclass(frozen=True)
 class Priorities:
-    """How a replay memory draws its samples.
+    """The way in which a replay memory draws its samples.
 
     Args:
         kind: `"uniform"`; `"td"`: proportional to (the priority that `update` returned) ** exponent, stratified, where
@@ -159,7 +159,7 @@ class NoSettings(BaseModel):
 
 
 class Algorithm:
-    """What every algorithm is derived from. An author writes `build`, `build_learner`, `policy` and `update`.
+    """The base class of all algorithms. An author writes `build`, `build_learner`, `policy` and `update`.
 
     All else has defaults.
 
@@ -192,22 +192,22 @@ class Algorithm:
     """Table -> key -> value of settings that suit the algorithm, used where the file says nothing."""
 
     extra_columns: tuple[Column, ...] = ()
-    """What `act` writes into a row beyond the standard columns."""
+    """Columns that `act` writes into a row beyond the standard ones."""
     stop_columns: tuple[Column, ...] = ()
-    """What `at_stop` says of where a step led after which the same rollout has no row of the episode, though it goes on
+    """Columns of `at_stop` for the step after which the same rollout has no row of the episode, though it goes on
     or was truncated; 0 in all other rows."""
     carry: tuple[Column, ...] = ()
-    """What each environment carries from step to step, such as the state of a recurrent cell; see `Acting.carry`. Rows
+    """State that each environment carries from step to step, such as that of a recurrent cell; see `Acting.carry`. Rows
     hold what was there before their step, under the same names."""
     derived_columns: tuple[Column, ...] = ()
-    """What `derive` computes when a segment closes."""
+    """Columns that `derive` computes when a segment closes."""
     window: int = 1
     """Consecutive rows of one episode in one sample; 1 means single rows."""
     batch_rows: int = 256
     """Rows of one minibatch: a replay memory draws M = batch_rows // window samples. It is the setting `batch`, where
     there is one. Rollouts come whole; how they are cut up is the algorithm's own affair."""
     rows_per_update: int = 0
-    """Of rollouts: rows that must have come before they are learned from together. 0: one rollout of each executor
+    """Rows of rollouts that must have come before they are learned from together. 0: one rollout of each executor
     where all wait for each other, else one at a time. It is the setting of this name, where there is one."""
     priorities: Priorities = Priorities()
     words: str = ""
@@ -302,7 +302,7 @@ class Algorithm:
         return np.stack([one.greedy(seen) for one, seen in zip(self._modules.versions(flats), obs, strict=True)])
 
     def at_stop(self, next_obs: Array) -> Rows:  # noqa: ARG002 - most algorithms have no such columns
-        """In executors: the stop columns (K, ...) for observations (K, *O), by the weights that are acted with.
+        """Return the stop columns (K, ...) for observations (K, *O), in executors, by the weights that act.
 
         These are the observations after steps that were truncated, or that a rollout ends with. What they are worth to
         the acting weights no other process can tell: those of all other steps are acted at.
@@ -398,7 +398,7 @@ class Algorithm:
 
 
 class DerivesMany(Protocol):
-    """What makes taking rows in cheap, beside the verbs of all: many environments close many segments at a time."""
+    """A further verb that makes taking rows in cheap: many environments close many segments at a time."""
 
     def derive_many(self, segments: Rows, lengths: Array) -> Rows:
         """Return what `derive` returns, of several segments at once: the same numbers, to the last bit.
@@ -411,7 +411,7 @@ class DerivesMany(Protocol):
 
 
 class Normalising(Protocol):
-    """What running moments of the observations ask of an algorithm with a replay memory beside the verbs of all.
+    """Further verbs that running moments of observations ask of an algorithm with a replay memory.
 
     The memory counts each row once, when it is taken in, however often it is drawn. The learner hands the moments on
     before the updates of a plan; `weights` publishes them with what was learned by them.
@@ -430,7 +430,7 @@ class Normalising(Protocol):
 
 
 class Appraising(Protocol):
-    """What the priorities `"factors"` ask of an algorithm beside the verbs of all; `"age"` alone asks nothing."""
+    """A further verb that the priorities `"factors"` ask of an algorithm; `"age"` alone asks nothing."""
 
     def appraise(self, rows: Rows) -> Rows:
         """Judge stored rows (N, ...), standard and derived columns, by the loaded weights, without torch.

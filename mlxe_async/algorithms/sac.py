@@ -112,7 +112,7 @@ class SAC(Continuous):
         return drawn_evenly(self, len(obs), rng) if is_random else super().act(obs, rng, acting)
 
     def derive_many(self, segments: Rows, lengths: Array) -> Rows:
-        """Of n steps: also the discounted entropies of the steps between a row and its cut, as -log mu(a|s)."""
+        """Add the discounted entropies of the steps between a row and its cut, as -log mu(a|s), for n steps."""
         return super().derive_many(segments, lengths) | entropies_between(self.settings, segments, lengths)
 
     def update(self, batch: Rows, clock: Clock) -> dict[str, Any]:  # noqa: ARG002 - nothing is annealed

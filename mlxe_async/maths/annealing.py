@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def linear(first: float, last: float, over: int, now: int) -> float:
-    """From `first` at 0 in a straight line to `last` at `over` steps, and `last` from then on.
+    """Interpolate linearly from `first` at 0 to `last` at `over` steps, and return `last` from then on.
 
     Args:
         first: the value at the start.

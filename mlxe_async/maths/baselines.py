@@ -1,4 +1,4 @@
-"""What a return is compared with where there is no critic."""
+"""Baselines that a return is compared with where there is no critic."""
 
 from __future__ import annotations
 

@@ -38,5 +38,5 @@ def approximate_kl(log_prob: torch.Tensor, behaviour_log_prob: torch.Tensor) -> 
 
 
 def kl_coefficient(coefficient: float, kl: float, target: float) -> float:
-    """Of the next update's penalty: half or twice this one's where the KL was far from its target; PPO, section 4."""
+    """Return the next coefficient of the KL penalty: halved or doubled far from the target; PPO, section 4."""
     return coefficient / 2 if kl < target / 1.5 else coefficient * 2 if kl > target * 1.5 else coefficient

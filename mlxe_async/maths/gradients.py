@@ -1,4 +1,4 @@
-"""What is done to a gradient before an optimiser sees it."""
+"""Changes of a gradient before an optimiser sees it."""
 
 from __future__ import annotations
 

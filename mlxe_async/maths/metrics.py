@@ -1,4 +1,4 @@
-"""What was measured in an update, as plain numbers."""
+"""Metrics of an update, as plain numbers."""
 
 from __future__ import annotations
 

@@ -67,11 +67,11 @@ class RewardScale:
     def __init__(self, discount: float, limit: float = LIMIT) -> None:
         self._discount, self._limit = discount, limit
         self.moments = normaliser.nothing(1)
-        "Of all running returns so far."
+        "Moments of all running returns so far."
 
     @property
     def deviation(self) -> float:
-        """What rewards are divided by; 1 before the first row."""
+        """The deviation that rewards are divided by; 1 before the first row."""
         return float(np.sqrt(self.moments.variance[0] + normaliser.EPSILON)) if self.moments.rows else 1.0
 
     def count(self, batch: Mapping[str, NDArray[Any]]) -> None:

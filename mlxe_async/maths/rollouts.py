@@ -1,4 +1,4 @@
-"""Where the rows of a rollout belong together."""
+"""Boundaries of the sequences in a rollout, and the values of what follows them."""
 
 from __future__ import annotations
 

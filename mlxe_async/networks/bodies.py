@@ -42,7 +42,7 @@ __all__ = [
 
 
 class Body(nn.Module):
-    """What a task shows as features (B, outputs): its pictures through convolutions, its numbers as they are.
+    """Turns observations into features (B, outputs): pictures by convolutions, numbers as they are.
 
     Args:
         spaces: of the task; a mask of actions is no feature.
@@ -70,7 +70,7 @@ class Body(nn.Module):
         self.widths = [
             (part.name in given, given[part.name].outputs if part.name in given else part.size) for part in parts
         ]
-        "Of each part, whether it is a picture, and its features."
+        "Pairs of each part: whether it is a picture, and its number of features."
         self.outputs = sum(width for _, width in self.widths)
         self.normaliser = Normaliser(self.numbers) if normalise and self.numbers else None
         is_vector = not spaces.parts and len(spaces.observation_shape) == 1
@@ -169,7 +169,7 @@ class Body(nn.Module):
 
 
 def _convolutions_of(parts: Sequence[Part], made_by: Any) -> dict[str, Pictures]:
-    """Of all parts that look like pictures."""
+    """Return the convolutions of all parts that look like pictures."""
     found = {}
     for part in parts:
         if len(part.shape) == 3 or (part.dtype == BYTES and is_picture(part.shape)):
@@ -221,7 +221,7 @@ class Normaliser(nn.Module):
 
     @property
     def moments(self) -> normaliser.Moments:
-        """What was counted so far."""
+        """The moments of all rows so far."""
         return normaliser.Moments(self.mean.numpy(force=True), self.variance.numpy(force=True), float(self.rows))
 
     @torch.no_grad()

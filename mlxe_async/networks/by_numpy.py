@@ -29,7 +29,7 @@ _HOOKS, _WAYS = itemgetter("_forward_hooks", "_forward_pre_hooks"), attrgetter("
 
 
 class Steps:
-    """What numpy does for each layer of a network, on views of the weights; stale as soon as a layer has changed.
+    """The numpy steps of a network's layers, on views of the weights; stale as soon as a layer has changed.
 
     It is no state of the network that it belongs to.
 
@@ -57,7 +57,7 @@ class Steps:
         ]
         self._seen = self._look()
         self.is_new = False
-        "Whether what comes out is never the memory of what came in."
+        "True if the output never shares memory with the input."
         self.steps = self._made(modules if watched else modules[1:])
 
     def _made(self, watched: list[Any]) -> list[Step] | None:
@@ -78,7 +78,7 @@ class Steps:
         return steps
 
     def hold(self) -> bool:
-        """Whether all is as it was: layers, their kinds, attributes, options and hooks, and where their weights are."""
+        """True if nothing changed: layers, their kinds, attributes, options and hooks, and where their weights are."""
         try:
             return self._look() == self._seen
         except (AttributeError, KeyError):  # a parameter is gone
@@ -250,7 +250,7 @@ def _flatten(_layer: Any, own: bool) -> Step:
 
 @dataclass(frozen=True)
 class Kind:
-    """How numpy evaluates layers of one type.
+    """The way in which numpy evaluates layers of one type.
 
     Args:
         made: makes the step of a layer; None: its parts do it one after the other.

@@ -63,7 +63,7 @@ def _tiled(pictures: torch.Tensor, side: int) -> torch.Tensor:
 
 @functools.cache
 def _word_order(channels: int, height: int, width: int) -> NDArray[np.intp]:
-    """Where the words of a picture's tiles of 4 x 4 lie: the bytes of a tile that lie side by side travel as one.
+    """Return where the words of a picture's 4 x 4 tiles lie: adjacent bytes of a tile are copied as one.
 
     Numpy gathers them in half the time that torch's or its own copy of permuted axes takes.
     """

@@ -78,7 +78,7 @@ class Dense(nn.Sequential):
             return super().__call__(torch.as_tensor(x, device=place)).numpy(force=True)
 
     def forward(self, x: Any) -> Any:
-        """The same of tensors."""
+        """Evaluate the layers on tensors."""
         with computed_in(self.precision, x):
             found: torch.Tensor = super().forward(x)  # type: ignore[no-untyped-call] # torch's own
         return found.float()

@@ -98,7 +98,7 @@ class ActorCritic(nn.Module):
 
 
 class Heads(nn.Module):
-    """What several networks share, and these networks: observations (B, *O) -> outputs of each by name (B, n).
+    """Several networks on shared layers: observations (B, *O) -> outputs of each by name (B, n).
 
     Args:
         see: what observations go through first; copied, as all others.

@@ -61,7 +61,7 @@ def channels_first(picture: Any) -> Any:
 
 
 def mixed_of(spaces: Spaces, body: str) -> Mixed | None:
-    """What a body of convolutions makes of parts; None where there are no parts, no such body, or no picture for it.
+    """Return how a body of convolutions sees the parts; None without parts, such a body, or a picture for it.
 
     Pictures are parts that are large enough for the body: of three axes, or bytes of two.
     """
@@ -70,7 +70,7 @@ def mixed_of(spaces: Spaces, body: str) -> Mixed | None:
 
 
 def expected_of(spaces: Spaces, body: str) -> Mixed | None:
-    """The same, where a body was asked for.
+    """Return `mixed_of` a body that the settings ask for.
 
     Raises:
         ValueError: there are parts, but no picture for it.
@@ -84,7 +84,7 @@ def expected_of(spaces: Spaces, body: str) -> Mixed | None:
 
 
 def pictures_in(spaces: Spaces) -> list[Part]:
-    """What of an observation is a picture of bytes large enough for `"nature"`: such parts, or the whole of it."""
+    """Return the pictures of bytes large enough for `"nature"`: parts of an observation, or the whole of it."""
     if not spaces.parts:
         whole = Part(WHOLE, spaces.observation_shape, spaces.observation_dtype, 0)
         return [whole] if _is_picture_of_bytes(whole) else []

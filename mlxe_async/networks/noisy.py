@@ -21,7 +21,7 @@ from mlxe_async.rows import Array
 
 
 class Noise:
-    """Of a layer: f of its inputs' numbers (I,) and of its outputs' (O,), once some was drawn. It is no state."""
+    """The noise of a layer, once drawn: f of its inputs' numbers (I,) and of its outputs' (O,). It is no state."""
 
     def __init__(self) -> None:
         self.drawn: tuple[Array, Array] | None = None
@@ -32,7 +32,7 @@ class Noise:
         self.drawn, self._there = drawn, None
 
     def on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """The same as tensors on a device; None: there is none."""
+        """Return the noise as tensors on a device; None: there is none."""
         if self.drawn is not None and (self._there is None or self._there[0].device != device):
             ins, outs = self.drawn
             self._there = torch.as_tensor(ins, device=device), torch.as_tensor(outs, device=device)

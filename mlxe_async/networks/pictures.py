@@ -1,4 +1,4 @@
-"""What a picture is, where its channels lie, and which convolutions there are for it; nothing is evaluated here."""
+"""Pictures: their shapes, their axis of channels, and the convolutions for them; nothing is evaluated here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Convolution(NamedTuple):
 
 @dataclass(frozen=True)
 class Convolutions:
-    """What pictures (C, H, W) go through before the trunk.
+    """The convolutions of pictures (C, H, W) before the trunk.
 
     Args:
         layers: one after the other.

@@ -1,4 +1,4 @@
-"""What a network is shown of observations: which of their parts are pictures and which are numbers; without torch.
+"""The parts of observations that a network is shown: which are pictures and which are numbers; without torch.
 
 It is found before any layer is made, so that settings which do not fit are refused, and what a network will hold is
 told, before torch has to be imported.
@@ -56,7 +56,7 @@ class Seen:
 
     @property
     def convolutions(self) -> Convolutions:
-        """Those of each picture."""
+        """The convolutions of each picture."""
         return BODIES[self.body]
 
     @cached_property
@@ -87,7 +87,7 @@ class Seen:
         return tuple(found)
 
     def moments(self, name: str) -> Parameters:
-        """The same of its running moments; a module publishes them behind all of its parameters."""
+        """Return names and shapes of its running moments, which a module publishes behind all of its parameters."""
         sizes = {"mean": self.numbers, "variance": self.numbers, "rows": 1}
         return tuple((f"{name}.normaliser.{one}", (WIDE * size,)) for one, size in sizes.items())
 

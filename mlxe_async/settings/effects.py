@@ -145,7 +145,7 @@ def idle_in(
 
 
 class _Part(NamedTuple):
-    """What a condition says of one other key.
+    """The part of a condition that is about one other key.
 
     Args:
         switch: that key.
@@ -188,7 +188,7 @@ def _part_of(node: ast.expr) -> _Part:
 
 @dataclass(frozen=True)
 class _Known:
-    """What conditions are judged by.
+    """The values that conditions are judged by.
 
     Args:
         values: of the fields of `[algorithm]`.
@@ -208,7 +208,7 @@ class _Known:
         return None if self._holds(part := _part_of(condition)) else part
 
     def problem(self, name: str, part: _Part) -> Problem:
-        """That a field of an algorithm has no effect because this part of its condition does not hold."""
+        """Return the problem that a field has no effect because this part of its condition does not hold."""
         switch, wanted = part.switch, self._wanted(part)
         value = self._value(switch)
         if switch == ACTION_KIND:

@@ -102,7 +102,7 @@ Extra = dict[str, JsonValue]
 COSMETIC: Extra = {"on_resume": "cosmetic"}
 ALLOWED: Extra = {}
 FORBIDDEN: Extra = {"on_resume": "forbidden"}
-"""What is thought of a key that is another one when a run goes on, see `resuming`; a key of a table inside has none."""
+"""Rule for a key that has another value when a run goes on, see `resuming`; a key of a table inside has none."""
 
 
 def key(default: Any, text: str, on_resume: Extra | None = None, **limits: Any) -> Any:

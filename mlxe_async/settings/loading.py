@@ -1,4 +1,4 @@
-"""From a TOML file and `--set` to a checked tree of settings, or to every problem at once, each with its place."""
+"""Load a TOML file and `--set` into a checked tree of settings, or tell every problem at once, each with its place."""
 
 from __future__ import annotations
 

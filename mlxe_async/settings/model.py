@@ -281,7 +281,7 @@ class Evaluation(Table):
     )
 
     def completed(self, threshold: float | None, limit: int | None) -> Evaluation:
-        """The same table where rule, threshold and limits that were left out are the task's.
+        """Copy the table, with the task's rule, threshold and limits where they were left out.
 
         Args:
             threshold: mean return at which the task counts as solved, None if its id was registered without one.
@@ -375,12 +375,12 @@ class Settings(Table):
         )
 
     def with_algorithm(self, table: Mapping[str, Any]) -> Settings:
-        """The same settings with all keys of `[algorithm]` written out, as its own `Settings` completed them."""
+        """Copy the settings, with all keys of `[algorithm]` written out, as its own `Settings` completed them."""
         values = {key: value for key, value in table.items() if value is not None}
         return self.model_copy(update={"algorithm": AlgorithmTable(**{**values, "name": self.algorithm.name})})
 
     def with_defaults(self, defaults: Mapping[str, Mapping[str, Any]]) -> Settings:
-        """The same settings with what an algorithm recommends, wherever the file says nothing.
+        """Copy the settings, with an algorithm's recommendations wherever the file says nothing.
 
         Args:
             defaults: table -> key -> value; keys that the chosen schedule does not have are passed over.
@@ -393,14 +393,14 @@ class Settings(Table):
         return self.model_copy(update=tables)
 
     def of_run(self) -> Settings:
-        """The same settings as those of a run: all keys count as defaults, and none is refused for lack of effect."""
+        """Copy the settings as those of a run: all keys count as defaults, and none is refused for lack of effect."""
         same = self.model_copy()
         same._places = self._places.without_words()
         return same
 
     @property
     def places(self) -> Places:
-        """Where each key was written; `places.line(problem)` is a finished message."""
+        """The places where keys were written; `places.line(problem)` is a finished message."""
         return self._places
 
     def with_executors(self, executors: int) -> Settings:

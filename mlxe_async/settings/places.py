@@ -1,4 +1,4 @@
-"""Where each key of a tree of settings was written."""
+"""Places where the keys of a tree of settings were written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mlxe_async.settings.problems import Path, Problem, dotted
 
 
 class Places:
-    """Where each key was written, for messages that come later; two trees from different files may still be equal.
+    """The place of each key, for later messages; two trees from different files may still be equal.
 
     Args:
         source: the file's name.
@@ -32,7 +32,7 @@ class Places:
         'Keys that were left to this program, which put a value in the place of "auto".'
 
     def without_words(self) -> Places:
-        """The same places, with all keys as defaults."""
+        """Copy the places, with all keys as defaults."""
         same = Places(self.source, self._places, remarks=self.remarks)
         same.automatic = self.automatic
         return same

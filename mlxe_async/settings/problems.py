@@ -1,4 +1,4 @@
-"""What is wrong with a set of values, as sentences a user can act on: key, got, expected, did you mean.
+"""Problems of a set of values, as sentences a user can act on: key, got, expected, did you mean.
 
 Works for any pydantic model, so that the `[algorithm]` table, which only the algorithm's own `Settings` can judge, is
 reported in the same words as all others.
@@ -153,7 +153,7 @@ def dropped(table: Mapping[str, Any], model: type[BaseModel], prefix: Path) -> I
 
 
 def _dropped(table: Mapping[str, Any], models: tuple[type[BaseModel], ...], prefix: Path) -> Iterator[Problem]:
-    """The same for a table that any of several models may take: a key is dropped if none of them knows it."""
+    """Yield dropped keys of a table that any of several models may take: those that none of them knows."""
     drops = all(model.model_config.get("extra", "ignore") == "ignore" for model in models)
     fields = [item for model in models for item in model.model_fields.items()]
     own = _Spot(prefix, {}, {"properties": dict.fromkeys(name for name, _ in fields)})
@@ -192,7 +192,7 @@ def _schema(model: type[BaseModel]) -> Mapping[str, Any]:
 
 @dataclass
 class _Spot:
-    """Where an error is: the user's path, the schema there, the schema of its table and the table's variants."""
+    """The place of an error: the user's path, the schema there, the schema of its table and the table's variants."""
 
     path: Path
     node: Mapping[str, Any]

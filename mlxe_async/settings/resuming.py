@@ -1,4 +1,4 @@
-"""What may be different when a run goes on from a checkpoint, key by key.
+"""Rules for keys that have another value when a run goes on from a checkpoint.
 
 | class | what happens |
 |---|---|

@@ -1,4 +1,4 @@
-"""What must hold between keys that are each fine alone."""
+"""Rules between keys that are each fine alone."""
 
 from __future__ import annotations
 

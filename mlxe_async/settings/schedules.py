@@ -23,7 +23,7 @@ Executors = Annotated[
 
 
 def left_to_defaults(defaults: Mapping[str, Any], table: Mapping[str, Any], said: Collection[str]) -> dict[str, Any]:
-    """What of an algorithm's own defaults counts in a table, given as all its keys, of which people said some."""
+    """Return an algorithm's own defaults that count in a table, given as all its keys, of which users set some."""
     free = {key: value for key, value in defaults.items() if key in table and key not in said}
     if "sync" in said and table["sync"] == "episode":
         free.pop("envs_per_executor", None)
@@ -32,7 +32,7 @@ def left_to_defaults(defaults: Mapping[str, Any], table: Mapping[str, Any], said
 
 @dataclass(frozen=True)
 class Traits:
-    """What all schedules have in common, each key decided: the defaults too, which depend on the memory.
+    """The traits that all schedules have, each key decided: the defaults too, which depend on the memory.
 
     Args:
         free_running: no process waits for a phase to end.
@@ -58,7 +58,7 @@ class Traits:
 
 
 class _AnySchedule(Table):
-    """What all schedules have."""
+    """The keys that all schedules have."""
 
     reproducible: ClassVar[bool] = False
     """True if the same settings make the same run, whatever else the machine does."""
@@ -99,7 +99,7 @@ class _AnySchedule(Table):
 
 
 class _Exact(_AnySchedule):
-    """What the kinds have that repeat themselves bit for bit: a policy lag can be had on purpose, and exactly."""
+    """The keys of schedules that repeat themselves bit for bit: they allow an exact policy lag on purpose."""
 
     reproducible: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""What other packages call our keys: stable-baselines3, CleanRL, Tianshou, sample-factory.
+"""Names of our keys in other packages: stable-baselines3, CleanRL, Tianshou, sample-factory.
 
 Each name leads to our keys, the likelier first: of those of `[algorithm]` the first is meant that the algorithm has.
 """

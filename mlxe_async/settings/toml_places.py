@@ -1,4 +1,4 @@
-"""Where each key of a TOML text stands, found before the text is parsed.
+"""The place of each key of a TOML text, found before the text is parsed.
 
 The standard library's parser gives values without line numbers, and has no limits: a few kilobytes of nested brackets
 or a key of ten thousand parts occupy it for seconds or end in a RecursionError. This scanner reads the same text token

@@ -1,4 +1,4 @@
-"""From a tree of settings back to TOML text, and to the JSON schema of what a file may hold."""
+"""Write a tree of settings back as TOML text, and the JSON schema of what a file may hold."""
 
 from __future__ import annotations
 

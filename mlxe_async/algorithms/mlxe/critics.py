@@ -1,4 +1,4 @@
-"""What a critic's outputs mean: a return, a chance to survive, or a distribution of returns.
+"""The meaning of a critic's outputs: a return, a chance to survive, or a distribution of returns.
 
 Papers: Bellemare et al. 2017 (categorical distributions of returns). The survival scale is ours: the logit of
 1 - E discount^T, with T the steps to failure, which cross-entropy fits evenly whether failure is near or far.
@@ -23,7 +23,7 @@ OF_ATOMS = 'value_scale == "categorical"'
 
 
 class CriticFields(BaseModel):
-    """Of what kind the critic's values are."""
+    """Settings of the kind of the critic's values."""
 
     value_scale: Scale = key(
         "return", "survival: sigmoid(V) = 1 - E discount^T, T steps to failure; categorical: atoms.", stays=True

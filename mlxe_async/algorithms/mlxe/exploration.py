@@ -1,4 +1,4 @@
-"""What MLxE's executors do beside sampling from their policy, and an epsilon that has a clock of its own.
+"""MLxE's exploration beside sampling from the policy, and an epsilon that has a clock of its own.
 
 Source: the public MLxE scripts, whose reversed epsilon-greedy takes the best action now and then.
 """
@@ -18,7 +18,7 @@ MIXED = 'behaviour in ("epsilon_greedy", "reversed")'  # of what says how much o
 
 
 class ExplorationFields(BaseModel):
-    """What a discrete policy's executors do beside sampling from it."""
+    """Settings of how a discrete policy's executors explore beside sampling from it."""
 
     behaviour: Behaviour = key(
         "softmax",

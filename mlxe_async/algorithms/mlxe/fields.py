@@ -107,7 +107,7 @@ class StepFields(BaseModel):
 
 
 class PriorityFields(BaseModel):
-    """Which rows of a replay memory come more often; all of them are judged anew at each learning phase."""
+    """Settings of the priorities of rows in a replay memory; all are judged anew at each learning phase."""
 
     priorities: tuple[Factor, ...] = key(
         (), "Rows come more often if new (age), close to failure (risk), or misjudged (td); none: evenly.", UNEVEN
@@ -132,7 +132,7 @@ class PriorityFields(BaseModel):
 
     @property
     def how_to_draw(self) -> Priorities:
-        """What the memory is told."""
+        """The priorities that the memory is told."""
         if not self.priorities:
             return Priorities()
         return Priorities(
@@ -141,7 +141,7 @@ class PriorityFields(BaseModel):
 
 
 class BootstrapFields(ReplayedFields, PriorityFields):
-    """The same, where rows may be drawn unevenly, and values are bootstrapped from a network that stands still."""
+    """Settings of replay where rows may be drawn unevenly, and values are bootstrapped from a target network."""
 
     target: Literal["every_update", "per_iteration", "every_k"] = key(
         "every_update",

@@ -1,1 +1,1 @@
-"""What several papers share: acting, replay, rollouts, exploration, tables, and the keys that they have in common."""
+"""Code that several papers share: acting, replay, rollouts, exploration, tables, and their common keys."""

@@ -1,4 +1,4 @@
-"""What SAC, TD3 and DDPG share: their keys, critics of observations and actions, one-step targets, bounded actions.
+"""Code of SAC, TD3 and DDPG: their keys, critics of observations and actions, one-step targets, bounded actions.
 
 Critics judge actions in [-1, 1]; the environment gets them within its bounds. Until the first update actions are
 uniformly random. The number `noise` says so; it is published with the weights: a saved policy acts by its actor.

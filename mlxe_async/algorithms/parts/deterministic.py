@@ -1,4 +1,4 @@
-"""How DDPG and TD3 act: the best action of an actor, and noise on it, Gaussian or of an Ornstein-Uhlenbeck process."""
+"""Acting of DDPG and TD3: the best action of an actor, with Gaussian or Ornstein-Uhlenbeck noise."""
 
 from __future__ import annotations
 

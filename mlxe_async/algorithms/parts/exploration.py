@@ -1,4 +1,4 @@
-"""How a policy is departed from to see more: mixtures with its best action or with chance, and noise in its weights.
+"""Exploration: mixtures of a policy with its best action or with random ones, and noise in its weights.
 
 Papers: Mnih et al. 2015 (epsilon-greedy), Fortunato et al. 2018 (noisy networks), and the public MLxE scripts, whose
 reversed epsilon-greedy takes the best action now and then instead of a random one: a policy that is still uncertain
@@ -48,7 +48,7 @@ class ValueExplorationFields(BaseModel):
 
 
 class NoisyValueExplorationFields(ValueExplorationFields):
-    """The same of networks, whose weights may be noisy instead."""
+    """Settings of exploration by networks, whose weights may be noisy instead."""
 
     noisy: bool = noisy(False)
     noise_sigma: float = key(

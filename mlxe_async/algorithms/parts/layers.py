@@ -1,4 +1,4 @@
-"""What the settings of built-in algorithms say of layers: convolutions, activation, normalisation, first weights.
+"""Layers by the settings of built-in algorithms: convolutions, activation, normalisation, first weights.
 
 Nothing here imports torch before a layer is made.
 """
@@ -92,7 +92,7 @@ def layers(
 
 
 def _each(widths: Sequence[tuple[bool, int]]) -> Iterator[bool]:
-    """Of each feature, whether it is a picture's."""
+    """Yield for each feature whether it is a picture's."""
     return (is_picture for is_picture, width in widths for _ in range(width))
 
 

@@ -1,4 +1,4 @@
-"""What algorithms share that learn an actor and a critic from rollouts: keys, acting, advantages, what is annealed."""
+"""Code of algorithms that learn an actor and a critic from rollouts: keys, acting, advantages, annealing."""
 
 from __future__ import annotations
 

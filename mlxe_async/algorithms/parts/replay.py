@@ -1,4 +1,4 @@
-"""What algorithms share that learn from a replay memory: which rewards a row's target counts, and mirrored rows."""
+"""Code of algorithms that learn from a replay memory: the rewards that a row's target counts, and mirrored rows."""
 
 from __future__ import annotations
 

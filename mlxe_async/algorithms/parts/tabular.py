@@ -1,4 +1,4 @@
-"""What tabular algorithms share: one value for each state and action, in a table.
+"""Code of tabular algorithms: one value for each state and action, in a table.
 
 A state is the combination of all integers that an observation is made of: a Discrete or MultiDiscrete space, or a Dict
 or Tuple of these. The learner's `values` are doubles; `table`, which is published and acts, has them rounded to single

@@ -1,4 +1,4 @@
-"""What DQN, C51, Rainbow and Ape-X share: a network with values of all actions, its target, and acting by it."""
+"""Code of DQN, C51, Rainbow and Ape-X: a network with values of all actions, its target, and acting by it."""
 
 from __future__ import annotations
 

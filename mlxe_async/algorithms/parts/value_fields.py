@@ -62,7 +62,7 @@ class ValueBasedFields(fields.ReplayedFields, NoisyValueExplorationFields, field
 
     @property
     def how_to_draw(self) -> Priorities:
-        """What the memory is told."""
+        """The priorities that the memory is told."""
         if not self.prioritised:
             return Priorities()
         return Priorities(

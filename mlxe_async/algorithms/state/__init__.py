@@ -1,1 +1,1 @@
-"""What an algorithm's object holds: what is published of it, what is kept for a run that goes on, and the rest."""
+"""The state of an algorithm's object: its published part, the part kept for a run that goes on, and the rest."""

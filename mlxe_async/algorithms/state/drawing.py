@@ -73,7 +73,7 @@ class OwnDraws:
 
 
 def draws_of(algorithm: Any) -> OwnDraws | None:
-    """Those of an author's object; None: it is one that comes with this package, which draws from no global one."""
+    """Return the generators of an author's object; None: a built-in one, which draws from no global generator."""
     parts = getattr(algorithm, "__dict__", None)
     if parts is None or not is_own(type(algorithm)):
         return None
@@ -88,7 +88,7 @@ def draws_of(algorithm: Any) -> OwnDraws | None:
 
 @contextlib.contextmanager
 def learning(algorithm: Any) -> Iterator[None]:
-    """What is drawn inside from global generators is the learner's own."""
+    """Have global generators draw the learner's own numbers inside."""
     draws = draws_of(algorithm)
     with contextlib.nullcontext() if draws is None else draws.inside():
         yield

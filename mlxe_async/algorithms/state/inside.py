@@ -21,9 +21,9 @@ import numpy as np
 MOST = 20_000
 """Things of one walk; what lies behind them is not told."""
 LEAVES = (str, bytes, int, float, complex, bool, type(None), np.generic, np.dtype, enum.Enum)
-"""What holds nothing, and cannot change."""
+"""Types of values that hold nothing and cannot change."""
 STILL = (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.GeneratorType, types.FrameType)
-"""What is not entered."""
+"""Types of values that are not entered."""
 _PLACES = ("_parameters", "_buffers", "_modules")  # of a torch module, whose keys are attributes of it
 _CALLED = (types.FunctionType, types.MethodType, functools.partial)
 
@@ -55,7 +55,7 @@ def walk(
 
 
 def digest(value: Any) -> Any:
-    """What tells a thing from others, without what it holds: equal for equal numbers, texts, arrays and functions."""
+    """Return a digest of a value without its contents: equal for equal numbers, texts, arrays and functions."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         if not value.is_leaf and value.requires_grad:

@@ -34,11 +34,11 @@ FACTS = frozenset(
 }
 """Attributes of an algorithm that are told to the engine and not learned."""
 NOTHING: Parameters = (("nothing", (1,)),)
-"""What is published of an algorithm without modules: one number, for the engine's sake."""
+"""The published weights of an algorithm without modules: one number, as the engine needs one."""
 
 
 class ModulesOf:
-    """What an algorithm's `build` and `build_learner` made.
+    """The modules that an algorithm's `build` and `build_learner` made.
 
     Args:
         algorithm: whose; both are called here.
@@ -91,7 +91,7 @@ class ModulesOf:
         return list(_tensors_in({name: known[name] for name in self._built if name in known}))
 
     def _tensors(self) -> list[Any]:
-        """The same, for the flat vector.
+        """Return each parameter and buffer for the flat vector.
 
         Raises:
             ValueError: they are not those that `build` made.
@@ -180,7 +180,7 @@ class ModulesOf:
         return self._knows_arrays and self._algorithm.device == "cpu"
 
     def _all_know_arrays(self) -> bool:
-        """Whether `policy` takes arrays, and so does all that acts: an author may have put other layers in place."""
+        """True if `policy` and all layers that act take arrays: an author may have put other layers in place."""
         if self._torch is None or not self._algorithm.takes_arrays:
             return bool(self._algorithm.takes_arrays)
         known = vars(self._algorithm)

@@ -1,4 +1,4 @@
-"""What an author's modules and classes hold beside their code: state of a process, which no other process gets.
+"""State in an author's modules and classes beside their code: that of a process, which no other process gets.
 
 A place is a global name of a module, an attribute of a class, or what a function remembers in closure, defaults or
 attributes. Modules are the author's own: neither a library's nor this package's.
@@ -25,7 +25,7 @@ from mlxe_async.algorithms.state import inside
 MISSING = type("MISSING", (), {})
 """Nothing was there."""
 MOST_BYTES = 1 << 24
-"""Of the arrays of one place; what is larger, such as a set of data, is not looked at."""
+"""Largest size of the arrays of one place; what is larger, such as a set of data, is not looked at."""
 _PACKAGE = __name__.partition(".")[0]
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _OURS = str(Path(__file__).parents[1])
@@ -35,7 +35,7 @@ _DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.Wr
 
 @dataclass
 class _Place:
-    """Where something may be changed while a run goes on.
+    """A place whose value may change while a run goes on.
 
     Args:
         name: module and name, such as `my_file.SCALE`.

@@ -1,4 +1,4 @@
-"""Whether executors act as the learner's object would: by what is published, and by nothing that is not.
+"""A check that executors act as the learner's object would: by what is published, and by nothing that is not.
 
 An executor's object is made by `build` alone and given the published weights. Whatever else `policy` reads it has from
 `build`, however long the learner has changed its own. So both objects act now and then on the same observations, with
@@ -43,7 +43,7 @@ class Unlike(Exception):
 
 
 def is_due(publications: int) -> bool:
-    """Whether to look at this publication, counted from 1: the first, second, fourth, eighth ... and each 1024th."""
+    """True if this publication, counted from 1, is checked: the first, second, fourth, eighth ... and each 1024th."""
     return publications & (publications - 1) == 0 or publications % EVERY == 0
 
 
@@ -161,7 +161,7 @@ def _acted(one: Any, obs: Array, acting: Acting, draw: int) -> dict[str, Array]:
 
 
 def _tried(one: Any, obs: Array, acting: Acting, draw: int) -> tuple[dict[str, Array] | None, str]:
-    """The same, or what was raised."""
+    """Return the answers of `_acted`, or the error it raised."""
     try:
         return _acted(one, obs, acting, draw), ""
     except Exception as error:  # noqa: BLE001 - an author's code lacks what only the learner has; it is told
@@ -169,7 +169,7 @@ def _tried(one: Any, obs: Array, acting: Acting, draw: int) -> tuple[dict[str, A
 
 
 def _different(mine: Mapping[str, Array], theirs: Mapping[str, Array], near: float) -> int:
-    """In how many rows two answers differ by more than rounding."""
+    """Count the rows in which two answers differ by more than rounding."""
     rows = len(mine["action"])
     odd = np.zeros(rows, bool)
     for name in {**mine, **theirs}:

@@ -25,7 +25,7 @@ from mlxe_async.maths import generators
 from mlxe_async.rows import Array
 
 LEFT_OUT = "left.out"
-"""Which of the arrays of a state do not count, in their order."""
+"""Name of the flags that tell which arrays of a state do not count, in their order."""
 NUMBER_BYTES = 9  # a number's kind, and eight bytes of it
 _KINDS: tuple[tuple[type, str], ...] = (
     *((bool, "<q"), (int, "<q"), (float, "<d"), (type(None), "<q"), (np.float64, "<d"), (np.float32, "<d")),
@@ -335,7 +335,7 @@ _LAYOUTS: weakref.WeakKeyDictionary[Any, list[Mapping[str, Any]]] = weakref.Weak
 
 
 def _layout_of(optimiser: Any) -> list[Mapping[str, Any]]:
-    """For each parameter an example of what the optimiser remembers of it, found by a step of a copy."""
+    """Return for each parameter an example of the optimiser's state, found by a step of a copy."""
     known = _LAYOUTS.get(optimiser)
     count = sum(len(group["params"]) for group in optimiser.param_groups)
     if known is None or len(known) != count:

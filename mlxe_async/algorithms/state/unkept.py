@@ -1,4 +1,4 @@
-"""What a learner's object changes that no state holds: a run that goes on, or a successor, begins without it."""
+"""Changes of a learner's object that no state holds: a run that goes on, or a successor, begins without them."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _setting(holder: Any, name: str, value: Any) -> Undo:
 
 
 def _undo_contents(value: Any) -> Undo | None:
-    """Of a container that can change, and of a closure."""
+    """Return what undoes changes of a container or of a closure; None: it holds nothing that can change."""
     if isinstance(value, types.FunctionType):
         cells = [cell for cell in value.__closure__ or () if cell != types.CellType()]
         return _all(_setting(cell, "cell_contents", cell.cell_contents) for cell in cells)
@@ -142,7 +142,7 @@ def _undo_contents(value: Any) -> Undo | None:
 
 
 def _undo_tables(value: Any) -> Iterator[Undo | None]:
-    """Of a torch module: which parameters, buffers, modules and hooks it has."""
+    """Yield what undoes changes of a torch module's parameters, buffers, modules and hooks."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.nn.Module):
         yield from (_undo_contents(table) for table in vars(value).values() if isinstance(table, dict))
