@@ -51,7 +51,7 @@ class A2CSettings(A2CFields):
     gae_lambda: float = fields.gae_lambda(0.95)
     targets: Literal["gae", "return"] = key(
         "gae",
-        "Of the critic. gae: advantage + value; return: all rewards up to the rollout's end, then the value.",
+        "Targets of the critic. gae: advantage + value; return: all rewards up to the rollout's end, then the value.",
         f"{fields.BOOTSTRAPS} and gae_lambda < 1 and {fields.SOME_CRITIC}",
     )
     clip: float = key(

@@ -152,7 +152,7 @@ class Learner(Table):
     )
     promote_by: Literal["mean_return", "steps"] = key(
         "mean_return",
-        "What a training result is: the mean return of the episodes of an iteration, or the sum of their steps over "
+        "The training result: the mean return of the episodes of an iteration, or the sum of their steps over "
         "all executors. The log tells each.",
         FORBIDDEN,
     )
@@ -221,13 +221,13 @@ class Supervision(Table):
     env_fault_window_s: Seconds = key(60.0, "Longer counts older faults too.", COSMETIC)
     on_checkpoint_failure: Literal["continue", "stop"] = key(
         "continue",
-        "What becomes of a run that cannot save, as on a full disk: it goes on and tries again, or ends with exit "
+        "A run that cannot save, as on a full disk, goes on and tries again, or ends with exit "
         "code 4 after three failures in a row. Where the last weights cannot be saved, it is 4 anyway.",
         COSMETIC,
     )
     on_stdout_closed: Literal["continue", "stop"] = key(
         "continue",
-        'What becomes of a run whose lines have lost their reader, as in "run | head": it goes on, or stops and saves '
+        'A run whose lines have lost their reader, as in "run | head", goes on, or stops and saves '
         "as after its last step.",
         COSMETIC,
     )
@@ -332,18 +332,20 @@ class Settings(Table):
     """All settings of a run."""
 
     run: Run = Field(default_factory=Run, description="Name and place of the run.")
-    stop: Stop = Field(default_factory=Stop, description="When to stop.")
-    task: Task = Field(description="What to learn.")
+    stop: Stop = Field(default_factory=Stop, description="Conditions that end the run.")
+    task: Task = Field(description="The task to learn.")
     schedule: Annotated[
         SerialSchedule | IstbSchedule | IsSchedule | IaSchedule | OaSchedule, Field(discriminator="kind")
-    ] = Field(default_factory=lambda: IsSchedule(kind="is"), description="Who waits for whom.")
-    algorithm: AlgorithmTable = Field(default_factory=AlgorithmTable, description="How to learn.")
-    learner: Learner = Field(default_factory=Learner, description="Where the network is trained.")
-    memory: Memory = Field(default_factory=Memory, description="What is kept for learning.")
-    supervision: Supervision = Field(default_factory=Supervision, description="What may go wrong.")
+    ] = Field(
+        default_factory=lambda: IsSchedule(kind="is"), description="Order in which processes wait for each other."
+    )
+    algorithm: AlgorithmTable = Field(default_factory=AlgorithmTable, description="The learning algorithm.")
+    learner: Learner = Field(default_factory=Learner, description="Training of the network.")
+    memory: Memory = Field(default_factory=Memory, description="Storage of the rows to learn from.")
+    supervision: Supervision = Field(default_factory=Supervision, description="Limits of time, failures and restarts.")
     evaluation: Evaluation = Field(default_factory=Evaluation, description="Tests of frozen versions.")
-    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="What is saved on the way.")
-    logs: Logs = Field(default_factory=Logs, description="What is told on the way.")
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Checkpoints of the run.")
+    logs: Logs = Field(default_factory=Logs, description="Log and progress of the run.")
 
     _places: Places = PrivateAttr(default_factory=Places)
 

@@ -85,7 +85,7 @@ class _AnySchedule(Table):
         128, 'Steps of each environment per rollout, for sync = "rollout"; more wait longer.', ALLOWED, ge=1, le=10**7
     )
     memorizer: Literal["auto", "own", "learner"] = key(
-        "auto", "Where the memory lives: an own process, the learner's, or what suits the cores.", COSMETIC
+        "auto", "Process of the memory: its own, the learner's, or what suits the cores.", COSMETIC
     )
     step_timeout_s: Limit = key(5.0, "A step that takes longer is a hang: the executor is restarted.", COSMETIC)
     reset_timeout_s: Limit = key(

@@ -181,9 +181,11 @@ class Task(Table):
     cartpole: CartPole = Field(
         default_factory=CartPole, description="Constants of CartPole's starts and reward.", json_schema_extra=ALLOWED
     )
-    atari: Atari = Field(default_factory=Atari, description="How Atari games are shown.", json_schema_extra=FORBIDDEN)
+    atari: Atari = Field(
+        default_factory=Atari, description="Preprocessing of Atari games.", json_schema_extra=FORBIDDEN
+    )
     observe: tuple[PartName, ...] = listed(
-        "Which parts of Dict observations are used, by key, or of a Tuple, by index; left out, all. Parts that are no "
+        "Parts of Dict observations that are used, by key, or of a Tuple, by index; left out, all. Parts that are no "
         "numbers of a fixed size, such as text, must be left out.",
         FORBIDDEN,
         max_length=1024,

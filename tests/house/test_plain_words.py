@@ -11,7 +11,7 @@ from house_sheet import PACKAGE
 
 WORDS = {
     "whoever": 0,
-    "whom": 6,
+    "whom": 5,
     "nobody": 0,
     "somebody": 0,
     "be it": 0,
