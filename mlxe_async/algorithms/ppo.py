@@ -49,7 +49,7 @@ class PPOSettings(OnPolicyFields):
     max_kl: float = key(0.0, "An update ends early beyond this KL; higher moves more, 0: never.", DIFFERS, ge=0)
     kl_penalty_target: float = key(0.0, "KL that a penalty keeps to; higher moves more, 0: none.", DIFFERS, ge=0)
     annealed: tuple[Literal["clip", "entropy"], ...] = key(
-        (), "What falls to 0 within anneal_steps.", {"clip": DIFFERS, "entropy": fields.SOME_ENTROPY}
+        (), "Keys that fall to 0 within anneal_steps.", {"clip": DIFFERS, "entropy": fields.SOME_ENTROPY}
     )
 
 

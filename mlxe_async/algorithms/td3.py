@@ -41,7 +41,7 @@ class TD3Settings(NoiseFields):
     )
     target_noise: float = key(0.2, "Deviation of noise on target actions; higher smooths more.", BOOTSTRAPS, ge=0)
     target_noise_clip: float = key(
-        0.5, "That noise is cut to this; higher smooths farther.", f"{BOOTSTRAPS} and target_noise > 0", gt=0
+        0.5, "Limit of that noise; higher smooths farther.", f"{BOOTSTRAPS} and target_noise > 0", gt=0
     )
 
 

@@ -25,7 +25,7 @@ class ExplorationFields(BaseModel):
         "softmax samples the policy; epsilon_greedy takes its best action, or at random with probability epsilon; "
         "reversed samples, or takes the best with probability epsilon.",
     )
-    epsilon: float = key(0.1, "That probability at the start; higher departs more often.", MIXED, ge=0, le=1)
+    epsilon: float = key(0.1, "Probability epsilon at the start; higher departs more often.", MIXED, ge=0, le=1)
     epsilon_factor: float = key(
         0.995,
         "Epsilon's factor per unit of its clock; higher falls more slowly, above 1 grows.",

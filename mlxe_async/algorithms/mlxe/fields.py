@@ -145,7 +145,7 @@ class BootstrapFields(ReplayedFields, PriorityFields):
 
     target: Literal["every_update", "per_iteration", "every_k"] = key(
         "every_update",
-        "When the network that is bootstrapped from becomes the learned one; less is steadier.",
+        "Times at which the target network becomes the learned one; fewer are steadier.",
         BOOTSTRAPS,
     )
     target_every: int = key(

@@ -35,7 +35,10 @@ class ValueExplorationFields(BaseModel):
         "epsilon_greedy", "softmax draws from softmax(Q / temperature) instead.", "not noisy"
     )
     temperature: float = key(
-        0.1, "Of softmax: higher makes worse actions more frequent.", 'behaviour == "softmax" and not noisy', gt=0
+        0.1,
+        "Temperature of softmax; higher makes worse actions more frequent.",
+        'behaviour == "softmax" and not noisy',
+        gt=0,
     )
     epsilon_first: float = key(1.0, "Share of random actions at the start; higher sees more.", OF_EPSILON, ge=0, le=1)
     epsilon_last: float = key(0.05, "Share after epsilon_steps; higher explores for ever.", OF_EPSILON, ge=0, le=1)

@@ -63,7 +63,7 @@ rows_per_update = shared(
 activation = shared("relu learns sharp values fast, tanh bounds what is far away.", "layers", stays=True)
 value_coefficient = shared("Higher favours the critic in layers that are shared.", ge=0)
 entropy = shared("Higher keeps the policy random for longer.", ge=0)
-annealed = shared("What falls to 0 within anneal_steps.", {"entropy": SOME_ENTROPY})
+annealed = shared("Keys that fall to 0 within anneal_steps.", {"entropy": SOME_ENTROPY})
 batch = shared("Rows per update; more are smoother and slower.", ge=1)
 start_rows = shared("Rows to gather before learning begins; more are more diverse.", ge=1)
 train_every = shared("New rows per update; higher replays every row less often.", "min_updates == 0", ge=1, le=10**6)

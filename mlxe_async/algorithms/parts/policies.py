@@ -36,7 +36,7 @@ class PolicyFields(fields.ActorCriticFields):
 
     deviation: Literal["free", "computed"] = fields.key(
         "free",
-        "Of actions that are numbers. free: learned numbers; computed: by the actor, for each observation.",
+        "Deviation of continuous actions. free: learned numbers; computed: by the actor, for each observation.",
         OF_NUMBERS,
         stays=True,
     )

@@ -40,9 +40,9 @@ class ValueBasedFields(fields.ReplayedFields, NoisyValueExplorationFields, field
     prioritised: bool = prioritised(False)
     priority_exponent: float = priority_exponent(0.6)
     priority_correction: float = key(
-        0.4, "Of importance weights at the start; higher undoes more of the bias.", UNEVEN, ge=0, le=1
+        0.4, "Exponent of importance weights at the start; higher undoes more of the bias.", UNEVEN, ge=0, le=1
     )
-    priority_correction_last: float = key(1.0, "After priority_correction_steps.", UNEVEN, ge=0, le=1)
+    priority_correction_last: float = key(1.0, "Exponent after priority_correction_steps.", UNEVEN, ge=0, le=1)
     priority_correction_steps: int = key(
         100_000,
         "Environment steps until priority_correction_last; more keep the bias longer.",
