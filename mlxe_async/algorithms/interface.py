@@ -331,6 +331,7 @@ class Algorithm:
         drawing.seed_acting(self, rng)
         if (modules := getattr(self, "_modules", None)) is not None:
             modules.seed(rng)
+            modules.settle()
 
     def load(self, flat: Floats) -> None:
         """Act with these weights (P,) from now on; copied."""

@@ -16,7 +16,7 @@ large rollouts a part of the sequences is learned from in both ways there, and p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ NEAR = {"float32": 1e-4, "tf32": 5e-3, "bfloat16": 2e-2}
 UNITS = {"float32": 2.0**-20, "tf32": 2.0**-10, "bfloat16": 2.0**-7}
 TRIALS = 8
 MOST_BYTES = 1 << 26  # of gradients that are remembered of one update; what follows them is not compared
-MOST_ROWS = 1 << 12  # of rollouts that are compared between the first update and the `every`-th
+MOST_ROWS = 1 << 8  # of rollouts that are compared between the first update and the `every`-th: these come often
 ROUNDED = 2.0**-22  # of a state's norm: how far apart equal steps may end by rounding alone
 PRIORITIES_NEAR = 1e-3
 MEASURED_NEAR = 1e-2
@@ -105,7 +105,8 @@ class Audit:
             return self._updates.update(batch, clock)
         before = self._algorithm.state()
         try:
-            part = batch if self._is_whole() else part_of(batch)
+            firsts = {column.name for column in self._algorithm.carry if column.per_rollout}
+            part = batch if self._is_whole() else part_of(batch, firsts)
             if published is not None:
                 self._check_log_probs(part, *published)
             result = self._audited(part, clock, before)
@@ -326,17 +327,20 @@ def _priorities_apart(one: _Walk, other: _Walk) -> float:
     return float(np.linalg.norm(first - second)) / max(float(np.linalg.norm(first)), 1e-12)
 
 
-def part_of(batch: Rows) -> Rows:
+def part_of(batch: Rows, of_environments: Collection[str] = ()) -> Rows:
     """Some sequences of large rollouts (T, M, ...), evenly spread, of at most `MOST_ROWS` rows; all of any other batch.
 
-    What is of no row, such as what a recurrent cell began with, is (M, ...).
+    Of longer sequences it is the beginning. Columns named `of_environments` have one entry for each sequence (M, ...).
     """
     lead = batch["action"].shape[:2]
     if "valid" not in batch or batch["valid"].shape != lead or lead[0] * lead[1] <= MOST_ROWS:
         return batch
     count = max(1, MOST_ROWS // lead[0])
     chosen = np.linspace(0, lead[1] - 1, min(count, lead[1])).astype(np.int64)
-    return {name: column[:, chosen] if column.shape[:2] == lead else column[chosen] for name, column in batch.items()}
+    return {
+        name: column[chosen] if name in of_environments else column[:MOST_ROWS, chosen]
+        for name, column in batch.items()
+    }
 
 
 _REPORT = "please report it"

@@ -69,7 +69,9 @@ class Watch:
             self._thread.start()
 
     def _look_once(self) -> None:
-        self._first = self._difference()
+        # Python 3.11 may raise SystemError if two threads ask for syntax trees: these are left to the first thread.
+        if all(_has_text(name, entries) for name, entries in self._modules.items()):
+            self._first = self._difference()
 
     def difference(self) -> str:
         """The place of the first difference, in words; "" if there is none. Cheap from the second call on."""
@@ -151,9 +153,21 @@ def file_of(module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
+def _has_text(module: str, entries: Entries) -> bool:
+    """Return whether a module's file has not changed at all, so that no syntax tree is asked for."""
+    try:
+        return _digest(file_of(module).read_bytes()) == entries.get(TEXT)
+    except OSError:
+        return False
+
+
+def _digest(source: bytes) -> str:
+    return hashlib.sha256(source).hexdigest()[:16]
+
+
 def _text_differs(source: bytes, entries: Entries) -> str:
     """The first definition of a file that is not the one in the manifest; "" if none is."""
-    if hashlib.sha256(source).hexdigest()[:16] == entries.get(TEXT):
+    if _digest(source) == entries.get(TEXT):
         return ""
     found, expected = definitions(source), {key: value for key, value in entries.items() if key != TEXT}
     changed = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
@@ -166,7 +180,7 @@ def _text_differs(source: bytes, entries: Entries) -> str:
 def entries_of(module: str) -> Entries:
     """The digests of a module's file as it is now."""
     source = file_of(module).read_bytes()
-    return {TEXT: hashlib.sha256(source).hexdigest()[:16], **definitions(source)}
+    return {TEXT: _digest(source), **definitions(source)}
 
 
 def definitions(source: bytes) -> Entries:
@@ -177,7 +191,7 @@ def definitions(source: bytes) -> Entries:
     parts: dict[str, list[str]] = {}
     for statement in (one for one in ast.parse(source).body if not _is_text(one)):
         parts.setdefault(_defined(statement), []).append("".join(_spelled(statement)))
-    return {name: hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16] for name, texts in parts.items()}
+    return {name: _digest("\n".join(texts).encode()) for name, texts in parts.items()}
 
 
 def _defined(statement: ast.stmt) -> str:

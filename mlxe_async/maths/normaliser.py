@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -54,6 +55,20 @@ def normalise(
 
     `mean` and `variance` (..., O) broadcast against `obs` (..., O).
     """
-    shown = (obs - mean) / np.sqrt(variance + EPSILON)
-    result: NDArray[np.float32] = shown.clip(-LIMIT, LIMIT).astype(np.float32)
-    return result
+    return normalising(mean, variance)(obs)
+
+
+def normalising(
+    mean: NDArray[np.floating], variance: NDArray[np.floating]
+) -> Callable[[NDArray[np.floating]], NDArray[np.float32]]:
+    """Return what `normalise` does by these moments; for many calls it is faster. They are copied."""
+    mean, deviation = mean.copy(), np.sqrt(variance + EPSILON)
+
+    def normalised(obs: NDArray[np.floating]) -> NDArray[np.float32]:
+        shown: NDArray[np.floating] = (obs - mean) / deviation
+        np.minimum(shown, LIMIT, out=shown)
+        np.maximum(shown, -LIMIT, out=shown)
+        result: NDArray[np.float32] = shown.astype(np.float32)
+        return result
+
+    return normalised

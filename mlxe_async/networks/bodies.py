@@ -8,7 +8,7 @@ and says by `outputs` how many features come out. `Normaliser` shows a network w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,7 @@ class Body(nn.Module):
         self.normaliser = Normaliser(self.numbers) if normalise and self.numbers else None
         is_vector = not spaces.parts and len(spaces.observation_shape) == 1
         self._is_bare = is_vector and self.normaliser is None and self._scale == (1.0,) and not self.convolutions
+        self._settled: Callable[[Array], Array] | None = None
 
     def __call__(self, obs: Any) -> Any:
         """Features (B, outputs) of observations (B, *O) as they are stored, in the order of their parts.
@@ -83,6 +84,8 @@ class Body(nn.Module):
         """
         if not isinstance(obs, np.ndarray):
             return super().__call__(obs)
+        if (settled := self.__dict__["_settled"]) is not None:
+            return settled(obs)
         if self._is_plain and not is_heard():
             if self._is_bare and obs.dtype is _FLOAT32:
                 return obs
@@ -105,6 +108,29 @@ class Body(nn.Module):
         known = dict(zip(numbers, shown, strict=True))
         features = [known[name] if name in known else self._convolved(name, parts[name]) for name in self._order]
         return torch.cat(features, -1)
+
+    def settle(self) -> None:
+        """Take moments and hooks to stay as they are now, until `unsettle`, for arrays without pictures."""
+        self._settled = None
+        if self.convolutions or not self._is_plain or is_heard():
+            return
+        normalised = None if self.normaliser is None else self.normaliser.settled()
+        if normalised is not None and self._scale == (1.0,):
+            vector = self._spaces.vector
+            self._settled = lambda obs: normalised(obs if self._is_vector(obs) else vector(obs))
+        elif normalised is None and self.normaliser is None:
+            self._settled = self._as_it_is if self._is_bare else self.forward
+
+    def unsettle(self) -> None:
+        """Examine moments and hooks at each call."""
+        self._settled = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_settled": None}  # a copy has moments of its own
+
+    def _as_it_is(self, obs: Array) -> Array:
+        found: Array = obs if obs.dtype is _FLOAT32 else self.forward(obs)
+        return found
 
     def count(self, obs: Any) -> None:
         """Take the numbers of further observations (B, *O) into account, where numbers are normalised."""
@@ -214,6 +240,18 @@ class Normaliser(nn.Module):
         shown = (x - self.mean.float()) / (self.variance.float() + normaliser.EPSILON).sqrt()
         return shown.clamp(-normaliser.LIMIT, normaliser.LIMIT)
 
+    def settled(self) -> Callable[[Array], Array] | None:
+        """Return what shows arrays by the moments of now; None: something was attached to it, or made of it."""
+        own = vars(self)
+        if (
+            own["_forward_hooks"]
+            or own["_forward_pre_hooks"]
+            or "forward" in own
+            or type(self).forward is not _NORMALISED
+        ):
+            return None
+        return normaliser.normalising(self.mean.numpy(force=True), self.variance.numpy(force=True))
+
     def count(self, rows: torch.Tensor | Array) -> None:
         """Take further rows (..., O) into account."""
         values = rows.numpy(force=True) if isinstance(rows, torch.Tensor) else rows
@@ -229,3 +267,6 @@ class Normaliser(nn.Module):
         """Show rows by these moments (O,) from now on."""
         for buffer, value in zip((self.mean, self.variance, self.rows), moments, strict=True):
             buffer.copy_(torch.as_tensor(value))
+
+
+_NORMALISED = Normaliser.forward

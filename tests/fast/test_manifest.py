@@ -6,6 +6,7 @@ import importlib
 import shutil
 import subprocess
 import sys
+import threading
 
 import made_rows
 import proof
@@ -204,6 +205,18 @@ print(torch.nn.Module.__init__.__name__, repr(Watch(load_algorithm("ppo"), "ppo"
 torch.nn.Module.__init__ = lambda self, *args, **keys: None
 print(repr(Watch(load_algorithm("ppo"), "ppo").difference()))
 """
+
+
+def test_no_thread_asks_for_syntax_trees_which_python_gives_one_thread_at_a_time(monkeypatch):
+    kept = manifest.kept()
+    kept["modules"]["mlxe_async.algorithms.ppo"][manifest.TEXT] = "comments were edited"
+    asked, real = [], manifest.definitions
+    monkeypatch.setattr(manifest, "kept", lambda: kept)
+    monkeypatch.setattr(manifest, "definitions", lambda text: asked.append(threading.current_thread()) or real(text))
+    watch = manifest.Watch(load_algorithm("ppo"), "ppo")
+    watch.begin()
+    assert watch.difference() == ""
+    assert asked == [threading.main_thread()]
 
 
 def test_what_torch_changes_in_itself_to_compile_is_no_difference():

@@ -78,6 +78,7 @@ CALLS = {
     "normaliser.nothing": [(K,)],
     "normaliser.merge": [(MOMENTS, doubles(6, K)), (MOMENTS, doubles(0, K)), (normaliser.nothing(K), doubles(6, K))],
     "normaliser.joined": [(MOMENTS, MOMENTS), (normaliser.nothing(K), normaliser.nothing(K))],
+    "normaliser.normalising": [(doubles(K), np.abs(doubles(K)))],
     "normaliser.normalise": [(doubles(6, K), doubles(K), np.abs(doubles(K))), (singles(6, K), singles(K), np.ones(K))],
     "priorities.td_priority": [(doubles(6),), (singles(6),)],
     "priorities.risk_priority": [(doubles(6),), (np.ones(6),)],

@@ -51,6 +51,7 @@ class ModulesOf:
         self._cached: tuple[Floats, list[Any]] | None = None
         self._generator: torch.Tensor | None = None
         self._same = snapshot.SameArrays()
+        self._settled: list[Any] = []
         before = set(vars(algorithm))
         knew_torch = "torch" in sys.modules
         with self._seeded():
@@ -160,6 +161,18 @@ class ModulesOf:
             # What acts is on the CPU; torch.manual_seed looks for other devices, which takes a millisecond.
             self._torch.default_generator.manual_seed(int(rng.integers(2**63)))
 
+    def settle(self) -> None:
+        """Take layers and hooks to stay as they are until weights are loaded: they are not examined at each call.
+
+        This is for a rollout of a built-in algorithm, whose own code attaches nothing to a module meanwhile.
+        """
+        is_built_in = type(self._algorithm).__module__.startswith("mlxe_async.algorithms.")
+        if is_built_in and self._takes_arrays and self._torch is not None:
+            every = (part for module in self._all_modules() for part in module.modules())
+            self._settled = [part for part in every if hasattr(part, "settle")]
+            for module in self._settled:
+                module.settle()
+
     def acting(self) -> contextlib.AbstractContextManager[None]:
         """Nothing is differentiated inside."""
         torch = self._torch
@@ -222,6 +235,9 @@ class ModulesOf:
         start, torch = 0, self._torch
         if torch is None:
             return
+        for module in self._settled:
+            module.unsettle()
+        self._settled = []
         flat, tensors = np.array(flat, np.float32), self._tensors()
         with torch.no_grad():
             for tensor, (_, shape) in zip(tensors, self.parameters, strict=bool(tensors)):
