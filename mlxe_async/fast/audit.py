@@ -11,12 +11,13 @@ difference counts only if the file itself does not differ as much when its weigh
 place. Then the state that the twin came to is put back, so that the run's numbers are the same with and without.
 
 The first update and each `every`-th are compared whole. Updates 2, 4, 8 and so on come close together at the start: of
-large rollouts a part of the sequences is learned from in both ways there, and put back, before the update itself.
+those the first few steps are compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -36,7 +37,7 @@ NEAR = {"float32": 1e-4, "tf32": 5e-3, "bfloat16": 2e-2}
 UNITS = {"float32": 2.0**-20, "tf32": 2.0**-10, "bfloat16": 2.0**-7}
 TRIALS = 8
 MOST_BYTES = 1 << 26  # of gradients that are remembered of one update; what follows them is not compared
-MOST_ROWS = 1 << 8  # of rollouts that are compared between the first update and the `every`-th: these come often
+EARLY_STEPS = 4  # of an update that are compared between the first one and the `every`-th
 ROUNDED = 2.0**-22  # of a state's norm: how far apart equal steps may end by rounding alone
 PRIORITIES_NEAR = 1e-3
 MEASURED_NEAR = 1e-2
@@ -105,11 +106,9 @@ class Audit:
             return self._updates.update(batch, clock)
         before = self._algorithm.state()
         try:
-            firsts = {column.name for column in self._algorithm.carry if column.per_rollout}
-            part = batch if self._is_whole() else part_of(batch, firsts)
             if published is not None:
-                self._check_log_probs(part, *published)
-            result = self._audited(part, clock, before)
+                self._check_log_probs(batch, *published)
+            return self._audited(batch, clock, before)
         except AuditFailed as error:
             if not may_fall_back:
                 changed = self._updates.changed()
@@ -117,10 +116,6 @@ class Audit:
             self._algorithm.restore(before)
             self._updates.as_written(f"{error}; {_REPORT}")
             return self._updates.update(batch, clock)
-        if part is batch:
-            return result
-        self._algorithm.restore(before)
-        return self._updates.update(batch, clock)
 
     def _is_due(self) -> bool:
         number, every = self._done, self._every
@@ -129,7 +124,7 @@ class Audit:
         return number % every == 0 or (number < every and number & (number - 1) == 0)
 
     def _is_whole(self) -> bool:
-        """Return whether all rows of this update are compared."""
+        """Return whether all steps of this update are compared, and what it led to."""
         return self._done == 1 or self._done % self._every == 0
 
     # -- gradient and step --
@@ -138,9 +133,10 @@ class Audit:
         algorithm = self._algorithm
         self._updates.expect_unchanged()
         taken: list[torch.Tensor] = []
+        most = math.inf if self._is_whole() else EARLY_STEPS
 
         def note(_step: int, gradient: torch.Tensor) -> None:
-            if (len(taken) + 1) * gradient.nbytes <= MOST_BYTES or not taken:
+            if not taken or (len(taken) < most and (len(taken) + 1) * gradient.nbytes <= MOST_BYTES):
                 taken.append(gradient.clone())
 
         watched = self._with(note)
@@ -325,22 +321,6 @@ def _priorities_apart(one: _Walk, other: _Walk) -> float:
     if first.shape != second.shape:
         return np.inf
     return float(np.linalg.norm(first - second)) / max(float(np.linalg.norm(first)), 1e-12)
-
-
-def part_of(batch: Rows, of_environments: Collection[str] = ()) -> Rows:
-    """Some sequences of large rollouts (T, M, ...), evenly spread, of at most `MOST_ROWS` rows; all of any other batch.
-
-    Of longer sequences it is the beginning. Columns named `of_environments` have one entry for each sequence (M, ...).
-    """
-    lead = batch["action"].shape[:2]
-    if "valid" not in batch or batch["valid"].shape != lead or lead[0] * lead[1] <= MOST_ROWS:
-        return batch
-    count = max(1, MOST_ROWS // lead[0])
-    chosen = np.linspace(0, lead[1] - 1, min(count, lead[1])).astype(np.int64)
-    return {
-        name: column[chosen] if name in of_environments else column[:MOST_ROWS, chosen]
-        for name, column in batch.items()
-    }
 
 
 _REPORT = "please report it"

@@ -135,7 +135,7 @@ class Learner(Table):
     audit_every: int = key(
         2000,
         "Updates from one to the next that is done again by the algorithm's own file, and compared, as are the first "
-        "and, of large rollouts in part, the second, fourth and so on. A difference at the start is told, and the run "
+        "and the first steps of the second, fourth and so on. A difference at the start is told, and the run "
         "goes on by that file; a later one ends it. More cost less and notice later, 0 never compares.",
         COSMETIC,
         ge=0,

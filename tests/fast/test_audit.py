@@ -208,50 +208,56 @@ def test_what_does_not_fit_into_memory_is_compared_as_far_as_it_goes(monkeypatch
     np.testing.assert_array_equal(algorithm.weights(), expected.weights())
 
 
-SEQUENCES = ("ppo", {"minibatches": "sequences", "epochs": 1, "minibatch": 32})
+MANY_STEPS = ("ppo", {"epochs": 3, "minibatch": 16})
 
 
-def test_of_large_rollouts_a_part_is_compared_at_first_and_all_numbers_stay_the_same(monkeypatch):
-    monkeypatch.setattr(audit, "MOST_ROWS", 16)
-    (name, settings), seen = SEQUENCES, []
+def test_of_updates_of_many_steps_the_first_are_compared_early_and_all_numbers_stay_the_same(monkeypatch):
+    (name, settings), seen = MANY_STEPS, []
     one, other = agent(name, **settings), agent(name, **settings)
-    looked, plain, written = Audit(updates(one), 5), updates(other), one.update
-    monkeypatch.setattr(one, "update", lambda rows, clock: seen.append(rows["action"].shape) or written(rows, clock))
+    looked, plain, written = Audit(updates(one), 5), updates(other), one.loss
+    monkeypatch.setattr(one, "loss", lambda rows: seen.append(number) or written(rows))
     for number in range(5):
         rows, clock = batch(one, seed=number), Clock(updates=number, version=number)
         assert looked.update(rows, clock)[0] == plain.update(rows, clock)[0]
-    time, envs = rows["action"].shape
-    part = (time, max(1, 16 // time))
-    assert part != (time, envs)
-    assert seen == [(time, envs), part, part, (time, envs)]  # numbers 1, 2, 4 and 5
+    whole, early = seen.count(0), audit.EARLY_STEPS + 1  # the loss of one more step is asked before it is left out
+    assert whole > audit.EARLY_STEPS
+    assert [seen.count(number) for number in range(5)] == [whole, early, 0, early, whole]
     mine, theirs = one.state(), other.state()
     for key, array in theirs.items():
         np.testing.assert_array_equal(mine[key], array, key)
 
 
-def test_a_difference_in_the_part_ends_it_too(monkeypatch):
-    monkeypatch.setattr(audit, "MOST_ROWS", 16)
-    name, settings = SEQUENCES
-    algorithm = agent(name, **settings)
-    way = updates(algorithm)
-    looked, right = Audit(way, 100), way.twin.update
-    looked.update(batch(algorithm), Clock())
+def shifted_from(step, optimiser, right):
+    """A twin's update whose gradients are too large from one of its steps on."""
 
     def wrong(rows, clock):
-        found = right(rows, clock)
-        with torch.no_grad():
-            algorithm.optimiser.weights.add_(1e-3)
-        return found
+        taken, real = [0], optimiser.step
 
-    way.twin.update = wrong
-    with pytest.raises(AuditFailed, match="actor"):
-        looked.update(batch(algorithm, seed=1), Clock(updates=1))
+        def larger(*rate):
+            taken[0] += 1
+            if taken[0] > step:
+                optimiser.gradient.mul_(1.5)
+            real(*rate)
+
+        optimiser.step = larger
+        try:
+            return right(rows, clock)
+        finally:
+            del optimiser.step
+
+    return wrong
 
 
-def test_a_part_has_whole_sequences_or_the_beginning_of_one_and_what_they_began_with():
-    for steps, chosen in [(100, [0, 7]), (2000, [0])]:
-        rows = {"action": np.arange(steps * 8).reshape(steps, 8), "valid": np.ones((steps, 8), bool)}
-        part = audit.part_of(rows | {"carry": np.arange(8)}, ["carry"])
-        assert part["action"][0].tolist() == part["carry"].tolist() == chosen
-        assert part["valid"].shape == (min(steps, 256), len(chosen))
-    assert audit.part_of(found := {"action": np.zeros((100_000, 1)), "partial": np.zeros(100_000)}) is found
+@pytest.mark.parametrize(("step", "noticed_at"), [(0, 2), (3, 2), (5, 6)])
+def test_a_wrong_step_is_noticed_early_if_it_is_one_of_the_first_else_when_all_are_compared(step, noticed_at):
+    name, settings = MANY_STEPS
+    algorithm = agent(name, **settings)
+    way = updates(algorithm)
+    looked = Audit(way, 6)
+    looked.update(batch(algorithm), Clock())
+    inner = way.twin.update
+    way.twin.update = lambda rows, clock: shifted_from(step, algorithm.optimiser, inner)(rows, clock)
+    for number in range(1, noticed_at - 1):
+        looked.update(batch(algorithm, seed=number), Clock(updates=number))
+    with pytest.raises(AuditFailed, match=f"audit of update {noticed_at}: the gradient of its step {step + 1} "):
+        looked.update(batch(algorithm, seed=noticed_at), Clock(updates=noticed_at - 1))
