@@ -56,6 +56,8 @@ class Steps:
             for name in (_KINDS[type(one)].options if type(one) in _KINDS else ())
         ]
         self._seen = self._look()
+        self.is_settled = False
+        "True if all is taken to stay as it was, without a look."
         self.is_new = False
         "True if the output never shares memory with the input."
         self.steps = self._made(modules if watched else modules[1:])

@@ -65,7 +65,9 @@ class Dense(nn.Sequential):
         """Outputs (..., outputs) for inputs (..., inputs)."""
         if not isinstance(x, np.ndarray):
             return super().__call__(x)
-        known: Any = self.__dict__.get("_settled") or self._examined()
+        known: Any = self.__dict__.get("_views")
+        if known is None or not known.is_settled:
+            known = self._examined()
         if known is not None:
             found = known.through(x)
             if found is not None:
@@ -78,18 +80,19 @@ class Dense(nn.Sequential):
         """Return what numpy does for each layer as it is now; None: torch evaluates them."""
         known: Any = self.__dict__.get("_views")
         if known is None or not known.hold():
-            vars(self).setdefault("_views", None)  # attributes are counted with these
-            vars(self).setdefault("_settled", None)
+            vars(self).setdefault("_views", None)  # attributes are counted with this one
             known = self.__dict__["_views"] = Steps(self)
         return known if known.steps is not None and self.precision == "float32" and not is_heard() else None
 
     def settle(self) -> None:
         """Take layers and hooks to stay as they are now, until `unsettle`; weights are read at each call."""
-        self.__dict__["_settled"] = self._examined()
+        if (known := self._examined()) is not None:
+            known.is_settled = True
 
     def unsettle(self) -> None:
         """Examine layers and hooks at each call."""
-        self.__dict__["_settled"] = None
+        if (known := self.__dict__.get("_views")) is not None:
+            known.is_settled = False
 
     def forward(self, x: Any) -> Any:
         """Evaluate the layers on tensors."""

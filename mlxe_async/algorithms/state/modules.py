@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
+import operator
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from mlxe_async.algorithms.state import drawing, snapshot
+from mlxe_async.algorithms.state.held import tensors_of
 from mlxe_async.networks.flat import Floats, Parameters, parameter_count
 from mlxe_async.optimisers import FlatOptimiser, OfParameters
 from mlxe_async.rows import Array
@@ -37,6 +40,17 @@ NOTHING: Parameters = (("nothing", (1,)),)
 """The published weights of an algorithm without modules: one number, as the engine needs one."""
 
 
+class _Looked(NamedTuple):
+    """What was found among what `build` made, see `ModulesOf._roots`."""
+
+    roots: list[Any] | None
+    tensors: list[Any]
+    shapes: list[Any]
+
+
+_NO_CONTAINERS = (type(None), bool, int, float, str)
+
+
 class ModulesOf:
     """The modules that an algorithm's `build` and `build_learner` made.
 
@@ -52,6 +66,8 @@ class ModulesOf:
         self._generator: torch.Tensor | None = None
         self._same = snapshot.SameArrays()
         self._settled: list[Any] = []
+        self._may_settle: list[Any] | None = None
+        self._looked: _Looked | None = None
         before = set(vars(algorithm))
         knew_torch = "torch" in sys.modules
         with self._seeded():
@@ -97,6 +113,8 @@ class ModulesOf:
         Raises:
             ValueError: they are not those that `build` made.
         """
+        if (known := self._same_tensors()) is not None:
+            return known
         found = self._published()
         now = tuple((name, _slots(tensor)) for name, tensor in found) or NOTHING
         if now != self.parameters:
@@ -105,7 +123,34 @@ class ModulesOf:
                 f"{type(self._algorithm).__name__}: expected the parameters and buffers that build made, "
                 f"got others of {', '.join(odd)}"
             )
-        return [tensor for _, tensor in found]
+        tensors = [tensor for _, tensor in found]
+        self._looked = _Looked(self._roots(), tensors, [tensor.shape for tensor in tensors])
+        return tensors
+
+    def _roots(self) -> list[Any] | None:
+        """What `build` made, a module as the list of its tensors; None: a container holds some, too."""
+        torch, known, found = self._torch, vars(self._algorithm), list[Any]()
+        if torch is None:
+            return None
+        for name in self._built:
+            one = known.get(name)
+            if isinstance(one, torch.nn.Module):
+                found.append(tensors_of(one))
+            elif isinstance(one, (torch.Tensor, *_NO_CONTAINERS)):
+                found.append(one)
+            elif any(isinstance(value, torch.nn.Module | torch.Tensor) for _, value in _inside(one)):
+                return None
+            else:
+                found.append(None)
+        return found
+
+    def _same_tensors(self) -> list[Any] | None:
+        """The tensors that were found before, if nothing else is there now."""
+        before, now = self._looked, None if self._looked is None else self._roots()
+        if before is None or before.roots is None or now is None or not all(map(operator.is_, now, before.roots)):
+            return None
+        same_shapes = [tensor.shape for tensor in before.tensors] == before.shapes
+        return before.tensors if same_shapes else None
 
     @contextlib.contextmanager
     def _seeded(self) -> Iterator[None]:
@@ -168,8 +213,10 @@ class ModulesOf:
         """
         is_built_in = type(self._algorithm).__module__.startswith("mlxe_async.algorithms.")
         if is_built_in and self._takes_arrays and self._torch is not None:
-            every = (part for module in self._all_modules() for part in module.modules())
-            self._settled = [part for part in every if hasattr(part, "settle")]
+            if self._same_tensors() is None or self._may_settle is None:
+                every = (part for module in self._all_modules() for part in module.modules())
+                self._may_settle = [part for part in every if hasattr(part, "settle")]
+            self._settled = self._may_settle
             for module in self._settled:
                 module.settle()
 
@@ -241,7 +288,7 @@ class ModulesOf:
         flat, tensors = np.array(flat, np.float32), self._tensors()
         with torch.no_grad():
             for tensor, (_, shape) in zip(tensors, self.parameters, strict=bool(tensors)):
-                stop = start + int(np.prod(shape))
+                stop = start + math.prod(shape)
                 tensor.copy_(torch.from_numpy(_unpacked(flat[start:stop], tensor)))
                 start = stop
 
@@ -382,7 +429,7 @@ def _tensors_in(made: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     seen: set[int] = set()
     for name, value in _inside(made):
         if isinstance(value, torch.nn.Module):
-            found = [(f"{name}.{key}", tensor) for key, tensor in (*value.named_parameters(), *value.named_buffers())]
+            found = [(f"{name}.{key}", tensor) for key, tensor in tensors_of(value)]
         else:
             found = [(name, value)] if isinstance(value, torch.Tensor) else []
         for key, tensor in found:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
+from mlxe_async.algorithms.state.held import tensors_of
 from mlxe_async.maths import generators
 from mlxe_async.rows import Array
 
@@ -199,7 +200,7 @@ class _Walk:
         if torch is None:
             return NotImplemented
         if isinstance(value, torch.nn.Module):
-            for key, tensor in (*value.named_parameters(), *value.named_buffers()):
+            for key, tensor in tensors_of(value):
                 self._tensor(f"{name}.{key}", tensor)
         elif isinstance(value, torch.Tensor):
             self._tensor(name, value)
