@@ -488,6 +488,9 @@ def _slots(tensor: Any) -> tuple[int, ...]:
 
 
 def _packed(tensor: Any) -> Floats:
+    if tensor.dtype is sys.modules["torch"].float32:
+        plain: Floats = tensor.numpy(force=True).reshape(-1)
+        return plain
     if _is_small_float(tensor):
         return np.asarray(tensor.float().numpy(force=True).reshape(-1), np.float32)
     array = tensor.numpy(force=True)
