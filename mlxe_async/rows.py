@@ -36,10 +36,13 @@ class Column:
 
     Args:
         name: the column's name.
-        dtype: a numpy dtype string such as `"<f4"`.
+        dtype: a numpy dtype of numbers or truth values, kept as a string such as `"<f4"`.
         shape: the shape of one row's entry; `()` for a scalar.
         fill: an impossible value that marks memory that was never written.
         per_rollout: whether a memory of rollouts keeps only the entry of each environment's first row.
+
+    Raises:
+        ValueError: there is no such dtype, or it is not one of numbers, or the shape is none.
     """
 
     name: str
@@ -47,6 +50,21 @@ class Column:
     shape: tuple[int, ...] = ()
     fill: float = -4242
     per_rollout: bool = False
+
+    def __post_init__(self) -> None:
+        told = f'Column({self.name!r}, dtype, shape): expected a dtype of numbers such as "<f4"'
+        try:
+            found = np.dtype(self.dtype)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{told}, got {self.dtype!r}") from error
+        if found.kind not in "biuf" or not isinstance(self.dtype, str | type | np.dtype):
+            raise ValueError(f"{told}, got {self.dtype!r}")
+        shape = self.shape if isinstance(self.shape, tuple | list) else (self.shape,)
+        if not all(isinstance(size, int | np.integer) and size >= 0 for size in shape):
+            raise ValueError(f"Column({self.name!r}, dtype, shape): expected a shape such as (64,), got {self.shape!r}")
+        if not isinstance(self.dtype, str):
+            object.__setattr__(self, "dtype", found.str)
+        object.__setattr__(self, "shape", tuple(map(int, shape)))
 
     @property
     def row_bytes(self) -> int:

@@ -22,8 +22,11 @@ def as_floats(metrics: Mapping[str, Any]) -> dict[str, float]:
 
     if not metrics:
         return {}
+    for name, one in metrics.items():
+        if (many := getattr(one, "ndim", 0)) and getattr(one, "shape", ()) != (1,) * many:
+            raise ValueError(f"metric {name!r}: expected one number, got a {type(one).__name__} {tuple(one.shape)}")
     device = next((one.device for one in metrics.values() if isinstance(one, torch.Tensor)), None)
-    values = [torch.as_tensor(one, dtype=torch.float32, device=device).detach() for one in metrics.values()]
+    values = [torch.as_tensor(one, dtype=torch.float32, device=device).detach().reshape(()) for one in metrics.values()]
     return dict(zip(metrics, torch.stack(values).tolist(), strict=True))
 
 

@@ -121,7 +121,7 @@ def save(
     final, staged = folder / str(number), folder / f"{STAGED}{number}"
     if final.exists():
         raise ValueError(f"checkpoint {number} exists already, expected a new number")
-    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     data = serialize(arrays)
     body = {
         "number": number,

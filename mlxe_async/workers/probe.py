@@ -215,6 +215,10 @@ def _beside(settings: Mapping[str, Any], said: Collection[str], algorithm_class:
     return {**settings, "schedule": schedule, "task": {**settings["task"], "action_kind": spaces.action_kind}}
 
 
+_WORDS = {"memory": ("rollouts", "replay"), "off_policy": ("ignores", "corrects", "learns")}
+"""Attributes of an algorithm that are words -> those that are known; the first is what others are taken to say."""
+
+
 def _probe(
     settings: Mapping[str, Any],
     said: Collection[str],
@@ -279,6 +283,10 @@ def _probe(
     if algorithm.memory == "replay" and "batch" in table and capacity is not None and algorithm.batch_rows > capacity:
         message = f"got {algorithm.batch_rows}, expected at most memory.capacity_rows = {capacity}"
         raise _Refused([(("algorithm", "batch"), message)])
+    for key, known in _WORDS.items():
+        if (said_by := getattr(algorithm, key, known[0])) not in known:
+            message = f'"{name}" says {key} = {said_by!r}, expected {", ".join(map(repr, known[:-1]))} or {known[-1]!r}'
+            raise _Refused([(("algorithm", "name"), message)])
     columns = RowLayout(standard_columns(spaces)).with_columns(
         (*algorithm.extra_columns, *getattr(algorithm, "stop_columns", ()), *getattr(algorithm, "carry", ()))
     )

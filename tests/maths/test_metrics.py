@@ -52,3 +52,13 @@ def test_a_tensor_of_several_numbers_is_told_by_its_quantiles():
     gains = {"gain.min": 0.0, "gain.p10": 10.0, "gain.p50": 50.0, "gain.p90": 90.0, "gain.max": 100.0}
     assert {name: float(value) for name, value in found.items()} == pytest.approx({"loss": 2.0, **gains, "rate": 0.5})
     assert float(metrics.spread({"large": torch.arange(3_000_000.0)})["large.p50"]) == pytest.approx(1.5e6, rel=1e-3)
+
+
+@pytest.mark.parametrize("one", [torch.ones(1), torch.ones(1, 1), np.ones(1), np.float32(1)])
+def test_one_number_is_one_number_whatever_it_is_wrapped_in(one):
+    assert as_floats({"a": torch.tensor(2.0), "b": one}) == {"a": 2.0, "b": 1.0}
+
+
+def test_several_numbers_are_told_by_the_metrics_name():
+    with pytest.raises(ValueError, match=r"metric 'b': expected one number, got a Tensor \(2,\)"):
+        as_floats({"a": torch.tensor(2.0), "b": torch.ones(2)})

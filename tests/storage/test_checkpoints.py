@@ -47,6 +47,7 @@ def test_what_was_saved_is_loaded(tmp_path):
     assert facts == {"version": 4, "counters": {"env_steps": 9}, "number": 1}
     assert size == sum(path.stat().st_size for path in (folder.checkpoints_path / "1").iterdir())
     assert {name: array.dtype for name, array in tensors.items()} == {n: a.dtype for n, a in TENSORS.items()}
+    assert {name: array.shape for name, array in tensors.items()} == {n: a.shape for n, a in TENSORS.items()}
     for name, array in TENSORS.items():
         np.testing.assert_array_equal(tensors[name], array)
 

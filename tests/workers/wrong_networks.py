@@ -1,9 +1,11 @@
 """Own algorithms whose networks do not fit the task."""
 
+import numpy as np
 from torch import nn
 
 from mlxe_async.algorithms import Algorithm
 from mlxe_async.algorithms.distributions import Categorical
+from mlxe_async.rows import Column
 
 
 class Wide(Algorithm):
@@ -24,3 +26,22 @@ class Lazy(Wide):
 
     def build(self):
         self.net = nn.LazyLinear(self.spaces.actions)
+
+
+class Ignored(Wide):
+    """Says a word that is not known."""
+
+    off_policy = "ignored"
+
+    def build(self):
+        self.net = nn.Linear(4, self.spaces.actions)
+
+
+class Columns(Ignored):
+    """Has a column whose dtype and shape are in the other order."""
+
+    off_policy = "ignores"
+
+    def build(self):
+        super().build()
+        self.extra_columns = (Column("partial", (), np.float32),)
