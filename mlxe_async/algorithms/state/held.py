@@ -13,7 +13,7 @@ from typing import Any
 
 _KINDS = ("_parameters", "_buffers", "_modules")
 _KNOWN: weakref.WeakKeyDictionary[Any, _Held] = weakref.WeakKeyDictionary()
-"What was found of modules that are still there."
+"Modules that are still there -> what was found of each."
 
 
 def tensors_of(module: Any) -> list[tuple[str, Any]]:
@@ -25,7 +25,7 @@ def tensors_of(module: Any) -> list[tuple[str, Any]]:
 
 
 class _Held:
-    """What a module and those within it held, and the tensors among it."""
+    """Everything that a module and those within it held, and the tensors among it."""
 
     def __init__(self, module: Any) -> None:
         self._held = [vars(one)[kind] for one in module.modules() for kind in _KINDS]

@@ -41,7 +41,7 @@ NOTHING: Parameters = (("nothing", (1,)),)
 
 
 class _Looked(NamedTuple):
-    """What was found among what `build` made, see `ModulesOf._roots`."""
+    """Tensors that were found among what `build` made, see `ModulesOf._roots`."""
 
     roots: list[Any] | None
     tensors: list[Any]
@@ -128,7 +128,7 @@ class ModulesOf:
         return tensors
 
     def _roots(self) -> list[Any] | None:
-        """What `build` made, a module as the list of its tensors; None: a container holds some, too."""
+        """Return what `build` made, a module as the list of its tensors; None: a container holds some, too."""
         torch, known, found = self._torch, vars(self._algorithm), list[Any]()
         if torch is None:
             return None
