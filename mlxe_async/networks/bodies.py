@@ -134,6 +134,7 @@ class Body(nn.Module):
 
     def count(self, obs: Any) -> None:
         """Take the numbers of further observations (B, *O) into account, where numbers are normalised."""
+        self.unsettle()
         if self.normaliser is None:
             return
         if not self.convolutions:
@@ -162,6 +163,7 @@ class Body(nn.Module):
         """
         if self.normaliser is None:
             raise ValueError("Body: expected one that normalises its numbers, to show them by these moments")
+        self.unsettle()
         self.normaliser.put(moments)
 
     def _shown(self, numbers: Any) -> Any:

@@ -284,8 +284,8 @@ def _probe(
         message = f"got {algorithm.batch_rows}, expected at most memory.capacity_rows = {capacity}"
         raise _Refused([(("algorithm", "batch"), message)])
     for key, known in _WORDS.items():
-        if (said_by := getattr(algorithm, key, known[0])) not in known:
-            message = f'"{name}" says {key} = {said_by!r}, expected {", ".join(map(repr, known[:-1]))} or {known[-1]!r}'
+        if (word := getattr(algorithm, key, known[0])) not in known:
+            message = f'"{name}" says {key} = {word!r}, expected {", ".join(map(repr, known[:-1]))} or {known[-1]!r}'
             raise _Refused([(("algorithm", "name"), message)])
     columns = RowLayout(standard_columns(spaces)).with_columns(
         (*algorithm.extra_columns, *getattr(algorithm, "stop_columns", ()), *getattr(algorithm, "carry", ()))

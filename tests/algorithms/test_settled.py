@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+import torch
 
 from mlxe_async.algorithms import Acting, load_algorithm
 from mlxe_async.algorithms.ppo import PPO
@@ -96,3 +97,30 @@ def test_a_copy_of_a_body_goes_by_its_own_moments():
     mine.count(np.full((1000, 4), 7.0, np.float32))
     obs = np.full((1, 4), 7.0, np.float32)
     assert np.abs(mine(obs)).max() < np.abs(algorithm.see(obs)).max()
+
+
+def test_moments_that_are_counted_or_put_back_are_shown_at_once():
+    algorithm = executor("ppo", "discrete", {})
+    obs, state = np.full((1, 4), 7.0, np.float32), algorithm.state()
+    algorithm.begin_rollout(np.random.default_rng(0))
+    np.testing.assert_array_equal(algorithm.see(obs), obs)  # nothing was counted
+    algorithm.see.count(np.random.default_rng(0).normal(7, 1, size=(1000, 4)).astype(np.float32))
+    assert np.abs(algorithm.see(obs)).max() < 1
+    algorithm.begin_rollout(np.random.default_rng(0))
+    algorithm.restore(state)
+    np.testing.assert_allclose(algorithm.see(obs), algorithm.see(torch.from_numpy(obs)), atol=1e-5)
+
+
+def test_a_learners_object_is_never_settled():
+    kind = load_algorithm("ppo")
+    learner = kind(kind.Settings(), SPACES["discrete"], seed=0, learns=True)
+    learner.begin_rollout(np.random.default_rng(0))
+    assert learner._modules._settled == []
+
+
+def test_a_network_of_another_precision_is_refused_though_it_holds_the_same_parameters():
+    algorithm = executor("ppo", "discrete", {})
+    algorithm.weights()
+    algorithm.actor.double()
+    with pytest.raises(ValueError, match="expected the parameters and buffers that build made"):
+        algorithm.weights()

@@ -41,11 +41,11 @@ NOTHING: Parameters = (("nothing", (1,)),)
 
 
 class _Looked(NamedTuple):
-    """Tensors that were found among what `build` made, see `ModulesOf._roots`."""
+    """Tensors that were found among what `build` made, see `ModulesOf._roots`, and the shape and dtype of each."""
 
     roots: list[Any] | None
     tensors: list[Any]
-    shapes: list[Any]
+    forms: list[Any]
 
 
 _NO_CONTAINERS = (type(None), bool, int, float, str)
@@ -124,7 +124,8 @@ class ModulesOf:
                 f"got others of {', '.join(odd)}"
             )
         tensors = [tensor for _, tensor in found]
-        self._looked = _Looked(self._roots(), tensors, [tensor.shape for tensor in tensors])
+        self._looked = _Looked(self._roots(), tensors, [(tensor.shape, tensor.dtype) for tensor in tensors])
+        self._may_settle = None
         return tensors
 
     def _roots(self) -> list[Any] | None:
@@ -149,8 +150,8 @@ class ModulesOf:
         before, now = self._looked, None if self._looked is None else self._roots()
         if before is None or before.roots is None or now is None or not all(map(operator.is_, now, before.roots)):
             return None
-        same_shapes = [tensor.shape for tensor in before.tensors] == before.shapes
-        return before.tensors if same_shapes else None
+        same_forms = [(tensor.shape, tensor.dtype) for tensor in before.tensors] == before.forms
+        return before.tensors if same_forms else None
 
     @contextlib.contextmanager
     def _seeded(self) -> Iterator[None]:
@@ -207,18 +208,23 @@ class ModulesOf:
             self._torch.default_generator.manual_seed(int(rng.integers(2**63)))
 
     def settle(self) -> None:
-        """Take layers and hooks to stay as they are until weights are loaded: they are not examined at each call.
+        """Take layers and hooks to stay as they are until other weights are put in: no call examines them.
 
         This is for a rollout of a built-in algorithm, whose own code attaches nothing to a module meanwhile.
         """
         is_built_in = type(self._algorithm).__module__.startswith("mlxe_async.algorithms.")
-        if is_built_in and self._takes_arrays and self._torch is not None:
+        if is_built_in and self._takes_arrays and self._torch is not None and not self._algorithm.learns:
             if self._same_tensors() is None or self._may_settle is None:
                 every = (part for module in self._all_modules() for part in module.modules())
                 self._may_settle = [part for part in every if hasattr(part, "settle")]
             self._settled = self._may_settle
             for module in self._settled:
                 module.settle()
+
+    def _unsettle(self) -> None:
+        for module in self._settled:
+            module.unsettle()
+        self._settled = []
 
     def acting(self) -> contextlib.AbstractContextManager[None]:
         """Nothing is differentiated inside."""
@@ -249,6 +255,7 @@ class ModulesOf:
 
     def act_as_a_learner(self, device: str) -> None:
         """Have torch evaluate what acts on this device, as it does in the learner."""
+        self._unsettle()
         self._algorithm.device = device
         if modules := self._all_modules():
             from mlxe_async.networks import sequential
@@ -282,9 +289,7 @@ class ModulesOf:
         start, torch = 0, self._torch
         if torch is None:
             return
-        for module in self._settled:
-            module.unsettle()
-        self._settled = []
+        self._unsettle()
         flat, tensors = np.array(flat, np.float32), self._tensors()
         with torch.no_grad():
             for tensor, (_, shape) in zip(tensors, self.parameters, strict=bool(tensors)):
@@ -388,6 +393,7 @@ class ModulesOf:
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Go on from what `state` returned."""
+        self._unsettle()
         for name, value in self._same.put_back(self._parts(), state).items():
             setattr(self._algorithm, name, value)
         if (draws := self._draws) is not None:

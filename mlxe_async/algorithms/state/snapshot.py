@@ -56,7 +56,7 @@ def taken(parts: Mapping[str, Any]) -> dict[str, Array]:
         found[name] = take()
         return _UNCHANGED
 
-    _Walk(leaf, taken=found).all(parts)
+    _Walk(leaf).all(parts)
     return found
 
 
@@ -154,8 +154,8 @@ _UNCHANGED = _Unchanged()
 class _Walk:
     """Goes through values, and calls `leaf` with the name of each array, how it is taken and how it is put back."""
 
-    def __init__(self, leaf: Leaf, *, puts: bool = False, taken: dict[str, Array] | None = None) -> None:
-        self._leaf, self._torch, self._puts, self._taken = leaf, sys.modules.get("torch"), puts, taken
+    def __init__(self, leaf: Leaf, *, puts: bool = False) -> None:
+        self._leaf, self._torch, self._puts = leaf, sys.modules.get("torch"), puts
         self.seen: set[int] = set()
         "Arrays and tensors."
         self._entered: set[int] = set()
@@ -217,9 +217,6 @@ class _Walk:
     def _tensor(self, name: str, tensor: Any) -> None:
         if id(tensor) not in self.seen:
             self.seen.add(id(tensor))
-            if self._taken is not None:  # without two functions for each of many
-                self._taken[name] = _array_of(tensor)
-                return
             self._leaf(name, lambda: _array_of(tensor), lambda array: _fill(tensor, array))
 
     def _optimiser(self, name: str, optimiser: Any) -> None:
