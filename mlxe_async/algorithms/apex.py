@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from mlxe_async.algorithms.distributions import Categorical, as_array
-from mlxe_async.algorithms.dqn import Loss, q_loss, td_target
+from mlxe_async.algorithms.dqn import q_loss, td_target
 from mlxe_async.algorithms.interface import Acting, Clock, Metrics, Priorities, Rows, Tensors
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.exploration import mixture
@@ -29,6 +29,7 @@ from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.policies import number_of_actions
 from mlxe_async.algorithms.parts.replay import ends_of, stored, target_columns, tensors_of
 from mlxe_async.algorithms.parts.value_based import ValueBased, streams
+from mlxe_async.algorithms.parts.value_fields import Loss
 from mlxe_async.maths import metrics, returns
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.maths.priorities import Doubles, td_priority

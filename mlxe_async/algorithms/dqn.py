@@ -1,11 +1,10 @@
 """DQN: values of actions, learned from replay against a slowly changing copy of themselves.
 
-Papers: Mnih et al. 2015 (replay, target network); those of the switches `double`, `dueling`, `prioritised`, `noisy` are
-named in `parts/value_fields.py`. `parts/value_based.py` has what DQN shares with C51 and Rainbow.
+Papers: Mnih et al. 2015 (replay, target network); those of `double`, `dueling`, `prioritised` and `noisy` are named in
+`parts/value_fields.py`. What C51 and Rainbow share with DQN is in `parts/value_based.py`.
 Where we differ: layers are normalised and targets count a few rewards before they ask the network, without which
 CartPole takes several times the steps; truncated and cut episodes go on with the value of their true last observation;
-exploration falls with environment steps, and its epsilon is one more number of the published weights.
-On request a running average is published, and values are logits of 1 - E discount^T, T steps to failure.
+exploration falls with environment steps, not with updates.
 
 What do I change to make ...
   DQN as published            no code: double = false, n_step = 1, layer_norm = false.
@@ -18,7 +17,7 @@ What do I change to make ...
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
 from mlxe_async.algorithms.parts import fields
@@ -26,7 +25,7 @@ from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.policies import number_of_actions
 from mlxe_async.algorithms.parts.replay import survived, tensors_of
 from mlxe_async.algorithms.parts.value_based import ValueBased, streams
-from mlxe_async.algorithms.parts.value_fields import ValueBasedFields
+from mlxe_async.algorithms.parts.value_fields import Loss, Scale, ValueBasedFields
 from mlxe_async.maths import metrics
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import Adam
@@ -35,8 +34,6 @@ from mlxe_async.rows import Array
 if TYPE_CHECKING:
     import torch
 
-Loss = Literal["huber", "square"]
-Scale = Literal["return", "survival"]
 OF_RETURNS = 'value_scale == "return"'
 
 
@@ -48,7 +45,7 @@ class DQNSettings(ValueBasedFields):
     loss: Loss = key("huber", "huber grows only linearly with large errors, square trusts them fully.", OF_RETURNS)
 
 
-def q_loss(q: torch.Tensor, target: torch.Tensor, kind: Loss | Literal["survival"]) -> torch.Tensor:
+def q_loss(q: torch.Tensor, target: torch.Tensor, kind: str) -> torch.Tensor:
     """Half the squared error, Huber's loss (linear beyond 1), or cross-entropy of a logit. All (M,); moves q only."""
     if kind == "survival":  # -target log sigmoid(q) - (1 - target) log(1 - sigmoid(q)), safe for large |q|
         return q.relu() - q * target.detach() + (-q.abs()).exp().log1p()
@@ -58,15 +55,13 @@ def q_loss(q: torch.Tensor, target: torch.Tensor, kind: Loss | Literal["survival
     return 0.5 * error.square().where(error.abs() <= 1, 2 * error.abs() - 1)
 
 
-def td_target(
-    partial: torch.Tensor, coefficient: torch.Tensor, next_q: torch.Tensor, choosing_q: torch.Tensor
-) -> torch.Tensor:
-    """`partial` rewards up to s' + `coefficient` * Q'(s', a'), where a' maximises `choosing_q` (M, A). -> (M,).
+def td_target(partial: torch.Tensor, coefficient: torch.Tensor, next_q: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+    """`partial` + `coefficient` * Q'(s', a') (M,), where a' maximises `by` (M, A); `next_q` is Q'(s', .) (M, A).
 
     The coefficient (M,) is the discount up to s', 0 where the world ended (but not where it was merely left). What
-    chooses is `next_q` (M, A) of the target network itself for DQN, the learned network's values for Double DQN.
+    chooses is `next_q` itself for DQN, the learned network's values for Double DQN.
     """
-    best = choosing_q.argmax(-1, keepdim=True)
+    best = by.argmax(-1, keepdim=True)
     return partial + coefficient * next_q.gather(-1, best)[:, 0]
 
 
@@ -79,8 +74,7 @@ class DQN(ValueBased):
     def build(self) -> None:
         """Values of all actions."""
         s, actions = self.settings, number_of_actions(type(self), self.spaces)
-        sigma = s.noise_sigma if s.noisy else None
-        self.network = streams(s, self.spaces, actions, dueling=s.dueling, sigma=sigma)
+        self.network = streams(s, self.spaces, actions, dueling=s.dueling, sigma=s.noise_sigma if s.noisy else None)
         super().build()
 
     def build_learner(self) -> None:

@@ -1,9 +1,8 @@
 """REINFORCE: actions of whole episodes become more probable as far as what followed was better than usual.
 
 Papers: Williams 1992 (policy gradient from returns, with a baseline), Sutton et al. 2000 (rewards to go).
-Where we differ: the factor discount^t of the theory is left out, as everybody does; advantages are brought to mean 0
-and deviation 1 within an update; an episode that was cut by a time limit goes on with the mean return of former rows,
-or with the critic's value.
+Where we differ: the theory's factor discount^t is left out; advantages have mean 0 and deviation 1 within an update; an
+episode that a time limit cut goes on with the mean return of former rows, or with the critic's value.
 
 What do I change to make ...
   another baseline            `advantages`. No code: baseline = "mean", of other episodes at the same step; "learned".
@@ -38,9 +37,7 @@ LEARNED = 'baseline == "learned"'
 class ReinforceSettings(OnPolicyFields):
     """The fields of `[algorithm]` beside `name = "reinforce"`."""
 
-    baseline: Literal["mean", "learned"] = key(
-        "learned", "mean: of the other episodes at the same step; learned: a critic's.", stays=True
-    )
+    baseline: Literal["mean", "learned"] = key("learned", "Mean return of other episodes, or a critic's.", stays=True)
     value: fields.Sizes = key((64, 64), "The critic's own layers.", LEARNED, stays=True)
     value_coefficient: float = key(0.5, "Higher favours the critic in layers that are shared.", LEARNED, ge=0)
     learning_rate: float = fields.learning_rate(3e-3)
@@ -111,17 +108,14 @@ class Reinforce(LearnsFromRollouts):
         after = self.values(batch["next_obs"][missing]) if learned else np.array(self.mean_return)
         arrays = (batch["reward"], none, rollouts.following(none, after, missing), ended, ends)
         to_go = returns.generalised_advantage(*arrays, self.settings.discount, 1.0)
-        advantage = self.advantages(batch, to_go)
         self.mean_return = float(to_go[batch["valid"].astype(bool)].mean())
-        return self.valid_rows(batch, **{"return": to_go, "advantage": advantage})
+        return self.valid_rows(batch, **{"return": to_go, "advantage": self.advantages(batch, to_go)})
 
     def advantages(self, batch: Rows, to_go: Array) -> Array:
         """Returns (T, B) minus the baseline."""
         if self.settings.baseline == "learned":
             return to_go - self.values(batch["obs"])
         valid, result = batch["valid"].astype(bool), np.zeros(to_go.shape)
-        column = np.broadcast_to(np.arange(to_go.shape[1]), to_go.shape)
-        episode = batch["episode"] * to_go.shape[1] + column  # one environment's episodes beside another's
-        of_others = baselines.of_others(to_go[valid], batch["step"][valid], episode[valid])
-        result[valid] = to_go[valid] - of_others
+        episode = batch["episode"] * to_go.shape[1] + np.arange(to_go.shape[1])  # numbers that no two episodes share
+        result[valid] = to_go[valid] - baselines.of_others(to_go[valid], batch["step"][valid], episode[valid])
         return result

@@ -1,8 +1,7 @@
 """TD3, twin delayed DDPG: DDPG with three changes against overestimated values.
 
-Paper: Fujimoto et al. 2018. Against `ddpg.py` three things are changed: targets take the lower of two critics; they
-smooth the target action by clipped noise; actor and targets move in every `policy_delay`-th update.
-Where we differ: as DDPG here. Noise is measured in actions of [-1, 1], whatever the bounds are.
+Paper: Fujimoto et al. 2018. Targets take the lower of two critics, and smooth the target action by clipped noise; actor
+and targets move in every `policy_delay`-th update. Noise is in actions of [-1, 1]. Where we differ: as DDPG here.
 
 What do I change to make ...
   TD3 as published            no code: layers = [400, 300], batch = 100, start_rows = 10000.
@@ -59,9 +58,8 @@ class TD3(Continuous):
     def build(self) -> None:
         """The actor, and the noise that ou carries."""
         super().build()
-        entries = self.outputs_for(self.spaces)
-        self.actor = self.network(self.see.outputs, entries, last=0.02)
-        self.carry = carried(self.settings, entries)
+        self.actor = self.network(self.see.outputs, self.outputs_for(self.spaces), last=0.02)
+        self.carry = carried(self.settings, self.outputs_for(self.spaces))
 
     def build_learner(self) -> None:
         """Two critics, the targets of all, and optimisers."""
@@ -85,8 +83,7 @@ class TD3(Continuous):
         """One step of the critics; in every `policy_delay`-th update one of the actor, and all targets follow."""
         s, rows = self.settings, self.tensors(self.columns(batch))
         rows |= {name: self.see(rows[name]) for name in ("obs", "following")}
-        q = self.judged(self.critics, rows["obs"], rows["action"])
-        loss = critic_loss(q, self.targets(rows))
+        loss = critic_loss(q := self.judged(self.critics, rows["obs"], rows["action"]), self.targets(rows))
         self.critic_optimiser.zero_grad()
         loss.backward()
         gradient, weights = self.critic_optimiser.gradient, self.critic_optimiser.weights
@@ -104,8 +101,7 @@ class TD3(Continuous):
             found["actor_loss"] = loss
             polyak(self.actor_target, self.actor, s.target_rate)
             polyak(self.critic_targets, self.critics, s.target_rate)
-        noise = annealing.linear(s.noise_first, s.noise_last, s.noise_steps, clock.env_steps)
-        self.noise.fill_(noise)
+        self.noise.fill_(noise := annealing.linear(s.noise_first, s.noise_last, s.noise_steps, clock.env_steps))
         return found | {"noise": noise}
 
     def targets(self, rows: Tensors) -> torch.Tensor:

@@ -41,9 +41,11 @@ RECIPES = {
     "another network": (
         "dqn",
         {
-            "self.network = streams(s, self.spaces, actions, dueling=s.dueling, sigma=sigma)": "self.network = torch.nn"
-            ".Sequential(torch.nn.Linear(self.spaces.entries, 8), torch.nn.ELU(), torch.nn.Linear(8, actions))",
-            "from typing import TYPE_CHECKING, Literal": "from typing import TYPE_CHECKING, Literal\n\nimport torch",
+            "streams(s, self.spaces, actions, dueling=s.dueling, sigma=s.noise_sigma if s.noisy else None)": (
+                "torch.nn.Sequential("
+                "torch.nn.Linear(self.spaces.entries, 8), torch.nn.ELU(), torch.nn.Linear(8, actions))"
+            ),
+            "from typing import TYPE_CHECKING": "from typing import TYPE_CHECKING\n\nimport torch",
         },
     ),
 }

@@ -11,11 +11,15 @@ hundredth with each plan of updates, so that one great error does not count for 
 
 from __future__ import annotations
 
+from typing import Literal
+
 from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.exploration import NoisyValueExplorationFields
 from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, key, shared
 
+Loss = Literal["huber", "square"]
+Scale = Literal["return", "survival"]
 JUDGED_APART = "(target_every > 1 or target_rate < 1 or noisy)"  # two networks that differ
 UNEVEN = "prioritised and priority_exponent > 0"
 FLOOR = 1e-3  # of priorities: no row is ever out of reach
