@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, GetJsonSchemaHandler, field_validator, model_serializer, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError
@@ -136,6 +136,12 @@ class Task(Table):
         ge=1,
         le=128,
     )
+    hide: tuple[Annotated[int, Field(ge=0, le=1_000_000)], ...] = listed(
+        "Entries of an observation of numbers, counted from 0, that are not shown, so that a task needs memory: [1, 3] "
+        "are the velocities of CartPole.",
+        FORBIDDEN,
+        max_length=1024,
+    )
     adverse_starts: bool = key(
         False,
         "Some episodes start in hard places: on CartPole close to failure, fewer later on, elsewhere as the "
@@ -222,7 +228,7 @@ def task_of(table: Mapping[str, Any]) -> Task:
             raise TaskError(f"task{name}: unknown keys {', '.join(unknown)}")
     if "env" not in table:
         raise TaskError("task: env is missing")
-    for keys, name in ((given, "observe"), (atari, "actions"), (atari, "crop")):
+    for keys, name in ((given, "observe"), (given, "hide"), (atari, "actions"), (atari, "crop")):
         if name in keys:
             keys[name] = tuple(keys[name])
     wrappers = ({"entry": one} if isinstance(one, str) else one for one in given.get("wrappers", ()))

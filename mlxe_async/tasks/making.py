@@ -143,6 +143,8 @@ def make(task: Task, spec: EnvSpec | None = None, *, evaluation: bool = False) -
         _refuse_statistics(env, task)
         if task.channels_first:
             env = _channels_first(env, task.env)
+        if task.hide:
+            env = _hiding(env, task)
         if task.history > 1:
             env = _with_history(env, task)
     if type(space := getattr(env.unwrapped, "action_space", None)) is spaces.Discrete:
@@ -256,7 +258,7 @@ def _starts(space: Any) -> tuple[int, ...]:
 
 def simulator_of(env: gymnasium.Env[Any, Any], task: Task) -> CartPoleSimulator | None:
     """The task's own simulator, if it has one: gymnasium's CartPole itself, without subclass, arguments or wrappers."""
-    is_changed = task.wrappers or task.kwargs or task.history > 1
+    is_changed = task.wrappers or task.kwargs or task.hide or task.history > 1
     is_plain = type(env.unwrapped) is CartPoleEnv and not is_changed
     return CartPoleSimulator() if is_plain else None
 
@@ -286,8 +288,8 @@ def _frames(env: gymnasium.Env[Any, Any], shape: tuple[int, ...]) -> int:
 
 def _declared_aids(env: gymnasium.Env[Any, Any], task: Task) -> Any:
     """Return what the environment declares, or CartPole's own aids, which fit only if nothing is wrapped around it."""
-    if task.history > 1:
-        return None  # what is declared is of single observations
+    if task.history > 1 or task.hide:
+        return None  # what is declared is of single observations, and of all entries
     declared = declared_by(env)
     if declared is None and type(env.unwrapped) is CartPoleEnv:
         if task.features:
@@ -340,6 +342,25 @@ def _channels_first(env: gymnasium.Env[Any, Any], env_id: str) -> gymnasium.Env[
         raise TaskError(f"task.channels_first: expected pictures (H, W, C), {env_id} shows {space}; take it out")
     first = functools.partial(np.moveaxis, source=-1, destination=0)
     return TransformObservation(env, first, spaces.Box(first(space.low), first(space.high), dtype=space.dtype.type))
+
+
+def _hiding(env: gymnasium.Env[Any, Any], task: Task) -> gymnasium.Env[Any, Any]:
+    """Without the entries of its observations that `hide` names."""
+    space = _declared_space(env, task.env, "observation_space")
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+        raise TaskError(
+            f"task.hide: expected observations that are a vector of numbers, {task.env} shows {one_line(str(space))}; "
+            "take it out, or leave out parts by task.observe"
+        )
+    count, hidden = space.shape[0], sorted(set(task.hide))
+    if hidden[-1] >= count or len(hidden) == count:
+        expected = f"some of 0 to {count - 1}, not all" if count > 1 else "nothing: there is one entry"
+        raise TaskError(f"task.hide: expected {expected}, as {task.env} shows {count} numbers, got {list(task.hide)}")
+    if task.aids:
+        raise TaskError(f"task.{task.aids[0]}: is for observations as {task.env} has them, got task.hide; drop one")
+    shown = np.setdiff1d(np.arange(count), hidden)
+    box = spaces.Box(space.low[shown], space.high[shown], dtype=space.dtype.type)
+    return TransformObservation(env, lambda obs: obs[shown], box)
 
 
 def _with_history(env: gymnasium.Env[Any, Any], task: Task) -> gymnasium.Env[Any, Any]:

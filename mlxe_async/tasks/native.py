@@ -63,7 +63,7 @@ def _why_not(task: Task) -> str:
     """Why a task cannot be stepped as a native vector; empty if it can."""
     if find_spec(task.env).vector_entry_point is None:
         return f"{task.env} has no vector environment of its own"
-    single_only = ["wrappers", "channels_first", "observe", "action_mask"]
+    single_only = ["wrappers", "channels_first", "observe", "action_mask", "hide"]
     if find_spec(task.env).vector_entry_point != cartpole.VECTOR:
         single_only.append("adverse_starts")
     for name in single_only:
