@@ -23,7 +23,8 @@ from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.layers import layers
 from mlxe_async.algorithms.parts.on_policy import LearnsFromRollouts, OnPolicyFields
 from mlxe_async.algorithms.parts.policies import outputs_of
-from mlxe_async.maths import metrics, returns
+from mlxe_async.algorithms.parts.recurrent import cells_of
+from mlxe_async.maths import metrics, returns, rollouts
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import Adam, RMSprop
 from mlxe_async.rows import Array
@@ -91,9 +92,11 @@ class A2C(LearnsFromRollouts):
         super().build()
         s = self.settings
         self.common = layers(s, self.see, s.common)
-        self.actor = layers(s, self.common, s.policy, outputs_of(self.spaces), last=0.01)
+        self.cell = cells_of(s, self.common)
+        below = self.cell or self.common
+        self.actor = layers(s, below, s.policy, outputs_of(self.spaces), last=0.01)
         self.log_std = self.deviation()
-        self.critic = layers(s, self.common, s.value, 1)
+        self.critic = layers(s, below, s.value, 1)
         self.off_policy = "corrects" if s.clip else "ignores"
 
     def build_learner(self) -> None:
@@ -118,9 +121,9 @@ class A2C(LearnsFromRollouts):
         Rows are evaluated once, for their targets as for their loss.
         """
         s, rows = self.settings, self.valid_rows(batch)
-        policy, value = self.judged(rows["obs"])
+        policy, value = self.judged(rows)
         log_prob, entropy = policy.log_prob(rows[self.chosen]), policy.entropy().mean()
-        advantage, target = self.targets(batch, self.spread(batch, value))
+        advantage, target = self.targets(batch, rollouts.spread(batch, value))
         known = self.valid_rows({"valid": batch["valid"], "advantage": advantage, "target": target})
         actor = policy_loss(log_prob, rows["log_prob"], known["advantage"], self.now["clip"])
         critic = value_loss(value, known["target"], s.value_clip)

@@ -28,8 +28,9 @@ from mlxe_async.algorithms.parts.exploration import mixture
 from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.policies import number_of_actions
 from mlxe_async.algorithms.parts.replay import ends_of, stored, target_columns, tensors_of
-from mlxe_async.algorithms.parts.value_based import ValueBased, streams
+from mlxe_async.algorithms.parts.value_based import ValueBased
 from mlxe_async.algorithms.parts.value_fields import Loss
+from mlxe_async.algorithms.parts.value_networks import streams
 from mlxe_async.maths import metrics, returns
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.maths.priorities import Doubles, td_priority

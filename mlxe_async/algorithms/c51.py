@@ -25,8 +25,9 @@ from mlxe_async.algorithms.parts import fields, value_fields
 from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.policies import number_of_actions
 from mlxe_async.algorithms.parts.replay import tensors_of
-from mlxe_async.algorithms.parts.value_based import ValueBased, streams
+from mlxe_async.algorithms.parts.value_based import ValueBased
 from mlxe_async.algorithms.parts.value_fields import ValueBasedFields
+from mlxe_async.algorithms.parts.value_networks import streams
 from mlxe_async.maths import categorical, distributional, metrics
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.networks import Floats

@@ -12,6 +12,7 @@ What do I change to make ...
   other priorities            `judged`: numbers above 0. No code: prioritised = true, priority_exponent.
   softmax exploration         no code: behaviour = "softmax", temperature. Others: a case in `exploration.mixture`.
   a slow moving target        no code: target_every = 1, target_rate = 0.005.
+  memory, R2D2                no code: cell = "lstm", value_rescaling = true; see `parts/sequences.py`.
   a dueling network           no code: dueling = true. Other streams: `network` in `build`, any module of observations.
 """
 
@@ -23,10 +24,12 @@ from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.policies import number_of_actions
-from mlxe_async.algorithms.parts.replay import survived, tensors_of
-from mlxe_async.algorithms.parts.value_based import ValueBased, streams
+from mlxe_async.algorithms.parts.replay import survived
+from mlxe_async.algorithms.parts.sequences import SequenceFields
+from mlxe_async.algorithms.parts.value_based import ValueBased
 from mlxe_async.algorithms.parts.value_fields import Loss, Scale, ValueBasedFields
-from mlxe_async.maths import metrics
+from mlxe_async.algorithms.parts.value_networks import streams
+from mlxe_async.maths import metrics, rescaling
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import Adam
 from mlxe_async.rows import Array
@@ -37,11 +40,14 @@ if TYPE_CHECKING:
 OF_RETURNS = 'value_scale == "return"'
 
 
-class DQNSettings(ValueBasedFields):
+class DQNSettings(ValueBasedFields, SequenceFields):
     """The fields of `[algorithm]` beside `name = "dqn"`."""
 
     value_scale: Scale = key("return", "survival: sigmoid(Q) = 1 - E discount^T, T steps to failure.", stays=True)
     return_scale: float = fields.return_scale(1.0, OF_RETURNS)
+    value_rescaling: bool = key(
+        False, "Learn h(Q) = sign(Q)(sqrt(|Q| + 1) - 1) + Q / 1000: large returns count less.", OF_RETURNS, stays=True
+    )
     loss: Loss = key("huber", "huber grows only linearly with large errors, square trusts them fully.", OF_RETURNS)
 
 
@@ -88,12 +94,14 @@ class DQN(ValueBased):
         return survived(reward, s.discount) if s.value_scale == "survival" else super().scaled(reward)
 
     def value(self, q: torch.Tensor) -> torch.Tensor:
-        """Q on the scale of targets."""
-        return q.sigmoid() if self.settings.value_scale == "survival" else q
+        """Q as a return, by a network's output; see `value_scale` and `value_rescaling`."""
+        if self.settings.value_scale == "survival":
+            return q.sigmoid()
+        return rescaling.h_inverse(q) if self.settings.value_rescaling else q
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Array | None]:
         """One step towards the targets; every `target_every` updates the target network becomes the learned one."""
-        s, rows, rate = self.settings, tensors_of(self, batch), self.rate(clock)
+        s, rows, rate = self.settings, self.rows(batch), self.rate(clock)
         self.prepare(clock)
         loss, error, found = self.loss(rows)
         self.optimiser.zero_grad()
@@ -101,19 +109,18 @@ class DQN(ValueBased):
         found["gradient_norm"] = clip_grad_norm_(self.optimiser.gradient, s.max_gradient_norm)
         self.optimiser.step(rate)
         self.publish(clock)
-        return metrics.as_floats(found) | {"epsilon": self.epsilon.item(), "learning_rate": rate}, self.judged(error)
+        told = metrics.as_floats(found) | {"epsilon": self.epsilon.item(), "learning_rate": rate}
+        return told, self.judged(error, rows)
 
     def loss(self, rows: Tensors) -> tuple[torch.Tensor, torch.Tensor, Tensors]:
         """The loss () of a minibatch; each row's TD error (M,) and what is told of it, both without gradient."""
-        import torch
-
-        s = self.settings
-        with torch.no_grad():
-            next_q = self.target(rows["cut_obs"])
-            choosing_q = self.learned(rows["cut_obs"]) if s.double else next_q
+        s, survival = self.settings, self.settings.value_scale == "survival"
+        every_q, next_q, choosing_q = self.evaluated(rows)
         target = td_target(rows["partial"], rows["coefficient"], self.value(next_q), choosing_q)
-        q = self.learned(rows["obs"]).gather(-1, rows["action"][:, None])[:, 0]
-        loss = (q_loss(q, target, "survival" if s.value_scale == "survival" else s.loss) * rows["weight"]).mean()
-        value = self.value(q.detach())
-        found = {"loss": loss.detach(), "value": value.mean(), "td_error": (target - value).abs().mean()}
-        return loss, target - value, found
+        if s.value_rescaling:
+            target = rescaling.h(target)
+        q = every_q.gather(-1, rows["action"][:, None])[:, 0]
+        loss = (q_loss(q, target, "survival" if survival else s.loss) * rows["weight"]).mean()
+        error = target - (q.detach().sigmoid() if survival else q.detach())
+        found = {"loss": loss.detach(), "value": self.value(q.detach()).mean(), "td_error": error.abs().mean()}
+        return loss, error, found

@@ -20,7 +20,8 @@ from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.layers import layers
 from mlxe_async.algorithms.parts.on_policy import LearnsFromRollouts
 from mlxe_async.algorithms.parts.policies import outputs_of
-from mlxe_async.maths import correction, metrics, vtrace
+from mlxe_async.algorithms.parts.recurrent import cells_of
+from mlxe_async.maths import correction, metrics, rollouts, vtrace
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import Adam, RMSprop
 from mlxe_async.rows import Array
@@ -57,9 +58,11 @@ class Impala(LearnsFromRollouts):
         super().build()
         s = self.settings
         self.common = layers(s, self.see, s.common)
-        self.actor = layers(s, self.common, s.policy, outputs_of(self.spaces), last=0.01)
+        self.cell = cells_of(s, self.common)
+        below = self.cell or self.common
+        self.actor = layers(s, below, s.policy, outputs_of(self.spaces), last=0.01)
         self.log_std = self.deviation()
-        self.critic = layers(s, self.common, s.value, 1)
+        self.critic = layers(s, below, s.value, 1)
 
     def build_learner(self) -> None:
         """Adam, or RMSProp."""
@@ -80,10 +83,10 @@ class Impala(LearnsFromRollouts):
     def loss(self, batch: Rows) -> tuple[torch.Tensor, Tensors]:
         """The total loss () of rollouts (T, B, ...), and what is told of it: numbers () without gradient."""
         s, rows = self.settings, self.valid_rows(batch)
-        policy, value = self.judged(rows["obs"])
+        policy, value = self.judged(rows)
         log_prob, entropy = policy.log_prob(rows[self.chosen]), policy.entropy().mean()
-        ratio = self.spread(batch, correction.ratio(log_prob, rows["log_prob"]), 1.0)
-        target, advantage = self.targets(batch, self.spread(batch, value), ratio)
+        ratio = rollouts.spread(batch, correction.ratio(log_prob, rows["log_prob"]), 1.0)
+        target, advantage = self.targets(batch, rollouts.spread(batch, value), ratio)
         known = self.valid_rows({"valid": batch["valid"], "advantage": advantage, "target": target})
         actor = policy_loss(log_prob, rows["log_prob"], known["advantage"], 0.0)
         critic = value_loss(value, known["target"], s.value_clip)

@@ -110,7 +110,7 @@ class Priorities:
     Args:
         kind: `"uniform"`; `"td"`: proportional to (the priority that `update` returned) ** exponent, stratified, where
             rows that no update has seen yet have what `derive` computed as `initial_priority`, if that is among the
-            derived columns, else the largest priority that any update returned, at least 1; or
+            derived columns and not infinite, else the largest priority that any update returned, at least 1; or
             `"factors"`: at the start of each learning phase, which is the first draw after new rows came, all stored
             rows are appraised anew by the newest published weights (see `Appraising`) and keep these probabilities
             until the next.

@@ -18,11 +18,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
-from mlxe_async.algorithms.parts import fields
+from mlxe_async.algorithms.parts import fields, recurrent
 from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.layers import layers
 from mlxe_async.algorithms.parts.on_policy import LearnsFromRollouts, OnPolicyFields
 from mlxe_async.algorithms.parts.policies import outputs_of
+from mlxe_async.algorithms.parts.recurrent import cells_of
 from mlxe_async.maths import correction, metrics, returns, rollouts
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import Adam
@@ -36,6 +37,9 @@ CHANGES = f"(epochs > 1 and value_epochs == 0 or value_epochs > 1 or {SEVERAL})"
 MOVES = f'minibatches == "rows" and {fields.SOME_CRITIC} and {CHANGES}'
 
 
+PIECES = f'{recurrent.REMEMBERS} and minibatches == "rows"'
+
+
 class PPOSettings(OnPolicyFields):
     """The fields of `[algorithm]` beside `name = "ppo"`."""
 
@@ -46,6 +50,10 @@ class PPOSettings(OnPolicyFields):
     value_epochs: int = key(0, "If not 0, passes of the critic alone, after those of the actor alone.", ge=0, le=1000)
     minibatch: int = key(64, "Rows per step of the optimiser; more are smoother and fewer steps.", ge=1)
     minibatches: Literal["rows", "sequences"] = key("rows", "Shuffled rows; or sequences, with advantages made anew.")
+    sequence_steps: int = key(16, "Rows of a shuffled piece; more go further back, and mix less.", PIECES, ge=1)
+    sequence_states: Literal["stored", "recomputed"] = key(
+        "stored", "Where pieces begin: by the behaviour's weights, kept of each row; or by the present ones.", PIECES
+    )
     max_kl: float = key(0.0, "An update ends early beyond this KL; higher moves more, 0: never.", DIFFERS, ge=0)
     kl_penalty_target: float = key(0.0, "KL that a penalty keeps to; higher moves more, 0: none.", DIFFERS, ge=0)
     annealed: tuple[Literal["clip", "entropy"], ...] = key(
@@ -84,9 +92,11 @@ class PPO(LearnsFromRollouts):
         super().build()
         s = self.settings
         self.common = layers(s, self.see, s.common)
-        self.actor = layers(s, self.common, s.policy, outputs_of(self.spaces), last=0.01)
+        self.cell = cells_of(s, self.common)
+        below = self.cell or self.common
+        self.actor = layers(s, below, s.policy, outputs_of(self.spaces), last=0.01)
         self.log_std = self.deviation()
-        self.critic = layers(s, self.common, s.value, 1)
+        self.critic = layers(s, below, s.value, 1)
         self.batch_rows = s.minibatch
 
     def build_learner(self) -> None:
@@ -123,7 +133,7 @@ class PPO(LearnsFromRollouts):
     def loss(self, rows: Tensors) -> tuple[torch.Tensor, Tensors]:
         """The total loss () of a minibatch (M, ...), and what is told of it: numbers () without gradient."""
         s, clip, behaviour = self.settings, self.now["clip"], rows["log_prob"]
-        policy, value = self.judged(rows["obs"])
+        policy, value = self.judged(rows)
         log_prob, entropy = policy.log_prob(rows[self.chosen]), policy.entropy().mean()
         actor = policy_loss(log_prob, behaviour, returns.normalised(rows["advantage"]), clip)
         critic = value_loss(value, rows["target"], rows["value"], s.value_clip)
@@ -138,12 +148,16 @@ class PPO(LearnsFromRollouts):
 
     def critic_loss(self, rows: Tensors) -> torch.Tensor:
         """The critic's alone () of a minibatch (M, ...), where it has epochs of its own."""
-        s, value = self.settings, self.critic(self.common(self.see(rows["obs"])))[:, 0]
+        s, value = self.settings, self.critic(self.features(rows)[1])[:, 0]
         return s.value_coefficient * value_loss(value, rows["target"], rows["value"], s.value_clip)
 
     def minibatches(self, batch: Rows, epochs: int) -> Iterator[Tensors]:
         """Minibatches of several epochs, one after the other."""
-        size = self.settings.minibatch
-        if self.settings.minibatches == "sequences":  # by the values that the last step led to
-            return (self.with_advantages(piece) for _ in range(epochs) for piece in rollouts.columns(batch, size))
+        s, size = self.settings, self.settings.minibatch
+        if s.minibatches == "sequences":  # by the values that the last step led to
+            parts = (rollouts.columns(batch, size, (recurrent.STATE,)) for _ in range(epochs))
+            return (self.with_advantages(piece) for part in parts for piece in part)
+        if self.cell is not None and epochs:
+            pieces = recurrent.minibatches(self, batch | self.advantages(batch), size, epochs)
+            return (self.valid_rows(piece) for piece in pieces)
         return rollouts.shuffled(self.with_advantages(batch), size, epochs, self.rng) if epochs else iter(())

@@ -8,6 +8,7 @@ KL divergences, ours the losses: a row whose target is uncertain itself comes mo
 What do I change to make ...
   Rainbow as published        no code: the settings that pictures get, `of_pictures`.
   Rainbow without a part      no code: double, dueling, prioritised or noisy = false, n_step = 1.
+  memory                      no code: cell = "lstm"; see `parts/sequences.py`.
   other atoms, other losses   as in `c51.py`.
 """
 
@@ -21,8 +22,9 @@ from mlxe_async.algorithms.c51 import C51Settings, loss_of, means
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
 from mlxe_async.algorithms.parts import exploration, fields, value_fields
 from mlxe_async.algorithms.parts.policies import number_of_actions
-from mlxe_async.algorithms.parts.replay import tensors_of
-from mlxe_async.algorithms.parts.value_based import ValueBased, streams
+from mlxe_async.algorithms.parts.sequences import SequenceFields
+from mlxe_async.algorithms.parts.value_based import ValueBased
+from mlxe_async.algorithms.parts.value_networks import streams
 from mlxe_async.maths import metrics
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.networks import Floats
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class RainbowSettings(C51Settings):
+class RainbowSettings(C51Settings, SequenceFields):
     """The fields of `[algorithm]` beside `name = "rainbow"`."""
 
     n_step: int = fields.n_step(3)
@@ -82,7 +84,7 @@ class Rainbow(ValueBased):
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Array | None]:
         """One step towards the targets; every `target_every` updates the target network becomes the learned one."""
-        s, rows, rate = self.settings, tensors_of(self, batch), self.rate(clock)
+        s, rows, rate = self.settings, self.rows(batch), self.rate(clock)
         self.prepare(clock)
         loss, losses, found = self.loss(rows)
         self.optimiser.zero_grad()
@@ -90,13 +92,10 @@ class Rainbow(ValueBased):
         found["gradient_norm"] = clip_grad_norm_(self.optimiser.gradient, s.max_gradient_norm)
         self.optimiser.step(rate)
         self.publish(clock)
-        return metrics.as_floats(found) | {"epsilon": self.epsilon.item(), "learning_rate": rate}, self.judged(losses)
+        told = metrics.as_floats(found) | {"epsilon": self.epsilon.item(), "learning_rate": rate}
+        return told, self.judged(losses, rows)
 
     def loss(self, rows: Tensors) -> tuple[torch.Tensor, torch.Tensor, Tensors]:
         """The loss () of a minibatch; each row's own (M,) and what is told of them, both without gradient."""
-        import torch
-
-        with torch.no_grad():
-            following = self.target(rows["cut_obs"])
-            choosing = self.learned(rows["cut_obs"]) if self.settings.double else following
-        return loss_of(self.learned(rows["obs"]), following, choosing, rows, following.new_tensor(self.support))
+        logits, following, choosing = self.evaluated(rows)
+        return loss_of(logits, following, choosing, rows, following.new_tensor(self.support))

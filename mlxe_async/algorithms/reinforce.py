@@ -5,7 +5,7 @@ Where we differ: the theory's factor discount^t is left out; advantages have mea
 episode that a time limit cut goes on with the mean return of former rows, or with the critic's value.
 
 What do I change to make ...
-  another baseline            `advantages`. No code: baseline = "mean", of other episodes at the same step; "learned".
+  another baseline            `compared`. No code: baseline = "mean", of other episodes at the same step; "learned".
   another loss                `policy_loss`, a pure function, added up in `loss`.
   the sum over an episode     divide by the number of episodes in `loss`, not by the rows.
   A2C                         no code: name = "a2c": it asks the critic at the end of each rollout.
@@ -23,6 +23,7 @@ from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.layers import layers
 from mlxe_async.algorithms.parts.on_policy import LearnsFromRollouts, OnPolicyFields
 from mlxe_async.algorithms.parts.policies import outputs_of
+from mlxe_async.algorithms.parts.recurrent import cells_of
 from mlxe_async.maths import baselines, metrics, returns, rollouts
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import Adam
@@ -68,10 +69,12 @@ class Reinforce(LearnsFromRollouts):
         super().build()
         s = self.settings
         self.common = layers(s, self.see, s.common)
-        self.actor = layers(s, self.common, s.policy, outputs_of(self.spaces), last=0.01)
+        self.cell = cells_of(s, self.common)
+        below = self.cell or self.common
+        self.actor = layers(s, below, s.policy, outputs_of(self.spaces), last=0.01)
         self.log_std = self.deviation()
         if s.baseline == "learned":
-            self.critic = layers(s, self.common, s.value, 1)
+            self.critic = layers(s, below, s.value, 1)
 
     def build_learner(self) -> None:
         """Adam."""
@@ -91,30 +94,31 @@ class Reinforce(LearnsFromRollouts):
 
     def loss(self, rows: Tensors) -> tuple[torch.Tensor, Tensors]:
         """The total loss () of rows (N, ...), and what is told of it: numbers () without gradient."""
-        features = self.common(self.see(rows["obs"]))
+        features, of_critic = self.features(rows)
         policy = self.distribution(features, self.spaces.mask(rows["obs"]))
         log_prob, entropy = policy.log_prob(rows[self.chosen]), policy.entropy().mean()
         actor = policy_loss(log_prob, returns.normalised(rows["advantage"]))
         total, found = actor - self.now["entropy"] * entropy, {"policy_loss": actor, "entropy": entropy}
         if self.settings.baseline == "learned":
-            critic = 0.5 * (rows["return"] - self.critic(features)[:, 0]).square().mean()
+            critic = 0.5 * (rows["return"] - self.critic(of_critic)[:, 0]).square().mean()
             total, found["value_loss"] = total + self.settings.value_coefficient * critic, critic
         return total, {name: one.detach() for name, one in found.items()}
 
     def with_returns(self, batch: Rows) -> Tensors:
         """The valid rows (N, ...) of episodes (T, B, ...), with their `return` and `advantage`."""
         ends, ended, missing = rollouts.unknown(batch)
-        none, learned = np.zeros(ends.shape), self.settings.baseline == "learned"
-        after = self.values(batch["next_obs"][missing]) if learned else np.array(self.mean_return)
+        none, value, after = np.zeros(ends.shape), np.zeros(ends.shape), np.array(self.mean_return)
+        if self.settings.baseline == "learned":
+            value, after = self.values(batch, missing)
         arrays = (batch["reward"], none, rollouts.following(none, after, missing), ended, ends)
         to_go = returns.generalised_advantage(*arrays, self.settings.discount, 1.0)
         self.mean_return = float(to_go[batch["valid"].astype(bool)].mean())
-        return self.valid_rows(batch, **{"return": to_go, "advantage": self.advantages(batch, to_go)})
+        return self.valid_rows(batch, **{"return": to_go, "advantage": self.compared(batch, to_go, value)})
 
-    def advantages(self, batch: Rows, to_go: Array) -> Array:
-        """Returns (T, B) minus the baseline."""
+    def compared(self, batch: Rows, to_go: Array, value: Array) -> Array:
+        """Returns (T, B) minus the baseline, given the critic's values (T, B), if there is one."""
         if self.settings.baseline == "learned":
-            return to_go - self.values(batch["obs"])
+            return to_go - value
         valid, result = batch["valid"].astype(bool), np.zeros(to_go.shape)
         episode = batch["episode"] * to_go.shape[1] + np.arange(to_go.shape[1])  # numbers that no two episodes share
         result[valid] = to_go[valid] - baselines.of_others(to_go[valid], batch["step"][valid], episode[valid])

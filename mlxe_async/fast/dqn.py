@@ -34,7 +34,7 @@ METRICS = ("loss", "value", "td_error")
 
 def why_not(dqn: DQN) -> str:
     """Why updates are left to the file; "" if its twin knows all that the settings ask for."""
-    for switch in ("dueling", "prioritised"):
+    for switch in ("dueling", "prioritised", "value_rescaling"):
         if getattr(dqn.settings, switch):
             return f"{switch} = true is not what the fast twin of dqn was derived from"
     return why_not_networks(dqn, (dqn.learned, dqn.target))

@@ -257,7 +257,7 @@ class PPOTwin:
 
         ppo, valid = self._ppo, batch["valid"].astype(bool)
         obs = ppo.tensors({"obs": batch["obs"].reshape(-1, *ppo.spaces.observation_shape)})["obs"]
-        after = ppo.values(batch["next_obs"][rollouts.unknown(batch)[2]])
+        after = ppo.value_of(batch["next_obs"][rollouts.unknown(batch)[2]])
         with torch.no_grad():
             found = ppo.critic(ppo.common(ppo.see(obs))).reshape(valid.shape)
         value = found.numpy(force=True).astype(np.float64)

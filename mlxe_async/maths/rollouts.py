@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,12 +44,25 @@ def following(value: NDArray[Any], after: NDArray[Any], missing: NDArray[np.bool
     return result
 
 
-def columns(batch: Mapping[str, NDArray[Any]], rows: int) -> Iterator[dict[str, NDArray[Any]]]:
-    """Pieces of rollouts (T, B, ...) of about `rows` valid rows: whole sequences (T, ...) of some environments."""
+def spread(batch: Mapping[str, NDArray[Any]], column: torch.Tensor, elsewhere: float = 0.0) -> NDArray[Any]:
+    """A column (N,) of the valid rows as (T, B), without gradient, in double precision for the sums to come."""
+    result = np.full(batch["valid"].shape, elsewhere)
+    result[batch["valid"].astype(bool)] = column.numpy(force=True)
+    return result
+
+
+def columns(
+    batch: Mapping[str, NDArray[Any]], rows: int, of_environments: Collection[str] = ()
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Pieces of rollouts (T, B, ...) of about `rows` valid rows: whole sequences (T, ...) of some environments.
+
+    Columns whose names are in `of_environments` have one entry for each environment (B, ...).
+    """
     _, count = batch["valid"].shape
     parts = min(count, max(1, round(int(batch["valid"].sum()) / rows)))
     for part in np.array_split(np.arange(count), parts):
-        yield {name: column[:, part[0] : part[-1] + 1] for name, column in batch.items()}
+        some = slice(part[0], part[-1] + 1)
+        yield {name: column[some if name in of_environments else (slice(None), some)] for name, column in batch.items()}
 
 
 def shuffled(

@@ -54,9 +54,9 @@ class Priorities:
             rows: which (n,).
             there: the same rows, as a slice where they lie side by side.
             lost: how many of the first are not there any more.
-            initial: their priorities (n,), at least 0; None: the largest there is.
+            initial: their priorities (n,), at least 0; where infinite, and if None for all: the largest there is.
         """
-        self._priority[there] = self.largest if initial is None else initial
+        self._priority[there] = self.largest if initial is None else np.where(np.isinf(initial), self.largest, initial)
         self._priority[rows[:lost]] = 0
         if self._tree is not None:
             self._tree.set(rows, self._weights_of(self._priority[there]))

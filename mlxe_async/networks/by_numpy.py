@@ -21,10 +21,12 @@ from torch.nn.modules import module as all_modules
 from mlxe_async.networks.noisy import NoisyLinear
 from mlxe_async.rows import Array
 
-Step = Callable[[Array], Array | None]
-"""Input (..., n) -> output; None: torch is to say what becomes of it."""
+Step = Callable[[Any], Any]
+"""Input (..., n) -> output; of a recurrent cell, both with its states. None: torch is to say what becomes of it."""
 
 
+_HOOKS_OF_ALL_KINDS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_CALLS = ("_call_impl", "_compiled_call_impl", "forward")
 _HOOKS, _WAYS = itemgetter("_forward_hooks", "_forward_pre_hooks"), attrgetter("forward", "__call__")
 
 
@@ -132,6 +134,32 @@ def memory(tensor: Any) -> Array | None:
     except (RuntimeError, TypeError):  # torch's own word for: it is on a device, sparse, negated, of no numpy type
         return None
     return array if array.dtype is _FLOAT32 else None
+
+
+def is_plain(layer: Any, dtype: torch.dtype) -> bool:
+    """Return whether a layer is one of torch's own, with nothing attached, and its parameters are plain tensors."""
+    own = layer._parameters.values()
+    kinds = (torch.Tensor, nn.Parameter)
+    return is_torchs_own(layer) and all(
+        type(one) in kinds and one.dtype == dtype and one.device.type == "cpu" for one in own
+    )
+
+
+def is_torchs_own(layer: Any) -> bool:
+    """Return whether a layer is one of torch's own that is known here, with nothing attached."""
+    return _kind_of(layer) is not None
+
+
+def is_as_written(module: Any, ways: tuple[Any, Any]) -> bool:
+    """Return whether calling a module is what its class was written to do: it has no hooks and no call of its own.
+
+    Args:
+        module: of any class.
+        ways: what `forward` and `__call__` are as they are written.
+    """
+    kind, own = type(module), vars(module)
+    attached = any(own[name] for name in _HOOKS_OF_ALL_KINDS) or any(name in own for name in _CALLS)
+    return (kind.forward, kind.__call__) == ways and not attached and not is_heard()
 
 
 def is_heard() -> bool:
@@ -245,6 +273,84 @@ def _identity(_layer: Any, own: bool) -> Step:
     return lambda x: x
 
 
+def _lstm(layer: Any, own: bool) -> Step | None:
+    """A step of LSTM for rows (B, n) and of states (B, 2, layers, H), which are h and c."""
+    del own
+    weights, size = _weights_of(layer), layer.hidden_size
+    if weights is None:
+        return None
+
+    def step(given: Any) -> Any:
+        if not isinstance(given, tuple) or given[0].ndim != 2 or given[0].shape[-1] != layer.input_size:
+            return None
+        x, states = given
+        after = np.empty_like(states)
+        for number, (inputs, hidden, bias, more) in enumerate(weights):
+            gates = np.dot(x, inputs)
+            gates += np.dot(states[:, 0, number], hidden)
+            gates += bias
+            gates += more
+            candidate = np.tanh(gates[:, 2 * size : 3 * size])
+            _squashed(gates)
+            c = np.multiply(gates[:, size : 2 * size], states[:, 1, number], out=after[:, 1, number])
+            c += gates[:, :size] * candidate
+            x = np.tanh(c)
+            x *= gates[:, 3 * size :]
+            after[:, 0, number] = x
+        return x, after
+
+    return step
+
+
+def _gru(layer: Any, own: bool) -> Step | None:
+    """A step of GRU for rows (B, n) and of states (B, 1, layers, H)."""
+    del own
+    weights, size = _weights_of(layer), layer.hidden_size
+    if weights is None:
+        return None
+
+    def step(given: Any) -> Any:
+        if not isinstance(given, tuple) or given[0].ndim != 2 or given[0].shape[-1] != layer.input_size:
+            return None
+        x, states = given
+        after = np.empty_like(states)
+        for number, (inputs, hidden, bias, more) in enumerate(weights):
+            h, shown = states[:, 0, number], np.dot(x, inputs)
+            shown += bias
+            remembered = np.dot(h, hidden)
+            remembered += more
+            gates = _squashed(shown[:, : 2 * size] + remembered[:, : 2 * size])
+            x = gates[:, :size] * remembered[:, 2 * size :]
+            x += shown[:, 2 * size :]
+            np.tanh(x, out=x)
+            x += gates[:, size:] * (h - x)
+            after[:, 0, number] = x
+        return x, after
+
+    return step
+
+
+def _weights_of(layer: Any) -> list[tuple[Array, ...]] | None:
+    """Weights of inputs and of states, transposed, and both biases, of each layer; None: they are no plain ones."""
+    found = list[tuple[Array, ...]]()
+    for number in range(layer.num_layers):
+        names = (f"weight_ih_l{number}", f"weight_hh_l{number}", f"bias_ih_l{number}", f"bias_hh_l{number}")
+        arrays = [memory(getattr(layer, name)) for name in names]
+        if any(array is None for array in arrays):
+            return None
+        found.append(tuple(array.T for array in arrays if array is not None))
+    return found
+
+
+def _squashed(x: Array) -> Array:
+    """The logistic function of numbers, in place; by tanh, which never overflows."""
+    x *= _HALF
+    np.tanh(x, out=x)
+    x += np.float32(1)
+    x *= _HALF
+    return x
+
+
 def _flatten(_layer: Any, own: bool) -> Step:
     del own
     return lambda x: x.reshape(len(x), math.prod(x.shape[1:])) if x.ndim > 1 else None
@@ -256,7 +362,7 @@ class Kind:
 
     Args:
         made: makes the step of a layer; None: its parts do it one after the other.
-        parameters: how many it has, those included that are None.
+        parameters: how many it has, those included that are None; -1: `fits` counts them.
         is_new: whether its output is never its input's memory.
         options: attributes that its step depends on.
         fits: whether a layer's options are known ones.
@@ -290,6 +396,19 @@ _KINDS: dict[type[nn.Module], Kind] = {
         fits=lambda layer: (layer.start_dim, layer.end_dim) == (1, -1),
     ),
 }
+_OF_CELLS = ("bias", "batch_first", "bidirectional", "proj_size", "num_layers", "input_size", "hidden_size", "mode")
+
+
+def _is_plain_cell(layer: Any) -> bool:
+    plain = layer.bias and not (layer.batch_first or layer.bidirectional or layer.proj_size)
+    return bool(plain and len(layer._parameters) == 4 * layer.num_layers)
+
+
+_KINDS |= {
+    nn.LSTM: Kind(_lstm, parameters=-1, options=_OF_CELLS, fits=_is_plain_cell),
+    nn.GRU: Kind(_gru, parameters=-1, options=_OF_CELLS, fits=_is_plain_cell),
+}
+_HALF = np.float32(0.5)
 _TORCHS_OWN: dict[type, tuple[Any, Any]] = {kind: (kind.forward, kind.__call__) for kind in _KINDS}
 _FLOAT32 = np.dtype(np.float32)  # the one object that all arrays of this type have
 
@@ -310,12 +429,15 @@ def _kind_of(layer: Any, *, is_placed: bool = False) -> Kind | None:
     """
     type_, own = type(layer), vars(layer)
     kind = _KINDS[nn.Sequential] if "ways" in vars(type_) else _KINDS.get(type_)
-    hidden = ("_call_impl", "_compiled_call_impl", "weight", "bias", "forward")  # attributes that hide torch's own
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    hidden = (*_CALLS, "weight", "bias")  # attributes that hide torch's own
+    hooks = _HOOKS_OF_ALL_KINDS
     if (
         kind is None
-        or (not is_placed and (any(name in own for name in hidden) or any(own[name] for name in hooks)))
-        or len(own["_parameters"]) != kind.parameters
+        or (
+            not is_placed
+            and (any(name in own for name in hidden if name not in kind.options) or any(own[name] for name in hooks))
+        )
+        or (kind.parameters >= 0 and len(own["_parameters"]) != kind.parameters)
         or own["_buffers"]
         or vars(type_).get("ways", _TORCHS_OWN.get(type_)) != (type_.forward, type_.__call__)
         or (kind.fits is not None and not kind.fits(layer))

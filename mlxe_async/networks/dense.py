@@ -81,7 +81,7 @@ class Dense(nn.Sequential):
         known: Any = self.__dict__.get("_views")
         if known is None or not known.hold():
             vars(self).setdefault("_views", None)  # attributes are counted with this one
-            known = self.__dict__["_views"] = Steps(self)
+            known = self.__dict__["_views"] = Steps(self, exact=True)
         return known if known.steps is not None and self.precision == "float32" and not is_heard() else None
 
     def settle(self) -> None:

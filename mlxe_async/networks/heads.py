@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from mlxe_async.networks.bodies import Body
+from mlxe_async.networks.cells import Cells
 
 
 class ActionValues(nn.Module):
@@ -47,7 +48,14 @@ class ActionValues(nn.Module):
 
     def forward(self, obs: Any) -> Any:
         """The same; arrays or tensors."""
-        features = self.see(obs) if self.common is None else self.common(self.see(obs))
+        return self.values_of(self.features(obs))
+
+    def features(self, obs: Any) -> Any:
+        """Return features (B, n), which all streams share, of observations (B, *O)."""
+        return self.see(obs) if self.common is None else self.common(self.see(obs))
+
+    def values_of(self, features: Any) -> Any:
+        """Values, or logits, of all actions by features (B, n)."""
         if self.q is not None:
             return self._apart(self.q(features))
         value, advantage = self._apart(self.value(features)), self._apart(self.advantage(features))
@@ -62,6 +70,42 @@ class ActionValues(nn.Module):
     def _apart(self, outputs: Any) -> Any:
         """Outputs of all actions, apart by their atoms."""
         return outputs.reshape(*outputs.shape[:-1], -1, self.atoms) if self.atoms else outputs
+
+
+class RecurrentActionValues(ActionValues):
+    """The same behind a recurrent cell, whose states go in and come out: (B, *O) and (B, S) -> `values`, and `memory`.
+
+    Args:
+        see: as for `ActionValues`.
+        common: layers between that and the cell.
+        cell: between `common` and the streams.
+        streams: as for `ActionValues`.
+    """
+
+    def __init__(self, see: Body, common: nn.Module, cell: Cells, **streams: Any) -> None:
+        super().__init__(see, common, **streams)
+        self.cell = cell
+
+    def forward(self, obs: Any, state: Any = None) -> dict[str, Any]:
+        """Values, or logits, and the states (B, S) after the step; without states, episodes begin."""
+        shown = self.features(obs)
+        features, after = self.cell(shown, shown.new_zeros(len(shown), self.cell.entries) if state is None else state)
+        return {"values": self.values_of(features), "memory": after}
+
+    def unrolled(self, obs: torch.Tensor, state: torch.Tensor, burn_in: int, whole: torch.Tensor) -> torch.Tensor:
+        """Features (T B, H) of sequences of observations (T, B, *O) that begin with states (B, S).
+
+        Gradients end before row `burn_in`, but of sequences that are learned from as a `whole` (B,).
+        """
+        shown = self.features(obs.flatten(0, 1)).unflatten(0, obs.shape[:2])
+        if not burn_in:
+            found, _ = self.cell(shown, state)
+        else:
+            first, state = self.cell(shown[:burn_in], state)
+            rest, _ = self.cell(shown[burn_in:], state.where(whole[:, None], state.detach()))
+            found = torch.cat([first, rest])
+        flat: torch.Tensor = found.flatten(0, 1)
+        return flat
 
 
 class ActorCritic(nn.Module):
@@ -118,6 +162,29 @@ class Heads(nn.Module):
         features = self.common(self.see(obs))
         found = {name: head(features) for name, head in self.heads.items()}
         return found | {name: numbers.expand(len(features), -1) for name, numbers in self.free.items()}
+
+
+class RecurrentHeads(Heads):
+    """The same behind recurrent cells, whose states go in and come out: (B, *O) and (B, S) -> outputs, and `memory`.
+
+    Args:
+        see: as for `Heads`.
+        common: as for `Heads`.
+        heads: as for `Heads`; of two cells the second is the `critic`'s.
+        cells: between `common` and the heads.
+    """
+
+    def __init__(self, see: nn.Module, common: nn.Module, heads: Mapping[str, Any], cells: Cells) -> None:
+        super().__init__(see, common, heads)
+        self.cells = copy.deepcopy(cells)
+
+    def forward(self, obs: Any, state: Any = None) -> dict[str, torch.Tensor]:
+        """Outputs by head, and the states (B, S) after the step; without states, episodes begin."""
+        shown = self.common(self.see(obs))
+        features, after = self.cells(shown, shown.new_zeros(len(shown), self.cells.entries) if state is None else state)
+        actors, critics = self.cells.apart(features)
+        found = {name: head(critics if name == "critic" else actors) for name, head in self.heads.items()}
+        return found | {name: one.expand(len(shown), -1) for name, one in self.free.items()} | {"memory": after}
 
 
 class Deterministic(nn.Module):

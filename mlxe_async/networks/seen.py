@@ -24,6 +24,22 @@ WIDE = 4
 """Number of pieces in which a number of 64 bits is published."""
 
 
+class CellKind(NamedTuple):
+    """Numbers that make a recurrent cell of torch's.
+
+    Args:
+        gates: that its weights hold, one after the other.
+        states: vectors that it carries in each layer.
+    """
+
+    gates: int
+    states: int
+
+
+CELLS = {"lstm": CellKind(4, 2), "gru": CellKind(3, 1), "dilated": CellKind(4, 2)}
+"""Kinds by name; a dilated one has these numbers in each core."""
+
+
 class Picture(NamedTuple):
     """A part of an observation that goes through convolutions.
 
@@ -173,6 +189,23 @@ def dense_parameters(
         for kind in ("", "_sigma") if noisy else ("",):
             found += [(f"{place}.weight{kind}", (fan_out, fan_in)), (f"{place}.bias{kind}", (fan_out,))]
     return tuple(found)
+
+
+def cell_parameters(name: str, kind: str, inputs: int, size: int, layers: int) -> Parameters:
+    """Names and shapes of what `cells.Cell`, or `dilated.Dilated`, makes, as an attribute of this name."""
+    name = f"{name}.core" if kind == "dilated" else name
+    rows, found = CELLS[kind].gates * size, list[tuple[str, tuple[int, ...]]]()
+    for layer in range(layers):
+        shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, size if layer else inputs), "weight_hh": (rows, size)}
+        shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
+        found += [(f"{name}.layers.{what}_l{layer}", shape) for what, shape in shapes.items()]
+    return tuple(found)
+
+
+def cell_entries(kind: str, size: int, layers: int, cores: int) -> int:
+    """Numbers that a cell carries; a dilated one has cores, and whose turn it is."""
+    entries = CELLS[kind].states * layers * size
+    return cores * entries + 1 if kind == "dilated" else entries
 
 
 def key_of(part: str) -> str:

@@ -118,6 +118,8 @@ def idle(settings: Settings, memory: str | None = None, *, is_named: bool = True
         yield from off("task", "mirror", "algorithm.name", None, "it mirrors no rows")
     elif algorithm and settings.algorithm.table.get("mirror") is False:
         yield from off("task", "mirror", "algorithm.mirror", "true")
+    elif algorithm and settings.algorithm.table.get("cell", "none") != "none":
+        yield from off("task", "mirror", "algorithm.cell", '"none"', "stored states have no mirror image")
 
 
 def idle_in(

@@ -27,6 +27,8 @@ def left_to_defaults(defaults: Mapping[str, Any], table: Mapping[str, Any], said
     free = {key: value for key, value in defaults.items() if key in table and key not in said}
     if "sync" in said and table["sync"] == "episode":
         free.pop("envs_per_executor", None)
+    if table.get("kind") != "oa":  # where rollouts wait, their lag is asked for
+        free.pop("max_policy_lag", None)
     return free
 
 
@@ -196,7 +198,7 @@ class OaSchedule(_AnySchedule):
     max_policy_lag: int | None = key(
         None,
         "Rows made with weights older than this many versions are not learned from; left out, 8 for algorithms that "
-        "learn from rollouts and no bound for a replay memory.",
+        "learn from rollouts, 4 if their policy has a recurrent cell, and no bound for a replay memory.",
         ALLOWED,
         ge=0,
         le=10**9,

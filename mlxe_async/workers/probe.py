@@ -298,7 +298,7 @@ def _probe(
         "task": task,
         "spaces": spaces.to_json(),
         "algorithm": _written_out(algorithm_class, algorithm_settings),
-        "defaults": getattr(algorithm_class, "defaults", {}),
+        "defaults": getattr(algorithm, "defaults", {}),
         "idle": idle,
         "stays": forbidden_fields(algorithm_class.Settings.model_fields),
         "memory_kind": algorithm.memory,

@@ -277,11 +277,11 @@ def test_algorithms_learn_the_same_by_recorded_gradients(case, monkeypatch):
 
 def test_a_gpu_is_asked_only_for_the_values_that_no_next_row_has(monkeypatch):
     algorithm, batch = made("ppo"), rollout()
-    asked, values = [], algorithm.values
-    algorithm.values = lambda obs: asked.append(len(obs)) or values(obs)
+    asked, values = [], algorithm.value_of
+    algorithm.value_of = lambda obs: asked.append(len(obs)) or values(obs)
     expected = algorithm.with_advantages(batch)
     assert asked == [16, 4 + 1]  # the last rows, and what came after the truncated one
-    del algorithm.values
+    del algorithm.value_of
     found = on_a_pretended_gpu(monkeypatch, algorithm).twin._tensors(batch)
     for name, column in found.items():
         torch.testing.assert_close(column, expected[name], rtol=1e-5, atol=1e-5)

@@ -36,8 +36,11 @@ MLXE = {**SMALL, "batch": 16, "min_updates": 3, "learning_rate": 0.02, "max_grad
 DQN = {"layers": [8], "batch": 16, "start_rows": 20, "train_every": 2, "target_every": 20, "learning_rate": 0.05}
 C51 = {**DQN, "v_max": 30.0, "atoms": 9}
 RAINBOW = {**C51, "noise_every": 2}
+CELL = {"cell": "gru", "cell_size": 5, "layers": [8, 6], "sequence_steps": 3, "burn_in": 2, "n_step": 2}
 PRIORITISED = {"prioritised": True, "priority_correction_steps": 60}
 PPO = {**SMALL, "epochs": 2, "minibatch": 8, "learning_rate": 0.02}
+REMEMBERING = {"cell": "lstm", "cell_size": 6}
+DILATED = {"cell": "dilated", "cell_size": 6, "cell_cores": 2}
 A2C = {**SMALL, "learning_rate": 0.02, "entropy": 0.05}
 BOUNDED = {**A2C, "clip": 0.1, "value_clip": 3.0, "targets": "return"}
 TIGHTLY = {"value_clip": 0.1, "gae_lambda": 0.5}
@@ -88,6 +91,9 @@ BASES = {
         "prioritised": {**DQN, **PRIORITISED},
         "constant correction": {**DQN, **PRIORITISED, "priority_correction": 1.0},
         "even": {**DQN, **PRIORITISED, "priority_exponent": 0.0},
+        "with a cell": {**DQN, **CELL},
+        "dilated, with a cell": {**DQN, **CELL, "cell": "dilated", "cell_cores": 2},
+        "rescaled, with a cell": {**DQN, **CELL, **PRIORITISED, "value_rescaling": True},
         "noisy": {**DQN, "noisy": True},
         "without a target network": {**DQN, "target_every": 1},
         "noisy, without one": {**DQN, "target_every": 1, "noisy": True, "noise_sigma": 5.0},
@@ -126,6 +132,8 @@ BASES = {
         "linear": {**RAINBOW, "layers": []},
         "prioritised": {**RAINBOW, **PRIORITISED},
         "even": {**RAINBOW, "prioritised": False},
+        "with a cell": {**RAINBOW, **CELL},
+        "dilated, with a cell": {**RAINBOW, **CELL, "cell": "dilated", "cell_cores": 2},
         "pictures": {**RAINBOW, "body": "nature", "batch": 8, "start_rows": 8, "target_every": 2, "noise_sigma": 5.0},
     },
     "sac": {
@@ -179,6 +187,9 @@ BASES = {
         "steps of the critic": {**PPO, "epochs": 1, "minibatch": 24, "value_epochs": 2},
         "no critic": {**PPO, "value_coefficient": 0.0},
         "no bonus": {**PPO, "entropy": 0.0},
+        "remembering": {**PPO, **REMEMBERING, "sequence_steps": 4},
+        "dilated": {**PPO, **DILATED, "sequence_steps": 4},
+        "remembering sequences": {**PPO, **REMEMBERING, "minibatch": 24, "minibatches": "sequences"},
     },
     **{
         name: {
@@ -201,6 +212,8 @@ BASES = {
             "annealed": {**table, "annealed": ["entropy"], "learning_rate_last": 0.02},
             "no critic": {**table, "value_coefficient": 0.0},
             "no bonus": {**table, "entropy": 0.0},
+            "remembering": {**table, **REMEMBERING},
+            "dilated": {**table, **DILATED},
             **more,
         }
         for name, table, more in (
@@ -220,7 +233,13 @@ ANOTHER = {
     "batch": 11,
     "behaviour": "softmax",
     "body": "nature",
+    "burn_in": 1,
     "c_clip": 0.1,
+    "cell": "gru",
+    "cell_cores": 3,
+    "cell_layers": 2,
+    "cell_size": 7,
+    "cells": "apart",
     "clip": 0.01,
     "common": [7],
     "correction": "none",
@@ -290,6 +309,8 @@ ANOTHER = {
     "reward_scaling": True,
     "rho_clip": 0.1,
     "rows_per_update": 30,
+    "sequence_states": "recomputed",
+    "sequence_steps": 5,
     "start_rows": 50,
     "target": "per_iteration",
     "target_entropy": 0.3,
@@ -309,6 +330,7 @@ ANOTHER = {
     "value_epochs": 2,
     "value_high": 50.0,
     "value_low": -3.0,
+    "value_rescaling": True,
     "value_scale": "survival",
     "v_max": 60.0,
     "v_min": -3.0,
@@ -325,6 +347,8 @@ OTHERWISE = {
     "targets": "gae",
     "behaviour": "epsilon_greedy",
     "body": "none",
+    "cell": "lstm",
+    "value_rescaling": False,
     "correction": "clipped",
     "layer_norm": False,
     "activation": "tanh",
@@ -481,9 +505,9 @@ def run(name, settings, spaces, lag=0):
             waiting.append(batch)
             if len(waiting) * STEPS * ENVS < learning.rows_per_update:
                 continue
+            of_envs = {column.name for column in learning.carry if column.per_rollout}
             batch = {
-                name: np.concatenate([one[name] for one in waiting], axis=min(1, batch[name].ndim - 1))
-                for name in batch
+                name: np.concatenate([one[name] for one in waiting], axis=0 if name in of_envs else 1) for name in batch
             }
             waiting.clear()
             learning.update(batch, Clock(**counts, updates=updates, version=weights.version))
@@ -556,6 +580,7 @@ def what_it_comes_to(name, base, changed):
     return run(name, changed, spaces_of(name, base), lag_of(base))
 
 
+OF_CELLS = "cell_size cell_layers"
 OF_PRIORITIES = "priority_exponent priority_correction priority_correction_last priority_correction_steps"
 LIVES_IN = {
     "mlxe": {
@@ -579,6 +604,8 @@ LIVES_IN = {
         "pictures": "body precision",
         "prioritised": OF_PRIORITIES,
         "noisy": "noise_sigma noise_every",
+        "with a cell": f"cell {OF_CELLS} sequence_steps burn_in",
+        "dilated, with a cell": "cell_cores",
     },
     "c51": {
         "softmax": "temperature",
@@ -592,14 +619,27 @@ LIVES_IN = {
         "mirrored": "mirror",
         "pictures": "body precision",
         "prioritised": "priority_correction_steps",
+        "with a cell": f"cell {OF_CELLS} sequence_steps burn_in",
+        "dilated, with a cell": "cell_cores",
         "quiet": "behaviour epsilon_first epsilon_last epsilon_steps",
     },
     "sac": {},
     "td3": {"ou": "noise_pull"},
     "ddpg": {"ou": "noise_pull"},
     **{
-        name: {"pictures": "body precision", "numbers": "deviation log_std", **more}
-        for name, more in (("ppo", {}), ("a2c", {"lagging": "clip"}), ("impala", {}), ("reinforce", {}))
+        name: {
+            "pictures": "body precision",
+            "numbers": "deviation log_std",
+            "remembering": f"{OF_CELLS} cells {keys}",
+            "dilated": "cell_cores",
+            **more,
+        }
+        for name, keys, more in (
+            ("ppo", "sequence_steps sequence_states", {}),
+            ("a2c", "", {"lagging": "clip"}),
+            ("impala", "", {}),
+            ("reinforce", "", {}),
+        )
     },
 }
 """Where a key has an effect that has none on the plain base."""

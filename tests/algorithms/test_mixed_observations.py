@@ -141,8 +141,8 @@ def test_actor_learner_and_plain_module_compute_the_network_of_the_paper_beside_
     one, obs = agent("ppo", spaces, body=name, normalise=False, **LAYERS), observed(spaces, 5)
     expected, plain, seen = by_the_book(one, spaces, obs), one.module(), torch.from_numpy(obs)
     named = plain({key: torch.from_numpy(np.array(part)) for key, part in spaces.split(obs).items()})
-    learned = {"actor": one.policy(seen).logits, "critic": one.judged(seen)[1][:, None]}
-    acted = {"actor": torch.from_numpy(one.policy(obs).logits), "critic": torch.from_numpy(one.values(obs))[:, None]}
+    learned = {"actor": one.policy(seen).logits, "critic": one.judged({"obs": seen})[1][:, None]}
+    acted = {"actor": torch.from_numpy(one.policy(obs).logits), "critic": torch.from_numpy(one.value_of(obs))[:, None]}
     for head, numbers in expected.items():
         for found in (acted[head], learned[head], plain(seen)[head], named[head]):
             np.testing.assert_allclose(found.detach(), numbers, atol=1e-4, rtol=1e-4)
@@ -161,7 +161,7 @@ def test_a_plain_module_takes_parts_of_bytes_without_pictures_too(normalise):
     for seen in (torch.from_numpy(obs), named):
         found = plain(seen)
         np.testing.assert_allclose(found["actor"].detach(), one.policy(obs).logits, atol=1e-4, rtol=1e-4)
-        np.testing.assert_allclose(found["critic"][:, 0].detach(), one.values(obs), atol=1e-4, rtol=1e-4)
+        np.testing.assert_allclose(found["critic"][:, 0].detach(), one.value_of(obs), atol=1e-4, rtol=1e-4)
 
 
 def test_several_versions_side_by_side_equal_each_alone():
@@ -197,7 +197,7 @@ def test_a_picture_with_its_channels_last_is_seen_as_the_same_with_its_channels_
 def test_a_gradient_reaches_each_part(precision):
     spaces = parted(SPEED, LAMP, EYE, WRIST, GREY, MINI)
     one = agent("ppo", spaces, learns=True, precision=precision, **LAYERS)
-    one.judged(torch.from_numpy(observed(spaces, 8)))[1].square().sum().backward()
+    one.judged({"obs": torch.from_numpy(observed(spaces, 8))})[1].square().sum().backward()
     for convolutions in one.see.convolutions.values():
         for layer in convolutions.layers[::2][:3]:
             assert layer.weight.grad.abs().sum() > 0
@@ -263,7 +263,7 @@ def test_an_update_counts_numbers_and_what_acts_and_is_handed_out_is_shown_them_
     np.testing.assert_allclose(numbers_in(one, one.see(obs)), expected, atol=1e-5)
     handed = one.module()(obs)
     np.testing.assert_allclose(handed["actor"].detach(), one.policy(batch["obs"][0]).logits, atol=1e-5, rtol=1e-4)
-    np.testing.assert_allclose(handed["critic"][:, 0].detach(), one.values(batch["obs"][0]), atol=1e-5, rtol=1e-4)
+    np.testing.assert_allclose(handed["critic"][:, 0].detach(), one.value_of(batch["obs"][0]), atol=1e-5, rtol=1e-4)
 
 
 def numbers_in(one, features):

@@ -77,7 +77,7 @@ def test_executor_learner_and_blocks_of_rows_compute_the_same(monkeypatch):
     monkeypatch.setattr(PictureGradients, "BLOCK", 4)
     algorithm, seen = agent(learns=True), pictures(10)
     tensors = torch.from_numpy(seen)
-    whole = {"actor": algorithm.policy(tensors).logits, "critic": algorithm.judged(tensors)[1][:, None]}
+    whole = {"actor": algorithm.policy(tensors).logits, "critic": algorithm.judged({"obs": tensors})[1][:, None]}
     acting = algorithm.policy(seen).logits
     np.testing.assert_allclose(acting, whole["actor"].detach(), atol=1e-5, rtol=1e-4)
     heads = {"actor": algorithm.actor, "critic": algorithm.critic}
@@ -138,12 +138,12 @@ def test_several_versions_side_by_side_equal_each_alone():
 def test_bfloat16_is_coarser_and_keeps_weights_and_outputs_in_float32():
     exact, coarse = (agent(learns=True, precision=precision) for precision in ("float32", "bfloat16"))
     seen = pictures(8)
-    one, other = exact.values(seen), coarse.values(seen)
+    one, other = exact.value_of(seen), coarse.value_of(seen)
     assert 0 < np.abs(one - other).max() < 0.05 * np.abs(one).max() + 0.02
     acted, learned = coarse.policy(seen).logits, coarse.policy(torch.from_numpy(seen)).logits
     assert acted.dtype == np.float32
     np.testing.assert_allclose(acted, learned.detach(), atol=1e-6)
-    coarse.judged(torch.from_numpy(seen))[1].sum().backward()
+    coarse.judged({"obs": torch.from_numpy(seen)})[1].sum().backward()
     assert coarse.optimiser.weights.dtype == coarse.optimiser.gradient.dtype == torch.float32
     assert torch.isfinite(coarse.optimiser.gradient).all()
     assert coarse.optimiser.gradient.abs().max() > 0

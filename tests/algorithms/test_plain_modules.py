@@ -45,7 +45,7 @@ def test_the_module_of_a_built_in_algorithm_says_what_it_acts_by(name, settings,
     assert isinstance(module, nn.Module)
     found, best = module(torch.from_numpy(obs)), algorithm.greedy(obs).tolist()
     if name == "ppo":
-        np.testing.assert_allclose(found["critic"][:, 0].detach(), algorithm.values(obs), rtol=2e-4, atol=2e-4)
+        np.testing.assert_allclose(found["critic"][:, 0].detach(), algorithm.value_of(obs), rtol=2e-4, atol=2e-4)
         np.testing.assert_allclose(found["actor"].detach(), algorithm.policy(obs).logits, rtol=2e-4, atol=2e-4)
     scores = algorithm.scores(found.detach()) if name in ("dqn", "rainbow") else found["actor"].detach()
     assert scores.argmax(-1).tolist() == best

@@ -71,7 +71,7 @@ def prepared(algorithm, rows):
 
 
 def values(algorithm, obs):
-    return algorithm.values(obs).astype(np.float32)
+    return algorithm.value_of(obs).astype(np.float32)
 
 
 @pytest.mark.parametrize("mark", ["terminated", "truncated", "cut"])

@@ -113,7 +113,7 @@ def update_cost(family: str, settings: Any, batch: int = 2048) -> float:
         for _ in range(5):
             with torch.no_grad():
                 for judge in (learned, target) if family == "dqn" else (learned,) if replays else ():
-                    judge(rows) if family == "dqn" else judge.values(rows)
+                    judge(rows) if family == "dqn" else judge.value_of(rows)
             if family != "dqn":
                 differentiate(learned, rows, action, goal)
                 continue

@@ -37,7 +37,7 @@ RECIPES = {
         {"polyak(self.target, self.learned, 1.0)": "polyak(self.target, self.learned, 0.1)"},
     ),
     "another loss or target": ("dqn", {"return 0.5 * error.square().where(": "return 3.0 * error.square().where("}),
-    "other priorities of dqn": ("dqn", {"self.judged(error)": "error.square().numpy() + 0.25"}),
+    "other priorities of dqn": ("dqn", {"self.judged(error, rows)": "error.square().numpy() + 0.25"}),
     "another network": (
         "dqn",
         {

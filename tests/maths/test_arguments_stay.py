@@ -56,6 +56,8 @@ MOMENTS = normaliser.Moments(doubles(K), np.abs(doubles(K)), 7.0)
 LENGTHS, ENDED = np.array([2, 3, 1]), np.array([True, False, True])
 PIXELS = (np.arange(6) % 2).astype(np.int64)
 CALLS = {
+    "rescaling.h": [(torch.tensor(doubles(K)),)],
+    "rescaling.h_inverse": [(torch.tensor(doubles(K)),)],
     "annealing.linear": [(1.0, 0.0, 10, 3)],
     "baselines.of_others": [(doubles(4), np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1]))],
     "categorical.log_softmax": [(singles(6, K),)],
@@ -99,7 +101,8 @@ CALLS = {
     "rollouts.ends": [(rollout(),)],
     "rollouts.unknown": [(rollout(),)],
     "rollouts.following": [(doubles(T, B), doubles(2), np.eye(T, B, dtype=bool) & (np.arange(T) < 2)[:, None])],
-    "rollouts.columns": [(rollout() | {"discounted_return": doubles(T, B)}, 6)],
+    "rollouts.columns": [(rollout() | {"discounted_return": doubles(T, B)}, 6), (rollout(), 6, ("discounted_return",))],
+    "rollouts.spread": [(rollout(), tensors(doubles(int(rollout()["valid"].sum())))[0], 2.0)],
     "rollouts.shuffled": [({"a": torch.arange(9.0), "b": torch.ones(9, 2)}, 4, 2, np.random.default_rng(3))],
     "symmetry.mirror": [
         (doubles(6, 2), doubles(6, 2), PIXELS, flags(6, share=0.5), Symmetry((-1.0, 1.0), (1, 0))),

@@ -351,6 +351,23 @@ def test_rows_come_with_the_priority_that_was_derived_and_are_drawn_by_it():
     assert memory.row(10)["priority"] == 0
 
 
+def test_an_infinite_priority_that_was_derived_is_the_largest_there_was():
+    derived = RowLayout((*DERIVED.columns, Column(INITIAL, "<f4")))
+    shape = ReplayShape(1, 1, 16, 8, 6, 64, 8, COLUMNS.to_json(), derived.to_json())
+    memory = ReplayMemory(shape, bytearray(shape.nbytes))
+
+    def begin(segment):
+        return derive(segment) | {INITIAL: np.where(np.arange(len(segment["value"])) % 3 == 0, np.inf, 0)}
+
+    memory.ingest(0, 0, 1, block(episode(0, 4)), begin, drop_open=False)
+    plan = memory.draw(1, 2, 8, exponent=1.0)
+    assert {*memory.gather(plan, 0)[0]["value"] % 100} == {0, 3}
+    memory.note_priorities(plan, 0, np.arange(plan["rows"]), np.full(plan["rows"], 7.0))
+    memory.settle(plan)
+    memory.ingest(0, 1, 1, block(episode(1, 4)), begin, drop_open=False)
+    assert [memory.row(i)["priority"] for i in memory.live()] == [7, 0, 0, 7, 7, 0, 0, 7]
+
+
 def test_rows_have_no_stamp_while_their_bytes_change_and_gathered_ones_are_looked_at_afterwards(monkeypatch):
     """The order of stores and loads that `fences` speaks of, as the code keeps it."""
     memory, _ = make(stream_rows=8, batch_rows=2)

@@ -10,14 +10,16 @@ import pytest
 PENDULUM = {"env": "Pendulum-v1", "max_episode_steps": 50}
 LAKE = {"env": "FrozenLake-v1", "max_episode_steps": 100}
 CARTPOLE = {"env": "CartPole-v1", "max_episode_steps": 200}
+HIDDEN = {**CARTPOLE, "hide": [1, 3]}
 CASES = {
     "ppo": ({"epochs": 2, "minibatch": 64}, CARTPOLE),
+    "ppo with a cell": ({"epochs": 2, "minibatch": 64, "cell": "lstm", "cell_size": 8}, HIDDEN),
     "a2c": ({"reward_scaling": True, "optimiser": "rmsprop", "deviation": "computed"}, PENDULUM),
     "dqn": ({"batch": 64, "train_every": 24, "start_rows": 64, "target_every": 3}, CARTPOLE),
     "sac": ({"batch": 16, "train_every": 16, "start_rows": 64, "layers": [16]}, PENDULUM),
     "q_learning": ({}, LAKE),
 }
-"""Settings and tasks of five algorithms: rollouts and replay, actions of both kinds, and a table."""
+"""Settings and tasks: rollouts and replay, actions of both kinds, a state that is carried, and a table."""
 
 
 def assassin(kills, seed, most_s):
@@ -45,7 +47,7 @@ def run(live, name, steps, body=None):
     settings, task = CASES[name]
     return live(
         body,
-        algorithm={"name": name, **settings},
+        algorithm={"name": name.split()[0], **settings},
         task=task,
         memory={"block_rows": 8},
         stop={"env_steps": steps},

@@ -60,6 +60,11 @@ TABLES = {
         "algorithm": {"epochs": 2, "minibatch": 32},
         "schedule": {"envs_per_executor": 2, "rollout_steps": 32},
     },
+    "ppo remembering": {
+        "algorithm": {"epochs": 2, "minibatch": 32, "cell": "lstm", "cell_size": 8, "sequence_steps": 10},
+        "schedule": {"envs_per_executor": 2, "rollout_steps": 32},
+        "task": {"env": "CartPole-v1", "hide": [1, 3], "max_episode_steps": 50},
+    },
     "a2c": {
         "algorithm": {"reward_scaling": True, "optimiser": "rmsprop", "deviation": "computed"},
         "schedule": {"envs_per_executor": 2, "rollout_steps": 16},
@@ -72,7 +77,7 @@ TABLES = {
         "schedule": {"sync": "episode"},
     },
 }
-PLAIN = {"mlxe": "mlxe", "mlxe rich": "mlxe", "td": "killed_learners:td_never"}
+PLAIN = {"mlxe": "mlxe", "mlxe rich": "mlxe", "td": "killed_learners:td_never", "ppo remembering": "ppo"}
 PLAIN |= {
     name: name for name in ("a2c", "apex", "dqn", "ppo", "q_learning", "rainbow", "reinforce", "sac", "sarsa", "td3")
 }
@@ -122,6 +127,7 @@ ALL = ("updating", "updated", "keeping", "kept", "publishing", "published", "set
 REPLAY = (*ALL, "phase", "counted", "drawing")
 EVERY = [
     *(("ppo", moment) for moment in ALL),
+    *(("ppo remembering", moment) for moment in ALL),
     *(("a2c", moment) for moment in ALL),
     *(("reinforce", moment) for moment in ALL),
     *(("q_learning", moment) for moment in ALL),

@@ -25,6 +25,10 @@ KINDS = {
         "schedule": {"kind": "oa", "executors": 2, "envs_per_executor": 4, "rollout_steps": 16},
         "algorithm": {"name": "ppo"},
     },
+    "remembering": {
+        "schedule": {"kind": "oa", "executors": 2, "envs_per_executor": 4, "rollout_steps": 16},
+        "algorithm": {"name": "ppo", "cell": "lstm", "cell_size": 8},
+    },
     "small lanes": {"schedule": OA, "memory": {"block_rows": 8, "lane_slots": 2}},
     "dqn": {"schedule": OA, "algorithm": {"name": "dqn"}},
     "prioritised": {

@@ -30,9 +30,11 @@ SAC = {"name": "sac", "start_rows": 200, "batch": 16, "layers": [16], "train_eve
 TD3 = {**SAC, "name": "td3", "noise": "ou", "noise_first": 0.3, "noise_steps": 600, "normalise": True}
 KEEPING = {"name": "ppo", "epochs": 2, "minibatch": 32, "reward_scaling": True, "kl_penalty_target": 0.01}
 KEEPING |= {"value_epochs": 1, "annealed": ["clip", "entropy"]}
+REMEMBERING = {**PPO, "cell": "lstm", "cell_size": 8, "sequence_steps": 10}
 A2C = {"name": "a2c", "optimiser": "rmsprop", "reward_scaling": True, "rows_per_update": 200}
 PENDULUM = {"env": "Pendulum-v1", "max_episode_steps": 50}
 SPANNING = {"sync": "rollout", "rollout_steps": 37, "envs_per_executor": 2}
+HIDDEN = {"env": "CartPole-v1", "hide": [1, 3]}
 LAKE = {"env": "FrozenLake-v1", "max_episode_steps": 100}
 SHOWN = {"kwargs": {"pictures": True}, "max_episode_steps": 20}
 KINDS = {
@@ -50,6 +52,13 @@ KINDS = {
     "rainbow": (RAINBOW, {"schedule": SPANNING}),
     "ppo": (PPO, {"schedule": {**SPANNING, "memorizer": "own"}}),
     "ppo, all that it keeps": (KEEPING, {"schedule": SPANNING, "task": PENDULUM}),
+    "ppo with a cell": (REMEMBERING, {"schedule": SPANNING, "task": HIDDEN}),
+    "ppo with two cells, all that it keeps": (
+        {**KEEPING, "cell": "gru", "cells": "apart", "minibatches": "sequences"},
+        {"schedule": SPANNING, "task": PENDULUM},
+    ),
+    "impala with a cell, serial": ({"name": "impala", "cell": "gru"}, {"schedule": {**SPANNING, "kind": "serial"}}),
+    "a2c with a cell of cores": ({"name": "a2c", "cell": "dilated", "cell_cores": 3}, {"schedule": SPANNING}),
     "a2c": (A2C, {"schedule": SPANNING, "task": PENDULUM}),
     "impala": ({"name": "impala"}, {"schedule": SPANNING}),
     "reinforce": ({"name": "reinforce", "rows_per_update": 60, "baseline": "mean"}, {}),
@@ -95,7 +104,7 @@ def one_story(path, told):
     assert sum(line["event"] == "run_end" for line in lines) == 1
 
 
-QUICK_KINDS = ("ppo",)
+QUICK_KINDS = ("ppo", "ppo with a cell")
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 import subprocess
 import sys
 
+import live_runs
 import numpy as np
 import pytest
+import torch
 from resume_tools import run_here, settings
 
 from mlxe_async import load_policy, policy
@@ -165,3 +167,29 @@ SEVERAL_STARTED = {
     "action_sizes": (3, 2),
     "action_starts": (5, 6),
 }
+
+
+REMEMBERING = {
+    "stop": {"solved": False, "env_steps": 400},
+    "task": {"env": "CartPole-v1", "hide": [1, 3], "max_episode_steps": 100},
+    "schedule": {"sync": "rollout", "rollout_steps": 20, "envs_per_executor": 2},
+    "evaluation": {"enabled": False},
+}
+
+
+def test_a_saved_policy_remembers_until_it_is_reset_as_its_plain_module_does(tmp_path, monkeypatch):
+    quick = {"name": "ppo", "cell": "lstm", "cell_size": 8, "epochs": 2, "normalise": True}
+    monkeypatch.setitem(live_runs.QUICK, "algorithm", quick)
+    result, _ = run_here(settings(**REMEMBERING), tmp_path)
+    loaded, rows = load_policy(result.run_dir), np.random.default_rng(3).normal(size=(40, 3, 2)).astype(np.float32)
+    module, state, acted = loaded.module(), None, []
+    for obs in rows:
+        acted.append(loaded.act(obs))
+        found = module(torch.from_numpy(obs), state)
+        state = found["memory"]
+        assert acted[-1].tolist() == found["actor"].argmax(-1).tolist()
+    loaded.reset()
+    assert [loaded.act(obs).tolist() for obs in rows] == [one.tolist() for one in acted]
+    assert not all((loaded.act(obs) == one).all() for obs, one in zip(rows, acted, strict=True))
+    with pytest.raises(ValueError, match="its cell's state goes from step to step"):
+        loaded.module(deterministic=True)

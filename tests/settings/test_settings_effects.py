@@ -88,6 +88,11 @@ IDLE = [
         "task.mirror",
         "algorithm.mirror = false",
     ),
+    (
+        {"task": {"env": "CartPole-v1", "mirror": True}, "algorithm": {"name": "dqn", "cell": "gru"}},
+        "task.mirror",
+        'algorithm.cell = "gru"',
+    ),
 ]
 
 

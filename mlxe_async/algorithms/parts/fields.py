@@ -24,6 +24,7 @@ BOOTSTRAPS, OLDER = "discount > 0", "schedule.policy_lag > 0"
 SOME_ENTROPY, SOME_CRITIC = "entropy > 0", "value_coefficient > 0"
 RATE_FALLS = "learning_rate != learning_rate_last"
 HIDDEN = "common or policy or value"  # of what is done between two layers
+MIRRORS = 'task.mirror and cell == "none"'  # stored states of a cell have no mirror image
 
 
 def key(default: Any, text: str, needs: Condition = "", *, stays: bool = False, **limits: float) -> Any:
@@ -143,5 +144,5 @@ class ValueNetworkFields(NetworkFields):
 class ReplayedFields(BaseModel):
     """Settings of replayed rows: mirroring, and a running average of the weights that they lead to."""
 
-    mirror: bool = key(True, "Mirror half of each batch if the task declares a symmetry.", "task.mirror")
+    mirror: bool = key(True, "Mirror half of each batch if the task declares a symmetry.", MIRRORS)
     average: float = key(0.0, "Publish a running average; higher follows faster, 0: none.", ge=0, le=1)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from mlxe_async.networks.bodies import Body
+    from mlxe_async.networks.cells import Cells
     from mlxe_async.networks.dense import Dense
 
 
@@ -44,7 +45,7 @@ def body_of(spaces: Spaces, s: Any) -> Body:
 
 def layers(
     s: Any,
-    below: Body | Dense,
+    below: Body | Cells | Dense,
     sizes: Sequence[int],
     outputs: int | None = None,
     *,

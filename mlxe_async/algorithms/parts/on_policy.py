@@ -9,7 +9,7 @@ import numpy as np
 
 from mlxe_async.algorithms.distributions import Distribution, as_array, raw_action
 from mlxe_async.algorithms.interface import Acting, Algorithm, Clock, Metrics, Rows, Tensors
-from mlxe_async.algorithms.parts import fields, policies
+from mlxe_async.algorithms.parts import fields, policies, recurrent
 from mlxe_async.algorithms.parts.layers import body_of, layers, of_pictures, words_of
 from mlxe_async.maths import annealing, returns, reward_scaling, rollouts
 from mlxe_async.networks import Parameters
@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from torch import nn
 
     from mlxe_async.networks.bodies import Body
+    from mlxe_async.networks.cells import Cells
     from mlxe_async.networks.dense import Dense
 
+HEADS = ("actor", "critic", "log_std")
 
-class OnPolicyFields(policies.PolicyFields):
+
+class OnPolicyFields(policies.PolicyFields, recurrent.RecurrentFields):
     """Keys of all of them; each has defaults of its own."""
 
     normalise: bool = fields.normalise(True)
@@ -55,6 +58,8 @@ class LearnsFromRollouts(Algorithm):
     """Defaults for tasks that show pictures of bytes, alone or among other parts."""
     see: Body
     common: Dense
+    cell: Cells | None
+    """The recurrent cell behind the common layers, if there is one."""
     actor: Dense
     critic: Dense
     log_std: Any
@@ -76,6 +81,8 @@ class LearnsFromRollouts(Algorithm):
         width, norm = s.common[-1] if s.common else seen.outputs, s.layer_norm
         found = [*seen.parameters("see"), *(seen.moments("see") if s.normalise else ())]
         found += dense_parameters("common", seen.outputs, s.common, layer_norm=norm)
+        found += recurrent.parameters_of(s, width)
+        width = width if s.cell == "none" else s.cell_size
         found += dense_parameters("actor", width, s.policy, policies.outputs_of(spaces), layer_norm=norm)
         if numbers and s.deviation == "computed":
             found += dense_parameters("log_std", width, s.policy, numbers, layer_norm=norm)
@@ -92,16 +99,18 @@ class LearnsFromRollouts(Algorithm):
         """Make the layers that observations go through first; an author goes on with layers, an actor and a critic."""
         s, spaces = self.settings, self.spaces
         actor, critic = (*s.policy, policies.outputs_of(spaces)), (*s.value, 1) if self.has_critic(s) else ()
-        self.words = words_of(seen_of(spaces, s), common=s.common, policy=actor, value=critic)
+        cell = recurrent.sizes_of(s)
+        self.words = words_of(seen_of(spaces, s), common=s.common, cell=cell, policy=actor, value=critic)
         self.see, self.now = body_of(spaces, s), self.annealed(Clock())
         self.chosen, self.extra_columns = "action", ()
         if policies.numbers_of(spaces):
             self.chosen, self.extra_columns = "raw_action", (raw_action(spaces),)
-        self.carry = (reward_scaling.CARRY,) if s.reward_scaling else ()
+        vars(self)["defaults"] = recurrent.defaults_of(s, type(self))  # the class has those without a cell
+        self.carry = ((reward_scaling.CARRY,) if s.reward_scaling else ()) + recurrent.carried(s)
 
     def build_learner(self) -> None:
         """Make the scale of rewards, if they are scaled; an author goes on with an optimiser."""
-        if self.carry:
+        if self.settings.reward_scaling:
             self.reward_scale = reward_scaling.RewardScale(self.settings.discount)
 
     def deviation(self) -> Any:
@@ -111,25 +120,25 @@ class LearnsFromRollouts(Algorithm):
 
         s, numbers = self.settings, policies.numbers_of(self.spaces)
         if numbers and s.deviation == "computed":
-            return layers(s, self.common, s.policy, numbers, last=0.01)
+            return layers(s, self.cell or self.common, s.policy, numbers, last=0.01)
         return nn.Parameter(torch.full((numbers,), s.log_std)) if numbers else None
 
     def learned(self) -> list[torch.Tensor]:
         """Everything that gradients move."""
         from torch import nn
 
-        parts = [
-            one
-            for one in (self.see, self.common, self.actor, self.log_std, vars(self).get("critic"))
-            if one is not None
-        ]
-        return [leaf for one in parts for leaf in (one.parameters() if isinstance(one, nn.Module) else [one])]
+        parts = (self.see, self.common, self.cell, self.actor, self.log_std, vars(self).get("critic"))
+        some = [one for one in parts if one is not None]
+        return [leaf for one in some for leaf in (one.parameters() if isinstance(one, nn.Module) else [one])]
 
     # -- acting --
 
-    def policy(self, obs: Any, acting: Acting | None = None) -> Distribution:  # noqa: ARG002 - nothing is carried
-        """The distribution that executors draw actions from."""
-        return self.distribution(self.common(self.see(obs)), self.spaces.mask(obs))
+    def policy(self, obs: Any, acting: Acting | None = None) -> Distribution:
+        """The distribution that executors draw actions from; a state that is carried moves on."""
+        features = self.common(self.see(obs))
+        if self.cell is not None:
+            features = self.cell.apart(recurrent.step(self.cell, features, acting))[0]
+        return self.distribution(features, self.spaces.mask(obs))
 
     def distribution(self, features: Any, mask: Any = None) -> Distribution:
         """Distribution of actions, by the shared layers' outputs (B, n) and a mask (B, ...) of what is allowed."""
@@ -140,27 +149,38 @@ class LearnsFromRollouts(Algorithm):
             log_std = as_array(log_std)
         return policies.distribution(self.spaces, self.actor(features), log_std, mask)
 
-    def judged(self, obs: torch.Tensor) -> tuple[Distribution, torch.Tensor]:
-        """The policy, and V (M,), at observations (M, *O)."""
-        features = self.common(self.see(obs))
-        return self.distribution(features, self.spaces.mask(obs)), self.critic(features)[:, 0]
+    def judged(self, rows: Tensors) -> tuple[Distribution, torch.Tensor]:
+        """The policy, and V (M,), at the observations of rows (M, ...), see `valid_rows`."""
+        actors, critics = self.features(rows)
+        return self.distribution(actors, self.spaces.mask(rows["obs"])), self.critic(critics)[:, 0]
+
+    def features(self, rows: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Features (M, n) that the actor is shown of rows (M, ...), and the critic's: the same without two cells."""
+        shown = self.common(self.see(rows["obs"]))
+        return (shown, shown) if self.cell is None else self.cell.apart(self.cell.through(shown, rows["sequences"])[0])
 
     def after_step(self, acting: Acting, reward: Array) -> None:
         """Follow the discounted return of each environment."""
-        if self.carry:
+        if self.settings.reward_scaling:
             reward_scaling.follow(acting.carry, reward, self.settings.discount)
 
     def module(self) -> nn.Module:
-        """Evaluate the acting network: `actor` (B, n), `critic` (B, 1) and `log_std`, for observations (B, *O)."""
-        from mlxe_async.networks.heads import Heads
+        """Evaluate the acting network: `actor` (B, n), `critic` (B, 1) and `log_std`, for observations (B, *O).
 
-        heads = {name: vars(self).get(name) for name in ("actor", "critic", "log_std")}
-        return Heads(self.see, self.common, {name: one for name, one in heads.items() if one is not None})
+        With a cell also for states (B, S), zero where episodes begin; those after the step come as `memory`.
+        """
+        from mlxe_async.networks.heads import Heads, RecurrentHeads
+
+        heads = {name: one for name in HEADS if (one := vars(self).get(name)) is not None}
+        if self.cell is None:
+            return Heads(self.see, self.common, heads)
+        return RecurrentHeads(self.see, self.common, heads, self.cell)
 
     def deterministic_module(self) -> nn.Module:
         """The same, and behind it the best actions as the environment takes them."""
         from mlxe_async.networks.heads import Deterministic
 
+        recurrent.refuse(self)
         return Deterministic(
             self.module(), lambda outputs, obs: policies.best(self.spaces, outputs(obs, "actor")[0], obs)
         )
@@ -169,7 +189,7 @@ class LearnsFromRollouts(Algorithm):
 
     def scaled(self, batch: Rows) -> Rows:
         """Rollouts (T, B, ...) whose rewards are scaled, if the settings say so; asked once for each batch."""
-        if not self.carry:
+        if not self.settings.reward_scaling:
             return batch
         self.reward_scale.count(batch)
         rows = {name: column for name, column in batch.items() if name != reward_scaling.CARRY.name}
@@ -190,26 +210,41 @@ class LearnsFromRollouts(Algorithm):
 
     def valid_rows(self, batch: Rows, **more: Array) -> Tensors:
         """The valid rows (N, ...) of rollouts (T, B, ...) and of more columns, one environment's beside the other's."""
-        valid = batch["valid"].astype(bool)
-        return self.tensors({name: column[valid] for name, column in {**batch, **more}.items()})
+        valid, every = batch["valid"].astype(bool), {**batch, **more}
+        state = every.pop(recurrent.STATE, None) if self.cell is not None else None
+        rows: dict[str, Any] = self.tensors({name: column[valid] for name, column in every.items()})
+        return rows if state is None else rows | {"sequences": recurrent.sequences(batch, self.device)}
 
     def with_advantages(self, batch: Rows, lambda_: float | None = None) -> Tensors:
-        """The valid rows with `value`, `advantage` and the critic's `target`, by the values of now.
+        """The valid rows with `value`, `advantage` and the critic's `target`, by the values of now."""
+        return self.valid_rows(batch, **self.advantages(batch, lambda_))
+
+    def advantages(self, batch: Rows, lambda_: float | None = None) -> Rows:
+        """The columns `value`, `advantage` and `target` (T, B), the critic's, by the values of now.
 
         Lambda is `gae_lambda` of the settings where nothing else is said.
         """
-        value = self.values(batch["obs"])
-        arrays = (batch["reward"], value, *self.around(batch, value), self.settings.discount)
+        ends, ended, missing = rollouts.unknown(batch)
+        value, after = self.values(batch, missing)
+        following = rollouts.following(value, after, missing)
+        arrays = (batch["reward"], value, following, ended, ends, self.settings.discount)
         advantage = returns.generalised_advantage(*arrays, self.settings.gae_lambda if lambda_ is None else lambda_)
-        return self.valid_rows(batch, value=value, advantage=advantage, target=advantage + value)
+        return {"value": value, "advantage": advantage, "target": advantage + value}
 
     def around(self, batch: Rows, value: Array) -> tuple[Array, Array, Array]:
         """V(next_obs), where the world ended, and where nothing flows back, all (T, B) as `value`, V(obs), is."""
         ends, ended, missing = rollouts.unknown(batch)
-        return rollouts.following(value, self.values(batch["next_obs"][missing]), missing), ended, ends
+        after = self.value_of(batch["next_obs"][missing]) if self.cell is None else self.values(batch, missing)[1]
+        return rollouts.following(value, after, missing), ended, ends
 
-    def values(self, obs: Array) -> Array:
-        """V (...) of observations (..., *O), in double precision for the sums to come."""
+    def values(self, batch: Rows, missing: Array) -> tuple[Array, Array]:
+        """V of rollouts' rows (T, B), and of what `next_obs` shows after those that are `missing` (K,)."""
+        if self.cell is not None:
+            return recurrent.values(self, batch, missing)
+        return self.value_of(batch["obs"]), self.value_of(batch["next_obs"][missing])
+
+    def value_of(self, obs: Array) -> Array:
+        """V (...) of observations (..., *O), in double precision for the sums to come; where there is no cell."""
         import torch
 
         shape = self.spaces.observation_shape
@@ -217,10 +252,3 @@ class LearnsFromRollouts(Algorithm):
         with torch.no_grad():
             value = self.critic(self.common(self.see(self.tensors({"obs": obs.reshape(-1, *shape)})["obs"])))
         return np.asarray(value.reshape(lead).numpy(force=True), np.float64)
-
-    @staticmethod
-    def spread(batch: Rows, column: torch.Tensor, elsewhere: float = 0.0) -> Array:
-        """A column (N,) of the valid rows as (T, B), without gradient, in double precision for the sums to come."""
-        result = np.full(batch["valid"].shape, elsewhere)
-        result[batch["valid"].astype(bool)] = column.numpy(force=True)
-        return result

@@ -9,45 +9,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from mlxe_async.algorithms.distributions import Categorical, as_array
-from mlxe_async.algorithms.interface import Acting, Algorithm, Clock, Priorities, Rows
+from mlxe_async.algorithms.interface import Acting, Algorithm, Clock, Priorities, Rows, Tensors
+from mlxe_async.algorithms.parts import recurrent, sequences, value_networks
 from mlxe_async.algorithms.parts.exploration import Behaviour, NoiseRenewal, mixture
-from mlxe_async.algorithms.parts.layers import body_of, layers, of_pictures, polyak, words_of
+from mlxe_async.algorithms.parts.layers import of_pictures, polyak, words_of
 from mlxe_async.algorithms.parts.policies import number_of_actions
-from mlxe_async.algorithms.parts.replay import ends_of, mirrored, stored, target_columns
+from mlxe_async.algorithms.parts.replay import ends_of, mirrored, stored, target_columns, tensors_of
 from mlxe_async.algorithms.parts.value_fields import FLOOR
 from mlxe_async.maths import annealing, categorical, returns
 from mlxe_async.networks import Parameters
-from mlxe_async.networks.seen import dense_parameters, seen_of
+from mlxe_async.networks.seen import seen_of
 from mlxe_async.rows import Array, Spaces
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from mlxe_async.networks.cells import Cells
     from mlxe_async.networks.heads import ActionValues
-
-
-def streams(
-    s: Any, spaces: Spaces, actions: int, *, dueling: bool, sigma: float | None = None, atoms: int = 0
-) -> ActionValues:
-    """Values of all actions; of a dueling network in two streams, which share all layers but the last hidden one.
-
-    Args:
-        s: settings of the layers.
-        spaces: of the task.
-        actions: how many there are.
-        dueling: whether there are two streams.
-        sigma: of the noise of layers, if there is some.
-        atoms: outputs of each action; 0: one.
-    """
-    from mlxe_async.networks.heads import ActionValues
-
-    see, each = body_of(spaces, s), atoms or 1
-    if not dueling:
-        return ActionValues(see, q=layers(s, see, s.layers, actions * each, sigma=sigma), atoms=atoms)
-    common, own = layers(s, see, s.layers[:-1], sigma=sigma), s.layers[-1:]
-    value, advantage = (layers(s, common, own, outputs * each, sigma=sigma) for outputs in (1, actions))
-    return ActionValues(see, common, value=value, advantage=advantage, atoms=atoms)
 
 
 class ValueBased(Algorithm):
@@ -74,31 +53,20 @@ class ValueBased(Algorithm):
     @classmethod
     def defaults_for(cls, spaces: Spaces, written: Mapping[str, Any]) -> dict[str, Any]:
         """Pictures of bytes go through convolutions, Mnih et al. 2015, and what goes with them."""
-        return of_pictures(cls, spaces, written)
+        return of_pictures(cls, spaces, written) | sequences.defaults_for(cls, written)
 
     @classmethod
     def parameters_for(cls, settings: Any, spaces: Spaces) -> Parameters:
         """Return what `build` publishes, told without torch; see `interface.Algorithm.parameters_for`."""
-        s, seen, more = settings, seen_of(spaces, settings), {"layer_norm": settings.layer_norm}
         heads, noisy = cls.heads_of(settings, spaces), cls.is_noisy(settings)
-        found = [*seen.parameters("network.see")]
-        common = s.layers[:-1] if len(heads) > 1 else ()
-        found += dense_parameters("network.common", seen.outputs, common, noisy=noisy, **more)
-        width = common[-1] if common else seen.outputs
-        for name, sizes in heads.items():
-            found += dense_parameters(f"network.{name}", width, sizes[:-1], sizes[-1], noisy=noisy, **more)
-        return (*found, ("epsilon", (1,)))
+        return (*value_networks.parameters_of("network", settings, spaces, heads, noisy=noisy), ("epsilon", (1,)))
 
     @classmethod
     def heads_of(cls, s: Any, spaces: Spaces) -> dict[str, tuple[int, ...]]:
         """Each stream, and the sizes of its layers."""
-        actions, each = number_of_actions(cls, spaces), cls.outputs_of(s)
-        own = s.layers[-1:]
-        return (
-            {"value": (*own, each), "advantage": (*own, actions * each)}
-            if cls.is_dueling(s)
-            else {"q": (*s.layers, actions * each)}
-        )
+        actions, each, dueling = number_of_actions(cls, spaces), cls.outputs_of(s), cls.is_dueling(s)
+        own = s.layers[len(value_networks.common_of(s, dueling=dueling)) :]
+        return {name: (*own, n * each) for name, n in value_networks.streams_of(actions, dueling=dueling).items()}
 
     @classmethod
     def outputs_of(cls, settings: Any) -> int:  # noqa: ARG003 - of some it depends on the settings
@@ -119,9 +87,12 @@ class ValueBased(Algorithm):
         """Tell the memory how to draw, and make counters; an author has made `network` before."""
         import torch
 
-        s, heads = self.settings, self.heads_of(self.settings, self.spaces)
-        self.words = words_of(seen_of(self.spaces, s), common=s.layers[:-1] if len(heads) > 1 else (), **heads)
+        s = self.settings
+        sizes = value_networks.sizes_of(s, self.heads_of(s, self.spaces))
+        self.words = words_of(seen_of(self.spaces, s), **sizes)
         self.derived_columns, self.priorities = target_columns(self.spaces), self.how_to_draw()
+        if self.cell is not None:
+            sequences.prepare(self)
         self.rows_seen = self.unused = 0
         self.epsilon, self.noise = torch.tensor([self.exploring(0)]), NoiseRenewal()
 
@@ -134,6 +105,12 @@ class ValueBased(Algorithm):
         """Learn on from what was published."""
         for network in (self.learned, self.target):
             polyak(network, self.network, 1.0)
+
+    @property
+    def cell(self) -> Cells | None:
+        """The recurrent cell of the network that acts, if there is one."""
+        found: Cells | None = getattr(self.network, "cell", None)
+        return found
 
     def how_to_draw(self) -> Priorities:
         """Return what the memory is told."""
@@ -157,22 +134,29 @@ class ValueBased(Algorithm):
             self.noise.renew(self.network, self.settings.noise_every, rng, acting)
         return super().act(obs, rng, acting)
 
-    def policy(self, obs: Any, acting: Acting | None = None) -> Categorical:  # noqa: ARG002 - epsilon travels
+    def acted(self, obs: Any, acting: Acting | None) -> Any:
+        """Scores (B, A) of actions, as an array; a state that is carried moves on."""
+        if self.cell is None:
+            return as_array(self.scores(self.network(obs)))
+        features = recurrent.step(self.cell, self.network.features(obs), acting)
+        return as_array(self.scores(self.network.values_of(features)))
+
+    def policy(self, obs: Any, acting: Acting | None = None) -> Categorical:
         """softmax(Q / temperature), or epsilon / A + (1 - epsilon) [action = best]; the best under noise."""
-        s, q = self.settings, as_array(self.scores(self.network(obs)))
+        s, q = self.settings, self.acted(obs, acting)
         log_probs = categorical.log_softmax(q / np.float32(s.temperature))
         behaviour: Behaviour = "epsilon_greedy" if s.noisy else s.behaviour
         return Categorical(mixture(log_probs, behaviour, self.epsilon.item()), normalised=True)
 
-    def greedy(self, obs: Array, acting: Acting | None = None) -> Array:  # noqa: ARG002 - nothing is carried
+    def greedy(self, obs: Array, acting: Acting | None = None) -> Array:
         """The action with the highest value, without noise."""
         from mlxe_async.networks.noisy import without_noise
 
         with self.inference(), without_noise(self.network):
-            return np.asarray(as_array(self.scores(self.network(self.observed(obs)))).argmax(-1))
+            return np.asarray(self.acted(self.observed(obs), acting).argmax(-1))
 
     def module(self) -> nn.Module:
-        """Return what acts, without noise: `ActionValues` of observations (B, *O)."""
+        """Return what acts, without noise: `ActionValues` of observations (B, *O), or `RecurrentActionValues`."""
         from mlxe_async.networks import sequential
         from mlxe_async.networks.noisy import quiet
 
@@ -184,6 +168,7 @@ class ValueBased(Algorithm):
         """The same, and behind it the best actions as the environment takes them."""
         from mlxe_async.networks.heads import Deterministic
 
+        recurrent.refuse(self)
         return Deterministic(self.module(), lambda outputs, obs: self.best_of(outputs(obs)[0]))
 
     def best_of(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -201,7 +186,7 @@ class ValueBased(Algorithm):
         """Each row's target as partial + coefficient * Q'(cut_obs), so that it can be replayed alone."""
         s, (ended, _) = self.settings, ends_of(segments, lengths)
         split = returns.n_step_many(self.scaled(segments["reward"]), lengths, ended, s.discount, s.n_step)
-        return stored(split, segments["next_obs"])
+        return stored(split, segments["next_obs"]) if self.cell is None else sequences.stored(s, split, lengths)
 
     def scaled(self, reward: Array) -> Array:
         """Rewards as values count them."""
@@ -224,6 +209,21 @@ class ValueBased(Algorithm):
         rows["weight"] = batch.get("weight", np.ones(action.shape[-1]))
         return rows | {name: batch[name] for name in ("partial", "coefficient")}
 
+    def rows(self, batch: Rows) -> Tensors:
+        """Return what the loss needs: rows (M, ...), or sequences and which of their rows (N,) are learned from."""
+        return tensors_of(self, batch) if self.cell is None else sequences.rows_of(self, batch)
+
+    def evaluated(self, rows: Tensors) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Outputs (M, A, ...) of the learned network; at s', of the target network and of what chooses there."""
+        import torch
+
+        if self.cell is not None:
+            return sequences.evaluated(self, rows)
+        with torch.no_grad():
+            following = self.target(rows["cut_obs"])
+            choosing = self.learned(rows["cut_obs"]) if self.settings.double else following
+        return self.learned(rows["obs"]), following, choosing
+
     def prepare(self, clock: Clock) -> None:
         """Move the target network if that is due, and draw new noise for both, each its own."""
         from mlxe_async.networks.noisy import draw
@@ -244,6 +244,11 @@ class ValueBased(Algorithm):
         s = self.settings
         return annealing.linear(s.learning_rate, s.learning_rate_last, s.anneal_steps, clock.env_steps)
 
-    def judged(self, error: torch.Tensor) -> Array | None:
-        """Priorities (M,) of rows with these errors (M,), where rows are drawn by them."""
-        return error.abs().numpy(force=True) + FLOOR if self.settings.prioritised else None
+    def judged(self, error: torch.Tensor, rows: Tensors | None = None) -> Array | None:
+        """Priorities (M,) of rows, or of sequences, with these errors of rows (N,), where samples are drawn by them."""
+        if not self.settings.prioritised or self.priorities == sequences.EVENLY:
+            return None
+        errors = error.abs().numpy(force=True)
+        if self.cell is not None and rows is not None:
+            errors = sequences.priorities(errors, rows["learned"].numpy(force=True))
+        return errors + FLOOR

@@ -32,6 +32,7 @@ FACTS = frozenset(
     ("settings", "spaces", "learns", "device", "parameters", "batch_rows", "rows_per_update", "window", "priorities")
 ) | {
     *("extra_columns", "stop_columns", "carry", "derived_columns", "off_policy", "memory", "bootstraps", "words"),
+    "defaults",
     "_modules",
     drawing.NAME,
 }

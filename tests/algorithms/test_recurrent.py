@@ -1,0 +1,221 @@
+"""Algorithms with a cell: what executors did with a carried state, the learner finds again from what was stored."""
+
+import numpy as np
+import pytest
+import torch
+
+from mlxe_async.algorithms import Acting, Clock, load_algorithm
+from mlxe_async.algorithms.parts import recurrent
+from mlxe_async.parts import BYTES
+from mlxe_async.rows import Spaces
+
+NUMBERS = Spaces((3,), action_shape=(2,), action_low=(-1.0, -2.0), action_high=(1.0, 2.0))
+SPACES = {
+    "one choice": Spaces((3,), actions=4),
+    "several": Spaces((3,), action_shape=(2,), action_kind="multi_discrete", action_sizes=(2, 3)),
+    "numbers": NUMBERS,
+    "pictures": Spaces((2, 12, 12), observation_dtype=BYTES, actions=2),
+}
+NAMES = ["a2c", "impala", "ppo", "reinforce"]
+T, B = 24, 3
+DILATED = {"cell": "dilated", "cell_cores": 3}
+
+
+def made(name, spaces="one choice", learns=True, **settings):
+    kind, body = load_algorithm(name), {"body": "small", "normalise": False} if spaces == "pictures" else {}
+    chosen = {"cell": "lstm", "cell_size": 8, "common": (6,), "policy": (5,), "value": (5,)} | body | settings
+    return kind(kind.Settings(**chosen), SPACES[spaces], seed=3, learns=learns)
+
+
+def rollout(algorithm, steps=T, envs=B, seed=0, loud=True):
+    """A rollout (T, B, ...) that an executor's object makes; episodes begin and end in the middle."""
+    rng, spaces = np.random.default_rng(seed), algorithm.spaces
+    acting, rows = Acting().start(algorithm.carry, envs), []
+    step, episode = np.array([5, 0, 9][:envs]), np.zeros(envs, np.int64)
+    for column in acting.carry.values():
+        column[:] = rng.normal(size=column.shape) if loud else 0
+    for column in acting.carry.values():
+        column[step == 0] = 0
+    obs = observation(spaces, envs, rng)
+    for _ in range(steps):
+        before = {name: column.copy() for name, column in acting.carry.items()}
+        row = algorithm.act(obs, rng, acting) | before
+        ended, truncated = rng.random(envs) < 0.08, rng.random(envs) < 0.08
+        following = observation(spaces, envs, rng)
+        row |= {"obs": obs, "next_obs": following, "reward": rng.normal(size=envs).astype(np.float32)}
+        row |= {"terminated": ended, "truncated": truncated & ~ended, "cut": np.zeros(envs, bool)}
+        row |= {"step": step.copy(), "episode": episode.copy(), "valid": np.ones(envs, bool)}
+        rows.append(row)
+        stops = ended | truncated
+        acting.begin(stops)
+        step, episode = np.where(stops, 0, step + 1), episode + stops
+        obs = np.where(stops.reshape(-1, *(1,) * (obs.ndim - 1)), observation(spaces, envs, rng), following)
+    found = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    for column in algorithm.carry:
+        if column.per_rollout:
+            found[column.name] = found[column.name][0]
+    found["terminated"], found["truncated"], found["cut"], found["valid"] = (
+        found[name].astype(np.uint8) for name in ("terminated", "truncated", "cut", "valid")
+    )
+    return found
+
+
+def observation(spaces, envs, rng):
+    if spaces.observation_dtype == BYTES:
+        return rng.integers(0, 256, (envs, *spaces.observation_shape)).astype(np.uint8)
+    return rng.normal(size=(envs, *spaces.observation_shape)).astype(np.float32)
+
+
+def shorter(batch):
+    """The same, of which the second environment's sequence ends earlier."""
+    found = {name: column.copy() for name, column in batch.items()}
+    for column in found.values():
+        if column.shape[:2] == (T, B):
+            column[T // 2 :, 1] = 0
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("spaces", [*SPACES])
+@pytest.mark.parametrize(
+    "settings", [{}, {"cell": "gru", "cells": "apart", "cell_layers": 2}, {**DILATED, "cell_layers": 2}]
+)
+def test_what_is_published_is_told_before_anything_is_made(name, spaces, settings):
+    algorithm = made(name, spaces, learns=False, **settings)
+    assert [*type(algorithm).parameters_for(algorithm.settings, algorithm.spaces)] == [*algorithm.parameters]
+
+
+@pytest.mark.parametrize("spaces", ["one choice", "several", "numbers"])
+@pytest.mark.parametrize("cell", ["lstm", "gru", "dilated"])
+def test_executors_act_by_numpy_as_the_modules_say(spaces, cell):
+    algorithm = made("ppo", spaces, learns=False, cell=cell, cells="apart")
+    obs, acting = observation(algorithm.spaces, 4, np.random.default_rng(0)), Acting().start(algorithm.carry, 4)
+    module, state = algorithm.module(), None
+    for _ in range(5):
+        algorithm.act(obs, np.random.default_rng(0), acting)
+        assert all(getattr(one, "core", one)._views.steps is not None for one in algorithm.cell.cells)
+        with torch.no_grad():
+            outputs = module(torch.from_numpy(obs), state)
+        state = outputs["memory"]
+        np.testing.assert_allclose(acting.carry[recurrent.STATE], state, atol=1e-6)
+    by_arrays = algorithm.actor(
+        algorithm.cell.apart(algorithm.cell(algorithm.common(algorithm.see(obs)), np.zeros_like(state))[0])[0]
+    )
+    with torch.no_grad():
+        expected = module(torch.from_numpy(obs))["actor"]
+    np.testing.assert_allclose(by_arrays, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("spaces", [*SPACES])
+@pytest.mark.parametrize("settings", [{}, {"cells": "apart", "cell": "gru"}, {"cells": "apart", **DILATED}])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_learner_finds_the_probabilities_that_executors_had(name, spaces, settings):
+    learner, executor = made(name, spaces, **settings), made(name, spaces, learns=False, **settings)
+    executor.load(learner.weights())
+    batch = shorter(rollout(executor))
+    rows = learner.valid_rows(batch)
+    actors, _ = learner.features(rows)
+    with torch.no_grad():
+        policy = learner.distribution(actors, learner.spaces.mask(rows["obs"]))
+        np.testing.assert_allclose(policy.log_prob(rows[learner.chosen]), rows["log_prob"], atol=2e-5)
+
+
+@pytest.mark.parametrize("cell", [{}, DILATED])
+@pytest.mark.parametrize("states", ["stored", "recomputed"])
+@pytest.mark.parametrize("steps", [1, 5, 8, 24, 100])
+def test_pieces_begin_where_executors_were(cell, states, steps):
+    settings = cell | {"sequence_steps": steps, "sequence_states": states, "epochs": 2, "minibatch": 16}
+    learner, executor = made("ppo", **settings), made("ppo", learns=False, **settings)
+    executor.load(learner.weights())
+    batch = shorter(rollout(executor))
+    seen = []
+    for rows in learner.minibatches(batch, 2):
+        with torch.no_grad():
+            policy, value = learner.judged(rows)
+            np.testing.assert_allclose(policy.log_prob(rows["action"]), rows["log_prob"], atol=2e-5)
+            np.testing.assert_allclose(value, rows["value"], atol=2e-5)
+        seen += rows["log_prob"].tolist()
+    assert sorted(seen) == pytest.approx(sorted(2 * batch["log_prob"][batch["valid"].astype(bool)].tolist()))
+
+
+def test_stored_states_are_the_behaviours_and_recomputed_ones_those_of_the_present_weights():
+    for states in ("stored", "recomputed"):
+        learner = made("ppo", sequence_steps=6, sequence_states=states)
+        other = type(learner)(learner.settings, learner.spaces, seed=9, learns=False)
+        batch = rollout(other)
+        (rows,) = (piece for piece in recurrent.minibatches(learner, batch | learner.advantages(batch), 10_000, 1))
+        first = rows["step"][0], rows["episode"][0] if "episode" in rows else None
+        assert len(first[0]) == 4 * B
+        found = {tuple(np.round(one, 4)) for one in rows[recurrent.STATE]}
+        if states == "stored":
+            assert {tuple(np.round(one, 4)) for one in batch[recurrent.STATE][::6].reshape(-1, 16)} == found
+        else:
+            by_now = recurrent.states_by_now(learner, batch, 6)
+            assert {tuple(np.round(one, 4)) for one in by_now.reshape(-1, 16)} == found
+            np.testing.assert_array_equal(by_now[0], batch[recurrent.STATE])
+
+
+@pytest.mark.parametrize("cell", [{}, DILATED])
+@pytest.mark.parametrize("name", NAMES)
+def test_values_after_the_last_rows_are_asked_with_the_state_after_them(name, cell):
+    learner, executor = made(name, **cell), made(name, learns=False, **cell)
+    executor.load(learner.weights())
+    batch = shorter(rollout(executor))
+    missing = learner_missing(batch)
+    value, after = learner.values(batch, missing)
+    state = torch.from_numpy(
+        np.array(batch[recurrent.STATE] if batch[recurrent.STATE].ndim == 2 else batch[recurrent.STATE][0])
+    )
+    expected, expected_after = np.zeros((T, B)), []
+    with torch.no_grad():
+        for t in range(T):
+            state = state * ~torch.from_numpy(batch["step"][t] == 0)[:, None]
+            features, state = learner.cell(learner.common(learner.see(torch.from_numpy(batch["obs"][t]))), state)
+            expected[t] = learner.critic(features)[:, 0]
+            following, _ = learner.cell(learner.common(learner.see(torch.from_numpy(batch["next_obs"][t]))), state)
+            expected_after += learner.critic(following)[:, 0][torch.from_numpy(missing[t])].tolist()
+    valid = batch["valid"].astype(bool)
+    np.testing.assert_allclose(value[valid], expected[valid], atol=1e-5)
+    np.testing.assert_allclose(after, expected_after, atol=1e-5)
+
+
+def learner_missing(batch):
+    from mlxe_async.maths import rollouts
+
+    return rollouts.unknown(batch)[2]
+
+
+@pytest.mark.parametrize("spaces", [*SPACES])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("a2c", {"clip": 0.2}),
+        ("impala", {"cells": "apart"}),
+        ("ppo", {"epochs": 2}),
+        ("ppo", {"minibatches": "sequences", "epochs": 2, "cell_layers": 2}),
+        ("ppo", {"sequence_states": "recomputed", "reward_scaling": True, "value_epochs": 1}),
+        ("reinforce", {"baseline": "mean"}),
+        ("reinforce", {"cell": "gru"}),
+        ("ppo", {**DILATED, "epochs": 2}),
+        ("reinforce", DILATED),
+    ],
+)
+def test_updates_move_the_cell_and_keep_all_finite(name, settings, spaces):
+    learner = made(name, spaces, **settings)
+    before, batch = learner.weights(), shorter(rollout(learner))
+    found = learner.update(batch, Clock())
+    assert all(np.isfinite(float(one)) for one in found.values())
+    changed = {
+        key
+        for key, _ in learner.parameters
+        if (learner.published(before, key) != learner.published(learner.weights(), key)).any()
+    }
+    assert {key for key, _ in learner.parameters if key.startswith("cell.")} <= changed
+
+
+def test_a_policy_without_a_carried_state_begins_an_episode():
+    algorithm = made("ppo", learns=False)
+    obs = observation(algorithm.spaces, 2, np.random.default_rng(0))
+    acting = Acting().start(algorithm.carry, 2)
+    np.testing.assert_array_equal(algorithm.policy(obs).log_probs, algorithm.policy(obs, acting).log_probs)
+    assert (algorithm.policy(obs, acting).log_probs != algorithm.policy(obs).log_probs).any()
