@@ -8,7 +8,9 @@ configurations that may be its fastest, the full form first tries each for a few
 `--quick` runs every peer's first configuration once, briefly; without it each table is run three times. Tables:
 one-pass (ordinary environments, each sample learned from once), native (gymnasium's natively vectorised CartPole), ppo
 (the passes and minibatches of stable-baselines3), solve (time to a mean of 475), memory (replay memories), breakout-dqn
-(agent steps from pictures, one update of 32 rows per 4 steps; not among the default tables, for it needs ale-py here).
+(agent steps from pictures, one update of 32 rows per 4 steps; not among the default tables, for it needs ale-py here),
+ppo-lstm (CartPole without velocities, as `scripts/hidden_cartpole.py` says; another seed in each round, and the mean
+return of each one's last episodes with its 95 % bootstrap interval; not among the default tables either).
 
 What was seen is printed as Markdown and kept as JSON (`--out`). CPU time per step is less disturbed by other programs
 than the rates are; "others" is the share of the machine that they took meanwhile.
@@ -29,6 +31,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from mlxe_async.analysis.statistics import bootstrap
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 SETTINGS = ROOT / "settings"
@@ -43,6 +47,7 @@ PACKAGES = {
     "torchrl": ["torchrl==0.14.1", "gymnasium==1.4.0"],
     "rllib": ["ray[rllib]==2.60.0"],
     "cpprb": ["cpprb==11.0.0"],
+    "sb3-contrib": ["sb3-contrib==2.9.2", "stable-baselines3==2.9.2", "gymnasium==1.4.0"],
     "continuous": ["stable-baselines3==2.9.2", "gymnasium[box2d,mujoco]==1.4.0"],
     "atari": [
         "stable-baselines3==2.9.2",
@@ -60,6 +65,7 @@ LABELS = {
     "memory-prioritised": "Replay memory, prioritised: sample 256 and give new priorities",
     "memory-uniform": "Replay memory, uniform: sample 256",
     "breakout-dqn": "Breakout from pictures, DQN, one update of 32 rows per 4 agent steps",
+    "ppo-lstm": "CartPole-v1 without velocities, PPO with LSTMs of 64: 8 envs x 128 steps, 4 epochs of 4 minibatches",
 }
 TABLES = {
     "one-pass": ["one-pass"],
@@ -68,6 +74,7 @@ TABLES = {
     "solve": ["solve"],
     "memory": ["memory-prioritised", "memory-uniform"],
     "breakout-dqn": ["breakout-dqn"],
+    "ppo-lstm": ["ppo-lstm"],
 }
 UNITS = {
     "solve": ("learning_seconds", "seconds", 2),
@@ -129,6 +136,12 @@ def contestants(row: str, given: argparse.Namespace) -> list[Contestant]:
             mine,
             Contestant("stable-baselines3", "atari", "run_dqn_atari.py", ["--peer", "sb3"], several=True),
             Contestant("cleanrl-loop", "atari", "run_dqn_atari.py", ["--peer", "cleanrl"], several=True),
+        ]
+    if row == "ppo-lstm":
+        return [
+            Contestant("mlxe_async", None, "lstm_ours.py"),
+            Contestant("sb3-contrib", "sb3-contrib", "lstm_sb3.py"),
+            Contestant("cleanrl-loop", "sb3-contrib", "lstm_loop.py"),
         ]
     memories = [
         Contestant("mlxe_async", None, "memory_ours.py"),
@@ -233,6 +246,9 @@ def measured(table: str, given: argparse.Namespace) -> dict[str, Any]:
                 more = [] if row == "solve" else ["--seconds", str(given.seconds)]
                 if row == "solve":
                     more = ["--seed", str(again)]
+                elif row == "ppo-lstm":
+                    more = ["--seed", str(again), "--warm-up", str(given.warm_up)]
+                    more += ["--steps", "10240"] if given.quick else []
                 elif table != "memory":
                     more += ["--warm-up", str(given.warm_up)]
                 for line in run(one, folder, [*more, *chosen.get(one.name, [])], given.limit):
@@ -281,6 +297,10 @@ def summary(row: str, lines: list[dict[str, Any]]) -> dict[str, Any]:
         seen = [line[extra] for line in good if extra in line]
         if seen:
             result[extra] = statistics.median(seen)
+    if row == "ppo-lstm":
+        returns = [line["mean_return"] for line in good]
+        low, high = bootstrap(returns, statistics.fmean)
+        result |= {"mean_return": statistics.fmean(returns), "return_low": low, "return_high": high}
     return result
 
 
@@ -312,6 +332,8 @@ def markdown(row: str, lines: dict[str, list[dict[str, Any]]]) -> str:
         more = ""
         if "command_to_solved_seconds" in one:
             more = f"; {one['command_to_solved_seconds']:.1f} s from the command to solved"
+        if "mean_return" in one:
+            more = f"; return {one['mean_return']:.1f} ({one['return_low']:.1f} to {one['return_high']:.1f})"
         text.append(
             f"| {name} {one['version']} | {span} | {ratio} | {cost} | {lag} | {100 * one['others']:.0f} % |"
             f" {one['configuration']}{more} |"
