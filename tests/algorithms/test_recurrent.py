@@ -219,3 +219,37 @@ def test_a_policy_without_a_carried_state_begins_an_episode():
     acting = Acting().start(algorithm.carry, 2)
     np.testing.assert_array_equal(algorithm.policy(obs).log_probs, algorithm.policy(obs, acting).log_probs)
     assert (algorithm.policy(obs, acting).log_probs != algorithm.policy(obs).log_probs).any()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_of_two_cells_the_first_is_the_actors_and_the_second_the_critics(which):
+    learner = made("ppo", cells="apart", value_epochs=1)
+    batch = shorter(rollout(learner))
+
+    def found():
+        rows = learner.with_advantages(batch)
+        with torch.no_grad():
+            policy, value = learner.judged(rows)
+            of_critic = [*learner.values(batch, learner_missing(batch)), value.numpy()]
+            return policy.logits.numpy(), of_critic, float(learner.critic_loss(rows))
+
+    logits, values, loss = found()
+    with torch.no_grad():
+        for weight in learner.cell.cells[which].parameters():
+            weight.zero_()
+    other_logits, other_values, other_loss = found()
+    assert np.array_equal(logits, other_logits) == (which == 1)
+    for one, other in zip(values, other_values, strict=True):
+        assert np.array_equal(one, other) == (which == 0)
+    assert (loss == other_loss) == (which == 0)
+
+
+def test_pieces_come_in_a_new_order_in_each_epoch():
+    learner = made("ppo", sequence_steps=4)
+    batch = rollout(learner)
+    first, second = (
+        rows["log_prob"].sum(0).tolist()
+        for rows in recurrent.minibatches(learner, batch | learner.advantages(batch), 10_000, 2)
+    )
+    assert first != second
+    assert sorted(first) == pytest.approx(sorted(second))

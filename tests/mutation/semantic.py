@@ -88,8 +88,8 @@ def _changed(original: str, source: str) -> str:
 
 
 def folder_of(file: str) -> str:
-    """The tests of a file's folder."""
-    return f"tests/{file.split('/')[1]}"
+    """The tests of a file's folder; those of networks lie beside the algorithms'."""
+    return f"tests/{file.split('/')[1]}".replace("networks", "algorithms")
 
 
 def file_of(test: str) -> str:

@@ -21,6 +21,7 @@ import functools
 import hashlib
 import importlib.abc
 import importlib.util
+import inspect
 import itertools
 import json
 import os
@@ -148,6 +149,7 @@ def _function(module: types.ModuleType, qualname: str) -> types.FunctionType | N
         if found is None:
             return None
         found = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
+    found = inspect.unwrap(found) if callable(found) else found  # what is decorated is called from within
     return found if isinstance(found, types.FunctionType) else None
 
 

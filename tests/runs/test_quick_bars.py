@@ -13,6 +13,8 @@ BARS = {
     "a2c-pendulum": (300_000, -400),
     "ppo-cartpole": (100_000, 475),
     "ppo-pendulum": (150_000, -250),
+    "ppo-lstm-cartpole-hidden": (300_000, 450),
+    "ppo-lstm-pendulum-hidden": (300_000, -260),
     "impala-cartpole": (300_000, 400),
     "dqn-cartpole": (50_000, 400),
     "dqn-per-cartpole": (50_000, 400),
