@@ -276,58 +276,67 @@ def _identity(_layer: Any, own: bool) -> Step:
 def _lstm(layer: Any, own: bool) -> Step | None:
     """A step of LSTM for rows (B, n) and of states (B, 2, layers, H), which are h and c."""
     del own
-    weights, size = _weights_of(layer), layer.hidden_size
-    if weights is None:
-        return None
+    size = layer.hidden_size
 
-    def step(given: Any) -> Any:
-        if not isinstance(given, tuple) or given[0].ndim != 2 or given[0].shape[-1] != layer.input_size:
-            return None
-        x, states = given
-        after = np.empty_like(states)
-        for number, (inputs, hidden, bias, more) in enumerate(weights):
-            gates = np.dot(x, inputs)
-            gates += np.dot(states[:, 0, number], hidden)
-            gates += bias
-            gates += more
-            candidate = np.tanh(gates[:, 2 * size : 3 * size])
-            _squashed(gates)
-            c = np.multiply(gates[:, size : 2 * size], states[:, 1, number], out=after[:, 1, number])
-            c += gates[:, :size] * candidate
-            x = np.tanh(c)
-            x *= gates[:, 3 * size :]
-            after[:, 0, number] = x
-        return x, after
+    def step(x: Array, before: Array, after: Array, weights: tuple[Array, ...]) -> Array:
+        inputs, hidden, bias, more = weights
+        gates = np.dot(x, inputs)
+        gates += np.dot(before[:, 0], hidden)
+        gates += bias
+        gates += more
+        candidate = np.tanh(gates[:, 2 * size : 3 * size])
+        _squashed(gates)
+        c = np.multiply(gates[:, size : 2 * size], before[:, 1], out=after[:, 1])
+        c += gates[:, :size] * candidate
+        y: Array = np.tanh(c)
+        y *= gates[:, 3 * size :]
+        after[:, 0] = y
+        return y
 
-    return step
+    return _by_layers(layer, step)
 
 
 def _gru(layer: Any, own: bool) -> Step | None:
     """A step of GRU for rows (B, n) and of states (B, 1, layers, H)."""
     del own
-    weights, size = _weights_of(layer), layer.hidden_size
+    size = layer.hidden_size
+
+    def step(x: Array, before: Array, after: Array, weights: tuple[Array, ...]) -> Array:
+        inputs, hidden, bias, more = weights
+        h, shown = before[:, 0], np.dot(x, inputs)
+        shown += bias
+        remembered = np.dot(h, hidden)
+        remembered += more
+        gates = _squashed(shown[:, : 2 * size] + remembered[:, : 2 * size])
+        y: Array = gates[:, :size] * remembered[:, 2 * size :]
+        y += shown[:, 2 * size :]
+        np.tanh(y, out=y)
+        y += gates[:, size:] * (h - y)
+        after[:, 0] = y
+        return y
+
+    return _by_layers(layer, step)
+
+
+def _by_layers(layer: Any, step: Callable[..., Array]) -> Step | None:
+    """Return the step of a recurrent layer of torch's, given that of each of its own layers.
+
+    That takes inputs (B, n), states before and after (B, k, H), the latter to be written, and weights.
+    """
+    weights = _weights_of(layer)
     if weights is None:
         return None
 
-    def step(given: Any) -> Any:
+    def through(given: Any) -> Any:
         if not isinstance(given, tuple) or given[0].ndim != 2 or given[0].shape[-1] != layer.input_size:
             return None
         x, states = given
         after = np.empty_like(states)
-        for number, (inputs, hidden, bias, more) in enumerate(weights):
-            h, shown = states[:, 0, number], np.dot(x, inputs)
-            shown += bias
-            remembered = np.dot(h, hidden)
-            remembered += more
-            gates = _squashed(shown[:, : 2 * size] + remembered[:, : 2 * size])
-            x = gates[:, :size] * remembered[:, 2 * size :]
-            x += shown[:, 2 * size :]
-            np.tanh(x, out=x)
-            x += gates[:, size:] * (h - x)
-            after[:, 0, number] = x
+        for number, each in enumerate(weights):
+            x = step(x, states[:, :, number], after[:, :, number], each)
         return x, after
 
-    return step
+    return through
 
 
 def _weights_of(layer: Any) -> list[tuple[Array, ...]] | None:
@@ -411,6 +420,30 @@ _KINDS |= {
 _HALF = np.float32(0.5)
 _TORCHS_OWN: dict[type, tuple[Any, Any]] = {kind: (kind.forward, kind.__call__) for kind in _KINDS}
 _FLOAT32 = np.dtype(np.float32)  # the one object that all arrays of this type have
+
+
+class Settling:
+    """Layers that take arrays: numpy's steps are examined at each call, or settled for a while."""
+
+    precision = "float32"
+
+    def _examined(self) -> Steps | None:
+        """Return what numpy does as the layers are now; None: torch evaluates them."""
+        known: Any = self.__dict__.get("_views")
+        if known is None or not known.hold():
+            vars(self).setdefault("_views", None)  # attributes are counted with this one
+            known = self.__dict__["_views"] = Steps(self, exact=True)
+        return known if known.steps is not None and self.precision == "float32" and not is_heard() else None
+
+    def settle(self) -> None:
+        """Take layers and hooks to stay as they are now, until `unsettle`; weights are read at each call."""
+        if (known := self._examined()) is not None:
+            known.is_settled = True
+
+    def unsettle(self) -> None:
+        """Examine layers and hooks at each call."""
+        if (known := self.__dict__.get("_views")) is not None:
+            known.is_settled = False
 
 
 def in_turn(kind: type[nn.Module]) -> type[nn.Module]:

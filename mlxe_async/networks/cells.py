@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mlxe_async.networks.by_numpy import Steps, in_turn, is_as_written, is_heard, is_plain, is_torchs_own
+from mlxe_async.networks.by_numpy import Settling, in_turn, is_as_written, is_heard, is_plain, is_torchs_own
 from mlxe_async.networks.recurrence import recurrent
 from mlxe_async.networks.seen import CELLS
 from mlxe_async.rows import Array
@@ -38,7 +38,7 @@ class Sequences(NamedTuple):
 
 
 @in_turn
-class Cell(nn.Module):
+class Cell(Settling, nn.Module):
     """LSTM (Hochreiter and Schmidhuber 1997, with forget gates) or GRU (Cho et al. 2014) of one or several layers.
 
     Weights begin orthogonal, each gate for itself, and biases at 0.
@@ -83,24 +83,6 @@ class Cell(nn.Module):
             place = self.layers.weight_ih_l0.device
             y, after = super().__call__(torch.as_tensor(x, device=place), torch.as_tensor(state, device=place))
         return y.numpy(force=True), after.numpy(force=True)
-
-    def _examined(self) -> Steps | None:
-        """Return what numpy does for each step as the cell is now; None: torch evaluates it."""
-        known: Any = self.__dict__.get("_views")
-        if known is None or not known.hold():
-            vars(self).setdefault("_views", None)  # attributes are counted with this one
-            known = self.__dict__["_views"] = Steps(self, exact=True)
-        return known if known.steps is not None and not is_heard() else None
-
-    def settle(self) -> None:
-        """Take weights and hooks to stay where they are now, until `unsettle`."""
-        if (known := self._examined()) is not None:
-            known.is_settled = True
-
-    def unsettle(self) -> None:
-        """Examine weights and hooks at each call."""
-        if (known := self.__dict__.get("_views")) is not None:
-            known.is_settled = False
 
     def forward(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Evaluate one step, or several, on tensors."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from mlxe_async.networks.by_numpy import Steps, in_turn, is_heard
+from mlxe_async.networks.by_numpy import Settling, in_turn
 
 LAYER_NORM_EPSILON = 1e-5
 
@@ -46,7 +46,7 @@ def dense(
 
 
 @in_turn
-class Dense(nn.Sequential):
+class Dense(Settling, nn.Sequential):
     """Linear layers with ReLU or tanh between them, which may be normalised.
 
     Arrays are evaluated by numpy, which for a few rows takes a third of the time, on the layers' own numbers. Where a
@@ -75,24 +75,6 @@ class Dense(nn.Sequential):
         place = next((one.device for one in self.parameters()), None)
         with torch.inference_mode():
             return super().__call__(torch.as_tensor(x, device=place)).numpy(force=True)
-
-    def _examined(self) -> Steps | None:
-        """Return what numpy does for each layer as it is now; None: torch evaluates them."""
-        known: Any = self.__dict__.get("_views")
-        if known is None or not known.hold():
-            vars(self).setdefault("_views", None)  # attributes are counted with this one
-            known = self.__dict__["_views"] = Steps(self, exact=True)
-        return known if known.steps is not None and self.precision == "float32" and not is_heard() else None
-
-    def settle(self) -> None:
-        """Take layers and hooks to stay as they are now, until `unsettle`; weights are read at each call."""
-        if (known := self._examined()) is not None:
-            known.is_settled = True
-
-    def unsettle(self) -> None:
-        """Examine layers and hooks at each call."""
-        if (known := self.__dict__.get("_views")) is not None:
-            known.is_settled = False
 
     def forward(self, x: Any) -> Any:
         """Evaluate the layers on tensors."""
