@@ -28,6 +28,7 @@ def learned(name, fast):
 for name in ("ppo", "dqn", "mlxe", "sac", "td3", "ddpg"):
     learned(name, True)
 before = {name: learned(name, False)[0] for name in ("ppo", "dqn", "mlxe", "sac", "td3", "ddpg")}
+print("ready", flush=True)
 for line in sys.stdin:
     if os.fork() == 0:
         name, attack, when = json.loads(line)
@@ -54,6 +55,8 @@ def teller():
     here = str(Path(__file__).parent)
     command = [sys.executable, "-c", TELLER, here]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        # Until its environment can be read, the process passes for one that the first test has begun.
+        assert process.stdout.readline() == "ready\n"
         yield process
         process.stdin.close()
 

@@ -55,6 +55,7 @@ EDITS = {
 TELLER = """
 import os, sys
 import gymnasium, numpy, pydantic, torch  # once: what is edited is imported anew by each child
+print("ready", flush=True)
 for line in sys.stdin:
     if os.fork() == 0:
         name, place, text = eval(line)
@@ -80,6 +81,8 @@ class Copied:
         self.teller = subprocess.Popen(
             [sys.executable, "-B", "-c", TELLER], cwd=tree, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+        # Until its environment can be read, the process passes for one that the first test has begun.
+        assert self.teller.stdout.readline() == "ready\n"
 
     def said(self, name, place="", text=""):
         """What differs, by a process of its own; a file may change once it has begun."""
