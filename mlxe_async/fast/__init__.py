@@ -11,11 +11,15 @@ the twin only where all of this holds:
 Everything else is done by the algorithm's own file, and one line of the log says why. Examples decide nothing. While a
 run goes on, modules are compared again, and `audit` does some updates a second time, as they are written.
 
+There are no twins of networks with recurrent cells. Numpy goes through their sequences, also in an author's algorithm,
+and `audit` compares that with torch's own way; see `networks.recurrence`.
+
 Only the learner's role imports this package; no algorithm knows of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -24,6 +28,7 @@ from mlxe_async.algorithms import REGISTRY
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, learned
 from mlxe_async.errors import AuditFailed
 from mlxe_async.fast.manifest import Watch
+from mlxe_async.networks.ways import by_torch
 from mlxe_async.rows import Array
 
 LOOK_S = 0.05  # between two looks at the code that a twin stands for
@@ -53,11 +58,19 @@ class Updates:
         twin: what does them faster; None: they are done as they are written.
         reason: why there is no twin; "" if there is one.
         watch: says what has changed of the code that the twin stands for.
+        cells: numpy may go through sequences of recurrent cells; there is no twin then.
     """
 
-    def __init__(self, algorithm: Any, twin: Twin | None, reason: str, watch: Watch | None = None) -> None:
-        self.algorithm, self.twin, self.reason, self._watch = algorithm, twin, reason, watch
+    def __init__(
+        self, algorithm: Any, twin: Twin | None, reason: str, watch: Watch | None = None, *, cells: bool = False
+    ) -> None:
+        self.algorithm, self.twin, self.reason, self.cells, self._watch = algorithm, twin, reason, cells, watch
         self._look_at = 0.0
+
+    @property
+    def is_fast(self) -> bool:
+        """True if some of it is not done as it is written."""
+        return self.twin is not None or self.cells
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, Array | None]:
         """Learn from one batch; see `algorithms.interface.Algorithm.update`.
@@ -66,7 +79,8 @@ class Updates:
             AuditFailed: what the twin stands for was changed after the learner had begun.
         """
         if self.twin is None:
-            return learned(self.algorithm, batch, clock)
+            with contextlib.nullcontext() if self.cells else by_torch():
+                return learned(self.algorithm, batch, clock)
         if time.monotonic() > self._look_at:
             self.expect_unchanged()
         if not self.twin.attached:
@@ -93,8 +107,8 @@ class Updates:
         return "" if self._watch is None else self._watch.difference()
 
     def as_written(self, reason: str) -> None:
-        """Do without the twin from now on."""
-        self.twin, self.reason = None, reason
+        """Do without the twin, and without numpy's way through sequences, from now on."""
+        self.twin, self.cells, self.reason = None, False, reason
 
 
 def watch_of(kind: type) -> Watch | None:
@@ -113,6 +127,8 @@ def updates(algorithm: Any, *, fast: bool = True, watch: Watch | None = None) ->
     """
     if not fast:
         return Updates(algorithm, None, "learner.fast = false")
+    if _has_cells(algorithm):
+        return Updates(algorithm, None, "", cells=True)
     kind = type(algorithm)
     name = _name(kind)
     if name is None:
@@ -124,6 +140,17 @@ def updates(algorithm: Any, *, fast: bool = True, watch: Watch | None = None) ->
     if reason := _why_not(algorithm, name):
         return Updates(algorithm, None, reason)
     return Updates(algorithm, twin_of(name, algorithm), "", watch)
+
+
+def _has_cells(algorithm: Any) -> bool:
+    """Return whether a network of an algorithm's has a recurrent cell through whose sequences numpy may go."""
+    from torch import nn
+
+    from mlxe_async.networks.cells import Cell
+
+    networks = [one for one in getattr(algorithm, "__dict__", {}).values() if isinstance(one, nn.Module)]
+    cells = [part for one in networks for part in one.modules() if isinstance(part, Cell)]
+    return any(weight.device.type == "cpu" for cell in cells for weight in cell.parameters())
 
 
 def _name(kind: type) -> str | None:

@@ -11,7 +11,8 @@ difference counts only if the file itself does not differ as much when its weigh
 place. Then the state that the twin came to is put back, so that the run's numbers are the same with and without.
 
 The first update and each `every`-th are compared whole. Updates 2, 4, 8 and so on come close together at the start: of
-those the first few steps are compared.
+those the first few steps are compared. Where numpy goes through the sequences of recurrent cells, there is no twin, and
+each of these ways is compared with torch's, see `cells`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from mlxe_async.algorithms.interface import Clock, Metrics, Rows, learned
 from mlxe_async.errors import AuditFailed
 from mlxe_async.fast import Updates
 from mlxe_async.fast.quick import weights_of
+from mlxe_async.networks.ways import watched
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array
 
@@ -104,8 +106,11 @@ class Audit:
         self._done += 1
         if not self._is_due():
             return self._updates.update(batch, clock)
-        before = self._algorithm.state()
+        may_fall_back = may_fall_back and hasattr(self._algorithm, "restore")
+        before = self._algorithm.state() if may_fall_back or self._updates.twin is not None else {}
         try:
+            if self._updates.twin is None:
+                return self._with_cells_compared(batch, clock)
             if published is not None:
                 self._check_log_probs(batch, *published)
             return self._audited(batch, clock, before)
@@ -119,13 +124,21 @@ class Audit:
 
     def _is_due(self) -> bool:
         number, every = self._done, self._every
-        if not every or self._updates.twin is None:
+        if not every or not self._updates.is_fast:
             return False
         return number % every == 0 or (number < every and number & (number - 1) == 0)
 
     def _is_whole(self) -> bool:
         """Return whether all steps of this update are compared, and what it led to."""
         return self._done == 1 or self._done % self._every == 0
+
+    def _with_cells_compared(self, batch: Rows, clock: Clock) -> tuple[Metrics, Array | None]:
+        from mlxe_async.fast.cells import Comparison
+
+        with watched(Comparison(None if self._is_whole() else EARLY_STEPS)):
+            found = self._updates.update(batch, clock)
+        self.audited += 1
+        return found
 
     # -- gradient and step --
 
@@ -139,9 +152,9 @@ class Audit:
             if not taken or (len(taken) < most and (len(taken) + 1) * gradient.nbytes <= MOST_BYTES):
                 taken.append(gradient.clone())
 
-        watched = self._with(note)
-        result: tuple[Metrics, Array | None] = watched(lambda: self._updates.update(batch, clock))
-        after, steps = algorithm.state(), watched.steps
+        counted = self._with(note)
+        result: tuple[Metrics, Array | None] = counted(lambda: self._updates.update(batch, clock))
+        after, steps = algorithm.state(), counted.steps
         twin = _Walk(after if steps == len(taken) else None, *result, steps)
         try:
             self._compare(batch, clock, before, twin, taken)
@@ -217,12 +230,12 @@ class Audit:
             note(gradient.clone())
             gradient.copy_(taken[step])
 
-        watched = self._with(follow)
+        counted = self._with(follow)
         try:
-            metrics, priorities = watched(lambda: learned(algorithm, batch, clock))
+            metrics, priorities = counted(lambda: learned(algorithm, batch, clock))
         except _Enough:
-            return _Walk(None, {}, None, watched.steps + 1)
-        return _Walk(algorithm.state(), metrics, priorities, watched.steps)
+            return _Walk(None, {}, None, counted.steps + 1)
+        return _Walk(algorithm.state(), metrics, priorities, counted.steps)
 
     def _jitter(self, rng: np.random.Generator) -> None:
         import torch

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from mlxe_async.networks import ways
 from mlxe_async.networks.by_numpy import Settling, in_turn, is_as_written, is_heard, is_plain, is_torchs_own
 from mlxe_async.networks.recurrence import recurrent
 from mlxe_async.networks.seen import CELLS
@@ -108,8 +109,20 @@ class Cell(Settling, nn.Module):
         stops: Array = np.asarray(where.first.any(1))
         stops[1:] |= where.kept[:-1].any(1)
         borders = sorted({0, len(stops), *np.flatnonzero(stops).tolist()})
-        if self._is_for_numpy(x, len(stops), len(borders) - 1):
-            return self._by_numpy(x, where)
+        if not self._is_for_numpy(x, len(stops), len(borders) - 1):
+            return self._by_torch(x, where, borders)
+        if (watcher := ways.watcher()) is not None:
+            watcher(
+                lambda x, state: self._by_numpy(x, where._replace(state=state)),
+                lambda x, state: self._by_torch(x, where._replace(state=state), borders),
+                [*self.layers.parameters()],
+                x,
+                where.state,
+            )
+        return self._by_numpy(x, where)
+
+    def _by_torch(self, x: torch.Tensor, where: Sequences, borders: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Go by one call of the layers' own from each border to the next."""
         dense, valid = _placed(x, where.valid)
         state, outputs, kept = where.state, list[torch.Tensor](), list[torch.Tensor]()
         for begin, end in itertools.pairwise(borders):
@@ -123,7 +136,7 @@ class Cell(Settling, nn.Module):
 
     def _is_for_numpy(self, x: torch.Tensor, steps: int, calls: int) -> bool:
         """Return whether numpy is faster than this number of calls: one of LSTM's costs as much as some 30 steps."""
-        is_known = x.device.type == "cpu" and x.dtype in _PRECISIONS and not is_heard()
+        is_known = x.device.type == "cpu" and x.dtype in _PRECISIONS and not (is_heard() or ways.is_torchs())
         is_slower = self.layers.mode == "GRU" or calls > max(1, steps // STEPS_OF_A_CALL)
         return is_known and is_slower and is_plain(self.layers, x.dtype)
 

@@ -37,10 +37,14 @@ def recurrent(kind: str, shown: torch.Tensor, states: torch.Tensor, first: Array
     return (_GRU.apply(shown, weights[1], weights[0], states[0], begins),)  # type: ignore[no-untyped-call] # torch's own
 
 
+_QUIET = np.errstate(over="ignore", invalid="ignore")  # as torch is; what is not finite is found where losses are
+
+
 class _LSTM(Function):
     """Hochreiter and Schmidhuber 1997, with forget gates; gates i, f, g, o as torch has them."""
 
     @staticmethod
+    @_QUIET
     def forward(ctx: Any, shown: Any, bias: Any, weight: Any, h: Any, c: Any, begins: Any) -> Any:
         """Return h and c (T, B, H) after each step."""
         x, w = shown.numpy(force=True), weight.numpy(force=True).copy()
@@ -71,6 +75,7 @@ class _LSTM(Function):
 
     @staticmethod
     @once_differentiable
+    @_QUIET
     def backward(ctx: Any, of_h: Any, of_c: Any) -> Any:
         """Gradients of what was given."""
         gates, hs, cs, squashed, w, begins = ctx.kept
@@ -107,6 +112,7 @@ class _GRU(Function):
     """Cho et al. 2014; gates r, z, n as torch has them."""
 
     @staticmethod
+    @_QUIET
     def forward(ctx: Any, shown: Any, bias: Any, weight: Any, h: Any, begins: Any) -> Any:
         """Return h (T, B, H) after each step."""
         x, w, more = shown.numpy(force=True), weight.numpy(force=True).copy(), bias.numpy(force=True)
@@ -136,6 +142,7 @@ class _GRU(Function):
 
     @staticmethod
     @once_differentiable
+    @_QUIET
     def backward(ctx: Any, of_h: Any) -> Any:
         """Gradients of what was given."""
         gates, hs, recalled, w, begins = ctx.kept

@@ -183,7 +183,7 @@ class Learner:
 
     def _tell_updates(self) -> None:
         """Say how updates are done, after the first one and when that has changed."""
-        how = {"fast": self._updates.twin is not None, "detail": self._updates.reason}
+        how = {"fast": self._updates.is_fast, "detail": self._updates.reason}
         if self._told != how:
             self._told = how
             self._notify({"kind": "updates", **how})

@@ -128,7 +128,8 @@ class Learner(Table):
     fast: bool | Literal["auto"] = key(
         "auto",
         "true: updates of a built-in algorithm, as long as its file is as it came, are computed by code that was "
-        'derived from it; false: as the file is written, like those of other algorithms, which takes longer. "auto": '
+        "derived from it, and sequences of recurrent cells by numpy; false: as files are written, like those of other "
+        'algorithms, which takes longer. "auto": '
         'false under "serial", so that a debugger stops in the file, else true.',
         ALLOWED,
     )

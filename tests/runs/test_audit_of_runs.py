@@ -55,3 +55,19 @@ def test_weights_are_the_same_with_and_without_an_audit(live):
         for every in (0, 1)
     ]
     assert found[0].weights_hash == found[1].weights_hash
+
+
+def test_a_gradient_of_a_cell_that_is_another_is_not_learned_by(live):
+    wrong = {"name": "wrong_recurrence:PPO", "cell": "gru", "cell_size": 8, "epochs": 2, "minibatch": 64}
+    schedule = SCHEDULE | {"rollout_steps": 64}
+    result, run = live(algorithm=wrong, schedule=schedule, stop={"env_steps": 500})
+    (how,) = run.all("updates")
+    assert not how["fast"]
+    assert how["reason"].startswith("audit of a recurrent layer: a gradient differs by ")
+    right, run = live(algorithm=wrong | {"name": "ppo"}, schedule=schedule, stop={"env_steps": 500})
+    (how,) = run.all("updates")
+    assert how["fast"]
+    written, _ = live(
+        algorithm=wrong | {"name": "ppo"}, schedule=schedule, stop={"env_steps": 500}, learner={"fast": False}
+    )
+    assert result.weights_hash == written.weights_hash != right.weights_hash
