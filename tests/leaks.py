@@ -23,6 +23,8 @@ KEPT: set[int] = set()
 "Processes that serve the whole session."
 KEPT_OPEN: set[int] = set()
 "Descriptors that do."
+FOREIGN: set[int] = set()
+"Living processes that are known to be none of this session's, and are not looked at again."
 
 
 def keep(pid: int, fd: int) -> None:
@@ -43,11 +45,15 @@ def warm_up() -> None:
 
 def processes() -> dict[int, str]:
     """Living processes below this test session, pid -> name; also those whose parents are gone."""
-    found = {}
-    for pid in all_pids() - {os.getpid()} - KEPT:
+    found, living = {}, all_pids()
+    FOREIGN.intersection_update(living)
+    for pid in living - {os.getpid()} - KEPT - FOREIGN:
         with contextlib.suppress(OSError):
-            if MARK.encode() in _read(f"/proc/{pid}/environ").split(b"\0"):
+            environment = _read(f"/proc/{pid}/environ")
+            if MARK.encode() in environment.split(b"\0"):
                 found[pid] = _read(f"/proc/{pid}/comm").decode(errors="replace").strip()
+            elif environment:  # while a program begins, it is empty
+                FOREIGN.add(pid)
     return found
 
 

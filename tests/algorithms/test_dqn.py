@@ -282,6 +282,7 @@ def test_the_learning_rate_falls_with_environment_steps():
     assert rates == pytest.approx([1e-3, 5.5e-4, 1e-4])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("double", [True, False])
 def test_it_learns_the_values_of_a_chain(double):
     """Walking right along five places is worth discount^(steps left - 1); left is one step further away."""

@@ -92,6 +92,7 @@ def test_each_part_names_work_that_there_is(truth, monkeypatch):
     assert len(done) == len(truth.parts())
 
 
+@pytest.mark.long
 def test_without_a_gpu_it_says_so():
     import torch
 

@@ -672,6 +672,7 @@ def test_the_same_settings_come_to_the_same(name):
     assert same(what_it_comes_to(name, "plain", BASES[name]["plain"]), expected(name, "plain"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in LONGEST else ()) for name in REGISTRY]
 )

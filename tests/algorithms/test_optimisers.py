@@ -31,6 +31,7 @@ def test_the_steps_are_those_of_torch(kind):
         assert flat.learning_rate == rate
 
 
+@pytest.mark.long
 def test_a_step_does_not_import_the_compiler():
     code = """
 import sys, torch

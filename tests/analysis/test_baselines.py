@@ -2,6 +2,7 @@
 
 import gymnasium
 import numpy as np
+import pytest
 
 from mlxe_async.analysis import baselines
 from mlxe_async.analysis.baselines import cartpole_baselines, cross_entropy_baselines
@@ -30,6 +31,7 @@ def test_episodes_of_linear_policies_are_gymnasiums_own():
     assert len(set(expected)) > 3
 
 
+@pytest.mark.long
 def test_searches_count_their_episodes_and_tell_their_failures(monkeypatch):
     once, in_a_row = cross_entropy_baselines(SHORT, 6)
     assert (once.rule, in_a_row.rule) == ("one test", "2 in a row")

@@ -102,6 +102,7 @@ def test_the_report_names_the_files_that_it_has_written(faked, capsys):
     assert Path("study/index.html").exists()
 
 
+@pytest.mark.long
 def test_settings_take_turns_and_the_report_is_written(faked, capsys):
     assert ask("is.toml", "oa.toml", "--seeds", "1..3", "--out", "study") == 0
     assert faked.runs == [("is", 1), ("oa", 1), ("is", 2), ("oa", 2), ("is", 3), ("oa", 3)]
@@ -125,6 +126,7 @@ def _fonts(tmp_path_factory):
     pictures.bars({"is": [outcome(path)]})
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_fonts")
 def test_the_page_and_pictures_are_written(faked):
     assert main(["compare", "is.toml", "--seeds", "1", "--out", "study"]) == 0
@@ -132,6 +134,7 @@ def test_the_page_and_pictures_are_written(faked):
     assert {"index.html", "bars.svg", "bars.png", "learning.svg", "survival.svg", "timeline.png"} <= names
 
 
+@pytest.mark.long
 def test_what_has_finished_is_not_run_again(faked, capsys):
     faked.stop_before = 3
     assert ask("is.toml", "oa.toml", "--seeds", "1..3", "--out", "study") == 130
@@ -183,6 +186,7 @@ def test_failures_are_rows(faked, capsys):
     assert last[2] == "yes"
 
 
+@pytest.mark.long
 def test_given_runs_and_studies_stand_beside(faked, tmp_path, capsys):
     assert ask("is.toml", "--seeds", "1,2", "--out", "study") == 0
     paths = [str(write_run(tmp_path / "runs", story("oa", seed))) for seed in (1, 2)]

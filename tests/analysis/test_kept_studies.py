@@ -79,6 +79,7 @@ def test_the_kept_run_of_pong_is_the_one_of_its_table():
     assert one.curve[-1][0] <= one.end["episodes"]
 
 
+@pytest.mark.long
 def test_a_study_is_kept_without_what_only_pictures_need(tmp_path):
     runs = [write_run(tmp_path, story(name, seed, solved_at=4 + seed, episodes=12)) for name in "ab" for seed in (0, 1)]
     made, kept = tmp_path / "made", tmp_path / "kept"

@@ -33,6 +33,7 @@ def pictures(groups):
     return drawn
 
 
+@pytest.mark.long
 def test_every_picture_is_drawn_three_ways(pictures):
     assert [picture.name for picture in pictures] == ["learning", "survival", "bars", "timeline"]
     for picture in pictures:
@@ -79,12 +80,14 @@ def test_captions_say_what_solved_means_and_how_curves_are_made(pictures):
     assert all("D1c" not in picture.title for picture in pictures)
 
 
+@pytest.mark.long
 def test_published_figures_are_no_easier_where_the_goal_is_theirs(groups):
     assert "easier goal than D1c" in bars(groups).caption
     goal = {n: [dataclasses.replace(r, facts={**r.facts, "episode_steps": 9}) for r in g] for n, g in groups.items()}
     assert "easier" not in bars(goal).caption
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("pictures")
 def test_the_published_figures_stand_only_beside_their_task(tmp_path, groups):
     assert "8 cores" in bars(groups).caption

@@ -52,6 +52,7 @@ def test_the_bootstrap_interval_is_that_of_all_resamples():
     assert bootstrap(values) == bootstrap(values)
 
 
+@pytest.mark.long
 def test_the_interval_covers_the_truth_as_often_as_it_says():
     rng = np.random.default_rng(1)
     covered = 0

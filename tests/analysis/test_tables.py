@@ -81,6 +81,7 @@ def test_survival_censors_failures_where_they_ended(groups):
     assert cells(time_table(groups), 1)["KM median episodes"] == "24"
 
 
+@pytest.mark.long
 def test_pairs_are_compared_by_seed(groups):
     rows = {row[1]: row for row in pair_table(groups).rows}
     pair, _, both, medians, means, p, less = rows["episodes"]
@@ -96,6 +97,7 @@ def test_pairs_are_compared_by_seed(groups):
     assert "75 % of studies of 3" in outcome_table(groups).note
 
 
+@pytest.mark.long
 def test_variants_are_held_against_what_they_vary_and_nothing_else(groups):
     three = {"is": groups["is"], "is-fast": groups["oa"], "is-slow": groups["is"], "ia": groups["oa"]}
     varied = {"is-fast": "is", "is-slow": "is"}

@@ -29,6 +29,7 @@ def in_folder(folder, *words):
     )
 
 
+@pytest.mark.long
 def test_what_is_written_passes_its_own_test(lamp):
     assert sorted(path.name for path in lamp.iterdir()) == FILES
     done = in_folder(lamp, "pytest", "-q", "-p", "no:cacheprovider", "test_lamp.py")

@@ -43,6 +43,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_a_run_goes_on_by_its_own_settings_and_says_no_twice(run):
     before = json.loads((run / "runs" / "latest" / "status.json").read_text())
     assert command("--resume", "latest", "--set", "stop.env_steps=400", folder=run)[0] == 0

@@ -137,6 +137,7 @@ def test_a_reader_of_stderr_that_is_gone_does_not_stop_the_run(tmp_path):
     assert process.returncode == 0  # the fake's own; no broken pipe
 
 
+@pytest.mark.long
 def test_a_reader_of_stderr_that_does_not_read_does_not_stop_the_run(tmp_path):
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)

@@ -39,6 +39,7 @@ def test_what_the_program_imports_is_not_taken_from_the_working_folder(tmp_path,
     assert command(tmp_path, "--version") == (0, "", "")
 
 
+@pytest.mark.long
 def test_neither_is_what_a_run_imports(tmp_path):
     for name in ("typing", "random", "json", "numpy", "torch", "gymnasium", "asyncio", "uvloop", "multiprocessing"):
         (tmp_path / f"{name}.py").write_text(STAND_IN)

@@ -132,6 +132,7 @@ VALUES = st.one_of(
 NAMES = sorted({name for event in event_schema()["$defs"].values() for name in event["properties"]} - {"event"})
 
 
+@pytest.mark.long
 @given(
     st.lists(st.tuples(st.sampled_from([*EVENTS, "?"]), st.dictionaries(st.sampled_from(NAMES), VALUES)), max_size=8)
 )

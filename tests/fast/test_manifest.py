@@ -222,6 +222,7 @@ def test_no_thread_asks_for_syntax_trees_which_python_gives_one_thread_at_a_time
     assert asked == [threading.main_thread()]
 
 
+@pytest.mark.long
 def test_what_torch_changes_in_itself_to_compile_is_no_difference():
     told = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=True).stdout
     assert told.splitlines() == ["patched_init ''", "'torch.nn.Module.__init__'"]

@@ -6,12 +6,14 @@ import pytest
 QUICK = [row for row in catalogue.ROWS.values() if row.quick]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", QUICK, ids=lambda row: row.id)
 def test_a_quick_row_is_green(row, tmp_path):
     passed, seen = catalogue.run_case(row, 0, "ci", tmp_path)
     assert passed, seen
 
 
+@pytest.mark.long
 def test_a_row_whose_fault_goes_unpunished_is_red(tmp_path):
     """The control: the same row over a run without its fault."""
     from fault_runs import Row

@@ -6,6 +6,7 @@ import pytest
 from fault_runs import Case, Row
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "times", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (len(killed_at_once.WAYS), 200))]
 )

@@ -82,6 +82,7 @@ def explore(rules: LaneRules, machine: type[Ordered] | type[Weak]) -> int:
     return Explorer(lane_case(rules), machine()).explore()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if number % 2 else ()) for number, name in enumerate(SAFE)]
 )

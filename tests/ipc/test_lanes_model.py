@@ -167,6 +167,7 @@ class LaneMachine(RuleBasedStateMachine):
         assert self.writer.free_slots() == self.slots - state.backlog
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "examples", [pytest.param(300, id="default"), pytest.param(MANY, id="many", marks=pytest.mark.slow)]
 )

@@ -147,6 +147,7 @@ def check_rows(lengths, padding, envs, lie, colours, ends, sizes, ahead, seed):
                         )
 
 
+@pytest.mark.long
 def test_rows_are_those_of_a_memory_of_whole_stacks_whatever_the_wrapper_does(monkeypatch):
     monkeypatch.setattr(sum_tree, "TOP", 3)
     settings(max_examples=25, deadline=None)(given(**RUNS)(check_rows))()

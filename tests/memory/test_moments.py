@@ -87,6 +87,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_each_row_counts_once_through_blocks_lives_and_deaths_of_the_keeper(data):

@@ -359,7 +359,8 @@ def _spans(source: str) -> Iterator[tuple[str, list[int]]]:
 
 
 def _pytest(folder: str, *more: str) -> list[str]:
-    return [str(ROOT / folder), "-q", "-s", "--no-header", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *more]
+    how = ["-q", "-s", "--no-header", "-m", "not slow", "-p", "no:cacheprovider", "--rootdir", str(ROOT)]
+    return [str(ROOT / folder), *how, *more]
 
 
 def _fresh(one: Mutant, folder: str) -> Verdict:

@@ -16,6 +16,7 @@ BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.S)
 COMMANDS = [text for language, text in BLOCKS if language == "sh"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(len(COMMANDS)))
 def test_a_command_of_the_page_runs_as_printed(number, tmp_path, monkeypatch):
     (tmp_path / "mlxe_async").symlink_to(ROOT / "mlxe_async")

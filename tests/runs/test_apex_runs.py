@@ -46,6 +46,7 @@ def expected_priorities(rows, weights, discount, n):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind", ["serial", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("is", "ia", "oa"))]
 )

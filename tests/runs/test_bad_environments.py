@@ -85,6 +85,7 @@ def test_an_executor_that_hangs_in_each_life_is_given_up_although_it_makes_progr
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env", ["PatchesNumpy", pytest.param("DiesInOneExecutor", marks=pytest.mark.slow)])
 def test_what_an_environment_breaks_in_its_executor_is_that_executors_death_and_the_others_go_on(live, env):
     result, run = live(

@@ -7,6 +7,7 @@ import pytest
 INTERVAL, EXECUTORS = 100, 2
 
 
+@pytest.mark.long
 # Rounds of up to 80 steps: after a short one there is no telling that the next is not the longest there may be.
 @pytest.mark.parametrize("longest", [pytest.param(15, marks=pytest.mark.slow), 40])
 def test_no_more_steps_than_the_interval_lie_between_two_checkpoints(live, longest):

@@ -34,6 +34,7 @@ def test_one_seed_gives_the_same_weights_and_the_same_story_twice(live, undistur
     assert first_run.all("evaluation")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", [None, {"name": "ppo", "epochs": 1, "minibatch": 64}], ids=["mlxe", "ppo"])
 def test_who_tests_the_weights_changes_nothing_in_them(live, algorithm):
     """Filters of observations stand still in tests, and the tests' steps count nowhere."""
@@ -95,6 +96,7 @@ EARLY = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind", [kind if kind == "dqn" else pytest.param(kind, marks=pytest.mark.slow) for kind in EARLY]
 )
@@ -130,6 +132,7 @@ def test_a_memorizer_of_its_own_changes_nothing(live):
     )
 
 
+@pytest.mark.long
 def test_an_executor_that_is_killed_repeats_its_rollout_and_changes_nothing(live, undisturbed):
     async def kill(run):
         for round_ in range(2, 6):

@@ -38,6 +38,7 @@ def counted(result, run):
     balanced(run)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unfinished", ["keep", pytest.param("drop", marks=pytest.mark.slow)])
 def test_episodes_under_way_are_kept_or_dropped(live, unfinished):
     rows = {}

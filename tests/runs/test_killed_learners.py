@@ -144,6 +144,7 @@ EVERY = [
 QUICK = {("ppo", "settled"), ("sac", "published")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "moment"), [pytest.param(*one, marks=() if one in QUICK else pytest.mark.slow) for one in EVERY]
 )

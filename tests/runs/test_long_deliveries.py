@@ -28,6 +28,7 @@ def told(run):
     return [(line["version"], line["updates"], line["norm"]) for line in run.all("weights")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "case", ["replay", *(pytest.param(case, marks=pytest.mark.slow) for case in CASES if case != "replay")]
 )

@@ -28,6 +28,7 @@ def cases():
     yield from itertools.product(sorted(REGISTRY), KINDS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "shows"), [*cases()])
 def test_every_algorithm_reaches_its_first_update_by_the_settings_that_all_its_roles_get(name, shows):
     fields = load_algorithm(name).Settings.model_fields

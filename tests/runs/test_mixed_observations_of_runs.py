@@ -32,6 +32,7 @@ def share_right(policy, env, steps=40):
     return right / steps
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", [PPO, pytest.param(MLXE, marks=pytest.mark.slow)])
 def test_a_run_is_saved_loaded_gone_on_with_and_handed_out_as_a_module(tmp_path, algorithm):
     tables = {"task": sights(), "algorithm": algorithm, "schedule": ROLLOUTS}

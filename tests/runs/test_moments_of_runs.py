@@ -49,6 +49,7 @@ def published(result):
     return policy.algorithm.moments_in(policy.flat)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind", [kind if kind in ("is", "oa") else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 )

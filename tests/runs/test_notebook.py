@@ -95,6 +95,7 @@ def in_a_kernel(monkeypatch, main):
     return out.text, err.text
 
 
+@pytest.mark.long
 def test_a_cell_awaits_two_runs_and_nothing_of_the_kernel_is_touched(tmp_path, monkeypatch):
     names = {"Supervisor": Supervisor, "chosen": settings(stop={"env_steps": 300}), "folder": tmp_path}
 

@@ -107,6 +107,7 @@ def test_a_task_of_integers_is_learned_played_and_acted_in(live):
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [pytest.param("single", marks=SLOW), "multi", pytest.param("binary", marks=SLOW)])
 def test_masks_reach_whoever_acts_learns_tests_and_plays(live, kind):
     result, run = live(
@@ -150,6 +151,7 @@ kind = "is"
 """
 
 
+@pytest.mark.long
 def test_a_refused_part_comes_with_a_line_that_works_when_it_is_pasted_and_a_check_tells_the_parts(command):
     code, _, error = command(toml("texts = true")).wait()
     assert code == 2

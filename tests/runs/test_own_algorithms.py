@@ -81,6 +81,7 @@ def test_a_learner_that_is_killed_changes_nothing(live, case):
     assert killed.weights_hash == undisturbed.weights_hash
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["is", pytest.param("serial", marks=pytest.mark.slow)])
 @cases(quick=("recurrent ppo",))
 def test_going_on_from_a_checkpoint_leads_to_the_same_weights(tmp_path, case, kind):
@@ -114,6 +115,7 @@ def test_where_nobody_waits_it_learns_is_tested_and_goes_on(tmp_path, case):
     assert run.all("run_resume")[0]["previous_run_died"] is False
 
 
+@pytest.mark.long
 def test_what_no_state_can_hold_is_told_once(live):
     chosen = tables("reinforce", "serial")
     chosen |= {"algorithm": {"name": "own_reinforce:Remembers", "rows_per_update": 60}, "stop": {"env_steps": 160}}
@@ -123,6 +125,7 @@ def test_what_no_state_can_hold_is_told_once(live):
     assert "begins without" in told["message"]
 
 
+@pytest.mark.long
 def test_a_recurrent_policy_is_loaded_and_forgets_at_a_reset(live, tmp_path):
     result, _ = live(**(tables("recurrent ppo", "serial") | {"stop": {"env_steps": 160}}))
     policy = load_policy(result.run_dir)

@@ -9,6 +9,7 @@ pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs 
 CORES = os.sched_getaffinity(0)
 
 
+@pytest.mark.long
 def test_a_learner_with_its_own_core_shares_it_with_nobody_also_after_a_restart(live):
     seen = {}
 

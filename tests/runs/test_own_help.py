@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 TOML = f"""
 [run]
@@ -25,6 +27,7 @@ batch = 64
 """
 
 
+@pytest.mark.long
 def test_all_switches_work_on_an_environment_that_declares_what_they_need(command):
     run = command(TOML)
     code, _, error = run.wait()

@@ -67,6 +67,7 @@ def checked(folder, monkeypatch, how, where):
         return error, time.monotonic() - float(mark.read_text())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("how", "where"), [("hang locked", "reset"), ("sleep", "import")])
 def test_a_hang_of_the_probe_is_told_with_its_stack(tmp_path, monkeypatch, how, where):
     error, hung_s = checked(tmp_path, monkeypatch, how, where)
@@ -97,6 +98,7 @@ def test_an_environment_that_does_not_close_holds_up_no_check(tmp_path):
         assert on_loop(main).facts["task"]["env"] == "Hanging-v0"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "arguments"), [(signal.SIGTERM, []), (signal.SIGINT, ["--check"])])
 def test_one_signal_stops_what_hangs_in_the_probe(tmp_path, monkeypatch, number, arguments):
     mark = tmp_path / "began"

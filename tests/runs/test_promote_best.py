@@ -61,6 +61,7 @@ def results_of_oa(run, executors, by):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["steps", pytest.param("mean_return", marks=pytest.mark.slow)])
 def test_where_nobody_waits_the_learner_goes_back_to_the_version_that_did_best(live, by):
     learner = {"promote_best": 2, "promote_by": by}
@@ -75,6 +76,7 @@ def test_where_nobody_waits_the_learner_goes_back_to_the_version_that_did_best(l
         assert line["iterations"] >= 2
 
 
+@pytest.mark.long
 def test_the_best_version_survives_a_learner_that_is_killed(live):
     async def kill(run):
         first = await run.saw("best_promoted")

@@ -40,6 +40,7 @@ def run(command, folder):
     return done
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["is", pytest.param("oa", marks=pytest.mark.slow)])
 def test_an_environment_and_a_loss_of_ones_own_learn_under_both_schedules(folder, kind):
     blocks = section("Your own environment, network, loss and algorithm")
@@ -60,6 +61,7 @@ def test_an_environment_and_a_loss_of_ones_own_learn_under_both_schedules(folder
     assert sum(lengths[-10:]) < sum(lengths[:10]) / 2
 
 
+@pytest.mark.long
 def test_a_wrapper_with_arguments_works_as_the_page_of_tasks_prints_it(folder):
     for language, text in section("Wrappers", TASKS):
         if language in ("python", "toml"):
@@ -70,6 +72,7 @@ def test_a_wrapper_with_arguments_works_as_the_page_of_tasks_prints_it(folder):
     assert ends[0]["episode_return"] == pytest.approx(0.95 * ends[0]["length"])
 
 
+@pytest.mark.long
 def test_the_program_that_embeds_a_run_works_as_printed(folder):
     ((_, program),) = [block for block in section("In your own program") if block[0] == "python"]
     (folder / "program.py").write_text(program)
@@ -78,6 +81,7 @@ def test_the_program_that_embeds_a_run_works_as_printed(folder):
     assert re.search(r"^1 \d+\.0$", done.stdout, re.M)
 
 
+@pytest.mark.long
 def test_a_policy_is_loaded_as_printed(folder):
     run("python -m mlxe_async settings/is.toml --set stop.env_steps=200 --no-progress", folder)
     ((_, program),) = [block for block in section("What you see") if block[0] == "python"]

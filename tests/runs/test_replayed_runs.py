@@ -82,6 +82,7 @@ def test_another_environment_is_told_apart_at_the_first_rollout(live):
         replayed(first.run_dir)
 
 
+@pytest.mark.long
 def test_what_followed_a_death_is_not_replayed_and_said_so(live):
     async def kill(run):
         await run.saw("weights", times=4)

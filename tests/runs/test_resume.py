@@ -107,6 +107,7 @@ def one_story(path, told):
 QUICK_KINDS = ("ppo", "ppo with a cell")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind", [kind if kind in QUICK_KINDS else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 )
@@ -149,6 +150,7 @@ def killed_and_gone_on_with(folder, chosen, expected, chance):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [pytest.param("mlxe", marks=pytest.mark.slow), "ppo"])
 def test_a_supervisor_that_is_killed_costs_nothing_but_time(tmp_path, monkeypatch, kind):
     chosen = chosen_for(monkeypatch, kind, **SAVING)
@@ -233,6 +235,7 @@ def finished(finished_once, tmp_path):
     return shutil.copytree(finished_once, tmp_path / finished_once.name)
 
 
+@pytest.mark.long
 def test_what_must_stay_is_refused_by_name_and_the_folder_is_untouched(finished):
     log = (finished / "log.jsonl").read_bytes()
     with pytest.raises(SettingsError) as caught:
@@ -426,6 +429,7 @@ def test_a_whole_line_that_lacks_its_newline_is_kept(finished):
     assert not run.all("warning")
 
 
+@pytest.mark.long
 def test_other_versions_are_told_and_the_former_ones_kept(finished):
     path = finished / "run.json"
     about = json.loads(path.read_text())

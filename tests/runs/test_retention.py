@@ -62,6 +62,7 @@ def test_the_run_goes_on_for_so_many_steps_and_its_versions_are_tested_all_the_w
     assert policy.test().return_mean == best
 
 
+@pytest.mark.long
 def test_the_policy_of_a_run_with_own_modules_is_played_and_tested_in_another_process(live, tmp_path):
     (tmp_path / "own_bandit.py").write_text(TASK)
     result, _ = live(

@@ -34,6 +34,7 @@ def returns_of(lengths):
     return np.concatenate([(1 - DISCOUNT ** np.arange(1, length + 1)) / (1 - DISCOUNT) for length in lengths])
 
 
+@pytest.mark.long
 def test_pieces_of_episodes_are_counted_as_the_whole_ones_they_belong_to(live):
     result, run = live(algorithm=SCALED, schedule=PIECES, stop=STOP)
     last = told(run)[-1]

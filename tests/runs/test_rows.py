@@ -41,6 +41,7 @@ def played(tmp_path_factory):
     return play
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [*SLOW_KINDS, "is", "oa"])
 def test_the_stored_log_probability_is_that_of_the_recorded_version(played, kind):
     _, published, rows = played(kind)

@@ -99,6 +99,7 @@ def test_a_guard_that_is_killed_takes_all_with_it_and_all_come_back(live):
     balanced(run)
 
 
+@pytest.mark.long
 def test_a_run_whose_guard_cannot_do_all_says_so_once(live, monkeypatch):
     lack = "from mlxe_async.ipc.processes import linux, nursery_main as n; linux.command_line_area = lambda: None; "
     monkeypatch.setattr(nursery, "PROGRAM", ("-c", f"import sys; {lack} n.main(sys.argv[1:])"))

@@ -46,6 +46,7 @@ def command(*arguments):
     return done.stdout
 
 
+@pytest.mark.long
 def test_the_version_that_solved_the_task_is_saved_loaded_played_and_tested(solved):
     result, run = solved
     (told,) = run.all("solved")

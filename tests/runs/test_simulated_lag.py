@@ -28,6 +28,7 @@ def learned(run):
     return [line for line in run.all("phase", phase="learn") if line["updates"]]
 
 
+@pytest.mark.long
 def test_rollouts_are_exactly_so_many_versions_old_and_the_same_twice(live_ppo):
     first, run = live_ppo(evaluation=EVALUATED)
     lags = [(line["lag_min"], line["lag_max"]) for line in learned(run)]
@@ -51,6 +52,7 @@ def test_the_serial_schedule_lags_alike(live_ppo):
     assert story(run) == story(other)
 
 
+@pytest.mark.long
 def test_no_lag_is_the_schedule_as_it_was(live_ppo):
     plain = {name: value for name, value in LAGGING.items() if name != "simulated_lag"}
     named, _ = live_ppo(schedule={**plain, "simulated_lag": 0})

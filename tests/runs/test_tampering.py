@@ -78,6 +78,7 @@ def is_told(error, name, what):
     return named and len(text.splitlines()) == 1 and text.isprintable()
 
 
+@pytest.mark.long
 def test_an_untouched_one_is_taken(saved, without_processes, tmp_path):
     run_here(saved[1], resume=shutil.copytree(saved[0], tmp_path / "copy"))
 

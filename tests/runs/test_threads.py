@@ -59,6 +59,7 @@ def test_threads_are_at_work_at_the_same_time(live):
     assert not run.all("env_error")
 
 
+@pytest.mark.long
 def test_the_process_that_holds_them_is_killed_and_all_begin_their_rollouts_again(live):
     async def kill(run):
         for round_ in (3, 6):
@@ -78,6 +79,7 @@ def test_the_process_that_holds_them_is_killed_and_all_begin_their_rollouts_agai
     balanced(run)
 
 
+@pytest.mark.long
 def test_one_thread_that_hangs_is_found_although_the_others_wait_in_order(live):
     result, run = live(
         schedule={"kind": "istb", "step_timeout_s": 0.5, "reset_timeout_s": 2.0},
@@ -92,6 +94,7 @@ def test_one_thread_that_hangs_is_found_although_the_others_wait_in_order(live):
     balanced(run)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [pytest.param("is", marks=pytest.mark.slow), "istb"])
 def test_an_executor_that_is_given_up_leaves_the_others_at_work(live, kind):
     result, run = live(

@@ -24,6 +24,7 @@ def slow_but(name, kind):
     return pytest.param(name, kind, marks=[] if (name, kind) in ALWAYS else pytest.mark.slow)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kind"),
     [*(slow_but(name, kind) for name in REFUSED for kind in ("serial", "is")), slow_but("MadeLater", "oa")],
@@ -36,6 +37,7 @@ def test_what_is_acted_by_and_not_published_is_refused_before_anything_starts(li
     assert not any(tmp_path.rglob("log.jsonl"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["is", pytest.param("serial", marks=pytest.mark.slow)])
 def test_what_is_acted_by_later_ends_the_run_with_exit_code_3(live, kind):
     runs = []
@@ -51,6 +53,7 @@ def test_what_is_acted_by_later_ends_the_run_with_exit_code_3(live, kind):
     assert all(line["version"] < 5 for line in run.all("published"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "kind"), [slow_but(name, "is") for name in TOLD])
 def test_what_no_state_holds_is_told_by_a_run(live, name, kind):
     result, run = run_of(live, f"unkept:{name}", kind)
@@ -60,6 +63,7 @@ def test_what_no_state_holds_is_told_by_a_run(live, name, kind):
     assert TOLD[name] in told[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["oa", pytest.param("serial", marks=pytest.mark.slow)])
 def test_what_is_published_goes_through(live, kind):
     result, _run = run_of(live, "unpublished:OfBuffer", kind)

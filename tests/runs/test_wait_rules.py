@@ -64,6 +64,7 @@ def test_no_executor_begins_a_round_before_the_last_one_was_published_and_tested
     assert {line["lag_min"] for line in trace.learned if line["updates"]} <= {0}
 
 
+@pytest.mark.long
 def test_where_nobody_waits_an_episode_is_played_under_the_newest_version_at_its_start(live):
     result, _ = live(schedule={"kind": "oa", "executors": 2, "updates_per_publish": 4}, stop={"env_steps": 2000})
     trace = Trace(result.run_dir)

@@ -302,6 +302,7 @@ def shipped():
             yield from ((FOLDER / f"{BASES[path.stem]}.toml", o) for o in tomllib.loads(path.read_text()).values())
 
 
+@pytest.mark.long
 def test_no_shipped_file_and_no_variation_has_a_key_without_effect():
     pytest.importorskip("ale_py")
     told = list(itertools.chain(*(_told(*each) for each in shipped())))

@@ -141,6 +141,7 @@ def test_a_hang_without_a_stack_is_told_as_such():
     assert "left no stack" in hang_sentence(settings, Hang("reset", 1.0, 0.2), "")
 
 
+@pytest.mark.long
 def test_what_is_imported_before_the_probe_brings_no_torch_and_what_is_imported_meanwhile_does():
     program = (
         "import importlib, sys\n"
