@@ -275,7 +275,8 @@ class Learner:
         changed, is_good = done["updates"] > 0 or set_back is not None, done.pop("finite")
 
         def answer() -> dict[str, Any]:
-            seconds = {"seconds": _seconds_since(start_ns), "publish_seconds": _seconds_since(learned_ns)}
+            now = time.monotonic_ns()  # once: a part is never longer than the whole
+            seconds = {"seconds": (now - start_ns) / 1e9, "publish_seconds": (now - learned_ns) / 1e9}
             return {"rolled_back": False, **done, "set_back": set_back, "start_ns": start_ns, **seconds}
 
         cause = None

@@ -145,6 +145,16 @@ def test_an_empty_plan_publishes_nothing():
     assert weights.version == 0
 
 
+def test_publishing_never_takes_longer_than_all_of_learning_however_late_the_clock_is_read(monkeypatch):
+    algorithm = FakeAlgorithm()
+    memorizer = memorizer_of([FakeLane(BLOCK)], algorithm=algorithm)
+    learner, _ = learner_of(memorizer, algorithm)
+    plan, moments = memorizer.memorize(), iter([10, 11, 5_000_000, 9_000_000])
+    monkeypatch.setattr("mlxe_async.roles.learner.time.monotonic_ns", lambda: next(moments))
+    done = learner.learn(plan, **COUNTS)
+    assert (done["seconds"], done["publish_seconds"]) == (0.00499999, 0.004999989)
+
+
 def test_weights_that_are_not_finite_are_never_published_and_the_last_good_ones_come_back():
     algorithm = FakeAlgorithm(updates_due=1, step=np.nan)
     memorizer = memorizer_of([filled_lane(episodes=8)], algorithm=algorithm)
