@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "play": ("mlxe_async.cli.play", "play episodes with a run's saved policy"),
     "eval": ("mlxe_async.cli.evaluate", "test a run's saved policy as the run did, or harder"),
     "curve": ("mlxe_async.cli.curve", "print a run's learning curve by environment steps, as CSV"),
+    "trace": ("mlxe_async.cli.trace", "write one timeline of all processes of a run, for Perfetto"),
     "compare": ("mlxe_async.cli.compare", "run settings files with many seeds, and compare"),
     "study": ("mlxe_async.cli.study", "draw moving averages of runs, or tell what a policy does"),
     "replay": ("mlxe_async.cli.replay", "do again what a recorded run did, bit for bit"),

@@ -155,13 +155,13 @@ def test_a_wrong_command_is_told_in_one_line(capfd, arguments, says):
     assert line.isprintable()
 
 
-@pytest.mark.parametrize("command", ["follow", "play", "eval", "compare", "replay", "repro", "--resume"])
+@pytest.mark.parametrize("command", ["follow", "trace", "play", "eval", "compare", "replay", "repro", "--resume"])
 @pytest.mark.parametrize("what", ["missing", "a\nb", "a" * 5000, "folder", "binary", "empty", "/proc/self/mem", "\x00"])
 def test_what_is_no_run_is_a_mistake_in_the_command_told_in_one_line(tmp_path, capsys, command, what):
     (tmp_path / "folder").mkdir()
     (tmp_path / "binary").write_bytes(b"\x7fELF\x00\xff" * 99)
     (tmp_path / "empty").touch()
-    assert main([command, what]) == (4 if (command, what) == ("follow", "/proc/self/mem") else 2)
+    assert main([command, what]) == (4 if command in ("follow", "trace") and what == "/proc/self/mem" else 2)
     captured = capsys.readouterr()
     [line] = captured.err.splitlines()
     assert "expected" in line or "there is no run" in line or "cannot be read" in line

@@ -1,0 +1,97 @@
+"""A timeline as a file of trace events, which https://ui.perfetto.dev and chrome://tracing open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from mlxe_async.analysis.trace.arrows import Chain, Track
+from mlxe_async.analysis.trace.spans import laid_out
+from mlxe_async.analysis.trace.timeline import Timeline
+
+ROLES = ("supervisor", "nursery", "probe", "executor", "memorizer", "learner", "evaluator")
+COUNTERS, LIVES, PHASES = 1, 1, 2  # the process of counters; threads of a process: its life, then its phases
+_RANKS = {"X": 0, "i": 1, "C": 2, "s": 3, "t": 4, "f": 5}  # of events of one moment: an arrow needs its span first
+
+Event = dict[str, Any]
+_to_json = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
+
+
+def trace_of(timeline: Timeline) -> bytes:
+    """The file: JSON, an event in each line, in the order of time; on each thread no two spans overlap."""
+    tracks = {track: number for number, track in enumerate(_tracks(timeline), COUNTERS + 1)}
+    began = timeline.began
+    names: list[Event] = [*_named(COUNTERS, "counters", {})]
+    events: list[tuple[int, int, Event]] = []
+    for track, pid in tracks.items():
+        lives, phases = timeline.lives.spans.get(track, []), timeline.phases.get(track, [])
+        phases_at = PHASES + max(0, laid_out(lives) - 1)
+        threads = {LIVES + span.thread: "process" for span in lives} or {LIVES: "marks"}
+        for number in range(laid_out(phases)):
+            threads[phases_at + number] = _name(track) if number == 0 else f"{_name(track)} ({number + 1})"
+        for first, spans in ((LIVES, lives), (phases_at, phases)):
+            for span in spans:
+                span.thread += first
+                timed = {"dur": _us(span.end - span.start), "args": span.details}
+                events.append((span.start, 0, _event("X", span.name, began, span.start, pid, span.thread, **timed)))
+        names += _named(pid, _name(track), threads)
+    events += _marks(timeline, tracks, began)
+    for number, chain in enumerate(timeline.arrows.chains(), 1):
+        events += _arrow(number, chain, tracks, began)
+    for count in timeline.counters.all():
+        at = max(count.at, began)
+        events.append((at, _RANKS["C"], _event("C", count.name, began, at, COUNTERS, 0, args=count.values)))
+    events.sort(key=lambda one: (one[0], one[1]))
+    lines = ",\n".join(map(_to_json, [*names, *(event for _, _, event in events)]))
+    facts = _to_json({key: value for key, value in timeline.facts.items() if value is not None})
+    return f'{{"displayTimeUnit":"ms","otherData":{facts},"traceEvents":[\n{lines}\n]}}\n'.encode()
+
+
+def _tracks(timeline: Timeline) -> list[Track]:
+    found = {*timeline.phases, *timeline.lives.spans, *(mark.track for mark in timeline.marks)}
+
+    def place(track: Track) -> tuple[int, str, int]:
+        role, index = track
+        return ROLES.index(role) if role in ROLES else len(ROLES), role, -1 if index is None else index
+
+    return sorted(found, key=place)
+
+
+def _name(track: Track) -> str:
+    role, index = track
+    return f"{role}" if index is None else f"{role} {index}"
+
+
+def _named(pid: int, name: str, threads: dict[int, str]) -> Iterator[Event]:
+    yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "ts": 0, "args": {"name": name}}
+    yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "ts": 0, "args": {"sort_index": pid}}
+    for tid, thread in sorted(threads.items()):
+        yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "ts": 0, "args": {"name": thread}}
+        yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "ts": 0, "args": {"sort_index": tid}}
+
+
+def _event(kind: str, name: str, began: int, at: int, pid: int, tid: int, **more: Any) -> Event:
+    return {"ph": kind, "name": name, "ts": _us(at - began), "pid": pid, "tid": tid, **more}
+
+
+def _us(nanoseconds: int) -> float:
+    return nanoseconds / 1000
+
+
+def _marks(timeline: Timeline, tracks: dict[Track, int], began: int) -> Iterator[tuple[int, int, Event]]:
+    for mark in timeline.marks:
+        scope = {"s": "g" if mark.of_whole_run else "t", "args": mark.details}
+        pid = tracks[mark.track]
+        yield mark.at, _RANKS["i"], _event("i", mark.name, began, mark.at, pid, LIVES, **scope)
+
+
+def _arrow(number: int, chain: Chain, tracks: dict[Track, int], began: int) -> Iterator[tuple[int, int, Event]]:
+    """An arrow: it leaves the first span at its end, and meets each other one as soon as it is there."""
+    at, last = 0, len(chain.stops) - 1
+    for place, (track, span) in enumerate(chain.stops):
+        kind = "f" if place == last else "t" if place else "s"
+        # Within the span, by a nanosecond: at the end of one another one may begin.
+        at = max(at, min(span.start + 1, span.end - 1)) if place else span.end - 1
+        more = {"cat": chain.name, "id": number, **({"bp": "e"} if kind == "f" else {})}
+        yield at, _RANKS[kind], _event(kind, chain.name, began, at, tracks[track], span.thread, **more)
