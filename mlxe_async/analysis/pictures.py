@@ -1,14 +1,12 @@
 """The pictures of a study, drawn by matplotlib's Agg and SVG backends; its global state is left as it was.
 
-Each picture is drawn once and written three ways: SVG and PNG files on white, for documents, and an SVG for a page
-that takes the page's own colours for text, axes and grid, so that it can be read on light and on dark.
+Each picture is drawn once and written as SVG and as PNG, both on white, for documents.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,8 +25,7 @@ from mlxe_async.analysis.tables import number, solved_means, survival
 
 # Okabe & Ito 2008: told apart by the colour-blind, and readable on light and dark.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#a6761d", "#7570b3")
-# Stand for the page's own colours, and occur nowhere else.
-INK, FAINT, GRID, PAPER = "#101112", "#717273", "#d0d1d2", "#fffefd"
+INK, FAINT, GRID, PAPER = "#101112", "#717273", "#d0d1d2", "#ffffff"
 PHASES = {
     "generate": "#0072b2",
     "memorize": "#cc79a7",
@@ -93,7 +90,6 @@ class Picture:
         caption: how to read it.
         svg: a file on white.
         png: the same in pixels.
-        inline: an SVG element for a page, in the page's colours.
     """
 
     name: str
@@ -101,7 +97,6 @@ class Picture:
     caption: str
     svg: bytes
     png: bytes
-    inline: str
 
 
 def all_pictures(groups: Groups) -> list[Picture]:
@@ -376,18 +371,8 @@ def _drawing(
 
 
 def _picture(figure: Any, name: str, title: str, caption: str) -> Picture:
-    drawn = _saved(figure, "svg", metadata={"Date": None, "Title": title}).decode()
-    svg = drawn.replace(PAPER, "#ffffff").encode()
-    inline = drawn.replace(PAPER, "none")
-    inline = inline[inline.index("<svg") :]
-    # Ids must differ between the pictures of one page.
-    inline = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", inline)
-    inline = inline.replace(INK, "currentColor").replace(FAINT, "var(--faint)").replace(GRID, "var(--grid)")
-    inline = re.sub(
-        r'<svg ([^>]*?)width="[^"]*"', rf'<svg \1role="img" aria-label="{title}" width="100%"', inline, count=1
-    )
-    inline = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", inline, count=1)
-    return Picture(name, title, caption, svg, _saved(figure, "png", dpi=150), inline)
+    svg = _saved(figure, "svg", metadata={"Date": None, "Title": title})
+    return Picture(name, title, caption, svg, _saved(figure, "png", dpi=150))
 
 
 def _saved(figure: Any, kind: str, **how: Any) -> bytes:

@@ -3,7 +3,7 @@
     study.json            what was asked for
     outcomes/is-1000.json one finished run, written in one step: what is interrupted is simply not there
     runs/                 the run folders
-    outcomes.jsonl, table.md, index.html, *.svg, *.png    the report, made anew whenever runs have finished
+    outcomes.jsonl, table.md, *.svg, *.png                the report, made anew whenever runs have finished
 
 A run is known by its settings file's content (with the own modules and packages it names), the overrides and the seed;
 when these have changed since it was stored, it is not silently mixed with new ones.
@@ -84,6 +84,17 @@ class Plan:
         for seed in self.seeds:
             for arm in self.arms:
                 yield arm, seed
+
+    def varied(self) -> dict[str, str]:
+        """Names of variants, and of the settings that they vary: the same file, with more overrides."""
+        return {
+            arm.name: base.name
+            for arm in self.arms
+            for base in self.arms
+            if arm.file == base.file
+            and len(arm.overrides) > len(base.overrides)
+            and arm.overrides[: len(base.overrides)] == base.overrides
+        }
 
 
 class StudyFolder:

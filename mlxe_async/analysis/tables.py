@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,15 +59,6 @@ class Table:
         lines = [self.head, ("---",) * len(self.head), *(tuple(map(_escaped, row)) for row in self.rows)]
         body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return f"### {self.title}\n\n{body}\n" + (f"\n{self.note}\n" if self.note else "")
-
-    @property
-    def html(self) -> str:
-        """The same for a page."""
-        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.head)
-        rows = "\n".join(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in row)}</tr>" for row in self.rows)
-        note = f"<p class=note>{html.escape(self.note)}</p>" if self.note else ""
-        table = f"<div class=wide><table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>"
-        return f"<h2>{html.escape(self.title)}</h2>\n{table}\n{note}"
 
 
 def all_tables(

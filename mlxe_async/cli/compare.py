@@ -50,8 +50,8 @@ FOLDER, a study that was interrupted goes on: runs that have finished are not ru
 again.
 
 The report is printed as Markdown and kept in the study's folder: table.md,
-outcomes.jsonl (all data), index.html (all pictures and tables, one file) and each
-picture as .svg and .png."""
+outcomes.jsonl (all data) and each picture as .svg and .png. `report FOLDER` makes
+one HTML page of a study."""
 EXAMPLE = """\
 compare settings/is.toml settings/oa.toml --seeds 0..9
 compare settings/oa.toml --seeds 1..5 --timeout 600"""
@@ -89,8 +89,8 @@ def run(arguments: Sequence[str]) -> int:
         tables = _report(kept, outcomes, baselines, plan, with_pictures=not asked.no_pictures)
         shown = tables if asked.rows else [table for table in tables if table.title != run_table({}).title]
         sys.stdout.write("\n".join(table.markdown for table in shown))
-        page = [] if asked.no_pictures else ["index.html"]
-        console.finish(f"the report is in {folder}: {', '.join([*page, 'table.md', study.ALL_OUTCOMES])}")
+        console.finish(f"the report is in {folder}: table.md, {study.ALL_OUTCOMES}")
+        console.finish(f"as one page: python -m mlxe_async report {folder}")
     return 0
 
 
@@ -426,18 +426,6 @@ def _baselines(kept: StudyFolder, settings: Sequence[Settings], tried: int, cons
     return found
 
 
-def _varied(plan: Plan) -> dict[str, str]:
-    """Names of variants, and of the settings that they vary: the same file, with more overrides."""
-    return {
-        arm.name: base.name
-        for arm in plan.arms
-        for base in plan.arms
-        if arm.file == base.file
-        and len(arm.overrides) > len(base.overrides)
-        and arm.overrides[: len(base.overrides)] == base.overrides
-    }
-
-
 def _report(
     kept: StudyFolder,
     outcomes: Sequence[Outcome],
@@ -448,18 +436,15 @@ def _report(
 ) -> list[Table]:
     groups = study.group(outcomes)
     kept.write(study.ALL_OUTCOMES, "".join(f"{json.dumps(one.to_json())}\n" for one in outcomes))
-    tables = all_tables(groups, baselines, _varied(plan), plan.thresholds)
+    tables = all_tables(groups, baselines, plan.varied(), plan.thresholds)
     about = _about(outcomes)
     kept.write("table.md", f"# {kept.path.name}\n\n{about}\n\n" + "\n".join(table.markdown for table in tables))
     if with_pictures:
-        from mlxe_async.analysis.page import page
         from mlxe_async.analysis.pictures import all_pictures
 
-        pictures = all_pictures(groups)
-        for picture in pictures:
+        for picture in all_pictures(groups):
             kept.write(f"{picture.name}.svg", picture.svg)
             kept.write(f"{picture.name}.png", picture.png)
-        kept.write("index.html", page(kept.path.name, about, tables, pictures))
     return tables
 
 

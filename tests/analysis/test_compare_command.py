@@ -95,11 +95,21 @@ def test_mistakes_of_the_short_form_are_told_in_one_line(faked, capsys, argument
 @pytest.mark.usefixtures("undrawn")
 def test_the_report_names_the_files_that_it_has_written(faked, capsys):
     assert ask("is.toml", "--seeds", "1", "--out", "study") == 0
-    assert capsys.readouterr().err.splitlines()[-1] == "the report is in study: table.md, outcomes.jsonl"
-    assert not Path("study/index.html").exists()
+    told = ["the report is in study: table.md, outcomes.jsonl", "as one page: python -m mlxe_async report study"]
+    assert capsys.readouterr().err.splitlines()[-2:] == told
     assert main(["compare", "--resume", "study"]) == 0
-    assert capsys.readouterr().err.splitlines()[-1] == "the report is in study: index.html, table.md, outcomes.jsonl"
-    assert Path("study/index.html").exists()
+    assert capsys.readouterr().err.splitlines()[-2:] == told
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_page_that_compare_names_is_made_by_report(faked, capsys):
+    assert ask("is.toml", "--seeds", "1,2", "--out", "study") == 0
+    words = capsys.readouterr().err.splitlines()[-1].partition("mlxe_async ")[2].split()
+    assert main(words) == 0
+    text = Path("study.html").read_text()
+    assert "What was needed" in text
+    assert "return by environment steps" in text
+    assert not Path("study/index.html").exists()
 
 
 @pytest.mark.long
@@ -128,10 +138,10 @@ def _fonts(tmp_path_factory):
 
 @pytest.mark.long
 @pytest.mark.usefixtures("_fonts")
-def test_the_page_and_pictures_are_written(faked):
+def test_the_pictures_are_written(faked):
     assert main(["compare", "is.toml", "--seeds", "1", "--out", "study"]) == 0
     names = {path.name for path in Path("study").iterdir()}
-    assert {"index.html", "bars.svg", "bars.png", "learning.svg", "survival.svg", "timeline.png"} <= names
+    assert {"bars.svg", "bars.png", "learning.svg", "survival.svg", "timeline.png"} <= names
 
 
 @pytest.mark.long

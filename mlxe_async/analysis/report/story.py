@@ -1,0 +1,198 @@
+"""Numbers of one run to draw, from one pass over its log, without the log's texts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from mlxe_async.analysis.report.clock import on_one_clock
+from mlxe_async.analysis.report.happenings import KINDS, Happenings
+from mlxe_async.analysis.report.points import Points, known, mapping, number, required
+
+MOST_LOSSES = 64
+MOST_LANES = 1024
+MOST_CAUSES = 64
+WAITING = "waiting: "
+TAKING_IN = "taking in"
+
+Line = Mapping[str, Any]
+Lane = tuple[str, int | None]
+"""A role and which of them: `("executor", 0)`, `("learner", None)`."""
+
+
+class Story:
+    """The story of one run; what is in no usable form is counted and passed over."""
+
+    def __init__(self) -> None:
+        self.lines = self.unusable = 0
+        self.seconds = 0.0  # at the last line
+        self.last_ts = ""
+        self.env_steps = self.episodes_ended = self.updates = self.version = 0.0
+        self.start: dict[str, Any] = {}
+        self.probe: dict[str, Any] = {}
+        self.end: dict[str, Any] = {}
+        self.solved: dict[str, Any] = {}
+        self.bottleneck: dict[str, Any] = {}
+        self.sittings: list[float] = []  # seconds at which it was resumed
+        self.episodes = Points("seconds", "env_steps", "value", "length")
+        self.tests = Points("seconds", "env_steps", "version", "mean", "least", "passed")
+        self.learning = Points("seconds", "env_steps", "rows", "lag_min", "lag_mean", "lag_max")
+        self.losses: dict[str, Points] = {}
+        self.work = {name: Points("start", "end", "amount") for name in ("env_steps", "updates", "learned", "taken")}
+        self.ledger = Points("seconds", "ingested", "kept", "capacity", "backlog")
+        self.lanes: dict[Lane, dict[str, float]] = {}  # seconds by cause
+        self.lives: dict[Lane, list[tuple[float, float | None]]] = {}  # born, died
+        self.happenings = Happenings()
+        self._published: dict[int, float] = {}  # version -> environment steps
+        self._hearers: dict[str, Callable[[float, Line], None]] = {
+            name.removeprefix("_hear_"): getattr(self, name) for name in dir(self) if name.startswith("_hear_")
+        }
+
+    @classmethod
+    def of(cls, lines: Iterable[Line]) -> Story:
+        """The story that some lines tell."""
+        story = cls()
+        for at, line in on_one_clock(lines):
+            story.hear(at, line)
+        return story
+
+    def hear(self, at: float, line: Line) -> None:
+        """Take note of one line, told at a second of the run."""
+        self.lines += 1
+        self.seconds = max(self.seconds, at)
+        event = line.get("event")
+        hearer = self._hearers.get(event) if isinstance(event, str) else None
+        try:
+            if hearer is not None:
+                hearer(at, line)
+            if event in KINDS:
+                self.happenings.hear(at, line)
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+            self.unusable += 1  # the page tells how many
+        if isinstance(ts := line.get("ts"), str):
+            self.last_ts = ts[:40]
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _hear_run_start(self, at: float, line: Line) -> None:
+        for lane in self.lives:  # of a sitting before
+            self._end_lives(lane, at)
+        self.start = {**line, "ts": self.start.get("ts", line.get("ts"))}
+        self.end = {}
+
+    def _hear_probe_ok(self, _at: float, line: Line) -> None:
+        self.probe = dict(line)
+
+    def _hear_run_resume(self, at: float, _line: Line) -> None:
+        self.sittings.append(at)
+        self.end = {}
+
+    def _hear_run_end(self, _at: float, line: Line) -> None:
+        self.end = dict(line)
+        self._reach(line)
+
+    def _hear_solved(self, _at: float, line: Line) -> None:
+        self.solved = dict(line)
+
+    def _hear_bottleneck(self, _at: float, line: Line) -> None:
+        self.bottleneck = dict(line)
+
+    def _hear_proc_start(self, at: float, line: Line) -> None:
+        born = max(0.0, at - (known(line, "seconds") or 0.0))
+        self.lives.setdefault(self._lane(line), []).append((born, None))
+
+    def _hear_proc_exit(self, at: float, line: Line) -> None:
+        self._end_lives(self._lane(line), at)
+
+    def _hear_episode_end(self, at: float, line: Line) -> None:
+        self._reach(line)
+        self.episodes.add(at, self.env_steps, number(line, "episode_return"), required(line, "length"))
+
+    def _hear_weights(self, _at: float, line: Line) -> None:
+        self._reach(line)
+        self.version = required(line, "version")
+        self._published[int(self.version)] = self.env_steps
+
+    def _hear_evaluation(self, at: float, line: Line) -> None:
+        version = required(line, "version")
+        steps = self._published.get(int(version), self.env_steps)
+        verdict = line.get("passed")
+        passed = 1.0 if verdict is True else 0.0 if verdict is False else math.nan
+        self.tests.add(at, steps, version, number(line, "return_mean"), number(line, "return_min"), passed)
+
+    def _hear_ledger(self, at: float, line: Line) -> None:
+        told = (number(line, key) for key in ("ingested", "kept", "capacity", "backlog"))
+        self.ledger.add(at, *told)
+
+    def _hear_phase(self, at: float, line: Line) -> None:
+        seconds = required(line, "seconds")
+        start = at - (required(line, "mono_ns") - required(line, "start_ns")) / 1e9
+        phase = line["phase"]
+        self._spend(line, str(phase), seconds)
+        span = max(0.0, start), max(0.0, start) + max(0.0, seconds)
+        match phase:
+            case "generate":
+                self._reach(line)
+                self.work["env_steps"].add(*span, required(line, "rows"))
+            case "memorize":
+                self.work["taken"].add(*span, required(line, "rows"))
+            case "learn":
+                self.work["updates"].add(*span, required(line, "updates"))
+                self.work["learned"].add(*span, required(line, "rows"))
+                self._learned(at, line)
+
+    def _learned(self, at: float, line: Line) -> None:
+        steps = known(line, "env_steps")
+        steps = self.env_steps if steps is None else steps
+        lags = (number(line, key) for key in ("lag_min", "lag_mean", "lag_max"))
+        self.learning.add(at, steps, required(line, "rows"), *lags)
+        losses = line.get("losses") or {}
+        for name in losses:
+            if (value := known(losses, name)) is None:
+                continue
+            if name not in self.losses:
+                _bound(self.losses, MOST_LOSSES)
+                self.losses[name] = Points("seconds", "env_steps", "value")
+            self.losses[name].add(at, steps, value)
+
+    def _end_lives(self, lane: Lane, at: float) -> None:
+        lives = self.lives.get(lane, [])
+        lives[:] = [(born, at if died is None else died) for born, died in lives]
+
+    def _spend(self, line: Line, phase: str, seconds: float) -> None:
+        """Add a phase's seconds to its process, what it waited in it by what it waited for."""
+        causes = self.lanes.setdefault(self._lane(line), {})
+        waits = mapping(line.get("waits"))
+        waited = 0.0
+        for name in waits:
+            value = known(waits, name) or 0.0
+            waited += value
+            _spend(causes, f"{WAITING}{name}", value)
+        _spend(causes, phase, max(0.0, seconds - waited))
+        _spend(causes, TAKING_IN, known(line, "ingest_seconds") or 0.0)
+
+    def _lane(self, line: Line) -> Lane:
+        role, index = line["role"], line.get("idx")
+        if not isinstance(role, str) or not (index is None or (type(index) is int and 0 <= index < MOST_LANES)):
+            raise ValueError(f"got role {role!r} and index {index!r}, expected a name and a small number")
+        if (role, index) not in self.lanes and len(self.lanes) > MOST_LANES:
+            raise ValueError("too many processes")
+        return role, index
+
+    def _reach(self, line: Line) -> None:
+        self.env_steps = max(self.env_steps, known(line, "env_steps") or 0.0)
+        self.episodes_ended = max(self.episodes_ended, known(line, "episodes") or 0.0)
+        self.updates = max(self.updates, known(line, "updates") or 0.0)
+
+
+def _bound(table: Mapping[str, Any], most: int) -> None:
+    if len(table) >= most:
+        raise ValueError(f"expected at most {most} names")
+
+
+def _spend(causes: dict[str, float], cause: str, seconds: float) -> None:
+    if seconds or cause in causes:
+        if cause not in causes:
+            _bound(causes, MOST_CAUSES)
+        causes[cause] = causes.get(cause, 0.0) + seconds
