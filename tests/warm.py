@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mlxe_async.algorithms import REGISTRY
 from mlxe_async.ipc.processes import nursery
-from mlxe_async.supervisor.startup.probe import PRELOADED, PRELOADED_MEANWHILE
+from mlxe_async.supervisor.startup.preloading import PRELOADED, PRELOADED_MEANWHILE
 
 _ADOPT = 36  # PR_SET_CHILD_SUBREAPER
 _COMMAND = [sys.executable, "-m", "mlxe_async"]

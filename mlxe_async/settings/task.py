@@ -12,6 +12,7 @@ from mlxe_async.errors import TaskError
 from mlxe_async.settings.forms import ALLOWED, FORBIDDEN, ActionName, Entry, EnvId, PartName, Pixels, Table, key, listed
 
 ATARI, CARTPOLE = "ALE/", "CartPole"  # how ids of theirs begin
+POOL = "envpool"
 
 
 class Atari(Table):
@@ -164,10 +165,10 @@ class Task(Table):
     features: bool = key(
         False, "Further inputs, computed from the observation as the environment's mlxe_help says.", FORBIDDEN
     )
-    vectorize: Literal["single", "native", "auto"] = key(
+    vectorize: Literal["single", "native", "auto", "envpool"] = key(
         "single",
         "native steps all environments of an executor by one call, which needs gymnasium's own vector of them and is "
-        "many times faster, with other episodes; auto: where there is one.",
+        "many times faster, with other episodes; auto: where there is one. envpool: EnvPool's environments, in C++.",
         ALLOWED,
     )
     clip_rewards: bool = key(

@@ -28,7 +28,7 @@ from mlxe_async.errors import TaskError, raised_at
 from mlxe_async.parts import FLOATS, Part
 from mlxe_async.rows import Spaces
 from mlxe_async.settings.task import ATARI, Task, Wrapper
-from mlxe_async.tasks import atari, cartpole
+from mlxe_async.tasks import atari, cartpole, pools
 from mlxe_async.tasks.help import TaskAids, declared_by, layers_of
 from mlxe_async.tasks.hostile import described, one_line, words_of
 from mlxe_async.tasks.observing import Packing, packing_of
@@ -130,7 +130,9 @@ def make(task: Task, spec: EnvSpec | None = None, *, evaluation: bool = False) -
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            kwargs = atari.single_kwargs(task.atari, task.kwargs) if task.is_preprocessed else dict(task.kwargs)
+            kwargs = pools.single_kwargs(task)
+            if task.is_preprocessed:
+                kwargs = atari.single_kwargs(task.atari, kwargs)
             env = gymnasium.make(bare, max_episode_steps=-1, **kwargs)
             if env.unwrapped.spec is not None:  # what wrappers ask for, such as TimeAwareObservation
                 env.unwrapped.spec.max_episode_steps = task.max_episode_steps or spec.max_episode_steps
@@ -282,7 +284,7 @@ def _frames(env: gymnasium.Env[Any, Any], shape: tuple[int, ...]) -> int:
     A wrapper around that one may still change them; who uses this looks at what really comes.
     """
     stacks = (layer.stack_size for layer in layers_of(env) if isinstance(layer, FrameStackObservation))
-    size = next(stacks, 0)
+    size = next(stacks, getattr(env.unwrapped, "stacked_frames", 0))
     return int(size) if size == shape[0] else 0
 
 

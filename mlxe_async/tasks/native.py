@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import warnings
-from collections.abc import Mapping, MutableSequence
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -33,33 +33,15 @@ from mlxe_async.tasks import atari, cartpole, checks
 from mlxe_async.tasks.changes import ActionChanges
 from mlxe_async.tasks.hostile import described, one_line, trace_of, words_of
 from mlxe_async.tasks.making import find_spec, make, read_spaces
-from mlxe_async.tasks.vector import Step, VectorTask
+from mlxe_async.tasks.sources import spec_of
+from mlxe_async.tasks.vector import Step
 
 
-def training_task(
-    task: Mapping[str, Any], count: int, *, cursor: MutableSequence[int] | memoryview[int] | None = None
-) -> VectorTask | NativeTask:
-    """The environments of one executor, as `task.vectorize` says.
-
-    Raises:
-        TaskError: as `VectorTask`; or `vectorize` is `"native"` and the environment has no vector of its own, or is to
-            be changed in ways that only single environments can be.
-        EnvironmentFault: the environment's constructor raised.
-    """
-    settings = task_of(task)
-    if settings.vectorize == "native":
-        return NativeTask(task, count)
-    if settings.vectorize == "auto" and not _why_not(settings):
-        with contextlib.suppress(_NotForVectors):
-            return NativeTask(task, count)
-    return VectorTask(task, count, cursor=cursor)
-
-
-class _NotForVectors(TaskError):
+class NotForVectors(TaskError):
     """The spaces are such as only single environments may have."""
 
 
-def _why_not(task: Task) -> str:
+def why_not(task: Task) -> str:
     """Why a task cannot be stepped as a native vector; empty if it can."""
     if find_spec(task.env).vector_entry_point is None:
         return f"{task.env} has no vector environment of its own"
@@ -99,22 +81,15 @@ class NativeTask:
 
     def __init__(self, task: Mapping[str, Any], count: int) -> None:
         self._task, self.count = task_of(task), count
-        if why := _why_not(self._task):
-            raise TaskError(f'task.vectorize: got "native", but {why}; use "single" or "auto"')
-        self._spec = find_spec(self._task.env)
+        self._refuse()
+        self._spec = spec_of(self._task)
         self._seed: int | None = None
         self._ticks = self.finished_episodes = 0
         self.out_of_bounds = 0  # not checked: a vector's spaces are its own affair
         single = self._guarded("make", lambda: make(self._task, self._spec))
         try:
-            self.spaces, self._aids, packing = read_spaces(single, self._task)
-            if packing is not None or self.spaces.action_kind not in ("discrete", "box"):
-                shown = one_line(str(single.observation_space))
-                raise _NotForVectors(
-                    f'task.vectorize: got "native", but {self._task.env} shows {shown} and takes '
-                    f"{self.spaces.action_name}, which only environments may that are stepped one by one; use "
-                    '"single" or "auto"'
-                )
+            self.spaces, self._aids, self._packing = read_spaces(single, self._task)
+            self._refuse_spaces(single)
             self._chosen: Array | None = None
             if self._task.is_preprocessed and self._task.atari.actions:
                 self._chosen = atari.places_of(single, self._task.atari)
@@ -123,7 +98,7 @@ class NativeTask:
             single.close()
         self._start = int(action_space.start) if isinstance(action_space, Discrete) else 0
         self._action_dtype = action_space.dtype
-        if self.spaces.actions is None:
+        if self.spaces.action_kind == "box":
             shape = self.spaces.action_shape
             self._low = np.array(self.spaces.action_low, np.float32).reshape(shape)
             self._high = np.array(self.spaces.action_high, np.float32).reshape(shape)
@@ -154,7 +129,7 @@ class NativeTask:
         # Vectors made of C++ take 32 bits, and count up from there.
         answer = self._guarded("reset", lambda: self._vector.reset(seed=seed % (2**31 - self.count)))
         try:
-            obs = self._taken(checks.two(answer)[0])
+            obs = self._taken(*checks.two(answer))
             self._perhaps_move(obs, np.ones(self.count, dtype=bool))
             self._check_finite(obs)
         except checks.Broken as broken:
@@ -191,22 +166,30 @@ class NativeTask:
         with contextlib.suppress(BaseException):  # it is thrown away; what it says to that changes nothing
             self._vector.close()
 
+    # --- what cannot be stepped so ----------------------------------------------------------------------------------
+
+    def _refuse(self) -> None:
+        """Refuse a task by its settings."""
+        if why := why_not(self._task):
+            raise TaskError(f'task.vectorize: got "native", but {why}; use "single" or "auto"')
+
+    def _refuse_spaces(self, single: gymnasium.Env[Any, Any]) -> None:
+        """Refuse a task by what one environment of it shows and takes."""
+        if self._packing is not None or self.spaces.action_kind not in ("discrete", "box"):
+            shown = one_line(str(single.observation_space))
+            raise NotForVectors(
+                f'task.vectorize: got "native", but {self._task.env} shows {shown} and takes '
+                f"{self.spaces.action_name}, which only environments may that are stepped one by one; use "
+                '"single" or "auto"'
+            )
+
     # --- what a step says -------------------------------------------------------------------------------------------
 
     def _read(self, actions: Array, answer: Any) -> Step:
         obs, reward, terminated, truncated, info = checks.five(answer)
         terminated, truncated = self._flags("terminated", terminated), self._flags("truncated", truncated)
         raw = self._rewards(reward)
-        start = self._taken(obs)
-        over = terminated | truncated
-        if self._mode == AutoresetMode.NEXT_STEP:
-            began, next_obs = self._over, start
-            self._perhaps_move(start, began)
-            self._over = over
-        else:
-            began, next_obs = over, start
-            if over.any():
-                start, next_obs = self._next_episodes(obs, info, over)
+        next_obs, start, began, ok = self._between_episodes(obs, info, terminated | truncated)
         self._check_finite(next_obs)
         if start is not next_obs:
             self._check_finite(start)
@@ -219,11 +202,20 @@ class NativeTask:
         if self._task.clip_rewards:
             seen = np.clip(seen, -1, 1)
         self._acting = start
-        ok = ~began if self._mode == AutoresetMode.NEXT_STEP else np.ones(self.count, dtype=bool)
         if self.changes is not None:
             self.changes.charge(seen, actions, ok)
             self.changes.begin(began)
         return Step(next_obs, seen, raw, terminated, truncated, ok, [], [], start, began)
+
+    def _between_episodes(self, obs: Any, info: Any, over: Array) -> tuple[Array, Array, Array, Array]:
+        """Tell what the step led to, what is acted on next (B, O), which episodes began, and which rows are steps."""
+        shown = self._taken(obs, info, over)
+        if self._mode == AutoresetMode.NEXT_STEP:
+            began, self._over = self._over, over
+            self._perhaps_move(shown, began)
+            return shown, shown, began, ~began
+        next_obs, start = self._next_episodes(shown, info, over) if over.any() else (shown, shown)
+        return next_obs, start, over, np.ones(self.count, dtype=bool)
 
     def _perhaps_move(self, obs: Array, began: Array) -> None:
         """Let episodes that have just begun begin in hard places, where that is asked for; `obs` (B, O) shows it."""
@@ -232,24 +224,29 @@ class NativeTask:
             if self._own:
                 self._aids.add_features(obs)
 
-    def _next_episodes(self, obs: Any, info: Any, over: Array) -> tuple[Array, Array]:
-        """First observations of the next episodes, and those that ended the last ones, among all others (B, O)."""
+    def _next_episodes(self, shown: Array, info: Any, over: Array) -> tuple[Array, Array]:
+        """Return what ended the last episodes, and the first observations of the next, among all others (B, O)."""
         if self._mode == AutoresetMode.DISABLED:
-            next_obs = self._taken(obs)
             answer = self._guarded("reset", lambda: self._vector.reset(options={"reset_mask": over.copy()}))
-            return self._taken(checks.two(answer)[0]), next_obs
+            return shown, self._taken(*checks.two(answer))
         final = info.get("final_obs") if isinstance(info, Mapping) else None
         if final is None or len(final) != self.count:
             raise checks.Broken(f"info: expected final_obs of {self.count} environments, got {described(final)}")
-        last = np.array(obs)
-        for env in np.flatnonzero(over):
-            last[env] = checks.observation(final[env], self._shape, self._dtype, None)[0]
-        return self._taken(obs), self._taken(last)
+        last = shown.copy()
+        with np.errstate(all="ignore"):
+            for env in np.flatnonzero(over):
+                last[env, : self._own] = checks.observation(final[env], self._shape, self._dtype, None)[0]
+        if self._own:
+            self._aids.add_features(last)
+        return last, shown
 
-    def _taken(self, obs: Any) -> Array:
-        """Observations (B, O) as stored, features included, in memory of our own."""
+    def _taken(self, obs: Any, info: Any, over: Array | None = None) -> Array:  # noqa: ARG002 - for those that show masks
+        """Observations (B, O) as stored, features included, in memory of our own; `over`: which ended episodes."""
         array, _ = checks.observation(obs, (self.count, *self._shape), self._dtype, None)
-        own = np.empty((self.count, *self.spaces.observation_shape), self._dtype)
+        return self._own_copy(array)
+
+    def _own_copy(self, array: Array) -> Array:
+        own = np.empty((len(array), *self.spaces.observation_shape), self._dtype)
         with np.errstate(all="ignore"):
             own[:, : self._own] = array
         if self._own:

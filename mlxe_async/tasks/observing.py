@@ -36,7 +36,7 @@ _Fill = Callable[[Any, Array], bool]
 
 
 @dataclass(frozen=True)
-class _Leaf:
+class Leaf:
     """A space without parts.
 
     Args:
@@ -88,7 +88,7 @@ def packing_of(env_id: str, space: Any, observe: Sequence[str], mask: Sequence[i
             raise TaskError(f"task.env: {env_id}: observation space {_words(space)} is not supported, expected {odd}")
         if isinstance(space, spaces.Box) and space.shape and not mask:
             return None
-        leaves = [_Leaf(WHOLE, (), space)]
+        leaves = [Leaf(WHOLE, (), space)]
     return Packing(env_id, space, leaves, tuple(mask))
 
 
@@ -108,9 +108,11 @@ class Packing:
         has_bounds: whether any leaf declares bounds that can be left.
         shows_mask: whether observations have an entry `action_mask`, so that `info` need not.
         sizes: choices of each integer, where an observation is made of nothing but one-hots; else empty.
+        leaves: each leaf with the part that it is stored as.
+        mask: the part that is the mask, and the choices of each entry; None where masks are not stored.
     """
 
-    def __init__(self, env_id: str, space: Any, leaves: Sequence[_Leaf], mask: tuple[int, ...]) -> None:
+    def __init__(self, env_id: str, space: Any, leaves: Sequence[Leaf], mask: tuple[int, ...]) -> None:
         self._choices, total = mask, sum(mask)
         self._ranges = [(sum(mask[:entry]), sum(mask[: entry + 1])) for entry in range(len(mask))]
         # A Dict that shows the mask among its entries need not give it in `info`, too.
@@ -128,6 +130,8 @@ class Packing:
         self._leaves = [(leaf, views[leaf.name], _filling(leaf)) for leaf in leaves]
         self._allowed = views.get(MASK) if mask else None
         self._by_name = {part.name: part for part in parts}
+        self.leaves = [(leaf, self._by_name[leaf.name]) for leaf in leaves]
+        self.mask = (self._by_name[MASK], mask) if mask else None
         self._numbers = [
             (leaf, view)
             for leaf, view, _ in self._leaves
@@ -159,13 +163,13 @@ class Packing:
         odd = []
         with np.errstate(all="ignore"):  # what does not fit float32 is not finite, and found below
             for leaf, view, fill in self._leaves:
-                if not fill(value := _reached(obs, leaf), view):
-                    odd.append(f"{_label(leaf)} comes in another type than the space says, {leaf.space.dtype}: cast")
+                if not fill(value := reached(obs, leaf), view):
+                    odd.append(f"{label_of(leaf)} comes in another type than the space says, {leaf.space.dtype}: cast")
                 if isinstance(leaf.space, spaces.Box) and checks.loses_digits(np.asarray(value), view.dtype):
-                    odd.append(f"{_label(leaf)} beyond 2^24 loses digits as float32; show it smaller")
+                    odd.append(f"{label_of(leaf)} beyond 2^24 loses digits as float32; show it smaller")
         if self._numbers and b"\0" in np.isfinite(self._floats).tobytes():
             for leaf, view in self._numbers:
-                checks.finite(view, _label(leaf))
+                checks.finite(view, label_of(leaf))
         if self._allowed is not None:
             self._take_mask(obs, info, over=over)
         return self._row, odd
@@ -201,7 +205,7 @@ class Packing:
 # -- which leaves there are --------------------------------------------------------------------------------------------
 
 
-def _chosen(env_id: str, space: Any, observe: Sequence[str], *, has_mask: bool) -> list[_Leaf]:
+def _chosen(env_id: str, space: Any, observe: Sequence[str], *, has_mask: bool) -> list[Leaf]:
     """The leaves of a Dict or Tuple that `observe` wants."""
     entries = list(_tops(space))
     tops = dict(entries)
@@ -236,12 +240,12 @@ def _tops(space: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
         yield str(key), (key, part)
 
 
-def _leaves(space: Any, name: str, keys: tuple[Any, ...]) -> Iterator[_Leaf]:
+def _leaves(space: Any, name: str, keys: tuple[Any, ...]) -> Iterator[Leaf]:
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         for below, (key, part) in _tops(space):
             yield from _leaves(part, f"{name}.{below}", (*keys, key))
     else:
-        yield _Leaf(name, keys, space)
+        yield Leaf(name, keys, space)
 
 
 def _is_usable(space: Any) -> bool:
@@ -282,11 +286,12 @@ def _words(space: Any) -> str:
 # -- what their values are ---------------------------------------------------------------------------------------------
 
 
-def _label(leaf: _Leaf) -> str:
+def label_of(leaf: Leaf) -> str:
+    """Return what a leaf is called in messages."""
     return f"observation.{leaf.name}" if leaf.keys else "observation"
 
 
-def _reached(obs: Any, leaf: _Leaf) -> Any:
+def reached(obs: Any, leaf: Leaf) -> Any:
     """The value that a leaf's keys lead to."""
     for depth, key in enumerate(leaf.keys):
         found = obs.get(key) if type(obs) is dict else _entry(obs, key)
@@ -336,8 +341,8 @@ def _pieces(mask: Any) -> Iterator[Array]:
         yield np.asarray(mask)
 
 
-def _filling(leaf: _Leaf) -> _Fill:
-    space, label = leaf.space, _label(leaf)
+def _filling(leaf: Leaf) -> _Fill:
+    space, label = leaf.space, label_of(leaf)
     if isinstance(space, spaces.Box):
         return _fills_box(space, label)
     if isinstance(space, spaces.Discrete):

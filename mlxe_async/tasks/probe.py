@@ -13,8 +13,9 @@ import numpy as np
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.rows import Array, Spaces
 from mlxe_async.settings.task import task_of
-from mlxe_async.tasks.making import find_spec
-from mlxe_async.tasks.native import NativeTask, training_task
+from mlxe_async.tasks.native import NativeTask
+from mlxe_async.tasks.sources import remark_of, spec_of
+from mlxe_async.tasks.training import training_task
 from mlxe_async.tasks.vector import VectorTask
 
 Closable = VectorTask | NativeTask
@@ -52,7 +53,7 @@ def probe(
             or the environment raised or broke its contract (which field, expected, got).
     """
     with limited("import"):
-        find_spec(task_of(task).env)
+        spec_of(task_of(task))
     imported = time.perf_counter()
     try:
         with limited("make"):
@@ -72,7 +73,7 @@ def probe(
             _close_all(closing)
         else:
             close_later += closing
-    spec = vector.spec
+    spec, remarks = vector.spec, remark_of(task_of(task))
     return {
         "env": spec.id,
         "spaces": vector.spaces.to_json(),
@@ -83,7 +84,7 @@ def probe(
         "make_seconds": made - imported,
         "first_step_seconds": tried - made,
         "step_seconds": step_seconds,
-        "notes": [sentence for _, sentence in vector.take_notes()] + _unused(vector) + faults,
+        "notes": [*(sentence for _, sentence in vector.take_notes()), *_unused(vector), *remarks, *faults],
         "gymnasium": gymnasium.__version__,
     }
 
@@ -109,8 +110,9 @@ def _check_native(task: Mapping[str, Any], closing: list[Closable], limited: Lim
         closing.append(vector)
         if isinstance(vector, NativeTask):
             with limited("reset"):
-                vector.begin(seed=_seed(0))
-            actions = _random_action(vector.spaces, np.random.default_rng(0)).repeat(2, axis=0)
+                obs = vector.begin(seed=_seed(0))
+            rng = np.random.default_rng(0)
+            actions = np.concatenate([_random_action(vector.spaces, rng, one) for one in obs])
             with limited("first step"):
                 step = vector.step(actions)
             for fault in step.faults:

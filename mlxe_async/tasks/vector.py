@@ -28,7 +28,8 @@ from mlxe_async.settings.task import task_of
 from mlxe_async.tasks import checks
 from mlxe_async.tasks.changes import ActionChanges
 from mlxe_async.tasks.hostile import described, trace_of, words_of
-from mlxe_async.tasks.making import find_spec, has_own_rewards, make, read_spaces, simulator_of
+from mlxe_async.tasks.making import has_own_rewards, make, read_spaces, simulator_of
+from mlxe_async.tasks.sources import spec_of
 
 BOUNDS_EVERY = 16
 ENDLESS = 100_000
@@ -109,7 +110,7 @@ class VectorTask:
         self._wrap = wrap
         self._cursor = [0] if cursor is None else cursor
         self._task = task_of(task)
-        self.spec = find_spec(self._task.env)
+        self.spec = spec_of(self._task)
         self.count = count
         self.max_episode_steps = max_episode_steps or self._task.max_episode_steps or self.spec.max_episode_steps
         self._limit = self.max_episode_steps or math.inf

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mlxe_async.cores import usable_cores
 from mlxe_async.errors import MlxeError
 from mlxe_async.gpu import PinnedMemory, refusals, use_graphs
 from mlxe_async.ipc.messages.channel import ChildChannel, ControlLost
@@ -112,7 +113,7 @@ class Workshop:
         from mlxe_async.roles.executor import Executor
         from mlxe_async.roles.executor_plan import ExecutorLink, ExecutorMemory, ExecutorPlan
         from mlxe_async.roles.places import Places
-        from mlxe_async.tasks.native import training_task
+        from mlxe_async.tasks.training import training_task
 
         schedule, supervision = self.settings.schedule, self.settings.supervision
         plan = ExecutorPlan(
@@ -145,7 +146,9 @@ class Workshop:
         places = Places(envs, action.dtype, action.shape, self._segments["control"].buffer, begin)
         places.clear()
         page.enter(schedule.reset_timeout_s, "make")
-        task = training_task(self._task, envs, cursor=places.cursor)
+        # EnvPool has threads of its own: as many as there are cores for each executor.
+        cores = max(1, usable_cores() // self.spec["executors"])
+        task = training_task(self._task, envs, cursor=places.cursor, threads=cores)
         page.leave()
         return Executor(
             plan,

@@ -47,7 +47,7 @@ from mlxe_async.supervisor.plan.budget import Bell, Budget, Counters
 from mlxe_async.supervisor.plan.event_log import EventLog
 from mlxe_async.supervisor.recording.file import Recording
 from mlxe_async.supervisor.recording.steps import Learned, Memorized, Rollout
-from mlxe_async.tasks.native import training_task
+from mlxe_async.tasks.training import training_task
 
 MOST_PERCENT, RECORDING_PERCENT = 5.0, 2.0
 REPEATS, LOOP_S = 9, 0.03

@@ -6,7 +6,7 @@ import pytest
 from mlxe_async.errors import TaskError
 from mlxe_async.rows import Spaces
 from mlxe_async.tasks.changes import ActionChanges
-from mlxe_async.tasks.native import training_task
+from mlxe_async.tasks.training import training_task
 from mlxe_async.tasks.vector import VectorTask
 
 CARTPOLE = {"env": "CartPole-v1", "action_change_cost": 0.25}

@@ -13,8 +13,9 @@ from mlxe_async.roles.evaluator import Evaluator
 from mlxe_async.rows import Spaces
 from mlxe_async.settings.task import Atari
 from mlxe_async.tasks import atari
-from mlxe_async.tasks.native import NativeTask, training_task
+from mlxe_async.tasks.native import NativeTask
 from mlxe_async.tasks.probe import probe
+from mlxe_async.tasks.training import training_task
 from mlxe_async.tasks.vector import VectorTask
 
 PONG = {"env": "ALE/Pong-v5", "atari": {"noop_max": 0}}

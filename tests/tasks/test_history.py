@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mlxe_async.errors import TaskError
-from mlxe_async.tasks.native import training_task
+from mlxe_async.tasks.training import training_task
 from mlxe_async.tasks.vector import VectorTask
 
 

@@ -10,7 +10,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.settings.task import Task
 from mlxe_async.tasks.making import make
-from mlxe_async.tasks.native import NativeTask, training_task
+from mlxe_async.tasks.native import NativeTask
+from mlxe_async.tasks.training import training_task
 from mlxe_async.tasks.vector import VectorTask
 
 BOX = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)

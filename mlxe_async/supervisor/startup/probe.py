@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlxe_async.algorithms import REGISTRY
 from mlxe_async.errors import Hung, ProcessDied, ResourceError, RunFailed, SettingsError, TaskError
 from mlxe_async.ipc.processes.life import Hang
 from mlxe_async.ipc.processes.nursery import Nursery
@@ -24,29 +23,12 @@ from mlxe_async.settings.effects import idle, refused_and_remarks
 from mlxe_async.settings.problems import Problem
 from mlxe_async.supervisor.plan.provenance import of_this_program
 from mlxe_async.supervisor.startup.host_limits import expect_memory
+from mlxe_async.supervisor.startup.preloading import preloaded
 from mlxe_async.supervisor.waiting import to_the_end
 
 _NAMED_KEY = re.compile(r"(?P<key>task(\.\w+)+): ")
 PROBE = "mlxe_async.workers:serve_probe"
 REHEARSAL = "in 'rehearse'"  # how its death is told then
-PRELOADED = [
-    "numpy",
-    "gymnasium",
-    "mlxe_async.settings.model",
-    "mlxe_async.workers",
-    "mlxe_async.tasks.probe",
-    "mlxe_async.roles.executor",
-    "mlxe_async.roles.memorizer",
-    "mlxe_async.roles.evaluator",
-]
-# Slow to import, for they bring torch, and not needed by the probe, which therefore need not wait for them.
-PRELOADED_MEANWHILE = [
-    "torch",
-    "torch.optim",
-    "mlxe_async.networks.sequential",
-    "mlxe_async.workers.warm",
-    "mlxe_async.roles.learner",
-]
 CLOSE_S = 1.0  # for the environment that was tried out to close
 CLOSE_AT_ONCE_S = 0.2
 START_S = 60.0  # to shake hands; nothing foreign is called before
@@ -78,12 +60,6 @@ class Probed:
     settings: Settings
     facts: dict[str, Any]
     cautions: list[str]
-
-
-def preloaded(settings: Settings) -> list[str]:
-    """Modules to import before the probe: with the algorithm's own file, or all that one of the user's may build on."""
-    name = settings.algorithm.name
-    return [*PRELOADED, *(f"mlxe_async.algorithms.{known}" for known in ([name] if name in REGISTRY else REGISTRY))]
 
 
 @contextlib.asynccontextmanager

@@ -30,7 +30,8 @@ from mlxe_async.supervisor.plan.results import CheckReport
 from mlxe_async.supervisor.recording.replay import Replay
 from mlxe_async.supervisor.run_files import RunFiles
 from mlxe_async.supervisor.startup.host_limits import reserve_descriptors
-from mlxe_async.supervisor.startup.probe import MOST_REHEARSED, PRELOADED_MEANWHILE, probed, rehearsed
+from mlxe_async.supervisor.startup.preloading import PRELOADED_MEANWHILE
+from mlxe_async.supervisor.startup.probe import MOST_REHEARSED, probed, rehearsed
 from mlxe_async.supervisor.startup.restore import fill_memory
 
 EXECUTORS = ("schedule", "executors")

@@ -14,12 +14,11 @@ from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 from mlxe_async.settings import load_settings
 from mlxe_async.settings.effects import built_in
 from mlxe_async.supervisor.startup.host_limits import expect_memory
+from mlxe_async.supervisor.startup.preloading import PRELOADED_MEANWHILE, preloaded
 from mlxe_async.supervisor.startup.probe import (
-    PRELOADED_MEANWHILE,
     _shown,
     hang_sentence,
     judged,
-    preloaded,
     probed,
 )
 from mlxe_async.workers import Probe
