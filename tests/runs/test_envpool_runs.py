@@ -11,7 +11,10 @@ from test_determinism import story
 
 from mlxe_async.policy import load_policy
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="needs the extra envpool")
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="needs the extra envpool"),
+    pytest.mark.long,
+]
 PPO = {"name": "ppo", "epochs": 1, "minibatch": 128}
 POOLED = {"task": {"vectorize": "envpool", "max_episode_steps": 100}, "algorithm": PPO, "stop": {"env_steps": 3000}}
 TESTED = {"enabled": True, "rule": "mean_return", "max_episode_steps": 30, "screen_steps": 30}

@@ -103,7 +103,16 @@ def test_pendulums_are_stopped_at_their_limit_and_show_where_they_were():
     task.close()
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "HalfCheetah-v5", "FrozenLake-v1", "CheetahRun-v1"])
+@pytest.mark.parametrize(
+    "env",
+    [
+        "CartPole-v1",
+        "Pendulum-v1",
+        "HalfCheetah-v5",
+        "FrozenLake-v1",
+        pytest.param("CheetahRun-v1", marks=pytest.mark.long),
+    ],
+)
 def test_one_seed_gives_the_same_steps_twice_on_any_number_of_threads(env):
     table = {"env": env, "max_episode_steps": 20}
     first, again, other = played(table), played(table, threads=2), played(table, seed=4)
@@ -198,6 +207,7 @@ def test_values_that_the_package_refuses_are_a_sentence():
 
 
 @GAMES
+@pytest.mark.long
 def test_games_show_the_pictures_of_single_games():
     """The starts differ by pictures of doing nothing, of which there is one here."""
     table = {"env": "ALE/Pong-v5", "atari": {"noop_max": 1, "actions": ["NOOP", "RIGHT", "LEFT"]}}
