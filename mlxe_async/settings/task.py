@@ -114,7 +114,10 @@ class Task(Table):
     """`[task]`: the environment."""
 
     env: EnvId = key(
-        ..., "A gymnasium id; module:Name-v0 imports the module first.", FORBIDDEN, examples=["CartPole-v1"]
+        ...,
+        "A gymnasium id, or one of EnvPool's; module:Name-v0 imports the module first.",
+        FORBIDDEN,
+        examples=["CartPole-v1"],
     )
     kwargs: dict[str, Any] = Field(
         default_factory=dict, description="Arguments for the environment's constructor.", json_schema_extra=FORBIDDEN

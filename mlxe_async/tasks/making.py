@@ -126,6 +126,11 @@ def make(task: Task, spec: EnvSpec | None = None, *, evaluation: bool = False) -
         BaseException: whatever the environment's constructor raises.
     """
     spec = spec or find_spec(task.env)
+    if spec.entry_point is None:
+        raise TaskError(
+            f"task.env: {spec.id} is registered as a vector alone, expected one environment too, which tests and play "
+            "step: give gymnasium.register an entry_point"
+        )
     bare = dataclasses.replace(spec, order_enforce=False, disable_env_checker=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -94,6 +94,7 @@ class NativeTask:
             if self._task.is_preprocessed and self._task.atari.actions:
                 self._chosen = atari.places_of(single, self._task.atari)
             self._shape, action_space = tuple(single.observation_space.shape or ()), single.action_space
+            self._takes = action_space
         finally:
             single.close()
         self._start = int(action_space.start) if isinstance(action_space, Discrete) else 0
@@ -322,6 +323,12 @@ class NativeTask:
             )
         if tuple(vector.single_observation_space.shape or ()) != self._shape:
             raise TaskError(f'task.vectorize: the vector of {self._task.env} shows something else; use "single"')
+        # Of games the vector has all actions, also where a task chooses some.
+        if not self._task.is_preprocessed and not _alike(vector.single_action_space, self._takes):
+            raise TaskError(
+                f"task.vectorize: the vector of {self._task.env} takes {one_line(str(vector.single_action_space))}, "
+                f'one environment {one_line(str(self._takes))}; use "single"'
+            )
         return vector.unwrapped
 
     def _guarded(self, phase: str, call: Any) -> Any:
@@ -337,3 +344,9 @@ class NativeTask:
         since = "" if self._seed is None else f" of the vector with seed {self._seed}"
         detail = f"{self.count} environments ({self._task.env}) {where}{since}: {what}"
         return EnvironmentFault(detail, phase=phase, env_index=0, seed=self._seed, step=self._ticks, trace=trace)
+
+
+def _alike(space: Any, other: Any) -> bool:
+    """Return whether two spaces of actions have as many choices, or the same shape."""
+    choices = (getattr(space, "n", None), getattr(other, "n", None))
+    return choices[0] == choices[1] and tuple(space.shape or ()) == tuple(other.shape or ())

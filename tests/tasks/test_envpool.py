@@ -1,6 +1,7 @@
 """EnvPool itself: its steps are those of gymnasium, ends are told from limits, and one seed gives the same twice."""
 
 import importlib.util
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -197,6 +198,19 @@ def test_single_games_repeat_themselves_by_their_seed():
     assert np.array_equal(first, lived(5))
     assert not np.array_equal(first, lived(6))
     task.close()
+
+
+def test_a_pool_that_is_made_anew_leaves_no_thread_of_the_last_one():
+    def threads():
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    task, counted = PooledTask(CARTPOLE, 4, threads=2), [threads()]
+    for seed in range(5):
+        task.begin(seed)
+        counted.append(threads())
+    task.close()
+    assert counted[0] + 2 <= counted[1] == counted[-1]
+    assert threads() == counted[0]
 
 
 def test_values_that_the_package_refuses_are_a_sentence():

@@ -173,6 +173,40 @@ def test_the_setting_decides_and_says_why_it_cannot_be():
         training_task({"env": "mlxe/Counting-v0", "vectorize": "native", "kwargs": {"unknown": 1}}, 2)
 
 
+class Unsaid(CountingVector):
+    """It does not say how it resets."""
+
+    def __init__(self, num_envs=1):
+        super().__init__(num_envs)
+        self.metadata = {}
+
+
+class Wider(CountingVector):
+    """It takes more actions than one environment does."""
+
+    def __init__(self, num_envs=1):
+        super().__init__(num_envs)
+        self.single_action_space = gymnasium.spaces.Discrete(5)
+
+
+gymnasium.register("mlxe/Alone-v0", vector_entry_point=CountingVector)
+gymnasium.register("mlxe/Unsaid-v0", entry_point=Counting, vector_entry_point=Unsaid)
+gymnasium.register("mlxe/Wider-v0", entry_point=Counting, vector_entry_point=Wider)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Alone", r"task\.env: mlxe/Alone-v0 is registered as a vector alone"),
+        ("Unsaid", r"task\.vectorize: the vector of mlxe/Unsaid-v0 does not say in its metadata how it resets"),
+        ("Wider", r"task\.vectorize: the vector of mlxe/Wider-v0 takes Discrete\(5\), one environment Discrete\(2\)"),
+    ],
+)
+def test_a_vector_that_cannot_stand_for_single_environments_is_refused_in_a_sentence(name, words):
+    with pytest.raises(TaskError, match=words):
+        training_task({"env": f"mlxe/{name}-v0", "vectorize": "native"}, 2)
+
+
 def test_the_quicker_action_space_gives_the_answers_of_gymnasiums():
     quick, plain = make(Task(env="CartPole-v1")).unwrapped.action_space, gymnasium.spaces.Discrete(2)
     for x in (-1, 0, 1, 2, 2**70, True, 1.0, np.int64(1), np.int64(2), np.array(0), np.array([0]), "1", None):
