@@ -1,5 +1,6 @@
 """Lines of a log, made by hand: each with all its fields, at a moment that is chosen."""
 
+import datetime as dt
 import json
 from dataclasses import MISSING, fields
 
@@ -7,6 +8,7 @@ from mlxe_async.logs import events
 from mlxe_async.storage.run_folder import RunFolder
 
 MS = 10**6
+DAY = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 BOOT = 5 * 10**12  # of the host's clock, long before the run
 SETTINGS = {"run": {"name": "x"}, "algorithm": {"name": "ppo"}}
 
@@ -14,7 +16,8 @@ SETTINGS = {"run": {"name": "x"}, "algorithm": {"name": "ppo"}}
 def line(event, at_ms, role="supervisor", idx=None, **told):
     """One line; what is not given has its default, or nothing of its kind."""
     known = {field.name: field.default for field in fields(events.EVENTS[event]) if field.default is not MISSING}
-    head = {"ts": f"2026-01-01T00:00:{at_ms / 1000:06.3f}Z", "mono_ns": BOOT + round(at_ms * MS), "run": "x"}
+    ts = (DAY + dt.timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds")
+    head = {"ts": ts.replace("+00:00", "Z"), "mono_ns": BOOT + round(at_ms * MS), "run": "x"}
     return {**head, "event": event, "role": role, "idx": idx, **known, **told}
 
 

@@ -65,7 +65,7 @@ PACKAGES = {
     "roles": {"numpy"},
     "settings": {"pydantic", "pydantic_core"},
     "schedules": set(),
-    "analysis": {"numpy", "matplotlib"},
+    "analysis": {"numpy", "matplotlib", "tensorboard"},
     "supervisor": {"numpy", "uvloop"},
     "testing": {"numpy", "gymnasium"},
 }
@@ -121,6 +121,7 @@ def test_a_file_imports_only_what_its_layer_may(path):
             "safetensors",
             "rich",
             "matplotlib",
+            "tensorboard",
         }:
             assert module.split(".")[0] in PACKAGES[part], f"{part} imports {module}"
 

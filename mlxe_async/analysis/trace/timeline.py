@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from mlxe_async.analysis.endings import Ending, ending_of, said_of
 from mlxe_async.analysis.trace.arrows import Arrows, Track
 from mlxe_async.analysis.trace.counters import Counters, of_ledger
 from mlxe_async.analysis.trace.details import LONGEST_TITLE, details_of, short, title_of
@@ -17,7 +18,6 @@ from mlxe_async.storage.safe_text import visible
 
 LATEST_NS = 2**63 - 1
 SUPERVISOR: Track = ("supervisor", None)
-Ending = Literal["ended", "running", "died", "unknown"]
 
 # Drawn as counters and spans, or of no use on a timeline.
 _NO_MARK = {"phase", "episode_end", "weights", "ledger", "evaluation", "updates"}
@@ -109,8 +109,7 @@ class Timeline:
             is_held: whether a process holds the run's folder; None: that cannot be told.
         """
         self._episodes_end()
-        endings: dict[bool | None, Ending] = {True: "running", False: "died", None: "unknown"}
-        self.ending = "ended" if "end" in self.facts and not is_held else endings[is_held]
+        self.ending = ending_of(has_end="end" in self.facts, is_held=is_held)
         self.lives.end_all(self._last)
         sentence = said_of(self.ending)
         if sentence and self.marks:
@@ -157,16 +156,6 @@ class Timeline:
         self.counters.note("return of tests", at, mean=line.get("return_mean"))
         if span := self._tests.pop(line.get("version"), None):
             span.details.update(details_of(line))
-
-
-def said_of(ending: Ending) -> str:
-    """Return a sentence about a run that has no last word; "" where it has one."""
-    return {
-        "ended": "",
-        "running": "the run goes on",
-        "died": "the run died without a last word",
-        "unknown": "the log ends without a last word: the run died, or goes on elsewhere",
-    }[ending]
 
 
 def timeline_of(lines: Iterable[Mapping[str, Any]], is_held: bool | None, *, name: str = "the log") -> Timeline:

@@ -1,0 +1,127 @@
+"""Values of a run by environment steps, under names that people know from other packages."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+MOST_VERSIONS = 100_000
+LARGEST = 2**63 - 1
+SPS_EVERY_NS = 500_000_000
+
+# Metrics of algorithms that go by other names elsewhere, or do not belong to losses.
+KNOWN = {
+    "learning_rate": "charts/learning_rate",
+    "epsilon": "charts/epsilon",
+    "approximate_kl": "losses/approx_kl",
+    "clipped_share": "losses/clipfrac",
+}
+
+
+class Point(NamedTuple):
+    """A value under a name, at a number of environment steps and a time in seconds since 1970."""
+
+    name: str
+    step: int
+    value: float
+    time: float
+
+
+class Scalars:
+    """Takes in the lines of a log in order, and tells the points of each."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._published: dict[int, int] = {}  # environment steps at the publication of a version
+        self._began: int | None = None
+        self._gap = self._told_sps = 0
+
+    def feed(self, line: Mapping[str, Any]) -> list[Point]:
+        """The points of a line: of what is known and finite.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is no line of this program's.
+        """
+        event = line["event"]
+        if event == "run_start" and self._began is None:
+            self._began = line["mono_ns"]
+        if event == "run_resume":
+            self._gap = line.get("gap_ns") or 0
+        steps = self._note_steps(line)
+        values: Iterator[tuple[str, Any]] = iter(())
+        match event:
+            case "episode_end":
+                values = _of_episode(line)
+            case "phase":
+                values = self._of_phase(line)
+            case "weights":
+                self._publish(line["version"])
+                values = _of_weights(line)
+            case "evaluation":
+                steps = self._published.get(line["version"], self._steps)
+                values = _of_test(line)
+            case "ledger":
+                values = iter([("memory/rows", line.get("kept")), ("memory/backlog", line.get("backlog"))])
+            case "training_result":
+                values = iter([("charts/training_result", line.get("result"))])
+        time = time_of(line)
+        return [Point(name, steps, value, time) for name, value in values if _is_finite(value)]
+
+    def _note_steps(self, line: Mapping[str, Any]) -> int:
+        """Environment steps that a line belongs to: its own, or the most that were told."""
+        steps = line.get("env_steps")
+        if type(steps) is not int or not 0 <= steps <= LARGEST:
+            return self._steps
+        if line["event"] == "run_resume":
+            self._steps = steps
+        self._steps = max(self._steps, steps)
+        return steps
+
+    def _publish(self, version: Any) -> None:
+        self._published[version] = self._steps
+        if len(self._published) > MOST_VERSIONS:
+            del self._published[next(iter(self._published))]
+
+    def _of_phase(self, line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        phase = str(line["phase"])
+        yield f"time/{phase}_seconds", line.get("seconds")
+        if phase == "learn" and line.get("updates"):
+            yield "charts/policy_lag", line.get("lag_mean")
+            yield "charts/policy_lag_max", line.get("lag_max")
+            for name, value in (line.get("losses") or {}).items():
+                yield KNOWN.get(name, f"losses/{name}"), value
+        if phase == "generate" and self._began is not None:
+            lasted = line["mono_ns"] - self._gap - self._began
+            if lasted - self._told_sps >= SPS_EVERY_NS:
+                self._told_sps = lasted
+                yield "charts/SPS", self._steps / lasted * 1e9
+
+
+def time_of(line: Mapping[str, Any]) -> float:
+    """The wall clock of a line, in seconds since 1970."""
+    return dt.datetime.fromisoformat(line["ts"]).timestamp()
+
+
+def _of_episode(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield "charts/episodic_return", line.get("episode_return")
+    yield "charts/episodic_length", line.get("length")
+
+
+def _of_weights(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield "charts/version", line.get("version")
+    yield "charts/updates", line.get("updates")
+    yield "charts/episodes", line.get("episodes")
+    yield "losses/weights_norm", line.get("norm")
+
+
+def _of_test(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield "eval/episodic_return", line.get("return_mean")
+    yield "eval/episodic_return_min", line.get("return_min")
+    passed = line.get("passed")
+    yield "eval/passed", None if passed is None else float(passed)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,135 @@
+"""CSV files, one for each kind of line: a row for each line and a column for each field, as it stands in the log.
+
+Fields of fields are columns of their own, `losses.entropy`; lists stay JSON; texts are on one line. Times are those of
+the log, `seq` is its order. A column that comes up later is empty in the rows before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from mlxe_async.logs.events import EVENTS
+from mlxe_async.storage.files import PLAIN_NAME, STAGED, make_folder, open_plain
+from mlxe_async.storage.safe_text import visible
+
+MOST_KINDS, MOST_COLUMNS, DEEPEST = 200, 5000, 8
+
+
+class Files:
+    """CSV files in a folder; see `Exporter`."""
+
+    def __init__(self, folder: Path) -> None:
+        make_folder(folder)
+        for earlier in folder.glob("*.csv"):
+            if earlier.stem in EVENTS or earlier.stem.startswith("phase-"):
+                earlier.unlink()
+        self._folder = folder
+        self._tables: dict[str, _Table] = {}
+        self._rows = 0
+
+    def feed(self, line: Mapping[str, Any]) -> None:
+        """Take in the next line."""
+        kind = _kind_of(line)
+        table = self._tables.get(kind)
+        if table is None:
+            if len(self._tables) == MOST_KINDS:
+                raise ValueError(f"got more than {MOST_KINDS} kinds of lines")
+            table = self._tables[kind] = _Table(self._folder / f"{kind}.csv")
+        table.write(dict(_cells(line)))
+        self._rows += 1
+
+    def flush(self) -> None:
+        """Let readers see all that was fed so far."""
+        for table in self._tables.values():
+            table.flush()
+
+    def close(self) -> None:
+        """Close the files, all of them also if one cannot be written."""
+        with contextlib.ExitStack() as closing:
+            for table in self._tables.values():
+                closing.callback(table.close)
+
+    def told(self) -> str:
+        """Return how much was written."""
+        return f"{self._rows:,} lines in {len(self._tables)} files"
+
+
+class _Table:
+    """A CSV file that grows by rows, and now and then by columns."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._columns: dict[str, None] = {}
+        path.unlink(missing_ok=True)
+        self._file = _new(path)
+
+    def write(self, row: Mapping[str, str]) -> None:
+        if not row.keys() <= self._columns.keys():
+            self._widen([name for name in row if name not in self._columns])
+        csv.writer(self._file, lineterminator="\n").writerow([row.get(name, "") for name in self._columns])
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _widen(self, names: list[str]) -> None:
+        """Write all rows anew, each of which is a line, with further columns at the end."""
+        if len(self._columns) + len(names) > MOST_COLUMNS:
+            raise ValueError(f"got more than {MOST_COLUMNS} fields")
+        self._file.close()
+        self._columns |= dict.fromkeys(names)
+        staged = self._path.with_name(f"{STAGED}{self._path.name}")
+        staged.unlink(missing_ok=True)
+        wider = _new(staged)
+        try:
+            csv.writer(wider, lineterminator="\n").writerow(self._columns)
+            with open_plain(self._path) as former:
+                former.readline()
+                for row in former:
+                    wider.write(row.decode().rstrip("\n") + "," * len(names) + "\n")
+            wider.flush()
+            staged.replace(self._path)
+        except BaseException:
+            staged.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                wider.close()
+            raise
+        self._file = wider
+
+
+def _new(path: Path) -> IO[str]:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8", newline="")
+
+
+def _kind_of(line: Mapping[str, Any]) -> str:
+    kind = str(line["event"])
+    kind = f"phase-{line['phase']}" if kind == "phase" else kind
+    if not PLAIN_NAME.fullmatch(kind):
+        raise ValueError(f"got {visible(repr(kind), 60)} as a kind of line")
+    return kind
+
+
+def _cells(line: Mapping[str, Any], place: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    for name, value in line.items():
+        key = f"{place}{visible(name)}"
+        if isinstance(value, Mapping) and depth < DEEPEST:
+            yield from _cells(value, f"{key}.", depth + 1)
+        else:
+            yield key, _cell(value)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return visible(value)
+    return json.dumps(value)

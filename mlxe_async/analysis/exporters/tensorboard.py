@@ -1,0 +1,97 @@
+"""TensorBoard's event files: scalars by environment steps, at the time that the log has, and the settings as text."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from mlxe_async.analysis.exporters.scalars import Point, Scalars, time_of
+from mlxe_async.storage.files import make_folder
+from mlxe_async.storage.safe_text import visible
+
+SUFFIX = ".mlxe_async"
+LARGEST = 3.4028234e38  # values are kept in single precision
+LONGEST_NAME = 200
+TEXT = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+
+
+class Files:
+    """An event file in a folder; see `Exporter`."""
+
+    def __init__(self, folder: Path) -> None:
+        make_folder(folder)
+        for earlier in folder.glob(f"events.out.tfevents.*{SUFFIX}"):
+            earlier.unlink()
+        path = folder / f"events.out.tfevents.{os.getpid()}{SUFFIX}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._file = os.fdopen(os.open(path, flags, 0o600), "wb")
+        self._records = RecordWriter(self._file)
+        self._scalars = Scalars()
+        self._folder, self._values, self._is_begun = folder, 0, False
+
+    def feed(self, line: Mapping[str, Any]) -> None:
+        """Take in the next line."""
+        time, event = time_of(line), line["event"]
+        if not self._is_begun:
+            self._is_begun = True
+            self._records.write(Event(wall_time=time, file_version="brain.Event:2").SerializeToString())
+        if event == "run_start" and not line.get("resumed"):
+            self._tell_settings(line, time)
+        if event == "run_resume" and type(line.get("env_steps")) is int:
+            # Readers that heard of what is void now forget it.
+            begun = SessionLog(status=SessionLog.START)
+            self._write(Event(wall_time=time, step=line["env_steps"] + 1, session_log=begun))
+        for point in self._scalars.feed(line):
+            if abs(point.value) <= LARGEST:
+                self._put(point)
+
+    def flush(self) -> None:
+        """Let readers see all that was fed so far."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _put(self, point: Point) -> None:
+        value = Summary.Value(tag=visible(point.name, LONGEST_NAME), simple_value=point.value)
+        self._write(Event(wall_time=point.time, step=point.step, summary=Summary(value=[value])))
+        self._values += 1
+
+    def _tell_settings(self, line: Mapping[str, Any], time: float) -> None:
+        """Tell them as a table, which TensorBoard shows among its texts."""
+        rows = [f"|{name}|{_cell(value)}|\n" for name, value in _entries(line.get("settings") or {})]
+        text = "|key|value|\n|-|-|\n" + "".join(rows)
+        shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
+        told = TensorProto(dtype="DT_STRING", string_val=[text.encode("utf-8", "backslashreplace")], tensor_shape=shape)
+        value = Summary.Value(tag="settings/text_summary", metadata=TEXT, tensor=told)
+        self._write(Event(wall_time=time, step=0, summary=Summary(value=[value])))
+
+    def _write(self, event: Any) -> None:
+        self._records.write(event.SerializeToString())
+
+    def told(self) -> str:
+        """Return how much was written, and how it is looked at."""
+        return f"{self._values:,} values; tensorboard --logdir {visible(str(self._folder.parent))}"
+
+
+def _entries(settings: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys of tables within tables, each with its path."""
+    if not isinstance(settings, Mapping) or not settings:
+        yield place, settings
+        return
+    for name, value in settings.items():
+        yield from _entries(value, f"{place}.{name}" if place else str(name))
+
+
+def _cell(value: Any) -> str:
+    return visible(json.dumps(value)).replace("|", "\\|")
