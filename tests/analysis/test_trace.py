@@ -18,6 +18,7 @@ from log_lines import (
     run_end,
     run_start,
     short_run,
+    text_of,
 )
 from trace_format import of_kind, problems, spans_of, stops_of
 
@@ -287,6 +288,21 @@ def test_a_trace_tells_what_the_run_was():
     about = trace(short_run())["otherData"]
     assert (about["env"], about["algorithm"], about["schedule"], about["seed"]) == ("CartPole-v1", "ppo", "oa", 3)
     assert (about["began"], about["ending"]) == ("2026-01-01T00:00:00.000Z", "ended: episodes")
+
+
+def test_a_trace_takes_less_room_than_the_log_that_it_was_made_from():
+    lines, losses = [run_start()], dict.fromkeys(("loss", "value_loss", "entropy", "gradient_norm"), 0.123456789)
+    for number in range(1, 300):
+        at = 10 * number
+        lines += [
+            generate(at, at + 4, number % 2, 128, 128 * number, number),
+            memorize(at + 4, at + 5, 128),
+            learn(at + 5, at + 8, 1024, number + 1, losses=losses, lag_mean=0.3 * number, env_steps=128 * number),
+            publish(at + 8, at + 9, number + 1),
+        ]
+    made = trace(lines)
+    assert len(stops(made, "rollout")) == 299
+    assert len(trace_of(timeline_of(numbered(lines), is_held=False))) < len(text_of(lines))
 
 
 def test_what_a_later_version_may_tell_is_shown_too():

@@ -14,7 +14,7 @@ ROLES = ("supervisor", "nursery", "probe", "executor", "memorizer", "learner", "
 COUNTERS, LIVES, PHASES = 1, 1, 2  # the process of counters; threads of a process: its life, then its phases
 _RANKS = {"X": 0, "i": 1, "C": 2, "s": 3, "t": 4, "f": 5}  # of events of one moment: an arrow needs its span first
 
-Event = dict[str, Any]
+Timed = tuple[int, int, str]  # an event as JSON, with its moment and its rank
 _to_json = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -22,30 +22,34 @@ def trace_of(timeline: Timeline) -> bytes:
     """The file: JSON, an event in each line, in the order of time; on each thread no two spans overlap."""
     tracks = {track: number for number, track in enumerate(_tracks(timeline), COUNTERS + 1)}
     began = timeline.began
-    names: list[Event] = [*_named(COUNTERS, "counters", {})]
-    events: list[tuple[int, int, Event]] = []
+    names = [*_named(COUNTERS, "counters", {})]
+    events: list[Timed] = []
     for track, pid in tracks.items():
-        lives, phases = timeline.lives.spans.get(track, []), timeline.phases.get(track, [])
-        phases_at = PHASES + max(0, laid_out(lives) - 1)
-        threads = {LIVES + span.thread: "process" for span in lives} or {LIVES: "marks"}
-        for number in range(laid_out(phases)):
-            threads[phases_at + number] = _name(track) if number == 0 else f"{_name(track)} ({number + 1})"
-        for first, spans in ((LIVES, lives), (phases_at, phases)):
-            for span in spans:
-                span.thread += first
-                timed = {"dur": _us(span.end - span.start), "args": span.details}
-                events.append((span.start, 0, _event("X", span.name, began, span.start, pid, span.thread, **timed)))
-        names += _named(pid, _name(track), threads)
+        names += _named(pid, _name(track), _spans(timeline, track, pid, began, events))
     events += _marks(timeline, tracks, began)
     for number, chain in enumerate(timeline.arrows.chains(), 1):
         events += _arrow(number, chain, tracks, began)
     for count in timeline.counters.all():
-        at = max(count.at, began)
-        events.append((at, _RANKS["C"], _event("C", count.name, began, at, COUNTERS, 0, args=count.values)))
-    events.sort(key=lambda one: (one[0], one[1]))
-    lines = ",\n".join(map(_to_json, [*names, *(event for _, _, event in events)]))
+        events.append(_event("C", count.name, began, max(count.at, began), COUNTERS, 0, args=count.values))
+    events.sort(key=lambda one: one[:2])
     facts = _to_json({key: value for key, value in timeline.facts.items() if value is not None})
+    lines = ",\n".join([*names, *(text for _, _, text in events)])
     return f'{{"displayTimeUnit":"ms","otherData":{facts},"traceEvents":[\n{lines}\n]}}\n'.encode()
+
+
+def _spans(timeline: Timeline, track: Track, pid: int, began: int, events: list[Timed]) -> dict[int, str]:
+    """Add the spans of a process; returns the names of its threads."""
+    lives, phases = timeline.lives.spans.get(track, []), timeline.phases.get(track, [])
+    phases_at = PHASES + max(0, laid_out(lives) - 1)
+    threads = {LIVES + span.thread: "process" for span in lives} or {LIVES: "marks"}
+    for number in range(laid_out(phases)):
+        threads[phases_at + number] = _name(track) if number == 0 else f"{_name(track)} ({number + 1})"
+    for first, spans in ((LIVES, lives), (phases_at, phases)):
+        for span in spans:
+            span.thread += first
+            timed = {"dur": _us(span.end - span.start), "args": span.details}
+            events.append(_event("X", span.name, began, span.start, pid, span.thread, **timed))
+    return threads
 
 
 def _tracks(timeline: Timeline) -> list[Track]:
@@ -63,30 +67,35 @@ def _name(track: Track) -> str:
     return f"{role}" if index is None else f"{role} {index}"
 
 
-def _named(pid: int, name: str, threads: dict[int, str]) -> Iterator[Event]:
-    yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "ts": 0, "args": {"name": name}}
-    yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "ts": 0, "args": {"sort_index": pid}}
+def _named(pid: int, name: str, threads: dict[int, str]) -> Iterator[str]:
+    yield _about("process", pid, 0, name=name)
+    yield _about("process", pid, 0, sort_index=pid)
     for tid, thread in sorted(threads.items()):
-        yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "ts": 0, "args": {"name": thread}}
-        yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "ts": 0, "args": {"sort_index": tid}}
+        yield _about("thread", pid, tid, name=thread)
+        yield _about("thread", pid, tid, sort_index=tid)
 
 
-def _event(kind: str, name: str, began: int, at: int, pid: int, tid: int, **more: Any) -> Event:
-    return {"ph": kind, "name": name, "ts": _us(at - began), "pid": pid, "tid": tid, **more}
+def _about(what: str, pid: int, tid: int, **told: Any) -> str:
+    (key,) = told
+    return _to_json({"ph": "M", "name": f"{what}_{key}", "pid": pid, "tid": tid, "ts": 0, "args": told})
+
+
+def _event(kind: str, name: str, began: int, at: int, pid: int, tid: int, **more: Any) -> Timed:
+    told = {"ph": kind, "name": name, "ts": _us(at - began), "pid": pid, "tid": tid, **more}
+    return at, _RANKS[kind], _to_json(told)
 
 
 def _us(nanoseconds: int) -> float:
     return nanoseconds / 1000
 
 
-def _marks(timeline: Timeline, tracks: dict[Track, int], began: int) -> Iterator[tuple[int, int, Event]]:
+def _marks(timeline: Timeline, tracks: dict[Track, int], began: int) -> Iterator[Timed]:
     for mark in timeline.marks:
         scope = {"s": "g" if mark.of_whole_run else "t", "args": mark.details}
-        pid = tracks[mark.track]
-        yield mark.at, _RANKS["i"], _event("i", mark.name, began, mark.at, pid, LIVES, **scope)
+        yield _event("i", mark.name, began, mark.at, tracks[mark.track], LIVES, **scope)
 
 
-def _arrow(number: int, chain: Chain, tracks: dict[Track, int], began: int) -> Iterator[tuple[int, int, Event]]:
+def _arrow(number: int, chain: Chain, tracks: dict[Track, int], began: int) -> Iterator[Timed]:
     """An arrow: it leaves the first span at its end, and meets each other one as soon as it is there."""
     at, last = 0, len(chain.stops) - 1
     for place, (track, span) in enumerate(chain.stops):
@@ -94,4 +103,4 @@ def _arrow(number: int, chain: Chain, tracks: dict[Track, int], began: int) -> I
         # Within the span, by a nanosecond: at the end of one another one may begin.
         at = max(at, min(span.start + 1, span.end - 1)) if place else span.end - 1
         more = {"cat": chain.name, "id": number, **({"bp": "e"} if kind == "f" else {})}
-        yield at, _RANKS[kind], _event(kind, chain.name, began, at, tracks[track], span.thread, **more)
+        yield _event(kind, chain.name, began, at, tracks[track], span.thread, **more)

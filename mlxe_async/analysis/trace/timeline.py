@@ -20,7 +20,7 @@ LATEST_NS = 2**63 - 1
 SUPERVISOR: Track = ("supervisor", None)
 
 # Drawn as counters and spans, or of no use on a timeline.
-_NO_MARK = {"phase", "episode_end", "weights", "ledger", "evaluation", "updates"}
+_NO_MARK = {"phase", "proc_start", "episode_end", "weights", "ledger", "evaluation", "updates"}
 _OF_WHOLE_RUN = {"run_start", "run_resume", "run_end", "solved"}
 
 
