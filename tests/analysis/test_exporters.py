@@ -174,6 +174,18 @@ def test_what_was_fed_can_be_read_after_a_flush_while_more_is_to_come(tmp_path):
     files.close()
 
 
+def test_a_reader_never_finds_a_part_of_a_row(tmp_path):
+    files, seen = tables.Files(tmp_path), set()
+    for number in range(600):
+        files.feed(line("warning", number, message="x" * (number % 300)))
+        *rows_there, rest = (tmp_path / "warning.csv").read_text().split("\n")
+        assert rest == ""
+        seen.add(len(rows_there))
+    files.close()
+    assert seen == {1, 257, 513}
+    assert len(rows(tmp_path, "warning")) == 600
+
+
 def test_tables_of_an_earlier_export_give_way_and_other_files_stay(tmp_path):
     export(tmp_path, short_run())
     (tmp_path / "mine.csv").write_text("a\n")

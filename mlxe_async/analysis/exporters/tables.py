@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ from mlxe_async.storage.files import PLAIN_NAME, STAGED, make_folder, open_plain
 from mlxe_async.storage.safe_text import visible
 
 MOST_KINDS, MOST_COLUMNS, DEEPEST = 200, 5000, 8
+ROWS_AT_ONCE = 256
 
 
 class Files:
@@ -61,30 +63,40 @@ class Files:
 
 
 class _Table:
-    """A CSV file that grows by rows, and now and then by columns."""
+    """A CSV file that grows by whole rows, and now and then by columns."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._columns: dict[str, None] = {}
         path.unlink(missing_ok=True)
         self._file = _new(path)
+        self._held, self._rows = io.StringIO(), 0  # rows that are written together
 
     def write(self, row: Mapping[str, str]) -> None:
         if not row.keys() <= self._columns.keys():
             self._widen([name for name in row if name not in self._columns])
-        csv.writer(self._file, lineterminator="\n").writerow([row.get(name, "") for name in self._columns])
+        csv.writer(self._held, lineterminator="\n").writerow([row.get(name, "") for name in self._columns])
+        self._rows += 1
+        if self._rows == ROWS_AT_ONCE:
+            self.flush()
 
     def flush(self) -> None:
+        self._file.write(self._held.getvalue())
+        self._held, self._rows = io.StringIO(), 0
         self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        if not self._file.closed:
+            try:
+                self.flush()
+            finally:
+                self._file.close()
 
     def _widen(self, names: list[str]) -> None:
         """Write all rows anew, each of which is a line, with further columns at the end."""
         if len(self._columns) + len(names) > MOST_COLUMNS:
             raise ValueError(f"got more than {MOST_COLUMNS} fields")
-        self._file.close()
+        self.close()
         self._columns |= dict.fromkeys(names)
         staged = self._path.with_name(f"{STAGED}{self._path.name}")
         staged.unlink(missing_ok=True)
