@@ -1,4 +1,4 @@
-"""Fast twins of SAC, TD3 and DDPG: losses differentiated by hand, networks evaluated by numpy.
+"""Fast twins of SAC, TD3 and DDPG: losses differentiated by hand, networks by `stacked`.
 
 Derived for `algorithms.sac.SAC`, `algorithms.td3.TD3` and `algorithms.ddpg.DDPG` as they are written there. Autograd
 makes fresh memory for each layer's result, and goes back through both critics for all rows, although the lower one
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import nn
 
 from mlxe_async.algorithms.ddpg import DDPG
@@ -20,15 +21,14 @@ from mlxe_async.algorithms.interface import Clock, Metrics, Rows
 from mlxe_async.algorithms.parts.soft import earned
 from mlxe_async.algorithms.sac import LOG_STD, SAC
 from mlxe_async.algorithms.td3 import TD3
-from mlxe_async.fast.dense import NumpyGradients
 from mlxe_async.fast.quick import as_columns, why_not_plain
+from mlxe_async.fast.stacked import Stacked
 from mlxe_async.maths import annealing, gradients
 from mlxe_async.maths.normaliser import normalise
 from mlxe_async.networks import Floats
 from mlxe_async.optimisers import as_one
 from mlxe_async.rows import Array
 
-POLICY = ("policy",)
 KNOWN = ("Dense", "ModuleList", "Linear", "ReLU", "Tanh", "Body", "ModuleDict", "Normaliser")
 """Modules that the twins were derived for, each of exactly the class of torch or of `networks.bodies`."""
 
@@ -52,7 +52,7 @@ def why_not(algorithm: SAC | DDPG | TD3) -> str:
     if isinstance(algorithm, SAC) and algorithm.discrete:
         return "its actions are discrete"
     modules = [one for one in vars(algorithm).values() if isinstance(one, nn.Module)]
-    return why_not_plain([part for one in modules for part in one.modules()], KNOWN)
+    return why_not_plain([part for one in modules for part in one.modules()], KNOWN, alone=False)
 
 
 def drawn(scores: Floats, normal: Floats) -> Drawn:
@@ -79,44 +79,49 @@ class Critics:
 
     Args:
         algorithm: whose they are.
+        targets: weights of the target critics, on one vector (C P,).
+        judges: as many of the first ones judge the actor.
     """
 
-    def __init__(self, algorithm: SAC | DDPG | TD3) -> None:
-        self._optimiser = algorithm.critic_optimiser
-        self.heads = tuple(f"q{number + 1}" for number in range(len(algorithm.critics)))
-        self._learned, self._targets = (
-            NumpyGradients(dict(zip(self.heads, critics, strict=True)))
-            for critics in (algorithm.critics, algorithm.critic_targets)
-        )
+    def __init__(self, algorithm: SAC | DDPG | TD3, targets: torch.Tensor, judges: int) -> None:
+        optimiser, critics = algorithm.critic_optimiser, [*algorithm.critics]
+        self._learned = Stacked(critics, optimiser.weights, optimiser.gradient)
+        self._targets = Stacked([*algorithm.critic_targets], targets)
+        share = len(optimiser.weights) // len(critics)
+        self._judges = self._learned
+        if judges < len(critics):
+            self._judges = Stacked(critics[:judges], optimiser.weights[: judges * share])
 
     def follow(self, obs: Floats, action: Floats) -> Floats:
         """The lowest target critic's value (M,)."""
-        outputs = self._targets.outputs(np.concatenate([obs, action], -1), self.heads)
-        return np.asarray(np.concatenate(outputs, -1).min(-1))
+        outputs = self._targets.forward(beside(obs, action))
+        return np.asarray(outputs[..., 0].numpy().min(0))
 
     def learn(self, obs: Floats, action: Floats, target: Floats) -> dict[str, Any]:
         """Put the gradient of `continuous.critic_loss` in place; returns what it measured."""
-        outputs = self._learned.forward(np.concatenate([obs, action], -1))
-        error = {head: outputs[head] - target[:, None] for head in self.heads}
-        value = sum(float(outputs[head].sum()) for head in self.heads) / (len(obs) * len(self.heads))
-        self._optimiser.zero_grad()
-        self._learned.backward({head: one * np.float32(1 / len(obs)) for head, one in error.items()})
-        squares = sum(float(np.vdot(one, one)) for one in error.values())
-        return {"critic_loss": 0.5 * squares / len(obs), "value": value}
+        outputs = self._learned.forward(beside(obs, action)).numpy()
+        error = outputs - target[:, None]
+        self._learned.backward(torch.from_numpy(error * np.float32(1 / len(obs))))
+        return {"critic_loss": 0.5 * float(np.vdot(error, error)) / len(obs), "value": float(outputs.mean())}
 
-    def judge(self, obs: Floats, action: Floats, heads: tuple[str, ...]) -> tuple[Floats, Floats]:
-        """The lowest value (M,) of these critics, and the gradient of its mean by the action (M, D)."""
+    def judge(self, obs: Floats, action: Floats) -> tuple[Floats, Floats]:
+        """The lowest value (M,) of the critics that judge, and the gradient of its mean by the action (M, D)."""
         rows, entries = len(obs), obs.shape[1]
-        outputs = self._learned.forward(np.concatenate([obs, action], -1), heads=heads)
-        values = np.stack([outputs[head][:, 0] for head in heads])
+        values = self._judges.forward(beside(obs, action))[..., 0].numpy()
         lowest = values.min(0)
         lower = values == lowest
         share = np.float32(1 / rows) * lower / lower.sum(0, dtype=np.float32)  # equal ones share it, as in torch
         by_action = np.zeros_like(action)
-        for head, mine, slope in zip(heads, lower, share, strict=True):
-            of_head = np.flatnonzero(mine)
-            by_action[of_head] += self._learned.by_input(head, slope[of_head, None], of_head, entries)
+        for which, (mine, slope) in enumerate(zip(lower, share, strict=True)):
+            of_this = np.flatnonzero(mine)
+            given = torch.from_numpy(slope[of_this, None])
+            by_action[of_this] += self._judges.by_input(which, given, torch.from_numpy(of_this), entries).numpy()
         return lowest, by_action
+
+
+def beside(obs: Floats, action: Floats) -> torch.Tensor:
+    """Observations (M, O) and actions (M, D) side by side, as critics take them."""
+    return torch.from_numpy(np.concatenate([obs, action], -1))
 
 
 class ContinuousTwin:
@@ -125,6 +130,9 @@ class ContinuousTwin:
     Args:
         algorithm: the very built-in class; what it learned lies with it.
     """
+
+    judges = 0
+    """Number of critics that judge the actor; 0: all."""
 
     def __init__(self, algorithm: Any) -> None:
         self._algorithm = algorithm
@@ -135,8 +143,8 @@ class ContinuousTwin:
         algorithm = self._algorithm
         self._worked_on = algorithm.actor, algorithm.critics, algorithm.critic_targets
         self._critic_targets, _ = as_one([*algorithm.critic_targets.parameters()])
-        self._actor = NumpyGradients({"policy": algorithm.actor})
-        self._critics = Critics(algorithm)
+        self._actor = Stacked([algorithm.actor], algorithm.actor_optimiser.weights, algorithm.actor_optimiser.gradient)
+        self._critics = Critics(algorithm, self._critic_targets, self.judges or len(algorithm.critics))
 
     @property
     def attached(self) -> bool:
@@ -171,8 +179,7 @@ class ContinuousTwin:
     def _actor_step(self, by_output: Floats) -> None:
         """Climb, by the gradient of the loss by the actor's outputs for the rows of its last `forward`."""
         optimiser = self._algorithm.actor_optimiser
-        optimiser.zero_grad()
-        self._actor.backward({"policy": by_output})
+        self._actor.backward(torch.from_numpy(by_output)[None])
         gradients.clip_grad_norm_(optimiser.gradient, self._algorithm.settings.max_gradient_norm)
         optimiser.step()
 
@@ -185,13 +192,14 @@ class SACTwin(ContinuousTwin):
         sac: SAC = self._algorithm
         s, rows = sac.settings, self._columns(batch)
         temperature = np.float32(sac.log_temperature.detach().exp().item())
-        count, outputs = len(rows["obs"]), self._actor.forward(rows["obs"], rows["following"])["policy"]
+        count, seen = len(rows["obs"]), np.concatenate([rows["obs"], rows["following"]])
+        outputs = self._actor.forward(torch.from_numpy(seen))[0].numpy()
         following = drawn(outputs[count:], self._normal((count, outputs.shape[1] // 2)))
         value = self._critics.follow(rows["following"], following.action) - temperature * following.log_prob
         found = self._critics_step(rows | {"partial": earned(rows, temperature)}, value)
 
         chosen = drawn(outputs[:count], self._normal(following.action.shape))
-        lowest, by_action = self._critics.judge(rows["obs"], chosen.action, self._critics.heads)
+        lowest, by_action = self._critics.judge(rows["obs"], chosen.action)
         actor_loss = -float((lowest - temperature * chosen.log_prob).mean())
         self._actor_step(by_scores(chosen, -by_action, np.float32(temperature / count)))
 
@@ -209,11 +217,13 @@ class SACTwin(ContinuousTwin):
 class DDPGTwin(ContinuousTwin):
     """Does what `DDPG.update` does, and TD3's with its changes."""
 
+    judges = 1
+
     def attach(self) -> None:
         """As any twin; the actor has a target, too."""
         super().attach()
         self._actor_weights, _ = as_one([*self._algorithm.actor_target.parameters()])
-        self._actor_target = NumpyGradients({"policy": self._algorithm.actor_target})
+        self._actor_target = Stacked([self._algorithm.actor_target], self._actor_weights)
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """As `DDPG.update`."""
@@ -221,8 +231,8 @@ class DDPGTwin(ContinuousTwin):
         s, rows = algorithm.settings, self._columns(batch)
         found = self._critics_step(rows, self._critics.follow(rows["following"], self._following(rows["following"])))
         if not isinstance(algorithm, TD3) or clock.updates % algorithm.settings.policy_delay == 0:
-            chosen = np.tanh(self._actor.forward(rows["obs"])["policy"])
-            value, by_action = self._critics.judge(rows["obs"], chosen, ("q1",))
+            chosen = np.tanh(self._actor.forward(torch.from_numpy(rows["obs"]))[0].numpy())
+            value, by_action = self._critics.judge(rows["obs"], chosen)
             self._actor_step(-by_action * (1 - np.square(chosen)))
             found["actor_loss"] = -float(value.mean())
             self._actor_weights.lerp_(algorithm.actor_optimiser.weights, s.target_rate)
@@ -233,7 +243,7 @@ class DDPGTwin(ContinuousTwin):
 
     def _following(self, obs: Floats) -> Floats:
         """Target actions at s' (M, D)."""
-        action: Floats = np.tanh(self._actor_target.outputs(obs, POLICY)[0])
+        action: Floats = np.tanh(self._actor_target.forward(torch.from_numpy(obs))[0].numpy())
         if not isinstance(self._algorithm, TD3):
             return action
         s, normal = self._algorithm.settings, self._normal(action.shape)

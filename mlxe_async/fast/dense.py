@@ -48,27 +48,22 @@ class NumpyGradients:
         self._gradients: Chains = {
             n: [_of(one, "grad") for one in chain] if learns else [] for n, chain in layers.items()
         }
-        self._rows, self._held, self._ones = -1, 0, np.ones(self.BLOCK, np.float32)
+        self._rows, self._ones = -1, np.ones(self.BLOCK, np.float32)
 
-    def forward(
-        self, observation: NDArray[Any], ungraded: NDArray[Any] | None = None, heads: Sequence[str] = ()
-    ) -> dict[str, Floats]:
+    def forward(self, observation: NDArray[Any], ungraded: NDArray[Any] | None = None) -> dict[str, Floats]:
         """Outputs (N, outputs) of each head for flattened observations (N, O); valid until the next call.
 
         Args:
             observation: what `backward` will tell of.
             ungraded: further ones, whose outputs follow after the others.
-            heads: the only ones that are asked for; left out, all.
         """
-        heads = heads or self.heads
         if ungraded is not None:
             observation = np.concatenate([observation, ungraded])
-        self._held = len(observation)
-        self._provide(self._held)
+        self._provide(len(observation))
         self._input[: len(observation)] = observation
         for here in self._blocks(len(observation)):
-            self._evaluate(here, heads)
-        return {head: self._activities[head][-1][: len(observation)] for head in heads}
+            self._evaluate(here, self.heads)
+        return {head: self._activities[head][-1][: len(observation)] for head in self.heads}
 
     def outputs(self, observation: NDArray[Any], heads: Sequence[str]) -> list[Floats]:
         """Outputs (N, outputs) of some heads in memory of their own, of which nothing is kept for `backward`."""
@@ -177,26 +172,6 @@ class NumpyGradients:
         else:
             into = torch.from_numpy(gradient)
             torch.ops.aten.threshold_backward.grad_input(into, torch.from_numpy(activity), 0, grad_input=into)
-
-    def by_input(self, head: str, gradient: NDArray[Any], rows: NDArray[Any] | slice, first: int) -> NDArray[Any]:
-        """The gradient by the inputs from the `first` on (M, inputs - first); that by the weights stays as it is.
-
-        Args:
-            head: the only one that the loss depends on.
-            gradient: of the loss by its outputs (M, outputs).
-            rows: which M rows of the last `forward` these are, as an index.
-            first: of the inputs that are asked for.
-
-        Raises:
-            ValueError: there is a trunk, or layers are normalised.
-        """
-        if self.common or self.layer_norm:
-            raise ValueError("a gradient by the inputs: expected a chain of plain layers for each head")
-        weights = self._weights[head]
-        for number in reversed(range(1, len(weights))):
-            gradient = _spread(gradient, weights[number][0])
-            self._slope(self._activities[head][number - 1][: self._held][rows], gradient)
-        return _spread(gradient, weights[0][0][first:])
 
     def _blocks(self, rows: int) -> list[slice]:
         return [slice(start, min(start + self.BLOCK, rows)) for start in range(0, rows, self.BLOCK)]

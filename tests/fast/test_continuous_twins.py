@@ -13,8 +13,6 @@ from mlxe_async.algorithms.distributions import TanhGaussian
 from mlxe_async.algorithms.interface import learned
 from mlxe_async.algorithms.sac import LOG_STD
 from mlxe_async.fast import continuous, updates
-from mlxe_async.fast.dense import NumpyGradients
-from mlxe_async.networks.dense import dense
 from mlxe_async.rows import Spaces
 
 RNG = np.random.default_rng(3)
@@ -84,14 +82,3 @@ def test_a_hook_on_any_of_the_networks_leaves_it_to_torch(network):
 def test_one_observation_and_one_entry_are_enough():
     spaces = Spaces((1,), action_shape=(1,), action_low=(-1.0,), action_high=(1.0,))
     assert max(distance(name, spaces, {"layers": [8]}, updates=2) for name in ("sac", "td3", "ddpg")) <= NEAR
-
-
-@pytest.mark.parametrize(
-    ("common", "head"),
-    [(dense(4, (8,)), dense(8, (8,), 1)), (dense(4, ()), dense(4, (8,), 1, layer_norm=True))],
-)
-def test_gradients_by_the_inputs_are_refused_where_they_are_not_known(common, head):
-    gradients = NumpyGradients({"q": head}, common)
-    gradients.forward(np.ones((2, 4), np.float32))
-    with pytest.raises(ValueError, match="expected a chain of plain layers"):
-        gradients.by_input("q", np.ones((2, 1), np.float32), slice(None), 0)
