@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from mlxe_async.analysis.endings import ending_of, said_of
 from mlxe_async.analysis.exporters import TARGETS, Exporter, exporter_to
 from mlxe_async.cli.arguments import RUN, Parser
@@ -71,7 +73,7 @@ class _Job:
 
     def follow(self) -> int:
         """Take in all lines until the run ends. Returns the exit code."""
-        asyncio.run(self._follow())
+        uvloop.run(self._follow())
         self._held = is_held(log_of(self._run).parent)
         return 0
 

@@ -405,6 +405,19 @@ class Bottleneck(Event):
 
 
 @dataclass(frozen=True)
+class Times(Event):
+    """The time of a process, or of a thread of one, so far: seconds by mode, which add up to all that it lived."""
+
+    process: Annotated[str, "Its name, as in ps."]
+    seconds: Annotated[
+        dict[str, float],
+        "Seconds by mode since the run began or was resumed, over all lives: starting, waiting (for a request), "
+        "acting, stepping, resetting, room (in its lane), taking_in, drawing, gathering, updating, publishing, "
+        "keeping, testing, saving, and working (anything else); those without any are left out.",
+    ]
+
+
+@dataclass(frozen=True)
 class Straggler(Event):
     """The others wait for one executor, which is slow but within its limits."""
 

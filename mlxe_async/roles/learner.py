@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import time
@@ -48,6 +49,9 @@ class Page(Protocol):
 
     def enter(self, limit_s: float, call: str) -> None:
         """A call that may hang begins."""
+
+    def spending(self, mode: str) -> contextlib.AbstractContextManager[None]:
+        """Its time is spent on this inside."""
 
     def leave(self) -> None:
         """It returned."""
@@ -170,7 +174,8 @@ class Learner:
             self._likeness.see(vector)
         if math.isfinite(told["norm"]) and self._keeper.is_due(version):
             self._keep(version, call, answer() | told, len(vector))
-        self._weights.publish(vector)
+        with self._page.spending("publishing"):
+            self._weights.publish(vector)
         self._last_good, self._norm, self._roll_backs = vector, told["norm"], 0
         if not self._is_begun:
             self._is_begun = True
@@ -191,7 +196,8 @@ class Learner:
     def _keep(self, version: int, call: int, answer: dict[str, Any], parameters: int, roll_backs: int = 0) -> None:
         promotion = None if self._promotion is None else self._promotion.known(parameters)
         how: Any = {"roll_backs": roll_backs, "call": call, "answer": answer, "promotion": promotion}
-        self._keeper.keep(version, self._weights.version, **how)
+        with self._page.spending("keeping"):
+            self._keeper.keep(version, self._weights.version, **how)
 
     def _keep_again(self, call: int, answer: dict[str, Any]) -> None:
         """The state changed without a publication: keep it under the version that stays."""

@@ -15,6 +15,7 @@ from mlxe_async.ipc.shared.delayed import DelayedWeights
 from mlxe_async.ipc.shared.lanes import begin_epoch
 from mlxe_async.ipc.shared.weights import WeightsReader, WeightsWriter
 from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
+from mlxe_async.logs import events
 from mlxe_async.supervisor.checkpointing.due import CheckpointDue
 from mlxe_async.supervisor.checkpointing.solved import LongEpisode
 from mlxe_async.supervisor.context import RunContext
@@ -25,6 +26,7 @@ from mlxe_async.supervisor.handles.executor import ExecutorHandle
 from mlxe_async.supervisor.handles.learner import LearnerHandle
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.plan.blueprint import PlannedProcess
+from mlxe_async.supervisor.plan.event_log import role_of
 from mlxe_async.supervisor.plan.memory_view import memory_of
 from mlxe_async.supervisor.process_events import ProcessEvents
 from mlxe_async.supervisor.startup.endless import most_rows
@@ -75,8 +77,11 @@ class Assembly:
                 run.log,
             )
         self._episodes = _Episodes(self.executors)
-        make = _Processes(run, ProcessEvents(run, self.drain, crashes), self.pages, self.executors)
-        self.processes = [make.process(planned) for planned in blueprint.processes]
+        self._spent = [ProgressPages([self.pages[page] for page in planned.pages]) for planned in blueprint.processes]
+        make = _Processes(run, ProcessEvents(run, self.drain, crashes), self.executors)
+        self.processes = [
+            make.process(planned, pages) for planned, pages in zip(blueprint.processes, self._spent, strict=True)
+        ]
         self.by_role = {
             role: process
             for planned, process in zip(blueprint.processes, self.processes, strict=True)
@@ -165,6 +170,18 @@ class Assembly:
         """The progress page of an executor."""
         return self.pages[self._run.blueprint.page_of(f"executor-{executor}")]
 
+    def tell_times(self) -> None:
+        """Tell how each process, and each thread of one, has spent its time so far, and which the others waited for."""
+        for planned, pages in zip(self._run.blueprint.processes, self._spent, strict=True):
+            for thread, seconds in zip(("", *planned.threads), pages.seconds(), strict=True):
+                role, idx = role_of(planned.name)
+                if thread:
+                    role, _, number = thread.partition("-")
+                    idx = int(number)
+                rounded = {mode: round(spent, 6) for mode, spent in seconds.items()}
+                self._run.log.emit(events.Times(process=planned.name, seconds=rounded), role, idx)
+        self._run.log.emit(self._run.log.bottleneck(max(1, len(self.executors))))
+
     def episodes_started(self) -> int:
         """Episodes begun so far, those of executors that are no more included."""
         return self._episodes.started()
@@ -220,23 +237,16 @@ class _Processes:
     Args:
         run: what the run consists of.
         listener: told what happens to the processes.
-        pages: all progress pages.
         executors: filled before the first process is started: each life is told where their episodes stand.
     """
 
-    def __init__(
-        self,
-        run: RunContext,
-        listener: ProcessEvents,
-        pages: Sequence[ProgressPage],
-        executors: Sequence[ExecutorHandle],
-    ) -> None:
-        self._run, self._listener, self._pages, self._executors = run, listener, pages, executors
+    def __init__(self, run: RunContext, listener: ProcessEvents, executors: Sequence[ExecutorHandle]) -> None:
+        self._run, self._listener, self._executors = run, listener, executors
         self._crash = run.folder.crash_path
         self._watch = Watch()
 
-    def process(self, planned: PlannedProcess) -> Process:
-        """Not yet started."""
+    def process(self, planned: PlannedProcess, pages: ProgressPages) -> Process:
+        """One that is not yet started, and its progress pages."""
         run, schedule, supervision = self._run, self._run.settings.schedule, self._run.settings.supervision
         writes_lanes = any(role.startswith("executor") for role in planned.roles)
         silences = [schedule.step_timeout_s] if writes_lanes else []
@@ -248,7 +258,7 @@ class _Processes:
             ENTRY,
             functools.partial(self._spec, planned),
             lambda: {name: run.segments[name].fd for name in planned.segments},
-            ProgressPages([self._pages[page] for page in planned.pages]),
+            pages,
             RestartPolicy(
                 limit=supervision.restart_limit,
                 window_s=supervision.restart_window_s,

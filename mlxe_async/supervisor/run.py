@@ -335,7 +335,7 @@ class Supervisor:
                 periodic.tell_ledger()
             except MlxeError as error:  # damaged shared memory has no account, but the run still has its end
                 files.log.warn(str(error))
-            files.log.emit(files.log.bottleneck(max(1, len(parts.executors))))
+            parts.tell_times()
         result = tell_end(
             files,
             self._measures,

@@ -11,6 +11,7 @@ from typing import Any
 
 from mlxe_async.ipc.messages.channel import ChildChannel
 from mlxe_async.ipc.processes.serve import serve
+from mlxe_async.ipc.shared.hours import NUMBERS
 from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.ipc.shared.words import ProgressPage
 from mlxe_async.settings.model import Settings
@@ -18,6 +19,20 @@ from mlxe_async.workers.probe import Probe
 from mlxe_async.workers.state_files import StateFiles
 from mlxe_async.workers.workshop import Workshop
 
+_MODES = {
+    verb: NUMBERS[mode]
+    for verb, mode in {
+        "generate": "acting",
+        "ingest": "taking_in",
+        "memorize": "drawing",
+        "learn": "gathering",
+        "publish": "publishing",
+        "evaluate": "testing",
+        "save": "saving",
+        "restore": "saving",
+    }.items()
+}
+"Verb -> the mode of a process that answers to it, where it says nothing else."
 _typed: list[tuple[dict[str, Any], Settings]] = []
 "The settings of the last fork, plain and typed: those of all processes of a run are the same."
 
@@ -42,7 +57,15 @@ def serve_roles(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]
     facts: dict[str, Any] = {"code": workshop.code}
     if "learner" in roles:
         facts["state_behind"] = roles["learner"].behind
-    serve(channel, roles, workshop.page, facts=facts, threaded=spec["threaded"])
+    serve(
+        channel,
+        roles,
+        workshop.page,
+        facts=facts,
+        threaded=spec["threaded"],
+        hours={name: page.hours for name, page in workshop.pages.items()},
+        modes=_MODES,
+    )
 
 
 def serve_probe(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]) -> None:

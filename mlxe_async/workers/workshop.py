@@ -50,6 +50,9 @@ class Workshop:
         self.parameters = int(spec["parameters"])
         self._segments = {name: Segment.attach(name, fd) for name, fd in fds.items()}
         self.page = self._page(0)
+        threads = {name: self._page(1 + number) for number, name in enumerate(spec["threaded"])}
+        self.pages = {"": self.page, **threads}
+        'The progress page of the main thread, by the name "", and those of the others, by their roles.'
         self._shared: dict[str, Any] = {}
         self._keeper: Any = None
         self.code: dict[str, Any] = {}
@@ -132,8 +135,8 @@ class Workshop:
             tells_memory=supervision.max_executor_rss_mb is not None,
             executors=self.spec["executors"],
         )
-        name, threads = f"executor-{index}", self.spec["threaded"]
-        page = self._page(1 + threads.index(name)) if name in threads else self.page
+        name = f"executor-{index}"
+        page = self.pages.get(name, self.page)
         offset, names = self.spec["asked_offset"], [f"executor-{i}" for i in range(self.spec["executors"])]
         asked = Words(self._segments["control"].buffer, offset, names)
         # Forked from one process, all would share the state of the global generators some environments use. Executors
@@ -174,7 +177,8 @@ class Workshop:
 
     def _read(self, settle: dict[str, Any] | None) -> dict[str, Any]:
         """Have the memorizer of this very thread take in what is committed: no other can, and a lane is full."""
-        ingested: dict[str, Any] = self._keeper.ingest(settle=settle)
+        with self.page.spending("taking_in"):
+            ingested: dict[str, Any] = self._keeper.ingest(settle=settle)
         return ingested
 
     def _legacy(self, index: int) -> Any:
@@ -307,8 +311,9 @@ def _waiter(channel: ChildChannel, page: ProgressPage) -> Callable[[float], None
     poll.register(channel.fileno(), 0)
 
     def wait(seconds: float) -> None:
-        if poll.poll(seconds * 1000):
-            raise ControlLost("the supervisor is gone")
+        with page.spending("room"):
+            if poll.poll(seconds * 1000):
+                raise ControlLost("the supervisor is gone")
         page.leave()
 
     return wait

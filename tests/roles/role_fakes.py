@@ -1,11 +1,13 @@
 """Stand-ins for what roles are handed: a lane in a list, weights in a variable, a task that counts."""
 
+import contextlib
 from types import SimpleNamespace
 
 import numpy as np
 
 from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.errors import CorruptRecord, EnvironmentFault, NonFiniteWeights
+from mlxe_async.ipc.shared.hours import MODES
 from mlxe_async.ipc.shared.words import CALLS
 from mlxe_async.rows import RowLayout, Spaces, standard_columns
 
@@ -104,6 +106,10 @@ class FakePage:
 
     def leave(self):
         self.calls.append("left")
+
+    def spending(self, mode):
+        assert mode in MODES
+        return contextlib.nullcontext()
 
 
 class FakeTask:

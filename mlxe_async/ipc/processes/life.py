@@ -56,7 +56,10 @@ class ProgressPage(Protocol):
         """Which call the worker is in; empty if it does not say."""
 
     def clear(self) -> None:
-        """Forget the words of a worker that is proven dead."""
+        """Forget the words of a worker that is proven dead; another one begins."""
+
+    def end(self) -> None:
+        """The worker is dead: it spends no more time. May be called twice."""
 
 
 class Watch:

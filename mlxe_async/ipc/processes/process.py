@@ -416,6 +416,8 @@ class Process:
         """The pidfd says that the process is dead. Everything that needs no waiting is done here."""
         asyncio.get_running_loop().remove_reader(child.forked.pidfd)
         child.died()
+        if self._page is not None:
+            self._page.end()
         if child.hang is not None and child.stack:
             self._listener_told(self._listener.hang_stack, cut(child.stack))
         self._changed.set()

@@ -24,9 +24,17 @@ from mlxe_async.errors import ProtocolError, ResourceError
 from mlxe_async.ipc.messages.channel import ChildChannel, ControlLost
 from mlxe_async.ipc.messages.frames import Message
 from mlxe_async.ipc.processes import birth, linux
+from mlxe_async.ipc.shared.hours import WAITING, WORKING
 
 _WAIT_S = 60.0
 _REARM_S = 0.1
+
+
+class Hours(Protocol):
+    """The record of a worker's time."""
+
+    def switch(self, mode: int) -> int:
+        """Say that it does something else from now on, and return what it did before."""
 
 
 class Page(Protocol):
@@ -46,6 +54,8 @@ def serve(
     *,
     facts: Message | None = None,
     threaded: Collection[str] = (),
+    hours: Mapping[str, Hours] | None = None,
+    modes: Mapping[str, int] | None = None,
 ) -> None:
     """Shake hands, then answer requests until the supervisor says stop.
 
@@ -56,11 +66,15 @@ def serve(
             limits are on pages of their own.
         facts: plain JSON sent along with the hand-shake; the supervisor finds it in `Process.facts`.
         threaded: names of roles that are each served by a thread of their own.
+        hours: where the main thread, by the name `""`, and the other threads write how they spend their time.
+        modes: what they do in a verb, in `hours.MODES`; in others they are working.
 
     Raises:
         ControlLost: the supervisor is gone.
     """
-    threads = {name: _Thread(name, channel, roles) for name in threaded}
+    hours, modes = hours or {}, modes or {}
+    threads = {name: _Thread(name, channel, roles, _Spent(hours.get(name), modes)) for name in threaded}
+    spent = _Spent(hours.get(""), modes)
     channel.send({"hello": {"pid": os.getpid(), "epoch": channel.epoch, "facts": facts or {}}})
     armed_at = 0.0
     while True:
@@ -75,7 +89,7 @@ def serve(
             break
         if (thread := threads.get(request.get("role") or "")) is not None:
             thread.requests.put(request)
-        elif _answer(channel, roles, page, request):
+        elif _answer(channel, roles, page, request, spent):
             os._exit(birth.EXIT_FAILED)
     for thread in threads.values():
         thread.end()
@@ -83,12 +97,28 @@ def serve(
     channel.send({"bye": {}})
 
 
+class _Spent:
+    """Writes down whether a thread waits for a request, or what it does in one."""
+
+    def __init__(self, hours: Hours | None, modes: Mapping[str, int]) -> None:
+        self._hours, self._modes = hours, modes
+        self.waits()
+
+    def waits(self) -> None:
+        if self._hours is not None:
+            self._hours.switch(WAITING)
+
+    def answers(self, verb: str) -> None:
+        if self._hours is not None:
+            self._hours.switch(self._modes.get(verb, WORKING))
+
+
 class _Thread:
     """Answers the requests to one role, beside the main thread."""
 
-    def __init__(self, name: str, channel: ChildChannel, roles: Mapping[str, object]) -> None:
+    def __init__(self, name: str, channel: ChildChannel, roles: Mapping[str, object], spent: _Spent) -> None:
         self.requests: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._channel, self._roles = channel, roles
+        self._channel, self._roles, self._spent = channel, roles, spent
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         try:
             self._thread.start()
@@ -104,7 +134,7 @@ class _Thread:
         code = birth.EXIT_FAILED
         try:
             while (request := self.requests.get()) is not None:
-                if _answer(self._channel, self._roles, None, request):
+                if _answer(self._channel, self._roles, None, request, self._spent):
                     break
             else:
                 return
@@ -115,8 +145,11 @@ class _Thread:
         os._exit(code)
 
 
-def _answer(channel: ChildChannel, roles: Mapping[str, object], page: Page | None, request: Message) -> bool:
+def _answer(
+    channel: ChildChannel, roles: Mapping[str, object], page: Page | None, request: Message, spent: _Spent
+) -> bool:
     limit_s = request.get("limit_s")
+    spent.answers(request["verb"])
     try:
         if page is not None and limit_s is not None:
             page.enter(limit_s)
@@ -134,6 +167,7 @@ def _answer(channel: ChildChannel, roles: Mapping[str, object], page: Page | Non
     except ProtocolError as error:
         answer = {"id": request["id"], "error": birth.describe(error)}
         channel.send(answer)
+    spent.waits()
     return bool(answer.get("error", {}).get("fatal"))
 
 

@@ -7,9 +7,13 @@ Python integers and taken modulo 2^64 on the way in.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+from mlxe_async.ipc.shared.hours import NUMBERS, Hours
 
 WORD_STRIDE = 128
 PAGE_BYTES = 4096
@@ -21,6 +25,10 @@ CALLS = (
 
 _WORDS_PER_STRIDE = WORD_STRIDE // 8
 _CALL_NUMBERS = {call: number for number, call in enumerate(CALLS)}
+_MODES = {"reset": "resetting", "step": "stepping", "act": "acting", "update": "updating", "evaluate": "testing"}
+_MODES |= {"save": "saving", "restore": "saving", "make": "starting", "import": "starting", "build": "starting"}
+_MODE_OF = tuple(NUMBERS[_MODES[call]] if call in _MODES else None for call in CALLS)
+_HOURS_OFFSET = 2048
 
 
 class Words:
@@ -64,7 +72,7 @@ class ProgressPage(Words):
 
     A ping would be answered by a thread while the environment hangs; this page says what the worker's own loop does.
     Words: `state`, `in_call_since_ns` (0 outside calls), `limit_ms` (0 means none), `progress`, `pid`, `epoch`, and
-    `call`, the place in `CALLS` of what it is doing.
+    `call`, the place in `CALLS` of what it is doing. `hours` says how its time is spent.
 
     Args:
         buffer: shared memory.
@@ -77,23 +85,42 @@ class ProgressPage(Words):
         self._limit = self._index["limit_ms"]
         self._progress = self._index["progress"]
         self._call = self._index["call"]
+        self.hours = Hours(buffer, offset + _HOURS_OFFSET)
+        self._outside: int | None = None
 
     def enter(self, limit_s: float | None, call: str = "") -> None:
         """The worker begins a call, one of `CALLS`, that must return within `limit_s` seconds; None or 0: no limit."""
-        words = self._words
-        words[self._call] = _CALL_NUMBERS[call]
+        words, number, now = self._words, _CALL_NUMBERS[call], time.monotonic_ns()
+        words[self._call] = number
         words[self._limit] = max(1, int(limit_s * 1000)) if limit_s else 0
-        words[self._since] = time.monotonic_ns()
+        words[self._since] = now
+        mode = _MODE_OF[number]
+        if mode is not None:
+            before = self.hours.switch(mode, now)
+            if self._outside is None:
+                self._outside = before
 
     def leave(self) -> None:
         """The call returned: that is progress."""
         words = self._words
+        if self._outside is not None:
+            self.hours.switch(self._outside)
+            self._outside = None
         words[self._since] = words[self._call] = 0
         words[self._progress] = (words[self._progress] + 1) & MASK
 
     def note(self, call: str) -> None:
         """The worker does this now, one of `CALLS`, outside of calls that have limits of their own."""
         self._words[self._call] = _CALL_NUMBERS[call]
+
+    @contextlib.contextmanager
+    def spending(self, mode: str) -> Iterator[None]:
+        """The worker spends its time on this inside, one of `hours.MODES`."""
+        before = self.hours.switch(NUMBERS[mode])
+        try:
+            yield
+        finally:
+            self.hours.switch(before)
 
     def overdue(self, now_ns: int) -> float | None:
         """Seconds by which the present call has outstayed its limit at `now_ns` (`time.monotonic_ns`), else None."""
@@ -119,6 +146,15 @@ class ProgressPage(Words):
         for name in self.names:
             self.set(name, 0)
 
+    def end(self) -> None:
+        """The supervisor's, once the worker is dead: its time is over."""
+        self.hours.clear()
+
+    def release(self) -> None:
+        """Let go of the shared memory."""
+        super().release()
+        self.hours.release()
+
 
 class ProgressPages:
     """The pages of one process, one for each of its threads that work at the same time, judged together.
@@ -131,6 +167,7 @@ class ProgressPages:
 
     def __init__(self, pages: Sequence[ProgressPage]) -> None:
         self._pages = tuple(pages)
+        self._former = [Counter[str]() for _ in self._pages]
 
     def overdue(self, now_ns: int) -> float | None:
         """Seconds by which the call that is longest over its limit has outstayed it at `now_ns`, None if none has."""
@@ -147,6 +184,20 @@ class ProgressPages:
         return late.doing(now_ns) or next((call for page in self._pages if (call := page.doing(now_ns))), "")
 
     def clear(self) -> None:
-        """All words of all pages to 0."""
+        """All words of all pages to 0; the time of a process that is to come begins."""
         for page in self._pages:
             page.clear()
+            page.hours.begin()
+
+    def end(self) -> None:
+        """The process is dead: its time is over, and was spent. May be called twice."""
+        for page, former in zip(self._pages, self._former, strict=True):
+            former.update(page.hours.seconds())
+            page.hours.clear()
+
+    def seconds(self) -> list[dict[str, float]]:
+        """Seconds by mode of each page, over all lives so far."""
+        found = [former.copy() for former in self._former]
+        for page, former in zip(self._pages, found, strict=True):
+            former.update(page.hours.seconds())
+        return [dict(one) for one in found]

@@ -77,7 +77,7 @@ class Periodic:
         self.tell_ledger()
         async for _ in every(self._run.settings.logs.ledger_interval_s):
             self.tell_ledger()
-            self._run.log.emit(self._run.log.bottleneck(len(self._parts.executors)))
+            self._parts.tell_times()
 
     async def keep_draining(self) -> None:
         """Long rollouts commit in the middle; then the lanes get their room back before anybody waits."""

@@ -1,0 +1,80 @@
+"""The time of a process, by what it does or waits for: one writer in shared memory, read by the supervisor.
+
+At every moment a process is in exactly one mode, from the moment it is asked for until it is dead. So the seconds of
+all modes add up to the time that went by.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+MODES = (
+    "starting",
+    "waiting",
+    "working",
+    "acting",
+    "stepping",
+    "resetting",
+    "room",
+    "taking_in",
+    "drawing",
+    "gathering",
+    "updating",
+    "publishing",
+    "keeping",
+    "testing",
+    "saving",
+)
+"""A process does one of these. `waiting`: for a request. `room`: for room in its lane. `working`: anything else."""
+NUMBERS = {mode: number for number, mode in enumerate(MODES)}
+STARTING, WAITING, WORKING, ROOM = (NUMBERS[mode] for mode in ("starting", "waiting", "working", "room"))
+NBYTES = 8 * (2 + len(MODES))
+_MODE, _SINCE, _SPENT = 0, 1, 2
+_LOOKS = 5
+
+
+class Hours:
+    """Nanoseconds by mode, and the present mode and its beginning.
+
+    Args:
+        buffer: shared memory, zero at first.
+        offset: where its `NBYTES` bytes begin; a multiple of 8.
+    """
+
+    def __init__(self, buffer: Any, offset: int) -> None:
+        self._words = memoryview(buffer).cast("B")[offset : offset + NBYTES].cast("Q")
+
+    def begin(self) -> None:
+        """The supervisor's, before the process is made: all is 0, and it is starting from now on."""
+        self.clear()
+        self._words[_SINCE] = time.monotonic_ns()
+
+    def clear(self) -> None:
+        """The supervisor's, once the process is dead: nothing is counted."""
+        for place in range(len(self._words)):
+            self._words[place] = 0
+
+    def switch(self, mode: int, now_ns: int | None = None) -> int:
+        """The process does something else from now on, by its place in `MODES`; returns what it did before."""
+        words, now = self._words, time.monotonic_ns() if now_ns is None else now_ns
+        before, since = words[_MODE], words[_SINCE]
+        if since:
+            words[_SPENT + before] += now - since
+            words[_SINCE] = now
+        words[_MODE] = mode
+        return before
+
+    def seconds(self) -> dict[str, float]:
+        """Return what was spent so far, by mode; modes without any are left out."""
+        for _ in range(_LOOKS):
+            mode, since, *spent = self._words
+            if (mode, since) == (self._words[_MODE], self._words[_SINCE]):
+                break  # else the process has switched meanwhile
+        if since:
+            spent[min(mode, len(spent) - 1)] += max(0, time.monotonic_ns() - since)
+        return {name: ns / 1e9 for name, ns in zip(MODES, spent, strict=True) if ns}
+
+    def release(self) -> None:
+        """Let go of the shared memory."""
+        self._words.release()
