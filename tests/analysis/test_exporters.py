@@ -72,6 +72,27 @@ def test_an_update_belongs_to_the_steps_with_which_it_was_begun():
     assert values(lines, "losses/loss") == [(100, 1.0)]
 
 
+def test_shares_of_time_are_those_since_the_process_was_told_last_and_begin_anew_with_a_sitting():
+    told = [{"waiting": 1.0, "stepping": 3.0}, {"waiting": 2.0, "stepping": 3.0}, {"waiting": 0.5, "saving": 0.5}]
+    lines = [line("times", n, "executor", 1, process="mlxe-exe-1", seconds=one) for n, one in enumerate(told)]
+    other = line("times", 3, "learner", process="mlxe-lrn", seconds={"waiting": 2.0, "odd": None, "less": -1.0})
+    found = [(point.name, point.value) for point in points([run_start(), *lines, other])]
+    assert found == [
+        ("share/executor-1_waiting", 0.25),
+        ("share/executor-1_stepping", 0.75),
+        ("share/executor-1_waiting", 1.0),
+        ("share/executor-1_stepping", 0.0),
+        ("share/executor-1_waiting", 0.5),
+        ("share/executor-1_saving", 0.5),
+        ("share/learner_waiting", 1.0),
+    ]
+
+
+@pytest.mark.parametrize("seconds", [None, {}, [1], {"waiting": 0.0}, "x"])
+def test_of_no_time_no_share_is_told(seconds):
+    assert points([{**line("times", 1, "learner", process="a", seconds={}), "seconds": seconds}]) == []
+
+
 def test_sps_is_the_mean_rate_since_the_run_began_told_twice_a_second_at_most():
     lines = [run_start(0), *(generate(t - 100, t, 0, 10, t // 10) for t in range(100, 2100, 100))]
     rates = values(lines, "charts/SPS")

@@ -204,6 +204,17 @@ def test_counters_tell_lag_rows_memory_returns_and_rates():
     assert [args["per second"] for _, args in rates] == pytest.approx([90 + 93, 100, 100, 0])
 
 
+def test_the_time_of_each_process_by_what_it_did_is_a_counter_over_the_time_that_is_told_of():
+    told = [{"waiting": 0.02, "stepping": 0.06}, {"waiting": 0.03, "stepping": 0.06, "acting": 0.03}]
+    lines = [line("times", 80 + 40 * n, "executor", 0, process="mlxe-exe-0", seconds=one) for n, one in enumerate(told)]
+    made = trace([run_start(), *lines])
+    assert counts(made, "time of executor 0") == [
+        (0, {"waiting": 25.0, "stepping": 75.0}),
+        (80_000, {"waiting": 25.0, "stepping": 0.0, "acting": 75.0}),
+    ]
+    assert "times" not in " ".join(marks(made))
+
+
 def test_faults_restarts_and_checkpoints_are_marks_on_their_process_and_the_runs_own_on_all():
     lines = [
         *short_run()[:-2],

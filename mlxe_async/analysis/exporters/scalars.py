@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from mlxe_async.analysis.time_shares import TimeShares
+
 MOST_VERSIONS = 100_000
 LARGEST = 2**63 - 1
 SPS_EVERY_NS = 500_000_000
@@ -37,6 +39,7 @@ class Scalars:
         self._published: dict[int, int] = {}  # environment steps at the publication of a version
         self._began: int | None = None
         self._gap = self._told_sps = 0
+        self._shares = TimeShares()
 
     def feed(self, line: Mapping[str, Any]) -> list[Point]:
         """The points of a line: of what is known and finite.
@@ -64,6 +67,10 @@ class Scalars:
                 values = _of_test(line)
             case "ledger":
                 values = iter([("memory/rows", line.get("kept")), ("memory/backlog", line.get("backlog"))])
+            case "times":
+                who = "-".join(str(line[key]) for key in ("role", "idx") if line.get(key) is not None)
+                shares, _ = self._shares.feed(line)
+                values = ((f"share/{who}_{mode}", share) for mode, share in shares.items())
             case "training_result":
                 values = iter([("charts/training_result", line.get("result"))])
         time = time_of(line)

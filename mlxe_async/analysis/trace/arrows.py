@@ -20,6 +20,12 @@ Stop = tuple[Track, Span]
 _MOST_VERSIONS = 10_000
 
 
+def name_of(track: Track) -> str:
+    """The name of a track as it is shown: `learner`, `executor 0`."""
+    role, index = track
+    return role if index is None else f"{role} {index}"
+
+
 @dataclass(slots=True, eq=False)
 class Chain:
     """An arrow: the spans that it goes through, in the order of time.

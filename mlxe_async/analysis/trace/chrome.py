@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from mlxe_async.analysis.trace.arrows import Chain, Track
+from mlxe_async.analysis.trace.arrows import Chain, Track, name_of
 from mlxe_async.analysis.trace.spans import laid_out
 from mlxe_async.analysis.trace.timeline import Timeline
 
@@ -25,7 +25,7 @@ def trace_of(timeline: Timeline) -> bytes:
     names = [*_named(COUNTERS, "counters", {})]
     events: list[Timed] = []
     for track, pid in tracks.items():
-        names += _named(pid, _name(track), _spans(timeline, track, pid, began, events))
+        names += _named(pid, name_of(track), _spans(timeline, track, pid, began, events))
     events += _marks(timeline, tracks, began)
     for number, chain in enumerate(timeline.arrows.chains(), 1):
         events += _arrow(number, chain, tracks, began)
@@ -43,7 +43,7 @@ def _spans(timeline: Timeline, track: Track, pid: int, began: int, events: list[
     phases_at = PHASES + max(0, laid_out(lives) - 1)
     threads = {LIVES + span.thread: "process" for span in lives} or {LIVES: "marks"}
     for number in range(laid_out(phases)):
-        threads[phases_at + number] = _name(track) if number == 0 else f"{_name(track)} ({number + 1})"
+        threads[phases_at + number] = name_of(track) if number == 0 else f"{name_of(track)} ({number + 1})"
     for first, spans in ((LIVES, lives), (phases_at, phases)):
         for span in spans:
             span.thread += first
@@ -60,11 +60,6 @@ def _tracks(timeline: Timeline) -> list[Track]:
         return ROLES.index(role) if role in ROLES else len(ROLES), role, -1 if index is None else index
 
     return sorted(found, key=place)
-
-
-def _name(track: Track) -> str:
-    role, index = track
-    return f"{role}" if index is None else f"{role} {index}"
 
 
 def _named(pid: int, name: str, threads: dict[int, str]) -> Iterator[str]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mlxe_async.analysis.endings import Ending, ending_of, said_of
-from mlxe_async.analysis.trace.arrows import Arrows, Track
+from mlxe_async.analysis.time_shares import TimeShares
+from mlxe_async.analysis.trace.arrows import Arrows, Track, name_of
 from mlxe_async.analysis.trace.counters import Counters, of_ledger
 from mlxe_async.analysis.trace.details import LONGEST_TITLE, details_of, short, title_of
 from mlxe_async.analysis.trace.lives import Lives
@@ -20,7 +21,7 @@ LATEST_NS = 2**63 - 1
 SUPERVISOR: Track = ("supervisor", None)
 
 # Drawn as counters and spans, or of no use on a timeline.
-_NO_MARK = {"phase", "proc_start", "episode_end", "weights", "ledger", "evaluation", "updates"}
+_NO_MARK = {"phase", "proc_start", "episode_end", "weights", "ledger", "evaluation", "times", "updates"}
 _OF_WHOLE_RUN = {"run_start", "run_resume", "run_end", "solved"}
 
 
@@ -56,6 +57,7 @@ class Timeline:
     facts: dict[str, Any] = field(default_factory=dict)
     ending: Ending = "unknown"
     _tests: dict[Any, Span] = field(default_factory=dict)
+    _shares: TimeShares = field(default_factory=TimeShares)
     _returns: list[tuple[int, Any]] = field(default_factory=list)
     _last: int = 0
 
@@ -85,6 +87,8 @@ class Timeline:
             case "ledger":
                 self.arrows.account(line)
                 of_ledger(self.counters, at, line)
+            case "times":
+                self._spent(line, at, track)
             case "run_start":
                 self._run_starts(line)
             case "run_resume":
@@ -141,6 +145,13 @@ class Timeline:
                 self._tests[line.get("version")] = span
         if name in ("generate", "memorize"):
             self._rows_wait(end)
+
+    def _spent(self, line: Mapping[str, Any], at: int, track: Track) -> None:
+        """Show what a process did since it was told last, from then on."""
+        shares, seconds = self._shares.feed(line)
+        if shares:
+            percent = {visible(mode, LONGEST_TITLE): round(100 * share, 2) for mode, share in shares.items()}
+            self.counters.note(f"time of {name_of(track)}", at - _nanoseconds(seconds), **percent)
 
     def _rows_wait(self, at: int) -> None:
         self.counters.note("rows", at, **{"on their way to memory": self.arrows.waiting_rows})
