@@ -32,6 +32,11 @@ def left_to_play(cores: int, *, learner_threads: int = 1, memorizer: str = "auto
     return max(1, cores - max(1, learner_threads) - int(own))
 
 
+def threads_of_each(executors: int, cores: int) -> int:
+    """Threads on which each executor may step its environments, so that all of them fit on the cores; at least one."""
+    return max(1, cores // executors)
+
+
 def _quotas(root: Path) -> Iterator[tuple[int, int]]:
     """Microseconds of all cores together, and in which time, of each control group around this process."""
     groups, system = root / "sys/fs/cgroup", root / "proc/self/cgroup"

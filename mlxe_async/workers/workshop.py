@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxe_async.cores import usable_cores
+from mlxe_async.cores import threads_of_each, usable_cores
 from mlxe_async.errors import MlxeError
 from mlxe_async.gpu import PinnedMemory, refusals, use_graphs
 from mlxe_async.ipc.messages.channel import ChildChannel, ControlLost
@@ -149,9 +149,8 @@ class Workshop:
         places = Places(envs, action.dtype, action.shape, self._segments["control"].buffer, begin)
         places.clear()
         page.enter(schedule.reset_timeout_s, "make")
-        # EnvPool has threads of its own: as many as there are cores for each executor.
-        cores = max(1, usable_cores() // self.spec["executors"])
-        task = training_task(self._task, envs, cursor=places.cursor, threads=cores)
+        threads_each = threads_of_each(self.spec["executors"], usable_cores())
+        task = training_task(self._task, envs, cursor=places.cursor, threads=threads_each)
         page.leave()
         return Executor(
             plan,

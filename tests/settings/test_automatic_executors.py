@@ -5,7 +5,7 @@ import os
 import pytest
 from settings_tools import minimal, problems_of
 
-from mlxe_async.cores import left_to_play, usable_cores
+from mlxe_async.cores import left_to_play, threads_of_each, usable_cores
 from mlxe_async.settings import dump_settings, load_settings
 
 AUTO = {"schedule": {"executors": "auto"}}
@@ -127,3 +127,10 @@ def test_affinity_counts_where_nothing_is_known_of_control_groups(monkeypatch, t
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {1, 5, 7})
     assert usable_cores(tmp_path) == 3
     assert left_to_play(usable_cores(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("executors", "cores", "expected"), [(1, 2, 2), (2, 2, 1), (3, 2, 1), (2, 16, 8), (3, 16, 5), (1, 1, 1)]
+)
+def test_threads_of_all_executors_fit_on_the_cores(executors, cores, expected):
+    assert threads_of_each(executors, cores) == expected
