@@ -12,6 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy starts its pools
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +33,8 @@ TASKS = {
     "ALE/Pong-v5": ("pong.toml", 8, ("single", "native", "envpool")),
 }
 """Environment -> settings file, how many side by side, and what steps them."""
+ROLLOUT_ROWS = {"fast.toml": 4096, "pong.toml": 128}
+"""Few enough for many updates in some seconds."""
 
 
 def drawn(spaces: Spaces, count: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
@@ -64,8 +67,8 @@ def alone(env: str, count: int, mode: str, seconds: float) -> float:
 def learning(env: str, count: int, mode: str, seconds: float) -> float:
     """Rows per second that a run of one executor learned from."""
     said = {"task.env": f'"{env}"', "task.vectorize": f'"{mode}"', "schedule.executors": 1}
-    file = str(ROOT / "settings" / TASKS[env][0])
-    return float(run(file, seconds, **said, **{"schedule.envs_per_executor": count})["rate"])
+    sizes = {"schedule.envs_per_executor": count, "schedule.rollout_steps": ROLLOUT_ROWS[TASKS[env][0]] // count}
+    return float(run(str(ROOT / "settings" / TASKS[env][0]), seconds, **said, **sizes)["rate"])
 
 
 def turns(only: str) -> Iterator[tuple[str, Callable[..., float], str, int, str]]:
@@ -91,6 +94,7 @@ def main() -> None:
     for _ in range(3):
         for name, measure, env, count, mode in turns(given.only):
             found.setdefault((env, name, mode), []).append(measure(env, count, mode, given.seconds))
+            print(env, name, mode, f"{found[env, name, mode][-1]:,.0f}", file=sys.stderr)
     for (env, name, mode), rates in found.items():
         told = ", ".join(f"{rate:,.0f}" for rate in rates)
         single = statistics.median(found[env, name, "single"])
