@@ -27,14 +27,12 @@ from mlxe_async.tasks.native import NativeTask
 from mlxe_async.tasks.training import training_task
 
 TASKS = {
-    "CartPole-v1": ("fast.toml", 64, ("single", "native", "envpool")),
-    "Pendulum-v1": ("fast.toml", 64, ("single", "envpool")),
-    "HalfCheetah-v5": ("fast.toml", 16, ("single", "envpool")),
-    "ALE/Pong-v5": ("pong.toml", 8, ("single", "native", "envpool")),
+    "CartPole-v1": ("fast.toml", 64, 4096, ("single", "native", "envpool")),
+    "Pendulum-v1": ("fast.toml", 64, 4096, ("single", "envpool")),
+    "HalfCheetah-v5": ("fast.toml", 16, 512, ("single", "envpool")),
+    "ALE/Pong-v5": ("pong.toml", 8, 128, ("single", "native", "envpool")),
 }
-"""Environment -> settings file, how many side by side, and what steps them."""
-ROLLOUT_ROWS = {"fast.toml": 4096, "pong.toml": 128}
-"""Few enough for many updates in some seconds."""
+"""Environment -> settings file, how many side by side, rows of a rollout, of which seconds see many, and ways."""
 
 
 def drawn(spaces: Spaces, count: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
@@ -66,13 +64,14 @@ def alone(env: str, count: int, mode: str, seconds: float) -> float:
 
 def learning(env: str, count: int, mode: str, seconds: float) -> float:
     """Rows per second that a run of one executor learned from."""
+    file, _, rows, _ = TASKS[env]
     said = {"task.env": f'"{env}"', "task.vectorize": f'"{mode}"', "schedule.executors": 1}
-    sizes = {"schedule.envs_per_executor": count, "schedule.rollout_steps": ROLLOUT_ROWS[TASKS[env][0]] // count}
-    return float(run(str(ROOT / "settings" / TASKS[env][0]), seconds, **said, **sizes)["rate"])
+    sizes = {"schedule.envs_per_executor": count, "schedule.rollout_steps": rows // count}
+    return float(run(str(ROOT / "settings" / file), seconds, **said, **sizes)["rate"])
 
 
 def turns(only: str) -> Iterator[tuple[str, Callable[..., float], str, int, str]]:
-    for env, (_, count, modes) in TASKS.items():
+    for env, (_, count, _, modes) in TASKS.items():
         for measure in (alone, learning):
             for mode in modes:
                 if only in env:
