@@ -25,6 +25,7 @@ from mlxe_async.storage.safe_text import visible
 LONGEST_LINE = 8 * 2**20
 READ_BYTES = 2**18
 POLL_S = 0.05
+_decode = json.JSONDecoder().decode
 
 
 def read_log(run: str | os.PathLike[str], *, void: bool = False) -> Iterator[dict[str, Any]]:
@@ -226,7 +227,7 @@ def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
 def event_of(line: bytes) -> dict[str, Any] | None:
     """The event that a line of a log tells; None if it is no JSON object."""
     try:
-        event = json.loads(line)
+        event = _decode(line.decode("utf-8", "surrogatepass"))  # json.loads would first guess the encoding
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) else None

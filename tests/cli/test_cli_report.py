@@ -1,7 +1,10 @@
 """`report` writes one page about runs and studies, prints its top, and refuses what it cannot do in one line."""
 
+import asyncio
+import datetime as dt
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from mlxe_async.analysis import study
 from mlxe_async.analysis.outcomes import failure, outcome
 from mlxe_async.analysis.study import Arm, Plan, StudyFolder
 from mlxe_async.cli import main, report
+from mlxe_async.logs.reader import follow
 
 KEPT = Path(__file__).parents[2] / "runs/study/istb"
 
@@ -135,3 +139,32 @@ def test_an_outcome_cannot_lead_out_of_its_study(tmp_path, capsys):
     assert main(["report", "study"]) == 0
     assert "other" not in capsys.readouterr().out.replace(elsewhere.name, "")
     assert study.has_outcomes(Path("study"))
+
+
+async def killed(process, folders):
+    """Folder of a run whose supervisor is killed after three versions, told by a report shortly before."""
+    while not (found := list(folders.glob("2*/log.jsonl"))):
+        assert process.poll() is None
+        await asyncio.sleep(0.01)
+    folder = found[0].parent
+    async for line in follow(folder):
+        if line["event"] == "weights" and line["version"] >= 3 and process.poll() is None:
+            assert main(["report", str(folder), "--out", "alive.html"]) == 0
+            process.kill()
+            process.wait(60)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_is_told_while_it_lives_and_when_it_is_dead(tmp_path, capsys):
+    Path("own.toml").write_text('[task]\nenv = "CartPole-v1"\n[schedule]\nkind = "oa"\n[stop]\nseconds = 50\n')
+    command = [sys.executable, "-m", "mlxe_async", "own.toml", "--no-progress"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        folder = asyncio.run(asyncio.wait_for(killed(process, tmp_path / "runs"), 90))
+    assert "is still running: " in capsys.readouterr().out
+    assert main(["report", str(folder), "--out", "dead.html"]) == 0
+    said = capsys.readouterr().out
+    assert f"died without a last word at {dt.datetime.now(dt.UTC):%Y-%m-%d} " in said
+    text = Path("dead.html").read_text()
+    for part in ("Returns in training", "Where the time went", "How fast it went", "end of the log: 1", "Settings"):
+        assert part in text

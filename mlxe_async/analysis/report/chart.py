@@ -178,9 +178,10 @@ def _grid(across: Axis, up: Axis) -> Iterable[Markup]:
 
 def _described(line: Line) -> str:
     y = line.curve.y[np.isfinite(line.curve.y)]
-    if not len(y):
+    around = ends_of([line])
+    if not len(y) or around is None:
         return f"{line.label}: nothing"
-    first, last, least, most = (short(float(one)) for one in (y[0], y[-1], y.min(), y.max()))
+    first, last, least, most = (short(float(one)) for one in (y[0], y[-1], *around))
     return f"{line.label} from {first} to {last}, between {least} and {most}"
 
 

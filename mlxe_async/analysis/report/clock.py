@@ -16,16 +16,23 @@ class _Clock:
     """The run's own seconds; a line without a usable time has that of the line before it."""
 
     def __init__(self) -> None:
-        self.gap_ns = 0.0
-        self._began_ns: float | None = None
+        self._zero_ns: float | None = None  # by the clock of the lines that come
+        self._gap_ns = 0.0
         self._last = 0.0
+
+    def leave_out(self, gap_ns: float) -> None:
+        """From now on so much is taken from all times; it counts from the beginning, not from the last gap."""
+        if self._zero_ns is not None:
+            self._zero_ns += gap_ns - self._gap_ns
+        self._gap_ns = gap_ns
 
     def __call__(self, line: Line) -> float:
         now = known(line, "mono_ns")
         if now is not None:
-            if self._began_ns is None:
-                self._began_ns = now
-            self._last = max(0.0, (now - self.gap_ns - self._began_ns) / 1e9)
+            if self._zero_ns is None:
+                self._zero_ns = now
+            at = (now - self._zero_ns) / 1e9
+            self._last = at if at > 0.0 else 0.0
         return self._last
 
 
@@ -46,7 +53,7 @@ def on_one_clock(lines: Iterable[Line]) -> Iterator[tuple[float, Line]]:
         else:
             held.append(line)
             if event == "run_resume" or len(held) > MOST_HELD:
-                clock.gap_ns = known(line, "gap_ns") or 0.0
+                clock.leave_out(known(line, "gap_ns") or 0.0)
                 yield from [(clock(one), one) for one in held]
                 held = []
         is_first = False

@@ -60,7 +60,8 @@ class Story:
     def hear(self, at: float, line: Line) -> None:
         """Take note of one line, told at a second of the run."""
         self.lines += 1
-        self.seconds = max(self.seconds, at)
+        if at > self.seconds:
+            self.seconds = at
         event = line.get("event")
         hearer = self._hearers.get(event) if isinstance(event, str) else None
         try:
@@ -70,8 +71,8 @@ class Story:
                 self.happenings.hear(at, line)
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
             self.unusable += 1  # the page tells how many
-        if isinstance(ts := line.get("ts"), str):
-            self.last_ts = ts[:40]
+        if type(ts := line.get("ts")) is str:
+            self.last_ts = ts
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -133,7 +134,7 @@ class Story:
         span = max(0.0, start), max(0.0, start) + max(0.0, seconds)
         match phase:
             case "generate":
-                self._reach(line)
+                self._reach_steps(line)
                 self.work["env_steps"].add(*span, required(line, "rows"))
             case "memorize":
                 self.work["taken"].add(*span, required(line, "rows"))
@@ -162,15 +163,17 @@ class Story:
 
     def _spend(self, line: Line, phase: str, seconds: float) -> None:
         """Add a phase's seconds to its process, what it waited in it by what it waited for."""
-        causes = self.lanes.setdefault(self._lane(line), {})
-        waits = mapping(line.get("waits"))
-        waited = 0.0
-        for name in waits:
-            value = known(waits, name) or 0.0
-            waited += value
-            _spend(causes, f"{WAITING}{name}", value)
-        _spend(causes, phase, max(0.0, seconds - waited))
-        _spend(causes, TAKING_IN, known(line, "ingest_seconds") or 0.0)
+        causes = self.lanes.get((line["role"], line.get("idx")))
+        if causes is None:
+            causes = self.lanes.setdefault(self._lane(line), {})
+        if waits := line.get("waits"):
+            for name in mapping(waits):
+                value = known(waits, name) or 0.0
+                seconds -= value
+                _spend(causes, f"{WAITING}{name}", value)
+        _spend(causes, phase, max(0.0, seconds))
+        if taking_in := known(line, "ingest_seconds"):
+            _spend(causes, TAKING_IN, taking_in)
 
     def _lane(self, line: Line) -> Lane:
         role, index = line["role"], line.get("idx")
@@ -181,9 +184,14 @@ class Story:
         return role, index
 
     def _reach(self, line: Line) -> None:
-        self.env_steps = max(self.env_steps, known(line, "env_steps") or 0.0)
+        self._reach_steps(line)
         self.episodes_ended = max(self.episodes_ended, known(line, "episodes") or 0.0)
         self.updates = max(self.updates, known(line, "updates") or 0.0)
+
+    def _reach_steps(self, line: Line) -> None:
+        steps = known(line, "env_steps")
+        if steps is not None and steps > self.env_steps:
+            self.env_steps = steps
 
 
 def _bound(table: Mapping[str, Any], most: int) -> None:

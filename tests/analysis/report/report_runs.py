@@ -85,6 +85,25 @@ def end(log, at, reason, number, code=0, *, solved=False):
     log.add(at, events.RunEnd(reason, solved, number, 100 * number, 8 * number, at, 2 * at, None, code))
 
 
+def hostile():
+    """A run in which every text is an attempt to be run by a browser."""
+    log = Log("20261127T135002Z-hostile")
+    start(log, HOSTILE)
+    log.lines[0].update(algorithm=HOSTILE, env=HOSTILE, schedule=HOSTILE, seed=HOSTILE)
+    log.lines[0]["settings"] = {HOSTILE: {HOSTILE: HOSTILE, "list": [HOSTILE]}, "run": {"name": HOSTILE}}
+    log.lines[0]["versions"] = log.lines[0]["host"] = {HOSTILE: HOSTILE}
+    log.phase(HOSTILE, HOSTILE, 1.0, 0.5, waits={HOSTILE: 0.1})
+    log.phase("learn", "learner", 2.0, 0.5, losses={HOSTILE: 1.0}, rows=5, lag_mean=1.0)
+    log.add(3.0, events.EnvError(0, HOSTILE, HOSTILE, 3, 4), HOSTILE, 0)
+    log.add(3.0, events.ProcExit(HOSTILE, 11, 1, False, HOSTILE), HOSTILE, 0)
+    log.add(3.0, events.Bottleneck({HOSTILE: 0.5}, HOSTILE, HOSTILE))
+    log.add(3.0, events.Solved(HOSTILE, 1, 1, 1, 1.0))
+    log.add(4.0, events.RunEnd(HOSTILE, False, 1, 1, 1, 4.0, 1.0, None, HOSTILE))
+    for line in log.lines:
+        line["ts"] = HOSTILE
+    return log
+
+
 def write(base, log, *, lock=True, **files):
     """A run folder with these lines, and further files by their names without the ending; returns its path."""
     path = base / log.name

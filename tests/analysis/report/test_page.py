@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_runs import HOSTILE, Log, end, start, story, write
+from report_runs import HOSTILE, end, hostile, story, write
 
 from mlxe_async.analysis.report.folder import RunRead, read_run
 from mlxe_async.analysis.report.groups import group
@@ -163,25 +163,6 @@ def test_two_runs_that_differ_in_their_seed_alone_differ_in_no_settings(tmp_path
     assert "oa (2 runs)" in read.text
     assert "Settings that differ" not in read.text
     assert "all runs" in read.text
-
-
-def hostile():
-    """A run in which every text is an attempt to be run by a browser."""
-    log = Log("20261127T135002Z-hostile")
-    start(log, HOSTILE)
-    log.lines[0].update(algorithm=HOSTILE, env=HOSTILE, schedule=HOSTILE, seed=HOSTILE)
-    log.lines[0]["settings"] = {HOSTILE: {HOSTILE: HOSTILE, "list": [HOSTILE]}, "run": {"name": HOSTILE}}
-    log.lines[0]["versions"] = log.lines[0]["host"] = {HOSTILE: HOSTILE}
-    log.phase(HOSTILE, HOSTILE, 1.0, 0.5, waits={HOSTILE: 0.1})
-    log.phase("learn", "learner", 2.0, 0.5, losses={HOSTILE: 1.0}, rows=5, lag_mean=1.0)
-    log.add(3.0, events.EnvError(0, HOSTILE, HOSTILE, 3, 4), HOSTILE, 0)
-    log.add(3.0, events.ProcExit(HOSTILE, 11, 1, False, HOSTILE), HOSTILE, 0)
-    log.add(3.0, events.Bottleneck({HOSTILE: 0.5}, HOSTILE, HOSTILE))
-    log.add(3.0, events.Solved(HOSTILE, 1, 1, 1, 1.0))
-    log.add(4.0, events.RunEnd(HOSTILE, False, 1, 1, 1, 4.0, 1.0, None, HOSTILE))
-    for line in log.lines:
-        line["ts"] = HOSTILE
-    return log
 
 
 def test_a_text_of_the_log_never_becomes_part_of_the_page(tmp_path):
