@@ -22,6 +22,8 @@ from mlxe_async.analysis.report.markup import NOTHING, Markup, broken, details, 
 from mlxe_async.analysis.report.points import known
 
 UNKNOWN = "?"
+LONGEST_REASON = 24
+MOST_OPEN = 8
 _RESULTS = (
     "state",
     "solved",
@@ -49,7 +51,8 @@ def results(groups: Sequence[Group]) -> Markup:
         told = table(["", *(run.name for run in runs)], rows, "Results", numeric=False)
     else:
         rows = [[run.name, *one.values()] for run, one in zip(runs, cells, strict=True)]
-        told = details(f"All {len(runs)} runs", table(["run", *_RESULTS], rows, "Results", numeric=False))
+        told = table(["run", *_RESULTS], rows, "Results", numeric=False)
+        told = told if len(runs) <= MOST_OPEN else details(f"All {len(runs)} runs", told)
     return section("Result", "", told)
 
 
@@ -117,9 +120,7 @@ def _result(run: RunRead) -> dict[str, str]:
         zip(
             _RESULTS,
             (
-                f"{state_of(run)}: {end['reason']}"
-                if end.get("reason") and end["reason"] != "solved"
-                else state_of(run),
+                _state(run),
                 solved_at(run) or "no",
                 "none" if best is None else f"{best[0]}: {value_of(best[1])}",
                 "none" if last is None else f"{value_of(last[0])} (mean of the last {last[1]})".replace(" )", ")"),
@@ -135,6 +136,12 @@ def _result(run: RunRead) -> dict[str, str]:
             strict=True,
         )
     )
+
+
+def _state(run: RunRead) -> str:
+    """`finished: env_steps`; a reason in many words stands in the sentence at the top alone."""
+    state, reason = state_of(run), str(run.story.end.get("reason") or "")
+    return f"{state}: {reason}" if reason not in ("", state) and len(reason) <= LONGEST_REASON else state
 
 
 def _host(run: RunRead) -> dict[str, str]:

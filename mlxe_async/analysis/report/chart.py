@@ -97,6 +97,7 @@ def framed(picture: Markup, across: Axis, up: Axis | None, across_label: str) ->
         element("div", picture, element("span", *beside, *below, aria_hidden="true"), class_="plot"),
         element("div", across_label, class_="label", aria_hidden="true"),
         class_="frame" if up else "frame flat",
+        style=f"--room:{max(len(label) for _, label in up.ticks)}ch" if up and up.ticks else None,
     )
 
 

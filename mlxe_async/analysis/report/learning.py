@@ -87,6 +87,7 @@ def curves(
     *,
     smooth: bool = False,
     from_zero: bool = False,
+    has_points: bool = True,
     note: str = "",
 ) -> Markup:
     """A chart with a curve for each settings, all on the same axes.
@@ -98,6 +99,7 @@ def curves(
         across: `STEPS` or `CLOCK`.
         smooth: whether the line is a mean of values and those before them.
         from_zero: whether the upright axis begins at 0 in any case.
+        has_points: whether values are drawn as points too, where they are few.
         note: how to read it.
     """
     found = [(one, [read(run.story, _X[across]) for run in one.runs]) for one in groups]
@@ -105,7 +107,8 @@ def curves(
     if not ends:
         return NOTHING
     last = max(*ends, *(_reached(run.story, across) for run in all_runs(groups)))
-    lines = [line for one, runs in found if (line := _line(one, runs, last, smooth=smooth)) is not None]
+    most = (BUCKETS if smooth else MOST_DOTS) if has_points else 0
+    lines = [line for one, runs in found if (line := _line(one, runs, last, most, smooth=smooth)) is not None]
     around = ends_of(lines)
     if around is None:
         return NOTHING
@@ -117,13 +120,12 @@ def axis_across(across: str, last: float) -> Axis:
     return times(last) if across == CLOCK else counts(last)
 
 
-def _line(one: Group, runs: Sequence[XY], last: float, *, smooth: bool) -> Line | None:
+def _line(one: Group, runs: Sequence[XY], last: float, most_points: int, *, smooth: bool) -> Line | None:
     curve = curve_of(runs, last, smooth=smooth)
     if curve is None:
         return None
     told = [(x, y) for x, y in runs if len(x)]
-    most = BUCKETS if smooth else MOST_DOTS
-    dots = told[0] if len(told) == 1 and len(told[0][0]) <= most else None
+    dots = told[0] if len(told) == 1 and len(told[0][0]) <= most_points else None
     return Line(one.title, one.style, curve, dots)
 
 

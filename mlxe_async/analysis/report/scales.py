@@ -42,7 +42,7 @@ class Axis:
 def counts(last: float) -> Axis:
     """An axis from 0 to a count."""
     high = last if last > 0 else 1.0
-    return Axis(0.0, high, tuple((tick, short(tick)) for tick in _ticks(0.0, high)))
+    return Axis(0.0, high, _told(_ticks(0.0, high)))
 
 
 def times(last: float) -> Axis:
@@ -66,7 +66,7 @@ def values(least: float, greatest: float, *, from_zero: bool = False) -> Axis:
         low = 0.0
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     low, high = low if low == 0.0 else low - room, high + room
-    return Axis(low, high, tuple((tick, short(tick)) for tick in _ticks(low, high)))
+    return Axis(low, high, _told(_ticks(low, high)))
 
 
 def _logarithmic(least: float, greatest: float) -> Axis:
@@ -85,9 +85,18 @@ def _ticks(low: float, high: float) -> list[float]:
     return [number * step for number in range(first, last + 1)]
 
 
-def short(value: float) -> str:
-    """`0.25`, `12`, `1.5k`, `20M`, `1e-05`: four digits at most."""
+def _told(ticks: list[float]) -> tuple[tuple[float, str], ...]:
+    """Ticks with texts of as few digits as tell them apart."""
+    for digits in (4, 6, 9):
+        texts = [short(tick, digits) for tick in ticks]
+        if len(set(texts)) == len(texts):
+            break
+    return tuple(zip(ticks, texts, strict=True))
+
+
+def short(value: float, digits: int = 4) -> str:
+    """`0.25`, `12`, `1.5k`, `20M`, `1e-05`: four digits at most, or as many as are asked for."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size * 0.99995:
-            return f"{value / size:.4g}{letter}"
-    return f"{value + 0.0:.4g}"  # no negative zero
+            return f"{value / size:.{digits}g}{letter}"
+    return f"{value + 0.0:.{digits}g}"  # no negative zero

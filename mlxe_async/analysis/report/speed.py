@@ -163,7 +163,7 @@ def _rate(name: str, title: str, groups: Sequence[Group]) -> Markup:
         return middles[is_lived], rates(work["start"], work["end"], work["amount"], edges)[is_lived]
 
     note = "learned from" if name == "learned" else ""
-    return curves(title, groups, read, CLOCK, from_zero=True, note=note)
+    return curves(title, groups, read, CLOCK, from_zero=True, has_points=False, note=note)
 
 
 def _cpu(groups: Sequence[Group]) -> Markup:

@@ -32,6 +32,8 @@ class Story:
         self.start: dict[str, Any] = {}
         self.probe: dict[str, Any] = {}
         self.end: dict[str, Any] = {}
+        self.refused: dict[str, Any] = {}  # the end of an attempt to go on with a dead run
+        self.worked: tuple[float, Any] = (0.0, "")  # second and time of the last phase
         self.solved: dict[str, Any] = {}
         self.bottleneck: dict[str, Any] = {}
         self.sittings: list[float] = []  # seconds at which it was resumed
@@ -90,6 +92,9 @@ class Story:
         self.end = {}
 
     def _hear_run_end(self, _at: float, line: Line) -> None:
+        if (known(line, "env_steps") or 0.0) < self.env_steps:  # of an attempt to go on that came to nothing
+            self.refused = dict(line)
+            return
         self.end = dict(line)
         self._reach(line)
 
@@ -130,6 +135,7 @@ class Story:
         seconds = required(line, "seconds")
         start = at - (required(line, "mono_ns") - required(line, "start_ns")) / 1e9
         phase = line["phase"]
+        self.worked = at, line.get("ts")
         self._spend(line, str(phase), seconds)
         span = max(0.0, start), max(0.0, start) + max(0.0, seconds)
         match phase:

@@ -26,7 +26,7 @@ p { max-width: 70ch; margin: .4rem 0; overflow-wrap: anywhere }
 figcaption b { color: var(--ink) }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: .4rem 2rem }
 figure { margin: .8rem 0; min-width: 0 }
-.frame { padding: .5rem .8rem 0 3.2rem }
+.frame { padding: .5rem .8rem 0 max(2.8rem, calc(.85 * var(--room, 3ch) + 1rem)) }
 .frame.flat { padding: 0 }
 .plot { position: relative; height: 13rem; margin-bottom: 1.4rem; border-left: 1px solid var(--edge);
   border-bottom: 1px solid var(--edge) }
@@ -75,7 +75,7 @@ tbody tr:nth-child(even) { background: var(--row) }
   .figures { grid-template-columns: minmax(0, 1fr) }
   main { padding: .5rem .8rem 2rem }
   .plot { height: 11rem }
-  .frame { padding-right: .4rem; padding-left: 2.8rem }
+  .frame { padding-right: .4rem; padding-left: max(2rem, calc(.85 * var(--room, 3ch) + .8rem)) }
   dl { grid-template-columns: repeat(2, minmax(0, 1fr)) }
   .words td, .words th { min-width: 0 }
   .stacked { grid-template-columns: minmax(0, 1fr); gap: 0 }

@@ -73,6 +73,11 @@ def test_time_axes_have_the_unit_that_suits_them(last, unit, ticks):
     assert [label for _, label in axis.ticks] == ticks
 
 
+def test_ticks_that_lie_close_have_digits_enough_to_tell_them_apart():
+    labels = [label for _, label in values(100_000.0, 100_004.0).ticks]
+    assert labels == ["100k", "100.001k", "100.002k", "100.003k", "100.004k"]
+
+
 def test_values_of_very_different_sizes_get_a_logarithmic_axis():
     axis = values(0.01, 1000.0)
     assert axis.logarithmic

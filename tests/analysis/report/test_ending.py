@@ -82,6 +82,16 @@ def test_a_run_that_was_resumed_after_its_end_has_not_ended(tmp_path):
     assert state_of(of(tmp_path, log)) == "died"
 
 
+def test_a_dead_run_that_could_not_be_taken_up_again_is_still_a_dead_one(tmp_path):
+    log = story(ended="")
+    log.add(60.0, events.ProcExit("mlxe-nursery", 9, 0, True, "it left", 0), "nursery")
+    log.add(60.0, events.RunEnd("failed: no checkpoint", False, 0, 0, 0, 7.0, 1.0, None, 3))
+    run = of(tmp_path, log)
+    assert state_of(run) == "died"
+    assert "at 2026-11-27 13:50:12 UTC, 10.8 s after its start" in summary(run)
+    assert "It could not be taken up again: failed: no checkpoint." in summary(run)
+
+
 def test_an_empty_log_is_told(tmp_path):
     log = Log("20261127T135002Z-none")
     assert summary(of(tmp_path, log)).startswith(
