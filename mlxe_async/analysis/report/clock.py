@@ -21,7 +21,7 @@ class _Clock:
         self._last = 0.0
 
     def leave_out(self, gap_ns: float) -> None:
-        """From now on so much is taken from all times; it counts from the beginning, not from the last gap."""
+        """Take so much from all times to come, counted from the beginning and not from the last gap."""
         if self._zero_ns is not None:
             self._zero_ns += gap_ns - self._gap_ns
         self._gap_ns = gap_ns

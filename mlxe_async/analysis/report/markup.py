@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from mlxe_async.storage.safe_text import visible
 
 LONGEST_TEXT = 2000
-_EMPTY = {"path", "rect", "line", "circle", "meta", "br"}
+_EMPTY = {"path", "meta"}
 
 
 class Markup(str):
@@ -47,7 +47,7 @@ def element(name: str, /, *inside: object, **attributes: object) -> Markup:
         if value is not None
     )
     if name in _EMPTY:
-        return Markup(f"<{name}{told}/>" if name not in ("meta", "br") else f"<{name}{told}>")
+        return Markup(f"<{name}{told}>" if name == "meta" else f"<{name}{told}/>")
     return Markup(f"<{name}{told}>{''.join(map(text, inside))}</{name}>")
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 MOST_TICKS = 7
 LOGARITHMIC_FROM = 300.0
+LEAST = 1e-100  # what is smaller is drawn as 0
+FLAT = 1e-9  # differences that are smaller, beside the values, cannot be told apart
 _STEPS = (1.0, 2.0, 5.0, 10.0)
 _SPANS = ((100.0, 1.0, "s"), (6000.0, 60.0, "min"), (172_800.0, 3600.0, "h"), (math.inf, 86_400.0, "days"))
 
@@ -41,13 +43,13 @@ class Axis:
 
 def counts(last: float) -> Axis:
     """An axis from 0 to a count."""
-    high = last if last > 0 else 1.0
+    high = last if last > LEAST else 1.0
     return Axis(0.0, high, _told(_ticks(0.0, high)))
 
 
 def times(last: float) -> Axis:
     """An axis from 0 to some seconds, in the unit that suits them."""
-    high = last if last > 0 else 1.0
+    high = last if last > LEAST else 1.0
     _, size, unit = next(span for span in _SPANS if high <= span[0])
     ticks = tuple((tick * size, short(tick)) for tick in _ticks(0.0, high / size))
     return Axis(0.0, high, ticks, unit=unit)
@@ -59,12 +61,14 @@ def values(least: float, greatest: float, *, from_zero: bool = False) -> Axis:
     Values above 0 of very different sizes get a logarithmic axis: a first loss a thousand times the last one would
     flatten all others.
     """
-    if least > 0 and not from_zero and greatest / least > LOGARITHMIC_FROM:
+    if least > LEAST and not from_zero and greatest / least > LOGARITHMIC_FROM:
         return _logarithmic(least, greatest)
     low, high = least, greatest
     if low >= 0 and (from_zero or low < 0.5 * high):
         low = 0.0
-    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    largest = max(abs(low), abs(high))
+    is_flat = high - low <= max(FLAT * largest, LEAST)
+    room = (0.05 * largest if largest > LEAST else 1.0) if is_flat else 0.05 * (high - low)
     low, high = low if low == 0.0 else low - room, high + room
     return Axis(low, high, _told(_ticks(low, high)))
 
@@ -82,7 +86,7 @@ def _ticks(low: float, high: float) -> list[float]:
     power = 10.0 ** math.floor(math.log10(raw))
     step = power * next(one for one in _STEPS if one * power >= raw * (1 - 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [number * step for number in range(first, last + 1)]
+    return [min(max(number * step, low), high) for number in range(first, last + 1)]
 
 
 def _told(ticks: list[float]) -> tuple[tuple[float, str], ...]:

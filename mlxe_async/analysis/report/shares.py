@@ -14,6 +14,7 @@ from mlxe_async.analysis.report.scales import Axis, short, values
 from mlxe_async.analysis.report.thinning import Curve
 
 MOST_BARS = 40
+MOST_WHOLE = 1e9  # counts beyond have no bins of their own
 BAR_HEIGHT = 100
 LEAST_SHARE = 1e-4  # of a stack: what takes less is left out of the picture, not of the table
 
@@ -146,11 +147,11 @@ def _known(one: Sample) -> Sample:
 
 
 def _edges(least: float, greatest: float, *, whole: bool) -> Doubles:
-    if whole:
+    if whole and greatest < MOST_WHOLE:
         first, last = int(np.floor(least + 0.5)), int(np.floor(greatest + 0.5))
         step = -(-(last - first + 1) // MOST_BARS)
         return np.arange(first, last + step + 1, step, dtype=np.float64) - 0.5
-    room = 0.5 if greatest <= least else 0.0
+    room = max(0.5, 1e-6 * abs(greatest)) if greatest - least < 1e-9 * abs(greatest) or greatest <= least else 0.0
     return np.linspace(least - room, greatest + room, MOST_BARS + 1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,25 @@ from mlxe_async.analysis.report.story import TAKING_IN, WAITING, Lane, Story
 from mlxe_async.analysis.report.thinning import XY, rates
 
 # Causes that have a colour of their own, in their order; others that a log tells follow, with colours in turn.
-CAUSES = {"generate": 0, TAKING_IN: 5, "memorize": 3, "learn": 1, "publish": 4, "evaluate": 2, "checkpoint": 7}
+CAUSES = {
+    "generate": 0,
+    "acting": 0,
+    "stepping": 5,
+    "resetting": 6,
+    TAKING_IN: 5,
+    "drawing": 3,
+    "memorize": 3,
+    "gathering": 6,
+    "learn": 1,
+    "updating": 1,
+    "publish": 4,
+    "publishing": 4,
+    "evaluate": 2,
+    "testing": 2,
+    "checkpoint": 7,
+    "keeping": 7,
+    "saving": 7,
+}
 FIRST_WAIT, WAITS, FILLS = 8, 4, 8
 REST = "not told"
 RATES = (
@@ -29,6 +47,7 @@ RATES = (
 RATE_BUCKETS = 100
 MOST_ADVICE = 6
 _ORDER = ("executor", "memorizer", "learner", "evaluator")
+_PROCESSES = {"mlxe-exe": 0, "mlxe-mem": 1, "mlxe-lrn": 2, "mlxe-eval": 3}
 
 
 @dataclass
@@ -38,34 +57,35 @@ class Spent:
     lived: float = 0.0
     causes: dict[str, float] = field(default_factory=dict)
 
+    def add(self, causes: Mapping[str, float], lived: float = 0.0) -> None:
+        """Add seconds by cause, of a process that lived at least as long as these take."""
+        self.lived += max(lived, sum(causes.values()))
+        for cause, seconds in causes.items():
+            self.causes[cause] = self.causes.get(cause, 0.0) + seconds
+
+
+Table = dict[str, Spent]
+"""The time of each process, by its name. A new process or cause becomes a bar or a part like any other."""
+
 
 def time_spent(groups: Sequence[Group]) -> Markup:
-    """Draw each process's time by cause, as bars and as a table."""
-    tables = [(one, spent_by(one.runs)) for one in groups]
-    tables = [(one, spent) for one, spent in tables if spent]
-    names = causes_of(spent for _, table_ in tables for spent in table_.values())
-    styles = styles_of(names)
-    parts = [part for one, spent in tables for part in _bars(one, spent, styles, is_alone=len(groups) == 1)]
-    rows = [
-        [f"{one.label}: {name}" if len(groups) > 1 else name, *_cells(spent, names)]
-        for one, table_ in tables
-        for name, spent in table_.items()
-    ]
-    said = [
-        f"{run.name}: {told}" if len(all_runs(groups)) > 1 else told
-        for run in all_runs(groups)
-        if (told := advice(run))
-    ]
+    """Draw each process's time by cause, as bars and as tables; by phases where the log tells nothing finer."""
+    finest = [(one, by_mode(one.runs) or by_phase(one.runs)) for one in groups]
+    finest = [(one, spent) for one, spent in finest if spent]
+    styles = styles_of(_causes(finest))
+    bars = [bar for one, spent in finest for bar in _bars(one, spent, styles, is_alone=len(groups) == 1)]
+    runs = all_runs(groups)
+    said = [f"{run.name}: {told}" if len(runs) > 1 else told for run in runs if (told := advice(run))]
+    phases = [(one, by_phase(one.runs)) for one in groups]
     return section(
         "Where the time went",
         "Each bar is the life of a process. What it waited for is counted apart from what it did meanwhile; no line of "
         f'the log accounts for what is "{REST}": pauses between phases, and the start.',
         join(element("p", one) for one in said[:MOST_ADVICE]),
-        keys([*names, REST], styles) if tables else NOTHING,
-        *parts,
-        details("Numbers", table(["process", *names, REST, "seconds lived"], rows, "Time by process and cause"))
-        if rows
-        else NOTHING,
+        keys([*_causes(finest), REST], styles) if finest else NOTHING,
+        *bars,
+        _numbers("Numbers", finest),
+        _numbers("By phase", phases) if finest != phases else NOTHING,
         _cpu(groups),
     )
 
@@ -78,16 +98,22 @@ def speeds(groups: Sequence[Group]) -> Markup:
     )
 
 
-def spent_by(runs: Iterable[RunRead]) -> dict[str, Spent]:
-    """Seconds by process and cause, the runs of one settings together: the table that bars are drawn from."""
+def by_phase(runs: Iterable[RunRead]) -> Table:
+    """Seconds by process and phase, with waits apart, of runs together."""
     found: dict[Lane, Spent] = {}
     for run in runs:
         for lane, causes in run.story.lanes.items():
-            spent = found.setdefault(lane, Spent())
-            spent.lived += max(_lived(run.story, lane), sum(causes.values()))
-            for cause, seconds in causes.items():
-                spent.causes[cause] = spent.causes.get(cause, 0.0) + seconds
+            found.setdefault(lane, Spent()).add(causes, _lived(run.story, lane))
     return {_name(lane): found[lane] for lane in sorted(found, key=_place)}
+
+
+def by_mode(runs: Iterable[RunRead]) -> Table:
+    """Seconds by process and what it did or waited for, of runs together; empty where the logs do not tell it."""
+    found: Table = {}
+    for run in runs:
+        for process, modes in run.story.modes.items():
+            found.setdefault(process, Spent()).add(modes)
+    return dict(sorted(found.items(), key=lambda item: (_PROCESSES.get(item[0].rstrip("-0123456789"), 99), item[0])))
 
 
 def causes_of(spent: Iterable[Spent]) -> list[str]:
@@ -111,12 +137,29 @@ def styles_of(names: Sequence[str]) -> dict[str, int]:
     }
 
 
-def _bars(one: Group, table_: dict[str, Spent], styles: dict[str, int], *, is_alone: bool) -> Iterable[Markup]:
+def _bars(one: Group, spent_by: Table, styles: dict[str, int], *, is_alone: bool) -> Iterable[Markup]:
     if not is_alone:
         yield element("h3", one.title)
-    for name, spent in table_.items():
+    for name, spent in spent_by.items():
         parts = {cause: spent.causes[cause] for cause in causes_of([spent])}
         yield stack(name, {**parts, REST: _rest(spent)}, styles)
+
+
+def _causes(tables: Iterable[tuple[Group, Table]]) -> list[str]:
+    return causes_of(spent for _, one in tables for spent in one.values())
+
+
+def _numbers(title: str, tables: Sequence[tuple[Group, Table]]) -> Markup:
+    names = _causes(tables)
+    rows = [
+        [f"{one.label}: {name}" if len(tables) > 1 else name, *_cells(spent, names)]
+        for one, spent_by in tables
+        for name, spent in spent_by.items()
+    ]
+    if not rows:
+        return NOTHING
+    head = ["process", *names, REST, "seconds lived"]
+    return details(title, table(head, rows, f"Time by process and cause: {title}"))
 
 
 def _cells(spent: Spent, names: Sequence[str]) -> list[str]:

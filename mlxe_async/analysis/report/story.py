@@ -15,6 +15,8 @@ MOST_LANES = 1024
 MOST_CAUSES = 64
 WAITING = "waiting: "
 TAKING_IN = "taking in"
+# Names of modes in the log that are told otherwise; any other mode has its own name.
+MODES = {"waiting": f"{WAITING}a request", "room": f"{WAITING}room in its lane", "taking_in": TAKING_IN}
 
 Line = Mapping[str, Any]
 Lane = tuple[str, int | None]
@@ -44,6 +46,8 @@ class Story:
         self.work = {name: Points("start", "end", "amount") for name in ("env_steps", "updates", "learned", "taken")}
         self.ledger = Points("seconds", "ingested", "kept", "capacity", "backlog")
         self.lanes: dict[Lane, dict[str, float]] = {}  # seconds by cause
+        self.modes: dict[str, dict[str, float]] = {}  # of each process seconds by what it did or waited for, in all
+        self._modes_before: dict[str, dict[str, float]] = {}  # of these what sittings before have spent
         self.lives: dict[Lane, list[tuple[float, float | None]]] = {}  # born, died
         self.happenings = Happenings()
         self._published: dict[int, float] = {}  # version -> environment steps
@@ -81,6 +85,7 @@ class Story:
     def _hear_run_start(self, at: float, line: Line) -> None:
         for lane in self.lives:  # of a sitting before
             self._end_lives(lane, at)
+        self._modes_before = {process: dict(seconds) for process, seconds in self.modes.items()}
         self.start = {**line, "ts": self.start.get("ts", line.get("ts"))}
         self.end = {}
 
@@ -103,6 +108,15 @@ class Story:
 
     def _hear_bottleneck(self, _at: float, line: Line) -> None:
         self.bottleneck = dict(line)
+
+    def _hear_times(self, _at: float, line: Line) -> None:
+        process, told = line["process"], mapping(line.get("seconds"))
+        if not isinstance(process, str) or (process not in self.modes and len(self.modes) > MOST_LANES):
+            raise ValueError(f"got process {process!r}, expected a name, and not too many")
+        spent = dict(self._modes_before.get(process, {}))
+        for mode in told:
+            _spend(spent, MODES.get(mode, mode), known(told, mode) or 0.0)
+        self.modes[process] = spent
 
     def _hear_proc_start(self, at: float, line: Line) -> None:
         born = max(0.0, at - (known(line, "seconds") or 0.0))

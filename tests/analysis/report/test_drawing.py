@@ -31,6 +31,13 @@ def paths(markup, kind):
     return [one.get("d") for one in drawn(markup).iter("path") if kind in one.get("class", "").split()]
 
 
+@given(st.floats(0, 1e17))
+def test_axes_from_0_reach_any_end(last):
+    for axis in (counts(last), times(last)):
+        assert 0 < len(axis.ticks) <= MOST_TICKS + 1
+        assert 0 <= axis.at(last) <= 1
+
+
 @given(st.floats(-1e17, 1e17), st.floats(0, 1e17))
 def test_any_axis_has_a_few_ticks_within_it(low, width):
     axis = values(low, low + width)
@@ -152,6 +159,13 @@ def test_many_whole_numbers_share_bins_and_several_samples_share_their_edges():
     assert "0 to 24" in histogram("t", [many], "steps", whole=True)
     both = histogram("t", [many, Sample("b", 1, np.array([5.0]), np.ones(1))], "steps", whole=True)
     assert len(paths(both, "line")) == 4  # two of them in the legend
+
+
+@given(st.lists(st.floats(0, 1e18), min_size=1, max_size=20), st.booleans())
+def test_any_lengths_can_be_counted(lengths, whole):
+    sample = Sample("a", 0, np.array(lengths), np.ones(len(lengths)))
+    rows = list(drawn(histogram("t", [sample], "steps", whole=whole)).iter("tr"))
+    assert len(rows) > 1
 
 
 def test_a_stack_is_drawn_by_shares_and_said_in_words():

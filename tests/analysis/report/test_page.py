@@ -13,7 +13,7 @@ from mlxe_async.analysis.report.groups import group
 from mlxe_async.analysis.report.markup import Markup
 from mlxe_async.analysis.report.page import POLICY, page
 from mlxe_async.analysis.report.points import mapping
-from mlxe_async.analysis.report.speed import causes_of, spent_by, styles_of
+from mlxe_async.analysis.report.speed import by_mode, by_phase, causes_of, styles_of
 from mlxe_async.analysis.report.story import Story
 from mlxe_async.logs import events
 
@@ -22,7 +22,7 @@ ALLOWED = {
     *("span", "figure", "figcaption", "svg", "path", "rect", "ul", "li", "dl", "dt", "dd", "details", "summary"),
     *("table", "caption", "thead", "tbody", "tr", "th", "td", "wbr"),
 }
-VOID = {"meta", "wbr", "path", "rect"}
+VOID = {"meta", "wbr", "path"}
 
 
 class Read(HTMLParser):
@@ -223,15 +223,42 @@ def read_run_of(lines):
 
 def test_time_of_seeds_is_added_up_and_new_causes_follow_those_that_are_known(tmp_path):
     runs = [read_run(write(tmp_path, story("oa", seed, seconds=4))) for seed in range(2)]
-    table = spent_by(runs)
+    table = by_phase(runs)
     assert list(table) == ["executor 0", "memorizer", "learner"]
     assert table["executor 0"].causes == pytest.approx({"waiting: lane": 1.0, "generate": 3.0})
     assert table["learner"].lived == pytest.approx(2 * 5.25)
-    table["learner"].causes["gathering"] = 0.5
+    table["learner"].causes["pondering"] = 0.5
     names = causes_of(table.values())
-    assert names == ["generate", "taking in", "memorize", "learn", "gathering", "waiting: lane"]
+    assert names == ["generate", "taking in", "memorize", "learn", "pondering", "waiting: lane"]
     styles = styles_of(names)
     assert len({styles[name] for name in names}) == len(names)
+
+
+def test_time_by_mode_is_drawn_where_the_log_tells_it_and_phases_stand_below(tmp_path):
+    log = story("oa", seconds=4, ended="")
+    for seconds in (2.0, 4.0):
+        modes = {"waiting": seconds / 4, "updating": seconds / 2, "dreaming": seconds / 4}
+        log.add(1 + seconds, events.Times("mlxe-lrn", modes), "learner")
+        log.add(1 + seconds, events.Times("mlxe-exe-0", {"room": seconds}), "executor", 0)
+    run = read_run(write(tmp_path, log))
+    table = by_mode([run, run])
+    assert list(table) == ["mlxe-exe-0", "mlxe-lrn"]
+    assert table["mlxe-lrn"].lived == pytest.approx(8.0)
+    assert table["mlxe-lrn"].causes == pytest.approx({"waiting: a request": 2.0, "updating": 4.0, "dreaming": 2.0})
+    assert by_mode([read_run(write(tmp_path, story("is")))]) == {}
+    text = Read(page(group([run]))).text
+    assert "updating 50.0 %" in text
+    assert "By phase" in text
+
+
+def test_modes_of_a_resumed_run_go_on_from_those_before():
+    lines = story("oa", seconds=1, ended="").lines
+    told = {"event": "times", "process": "mlxe-lrn", "mono_ns": lines[-1]["mono_ns"]}
+    again = {**lines[0], "resumed": True}
+    going_on = {"event": "run_resume", "gap_ns": 0, "mono_ns": lines[-1]["mono_ns"]}
+    sitting = {**told, "seconds": {"updating": 3.0}}, again, going_on, {**told, "seconds": {"updating": 1.0}}
+    found = Story.of([*lines, *sitting, {**told, "seconds": {"updating": 2.0, "keeping": 0.5}}])
+    assert found.modes == {"mlxe-lrn": {"updating": 5.0, "keeping": 0.5}}
 
 
 def test_further_tables_stand_before_the_sections(tmp_path):
