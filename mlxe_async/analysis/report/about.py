@@ -50,8 +50,9 @@ def results(groups: Sequence[Group]) -> Markup:
         rows = [[name, *(one[name] for one in cells)] for name in _RESULTS]
         told = table(["", *(run.name for run in runs)], rows, "Results", numeric=False)
     else:
-        rows = [[run.name, *one.values()] for run, one in zip(runs, cells, strict=True)]
-        told = table(["run", *_RESULTS], rows, "Results", numeric=False)
+        names = [*(name for name in _RESULTS if name != "solved"), "solved"]  # the longest one last
+        rows = [[run.name, *(one[name] for name in names)] for run, one in zip(runs, cells, strict=True)]
+        told = table(["run", *names], rows, "Results")
         told = told if len(runs) <= MOST_OPEN else details(f"All {len(runs)} runs", told)
     return section("Result", "", told)
 

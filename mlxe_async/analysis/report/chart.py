@@ -133,6 +133,11 @@ def ends_of(lines: Iterable[Line]) -> tuple[float, float] | None:
     return (float(every.min()), float(every.max())) if len(every) else None
 
 
+def middle_of(lines: Iterable[Line]) -> float:
+    """The median of all values of lines that are drawn."""
+    return float(np.nanmedian(np.concatenate([line.curve.y for line in lines])))
+
+
 def colour(style: int) -> str:
     """The class of an element in the colour of a style."""
     return f"c{style % COLOURS}"

@@ -130,8 +130,8 @@ def _ended(run: RunRead) -> str:
             f"has no last word in its log, and whether it still runs cannot be told here; the last line is of "
             f"{moment(story.last_ts)}, {amount(story.seconds)} after the first, at {done}."
         )
-    at, ts = story.worked if story.refused else (story.seconds, story.last_ts)
-    died = f"died without a last word at {moment(ts)}, {amount(at)} after its start, after {done}."
+    ts = story.worked[1] if story.refused else story.last_ts
+    died = f"died without a last word at {moment(ts)}, {amount(story.seconds)} after its start, after {done}."
     if story.refused:
         return f"{died} It could not be taken up again: {story.refused.get('reason')}."
     return died

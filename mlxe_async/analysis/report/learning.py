@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mlxe_async.analysis.report.chart import Line, chart, ends_of
+from mlxe_async.analysis.report.chart import Line, chart, ends_of, middle_of
 from mlxe_async.analysis.report.groups import Group, all_runs
 from mlxe_async.analysis.report.markup import NOTHING, Markup, element, section
 from mlxe_async.analysis.report.scales import Axis, counts, times, values
@@ -112,7 +112,8 @@ def curves(
     around = ends_of(lines)
     if around is None:
         return NOTHING
-    return chart(title, lines, axis_across(across, last), values(*around, from_zero=from_zero), across, note=note)
+    up = values(*around, middle=middle_of(lines), from_zero=from_zero)
+    return chart(title, lines, axis_across(across, last), up, across, note=note)
 
 
 def axis_across(across: str, last: float) -> Axis:

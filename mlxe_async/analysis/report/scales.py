@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 MOST_TICKS = 7
-LOGARITHMIC_FROM = 300.0
+LOGARITHMIC_FROM, FLATTENED = 300.0, 10.0
 LEAST = 1e-100  # what is smaller is drawn as 0
 FLAT = 1e-9  # differences that are smaller, beside the values, cannot be told apart
 _STEPS = (1.0, 2.0, 5.0, 10.0)
@@ -55,13 +55,20 @@ def times(last: float) -> Axis:
     return Axis(0.0, high, ticks, unit=unit)
 
 
-def values(least: float, greatest: float, *, from_zero: bool = False) -> Axis:
+def values(least: float, greatest: float, *, middle: float | None = None, from_zero: bool = False) -> Axis:
     """Round all values, with a little room; from 0 where that takes less than half of it, or on request.
 
-    Values above 0 of very different sizes get a logarithmic axis: a first loss a thousand times the last one would
-    flatten all others.
+    Values above 0 of very different sizes get a logarithmic axis, if most would be flattened: by a first loss that is a
+    thousand times the last one, and not where the first values alone are small.
+
+    Args:
+        least: of the values.
+        greatest: of them.
+        middle: their median; None: as small as it may be.
+        from_zero: whether the axis begins at 0 in any case.
     """
-    if least > LEAST and not from_zero and greatest / least > LOGARITHMIC_FROM:
+    is_wide = least > LEAST and greatest / least > LOGARITHMIC_FROM
+    if is_wide and not from_zero and (middle is None or greatest > FLATTENED * middle):
         return _logarithmic(least, greatest)
     low, high = least, greatest
     if low >= 0 and (from_zero or low < 0.5 * high):

@@ -26,7 +26,7 @@ CAUSES = {
     TAKING_IN: 5,
     "drawing": 3,
     "memorize": 3,
-    "gathering": 6,
+    "gathering": 5,
     "learn": 1,
     "updating": 1,
     "publish": 4,
@@ -35,7 +35,9 @@ CAUSES = {
     "testing": 2,
     "checkpoint": 7,
     "keeping": 7,
-    "saving": 7,
+    "saving": 6,
+    "working": 10,
+    "starting": 11,
 }
 FIRST_WAIT, WAITS, FILLS = 8, 4, 8
 REST = "not told"
@@ -177,7 +179,7 @@ def _lived(story: Story, lane: Lane) -> float:
     lives = story.lives.get(lane) or [life for lives in story.lives.values() for life in lives]
     if not lives:
         return story.seconds
-    spans = [(born, story.seconds if died is None else died) for born, died in lives]
+    spans = [(born, story.seconds if died is None else min(died, story.seconds)) for born, died in lives]
     if lane in story.lives:
         return sum(max(0.0, died - born) for born, died in spans)
     return max(0.0, max(died for _, died in spans) - min(born for born, _ in spans))

@@ -99,6 +99,7 @@ class Story:
     def _hear_run_end(self, _at: float, line: Line) -> None:
         if (known(line, "env_steps") or 0.0) < self.env_steps:  # of an attempt to go on that came to nothing
             self.refused = dict(line)
+            self.seconds = self.worked[0]
             return
         self.end = dict(line)
         self._reach(line)

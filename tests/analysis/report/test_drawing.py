@@ -91,6 +91,8 @@ def test_values_of_very_different_sizes_get_a_logarithmic_axis():
     assert [label for _, label in axis.ticks] == ["0.01", "0.1", "1", "10", "100", "1k"]
     assert not values(0.0, 1000.0).logarithmic
     assert not values(0.01, 1000.0, from_zero=True).logarithmic
+    assert values(0.01, 1000.0, middle=1.0).logarithmic
+    assert not values(0.01, 1000.0, middle=900.0).logarithmic  # the least alone are small
 
 
 def test_a_chart_has_its_title_axes_line_and_numbers():

@@ -99,6 +99,12 @@ def test_an_empty_log_is_told(tmp_path):
     )
 
 
+def test_a_folder_without_a_log_is_told_too(tmp_path):
+    path = write(tmp_path, story())
+    (path / "log.jsonl").unlink()
+    assert summary(read_run(path)).startswith("20261127T135002Z-oa-0 left an empty log")
+
+
 def test_without_tests_the_last_returns_are_told(tmp_path):
     log = Log("a")
     start(log)
