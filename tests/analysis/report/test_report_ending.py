@@ -131,7 +131,7 @@ def test_where_the_time_went_lately_is_told_in_the_runs_own_words(tmp_path):
     log = story(ended="")
     log.add(11.0, events.Bottleneck({"learner": 0.91, "executor-0": 0.5}, "learner", "fewer updates would help"))
     assert advice(of(tmp_path, log)) == (
-        "Busy share of each process at last: executor-0 50 %, learner 91 %; the others waited for: learner. "
+        "Busy share of each process at last: executor-0 50 %, learner 91 %; the pace is limited by: learner. "
         "Fewer updates would help."
     )
 
