@@ -397,11 +397,15 @@ class Ledger(Event):
 
 @dataclass(frozen=True)
 class Bottleneck(Event):
-    """Where the time went lately, and what would help."""
+    """Where the time went so far, and what would help."""
 
-    share: Annotated[dict[str, float], "Part of the time each role was busy, from 0 to 1."]
-    slowest: Annotated[str, "The role the others waited for."]
-    advice: Annotated[str, "What could be changed, in words."] = ""
+    share: Annotated[dict[str, float], "Part of the time each role worked, from 0 to 1."]
+    slowest: Annotated[str, "What limits the pace: executors, learner, memorizer, evaluator, cores, straggler, rounds."]
+    advice: Annotated[str, "What was seen, and what could be changed, in words."] = ""
+    change: Annotated[dict[str, Any], "Settings that are predicted to help, with their values."] = field(
+        default_factory=dict
+    )
+    predicted: Annotated[float | None, "Rate after that change, as a multiple of today's; null: not known."] = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mlxe_async.analysis.verdict import Setup, Spent, verdict
+from mlxe_async.cores import usable_cores
 from mlxe_async.ipc.processes.life import Watch
 from mlxe_async.ipc.processes.process import Process
 from mlxe_async.ipc.processes.restarts import RestartPolicy
@@ -171,16 +173,34 @@ class Assembly:
         return self.pages[self._run.blueprint.page_of(f"executor-{executor}")]
 
     def tell_times(self) -> None:
-        """Tell how each process, and each thread of one, has spent its time so far, and which the others waited for."""
+        """Tell how each process, and each thread of one, has spent its time so far, and what limits the pace."""
+        measures, spent = self._run.measures, list[Spent]()
+        cpu, starved = measures.cpu.by_name(), measures.cpu.starved_by_name()
         for planned, pages in zip(self._run.blueprint.processes, self._spent, strict=True):
             for thread, seconds in zip(("", *planned.threads), pages.seconds(), strict=True):
                 role, idx = role_of(planned.name)
                 if thread:
                     role, _, number = thread.partition("-")
                     idx = int(number)
-                rounded = {mode: round(spent, 6) for mode, spent in seconds.items()}
+                rounded = {mode: round(one, 6) for mode, one in seconds.items()}
                 self._run.log.emit(events.Times(process=planned.name, seconds=rounded), role, idx)
-        self._run.log.emit(self._run.log.bottleneck(max(1, len(self.executors))))
+                alone = None if planned.threads else cpu.get(planned.name)
+                spent.append(Spent(role, idx, seconds, alone, 0.0 if thread else starved.get(planned.name, 0.0)))
+        found = verdict(spent, self._setup())
+        told = events.Bottleneck(found.share, found.limit, found.sentence, found.change, found.predicted)
+        self._run.log.emit(told)
+
+    def _setup(self) -> Setup:
+        schedule, evaluation = self._run.settings.schedule, self._run.settings.evaluation
+        return Setup(
+            schedule.kind,
+            schedule.executors,
+            schedule.envs_per_executor,
+            usable_cores(),
+            waits_for_tests=evaluation.enabled and schedule.kind != "oa",
+            own_memorizer=self.by_role["memorizer"] is not self.by_role["learner"],
+            rollout_steps=schedule.rollout_steps if schedule.sync == "rollout" else None,
+        )
 
     def episodes_started(self) -> int:
         """Episodes begun so far, those of executors that are no more included."""

@@ -52,7 +52,7 @@ def advice(run: RunRead) -> str:
     busy = [(name, known(share, name)) for name in sorted(share)]
     shares = ", ".join(f"{name} {100 * value:.0f} %" for name, value in busy if value is not None)
     said = str(told.get("advice") or "")
-    return f"Busy share of each process at last: {shares}; the others waited for: {slowest}." + (
+    return f"Busy share of each process at last: {shares}; the pace is limited by: {slowest}." + (
         f" {said[:1].upper()}{said[1:]}." if said else ""
     )
 

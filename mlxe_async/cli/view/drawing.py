@@ -116,7 +116,7 @@ def _facts(picture: Picture, width: int, glyphs: Glyphs) -> list[Text]:
     if picture.test is not None:
         lines.append(_test(picture.test, glyphs))
     if picture.slowest:
-        lines.append(_named("busiest").append(f"{picture.slowest}: {picture.advice}", "dim"))
+        lines.append(_named("limit").append(f"{picture.slowest}: {picture.advice}", "dim"))
     return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 _SCHEDULED = 2
 
@@ -16,6 +17,7 @@ class CpuClock:
         self._own = process_seconds(os.getpid())
         self._looked = 0.0
         self._seen: dict[tuple[str, int], float] = {}
+        self._starved: dict[tuple[str, int], float] = {}
         self._before: dict[str, float] = {}
         self._sums: dict[str, float] = {}
 
@@ -37,6 +39,7 @@ class CpuClock:
             seconds = process_seconds(pid)
             if seconds:
                 self._seen[name, pid] = seconds
+                self._starved[name, pid] = starved_seconds(pid)
 
     def total(self, *, without: str = "\0") -> float:
         """Seconds of all processes seen and of this one since the clock was made.
@@ -56,6 +59,21 @@ class CpuClock:
         for name, seconds in spent:
             shares[name] = shares.get(name, 0.0) + seconds
         return {name: round(seconds, 2) for name, seconds in sorted(shares.items())}
+
+    def starved_by_name(self) -> dict[str, float]:
+        """Seconds in which the main thread of each process was ready to run, but had no core; all lives together."""
+        found: dict[str, float] = {}
+        for (name, _), seconds in self._starved.items():
+            found[name] = found.get(name, 0.0) + seconds
+        return found
+
+
+def starved_seconds(pid: int) -> float:
+    """Time in which a process's main thread waited for a core, 0 if it is gone or the kernel does not count it."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def process_seconds(pid: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ _ROLES = {"mlxe-exe": "executor", "mlxe-mem": "memorizer", "mlxe-lrn": "learner"
 
 
 class EventLog:
-    """Turns happenings into events, and keeps the few sums that status and verdicts need.
+    """Turns happenings into events, and keeps the few sums that the status needs.
 
     Args:
         journal: where events go.
@@ -26,7 +26,6 @@ class EventLog:
 
     def __init__(self, journal: Journal, counters: Counters, budget: Budget) -> None:
         self._journal, self._counters, self._budget = journal, counters, budget
-        self.busy: dict[str, float] = defaultdict(float)
         self.throttled_s = 0.0
         self.returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self.lag: dict[str, Any] = {"min": None, "mean": None, "max": None}
@@ -43,7 +42,6 @@ class EventLog:
 
     def generated(self, index: int, report: dict[str, Any]) -> None:
         """An executor delivered a rollout; the counters include it already."""
-        self.busy[f"executor-{index}"] += report["seconds"] - report["lane_wait_s"]
         self.throttled_s += report["lane_wait_s"]
         self._journal.emit_routine(
             partial(
@@ -85,7 +83,6 @@ class EventLog:
 
     def memorized(self, plan: dict[str, Any], rows: int) -> None:
         """The memorizer drew a plan; it has taken in `rows` rows since the last one."""
-        self.busy["memorizer"] += plan["seconds"] + plan["ingest_seconds"]
         self._journal.emit_routine(
             partial(
                 events.PhaseEvent,
@@ -102,7 +99,6 @@ class EventLog:
 
     def learned(self, done: dict[str, Any], env_steps: int) -> None:
         """Tell that the learner used up a plan, which it began after `env_steps` steps."""
-        self.busy["learner"] += done["seconds"]
         self.lag = {"min": done["lag_min"], "mean": done["lag_mean"], "max": done["lag_max"]}
         self._journal.emit_routine(
             partial(
@@ -165,7 +161,6 @@ class EventLog:
 
     def evaluated(self, verdict: dict[str, Any], streak: int) -> None:
         """Tell that a version was tested to the end."""
-        self.busy["evaluator"] += verdict["seconds"]
         self.last_evaluation = {"version": verdict["version"], "passed": verdict["passed"], "streak": streak}
         self._journal.emit_routine(
             partial(
@@ -277,28 +272,6 @@ class EventLog:
 
     def _emit(self, event: events.Event, role: str = "supervisor", idx: int | None = None) -> None:
         self._journal.emit(event, role, idx)
-
-    # -- verdict --------------------------------------------------------------------------------------------------
-
-    def bottleneck(self, executors: int) -> events.Bottleneck:
-        """Who the others waited for so far, judged by the share of time each role was at work."""
-        wall = max(1e-9, self._budget.seconds)
-        share = {role: min(1.0, seconds / wall) for role, seconds in sorted(self.busy.items())}
-        at_work = [share.get(f"executor-{i}", 0.0) for i in range(executors)]
-        groups = {
-            "executors": sum(at_work) / executors,
-            "memorizer": share.get("memorizer", 0.0),
-            "learner": share.get("learner", 0.0),
-            "evaluator": share.get("evaluator", 0.0),
-        }
-        slowest = max(groups, key=lambda name: groups[name])
-        advice = {
-            "executors": "more executors, more environments per executor, or a faster environment would help",
-            "memorizer": 'a memorizer of its own (schedule.memorizer = "own") or larger blocks would help',
-            "learner": "fewer or larger updates, or a faster device for the learner, would help",
-            "evaluator": "fewer or shorter tests would help; they cost the others no steps, only cores",
-        }[slowest]
-        return events.Bottleneck(share=share, slowest=slowest, advice=advice)
 
 
 def role_of(name: str) -> tuple[str, int | None]:

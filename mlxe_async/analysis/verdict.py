@@ -1,0 +1,278 @@
+"""The verdict: what a run's pace is limited by, one change, and what that change is predicted to bring.
+
+It is made of the time that each process spent in each mode, and of how long it was ready to work but had no core. The
+model is small. In rounds, work comes one after the other: the slowest executor, the memorizer, the learner, and tests
+that are waited for. Where no process waits, the busiest one sets the pace.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+STAGES = {
+    "executors": ("acting", "stepping", "resetting"),
+    "memorizer": ("taking_in", "drawing"),
+    "learner": ("gathering", "updating", "publishing", "keeping"),
+    "evaluator": ("testing",),
+}
+"""Stage -> the modes in which a process works at it."""
+STARVED = 0.25  # of the working time without a core: then cores are what is short
+SLOW = 1.6  # times the median: a straggler
+WORTH = 1.02  # less than 2 % is no advice
+PACED = 0.5  # of the time spent between all stages: rounds are too short
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The time of one process, or of one thread.
+
+    Args:
+        role: of the process, or of the thread.
+        idx: which executor.
+        seconds: by mode.
+        cpu_s: CPU time that it used; None: not known, or that of several threads.
+        starved_s: time in which it was ready to run but had no core.
+    """
+
+    role: str
+    idx: int | None
+    seconds: Mapping[str, float]
+    cpu_s: float | None = None
+    starved_s: float = 0.0
+
+    def at(self, stage: str) -> float:
+        """Seconds of work at a stage."""
+        return sum(self.seconds.get(mode, 0.0) for mode in STAGES[stage])
+
+    @property
+    def lived(self) -> float:
+        """Seconds since it was ready."""
+        return sum(self.seconds.values()) - self.seconds.get("starting", 0.0)
+
+    @property
+    def worked(self) -> float:
+        """Seconds of work at anything."""
+        return sum(map(self.at, STAGES))
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Settings that the verdict reasons about.
+
+    Args:
+        kind: of the schedule.
+        executors: processes, or threads, that step environments.
+        envs: environments of each.
+        cores: that the run may use.
+        waits_for_tests: tests belong to the rounds.
+        own_memorizer: the memorizer has a process of its own.
+        rollout_steps: steps of an environment in a rollout; None: rollouts are episodes.
+    """
+
+    kind: str
+    executors: int
+    envs: int
+    cores: int
+    waits_for_tests: bool = False
+    own_memorizer: bool = False
+    rollout_steps: int | None = None
+
+    @property
+    def in_rounds(self) -> bool:
+        """True if all wait for each other."""
+        return self.kind != "oa"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The limit of the pace, and what would raise it.
+
+    Args:
+        limit: the stage that does, or `cores`, `straggler` or `rounds`.
+        share: part of the time in which each role worked, from 0 to 1.
+        sentence: all of it in words.
+        change: settings that are predicted to help.
+        predicted: rate after the change, as a multiple of today's; None: not known.
+    """
+
+    limit: str
+    share: dict[str, float]
+    sentence: str
+    change: dict[str, object] = field(default_factory=dict)
+    predicted: float | None = None
+
+
+def verdict(spent: Sequence[Spent], setup: Setup) -> Verdict:
+    """Judge a run by how its processes spent their time so far."""
+    wall = max([one.lived for one in spent] or [0.0])
+    totals = {stage: sum(one.at(stage) for one in spent) for stage in STAGES}
+    if wall <= 0 or not totals["executors"]:
+        return Verdict("executors", {}, "nothing was stepped yet")
+    share = {_name(one): round(min(1.0, one.worked / wall), 4) for one in spent}
+    lanes = [one for one in spent if one.at("executors") > 0]
+    case = _Case(setup, wall, totals, lanes, spent)
+    found = case.starved() or case.straggler() or case.slowest()
+    return Verdict(found[0], share, _sentence(*found), dict(found[2]), found[3])
+
+
+_Found = tuple[str, str, Mapping[str, object], float | None]
+"""Limit, what was seen, change, prediction."""
+
+
+class _Case:
+    """A run as far as it is known."""
+
+    def __init__(
+        self, setup: Setup, wall: float, totals: Mapping[str, float], lanes: Sequence[Spent], spent: Sequence[Spent]
+    ) -> None:
+        self._setup, self._wall, self._totals, self._lanes, self._spent = setup, wall, totals, lanes, spent
+        # Executors that live in one process take turns there.
+        self._lane_seconds = [one.at("executors") for one in lanes]
+        self._slowest = max(self._lane_seconds)
+        self._path = dict(totals) | {"executors": self._slowest}
+        if not setup.waits_for_tests:
+            self._path["evaluator"] = 0.0
+
+    def starved(self) -> _Found | None:
+        """Processes that were ready had no core."""
+        worked, starved = sum(one.worked for one in self._spent), sum(one.starved_s for one in self._spent)
+        if starved <= STARVED * worked:
+            return None
+        setup, used = self._setup, sum(one.cpu_s or 0.0 for one in self._spent) / self._wall
+        seen = f"processes had no core in {starved / worked:.0%} of the time in which they worked"
+        if setup.executors > setup.cores:
+            change = {"schedule.executors": setup.cores}
+            return "cores", f"{seen}: {setup.executors} executors share {setup.cores} cores", change, None
+        if used < 0.8 * setup.cores:
+            return "cores", f"{seen}, and this run used {used:.1f} of {setup.cores}: other programs take them", {}, None
+        return "cores", f"{seen}: this run has work for more than its {setup.cores}", {}, None
+
+    def straggler(self) -> _Found | None:
+        """One executor is far slower than the others, which wait for it."""
+        seconds = self._lane_seconds
+        if not self._setup.in_rounds or len(seconds) < 2:
+            return None
+        slow = self._lanes[seconds.index(self._slowest)]
+        others = statistics.median(one for one in seconds if one != self._slowest) if len({*seconds}) > 1 else 0.0
+        if not others or self._slowest < SLOW * others or self._slowest < 0.3 * self._wall:
+            return None
+        seen = f"executor {slow.idx} takes {self._slowest / others:.1f} times as long as the others, which wait for it"
+        return "straggler", seen, {}, self._wall / (self._wall - self._slowest + others)
+
+    def slowest(self) -> _Found:
+        """The stage that takes longest decides."""
+        setup, path = self._setup, self._path
+        if not setup.in_rounds:
+            return self._busiest()
+        between = self._wall - sum(path.values())
+        if between > PACED * self._wall and setup.kind != "serial":
+            seen = f"{between / self._wall:.0%} of the time goes into the beginnings and ends of rounds"
+            if setup.rollout_steps is None:
+                return "rounds", seen, {}, None
+            change = {"schedule.rollout_steps": 2 * setup.rollout_steps}
+            return "rounds", seen, change, self._wall / (self._wall - between / 2)
+        limit = max(path, key=lambda stage: path[stage])
+        seen = f"{_plural(limit)} work {path[limit] / self._wall:.0%} of the time, and the others wait for them"
+        if limit != "executors":
+            seen = f"the {limit} works {path[limit] / self._wall:.0%} of the time, and the others wait for it"
+        if setup.kind == "serial":
+            # Executors then work side by side, as far as there are cores.
+            spread = min(setup.executors, setup.cores)
+            after = self._wall - self._totals["executors"] * (1 - 1 / spread)
+            return (
+                limit,
+                seen,
+                {"schedule.kind": "is"} if spread > 1 else {},
+                self._wall / after if spread > 1 else None,
+            )
+        if limit == "executors":
+            return limit, seen, *self._more_executors()
+        if limit == "evaluator":
+            return limit, seen, {"schedule.kind": "oa"}, self._wall / (self._wall - path[limit])
+        return limit, seen, *self._overlapped()
+
+    def _more_executors(self) -> tuple[Mapping[str, object], float | None]:
+        """One more executor, if there is a core for it; else more environments in each, if acting is what it costs."""
+        setup, total = self._setup, self._totals["executors"]
+        cpu = [one.cpu_s for one in self._lanes if one.cpu_s is not None]
+        # Environments that sleep need no core while they do.
+        demand = min(1.0, sum(cpu) / total) if len(cpu) == len(self._lanes) and setup.kind != "istb" else 1.0
+        if (setup.executors + 1) * demand <= setup.cores + 0.1:
+            more = setup.executors + 1
+            while (more + 1) * demand <= setup.cores + 0.1 and more < 2 * setup.executors:
+                more += 1
+            after = self._slowest * setup.executors / more
+            return {"schedule.executors": more}, self._wall / (self._wall - self._slowest + after)
+        acting = max(one.seconds.get("acting", 0.0) for one in self._lanes)
+        if acting > 0.3 * self._slowest:
+            return {"schedule.envs_per_executor": 2 * setup.envs}, self._wall / (self._wall - acting / 2)
+        return {}, None
+
+    def _overlapped(self) -> tuple[Mapping[str, object], float | None]:
+        """No process waits: executors play while the learner learns."""
+        path = self._path
+        pace = max(path["executors"], path["learner"] + (0 if self._setup.own_memorizer else path["memorizer"]))
+        return {"schedule.kind": "oa"}, self._wall / pace if pace else None
+
+    def _busiest(self) -> _Found:
+        """No process waits for a phase: the one that works most of the time decides."""
+        setup, wall, totals = self._setup, self._wall, self._totals
+        use = {
+            "executors": statistics.mean(self._lane_seconds) / wall,
+            "learner": totals["learner"] / wall,
+            "memorizer": totals["memorizer"] / wall,
+        }
+        together = not setup.own_memorizer
+        served = use["learner"] + use["memorizer"] if together else use["learner"]
+        room = statistics.mean(one.seconds.get("room", 0.0) for one in self._lanes) / wall
+        if max(use["executors"], room) <= served or room > use["executors"]:
+            limit = "learner" if use["learner"] >= use["memorizer"] else "memorizer"
+            seen = f"the {limit} works {use[limit]:.0%} of the time"
+            seen += f", and executors wait for room {room:.0%} of it" if room > 0.02 else ""
+            if limit == "memorizer" and together:
+                return limit, seen, {"schedule.memorizer": "own"}, served / max(use["learner"], use["memorizer"])
+            return limit, seen, {}, None
+        seen = f"executors work {use['executors']:.0%} of the time, the learner {use['learner']:.0%}"
+        change, predicted = self._more_executors()
+        if "schedule.executors" in change:
+            more = int(str(change["schedule.executors"])) / setup.executors
+            predicted = min(more, 1 / max(served, 1e-9))
+        return "executors", seen, change, predicted
+
+
+def _plural(stage: str) -> str:
+    return "executors" if stage == "executors" else f"the {stage}"
+
+
+def _name(one: Spent) -> str:
+    return one.role if one.idx is None else f"{one.role}-{one.idx}"
+
+
+_WITHOUT = {
+    "executors": "a faster environment would help",
+    "memorizer": "larger blocks (schedule.block_rows) would help",
+    "learner": "fewer or larger updates would help, which learn otherwise; or a faster device for the learner",
+    "evaluator": "fewer or shorter tests would help",
+    "cores": "fewer processes beside it would help",
+    "straggler": "look at what its environments do",
+    "rounds": 'longer rollouts (schedule.sync = "rollout") or schedule.kind = "oa" would help',
+}
+_NOTES = {
+    "schedule.executors": "each update then learns from other rows",
+    "schedule.envs_per_executor": "each update then learns from other rows",
+    "schedule.rollout_steps": "each update then learns from more rows",
+    "schedule.kind": "what is learned then depends on who is faster",
+}
+
+
+def _sentence(limit: str, seen: str, change: Mapping[str, object], predicted: float | None) -> str:
+    """All of it in words; a prediction of next to nothing is no advice."""
+    if not change or (predicted is not None and predicted < WORTH):
+        return f"{seen}; {_WITHOUT.get(limit, 'nothing is predicted to help')}"
+    (key, value) = next(iter(change.items()))
+    asked = f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value}"
+    told = f"; {asked}: predicted {predicted - 1:+.0%}" if predicted is not None else f"; try {asked}"
+    note = _NOTES.get(key) if not (key == "schedule.kind" and value == "is") else None
+    return f"{seen}{told}{f' ({note})' if note else ''}"

@@ -1,0 +1,141 @@
+"""The verdict names what limits a run, and predicts what one change would bring."""
+
+import pytest
+
+from mlxe_async.analysis.verdict import Setup, Spent, verdict
+
+CORES = 4
+
+
+def executor(idx, *, stepping=0.0, acting=0.0, room=0.0, waiting=0.0, cpu_s=None, starved_s=0.0):
+    seconds = {"starting": 1.0, "stepping": stepping, "acting": acting, "room": room, "waiting": waiting}
+    return Spent("executor", idx, seconds, cpu_s, starved_s)
+
+
+def learner(*, updating=0.0, waiting=0.0, drawing=0.0, taking_in=0.0, publishing=0.0):
+    seconds = {"updating": updating, "publishing": publishing, "drawing": drawing, "taking_in": taking_in}
+    return Spent("learner", None, {"starting": 2.0, "waiting": waiting, **seconds}, updating + drawing + taking_in)
+
+
+def setup(kind="is", executors=2, envs=4, cores=CORES, **more):
+    return Setup(kind, executors, envs, cores, **more)
+
+
+def test_executors_that_step_most_of_the_time_want_more_of_them_where_cores_are_free():
+    spent = [executor(i, stepping=8.0, waiting=2.0, cpu_s=8.0) for i in range(2)] + [learner(updating=2.0, waiting=8.0)]
+    found = verdict(spent, setup())
+    assert (found.limit, found.change) == ("executors", {"schedule.executors": 4})
+    assert found.predicted == pytest.approx(10 / (2 + 8 * 2 / 4))
+    assert found.sentence == (
+        "executors work 80% of the time, and the others wait for them; schedule.executors = 4: predicted +67% "
+        "(each update then learns from other rows)"
+    )
+    assert found.share == {"executor-0": 0.8, "executor-1": 0.8, "learner": 0.2}
+
+
+def test_without_a_free_core_environments_that_sleep_still_make_room_for_more():
+    asleep = [executor(i, stepping=9.0, waiting=1.0, cpu_s=0.9) for i in range(2)]
+    awake = [executor(i, stepping=9.0, waiting=1.0, cpu_s=9.0) for i in range(2)]
+    others = [learner(updating=1.0, waiting=9.0)]
+    assert verdict(asleep + others, setup(cores=2)).change == {"schedule.executors": 4}
+    found = verdict(awake + others, setup(cores=2))
+    assert (found.limit, found.change, found.predicted) == ("executors", {}, None)
+    assert found.sentence.endswith("; a faster environment would help")
+
+
+def test_acting_is_shared_by_more_environments():
+    spent = [executor(i, stepping=3.0, acting=6.0, waiting=1.0, cpu_s=9.0) for i in range(2)]
+    found = verdict([*spent, learner(updating=1.0, waiting=9.0)], setup(cores=2))
+    assert found.change == {"schedule.envs_per_executor": 8}
+    assert found.predicted == pytest.approx(10 / 7)
+
+
+def test_a_learner_for_which_all_wait_is_overlapped():
+    spent = [executor(i, stepping=3.0, waiting=7.0, cpu_s=3.0) for i in range(2)]
+    found = verdict([*spent, learner(updating=6.0, drawing=1.0, waiting=3.0)], setup())
+    assert (found.limit, found.change) == ("learner", {"schedule.kind": "oa"})
+    assert found.predicted == pytest.approx(10 / 7)
+    apart = verdict([*spent, learner(updating=6.0, drawing=1.0, waiting=3.0)], setup(own_memorizer=True))
+    assert apart.predicted == pytest.approx(10 / 6)
+
+
+def test_one_slow_executor_is_named():
+    spent = [executor(0, stepping=3.0, waiting=7.0), executor(1, stepping=9.0, waiting=1.0), executor(2, stepping=3.0)]
+    found = verdict([*spent, learner(updating=1.0)], setup(executors=3))
+    assert found.limit == "straggler"
+    assert found.sentence == (
+        "executor 1 takes 3.0 times as long as the others, which wait for it; look at what its environments do"
+    )
+    assert found.predicted == pytest.approx(10 / 4)
+    free = verdict([*spent, learner(updating=1.0)], setup("oa", executors=3))
+    assert free.limit == "executors"
+
+
+@pytest.mark.parametrize(
+    ("executors", "cpu_each", "said", "change"),
+    [
+        (8, 4.0, "8 executors share 4 cores", {"schedule.executors": 4}),
+        (2, 10.0, "this run used 2.0 of 4: other programs take them", {}),
+        (4, 9.0, "this run has work for more than its 4", {}),
+    ],
+)
+def test_processes_that_had_no_core_come_first(executors, cpu_each, said, change):
+    spent = [executor(i, stepping=10.0, cpu_s=cpu_each, starved_s=4.0) for i in range(executors)]
+    found = verdict(spent, setup(executors=executors))
+    assert (found.limit, found.change) == ("cores", change)
+    assert said in found.sentence
+
+
+def test_rounds_that_are_all_beginning_and_end_should_be_longer():
+    spent = [executor(i, stepping=1.0, waiting=9.0) for i in range(2)] + [learner(updating=1.0, waiting=9.0)]
+    found = verdict(spent, setup(rollout_steps=5))
+    assert (found.limit, found.change) == ("rounds", {"schedule.rollout_steps": 10})
+    assert found.predicted == pytest.approx(10 / 6)
+    assert verdict(spent, setup()).sentence.endswith('schedule.kind = "oa" would help')
+
+
+def test_tests_that_are_waited_for_are_a_stage_of_the_round():
+    spent = [executor(i, stepping=2.0, waiting=8.0) for i in range(2)] + [learner(updating=1.0, waiting=9.0)]
+    spent.append(Spent("evaluator", None, {"testing": 7.0, "waiting": 3.0}))
+    found = verdict(spent, setup(waits_for_tests=True))
+    assert (found.limit, found.change, found.predicted) == ("evaluator", {"schedule.kind": "oa"}, pytest.approx(10 / 3))
+
+
+def test_where_no_process_waits_the_busiest_sets_the_pace():
+    busy = [executor(i, stepping=9.5, cpu_s=9.0) for i in range(2)]
+    found = verdict([*busy, learner(updating=4.0, waiting=6.0)], setup("oa"))
+    assert (found.limit, found.change) == ("executors", {"schedule.executors": 4})
+    assert found.predicted == pytest.approx(2.0)
+    found = verdict([*busy, learner(updating=8.0, waiting=2.0)], setup("oa"))
+    assert found.predicted == pytest.approx(1.25)
+    held = [executor(i, stepping=2.0, room=7.0, waiting=1.0) for i in range(2)]
+    found = verdict([*held, learner(updating=9.0, drawing=0.5)], setup("oa"))
+    assert (found.limit, found.change, found.predicted) == ("learner", {}, None)
+    assert "executors wait for room 70% of it" in found.sentence
+
+
+def test_a_memorizer_that_keeps_the_learner_from_learning_gets_its_own_process():
+    held = [executor(i, stepping=2.0, room=7.0, waiting=1.0) for i in range(2)]
+    found = verdict([*held, learner(updating=4.0, drawing=3.0, taking_in=3.0)], setup("oa"))
+    assert (found.limit, found.change) == ("memorizer", {"schedule.memorizer": "own"})
+    assert found.predicted == pytest.approx(1 / 0.6)
+
+
+def test_in_one_process_work_could_be_side_by_side():
+    all_of_it = {"starting": 1.0, "stepping": 6.0, "acting": 2.0, "updating": 2.0}
+    found = verdict([Spent("supervisor", None, all_of_it)], setup("serial"))
+    assert (found.limit, found.change) == ("executors", {"schedule.kind": "is"})
+    assert found.predicted == pytest.approx(10 / 6)
+    assert verdict([Spent("supervisor", None, all_of_it)], setup("serial", cores=1)).change == {}
+
+
+def test_a_run_that_has_not_begun_is_not_judged():
+    assert verdict([], setup()).sentence == "nothing was stepped yet"
+    assert verdict([executor(0)], setup()).limit == "executors"
+
+
+def test_a_change_that_would_bring_next_to_nothing_is_no_advice():
+    spent = [executor(i, stepping=9.9, cpu_s=9.0) for i in range(2)] + [learner(updating=9.85)]
+    found = verdict(spent, setup("oa"))
+    assert found.predicted == pytest.approx(10 / 9.85, rel=0.02)
+    assert "predicted" not in found.sentence
