@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mlxe_async.analysis.endings import ending_of
 from mlxe_async.analysis.report.folder import RunRead
 from mlxe_async.analysis.report.points import known
 
@@ -26,7 +27,7 @@ def state_of(run: RunRead) -> str:
     """One word: `solved`, `finished`, `stopped`, `failed`, `running`, `died`, or `unknown`."""
     end = run.story.end
     if not end:
-        return "running" if run.is_alive else "died" if run.is_alive is False else "unknown"
+        return ending_of(has_end=False, is_held=run.is_alive)
     if end.get("solved") is True or run.story.solved:
         return "solved"
     if end.get("exit_code") == 0:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mlxe_async.analysis.outcomes import digest_of
-from mlxe_async.analysis.report.ending import state_of, summary
+from mlxe_async.analysis.report.ending import best_test, count, state_of, summary, value_of
 from mlxe_async.analysis.report.folder import RunRead
+from mlxe_async.analysis.report.points import known
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,16 @@ def all_runs(groups: Sequence[Group]) -> list[RunRead]:
 
 
 def of_group(one: Group) -> str:
-    """`oa: 10 runs, of which 9 solved, 1 died.`; of a single run its own sentence."""
+    """`oa: 10 runs, of which 9 solved, 1 died; the best test of each from 12 to 500.`; of one run its own sentence."""
     if len(one.runs) == 1:
         return summary(one.runs[0])
     states = Counter(state_of(run) for run in one.runs)
-    return (
-        f"{one.label}: {len(one.runs)} runs, of which {', '.join(f'{many} {state}' for state, many in states.items())}."
-    )
+    told = ", ".join(f"{many} {state}" for state, many in sorted(states.items()))
+    solved = sorted(steps for run in one.runs if (steps := known(run.story.solved, "env_steps")) is not None)
+    best = sorted(test[1] for run in one.runs if (test := best_test(run)) is not None)
+    until = f"; solved after {count(solved[0])} to {count(solved[-1])} steps" if solved else ""
+    tests = f"; the best test of each from {value_of(best[0])} to {value_of(best[-1])}" if best else ""
+    return f"{one.label}: {len(one.runs)} runs, of which {told}{until}{tests}."
 
 
 def _place(run: RunRead) -> tuple[float, str]:

@@ -155,7 +155,7 @@ def test_seeds_of_the_same_settings_are_one_curve_and_others_are_beside(tmp_path
     assert "512" in differing
     assert "schedule. kind" in differing
     assert "task. env" not in differing
-    assert ": 3 runs, of which 3 finished." in read.text
+    assert ": 3 runs, of which 3 finished; the best test of each from 100 to 102." in read.text
 
 
 def test_two_runs_that_differ_in_their_seed_alone_differ_in_no_settings(tmp_path):
