@@ -31,6 +31,7 @@ COMMANDS = {
     "--set learner.own_core=false",
     "atari": "python tests/benchmarks/atari.py settings/pong.toml 40 --rounds 1",
     "atari-long": "python tests/benchmarks/atari.py settings/pong.toml 1825 --rounds 1 --precision float32",
+    "pools": "python tests/benchmarks/pools.py 10",
     "profile_runs": "python tests/benchmarks/profile_runs.py 12",
     "memory": "python tests/benchmarks/memory.py --rounds 2",
     "scaling": "python tests/benchmarks/scaling.py --rounds 5",
