@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
         help="where the page is written; when left out NAME.html here, or report.html for several",
     )
     asked = parser.parse_args(arguments)
-    from mlxe_async.analysis.report.ending import summary
+    from mlxe_async.analysis.report.ending import top
     from mlxe_async.analysis.report.groups import all_runs, group
     from mlxe_async.analysis.report.page import page
 
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
         replace_file(out.absolute(), page(groups, tables).encode(), durable=False)
     except OSError as error:
         raise ResourceError(f"{visible(str(out))} cannot be written: {error.strerror}") from error
-    sys.stdout.write("".join(f"{visible(summary(one))}\n" for one in found))
+    sys.stdout.write("".join(f"{visible(top(one))}\n" for one in found))
     Console(sys.stderr).finish(f"the report is in {visible(str(out))}")
     return 0
 

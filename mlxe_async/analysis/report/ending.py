@@ -10,7 +10,7 @@ import numpy as np
 
 from mlxe_async.analysis.endings import ending_of
 from mlxe_async.analysis.report.folder import RunRead
-from mlxe_async.analysis.report.points import known
+from mlxe_async.analysis.report.points import known, mapping
 
 # Why a run ended by itself: what is in the log -> in words.
 REASONS = {
@@ -44,18 +44,25 @@ def summary(run: RunRead) -> str:
     return " ".join(part for part in parts if part)
 
 
-def advice(run: RunRead) -> str:
-    """Tell where the time went lately, as the run itself told it; empty if it did not."""
+def verdict(run: RunRead) -> str:
+    """Tell what limits the pace and what would help, as the run itself found it last; empty if it did not."""
     told = run.story.bottleneck
-    share, slowest = told.get("share"), told.get("slowest")
-    if not isinstance(share, dict) or not isinstance(slowest, str):
+    if not isinstance(told.get("slowest"), str):
         return ""
-    busy = [(name, known(share, name)) for name in sorted(share)]
-    shares = ", ".join(f"{name} {100 * value:.0f} %" for name, value in busy if value is not None)
     said = str(told.get("advice") or "")
-    return f"Busy share of each process at last: {shares}; the pace is limited by: {slowest}." + (
-        f" {said[:1].upper()}{said[1:]}." if said else ""
-    )
+    return f"Its pace is limited by: {told['slowest']}." + (f" {said[:1].upper()}{said[1:]}." if said else "")
+
+
+def busy(run: RunRead) -> str:
+    """Tell which share of the time each process worked, as the run itself told it last; empty if it did not."""
+    share = mapping(run.story.bottleneck.get("share"))
+    known_ = [(name, value) for name in sorted(share) if (value := known(share, name)) is not None]
+    return f"At work: {', '.join(f'{name} {100 * value:.0f} %' for name, value in known_)}." if known_ else ""
+
+
+def top(run: RunRead) -> str:
+    """Tell all that stands at the top: how the run ended, and what limits its pace."""
+    return " ".join(part for part in (summary(run), verdict(run)) if part)
 
 
 def amount(seconds: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mlxe_async.analysis.outcomes import digest_of
-from mlxe_async.analysis.report.ending import best_test, count, state_of, summary, value_of
+from mlxe_async.analysis.report.ending import best_test, count, state_of, top, value_of
 from mlxe_async.analysis.report.folder import RunRead
 from mlxe_async.analysis.report.points import known
 
@@ -55,7 +55,7 @@ def all_runs(groups: Sequence[Group]) -> list[RunRead]:
 def of_group(one: Group) -> str:
     """`oa: 10 runs, of which 9 solved, 1 died; the best test of each from 12 to 500.`; of one run its own sentence."""
     if len(one.runs) == 1:
-        return summary(one.runs[0])
+        return top(one.runs[0])
     states = Counter(state_of(run) for run in one.runs)
     told = ", ".join(f"{many} {state}" for state, many in sorted(states.items()))
     solved = sorted(steps for run in one.runs if (steps := known(run.story.solved, "env_steps")) is not None)

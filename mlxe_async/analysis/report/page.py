@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mlxe_async.analysis.report import about, faults, learning, rows, speed
-from mlxe_async.analysis.report.ending import summary
+from mlxe_async.analysis.report.ending import top
 from mlxe_async.analysis.report.groups import Group, all_runs, of_group
 from mlxe_async.analysis.report.markup import Markup, element, join
 from mlxe_async.analysis.report.style import STYLE
@@ -41,7 +41,7 @@ def page(groups: Sequence[Group], tables: Sequence[Markup] = ()) -> str:
     """
     runs = all_runs(groups)
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs: {', '.join(one.title for one in groups)}"
-    told = [summary(run) for run in runs] if len(runs) <= MOST_SUMMARIES else [of_group(one) for one in groups]
+    told = [top(run) for run in runs] if len(runs) <= MOST_SUMMARIES else [of_group(one) for one in groups]
     said = [element("p", one, class_="summary") for one in told]
     body = join([element("header", element("h1", title), *said), *tables, *(make(groups) for make in SECTIONS)])
     return (

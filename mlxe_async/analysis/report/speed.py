@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mlxe_async.analysis.report.ending import advice
+from mlxe_async.analysis.report.ending import busy
 from mlxe_async.analysis.report.folder import RunRead
 from mlxe_async.analysis.report.groups import Group, all_runs
 from mlxe_async.analysis.report.learning import CLOCK, curves, pair
@@ -77,7 +77,7 @@ def time_spent(groups: Sequence[Group]) -> Markup:
     styles = styles_of(_causes(finest))
     bars = [bar for one, spent in finest for bar in _bars(one, spent, styles, is_alone=len(groups) == 1)]
     runs = all_runs(groups)
-    said = [f"{run.name}: {told}" if len(runs) > 1 else told for run in runs if (told := advice(run))]
+    said = [f"{run.name}: {told}" if len(runs) > 1 else told for run in runs if (told := busy(run))]
     phases = [(one, by_phase(one.runs)) for one in groups]
     return section(
         "Where the time went",

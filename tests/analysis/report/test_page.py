@@ -80,6 +80,7 @@ def alone(tmp_path_factory):
     log.add(
         10.99, events.ProcExit("mlxe-exe-0", 11, 1, False, "it was killed by SIGSEGV", None, "SIGSEGV"), "executor", 0
     )
+    log.add(10.99, events.Bottleneck({"learner": 0.9}, "learner", "fewer updates would help"))
     log.add(10.99, events.Solved(9, 8, 900, 72, 7.25))
     end(log, 11.5, "solved", 10, solved=True)
     status = {"cpu_seconds": {"mlxe-lrn": 2.5, "mlxe-sup": 0.5}, "seconds": 10.0}
@@ -90,7 +91,8 @@ def alone(tmp_path_factory):
     "said",
     [
         "It solved its task with version 9",
-        "Result",
+        "Its pace is limited by: learner. Fewer updates would help. Result",
+        "At work: learner 90 %.",
         "state solved",
         "Returns in training",
         "time since the start (s)",
@@ -115,7 +117,7 @@ def alone(tmp_path_factory):
         "algorithm. name",
         "Machine and versions",
         "2.13.0",
-        "Made from 77 lines of logs",
+        "Made from 78 lines of logs",
     ],
 )
 def test_the_page_of_a_run_tells(alone, said):

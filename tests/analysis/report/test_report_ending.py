@@ -6,7 +6,7 @@ import os
 import pytest
 from report_runs import Log, end, start, story, write
 
-from mlxe_async.analysis.report.ending import advice, amount, moment, state_of, summary
+from mlxe_async.analysis.report.ending import amount, busy, moment, state_of, summary, top, verdict
 from mlxe_async.analysis.report.folder import read_run
 from mlxe_async.logs import events
 
@@ -127,13 +127,19 @@ def test_damaged_files_beside_the_log_are_told(tmp_path):
     assert note.startswith("run.json cannot be used: ")
 
 
-def test_where_the_time_went_lately_is_told_in_the_runs_own_words(tmp_path):
+def test_what_limits_the_pace_is_told_in_the_runs_own_words(tmp_path):
     log = story(ended="")
     log.add(11.0, events.Bottleneck({"learner": 0.91, "executor-0": 0.5}, "learner", "fewer updates would help"))
-    assert advice(of(tmp_path, log)) == (
-        "Busy share of each process at last: executor-0 50 %, learner 91 %; the pace is limited by: learner. "
-        "Fewer updates would help."
-    )
+    run = of(tmp_path, log)
+    assert verdict(run) == "Its pace is limited by: learner. Fewer updates would help."
+    assert busy(run) == "At work: executor-0 50 %, learner 91 %."
+    assert top(run) == f"{summary(run)} {verdict(run)}"
+
+
+def test_where_nothing_limits_the_pace_nothing_is_told(tmp_path):
+    run = of(tmp_path, story())
+    assert verdict(run) == busy(run) == ""
+    assert top(run) == summary(run)
 
 
 @pytest.mark.parametrize(
