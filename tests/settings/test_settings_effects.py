@@ -296,6 +296,7 @@ def shipped():
         if task := tomllib.loads(path.read_text()).get("task"):
             package = OPTIONAL.get(task["env"].partition("-")[0])
             package = "minatar" if path.stem.startswith("minatar") else package
+            package = "envpool" if task.get("vectorize") == "envpool" else package
             if package is None or importlib.util.find_spec(package):
                 yield path, []
         else:

@@ -217,8 +217,9 @@ def judged(settings: Settings, facts: dict[str, Any]) -> Probed:
     """
     if "task_error" in facts:
         named = _NAMED_KEY.match(facts["task_error"])
-        place = settings.places.of(tuple(named["key"].split(".")) if named else ("task", "env"))
-        raise TaskError(f"{place}: {facts['task_error']}{of_this_program(settings.task.env)}")
+        key = named["key"] if named else "task.env"
+        here_alone = of_this_program(settings.task.env) if key == "task.env" else ""
+        raise TaskError(f"{settings.places.of(tuple(key.split('.')))}: {facts['task_error']}{here_alone}")
     found = [Problem.from_json(problem) for problem in facts.get("idle", [])]
     _refuse_problems(settings, facts, refused_and_remarks(found, settings.places)[0])
     settings = settings.with_defaults(facts["defaults"])

@@ -1,6 +1,8 @@
 """What needs nobody's word is refused before the first process is started."""
 
 import asyncio
+import importlib
+import importlib.machinery
 import json
 import subprocess
 import sys
@@ -196,3 +198,20 @@ def test_environments_that_take_long_to_make_are_told_with_the_keys_that_give_th
     told = [line for line in judged(settings, facts_of_task(make_seconds=seconds)).cautions if "once took" in line]
     assert len(told) == (words is not None)
     assert all(words in line for line in told)
+
+
+@pytest.mark.parametrize(("key", "told"), [("task.env", True), ("task.vectorize", False), ("task.wrappers", False)])
+def test_that_an_environment_is_known_here_alone_is_said_of_the_environment_only(key, told):
+    chosen = load_settings({"task": {"env": "CartPole-v1"}, "algorithm": {"name": "ppo"}})
+    importlib.import_module("gymnasium")
+    with pytest.raises(TaskError, match=f"{key}: no package") as refused:
+        judged(chosen, {"task_error": f"{key}: no package"})
+    assert ("known to this program only" in str(refused.value)) is told
+
+
+@pytest.mark.parametrize(("vectorize", "is_there"), [("envpool", True), ("envpool", False), ("single", True)])
+def test_envpool_is_imported_before_the_forks_where_it_steps_and_is_there(monkeypatch, vectorize, is_there):
+    found = {True: importlib.machinery.ModuleSpec("envpool", None), False: None}[is_there]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
+    chosen = load_settings({"task": {"env": "CartPole-v1", "vectorize": vectorize}, "algorithm": {"name": "ppo"}})
+    assert ("envpool" in preloaded(chosen)) is (is_there and vectorize == "envpool")
