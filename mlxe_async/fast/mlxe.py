@@ -122,7 +122,7 @@ class MLxETwin:
         mlxe.optimiser.step(mlxe.settings.rate(clock.episodes))
         if mlxe.learned is not mlxe.network:
             polyak(mlxe.network, mlxe.learned, mlxe.settings.average)
-        return told, None
+        return told | {"learning_rate": mlxe.optimiser.learning_rate}, None
 
     def log_probs(self, vector: Floats, obs: Array) -> tuple[Array, float] | None:
         """Log mu (N, A) of published weights (P,), and the largest logit; None where mu depends on an acting clock."""

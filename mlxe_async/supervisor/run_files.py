@@ -90,7 +90,6 @@ class RunFiles:
             cores: number of cores that the run may use.
 
         Raises:
-            RunFailed: there is no checkpoint to go on from.
             ResourceError: the folder cannot be written to.
         """
         settings, folder, point = self._settings, self.folder, self._point
@@ -102,8 +101,6 @@ class RunFiles:
             )
         for number, cause in point.rejected if point else ():
             self.log.emit(events.CheckpointRejected(number=number, cause=cause))
-        if point is not None and point.whole is None:
-            raise point.refusal(settings)
         told = [Problem.from_json(problem).path for problem in self._facts["idle"]]
         told += [problem.path for problem in idle(settings, self._facts["memory_kind"])]
         folder.write_settings(dump_settings(settings, hide_secrets=True, idle=told), seal_of(settings))

@@ -6,6 +6,7 @@ that updates and publishes. What it comes to are all actions, their log-probabil
 
 import functools
 import itertools
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -404,7 +405,7 @@ class Published:
         return self.version
 
 
-QUIET = SimpleNamespace(enter=lambda *_: None, leave=lambda: None)
+QUIET = SimpleNamespace(enter=lambda *_: None, leave=lambda: None, spending=lambda _: nullcontext())
 
 
 class World:

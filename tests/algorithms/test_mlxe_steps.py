@@ -218,7 +218,7 @@ def test_updates_take_the_steps_of_a_plain_computation(settings):
         wanted["explained_variance"] = explained_of(plain, shown, target, weight, s)
         rate = 0.05 * 0.9**number
         length = plain.step(lambda flat, parts=parts: total_loss(plain, flat, *parts)[0], rate, s.max_gradient_norm)
-        wanted["gradient_norm"] = length
+        wanted |= {"gradient_norm": length, "learning_rate": rate}
         average = average + (s.average or 1.0) * (plain.flat - average)
         metrics = algorithm.update(batch | given, clock)
         assert metrics == pytest.approx({name: float(one) for name, one in wanted.items()}, rel=2e-3, abs=1e-5)

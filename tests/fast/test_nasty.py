@@ -1,6 +1,7 @@
 """Own losses and networks, however nasty: learned as they are written, or refused in one sentence."""
 
 import re
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 
@@ -103,7 +104,7 @@ def said_by_a_learner(algorithm):
     """What a learner says of an update that raises."""
     memory = Batches(batch(algorithm))
     memory.kind = algorithm.memory
-    page = SimpleNamespace(enter=lambda *_: None, leave=lambda: None)
+    page = SimpleNamespace(enter=lambda *_: None, leave=lambda: None, spending=lambda _: nullcontext())
     learner = Learner(algorithm=algorithm, memory=memory, weights=Unpublished(), page=page, update_timeout_s=9)
     with pytest.raises(UpdateFailed) as told:
         learner.learn({"updates": 1, "rows": memory.rows["action"].size}, env_steps=0, episodes=0, updates=0)

@@ -275,6 +275,11 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_none_is_a_failure(
         run_here(chosen, resume=finished)
 
 
+def kept_in(folder):
+    """Files of a run and what is in them, but for the file by which it is held."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != "lock"}
+
+
 def killed_before_anything_was_saved(folder, chosen):
     """The folder of a run that was killed once it had published."""
     run = Command(folder, dump_settings(chosen), "--no-progress")
@@ -288,6 +293,7 @@ def killed_before_anything_was_saved(folder, chosen):
 
 
 @pytest.mark.slow
+@pytest.mark.cold  # its command is told
 @pytest.mark.parametrize("kind", ["is", "serial"])
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew_and_is_the_same(tmp_path, kind):
     chosen = settings(schedule={"kind": kind}, stop={"env_steps": 400})
@@ -317,9 +323,11 @@ def test_where_nobody_waits_a_run_without_a_checkpoint_does_not_begin_anew(tmp_p
     folder = killed_before_anything_was_saved(tmp_path, chosen)
     why = 'no whole checkpoint in .*: nothing was saved before it ended, and under schedule "oa" beginning anew is '
     why += r"another run; begin a new run with its settings: python -m mlxe_async .*/settings\.toml"
+    before = kept_in(folder)
     for goes_on in (lambda: run_here(chosen, resume=folder), lambda: check_here(chosen, folder)):
         with pytest.raises(RunFailed, match=why):
             goes_on()
+    assert kept_in(folder) == before
     load_settings(folder / "settings.toml")  # as the sentence says
 
 

@@ -266,7 +266,7 @@ class MLxE(Algorithm):
         self.optimiser.step(s.rate(clock.episodes))
         if self.learned is not self.network:
             polyak(self.network, self.learned, s.average)
-        return metrics.as_floats(found | {"gradient_norm": norm})
+        return metrics.as_floats(found | {"gradient_norm": norm}) | {"learning_rate": self.optimiser.learning_rate}
 
     def loss(self, rows: Tensors) -> tuple[torch.Tensor, Tensors]:
         """The total loss () of a minibatch (M, ...), and what is told of it: numbers () without gradient."""

@@ -168,8 +168,8 @@ class Startup:
         found = ResumePoint.find(path, writes=writes)
         self.folder = found.folder
         found.refuse_another_algorithm(self.settings)
-        if found.rejected and found.whole is None:  # before anything is made that its settings ask for
-            raise found.refusal(self.settings)
+        if found.whole is None and (found.rejected or not found.begins_anew(self.settings)):
+            raise found.refusal(self.settings)  # before anything is made that its settings ask for, or is written
         if EXECUTORS in self.settings.places.automatic:  # it goes on with those it had, on whatever machine
             self.settings = self.settings.with_executors(found.settings.schedule.executors)
             reserve_descriptors(self.settings)
