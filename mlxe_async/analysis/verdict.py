@@ -22,6 +22,7 @@ STARVED = 0.25  # of the working time without a core: then cores are what is sho
 SLOW = 1.6  # times the median: a straggler
 WORTH = 1.02  # less than 2 % is no advice
 PACED = 0.5  # of the time spent between all stages: rounds are too short
+SHORT_S = 0.01  # of a round: what is done once in each takes most of it
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Setup:
         waits_for_tests: tests belong to the rounds.
         own_memorizer: the memorizer has a process of its own.
         rollout_steps: steps of an environment in a rollout; None: rollouts are episodes.
+        rounds: number of versions that were learned; 0: not known.
     """
 
     kind: str
@@ -78,6 +80,7 @@ class Setup:
     waits_for_tests: bool = False
     own_memorizer: bool = False
     rollout_steps: int | None = None
+    rounds: int = 0
 
     @property
     def in_rounds(self) -> bool:
@@ -166,13 +169,8 @@ class _Case:
         setup, path = self._setup, self._path
         if not setup.in_rounds:
             return self._busiest()
-        between = self._wall - sum(path.values())
-        if between > PACED * self._wall and setup.kind != "serial":
-            seen = f"{between / self._wall:.0%} of the time goes into the beginnings and ends of rounds"
-            if setup.rollout_steps is None:
-                return "rounds", seen, {}, None
-            change = {"schedule.rollout_steps": 2 * setup.rollout_steps}
-            return "rounds", seen, change, self._wall / (self._wall - between / 2)
+        if setup.kind != "serial" and (short := self._short_rounds()) is not None:
+            return short
         limit = max(path, key=lambda stage: path[stage])
         seen = f"{_plural(limit)} work {path[limit] / self._wall:.0%} of the time, and the others wait for them"
         if limit != "executors":
@@ -189,9 +187,25 @@ class _Case:
             )
         if limit == "executors":
             return limit, seen, *self._more_executors()
-        if limit == "evaluator":
-            return limit, seen, {"schedule.kind": "oa"}, self._wall / (self._wall - path[limit])
         return limit, seen, *self._overlapped()
+
+    def _short_rounds(self) -> _Found | None:
+        """Most of the time goes into what is done once in each round, however few rows it brings."""
+        setup, wall, path = self._setup, self._wall, self._path
+        once = wall - path["executors"] - path["evaluator"]
+        between = once - path["learner"] - path["memorizer"]
+        is_short = setup.rounds > 0 and wall / setup.rounds < SHORT_S and once > PACED * wall
+        if between <= PACED * wall and not is_short:
+            return None
+        if is_short:
+            seen = (
+                f"rounds take {1e3 * wall / setup.rounds:.1f} ms, {once / wall:.0%} of it for what is done once in each"
+            )
+        else:
+            seen, once = f"{between / wall:.0%} of the time goes into the beginnings and ends of rounds", between
+        if setup.rollout_steps is None:
+            return "rounds", seen, {}, None
+        return "rounds", seen, {"schedule.rollout_steps": 2 * setup.rollout_steps}, wall / (wall - once / 2)
 
     def _more_executors(self) -> tuple[Mapping[str, object], float | None]:
         """One more executor, if there is a core for it; else more environments in each, if acting is what it costs."""
@@ -212,9 +226,12 @@ class _Case:
 
     def _overlapped(self) -> tuple[Mapping[str, object], float | None]:
         """No process waits: executors play while the learner learns."""
-        path = self._path
-        pace = max(path["executors"], path["learner"] + (0 if self._setup.own_memorizer else path["memorizer"]))
-        return {"schedule.kind": "oa"}, self._wall / pace if pace else None
+        path, totals = self._path, self._totals
+        learning = path["learner"] + (0 if self._setup.own_memorizer else path["memorizer"])
+        # Tests then go on all the time, on a core of their own.
+        cores = max(1, self._setup.cores - (path["evaluator"] > 0))
+        crowd = (totals["executors"] + totals["learner"] + totals["memorizer"]) / cores
+        return {"schedule.kind": "oa"}, self._wall / max(path["executors"], learning, crowd)
 
     def _busiest(self) -> _Found:
         """No process waits for a phase: the one that works most of the time decides."""

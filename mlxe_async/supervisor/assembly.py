@@ -200,6 +200,7 @@ class Assembly:
             waits_for_tests=evaluation.enabled and schedule.kind != "oa",
             own_memorizer=self.by_role["memorizer"] is not self.by_role["learner"],
             rollout_steps=schedule.rollout_steps if schedule.sync == "rollout" else None,
+            rounds=self._run.counters.version,
         )
 
     def episodes_started(self) -> int:

@@ -94,11 +94,22 @@ def test_rounds_that_are_all_beginning_and_end_should_be_longer():
     assert verdict(spent, setup()).sentence.endswith('schedule.kind = "oa" would help')
 
 
+def test_rounds_of_milliseconds_are_too_short_whoever_works_in_them():
+    spent = [executor(i, stepping=3.0, waiting=7.0) for i in range(2)] + [learner(updating=5.0, waiting=5.0)]
+    found = verdict(spent, setup(rollout_steps=1, rounds=5000))
+    assert (found.limit, found.change) == ("rounds", {"schedule.rollout_steps": 2})
+    assert found.predicted == pytest.approx(10 / 6.5)
+    assert found.sentence.startswith("rounds take 2.0 ms, 70% of it for what is done once in each; ")
+    assert verdict(spent, setup(rollout_steps=1, rounds=500)).limit == "learner"
+
+
 def test_tests_that_are_waited_for_are_a_stage_of_the_round():
     spent = [executor(i, stepping=2.0, waiting=8.0) for i in range(2)] + [learner(updating=1.0, waiting=9.0)]
     spent.append(Spent("evaluator", None, {"testing": 7.0, "waiting": 3.0}))
     found = verdict(spent, setup(waits_for_tests=True))
-    assert (found.limit, found.change, found.predicted) == ("evaluator", {"schedule.kind": "oa"}, pytest.approx(10 / 3))
+    assert (found.limit, found.change, found.predicted) == ("evaluator", {"schedule.kind": "oa"}, pytest.approx(10 / 2))
+    crowded = verdict(spent, setup(waits_for_tests=True, cores=2))
+    assert crowded.predicted == pytest.approx(10 / 5)
 
 
 def test_where_no_process_waits_the_busiest_sets_the_pace():
