@@ -36,6 +36,7 @@ COMMANDS = {
     "memory": "python tests/benchmarks/memory.py --rounds 2",
     "scaling": "python tests/benchmarks/scaling.py --rounds 5",
     "protection": "python tests/benchmarks/protection.py --seconds 6 --pairs 4",
+    "verdicts": "python tests/benchmarks/verdicts.py",
     "soak": "python tests/benchmarks/soak.py",
     "gpu": "python tests/benchmarks/gpu.py",
 }

@@ -62,7 +62,7 @@ ROWS = {
     "forty epochs, oa": Planted(("learner",), {}, OA, {"epochs": 40, "minibatch": 64}),
     "rollouts of one step": Planted(("rounds",), {}, {**IS, "rollout_steps": 1}),
     "a large network, one environment each": Planted(
-        ("executors",), {}, {**IS, "envs_per_executor": 1, "rollout_steps": 256}, {"policy": [1024, 1024]}
+        ("executors", "learner"), {}, {**IS, "envs_per_executor": 1, "rollout_steps": 256}, {"policy": [1024, 1024]}
     ),
     "eight executors that compute": Planted(("cores",), wrapped("Burns"), {**IS, "executors": 8}),
     "three busy neighbours": Planted(("cores",), wrapped("Burns"), neighbours=3),
