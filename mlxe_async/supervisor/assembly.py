@@ -79,6 +79,7 @@ class Assembly:
                 run.log,
             )
         self._episodes = _Episodes(self.executors)
+        self._versions_before = run.counters.version  # of a run that is resumed, whose times begin anew
         self._spent = [ProgressPages([self.pages[page] for page in planned.pages]) for planned in blueprint.processes]
         make = _Processes(run, ProcessEvents(run, self.drain, crashes), self.executors)
         self.processes = [
@@ -200,7 +201,7 @@ class Assembly:
             waits_for_tests=evaluation.enabled and schedule.kind != "oa",
             own_memorizer=self.by_role["memorizer"] is not self.by_role["learner"],
             rollout_steps=schedule.rollout_steps if schedule.sync == "rollout" else None,
-            rounds=self._run.counters.version,
+            rounds=self._run.counters.version - self._versions_before,
         )
 
     def episodes_started(self) -> int:
