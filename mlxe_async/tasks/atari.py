@@ -230,20 +230,22 @@ class Screen(gymnasium.Wrapper[Any, Any, Any, Any]):
         return np.ascontiguousarray(np.moveaxis(small, -1, 0)) if settings.colour else np.asarray(small)
 
 
-def vector_kwargs(settings: Atari, kwargs: Mapping[str, Any], max_episode_steps: int | None) -> dict[str, Any]:
-    """Arguments of ale-py's `AtariVectorEnv`; rewards as they are, one thread, no button pressed at the start."""
-    said: dict[str, Any] = {
-        "frameskip": settings.frame_skip,
+def common_kwargs(settings: Atari) -> dict[str, Any]:
+    """Arguments that ale-py's vector and EnvPool call alike; no button is pressed at the start."""
+    return {
         "stack_num": settings.stack,
         "img_height": settings.height,
         "img_width": settings.width,
         "noop_max": settings.noop_max,
         "repeat_action_probability": settings.sticky,
         "episodic_life": False,
-        "reward_clipping": False,
         "use_fire_reset": False,
-        "num_threads": 1,
     }
+
+
+def vector_kwargs(settings: Atari, kwargs: Mapping[str, Any], max_episode_steps: int | None) -> dict[str, Any]:
+    """Arguments of ale-py's `AtariVectorEnv`; rewards as they are, one thread, no button pressed at the start."""
+    said = common_kwargs(settings) | {"frameskip": settings.frame_skip, "reward_clipping": False, "num_threads": 1}
     if max_episode_steps is not None:
         said["max_num_frames_per_episode"] = max_episode_steps * settings.frame_skip
     return {**said, **kwargs}

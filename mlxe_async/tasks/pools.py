@@ -185,17 +185,7 @@ def _plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _atari(settings: Atari) -> dict[str, Any]:
     """Rewards as they are, no button pressed at the start."""
-    return {
-        "frame_skip": settings.frame_skip,
-        "stack_num": settings.stack,
-        "img_height": settings.height,
-        "img_width": settings.width,
-        "noop_max": settings.noop_max,
-        "repeat_action_probability": settings.sticky,
-        "episodic_life": False,
-        "reward_clip": False,
-        "use_fire_reset": False,
-    }
+    return atari.common_kwargs(settings) | {"frame_skip": settings.frame_skip, "reward_clip": False}
 
 
 def look_up(task: Task) -> Entry:
