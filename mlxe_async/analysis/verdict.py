@@ -172,9 +172,8 @@ class _Case:
         if setup.kind != "serial" and (short := self._short_rounds()) is not None:
             return short
         limit = max(path, key=lambda stage: path[stage])
-        seen = f"{_plural(limit)} work {path[limit] / self._wall:.0%} of the time, and the others wait for them"
-        if limit != "executors":
-            seen = f"the {limit} works {path[limit] / self._wall:.0%} of the time, and the others wait for it"
+        who, them = ("executors work", "them") if limit == "executors" else (f"the {limit} works", "it")
+        seen = f"{who} {path[limit] / self._wall:.0%} of the time, and the others wait for {them}"
         if setup.kind == "serial":
             # Executors then work side by side, as far as there are cores.
             spread = min(setup.executors, setup.cores)
@@ -257,10 +256,6 @@ class _Case:
             more = int(str(change["schedule.executors"])) / setup.executors
             predicted = min(more, 1 / max(served, 1e-9))
         return "executors", seen, change, predicted
-
-
-def _plural(stage: str) -> str:
-    return "executors" if stage == "executors" else f"the {stage}"
 
 
 def _name(one: Spent) -> str:
