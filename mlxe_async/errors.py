@@ -114,6 +114,16 @@ class Unpublished(MlxeError):
     exit_code = 3
 
 
+class AttemptBroken(MlxeError):
+    """An update that several workers made together cannot be finished; all make it again."""
+
+
+class StepsDiffer(MlxeError):
+    """Workers that learn together did not take the same steps; the message says which."""
+
+    exit_code = 3
+
+
 class RunFolderBusy(MlxeError):
     """Another living run holds the folder."""
 

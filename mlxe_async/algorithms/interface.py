@@ -188,6 +188,8 @@ class Algorithm:
     bootstraps: bool = True
     """True if `derive` or `update` value what follows the last row of a segment whose episode was truncated or goes on;
     without it, segments must end where episodes do."""
+    has_gradients: ClassVar[bool] = True
+    """False if `update` steps without `backward`, as one of a table does: executors cannot make its gradients."""
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Table -> key -> value of settings that suit the algorithm, used where the file says nothing."""
 

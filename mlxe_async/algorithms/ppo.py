@@ -111,7 +111,7 @@ class PPO(LearnsFromRollouts):
         for rows in self.minibatches(batch, s.epochs):
             loss, found = self.loss(rows)
             measured.append(found)
-            if s.max_kl and found["approximate_kl"] > s.max_kl:
+            if s.max_kl and correction.is_beyond(found["approximate_kl"], s.max_kl):
                 break
             self.optimiser.zero_grad()
             loss.backward()

@@ -24,7 +24,7 @@ from mlxe_async.algorithms.parts.layers import layers
 from mlxe_async.algorithms.parts.on_policy import LearnsFromRollouts, OnPolicyFields
 from mlxe_async.algorithms.parts.policies import outputs_of
 from mlxe_async.algorithms.parts.recurrent import cells_of
-from mlxe_async.maths import baselines, metrics, returns, rollouts
+from mlxe_async.maths import baselines, metrics, returns, rollouts, together
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import Adam
 from mlxe_async.rows import Array
@@ -112,7 +112,8 @@ class Reinforce(LearnsFromRollouts):
             value, after = self.values(batch, missing)
         arrays = (batch["reward"], none, rollouts.following(none, after, missing), ended, ends)
         to_go = returns.generalised_advantage(*arrays, self.settings.discount, 1.0)
-        self.mean_return = float(to_go[batch["valid"].astype(bool)].mean())
+        known = to_go[batch["valid"].astype(bool)]
+        self.mean_return = float(together.mean(known.mean(), len(known)))
         return self.valid_rows(batch, **{"return": to_go, "advantage": self.compared(batch, to_go, value)})
 
     def compared(self, batch: Rows, to_go: Array, value: Array) -> Array:

@@ -27,6 +27,7 @@ from mlxe_async.algorithms.interface import Clock, Metrics, Rows, learned
 from mlxe_async.errors import AuditFailed
 from mlxe_async.fast import Updates
 from mlxe_async.fast.quick import weights_of
+from mlxe_async.maths import together
 from mlxe_async.networks.ways import watched
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array
@@ -106,6 +107,8 @@ class Audit:
         self._done += 1
         if not self._is_due():
             return self._updates.update(batch, clock)
+        if together.are_several():
+            return self._tried_before(batch, clock, published)
         may_fall_back = may_fall_back and hasattr(self._algorithm, "restore")
         before = self._algorithm.state() if may_fall_back or self._updates.twin is not None else {}
         try:
@@ -121,6 +124,20 @@ class Audit:
             self._algorithm.restore(before)
             self._updates.as_written(f"{error}; {_REPORT}")
             return self._updates.update(batch, clock)
+
+    def _tried_before(
+        self, batch: Rows, clock: Clock, published: tuple[int, Array] | None
+    ) -> tuple[Metrics, Array | None]:
+        """Compare an update by this worker's own rows, which is then taken back, and learn together with the others.
+
+        They do not audit at the same time: what is exchanged is not compared twice.
+        """
+        before = self._algorithm.state()
+        self._done -= 1
+        with together.alone():
+            self.update(batch, clock, published)
+        self._algorithm.restore(before)
+        return self._updates.update(batch, clock)
 
     def _is_due(self) -> bool:
         number, every = self._done, self._every

@@ -23,7 +23,7 @@ from mlxe_async.algorithms.sac import LOG_STD, SAC
 from mlxe_async.algorithms.td3 import TD3
 from mlxe_async.fast.quick import as_columns, why_not_plain
 from mlxe_async.fast.stacked import Stacked
-from mlxe_async.maths import annealing, gradients
+from mlxe_async.maths import annealing, gradients, together
 from mlxe_async.maths.normaliser import normalise
 from mlxe_async.networks import Floats
 from mlxe_async.optimisers import as_one
@@ -170,6 +170,7 @@ class ContinuousTwin:
         algorithm, s = self._algorithm, self._algorithm.settings
         found = self._critics.learn(rows["obs"], rows["action"], rows["partial"] + rows["coefficient"] * value)
         optimiser = algorithm.critic_optimiser
+        together.gradient(optimiser.gradient.numpy())
         if decay := getattr(s, "critic_decay", 0.0):
             optimiser.gradient.add_(optimiser.weights, alpha=decay)
         norm = gradients.clip_grad_norm_(optimiser.gradient, s.max_gradient_norm).item()
@@ -180,6 +181,7 @@ class ContinuousTwin:
         """Climb, by the gradient of the loss by the actor's outputs for the rows of its last `forward`."""
         optimiser = self._algorithm.actor_optimiser
         self._actor.backward(torch.from_numpy(by_output)[None])
+        together.gradient(optimiser.gradient.numpy())
         gradients.clip_grad_norm_(optimiser.gradient, self._algorithm.settings.max_gradient_norm)
         optimiser.step()
 
@@ -206,6 +208,7 @@ class SACTwin(ContinuousTwin):
         entropy = -float(chosen.log_prob.mean())
         if s.temperature_learning_rate:
             sac.temperature_optimiser.gradient.fill_(entropy - sac.target_entropy)
+            together.gradient(sac.temperature_optimiser.gradient.numpy())
             sac.temperature_optimiser.step()
         self._critic_targets.lerp_(sac.critic_optimiser.weights, s.target_rate)
         sac.noise.zero_()

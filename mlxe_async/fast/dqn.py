@@ -25,7 +25,7 @@ from mlxe_async.fast.quick import (
     sigmoid,
     why_not_networks,
 )
-from mlxe_async.maths import gradients, metrics
+from mlxe_async.maths import gradients, metrics, together
 from mlxe_async.networks import Floats
 from mlxe_async.rows import Array
 
@@ -107,6 +107,8 @@ class DQNTwin:
             found: dict[str, Any] = self._recorded(dqn.tensors(columns))
         else:
             found = self._by_arrays(columns, self._quick, self._target)
+        if dqn.device == "cpu":
+            together.gradient(dqn.optimiser.gradient.numpy())
         norm = gradients.clip_grad_norm_(dqn.optimiser.gradient, s.max_gradient_norm)
         told = metrics.as_floats(found | {"gradient_norm": norm})
         rate = dqn.rate(clock)

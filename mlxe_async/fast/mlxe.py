@@ -25,7 +25,7 @@ from mlxe_async.fast.quick import (
     sigmoid,
     why_not_networks,
 )
-from mlxe_async.maths import categorical, gradients, metrics
+from mlxe_async.maths import categorical, gradients, metrics, together
 from mlxe_async.networks import Floats
 from mlxe_async.networks.heads import ActorCritic
 from mlxe_async.rows import Array
@@ -52,7 +52,7 @@ def gradient_of(settings: MLxESettings) -> Callable[[Floats, Floats, Mapping[str
         value, following = (sigmoid(x) if survival else x for x in (raw, rows["following"]))
         target = rows["partial"] + rows["coefficient"] * following
         ratio = np.minimum(np.exp(np.clip(log_prob - rows["log_prob"], -20, 20)), largest)
-        error, weight = target - value, rows["weight"] / rows["weight"].sum()
+        error, weight = target - value, together.shares(rows["weight"])
         by_log_prob = error * -weight if s.correction == "none" else ratio * error * -weight
         surprise = probs * log_probs
         randomness = -surprise.sum(0)
@@ -117,6 +117,8 @@ class MLxETwin:
             found: dict[str, Any] = self._recorded(mlxe.tensors(columns))
         else:
             found = self._by_arrays(columns, self._quick, self._target)
+        if mlxe.device == "cpu":
+            together.gradient(mlxe.optimiser.gradient.numpy())
         norm = gradients.clip_grad_norm_(mlxe.optimiser.gradient, mlxe.settings.max_gradient_norm)
         told = metrics.as_floats(found | {"gradient_norm": norm})
         mlxe.optimiser.step(mlxe.settings.rate(clock.episodes))

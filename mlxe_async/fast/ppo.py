@@ -16,7 +16,7 @@ import numpy as np
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows
 from mlxe_async.algorithms.ppo import PPO
 from mlxe_async.fast.quick import KNOWN, Quick, RecordedLoss, acting, as_columns, quick_of, shown, why_not_plain
-from mlxe_async.maths import categorical, gradients, metrics, returns, rollouts
+from mlxe_async.maths import categorical, correction, gradients, metrics, returns, rollouts, together
 from mlxe_async.networks import Floats
 from mlxe_async.rows import Array
 
@@ -59,8 +59,12 @@ def gradient(
     rows, taken = len(action), (action, np.arange(len(action)))
     log_probs, probs = categorical.by_action(logits)
     log_prob = log_probs[taken]
-    centred = advantage - _mean(advantage)
-    unexplained = _mean(np.square(centred))
+    if together.are_several():
+        mean, unexplained = map(np.float32, together.moments(advantage))
+        centred = advantage - mean
+    else:
+        centred = advantage - _mean(advantage)
+        unexplained = _mean(np.square(centred))
     normalised = centred / (np.sqrt(unexplained) + np.float32(1e-8))
     ratio = np.exp(log_prob - behaviour_log_prob)
     gain = ratio * normalised
@@ -162,8 +166,9 @@ class PPOTwin:
             steps = (self._minibatch(rows, quick) for rows in self._shuffled(self._with_advantages(batch, quick)))
         for found in steps:
             measured.append(found)
-            if s.max_kl and _approximate_kl(found[-2] - found[-1]).mean() > s.max_kl:
+            if s.max_kl and correction.is_beyond(_approximate_kl(found[-2] - found[-1]).mean(), s.max_kl):
                 break
+            together.gradient(self._ppo.optimiser.gradient.numpy())
             gradients.clip_grad_norm_(self._ppo.optimiser.gradient, s.max_gradient_norm)
             self._ppo.optimiser.step(rate)
         return _means(measured, s.clip) | {"minibatches": len(measured)}
@@ -174,12 +179,13 @@ class PPOTwin:
 
     def _shuffled(self, rows: Rows) -> Iterator[Rows]:
         count, s = len(rows["action"]), self._ppo.settings
-        sizes = [len(part) for part in np.array_split(range(count), max(1, round(count / s.minibatch)))]
+        sizes = rollouts.pieces(count, s.minibatch)
         ends = np.cumsum(sizes)
         for _ in range(s.epochs):
             order = self._ppo.rng.permutation(count)
             gathered = {name: column.take(order, axis=0) for name, column in rows.items()}
             for end, size in zip(ends, sizes, strict=True):
+                together.learn_from(size)
                 yield {name: column[end - size : end] for name, column in gathered.items()}
 
     def _minibatch(self, rows: Rows, quick: Quick) -> Measured:
@@ -245,7 +251,7 @@ class PPOTwin:
         for rows in minibatches:
             found = self._recorded(rows)
             measured.append(found)
-            if s.max_kl and found["approximate_kl"] > s.max_kl:
+            if s.max_kl and correction.is_beyond(found["approximate_kl"], s.max_kl):
                 break
             gradients.clip_grad_norm_(self._ppo.optimiser.gradient, s.max_gradient_norm)
             ppo.optimiser.step(rate)

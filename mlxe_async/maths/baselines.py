@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxe_async.maths import together
+
 Doubles = NDArray[np.float64]
 
 
 def of_others(returns: NDArray[Any], step: NDArray[Any], episode: NDArray[Any]) -> Doubles:
     """The mean return (N,) of the other episodes at the same step; it does not depend on a row's own action.
+
+    Where several workers learn together, the episodes of all of them are compared.
 
     Where no other episode came as far, it is the mean over all rows of the other episodes, and 0 without any.
 
@@ -24,8 +28,10 @@ def of_others(returns: NDArray[Any], step: NDArray[Any], episode: NDArray[Any]) 
         raise ValueError(f"baseline: shapes differ, returns {returns.shape}, step {step.shape}")
     known = np.asarray(returns, np.float64)
     _, which = np.unique(episode, return_inverse=True)
-    beside = np.bincount(step)[step] - 1  # an episode has one row at each step
-    total = np.bincount(step, known)[step] - known
-    rows = len(known) - np.bincount(which)[which]
-    elsewhere = (known.sum() - np.bincount(which, known)[which]) / np.maximum(rows, 1)
+    steps = int(together.most(step.max(initial=0))) + 1
+    episodes, sums = together.total([np.bincount(step, minlength=steps), np.bincount(step, known, steps)])
+    beside = episodes[step] - 1  # an episode has one row at each step
+    total = sums[step] - known
+    rows = episodes.sum() - np.bincount(which)[which]
+    elsewhere = (sums.sum() - np.bincount(which, known)[which]) / np.maximum(rows, 1)
     return np.where(beside > 0, total / np.maximum(beside, 1), np.where(rows > 0, elsewhere, 0.0))

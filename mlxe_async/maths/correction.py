@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mlxe_async.maths import together
+
 if TYPE_CHECKING:
     import torch
 
@@ -37,6 +39,12 @@ def approximate_kl(log_prob: torch.Tensor, behaviour_log_prob: torch.Tensor) -> 
     return (log_ratio.exp() - 1 - log_ratio).mean()
 
 
+def is_beyond(kl: torch.Tensor | float, largest: float) -> bool:
+    """Return whether the KL over the rows of all workers is above `largest`, given that over a worker's own."""
+    return bool(together.mean(kl) > largest)
+
+
 def kl_coefficient(coefficient: float, kl: float, target: float) -> float:
     """Return the next coefficient of the KL penalty: halved or doubled far from the target; PPO, section 4."""
+    kl = together.mean(kl)
     return coefficient / 2 if kl < target / 1.5 else coefficient * 2 if kl > target * 1.5 else coefficient

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxe_async.maths import together
+
 LIMIT = 10.0
 EPSILON = 1e-8
 
@@ -28,14 +30,22 @@ def nothing(inputs: int) -> Moments:
 def merge(known: Moments, rows: NDArray[np.floating]) -> Moments:
     """The moments of all observations so far and of new rows (N, O) together; Chan, Golub and LeVeque 1979.
 
-    With `known.rows` 0 these are the moments of the rows alone; without rows nothing changes.
+    Where several workers learn together, the new rows are those of all of them. With `known.rows` 0 these are the
+    moments of the rows alone; without rows nothing changes.
     """
     if rows.ndim != 2 or rows.shape[1:] != known.mean.shape:
         raise ValueError(f"merge: expected rows (N, {len(known.mean)}), got {rows.shape}")
-    if not len(rows):
+    if together.are_several():
+        for more in together.gathered(np.concatenate(_of(rows, len(known.mean)), axis=None)):
+            mean, variance = np.split(more[:-1], 2)
+            known = joined(known, Moments(mean, variance, float(more[-1])))
         return known
+    return joined(known, _of(rows, len(known.mean))) if len(rows) else known
+
+
+def _of(rows: NDArray[np.floating], entries: int) -> Moments:
     values = rows.astype(np.float64)
-    return joined(known, Moments(values.mean(0), values.var(0), len(rows)))
+    return Moments(values.mean(0), values.var(0), len(rows)) if len(rows) else nothing(entries)
 
 
 def joined(known: Moments, more: Moments) -> Moments:

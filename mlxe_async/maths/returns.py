@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxe_async.maths import together
+
 if TYPE_CHECKING:
     import torch
 
@@ -240,5 +242,12 @@ def _length(reward: NDArray[np.floating]) -> int:
 
 
 def normalised(advantage: torch.Tensor) -> torch.Tensor:
-    """Mean 0 and deviation 1 within a minibatch (M,), so that a step does not depend on the rewards' size."""
+    """Mean 0 and deviation 1 within a minibatch (M,), so that a step does not depend on the rewards' size.
+
+    Where several workers learn together, it is the minibatch of all of them.
+    """
+    if together.are_several():
+        mean, variance = together.moments(advantage.numpy(force=True))
+        shown: torch.Tensor = (advantage - mean) / (variance**0.5 + 1e-8)
+        return shown
     return (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxe_async.maths import together
+
 if TYPE_CHECKING:
     import torch
 
@@ -56,12 +58,14 @@ def columns(
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """Pieces of rollouts (T, B, ...) of about `rows` valid rows: whole sequences (T, ...) of some environments.
 
-    Columns whose names are in `of_environments` have one entry for each environment (B, ...).
+    Where several workers learn together, `rows` are those of all of them. Columns whose names are in `of_environments`
+    have one entry for each environment (B, ...).
     """
     _, count = batch["valid"].shape
-    parts = min(count, max(1, round(int(batch["valid"].sum()) / rows)))
+    parts = together.parts_of(int(batch["valid"].sum()), rows, count)
     for part in np.array_split(np.arange(count), parts):
         some = slice(part[0], part[-1] + 1)
+        together.learn_from(batch["valid"][:, some].sum())
         yield {name: column[some if name in of_environments else (slice(None), some)] for name, column in batch.items()}
 
 
@@ -70,13 +74,20 @@ def shuffled(
 ) -> Iterator[dict[str, torch.Tensor]]:
     """Minibatches of about `size` of the rows (N, ...), all of them in a new order for each epoch.
 
-    Rows are gathered once for each epoch; minibatches are views on consecutive pieces.
+    Where several workers learn together, `size` counts the rows of all of them. Rows are gathered once for each epoch;
+    minibatches are views on consecutive pieces.
     """
     import torch
 
     some = next(iter(rows.values()))
-    sizes = [len(part) for part in np.array_split(range(len(some)), max(1, round(len(some) / size)))]
+    sizes = pieces(len(some), size)
     for _ in range(epochs):
         order = torch.as_tensor(rng.permutation(len(some)), device=some.device)
         for piece in zip(*[column[order].split(sizes) for column in rows.values()], strict=True):
+            together.learn_from(len(piece[0]))
             yield dict(zip(rows, piece, strict=True))
+
+
+def pieces(rows: int, size: int) -> list[int]:
+    """The rows of each of a worker's minibatches, which have about `size` rows, those of all workers together."""
+    return [len(part) for part in np.array_split(range(rows), together.parts_of(rows, size))]

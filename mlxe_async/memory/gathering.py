@@ -31,6 +31,7 @@ class Gatherer:
         self._words = self._packed.rows(buffer, shape.capacity, shape.offset("ring"))
         self._plain = [name for name in self._packed.names if not name.endswith(REFERENCE)]
         self._ahead: _Ahead | None = None
+        self._part = (0, 1)
         plan_bytes = page(shape.plan_layout.nbytes(shape.plan_updates))
         self.plans = [
             shape.plan_layout.views(buffer, shape.plan_updates, shape.offset("plans") + slot * plan_bytes)
@@ -41,7 +42,8 @@ class Gatherer:
         self, plan: Mapping[str, Any], k: int, window: int = 1, *, reuse: bool = False
     ) -> tuple[dict[str, Array], Array]:
         """See `ReplayMemory.gather`."""
-        slot, rows = self.plans[plan["slot"]], plan["rows"]
+        slot, mine = self.plans[plan["slot"]], self._mine(plan)
+        rows = mine.stop - mine.start
         if reuse and window == 1:
             ahead = self._filled(plan, k)
             batch, is_whole = dict(ahead.batches[k - ahead.first]), ahead.is_whole[k - ahead.first]
@@ -54,10 +56,10 @@ class Gatherer:
                 batch |= ahead.stacked
                 # Afterwards: the writer takes the stamp of a row away before it replaces the row.
                 fence()
-                whole = self._ring["stamp"].take(slot["index"][k, :rows], mode="clip") == slot["stamp"][k, :rows]
+                whole = self._ring["stamp"].take(slot["index"][k, mine], mode="clip") == slot["stamp"][k, mine]
         else:
-            batch, whole = self._gather(slot["index"][k, :rows], slot["stamp"][k, :rows], window)
-            batch["weight"] = slot["weight"][k, :rows]
+            batch, whole = self._gather(slot["index"][k, mine], slot["stamp"][k, mine], window)
+            batch["weight"] = slot["weight"][k, mine]
         if whole.all():
             return batch, np.arange(rows)
         positions = np.flatnonzero(whole)
@@ -66,6 +68,25 @@ class Gatherer:
             for name, column in batch.items()
         }
         return batch, positions
+
+    def share(self, part: int, parts: int) -> None:
+        """See `ReplayMemory.share`."""
+        self._part = part, parts
+
+    def rows_of(self, plan: Mapping[str, Any]) -> int:
+        """See `ReplayMemory.rows_of`."""
+        mine = self._mine(plan)
+        return int(mine.stop - mine.start)
+
+    def _mine(self, plan: Mapping[str, Any]) -> slice:
+        """The samples of a minibatch that are gathered."""
+        rows, (part, parts) = int(plan["rows"]), self._part
+        return slice(rows * part // parts, rows * (part + 1) // parts)
+
+    def in_plan(self, plan: Mapping[str, Any], positions: Array) -> Array:
+        """The places in a minibatch of samples that `gather` told the positions of."""
+        first = self._mine(plan).start
+        return positions + first if first else positions
 
     def columns(self, index: Array) -> dict[str, Array]:
         """Copies of the columns, derived ones included, of some rows of the ring (n, ...)."""
@@ -128,7 +149,8 @@ class Gatherer:
 
     def _filled(self, plan: Mapping[str, Any], k: int) -> _Ahead:
         """Arrays that hold the k-th minibatch; if they must be filled, some that follow come along."""
-        ahead, rows = self._ahead, plan["rows"]
+        ahead, mine = self._ahead, self._mine(plan)
+        rows = mine.stop - mine.start
         if ahead is None or len(ahead.everywhere) != rows:
             together = max(1, min(GATHERED_TOGETHER // (rows * self._packed.words * WORD), self._shape.plan_updates))
             ahead = self._ahead = _Ahead(self._shape, together, rows)
@@ -136,15 +158,15 @@ class Gatherer:
             slot = self.plans[plan["slot"]]
             ahead.plan, ahead.first, ahead.count = plan["number"], k, min(plan["updates"] - k, len(ahead.words))
             some = slice(k, k + ahead.count)
-            index = slot["index"][some, :rows]
+            index = slot["index"][some, mine]
             # With another mode numpy would copy by way of an array of its own.
             self._words.take(index, axis=0, out=ahead.words[: ahead.count], mode="clip")
             # Afterwards: the writer takes the stamp of a row away before it replaces the row.
             fence()
-            whole = self._ring["stamp"].take(index, mode="clip") == slot["stamp"][some, :rows]
+            whole = self._ring["stamp"].take(index, mode="clip") == slot["stamp"][some, mine]
             ahead.whole[: ahead.count] = whole
             ahead.is_whole = [True] * ahead.count if whole.all() else whole.all(axis=1).tolist()
-            ahead.weights[: ahead.count] = slot["weight"][some, :rows]
+            ahead.weights[: ahead.count] = slot["weight"][some, mine]
             if self._frames is not None:
                 self._find_stacks(self._frames, ahead, index)
         return ahead

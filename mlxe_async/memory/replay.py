@@ -229,12 +229,20 @@ class ReplayMemory:
         """
         return self._gatherer.gather(plan, k, window, reuse=reuse)
 
+    def share(self, part: int, parts: int) -> None:
+        """Gather from now on what one of several workers learns from: a part of each minibatch, the others the rest."""
+        self._gatherer.share(part, parts)
+
+    def rows_of(self, plan: Mapping[str, Any]) -> int:
+        """Samples of a plan's minibatch that are gathered."""
+        return self._gatherer.rows_of(plan)
+
     def note_priorities(self, plan: Mapping[str, Any], k: int, positions: Array, priorities: Array) -> None:
         """Leave new priorities (M,) for the k-th minibatch; the keeper takes them up in `settle`.
 
         Priorities that are negative, infinite or no number leave the old ones in force.
         """
-        self._sampler.note_priorities(plan, k, positions, priorities)
+        self._sampler.note_priorities(plan, k, self._gatherer.in_plan(plan, positions), priorities)
 
     def settle(self, plan: Mapping[str, Any]) -> int:
         """Take up the priorities a learner left in a plan, for rows still in place. Returns how many were too late."""

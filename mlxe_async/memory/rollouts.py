@@ -98,6 +98,7 @@ class RolloutMemory:
 
     def __init__(self, shape: RolloutShape, buffer: Any, *, formatted: bool = False) -> None:
         self.shape, self._buffer = shape, buffer
+        self._only: int | None = None  # the lane whose rollouts are gathered; None: all
         self._committed = Committed(buffer, 0, shape.state_words, formatted=formatted)
         books, rows = (size for _, size in shape.parts()[:2])
         self._rows = shape.row_layout.views(buffer, shape.slots * shape.slot_rows, books)
@@ -314,11 +315,8 @@ class RolloutMemory:
         pieces: list[dict[str, Array]] = []
         firsts: list[dict[str, Array]] = []
         left_out = 0
-        # As the keeper has committed them: it may live in another process.
-        slots = self._committed.load()[-len(_SLOT_WORDS) * self.shape.slots :].reshape(-1, self.shape.slots)
-        lengths = slots[_SLOT_WORDS.index("rows")]
-        for slot in plan["slots"]:
-            start, length = slot * self.shape.slot_rows, int(lengths[slot])
+        for slot, length in self._wanted(plan):
+            start = slot * self.shape.slot_rows
             rows = {name: column[start : start + length] for name, column in self._rows.items()}
             if oldest_version is not None and int(rows["version"].min()) < oldest_version:
                 left_out += 1
@@ -336,6 +334,22 @@ class RolloutMemory:
         pieces = [{name: _lengthened(name, column, longest) for name, column in piece.items()} for piece in pieces]
         whole = {name: np.concatenate([piece[name] for piece in pieces], axis=1) for name in pieces[0]}
         return whole | first, left_out
+
+    def share(self, part: int, parts: int) -> None:  # noqa: ARG002 - as many parts as lanes; the same verb as replay's
+        """Gather from now on what one of several workers learns from: the rollouts of the lane of its number."""
+        self._only = part
+
+    def rows_of(self, plan: Mapping[str, Any]) -> int:
+        """Rows of a plan that are gathered."""
+        return int(plan["rows"]) if self._only is None else sum(length for _, length in self._wanted(plan))
+
+    def _wanted(self, plan: Mapping[str, Any]) -> list[tuple[int, int]]:
+        """The slots of a plan that are gathered, each with its number of rows."""
+        # As the keeper has committed them: it may live in another process.
+        slots = self._committed.load()[-len(_SLOT_WORDS) * self.shape.slots :].reshape(-1, self.shape.slots)
+        lengths, lanes = slots[_SLOT_WORDS.index("rows")], slots[_SLOT_WORDS.index("lane")]
+        some = (slot for slot in plan["slots"] if self._only is None or lanes[slot] == self._only)
+        return [(slot, int(lengths[slot])) for slot in some]
 
     def settle(self, plan: Mapping[str, Any]) -> int:
         """Free the slots of a plan that the learner has used. Returns 0: nothing can come too late here.

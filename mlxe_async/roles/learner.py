@@ -14,14 +14,24 @@ from typing import Any, Protocol
 import numpy as np
 
 from mlxe_async.algorithms.interface import Clock
-from mlxe_async.errors import AuditFailed, NonFiniteWeights, NumericError, UpdateFailed, raised_at
+from mlxe_async.errors import (
+    AttemptBroken,
+    AuditFailed,
+    NonFiniteWeights,
+    NumericError,
+    StepsDiffer,
+    UpdateFailed,
+    raised_at,
+)
 from mlxe_async.fast import Updates, updates, watch_of
 from mlxe_async.fast.audit import Audit
+from mlxe_async.maths import together
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.roles.keeping import StateKeeper, Store
 from mlxe_async.roles.likeness import Likeness
 from mlxe_async.roles.promotion import OnlinePromotion, Promotion
 from mlxe_async.roles.states import expect_counts, expect_numbers, take_up
+from mlxe_async.roles.team import Team
 from mlxe_async.rows import Array
 from mlxe_async.tasks.hostile import words_of
 
@@ -77,6 +87,7 @@ class Learner:
         remarks: what else is to be told since it was last asked, asked with each publication.
         keep_batch: writes the batch that made the weights non-finite once too often somewhere, and says where.
         make: makes an object as executors do, to see that it acts as the learner's would; None: it is not checked.
+        team: those that it learns together with; None: it learns alone.
     """
 
     def __init__(
@@ -98,7 +109,11 @@ class Learner:
         remarks: Callable[[], list[str]] = list,
         keep_batch: Callable[[Mapping[str, Array]], str | None] = lambda _batch: None,
         make: Callable[[], Any] | None = None,
+        team: Team | None = None,
     ) -> None:
+        self._team = team
+        if team is not None:
+            memory.share(*team.part)
         self.algorithm = algorithm
         self.memory = memory
         self._weights, self._page = weights, page
@@ -158,7 +173,7 @@ class Learner:
         Returns:
             `version`, `norm`, `start_ns`, `seconds`.
         """
-        if call is not None and call == self._call:
+        if self.has_answered(call):
             return self._answer
         start_ns = time.monotonic_ns()
         said = self._publish(call or 0, lambda: {"start_ns": start_ns, "seconds": _seconds_since(start_ns)})
@@ -208,6 +223,10 @@ class Learner:
         self._call, self._answer = call, answer
         return answer
 
+    def has_answered(self, call: int | None) -> bool:
+        """Return whether this is the call before, whose answer may have been lost."""
+        return call is not None and call == self._call
+
     def state(self) -> dict[str, Array]:
         """All that the next update depends on, by name; the algorithm's part begins with `algorithm.`."""
         self._updates.expect_unchanged()
@@ -243,6 +262,7 @@ class Learner:
         progress: float | None = None,
         call: int | None = None,
         iterations: int | None = None,
+        attempt: int = 1,
     ) -> dict[str, Any]:
         """Do the updates of a plan, then publish once.
 
@@ -258,6 +278,7 @@ class Learner:
             call: number of this call; asked again with the number of the call before, it learns nothing and answers
                 the same.
             iterations: since the best version, where others have judged that it is time to go back to it.
+            attempt: number of this attempt, among those that learn together.
 
         Returns:
             `version`, `norm`, `updates`, `rows`, `lag_min`, `lag_mean`, `lag_max`, `late_rows` (overwritten before they
@@ -267,16 +288,24 @@ class Learner:
 
         Raises:
             NumericError: losses or weights became non-finite again and again.
+            AttemptBroken: another worker of the team is no more.
+            StepsDiffer: the workers of the team did not take the same steps.
         """
-        if call is not None and call == self._call:
+        if self.has_answered(call):
             return self._answer
         start_ns = time.monotonic_ns()
         clock = Clock(env_steps=env_steps, episodes=episodes, updates=updates, version=self._weights.version)
         set_back = self._perhaps_go_back(progress, iterations)
-        if self.memory.kind == "replay":
-            done = self._learn_batches(plan, clock)
+        if self._team is None:
+            done = self._learned(plan, clock, usable=set_back is None)
         else:
-            done = self._learn_rollouts(plan, clock, usable=set_back is None)
+            try:
+                with self._team.learning(self.algorithm, clock, attempt, twin=self._updates.twin is not None):
+                    done = self._team.agreed(self.algorithm, self._learned(plan, clock, usable=set_back is None))
+            except AttemptBroken:  # the whole update is made again, from where it began
+                assert self._last_good is not None  # noqa: S101 - the schedule begins with a publication
+                self._take_up(self._last_good)
+                raise
         learned_ns = time.monotonic_ns()
         changed, is_good = done["updates"] > 0 or set_back is not None, done.pop("finite")
 
@@ -301,6 +330,11 @@ class Learner:
             self._keep_again(call or 0, said)
         return said
 
+    def _learned(self, plan: Mapping[str, Any], clock: Clock, *, usable: bool) -> dict[str, Any]:
+        if self.memory.kind == "replay":
+            return self._learn_batches(plan, clock)
+        return self._learn_rollouts(plan, clock, usable=usable)
+
     def _perhaps_go_back(self, progress: float | None, iterations: int | None) -> dict[str, Any] | None:
         if self._promotion is None or self._last_good is None:
             return None
@@ -320,14 +354,14 @@ class Learner:
             self.algorithm.set_moments(Moments(*self.memory.moments(plan)))
         for k in range(plan["updates"]):
             batch, positions = self.memory.gather(plan, k, self.algorithm.window, reuse=True)
-            tally.late_rows += plan["rows"] - len(positions)
+            tally.late_rows += self.memory.rows_of(plan) - len(positions)
             if not len(positions):
                 continue
             batch, positions = self._young_enough(batch, positions, clock, tally)
             if not len(positions):
                 continue
             priorities = self._update(batch, replace(clock, updates=clock.updates + tally.updates), tally)
-            if not tally.finite:
+            if not tally.finite and self._team is None:  # a team takes the same steps, and ends together
                 break
             if priorities is not None:
                 self.memory.note_priorities(plan, k, positions, priorities)
@@ -361,18 +395,20 @@ class Learner:
             if batch:
                 tally.lag(clock.version - batch["version"][batch["valid"]])
                 self._update(batch, clock, tally)
-            tally.dropped_rows = plan["rows"] - tally.rows
+            tally.dropped_rows = self.memory.rows_of(plan) - tally.rows
         return tally.report()
 
     def _update(self, batch: dict[str, Array], clock: Clock, tally: _Tally) -> Array | None:
         self._batch = batch
         published = None if self._last_good is None else (self._weights.version, self._last_good)
+        if self._team is not None:
+            together.learn_from(_rows_of(batch))
         self._page.enter(self._update_timeout_s, "update")
         try:
             metrics, priorities = self._audit.update(batch, clock, published, may_fall_back=not self._has_learned)
             tally.add(metrics)
             self._likeness.learned(batch, clock)
-        except AuditFailed:
+        except (AuditFailed, AttemptBroken, StepsDiffer):
             raise
         except Exception as error:
             raise UpdateFailed(f"{raised_at(error, anywhere=True)}: {words_of(error)}") from error
@@ -398,6 +434,11 @@ class Learner:
         found = self._keeper.find(version) if self._roll_backs == 1 else None
         if found is None or not found.is_finite or not self._keeper.take_up(found, version, self._last_good):
             self.algorithm.set_weights(self._last_good)
+
+
+def _rows_of(batch: Mapping[str, Array]) -> int:
+    """Rows that a batch holds: valid ones of rollouts, samples of a replay memory."""
+    return len(batch["weight"]) if "weight" in batch else int(batch["valid"].sum())
 
 
 def _seconds_since(start_ns: int) -> float:

@@ -6,6 +6,7 @@
 | learns from rollouts, ignores that an older policy made them | `is` or `serial` with simulated lag | refused |
 | takes the end of its rows for the end of the episode | `sync = "rollout"`, or `ia` that keeps episodes | refused |
 | the same, from rollouts | several environments in an executor: the first end cuts the others | refused |
+| learns without gradients, as a table does | `gradients = "executors"` | refused |
 | replays rows, ignores that an older policy made them | any | told |
 | any | `ia` that drops episodes | told |
 | all else: rollouts where all wait, replay that is corrected or off-policy by design, ... | any | sound |
@@ -39,6 +40,8 @@ class Facts:
         max_policy_lag: the bound of `oa`; None: there is none.
         envs: environments side by side in one executor.
         simulated_lag: versions by which executors act with older weights on purpose.
+        exchanges: whether executors make gradients, of which all take the mean.
+        has_gradients: whether the algorithm learns by gradients.
     """
 
     kind: str
@@ -50,6 +53,8 @@ class Facts:
     max_policy_lag: int | None = None
     envs: int = 1
     simulated_lag: int = 0
+    exchanges: bool = False
+    has_gradients: bool = True
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,15 @@ _TABLE: tuple[_Row, ...] = (
             _NAME,
             f"got {facts.envs}, expected 1: a rollout ends with the first episode of an executor, in the middle of the "
             "others', and this algorithm gives no value to what would have followed",
+        ),
+    ),
+    (
+        lambda facts: facts.exchanges and not facts.has_gradients,
+        lambda _facts: Verdict(
+            True,
+            ("schedule", "gradients"),
+            _NAME,
+            'got "executors", expected "learner": this algorithm learns without gradients, and has none to exchange',
         ),
     ),
     (

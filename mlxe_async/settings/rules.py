@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from mlxe_async.errors import SettingsError
@@ -70,6 +70,8 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
         if schedule.simulated_lag and settings.learner.promote_best:
             why = "what executors reach is the result of an older version than the newest"
             yield not_with("learner.promote_best", "0", "schedule.simulated_lag", why)
+    if schedule.gradients == "executors":
+        yield from _exchanged(settings, not_with)
     allowed = settings.run.allow_modules
     for path, module in settings.named_modules():
         if allowed is not None and not any(f"{module}.".startswith(f"{name}.") for name in allowed):
@@ -82,6 +84,20 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
         yield Problem(("task", "kwargs", "render_mode"), message)
     yield from not_plain(("task", "kwargs"), settings.task.kwargs)
     yield from not_plain(("algorithm",), settings.algorithm.model_extra)
+
+
+def _exchanged(settings: Settings, not_with: Callable[..., Problem]) -> Iterator[Problem]:
+    """Keys that do not go with gradients made by executors."""
+    schedule, gradients = settings.schedule, "schedule.gradients"
+    if schedule.kind not in ("serial", "is"):
+        why = 'executors that make an update together wait for each other, as in "is" and "serial"'
+        yield not_with(gradients, '"learner"', "schedule.kind", why)
+    elif schedule.simulated_lag and schedule.max_policy_lag is not None:
+        yield not_with(gradients, '"learner"', "schedule.max_policy_lag", "each would leave out other rows")
+    if settings.learner.promote_best:
+        yield not_with(gradients, '"learner"', "learner.promote_best", "weights would be put back in one process alone")
+    if settings.learner.device != "cpu":
+        yield not_with(gradients, '"learner"', "learner.device", "executors differentiate on the CPU")
 
 
 def not_plain(path: Path, value: Any) -> Iterator[Problem]:

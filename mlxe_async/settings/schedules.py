@@ -75,7 +75,11 @@ class _AnySchedule(Table):
         1, "Environments side by side in one executor; more cost less each.", FORBIDDEN, ge=1, le=65_536
     )
     min_executors: int = key(
-        1, "The run fails when fewer than this are left; higher stops sooner.", COSMETIC, ge=1, le=1024
+        1,
+        "The run fails when fewer than this are left; higher stops sooner. With gradients of executors all are needed.",
+        COSMETIC,
+        ge=1,
+        le=1024,
     )
     sync: Literal["episode", "rollout"] = key(
         "episode",
@@ -88,6 +92,12 @@ class _AnySchedule(Table):
     )
     memorizer: Literal["auto", "own", "learner"] = key(
         "auto", "Process of the memory: its own, the learner's, or what suits the cores.", COSMETIC
+    )
+    gradients: Literal["learner", "executors"] = key(
+        "learner",
+        "Which processes differentiate: the learner, from all rows; or each executor, from a share of them, and all "
+        "take the same steps by the mean of their gradients. executors is faster where the learner limits the run.",
+        ALLOWED,
     )
     step_timeout_s: Limit = key(5.0, "A step that takes longer is a hang: the executor is restarted.", COSMETIC)
     reset_timeout_s: Limit = key(

@@ -15,6 +15,7 @@ from mlxe_async.ipc.processes.process import Process
 from mlxe_async.ipc.processes.restarts import RestartPolicy
 from mlxe_async.ipc.shared.delayed import DelayedWeights
 from mlxe_async.ipc.shared.lanes import begin_epoch
+from mlxe_async.ipc.shared.meeting import declare_broken
 from mlxe_async.ipc.shared.weights import WeightsReader, WeightsWriter
 from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
 from mlxe_async.logs import events
@@ -25,11 +26,10 @@ from mlxe_async.supervisor.handles.context import ExecutorWords, HandleContext, 
 from mlxe_async.supervisor.handles.crashes import Crashes
 from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
-from mlxe_async.supervisor.handles.learner import LearnerHandle
+from mlxe_async.supervisor.handles.learner import LearnerHandle, TeamHandle
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
-from mlxe_async.supervisor.plan.blueprint import PlannedProcess
 from mlxe_async.supervisor.plan.event_log import role_of
-from mlxe_async.supervisor.plan.memory_view import memory_of
+from mlxe_async.supervisor.plan.processes import PlannedProcess
 from mlxe_async.supervisor.process_events import ProcessEvents
 from mlxe_async.supervisor.startup.endless import most_rows
 from mlxe_async.supervisor.startup.restore import restore_handles
@@ -112,6 +112,7 @@ class Assembly:
             newest=run.published,
             repeats=traits.deterministic and blueprint.keep_state_every == 1,
             note_publication=(lambda: None) if self.delayed is None else self.delayed.note_publication,
+            team=self._team() if "exchange" in segments else None,
         )
         longest, goal = run.blueprint.facts["task"]["max_episode_steps"], run.settings.stop.episode_steps or D0_STEPS
         possible = longest is None or longest >= goal
@@ -151,6 +152,11 @@ class Assembly:
             judged=run.files.saver.tested,
             solved=lambda version, flat: solved.note(version, flat, publications.get(version)),
         )
+
+    def _team(self) -> TeamHandle:
+        roles = [f"worker-{index}" for index in range(1, self._run.blueprint.executors)]
+        broken = functools.partial(declare_broken, self._run.segments["exchange"])
+        return TeamHandle(self.by_role["learner"], [(role, self.by_role[role]) for role in roles], broken)
 
     def _taken(self, executor: int) -> int:
         """Rows that an executor has made so far, as it counts them in shared memory."""
@@ -212,7 +218,7 @@ class Assembly:
         """Let the handles go on where the run was interrupted."""
         run, context = self._run, self.context
         assert run.point is not None  # noqa: S101 - there is something to go on from
-        ingested = sum(lane["rows"] for lane in memory_of(run.blueprint, run.segments).ledger())
+        ingested = sum(lane["rows"] for lane in run.blueprint.memory_in(run.segments).ledger())
         state = run.point.state
         context.returns.update({int(version): returns for version, returns in state["returns"].items()})
         for version, about in state["publications"].items():
@@ -272,7 +278,7 @@ class _Processes:
         run, schedule, supervision = self._run, self._run.settings.schedule, self._run.settings.supervision
         writes_lanes = any(role.startswith("executor") for role in planned.roles)
         silences = [schedule.step_timeout_s] if writes_lanes else []
-        if not writes_lanes or "learner" in planned.roles:
+        if any(not role.startswith("executor") for role in planned.roles):
             silences.append(schedule.update_timeout_s)
         return Process(
             lambda: run.nursery,

@@ -304,6 +304,7 @@ def _probe(
         "memory_kind": algorithm.memory,
         "off_policy": getattr(algorithm, "off_policy", None),
         "bootstraps": getattr(algorithm, "bootstraps", True),
+        "has_gradients": getattr(algorithm, "has_gradients", True),
         "columns": columns.to_json(),
         "derived": RowLayout(tuple(algorithm.derived_columns)).to_json(),
         "window": algorithm.window,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import select
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,8 @@ class Workshop:
         role, _, index = name.partition("-")
         if role == "executor":
             return self._executor(int(index))
+        if role == "worker":
+            return self._worker(self._meeting(int(index)))
         builders = {"memorizer": self._memorizer, "learner": self._learner, "evaluator": self._evaluator}
         built = builders[role]()
         if role == "memorizer":
@@ -104,13 +108,14 @@ class Workshop:
 
     def _memory(self) -> Any:
         if "memory" not in self._shared:
-            buffer = self._segments["memory"].buffer
-            shape = self.spec["memory_shape"]
-            if self.spec["memory_kind"] == "rollouts":
-                self._shared["memory"] = RolloutMemory(RolloutShape(**shape), buffer, formatted=True)
-            else:
-                self._shared["memory"] = ReplayMemory(ReplayShape(**shape), buffer, formatted=True)
+            self._shared["memory"] = self._new_memory()
         return self._shared["memory"]
+
+    def _new_memory(self) -> Any:
+        buffer, shape = self._segments["memory"].buffer, self.spec["memory_shape"]
+        if self.spec["memory_kind"] == "rollouts":
+            return RolloutMemory(RolloutShape(**shape), buffer, formatted=True)
+        return ReplayMemory(ReplayShape(**shape), buffer, formatted=True)
 
     def _executor(self, index: int) -> Any:
         from mlxe_async.roles.executor import Executor
@@ -219,6 +224,7 @@ class Workshop:
         )
 
     def _learner(self) -> Any:
+        from mlxe_async.roles.in_turn import InTurn, Turn
         from mlxe_async.roles.learner import Learner
 
         weights = WeightsWriter(self._segments["weights"])
@@ -234,7 +240,8 @@ class Workshop:
             self.pinned = PinnedMemory(self._segments["memory"].buffer)
         use_graphs(learner.graphs)
         keep_freed_memory()
-        return Learner(
+        group = self._group()
+        built = Learner(
             algorithm=self._algorithm(learns=True, seed=seed),
             memory=memory,
             weights=weights,
@@ -251,7 +258,73 @@ class Workshop:
             remarks=refusals,
             keep_batch=self._keep_batch,
             make=lambda: self._algorithm(learns=False, seed=0),
+            team=None if group is None else self._team(group),
         )
+        if not isinstance(group, Turn):
+            return built
+        others = [self._worker(Turn(group.turns, index)) for index in range(1, group.workers)]
+        return InTurn(group.turns, built, others)
+
+    def _group(self) -> Any:
+        """Return those that the learner is worker 0 of, in other processes or in this one; None: it learns alone."""
+        from mlxe_async.roles.in_turn import Turn, Turns
+
+        if not self.spec["exchanges"]:
+            return None
+        serial = self.settings.schedule.kind == "serial"
+        return Turn(Turns(self.spec["executors"]), 0) if serial else self._meeting(0)
+
+    def _team(self, group: Any) -> Any:
+        from mlxe_async.roles.team import Team
+
+        return Team(group, self.settings.run.seed)
+
+    def _meeting(self, index: int) -> Any:
+        from mlxe_async.ipc.shared.meeting import Meeting
+        from mlxe_async.maths.together import KINDS, PIECE_BYTES
+
+        return Meeting(
+            self._segments["exchange"],
+            index,
+            self.spec["executors"],
+            kinds=KINDS,
+            slot_bytes=PIECE_BYTES,
+            waiting=lambda: self._no_hang(),
+        )
+
+    @contextlib.contextmanager
+    def _no_hang(self) -> Iterator[None]:
+        """A wait for another worker is no hang: that one is judged."""
+        self.page.leave()
+        with self.page.spending("exchanging"):
+            yield
+        self.page.enter(self.settings.schedule.update_timeout_s, "update")
+
+    def _worker(self, group: Any) -> Any:
+        from mlxe_async.roles.worker import Followed, KeptElsewhere, Worker
+
+        memory, learner = self._new_memory(), self.settings.learner
+        choose_kernels(self.settings)
+        keep_freed_memory()
+        return Worker(
+            WeightsReader(self._segments["weights"]),
+            self.parameters,
+            algorithm=self._algorithm(learns=True, seed=derive_seed(self.settings.run.seed, "learner", 0)),
+            memory=memory,
+            weights=Followed(),
+            page=self.page,
+            update_timeout_s=self.settings.schedule.update_timeout_s,
+            store=KeptElsewhere(self._kept_by_the_learner),
+            fast=self.settings.may_be_fast,
+            audit_every=learner.audit_every,
+            notify=lambda _message: None,  # the learner tells how updates are done
+            keep_batch=self._keep_batch,
+            team=self._team(group),
+        )
+
+    def _kept_by_the_learner(self, version: int) -> tuple[int, dict[str, Array]] | None:
+        with Segment.attach("learner", os.dup(self._segments["learner"].fd)) as kept:  # it may have grown
+            return KeptState(kept).find(version)
 
     def _keep_batch(self, batch: Mapping[str, Array]) -> str | None:
         from mlxe_async.storage.array_files import write_arrays

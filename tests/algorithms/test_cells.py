@@ -99,7 +99,7 @@ def test_numpy_steps_as_torch_does(kind, layers):
         theirs = after.numpy()
         assert isinstance(found, np.ndarray)
         assert (made.core if kind == "dilated" else made)._views.steps is not None
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(mine, theirs, atol=2e-6)
 
 
@@ -119,7 +119,7 @@ def test_pieces_with_the_state_that_they_begin_with_give_what_one_pass_gives(kin
             rows_of = x[part].reshape(-1, INPUTS)
             outputs, state = made.through(rows_of, Sequences(valid[part], first[part], last, state))
             found.append(outputs)
-    np.testing.assert_allclose(torch.cat(found), whole, atol=1e-6)
+    np.testing.assert_allclose(torch.cat(found), whole, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("by", ["numpy", "torch"])

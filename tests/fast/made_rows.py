@@ -40,6 +40,8 @@ def rollout(algorithm, *, length=16, width=4, seed=0, scale=1.0):
         actions = np.asarray(rng.integers(0, spaces.actions, shape))
         log_prob = (-np.log(spaces.actions) + 0.3 * scale * rng.normal(size=shape)).astype(np.float32)
     rows |= {"action": actions, "log_prob": log_prob, "version": np.zeros(shape, np.int64)}
+    for column in (*algorithm.extra_columns, *algorithm.stop_columns):
+        rows.setdefault(column.name, rng.normal(size=(*shape, *column.shape)).astype(column.dtype))
     valid = np.ones(shape, bool)
     if width > 2:
         valid[length - 2 :, 2] = False

@@ -89,6 +89,9 @@ class Batches:
     def __init__(self, rows):
         self.rows = rows
 
+    def rows_of(self, plan):
+        return plan["rows"]
+
     def gather(self, plan, *_bound, **_reuse):
         return (self.rows, 0) if self.kind == "rollouts" else (self.rows, np.arange(plan["rows"]))
 

@@ -537,13 +537,12 @@ SHIFTED = """
 import sys
 from mlxe_async.cli import main
 from mlxe_async.ipc.shared.lanes import format_lane
-from mlxe_async.supervisor.plan.memory_view import memory_of
 from mlxe_async.supervisor.plan.blueprint import Blueprint
 START = {start}
 made = Blueprint.create_segments
 def shifted(self):
     segments = made(self)
-    memory, payload = memory_of(self, segments), self.layout.nbytes(self.block_rows)
+    memory, payload = self.memory_in(segments), self.layout.nbytes(self.block_rows)
     for lane in range(self.executors):
         segment, slots = segments[f"lane-{{lane}}"], self.settings.memory.lane_slots
         format_lane(segment, slots, payload, self.layout.schema_hash, START)

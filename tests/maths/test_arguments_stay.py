@@ -17,8 +17,10 @@ from mlxe_async.rows import Symmetry
 
 T, B, K = 5, 3, 4
 RNG = np.random.default_rng(0)
-IN_PLACE = {"gradients.clip_grad_norm_", "reward_scaling.follow", "generators.set_generator"}
+IN_PLACE = {"gradients.clip_grad_norm_", "reward_scaling.follow", "generators.set_generator", "together.gradient"}
 """What their docstrings say they change."""
+OF_A_GROUP = {f"together.{name}" for name in ("Group", "learning_in", "alone", "learn_from")}
+"""They say with which workers a thread learns; `tests/roles/test_team.py` asks them."""
 
 
 def doubles(*shape):
@@ -68,6 +70,7 @@ CALLS = {
     "correction.clipped": [tensors(np.exp(doubles(6)))],
     "correction.effective_share": [tensors(np.exp(doubles(6)))],
     "correction.approximate_kl": [tensors(doubles(6), doubles(6))],
+    "correction.is_beyond": [(0.5, 0.01), (torch.tensor(0.1), 0.2)],
     "correction.kl_coefficient": [(1.0, 0.5, 0.01)],
     "distributional.project": [(SHARES, *tensors(singles(6), singles(6), np.linspace(-1, 1, K, dtype=np.float32)))],
     "distributional.mean": [(SHARES, torch.linspace(-1, 1, K))],
@@ -103,11 +106,21 @@ CALLS = {
     "rollouts.following": [(doubles(T, B), doubles(2), np.eye(T, B, dtype=bool) & (np.arange(T) < 2)[:, None])],
     "rollouts.columns": [(rollout() | {"discounted_return": doubles(T, B)}, 6), (rollout(), 6, ("discounted_return",))],
     "rollouts.spread": [(rollout(), tensors(doubles(int(rollout()["valid"].sum())))[0], 2.0)],
+    "rollouts.pieces": [(9, 4), (30, 7)],
     "rollouts.shuffled": [({"a": torch.arange(9.0), "b": torch.ones(9, 2)}, 4, 2, np.random.default_rng(3))],
     "symmetry.mirror": [
         (doubles(6, 2), doubles(6, 2), PIXELS, flags(6, share=0.5), Symmetry((-1.0, 1.0), (1, 0))),
         (singles(2, 6, 2), singles(2, 6, 2), np.stack([PIXELS, PIXELS]), flags(6), Symmetry((-1.0, 1.0), (1, 0))),
     ],
+    "together.are_several": [()],
+    "together.gathered": [(doubles(3),)],
+    "together.gradients_made": [()],
+    "together.mean": [(0.5,), (torch.tensor(0.5), 3.0)],
+    "together.moments": [(doubles(6),), (singles(6),)],
+    "together.most": [(3.0,)],
+    "together.parts_of": [(9, 4), (9, 4, 1)],
+    "together.shares": [(np.abs(doubles(6)),), tensors(np.abs(doubles(6)))],
+    "together.total": [(doubles(2, 3),), (1.0,)],
     "vtrace.vtrace": [WINDOWS, tensors(*WINDOWS), tuple(one.astype(np.float32) for one in WINDOWS)],
     "vtrace.carry_mask": [(flags(T, B, share=0.9), flags(T, B), flags(T, B))],
 }
@@ -164,7 +177,7 @@ def draws(arguments):
 
 
 def test_each_public_function_is_asked():
-    assert public().keys() == CALLS.keys() | IN_PLACE
+    assert public().keys() == CALLS.keys() | IN_PLACE | OF_A_GROUP
     members = {name for name in vars(RewardScale) if not name.startswith("_")}
     assert members == METHODS
 

@@ -67,6 +67,18 @@ KINDS = {
     "sarsa, serial": ({"name": "sarsa"}, {"schedule": {**SPANNING, "kind": "serial"}, "task": LAKE}),
     "sac": (SAC, {"schedule": {**SPANNING, "envs_per_executor": 1}, "task": PENDULUM}),
     "sac, discrete actions": (SAC, {"schedule": SPANNING}),
+    "ppo, executors that learn together": (
+        KEEPING,
+        {"schedule": {**SPANNING, "gradients": "executors"}, "task": PENDULUM},
+    ),
+    "sac, executors that learn together": (
+        SAC,
+        {"schedule": {**SPANNING, "envs_per_executor": 1, "gradients": "executors"}, "task": PENDULUM},
+    ),
+    "dqn, executors that learn together, serial": (
+        DQN,
+        {"schedule": {**SPANNING, "kind": "serial", "gradients": "executors"}},
+    ),
     "td3": (TD3, {"schedule": SPANNING, "task": PENDULUM}),
     "dqn, observations of parts": (DQN, {"schedule": SPANNING, "task": {"env": "parted_tasks:Lamps", **SHOWN}}),
 }

@@ -44,7 +44,7 @@ from mlxe_async.algorithms.parts.replay import (
     target_columns,
     tensors_of,
 )
-from mlxe_async.maths import categorical, correction, metrics, vtrace
+from mlxe_async.maths import categorical, correction, metrics, together, vtrace
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.networks import Floats, Parameters
@@ -277,7 +277,7 @@ class MLxE(Algorithm):
         target, advantage = self.targets(rows, ratio, judged)
         critic = value_loss(value, target, s.value_scale)
         losses = policy_loss(log_prob, advantage) + s.value_coefficient * critic - s.entropy * entropy
-        weight = rows["weight"] / rows["weight"].sum()
+        weight = together.shares(rows["weight"])
         loss, value_mean, entropy_mean = ((some * weight).sum() for some in (losses, critic, entropy))
         share = correction.effective_share(correction.clipped(ratio, s.ratio_clip))
         found = {"loss": loss, "value_loss": value_mean, "entropy": entropy_mean, "effective_share": share}

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from mlxe_async.algorithms.interface import Acting, Rows
 from mlxe_async.algorithms.parts.fields import key
-from mlxe_async.maths import rollouts
+from mlxe_async.maths import rollouts, together
 from mlxe_async.networks import Parameters
 from mlxe_async.networks.seen import cell_entries, cell_parameters
 from mlxe_async.rows import Array, Column
@@ -197,9 +197,10 @@ def minibatches(algorithm: Any, batch: Rows, size: int, epochs: int) -> Iterator
     states = states_by_now(algorithm, batch, s.sequence_steps) if state.ndim == 2 else state[:: s.sequence_steps]
     cut = {name: _cut(one, s.sequence_steps) for name, one in batch.items() if name not in (*_FOR_TARGETS, STATE)}
     states, some = states.reshape(-1, states.shape[-1]), np.flatnonzero(cut["valid"].any(0))
-    parts = min(len(some), max(1, round(int(batch["valid"].sum()) / size)))
+    parts = together.parts_of(int(batch["valid"].sum()), size, len(some))
     for _ in range(epochs):
         for chosen in np.array_split(algorithm.rng.permutation(some), parts):
+            together.learn_from(cut["valid"][:, chosen].sum())
             yield {name: column[:, chosen] for name, column in cut.items()} | {STATE: states[chosen]}
 
 

@@ -68,7 +68,7 @@ class Sequence(NamedTuple):
 class Tabular(Algorithm):
     """Acts by a table, mostly greedily; an author writes `learn`, what is learned from the rows of a sequence."""
 
-    memory, takes_arrays = "rollouts", True
+    memory, takes_arrays, has_gradients = "rollouts", True, False
     settings: Any
     defaults: ClassVar = {
         "schedule": {"envs_per_executor": 4, "sync": "rollout", "rollout_steps": 16, "max_owed_updates": 2}

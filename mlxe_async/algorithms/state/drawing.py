@@ -106,3 +106,11 @@ def _knows_random(kind: type) -> bool:
     its = getattr(random.random, "__self__")  # noqa: B009 - types do not know that it is a bound method
     held = (value for module in own_modules(kind) for value in list(vars(module).values()))
     return any(value is random or getattr(value, "__self__", None) is its for value in held)
+
+
+def reseed(algorithm: Any, seed: int) -> None:
+    """Have all that an algorithm draws while it learns follow from another seed."""
+    algorithm.rng = np.random.default_rng([seed, 1])
+    algorithm._modules.reseed(seed)
+    if draws_of(algorithm) is not None:
+        vars(algorithm)[NAME] = OwnDraws(seed, python=_knows_random(type(algorithm)))

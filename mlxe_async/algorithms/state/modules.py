@@ -180,23 +180,23 @@ class ModulesOf:
                 self._to_device()
         self._of_learner = set(vars(algorithm)) - before
 
-    def _all(self) -> Iterator[Any]:
+    def held(self) -> Iterator[Any]:
         """Everything that the algorithm's attributes hold."""
         own = {name: value for name, value in vars(self._algorithm).items() if name not in FACTS}
         return (value for _, value in _inside(own))
 
     def _all_modules(self) -> list[Any]:
         torch = self._torch
-        return [] if torch is None else [value for value in self._all() if isinstance(value, torch.nn.Module)]
+        return [] if torch is None else [value for value in self.held() if isinstance(value, torch.nn.Module)]
 
     def _to_device(self) -> None:
         torch = self._torch
-        for value in self._all():
+        for value in self.held():
             if isinstance(value, torch.nn.Module):
                 value.to(self._algorithm.device)
             elif isinstance(value, torch.nn.Parameter):
                 value.data = value.data.to(self._algorithm.device)
-        for value in self._all():
+        for value in self.held():
             if isinstance(value, OfParameters):
                 value.attach()
 
@@ -349,12 +349,18 @@ class ModulesOf:
             self._generator = torch.get_rng_state()
             torch.set_rng_state(others)
 
+    def reseed(self, seed: int) -> None:
+        """Have torch's random numbers in updates to come follow from this seed."""
+        if self._torch is not None and self._generator is not None:
+            with _torch_seeded(self._torch, seed):
+                self._generator = self._torch.get_rng_state()
+
     def begin_again(self, flat: Floats) -> None:
         """Learn on from a flat vector: optimisers forget; if anything is not finite, all that only learns is new."""
         torch = self._torch
         self.load(flat)
         self._algorithm.reloaded()
-        for value in self._all():
+        for value in self.held():
             if torch is not None and isinstance(value, torch.optim.Optimizer):
                 value.state.clear()
             elif isinstance(value, FlatOptimiser):

@@ -25,8 +25,10 @@ MODES = (
     "keeping",
     "testing",
     "saving",
+    "exchanging",
 )
-"""A process does one of these. `waiting`: for a request. `room`: for room in its lane. `working`: anything else."""
+"""A process does one of these. `waiting`: for a request. `room`: for room in its lane.
+`exchanging`: it waits for the gradients of others. `working`: anything else."""
 NUMBERS = {mode: number for number, mode in enumerate(MODES)}
 STARTING, WAITING, WORKING, ROOM = (NUMBERS[mode] for mode in ("starting", "waiting", "working", "room"))
 NBYTES = 8 * (2 + len(MODES))

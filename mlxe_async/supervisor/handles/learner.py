@@ -2,18 +2,23 @@
 
 Where the executors wait for it and its state is kept with each publication, a successor learns from the same plan
 again, to the same weights. Elsewhere the plan of a learner that died is given up, and its rows stay in the memory.
+
+Executors that learn together with it are asked at the same time. If one of them dies, or fails, the attempt is declared
+broken, which ends the waiting of the others; when all have answered it is made again as a whole. If the learner has
+published, the attempt is over, whatever became of the others: it publishes after all have done their part.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from mlxe_async.errors import AuditFailed, MlxeError, NumericError, ProcessDied, RunFailed, Unpublished
+from mlxe_async.errors import AuditFailed, MlxeError, NumericError, ProcessDied, RunFailed, StepsDiffer, Unpublished
 from mlxe_async.ipc.messages.answers import require
 from mlxe_async.ipc.messages.remote_error import RemoteError
 from mlxe_async.ipc.processes.process import Process
@@ -24,10 +29,60 @@ from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.recording.steps import Ended, Learned, Published
 
-_ENDING: dict[str, type[MlxeError]] = {"AuditFailed": AuditFailed, "Unpublished": Unpublished}
+_ENDING: dict[str, type[MlxeError]] = {one.__name__: one for one in (AuditFailed, Unpublished, StepsDiffer)}
 """Errors of an algorithm that another try would not mend."""
 TRIES = 3
 """Learners that may die over one plan before it is given up: it may be to blame."""
+IS_LEARNED = partial(require, kind=LEARNED, what="learned")
+
+
+class TeamHandle:
+    """Learner and workers.
+
+    Args:
+        learner: the process of worker 0.
+        workers: role and process of each other one, in their order.
+        declare_broken: ends the waiting in an attempt, and in those before it.
+    """
+
+    def __init__(
+        self, learner: Process, workers: Sequence[tuple[str, Process]], declare_broken: Callable[[int], None]
+    ) -> None:
+        self._members = [("learner", learner), *workers]
+        self._declare_broken = declare_broken
+        self._attempts = 0
+
+    async def learn(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Make an attempt; returns the learner's answer, which tells of all.
+
+        Raises:
+            ProcessDied: one of them did.
+            RemoteError: one of them raised.
+        """
+        self._attempts += 1
+        attempt = self._attempts
+        calls = [
+            asyncio.ensure_future(process.call("learn", role=role, check=IS_LEARNED, attempt=attempt, **asked))
+            for role, process in self._members
+        ]
+        try:
+            pending = set(calls)
+            while not calls[0].done() and not any(call.done() and call.exception() for call in calls):
+                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # Also where all is well: a worker may wait for a learner that gave an answer it had given before.
+            self._declare_broken(attempt)
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+        if not isinstance(answers[0], BaseException):
+            return dict(answers[0])
+        raise min((one for one in answers if isinstance(one, BaseException)), key=_weight)
+
+
+def _weight(error: BaseException) -> int:
+    """Causes first: what was told of another's end is none."""
+    if isinstance(error, RemoteError):
+        return 2 if error.kind == "AttemptBroken" else 0
+    return 1 if isinstance(error, ProcessDied) else -1
 
 
 class LearnerHandle:
@@ -42,6 +97,7 @@ class LearnerHandle:
         newest: version and weights (P,) of the newest publication, as everybody else sees them; None before the first.
         repeats: a successor can learn from a plan again, alike.
         note_publication: called when there is a new version.
+        team: executors that learn together with it; None: it learns alone.
     """
 
     def __init__(
@@ -55,11 +111,13 @@ class LearnerHandle:
         newest: Callable[[], tuple[int, Array] | None],
         repeats: bool = False,
         note_publication: Callable[[], None] = lambda: None,
+        team: TeamHandle | None = None,
     ) -> None:
         self.process = process
         self._context, self._memorizer = context, memorizer
         self._started, self._cpu_seconds, self._newest = started, cpu_seconds, newest
         self._repeats, self._note_publication = repeats, note_publication
+        self._team = team
         self._calls = 0
         self._failure = ""
         self._fruitless, self._has_learned, self._why = 0, False, ""
@@ -154,13 +212,17 @@ class LearnerHandle:
 
     async def _learned(self, asked: dict[str, Any]) -> dict[str, Any]:
         """The answer to `learn`; what a successor is asked again is numbered, so that nothing is learned twice."""
-        is_learned = partial(require, kind=LEARNED, what="learned")
         for _ in range(TRIES - 1 if self._repeats else 0):
             try:
-                return dict(await self.process.call("learn", role="learner", check=is_learned, **asked))
+                return await self._ask(asked)
             except ProcessDied:
                 continue
-        return dict(await self.process.call("learn", role="learner", check=is_learned, **asked))
+        return await self._ask(asked)
+
+    async def _ask(self, asked: dict[str, Any]) -> dict[str, Any]:
+        if self._team is not None:
+            return await self._team.learn(asked)
+        return dict(await self.process.call("learn", role="learner", check=IS_LEARNED, **asked))
 
     def _hear_last_publication(self) -> None:
         """What a learner published before it died, but could not tell: executors act by it and know its number."""

@@ -65,11 +65,10 @@ class Periodic:
             self.write_status("running")
             self._run.bell.ring()  # it may be time to save, which nothing else would tell a learner that waits
             living = sum(1 for executor in self._parts.executors if executor.lost is None)
-            if living < (least := self._run.settings.schedule.min_executors):
+            if living < (least := self._run.blueprint.least_executors):
                 lost = next(executor.lost for executor in self._parts.executors if executor.lost)
-                raise RunFailed(
-                    f"expected at least {least} executors (schedule.min_executors), {living} are left; {lost}"
-                )
+                key = "min_executors" if not self._run.blueprint.exchanges else 'gradients = "executors"'
+                raise RunFailed(f"expected at least {least} executors (schedule.{key}), {living} are left; {lost}")
 
     async def keep_ledger(self) -> None:
         """Tell the account of rows, and which process waits for which, again and again."""

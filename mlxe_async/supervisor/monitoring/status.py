@@ -14,7 +14,6 @@ from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.plan.blueprint import Blueprint
 from mlxe_async.supervisor.plan.budget import Budget, Counters
 from mlxe_async.supervisor.plan.event_log import EventLog
-from mlxe_async.supervisor.plan.memory_view import memory_of
 
 
 def progress_of(
@@ -51,7 +50,7 @@ def tell_ledger(
         former: rows taken in by a memory that the run does not go on with.
     """
     lanes = []
-    memory = memory_of(blueprint, segments)
+    memory = blueprint.memory_in(segments)
     for index, taken in enumerate(memory.ledger()):
         state = lane_state(segments[f"lane-{index}"])
         backlog = (state.commit - taken["position"]) % 2**64

@@ -1,27 +1,31 @@
-"""Decides which process holds which roles, and how many bytes of shared memory they need."""
+"""Decides how many bytes of shared memory the processes of a run need, and what each is told at its birth."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Any
 
 from mlxe_async.cores import FEW, usable_cores
 from mlxe_async.ipc.shared.kept import LEAST_BYTES, SLOTS
 from mlxe_async.ipc.shared.lanes import format_lane, lane_bytes
+from mlxe_async.ipc.shared.meeting import meeting_bytes
 from mlxe_async.ipc.shared.segments import BytePlan, Segment, available_memory
 from mlxe_async.ipc.shared.weights import format_weights, weights_bytes
 from mlxe_async.ipc.shared.words import PAGE_BYTES, WORD_STRIDE
+from mlxe_async.maths.together import PIECE_BYTES
 from mlxe_async.memory.committed import format_memory
 from mlxe_async.memory.frames import MOST as MOST_FRAMES
-from mlxe_async.memory.rollouts import RolloutShape
+from mlxe_async.memory.replay import ReplayMemory
+from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
 from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.roles.legacy import LegacyShape
 from mlxe_async.roles.places import Places
 from mlxe_async.roles.promotion import REMARKS
 from mlxe_async.rows import RowLayout
 from mlxe_async.settings import Settings
+from mlxe_async.supervisor.plan.processes import PlannedProcess, planned_processes
 
 PLAN_UPDATES = 512
 STATE_VECTORS = 5
@@ -30,30 +34,6 @@ KEPT = ("learner", "memorizer")
 ROLLOUT_SLOTS_PER_EXECUTOR = 4
 
 SHORT_EPISODE, GATHERED_BYTES = 10, 1 << 28  # rows; of rollouts that are gathered before an update
-
-
-@dataclass(frozen=True)
-class PlannedProcess:
-    """One process to be.
-
-    Args:
-        name: its name.
-        roles: what it holds.
-        segments: what it may map.
-        page: its progress page; those of its threads follow.
-        threads: roles that work at the same time as the others, each in a thread of its own.
-    """
-
-    name: str
-    roles: tuple[str, ...]
-    segments: tuple[str, ...]
-    page: int
-    threads: tuple[str, ...] = ()
-
-    @property
-    def pages(self) -> range:
-        """Numbers of its progress pages."""
-        return range(self.page, self.page + 1 + len(self.threads))
 
 
 class Blueprint:
@@ -113,68 +93,28 @@ class Blueprint:
                 frames=stored_frames(facts),
                 moments=facts.get("moments", 0),
             )
-        self.processes = self._planned()
         self.promotes = settings.learner.promote_best > 0
-        if self.promotes:
-            # Under `oa`, only the executor that played with a version still has it.
-            needing = {"learner", *(f"executor-{i}" for i in range(self.executors if traits.free_running else 0))}
-            self.processes = [
-                replace(planned, segments=(*planned.segments, "best")) if needing & {*planned.roles} else planned
-                for planned in self.processes
-            ]
-
-        if traits.simulated_lag:
-            self.processes = [
-                replace(planned, segments=(*planned.segments, "delayed"))
-                if any(role.startswith("executor") for role in planned.roles)
-                else planned
-                for planned in self.processes
-            ]
-        self.processes = [
-            replace(planned, segments=(*planned.segments, *(name for name in self.kept if name in planned.roles)))
-            for planned in self.processes
-        ]
+        self.processes = planned_processes(settings, traits, joined=self.joined, kept=self.kept, meets=self.meets)
 
     @property
     def kept(self) -> tuple[str, ...]:
         """Roles that keep something for their successor, each in a segment of its own by that name."""
         return (*KEPT, *(f"executor-{i}" for i in range(self.executors if self.traits.deterministic else 0)))
 
-    def _planned(self) -> list[PlannedProcess]:
-        executors = [f"executor-{i}" for i in range(self.executors)]
-        lanes = tuple(f"lane-{i}" for i in range(self.executors))
-        evaluation = self.settings.evaluation.enabled
-        if self.settings.schedule.kind == "serial":
-            roles = (*executors, "learner", "memorizer", *(["evaluator"] if evaluation else []))
-            return [PlannedProcess("mlxe-serial", roles, ("control", "weights", "tested", "memory", *lanes), 0)]
-        if self.settings.schedule.kind == "istb":
-            roles = (*executors, "learner", "memorizer")
-            planned = PlannedProcess(
-                "mlxe-istb", roles, ("control", "weights", "memory", *lanes), 0, threads=tuple(executors)
-            )
-            return [planned, *([self._evaluator_post(len(planned.pages))] if evaluation else [])]
-        processes = [
-            PlannedProcess(f"mlxe-exe-{i}", (role,), ("control", "weights", f"lane-{i}"), i)
-            for i, role in enumerate(executors)
-        ]
-        if self.joined:
-            processes.append(
-                PlannedProcess(
-                    "mlxe-lrn", ("learner", "memorizer"), ("control", "weights", "memory", *lanes), len(processes)
-                )
-            )
-        else:
-            processes.append(
-                PlannedProcess("mlxe-mem", ("memorizer",), ("control", "weights", "memory", *lanes), len(processes))
-            )
-            processes.append(PlannedProcess("mlxe-lrn", ("learner",), ("control", "weights", "memory"), len(processes)))
-        if evaluation:
-            processes.append(self._evaluator_post(len(processes)))
-        return processes
+    @property
+    def exchanges(self) -> bool:
+        """True if several executors make gradients, each from a share of the rows."""
+        return self.settings.schedule.gradients == "executors" and self.executors > 1
 
-    @staticmethod
-    def _evaluator_post(page: int) -> PlannedProcess:
-        return PlannedProcess("mlxe-eval", ("evaluator",), ("control", "tested"), page)
+    @property
+    def meets(self) -> bool:
+        """True if these are several processes."""
+        return self.exchanges and self.settings.schedule.kind != "serial"
+
+    @property
+    def least_executors(self) -> int:
+        """The run fails when fewer than this are left: where they make each update together, all are needed."""
+        return self.executors if self.exchanges else self.settings.schedule.min_executors
 
     @property
     def _rollout_rows(self) -> int | None:
@@ -239,6 +179,13 @@ class Blueprint:
         column = next(column for column in self.layout.columns if column.name == "action")
         return column.dtype, column.shape
 
+    def memory_in(self, segments: Mapping[str, Segment]) -> ReplayMemory | RolloutMemory:
+        """An onlooker's view on the rows that a run keeps."""
+        shape, buffer = self.memory_shape, segments["memory"].buffer
+        if isinstance(shape, ReplayShape):
+            return ReplayMemory(shape, buffer, formatted=True)
+        return RolloutMemory(shape, buffer, formatted=True)
+
     def places(self, control: Segment, index: int) -> Places:
         """Records of where the environments of an executor stand, or stood when it died."""
         return Places(self.envs, *self._action, control.buffer, self.places_offset + index * self.places_bytes)
@@ -251,7 +198,8 @@ class Blueprint:
     @property
     def learner_threads(self) -> int:
         """Threads of the learner: as asked, else what the executors leave of the cores."""
-        return self.settings.learner.threads or max(1, self.cores - self.executors)
+        alone = self.settings.learner.threads or max(1, self.cores - self.executors)
+        return 1 if self.exchanges else alone
 
     @property
     def keep_state_every(self) -> int:
@@ -284,6 +232,7 @@ class Blueprint:
             **dict.fromkeys(self.kept, LEAST_BYTES),
             **({"delayed": weights_bytes(self.parameters)} if self.traits.simulated_lag else {}),
             **({"best": weights_bytes(self.parameters + REMARKS)} if self.promotes else {}),
+            **({"exchange": meeting_bytes(self.executors, PIECE_BYTES)} if self.meets else {}),
             **{f"lane-{i}": lane for i in range(self.executors)},
         }
 
@@ -339,6 +288,7 @@ class Blueprint:
             "rollouts_per_update": 1 if self.traits.free_running else None,
             "redo": not self.traits.free_running,
             "alike": self.traits.deterministic,
+            "exchanges": self.exchanges,
             "threads": self.learner_threads if "learner" in planned.roles else 1,
             "keep_state_every": self.keep_state_every,
         }

@@ -70,7 +70,7 @@ def test_a_capacity_that_has_no_effect_is_refused(sync, limit):
     tables = {"algorithm": {"name": "ppo"}, "schedule": {"kind": "is", "sync": sync}}
     settings = load_settings({"task": {"env": "CartPole-v1"}, "memory": {"capacity_rows": 10**12}, **tables})
     expect_memory(settings)
-    kind = {"memory_kind": "rollouts", "off_policy": "corrects", "bootstraps": True}
+    kind = {"memory_kind": "rollouts", "off_policy": "corrects", "bootstraps": True, "has_gradients": True}
     task = {"registered_max_episode_steps": 500, "reward_threshold": 475.0}
     facts = {**kind, "defaults": {}, "algorithm": {}, "task": {"max_episode_steps": limit, **task}}
     if limit is None:  # it says how long an episode may be
@@ -173,7 +173,14 @@ def test_an_algorithm_of_the_users_may_build_on_any_of_them():
 
 
 def facts_of_task(**task):
-    kind = {"memory_kind": "replay", "off_policy": "learns", "bootstraps": True, "defaults": {}, "algorithm": {}}
+    kind = {
+        "memory_kind": "replay",
+        "off_policy": "learns",
+        "bootstraps": True,
+        "has_gradients": True,
+        "defaults": {},
+        "algorithm": {},
+    }
     known = {"registered_max_episode_steps": 500, "reward_threshold": None, "max_episode_steps": 500}
     return {**kind, "task": {**known, **task}}
 
