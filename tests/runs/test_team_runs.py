@@ -59,6 +59,15 @@ def test_twins_learn_together_alike_in_processes_and_in_one(live, undisturbed):
 
 
 @pytest.mark.long
+def test_the_audit_of_workers_changes_nothing(live):
+    how = {"learner": {"fast": True, "audit_every": 1}}
+    audited, lines = run(live, "ppo", **how)
+    plain, _ = run(live, "ppo", learner={"fast": True, "audit_every": 0})
+    assert [line["fast"] for line in lines.all("updates")] == [True]
+    assert audited.weights_hash == plain.weights_hash
+
+
+@pytest.mark.long
 def test_with_one_executor_it_is_what_the_learner_alone_does(live):
     one, _ = run(live, "ppo", executors=1)
     other, _ = run(live, "ppo", executors=1, gradients="learner")
