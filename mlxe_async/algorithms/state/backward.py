@@ -40,9 +40,9 @@ class ExchangesGradients:
     def _exchange(self) -> None:
         found, self._touched = [self._followed[one] for one in self._touched], []
         gradients = [leaf.grad for leaf, _ in sorted(found, key=lambda one: one[1])]
-        kinds = {gradient.dtype for gradient in gradients}
-        if len(kinds) > 1 or any(gradient.layout is not sys.modules["torch"].strided for gradient in gradients):
-            raise TypeError(f"exchanging gradients: expected dense ones of one type, got {', '.join(map(str, kinds))}")
+        kinds = sorted({f"{gradient.layout}, {gradient.dtype}".replace("torch.", "") for gradient in gradients})
+        if len(kinds) > 1 or not kinds[0].startswith("strided"):
+            raise TypeError(f"exchanging gradients: expected strided ones of one type, got {'; '.join(kinds)}")
         flat = np.concatenate([gradient.numpy(force=True).reshape(-1) for gradient in gradients])
         together.gradient(flat)
         start = 0
