@@ -25,6 +25,9 @@ Limited = Callable[[str], contextlib.AbstractContextManager[None]]
 ATTEMPTS = 3
 TIMED_STEPS = 64
 TIMED_SECONDS = 0.05
+REPEATED_STEPS = 16
+SLOW_SECONDS = 1.0
+"An environment whose reset takes longer is not asked to repeat itself; nor is it made anew if that takes longer."
 
 
 def _unlimited(_call: str) -> contextlib.AbstractContextManager[None]:
@@ -68,6 +71,7 @@ def probe(
         _try_out(vector, limited)
         tried = time.perf_counter()
         step_seconds, faults = _time_steps(vector, limited)
+        repeated = [] if faults else _repeats(vector, limited, made - imported)
     finally:
         if close_later is None:
             _close_all(closing)
@@ -84,7 +88,7 @@ def probe(
         "make_seconds": made - imported,
         "first_step_seconds": tried - made,
         "step_seconds": step_seconds,
-        "notes": [*(sentence for _, sentence in vector.take_notes()), *_unused(vector), *remarks, *faults],
+        "notes": [*(sentence for _, sentence in vector.take_notes()), *_unused(vector), *remarks, *faults, *repeated],
         "gymnasium": gymnasium.__version__,
     }
 
@@ -170,6 +174,76 @@ def _time_steps(vector: VectorTask, limited: Limited) -> tuple[float, list[str]]
     except EnvironmentFault as fault:
         faults.append(_told(fault, steps))
     return seconds / max(1, steps), faults
+
+
+def _repeats(vector: VectorTask, limited: Limited, make_seconds: float) -> list[str]:
+    """Play the same seed and actions twice, and tell where something lives on from one episode to the next.
+
+    At most 16 steps or about 0.05 s are played each time. Only where the answers differ is the environment made anew,
+    twice: two new ones that agree have a state that lives on, two that do not are random beyond their seed.
+
+    Returns:
+        One sentence on the first difference, or nothing.
+    """
+    try:
+        began = time.perf_counter()
+        first = _played(vector, limited)
+        if time.perf_counter() - began > SLOW_SECONDS:
+            return []
+        different = _difference(first, _played(vector, limited))
+        if not different:
+            return []
+        told = f"the same seed and actions gave another {different} in a second episode"
+        if make_seconds > SLOW_SECONDS:
+            return [f"{told}: it is random beyond its seed, or {_LIVES_ON}"]
+        fresh = []
+        for _ in range(2):
+            with limited("make"):
+                vector.rebuild(0)
+            fresh.append(_played(vector, limited))
+        if _difference(*fresh):
+            return [f"{told}, and in a new environment: {_NO_SEED_DECIDES}"]
+    except EnvironmentFault as fault:
+        return [f"in an episode that repeats another it had a fault: {_sentence(fault)}"]
+    return [f"{told}, but not in a new environment: {_LIVES_ON}"]
+
+
+_NO_SEED_DECIDES = "it is random beyond its seed, or a state outlives it; runs cannot be repeated"
+_LIVES_ON = (
+    "a state, such as running statistics or a counter, lives on between episodes of one environment; it differs "
+    "between executors, tests and play, and is not saved"
+)
+
+
+def _played(vector: VectorTask, limited: Limited) -> list[tuple[str, Array]]:
+    """Return name and value of what one short episode answered, always of the same seed and actions."""
+    rng, seconds = np.random.default_rng(0), 0.0
+    with limited("reset"):
+        obs = vector.reset(0, seed=_seed(0))
+    answers = [("first observation", obs)]
+    for number in range(1, REPEATED_STEPS + 1):
+        action = _random_action(vector.spaces, rng, obs)
+        with limited("first step" if number == 1 else "step"):
+            began = time.perf_counter()
+            step = vector.step(action)
+            seconds += time.perf_counter() - began
+        for fault in step.faults:
+            raise fault
+        obs = step.next_obs[0]
+        answers += [
+            (f"observation at step {number}", obs),
+            (f"reward at step {number}", np.asarray(step.raw_reward[0])),
+            (f"end at step {number}", np.asarray(bool(step.ended))),
+        ]
+        if step.ended or seconds > TIMED_SECONDS:
+            break
+    return answers
+
+
+def _difference(first: list[tuple[str, Array]], second: list[tuple[str, Array]]) -> str:
+    """Return the name of the first answer that differs by more than rounding; empty if none does."""
+    pairs = zip(first, second, strict=False)  # one may have been cut short by its time
+    return next((name for (name, one), (_, two) in pairs if not np.allclose(one, two, rtol=1e-4, atol=1e-5)), "")
 
 
 def _told(fault: EnvironmentFault, steps: int) -> str:

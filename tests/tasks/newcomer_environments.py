@@ -122,3 +122,42 @@ def normalised():
 
 
 gymnasium.register("NormalisedNewcomer-v0", entry_point=normalised)
+
+
+class OwnStatistics(gymnasium.Wrapper):
+    """A running mean of what it has seen, of its own making."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.total, self.count = 0.0, 0
+
+    def _less_mean(self, obs):
+        self.total, self.count = self.total + obs, self.count + 1
+        return (obs - self.total / self.count).astype(obs.dtype)
+
+    def reset(self, **kwargs):
+        obs, info = self.env.reset(**kwargs)
+        return self._less_mean(obs), info
+
+    def step(self, action):
+        obs, *others = self.env.step(action)
+        return self._less_mean(obs), *others
+
+
+class OwnScaler(gymnasium.Wrapper):
+    """Rewards over the number of all steps so far."""
+
+    steps = 0
+
+    def step(self, action):
+        obs, reward, *others = self.env.step(action)
+        self.steps += 1
+        return obs, reward / self.steps, *others
+
+
+class Unseeded(gymnasium.Wrapper):
+    """Rewards with a noise that no seed decides."""
+
+    def step(self, action):
+        obs, reward, *others = self.env.step(action)
+        return obs, reward + np.random.default_rng().normal(), *others

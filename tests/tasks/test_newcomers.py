@@ -1,5 +1,6 @@
 """What newcomers bring is learned from, or answered in a sentence that says what to write."""
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -7,9 +8,17 @@ import sys
 import pytest
 
 from mlxe_async.errors import TaskError
+from mlxe_async.tasks import probe as probing
 from mlxe_async.tasks.probe import probe
 
 HERE = "newcomer_environments"
+_REPEATS = probing._repeats
+
+
+def without(package):
+    """The mark of a test of what is said where a package is missing."""
+    return pytest.mark.skipif(importlib.util.find_spec(package) is not None, reason=f"{package} is installed")
+
 
 WORKS = ["Plain", "DoneOfNumpy", "SmallCounts", "Started"]
 TOLD = {
@@ -80,8 +89,8 @@ def test_what_cannot_be_learned_from_is_refused_with_what_to_do(name):
             "task.wrappers: NormalizeReward, whose statistics .* set reward_scaling = true",
         ),
         ({"env": f"{HERE}:NormalisedNewcomer-v0"}, "is made with NormalizeObservation, whose statistics"),
-        ({"env": "MiniGrid-Empty-5x5-v0"}, "pip install minigrid"),
-        ({"env": "highway-fast-v0"}, "pip install highway_env"),
+        pytest.param({"env": "MiniGrid-Empty-5x5-v0"}, "pip install minigrid", marks=without("minigrid")),
+        pytest.param({"env": "highway-fast-v0"}, "pip install highway_env", marks=without("highway_env")),
         ({"env": "CartPole-v7"}, "did you mean CartPole-v"),
         ({"env": "Cartpole-v1"}, "did you mean CartPole-v1"),
         ({"env": "no_such_package:Env"}, "there is no module no_such_package; install it or add its folder"),
@@ -91,6 +100,40 @@ def test_names_and_wrappers_are_answered_with_what_to_write(task, said):
     with pytest.raises(TaskError) as refusal:
         probe(task)
     assert _matches(said, str(refusal.value)), refusal.value
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "said"),
+    [
+        ("OwnStatistics", "gave another first observation in a second episode, but not in a new environment: a state"),
+        ("OwnScaler", "gave another reward at step 1 in a second episode, but not in a new environment: a state"),
+        ("Unseeded", "gave another reward at step 1 in a second episode, and in a new environment: it is random"),
+    ],
+)
+def test_what_lives_on_between_episodes_is_told(wrapper, said):
+    (note,) = probe({"env": "CartPole-v1", "wrappers": [f"{HERE}:{wrapper}"]})["notes"]
+    assert said in note
+
+
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "FrozenLake-v1", "Taxi-v4", "Blackjack-v1"]
+)
+def test_what_repeats_itself_by_its_seed_is_not_told(name):
+    assert not any("same seed" in note for note in probe({"env": name})["notes"])
+
+
+@pytest.mark.parametrize(
+    ("package", "task"),
+    [
+        ("minigrid", {"env": "MiniGrid-Empty-5x5-v0", "observe": ["direction", "image"]}),
+        ("highway_env", {"env": "highway-fast-v0"}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")  # minigrid registers some ids twice
+def test_ids_of_packages_are_found_without_their_module(package, task):
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    assert probe(task)["env"] == task["env"]
 
 
 def test_a_game_of_an_older_name_is_answered_with_the_package_that_has_it(tmp_path):
