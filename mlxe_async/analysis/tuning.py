@@ -39,7 +39,7 @@ class Knobs:
         threads: of the learner; 0: those that are left.
         device: of the learner.
         is_replay: rows are drawn again and again; None: not known.
-        capacity: rows that are kept; None: so many for each executor.
+        capacity: rows that are kept; None: as many for each executor as the default says.
     """
 
     kind: str
@@ -95,14 +95,18 @@ def _kept(knobs: Knobs) -> int | None:
     return knobs.capacity or EACH_EXECUTOR * knobs.executors
 
 
-def neighbours(now: Knobs, cores: int, advised: Changes = {}) -> Iterator[dict[str, Any]]:  # noqa: B006 - never written
+def neighbours(now: Knobs, cores: int, advised: Changes = {}, limit: str = "") -> Iterator[dict[str, Any]]:  # noqa: B006 - never written
     """Yield changes to try from here, the most promising first; not all of them keep what is learned.
 
     Args:
         now: settings.
         cores: that a run may use.
         advised: what the verdict on a run with these settings predicts to help.
+        limit: what that verdict says limits the run.
     """
+    threads = [o for o in (1, 2, MOST_THREADS) if o != (now.threads or 1) and o <= cores] if now.device == "cpu" else []
+    if limit in ("learner", "cores"):  # threads that wait for a core, and for each other, cost more than they do
+        yield from ({"learner.threads": one} for one in threads if one < now.threads)
     if advised:
         yield from _as_split(now, advised)
         yield dict(advised)
@@ -117,14 +121,12 @@ def neighbours(now: Knobs, cores: int, advised: Changes = {}) -> Iterator[dict[s
         yield from ({"schedule.kind": kind} for kind in ("is", "serial") if kind != now.kind)
     if now.kind in ("is", "ia", "oa"):
         yield from ({"schedule.memorizer": place} for place in ("learner", "own") if place != now.memorizer)
-    if now.device == "cpu":
-        for threads in (1, 2, MOST_THREADS):
-            if threads != now.threads and threads <= cores:
-                yield {"learner.threads": threads}
+    if limit != "cores":
+        yield from ({"learner.threads": one} for one in threads)
 
 
 def _split(now: Knobs, executors: int) -> dict[str, Any]:
-    """The same environments among so many executors."""
+    """The same environments among this number of executors."""
     changes = {"schedule.executors": executors, "schedule.envs_per_executor": now.executors * now.envs // executors}
     if now.is_replay and now.capacity is None:
         changes["memory.capacity_rows"] = EACH_EXECUTOR * now.executors
@@ -149,12 +151,14 @@ class Measured:
         changes: from the settings as they were.
         rates: rows per second, of each run.
         advised: by the verdict on the last of them.
+        limit: what it said limits the run.
         failed: why a run with them failed; empty: none did.
     """
 
     changes: dict[str, Any]
     rates: list[float] = field(default_factory=list)
     advised: dict[str, Any] = field(default_factory=dict)
+    limit: str = ""
     failed: str = ""
 
     @property
@@ -164,7 +168,7 @@ class Measured:
 
 
 class Search:
-    """Which settings to measure next; `asked` are those that it waits for.
+    """Says which settings to measure next.
 
     Args:
         start: settings as they are.
@@ -195,12 +199,19 @@ class Search:
         return keeps_learning(self._start, self._start.after(changes))
 
     def tell(
-        self, changes: Changes, rate: float, advised: Changes, predicted: float | None = None, failed: str = ""
+        self,
+        changes: Changes,
+        rate: float,
+        advised: Changes,
+        predicted: float | None = None,
+        *,
+        limit: str = "",
+        failed: str = "",
     ) -> Measured:
-        """Take in one measured run: its rows per second, and what its verdict advises."""
+        """Take in one measured run: its rows per second, and what its verdict says."""
         found = self.measured.setdefault(_named(changes), Measured(dict(changes)))
         found.rates += [rate] if not failed else []
-        found.advised, found.failed = dict(advised), failed
+        found.advised, found.limit, found.failed = dict(advised), limit, failed
         if predicted is not None and advised:
             self._predictions[_named(self._whole(found.changes, advised))] = predicted * rate
         return found
@@ -216,7 +227,7 @@ class Search:
         for one in sorted(self.measured.values(), key=lambda one: -one.rate)[:2]:
             if one.failed or one.rate * BETTER < max(m.rate for m in self.measured.values()):
                 continue
-            for step in neighbours(self._start.after(one.changes), self._cores, one.advised):
+            for step in neighbours(self._start.after(one.changes), self._cores, one.advised, one.limit):
                 changes = self._whole(one.changes, step)
                 if _named(changes) not in self.measured and (self._may_change or self.keeps(changes)):
                     return changes

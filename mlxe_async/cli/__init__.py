@@ -56,8 +56,8 @@ whom. A file with [task] env = "CartPole-v1" alone runs.
                     by its own settings, if there is no file
   --set a.b=VALUE   override a key of the file; VALUE is TOML, or else a text;
                     may be repeated
-  --check           check the settings, print the memory plan, try the
-                    environment once, and start nothing
+  --check           check settings, memory and environment, measure what a
+                    step and an update cost, and start nothing
   --seeds N         run FILE.toml with N seeds, 0 to N-1, and compare them
   --no-progress     show no progress
   --trust NAME      with --resume, play and all that take a RUN: run code of a

@@ -32,6 +32,7 @@ class ShortRun:
         rate: rows per second, from the first update to the last.
         advised: settings that its verdict predicts to help.
         predicted: the rate with them, as a multiple; None: not known.
+        limit: what limits it.
         settings: those of the run, with all defaults.
     """
 
@@ -39,6 +40,7 @@ class ShortRun:
     advised: dict[str, Any]
     predicted: float | None
     settings: Settings
+    limit: str = ""
 
 
 def settings_with(file: str, overrides: Sequence[str], changes: Mapping[str, Any]) -> Settings:
@@ -80,7 +82,7 @@ async def measured(file: str, overrides: Sequence[str], changes: Mapping[str, An
         heard = _Heard(supervisor)
         supervisor.subscribe(heard, ["phase", "bottleneck"])
         await supervisor.run()
-    return ShortRun(heard.rate(), heard.advised, heard.predicted, supervisor.settings)
+    return ShortRun(heard.rate(), heard.advised, heard.predicted, supervisor.settings, heard.limit)
 
 
 class _Heard:
@@ -91,10 +93,11 @@ class _Heard:
         self._learned: list[tuple[float, int]] = []
         self.advised: dict[str, Any] = {}
         self.predicted: float | None = None
+        self.limit = ""
 
     def __call__(self, line: Mapping[str, Any]) -> None:
         if line["event"] == "bottleneck":
-            self.advised, self.predicted = dict(line["change"]), line["predicted"]
+            self.advised, self.predicted, self.limit = dict(line["change"]), line["predicted"], line["slowest"]
         elif line["phase"] == "learn" and line["updates"]:
             self._learned.append((line["mono_ns"] / 1e9, line["env_steps"]))
             lasted = self._learned[-1][0] - self._learned[0][0]

@@ -175,7 +175,7 @@ class _Tuning:
     async def _measure_all(self) -> None:
         first = await self._measured({})
         search = self._search = Search(knobs_of(first.settings), usable_cores(), may_change=self._asked.any)
-        self._tell(search, search.tell({}, first.rate, first.advised, first.predicted), None)
+        self._tell(search, search.tell({}, first.rate, first.advised, first.predicted, limit=first.limit), None)
         while self._left > 4 * self._longest and (changes := search.next()) is not None:
             await self._try(search, changes)
         # The fastest of many short runs was also the luckiest: those that are close run again, by turns.
@@ -192,7 +192,8 @@ class _Tuning:
             said = visible(str(error).partition("\n")[0], 160)
             self._tell(search, search.tell(changes, 0.0, {}, failed=said), expected)
             return
-        self._tell(search, search.tell(changes, found.rate, found.advised, found.predicted), expected)
+        one = search.tell(changes, found.rate, found.advised, found.predicted, limit=found.limit)
+        self._tell(search, one, expected)
 
     async def _measured(self, changes: Mapping[str, Any]) -> ShortRun:
         began = time.monotonic()

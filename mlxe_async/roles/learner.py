@@ -400,6 +400,11 @@ class Learner:
             self.algorithm.set_weights(self._last_good)
 
 
+def way_of(algorithm: Any, *, fast: bool) -> Updates:
+    """The way in which a learner does an algorithm's updates; `fast`: a twin may do them."""
+    return updates(algorithm, fast=fast)
+
+
 def _seconds_since(start_ns: int) -> float:
     return (time.monotonic_ns() - start_ns) / 1e9
 
