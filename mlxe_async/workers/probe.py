@@ -90,7 +90,7 @@ class Probe:
         return {}
 
     def survey(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What `workers.survey` finds, once an update has been rehearsed; or `{"failed"}`, a sentence.
+        """Return what `workers.survey` finds, once an update has been rehearsed; or `{"failed"}`, a sentence.
 
         Args:
             settings: all of them, with the defaults that followed from `probe`.
