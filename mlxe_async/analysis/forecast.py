@@ -1,4 +1,4 @@
-"""The rate that each schedule would have, by the measured costs of a step, of an answer of the policy, and of an update.
+"""The rate that each schedule would have, by the measured costs of a step, of the policy and of an update.
 
 The model is small: it knows no messages, no copies and no tests. In rounds, playing and learning come one after the
 other; where no process waits, the slower of the two sets the pace, as far as there are cores for both.

@@ -91,6 +91,7 @@ class _Heard:
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._learned: list[tuple[float, int]] = []
+        self._begun: float | None = None
         self.advised: dict[str, Any] = {}
         self.predicted: float | None = None
         self.limit = ""
@@ -98,18 +99,23 @@ class _Heard:
     def __call__(self, line: Mapping[str, Any]) -> None:
         if line["event"] == "bottleneck":
             self.advised, self.predicted, self.limit = dict(line["change"]), line["predicted"], line["slowest"]
-        elif line["phase"] == "learn" and line["updates"]:
+            return
+        if self._begun is None:
+            self._begun = line["start_ns"] / 1e9
+        if line["phase"] == "learn" and line["updates"]:
             self._learned.append((line["mono_ns"] / 1e9, line["env_steps"]))
             lasted = self._learned[-1][0] - self._learned[0][0]
             if lasted >= WINDOW_S and (len(self._learned) > ROUNDS or lasted >= 2 * WINDOW_S):
                 self._supervisor.request_stop("measured")
 
     def rate(self) -> float:
-        """Rows per second, from the first update on.
+        """Rows per second, from the first update on; where there is but one, from the first step on.
 
         Raises:
-            RunFailed: there were too few updates.
+            RunFailed: there was no update.
         """
+        if len(self._learned) == 1 and self._begun is not None:
+            self._learned.insert(0, (self._begun, 0))
         if len(self._learned) < 2 or self._learned[-1][0] <= self._learned[0][0]:
             raise RunFailed(
                 f"measuring a run: expected updates within {LATEST_S:g} s, got {len(self._learned)}; have it learn "

@@ -26,6 +26,8 @@ from mlxe_async.storage.files import replace_file
 from mlxe_async.storage.safe_text import visible
 
 BUDGET_S = 150.0
+RESERVE_S = 40.0
+"""Seconds at the end, at most, for those that run again."""
 REPEATS = 3
 """Runs of settings that are close to the fastest."""
 ABOUT = """\
@@ -116,7 +118,7 @@ class _Tuning:
         self._asked, self._settings, self._console = asked, settings, console
         self._began = time.monotonic()
         self._search: Search | None = None
-        self._longest = 0.0
+        self._shortest = RESERVE_S
         self._why_over = ""
 
     async def until_signal(self) -> int:
@@ -176,12 +178,12 @@ class _Tuning:
         first = await self._measured({})
         search = self._search = Search(knobs_of(first.settings), usable_cores(), may_change=self._asked.any)
         self._tell(search, search.tell({}, first.rate, first.advised, first.predicted, limit=first.limit), None)
-        while self._left > 4 * self._longest and (changes := search.next()) is not None:
+        while self._left > min(RESERVE_S, 3 * self._shortest) and (changes := search.next()) is not None:
             await self._try(search, changes)
         # The fastest of many short runs was also the luckiest: those that are close run again, by turns.
         for count in range(2, REPEATS + 1):
             for one in search.close_ones():
-                if len(one.rates) < count and self._left > self._longest:
+                if len(one.rates) < count and self._left > self._shortest:
                     await self._try(search, one.changes)
 
     async def _try(self, search: Search, changes: Mapping[str, Any]) -> None:
@@ -198,7 +200,7 @@ class _Tuning:
     async def _measured(self, changes: Mapping[str, Any]) -> ShortRun:
         began = time.monotonic()
         found = await measured(self._asked.file, self._asked.overrides, changes)
-        self._longest = max(self._longest, time.monotonic() - began)
+        self._shortest = min(self._shortest, time.monotonic() - began)
         return found
 
     def _tell(self, search: Search, one: Measured, expected: float | None) -> None:

@@ -137,7 +137,7 @@ class FromEnvironment(torch.nn.Module):
         obs: Any = parts
         if not self._spaces.parts:
             (only,) = parts.values()
-            obs = only
+            obs = only = only[:, None] if only.ndim == 1 else only  # one number is stored as a vector of one
             if self._features is not None:
                 obs = torch.cat([only, self._features(only)], -1)
         elif self._features is not None:

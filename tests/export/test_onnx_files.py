@@ -54,6 +54,13 @@ def test_a_file_is_kept_once_it_equals_the_policy(name, tmp_path):
     onnx.checker.check_model(onnx.load(path))
 
 
+@pytest.mark.parametrize("number", range(12))
+def test_any_space_of_observations_will_do(number, tmp_path):
+    path = tmp_path / "policy.onnx"
+    onnx_file.write(policy_of({"env": "drawn_tasks:BySeed", "kwargs": {"number": number}}), path)
+    onnx.checker.check_model(onnx.load(path))
+
+
 def session_of(path):
     return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
