@@ -8,7 +8,6 @@ memory, more threads. It ends where no neighbour is better, or when the caller h
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -163,8 +162,8 @@ class Measured:
 
     @property
     def rate(self) -> float:
-        """Median rate; 0 where a run failed."""
-        return statistics.median(self.rates) if self.rates and not self.failed else 0.0
+        """The highest rate; 0 where a run failed. Other programs make a run slower, and none makes it faster."""
+        return max(self.rates) if self.rates and not self.failed else 0.0
 
 
 class Search:
@@ -234,11 +233,12 @@ class Search:
         return None
 
     def close_ones(self) -> list[Measured]:
-        """The fastest three, as far as they are close: worth further runs before the best is named."""
+        """The fastest three, as far as they are close, and the start: they run again before the best is named."""
         if self.first is None:
             return []
         ordered = sorted((one for one in self.measured.values() if one.rate), key=lambda one: -one.rate)
-        return [one for one in ordered if one.rate * CLOSE >= ordered[0].rate][:3] if ordered else []
+        close = [one for one in ordered if one.rate * CLOSE >= ordered[0].rate][:3]
+        return close if self.first in close else [*close, self.first]
 
     def _whole(self, before: Changes, step: Changes) -> dict[str, Any]:
         """Changes from the start, without those that lead back to it."""
