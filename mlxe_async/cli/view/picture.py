@@ -209,7 +209,7 @@ class Picture:
             case "solved":
                 self.is_solved = True
             case "metrics":
-                for name in event["values"]:
+                for name in event.get("values") or ():
                     if name in self.metrics or len(self.metrics) < MOST_METRICS:
                         self.metrics[_text(name)] = _number(event["values"], name)
             case "ledger":
