@@ -82,7 +82,8 @@ class Policy:
         self.checkpoint, self.path = checkpoint, path
         self.flat = np.ascontiguousarray(flat, dtype=np.float32)
         self.algorithm = self._built()
-        counters, each = counters or {}, settings.schedule.executors
+        self.counters = counters = dict(counters or {})
+        each = settings.schedule.executors
         self._acting = Acting(
             steps=counters.get("env_steps", 0) // each,
             episodes=counters.get("episodes", 0),
@@ -167,7 +168,8 @@ class Policy:
         `critic` and `log_std`, for numbers before bounds; of one that acts by values, these.
 
         Args:
-            deterministic: of a built-in one: from observations to the best actions (B, ...) that `env.step` takes.
+            deterministic: of a built-in one: from observations to the best actions (B, ...) that `env.step` takes. A
+                recurrent one takes states (B, S), too, zero if they are left out, and returns actions and states.
 
         Raises:
             ValueError: there is no network, or nothing is known of how actions follow from it.
@@ -258,7 +260,7 @@ class Policy:
             with _rendering(task["env"], render_mode):
                 vector = VectorTask(task, 1, evaluation=True, max_episode_steps=limit, **wrap)
             stack.callback(vector.close)
-            self._expect(vector.spaces)
+            self.expect(vector.spaces)
             for number in range(episodes):
                 with _rendering(task["env"], render_mode):
                     obs, steps, total = vector.reset(0, seed + number)[None], 0, 0.0
@@ -335,7 +337,7 @@ class Policy:
             self.settings.task.model_dump(), each, evaluation=True, max_episode_steps=rules.max_episode_steps
         )
         try:
-            self._expect(task.spaces)
+            self.expect(task.spaces)
             groups = (seeds[first : first + each] for first in range(0, len(seeds), each))
             played = [actions for group in groups for actions in self._played(task, group, rng)]
         finally:
@@ -367,7 +369,7 @@ class Policy:
         return [np.array(actions) for actions in taken]
 
     def _tested(self, policy: GreedyPolicy, rules: Mapping[str, Any]) -> Verdict:
-        self._expect(self._vector.spaces)
+        self.expect(self._vector.spaces)
         evaluator = Evaluator(policy, self.settings.task.model_dump(), rules)
         try:
             evaluator.add(self.version, self.flat)
@@ -376,7 +378,7 @@ class Policy:
             evaluator.close()
         return verdict
 
-    def _expect(self, found: Spaces) -> None:
+    def expect(self, found: Spaces) -> None:
         """See that the environment is still the one that the weights are for.
 
         Raises:

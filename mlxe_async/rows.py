@@ -240,9 +240,14 @@ class Spaces:
         return packing.joined(obs, *self._counted) if self._is_bytes else obs
 
     def mask(self, obs: Any) -> Any:
-        """Which choices are allowed, bool (..., sum of `action_sizes`); None where nothing says so."""
+        """Which choices are allowed, bool (..., sum of `action_sizes`); None where nothing says so.
+
+        Observations may come as their parts, by name.
+        """
         if not self.masked:
             return None
+        if isinstance(obs, Mapping):
+            return obs[MASK] != 0
         allowed = packing.view(self.parts[-1], obs, is_bytes=True)
         return allowed != 0
 

@@ -36,6 +36,7 @@ TABLE = {
     "workers": {"*"},
     "foreseen": {"algorithms", "errors", "rows", "settings", "storage"},
     "policy": {"*"},
+    "export": {"*"},
     "supervisor": {"*"},
     "cli": {"*"},
     "testing": {"*"},
@@ -66,6 +67,7 @@ PACKAGES = {
     "settings": {"pydantic", "pydantic_core"},
     "schedules": set(),
     "analysis": {"numpy", "matplotlib", "tensorboard"},
+    "export": {"gymnasium", "matplotlib", "numpy", "torch"},
     "supervisor": {"numpy", "uvloop"},
     "testing": {"numpy", "gymnasium"},
 }

@@ -288,7 +288,7 @@ def bounded(unit: Any, spaces: Spaces) -> Any:
     middle, reach = in_bounds(zero, low, high), in_bounds(zero + 1, low, high) - in_bounds(zero, low, high)
     found = unit.new_tensor(middle) + unit.new_tensor(reach) * unit
     found = found.maximum(unit.new_tensor(low)).minimum(unit.new_tensor(high))
-    return found.reshape((len(unit), *spaces.action_shape))
+    return found.reshape((unit.shape[0], *spaces.action_shape))
 
 
 def to_unit(action: Any, spaces: Spaces) -> Any:

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "trace": ("mlxe_async.cli.trace", "write one timeline of all processes of a run, for Perfetto"),
     "report": ("mlxe_async.cli.report", "write one HTML page about runs: curves, time, faults"),
     "export": ("mlxe_async.cli.export", "write what a run told for TensorBoard, or as CSV files"),
+    "tune": ("mlxe_async.cli.tune", "measure short runs, and write faster settings"),
     "compare": ("mlxe_async.cli.compare", "run settings files with many seeds, and compare"),
     "study": ("mlxe_async.cli.study", "draw moving averages of runs, or tell what a policy does"),
     "replay": ("mlxe_async.cli.replay", "do again what a recorded run did, bit for bit"),
@@ -40,7 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 # Import numpy or torch, which end the process in their own words where they get no memory.
-HEAVY = ("play", "eval", "report", "export", "compare", "study", "replay", "repro", "schema")
+HEAVY = ("play", "eval", "report", "export", "tune", "compare", "study", "replay", "repro", "schema")
 
 HELP = """\
 usage: python -m mlxe_async [FILE.toml] [--resume RUN] [--set a.b=VALUE ...]
@@ -55,8 +56,8 @@ whom. A file with [task] env = "CartPole-v1" alone runs.
                     by its own settings, if there is no file
   --set a.b=VALUE   override a key of the file; VALUE is TOML, or else a text;
                     may be repeated
-  --check           check the settings, print the memory plan, try the
-                    environment once, and start nothing
+  --check           check settings, memory and environment, measure what a
+                    step and an update cost, and start nothing
   --seeds N         run FILE.toml with N seeds, 0 to N-1, and compare them
   --no-progress     show no progress
   --trust NAME      with --resume, play and all that take a RUN: run code of a

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import textwrap
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from mlxe_async.errors import SettingsError
 from mlxe_async.storage.safe_text import visible
@@ -25,6 +25,8 @@ class Parser(argparse.ArgumentParser):
         example: arguments that make sense, a command line in each line.
     """
 
+    in_any_order = False
+
     def __init__(self, usage: str, about: str = "", example: str = "") -> None:
         lines = "".join(f"\n  python -m mlxe_async {line}" for line in example.splitlines())
         super().__init__(
@@ -39,6 +41,12 @@ class Parser(argparse.ArgumentParser):
     def add_trust(self) -> None:
         """Take `--trust NAME`, as often as it is said, as a list `trust`."""
         self.add_argument("--trust", action="append", default=[], metavar="MODULE|FOLDER", help=TRUST)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """The arguments; where `in_any_order` was set, words without a name may also stand behind options."""
+        if self.in_any_order:
+            return self.parse_intermixed_args(args, namespace)
+        return super().parse_args(args, namespace)
 
     def format_help(self) -> str:
         """The page, in which the usage is wrapped too."""

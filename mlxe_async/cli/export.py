@@ -13,6 +13,7 @@ import uvloop
 
 from mlxe_async.analysis.endings import ending_of, said_of
 from mlxe_async.analysis.exporters import TARGETS, Exporter, exporter_to
+from mlxe_async.cli import export_policy
 from mlxe_async.cli.arguments import RUN, Parser
 from mlxe_async.errors import NotFound, ResourceError, RunFailed
 from mlxe_async.logs.reader import follow, log_of, read_log
@@ -25,22 +26,31 @@ Write what a run told into the files of another tool, in a folder of the run's n
 environment steps under the names that people know (charts/episodic_return, losses/value_loss, eval/episodic_return), at
 the time of the log; or a CSV file for each kind of line. What an earlier export left there gives way.
 
-With --follow the files grow while the run does, until it ends."""
+With --follow the files grow while the run does, until it ends.
+
+Or write its saved policy, for programs without this one: as an ONNX file, which is compared with the policy before it
+is kept; as a folder with a model card for the Hugging Face hub; or as a picture of the network."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Write the files, and say how much that is. Returns the exit code."""
     parser = Parser(
-        "export RUN --to TARGET [--out FOLDER] [--follow]",
+        "export RUN --to TARGET [PATH] [--out FOLDER] [--follow] [--checkpoint best|last|solved|N] [--trust NAME]",
         ABOUT,
-        "export latest --to tensorboard --follow\nexport latest --to csv --out tables",
+        "export latest --to tensorboard --follow\nexport latest --to csv --out tables\n"
+        "export latest --to onnx policy.onnx --checkpoint best",
     )
     parser.add_argument("run", metavar="RUN", help=RUN)
-    about = "; ".join(f"{name}: {target.about}" for name, target in TARGETS.items())
-    parser.add_argument("--to", choices=TARGETS, required=True, metavar="TARGET", help=about)
+    abouts = {name: target.about for name, target in TARGETS.items()} | export_policy.TARGETS
+    about = "; ".join(f"{name}: {one}" for name, one in abouts.items())
+    parser.add_argument("--to", choices=[*TARGETS, *export_policy.TARGETS], required=True, metavar="TARGET", help=about)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where; the target's name when left out")
+    export_policy.add_arguments(parser)
     parser.add_argument("--follow", action="store_true", help="go on until the run ends")
     asked = parser.parse_args(arguments)
+    if asked.to in export_policy.TARGETS:
+        return export_policy.run(asked)
+    export_policy.refuse_arguments(asked)
     path = log_of(asked.run)
     folder = (asked.out or Path(asked.to)) / _name_of(path)
     job = _Job(asked.run, exporter_to(asked.to), folder)

@@ -120,7 +120,15 @@ async def _check(supervisor: Supervisor) -> int:
     finally:
         signals.remove()
     cautions = [f"note: {caution}" for caution in report.cautions]
-    found = (*report.plan, "", *probed(report.facts), executors_of(supervisor.settings), *report.start, *cautions)
+    found = (
+        *report.plan,
+        "",
+        *probed(report.facts),
+        executors_of(supervisor.settings),
+        *report.survey,
+        *report.start,
+        *cautions,
+    )
     sys.stdout.write("".join(f"{visible(line)}\n" for line in found))
     console.finish("the settings are fine, one update on made-up rows went well, and nothing was started")
     return 0

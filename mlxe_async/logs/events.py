@@ -267,6 +267,14 @@ class EpisodeEnd(Event):
 
 
 @dataclass(frozen=True)
+class Metrics(Event):
+    """Numbers that an executor's environments told of themselves by `info["metrics"]`, twice a second at most."""
+
+    values: Annotated[dict[str, float], "Mean of each since it was told last."]
+    env_steps: Annotated[int, "Environment steps of the run so far."]
+
+
+@dataclass(frozen=True)
 class LongEpisode(Event):
     """The first training episode of stop.episode_steps steps, else of 50,000, is through.
 

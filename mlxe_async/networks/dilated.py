@@ -47,7 +47,7 @@ class Dilated(nn.Module):
             return found.unflatten(0, x.shape[:2]), after
         is_array = isinstance(x, np.ndarray)
         after, turn = state.copy() if is_array else state.clone(), self._turn(state)
-        every, env = self._apart(after), (np if is_array else torch).arange(len(state))
+        every, env = self._apart(after), (np if is_array else torch).arange(state.shape[0])
         every[env, turn] = self.core(x, every[env, turn])[1]
         after[:, -1] = (turn + 1) % self.cores
         return every[..., self._output].mean(1), after
@@ -59,7 +59,7 @@ class Dilated(nn.Module):
 
     def _apart(self, state: Any) -> Any:
         """The cores' states (B, r, S') in states (B, S), as a view."""
-        return state[:, :-1].reshape(len(state), self.cores, self.core.entries)
+        return state[:, :-1].reshape(state.shape[0], self.cores, self.core.entries)
 
     def through(self, x: torch.Tensor, where: Sequences) -> tuple[torch.Tensor, torch.Tensor]:
         """Outputs (N, H) of rows (N, n) in sequences, and states (K, S) after those that are `kept`; see `Cell`.

@@ -161,7 +161,7 @@ class Heads(nn.Module):
         """Outputs by head; observations of several parts may come as these parts, name -> (B, *shape)."""
         features = self.common(self.see(obs))
         found = {name: head(features) for name, head in self.heads.items()}
-        return found | {name: numbers.expand(len(features), -1) for name, numbers in self.free.items()}
+        return found | {name: numbers.expand(features.shape[0], -1) for name, numbers in self.free.items()}
 
 
 class RecurrentHeads(Heads):
@@ -184,7 +184,7 @@ class RecurrentHeads(Heads):
         features, after = self.cells(shown, shown.new_zeros(len(shown), self.cells.entries) if state is None else state)
         actors, critics = self.cells.apart(features)
         found = {name: head(critics if name == "critic" else actors) for name, head in self.heads.items()}
-        return found | {name: one.expand(len(shown), -1) for name, one in self.free.items()} | {"memory": after}
+        return found | {name: one.expand(shown.shape[0], -1) for name, one in self.free.items()} | {"memory": after}
 
 
 class Deterministic(nn.Module):
@@ -193,17 +193,28 @@ class Deterministic(nn.Module):
     Args:
         network: outputs by head, or one tensor.
         chosen: asked with something that gives the outputs (B, ...) of named heads, and with the observations.
+        entries: S, of the states of a recurrent network, which go in and come out; 0: there are none.
     """
 
-    def __init__(self, network: nn.Module, chosen: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+    def __init__(
+        self, network: nn.Module, chosen: Callable[[Any, torch.Tensor], torch.Tensor], entries: int = 0
+    ) -> None:
         super().__init__()
-        self.network, self._chosen = network, chosen
+        self.network, self._chosen, self.entries = network, chosen, entries
 
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """Actions."""
+    def forward(self, obs: Any, state: torch.Tensor | None = None) -> Any:
+        """Actions; of a recurrent network also the states (B, S) after the step, zero before it where none are given.
 
-        def outputs(seen: torch.Tensor, *heads: str) -> tuple[torch.Tensor, ...]:
-            found = self.network(seen)
-            return (found,) if isinstance(found, torch.Tensor) else tuple(found[head] for head in heads)
+        Observations of several parts may come as these parts, name -> (B, *shape).
+        """
+        memory: list[torch.Tensor] = []
 
-        return self._chosen(outputs, obs)
+        def outputs(seen: Any, *heads: str) -> tuple[torch.Tensor, ...]:
+            found = self.network(seen, state) if self.entries else self.network(seen)
+            if isinstance(found, torch.Tensor):
+                return (found,)
+            memory.extend([found["memory"]] if self.entries else [])
+            return tuple(found[head] for head in heads)
+
+        action = self._chosen(outputs, obs)
+        return (action, memory[0]) if self.entries else action

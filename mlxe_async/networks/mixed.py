@@ -57,7 +57,7 @@ class Mixed:
 def channels_first(picture: Any) -> Any:
     """Tensors of pictures (M, *shape) as (M, C, H, W); a view."""
     image, is_last = image_of(tuple(picture.shape[1:]))
-    return picture.permute(0, 3, 1, 2) if is_last else picture.reshape(len(picture), *image)
+    return picture.permute(0, 3, 1, 2) if is_last else picture.reshape(picture.shape[0], *image)
 
 
 def mixed_of(spaces: Spaces, body: str) -> Mixed | None:

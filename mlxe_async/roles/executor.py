@@ -41,6 +41,9 @@ EPISODE = ("env", "episode", "steps", "return", "terminated", "seed")
 "What is told of each episode that ended."
 
 
+METRICS_S = 0.5
+"""Seconds between two accounts of what environments tell of themselves, at least."""
+
 _Arguments = ParamSpec("_Arguments")
 _Verb = Callable[Concatenate["Executor", _Arguments], dict[str, Any]]
 
@@ -118,6 +121,7 @@ class Executor:
         self._episode[:] = episodes or 0
         self._return = np.zeros(self._envs)
         self._told_out_of_bounds = self._told_changes = 0
+        self._told_metrics = 0.0
         self._stood: tuple[Array, Array] | None = None
         self._faults = FaultBudget(self._envs, plan.fault_window_s)
         self._carried = tuple(getattr(algorithm, "carry", ()))
@@ -566,6 +570,10 @@ class Executor:
     def _tell_notes(self) -> None:
         for kind, sentence in self.task.take_notes():
             self._notify({"kind": "note", "executor": self.plan.index, "about": kind, "detail": sentence})
+        metrics = getattr(self.task, "metrics", None)
+        if metrics is not None and time.monotonic() - self._told_metrics >= METRICS_S and (values := metrics.take()):
+            self._told_metrics = time.monotonic()
+            self._notify({"kind": "metrics", "executor": self.plan.index, "values": values})
 
     def _forgive(self, fault: EnvironmentFault, seed: int, episode: int) -> None:
         """Report a fault and make the environment anew, within the budget; that it cannot be made is one fault more."""

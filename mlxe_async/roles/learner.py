@@ -441,6 +441,11 @@ def _rows_of(batch: Mapping[str, Array]) -> int:
     return len(batch["weight"]) if "weight" in batch else int(batch["valid"].sum())
 
 
+def way_of(algorithm: Any, *, fast: bool) -> Updates:
+    """The way in which a learner does an algorithm's updates; `fast`: a twin may do them."""
+    return updates(algorithm, fast=fast)
+
+
 def _seconds_since(start_ns: int) -> float:
     return (time.monotonic_ns() - start_ns) / 1e9
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 from collections.abc import Mapping
 from typing import Any
@@ -159,6 +160,10 @@ class ProcessEvents(ProcessListener):
                 self._holds(process, index)
             ):
                 self._run.log.noted(index, kind, sentence)
+            case {"notice": {"kind": "metrics", "executor": int(index), "values": dict(values)}} if self._holds(
+                process, index
+            ) and _are_numbers(values):
+                self._run.log.metrics(index, values)
             case {"notice": {"kind": "relived", "executor": int(index)} as told} if self._holds(process, index):
                 require(told, RELIVED, f"{process.name} sent a relived")
                 self._relived(index, told)
@@ -195,3 +200,8 @@ def _about_state(behind: Any) -> str:
         case int():
             return f"its optimiser and all else that learns goes on as it was {behind} publications before"
     return "its optimiser starts fresh"
+
+
+def _are_numbers(values: dict[Any, Any]) -> bool:
+    """Return whether these are names with finite numbers."""
+    return all(type(name) is str and type(value) is float and math.isfinite(value) for name, value in values.items())

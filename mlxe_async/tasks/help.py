@@ -126,6 +126,17 @@ class TaskAids:
         with np.errstate(all="ignore"):  # what does not fit float32 is found with everything that is not finite
             obs[:, self.own :] = more
 
+    def features_of(self, obs: Any) -> Any:
+        """The declared features (B, K) of observations (B, O), of torch tensors as well as arrays.
+
+        Raises:
+            TaskError: the declared function raised, or does not return what it was given.
+        """
+        more = self._call(self._key, self._declared.features, obs)
+        if type(more) is not type(obs) or more.shape[1:] != (self.features,):
+            raise self._wrong(self._key, f"a {type(obs).__name__} of {self.features} for each row it is given", more)
+        return more
+
     def shaped_reward(self, obs: Array, action: Array, next_obs: Array, reward: Array, terminated: Array) -> Array:
         """Rewards (B,) float32 to learn from; perhaps not finite, which is for the caller to find.
 

@@ -116,7 +116,7 @@ def _check_native(task: Mapping[str, Any], closing: list[Closable], limited: Lim
             with limited("reset"):
                 obs = vector.begin(seed=_seed(0))
             rng = np.random.default_rng(0)
-            actions = np.concatenate([_random_action(vector.spaces, rng, one) for one in obs])
+            actions = np.concatenate([random_action(vector.spaces, rng, one) for one in obs])
             with limited("first step"):
                 step = vector.step(actions)
             for fault in step.faults:
@@ -132,7 +132,7 @@ def _try_out(vector: VectorTask, limited: Limited) -> None:
         try:
             with limited("reset"):
                 obs = vector.reset(0, seed=_seed(attempt))
-            action = _random_action(vector.spaces, np.random.default_rng(attempt), obs)
+            action = random_action(vector.spaces, np.random.default_rng(attempt), obs)
             with limited("first step"):
                 faults = vector.step(action).faults
             if not faults:
@@ -161,7 +161,7 @@ def _time_steps(vector: VectorTask, limited: Limited) -> tuple[float, list[str]]
                 with limited("reset"):
                     obs = vector.reset(0, seed=_seed(ATTEMPTS + steps))
                 call = "first step"
-            action = _random_action(vector.spaces, rng, obs)
+            action = random_action(vector.spaces, rng, obs)
             with limited(call):
                 began = time.perf_counter()
                 step = vector.step(action)
@@ -255,7 +255,7 @@ def _seed(number: int) -> int:
     return int(np.random.SeedSequence(number).generate_state(1)[0])
 
 
-def _random_action(spaces: Spaces, rng: np.random.Generator, obs: Array | None = None) -> Array:
+def random_action(spaces: Spaces, rng: np.random.Generator, obs: Array | None = None) -> Array:
     """An action (1, ...); where the observation (O,) says what is allowed, an allowed one."""
     if spaces.actions is not None and not spaces.masked:
         return rng.integers(0, spaces.actions, 1)

@@ -29,6 +29,7 @@ from mlxe_async.tasks import checks
 from mlxe_async.tasks.changes import ActionChanges
 from mlxe_async.tasks.hostile import described, trace_of, words_of
 from mlxe_async.tasks.making import has_own_rewards, make, read_spaces, simulator_of
+from mlxe_async.tasks.metrics import KEY, Metrics
 from mlxe_async.tasks.sources import spec_of
 
 BOUNDS_EVERY = 16
@@ -95,6 +96,7 @@ class VectorTask:
         changes: charges for changes of action; None where they cost nothing.
         out_of_bounds: observations seen outside the space's bounds, of those that were looked at.
         offers_masks: whether the first reset came with a mask of allowed actions that was not asked for.
+        metrics: numbers that the environments tell of themselves.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class VectorTask:
         self._noted: set[str] = set()
         self.out_of_bounds = 0
         self.offers_masks = False
+        self.metrics = Metrics()
         self._is_fresh = not self._task.action_mask
         try:
             for index in range(count):
@@ -167,7 +170,7 @@ class VectorTask:
     def take_notes(self) -> list[tuple[str, str]]:
         """Kind and sentence of odd but harmless behaviour since the last call.
 
-        Kinds are `dtype`, `bounds`, `digits`, `reward` and `endless`; each comes once per task.
+        Kinds are `dtype`, `bounds`, `digits`, `metrics`, `reward` and `endless`; each comes once per task.
         """
         notes, self._notes = self._notes, []
         return notes
@@ -263,6 +266,8 @@ class VectorTask:
                 if type(answer) is not tuple or len(answer) != 5:
                     answer = checks.five(answer)
                 obs, reward, over, stopped, info = answer
+                if info and type(info) is dict and KEY in info:
+                    self._told_metrics(info[KEY])
                 if type(obs) is np.ndarray and obs.dtype is dtype and obs.shape == shape:
                     base[i] = obs
                 else:
@@ -395,6 +400,11 @@ class VectorTask:
         if outside:
             self.out_of_bounds += outside
             self._note("bounds", f"observations leave the bounds of {self._envs[0].observation_space}")
+
+    def _told_metrics(self, told: Any) -> None:
+        self.metrics.add(told)
+        if odd := self.metrics.take_odd():
+            self._note("metrics", odd)
 
     def _note(self, kind: str, sentence: str) -> None:
         if kind not in self._noted:

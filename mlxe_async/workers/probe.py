@@ -89,6 +89,21 @@ class Probe:
             return {"problems": [{"path": ["algorithm", "name"], "message": message}]}
         return {}
 
+    def survey(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what `workers.survey` finds, once an update has been rehearsed; or `{"failed"}`, a sentence.
+
+        Args:
+            settings: all of them, with the defaults that followed from `probe`.
+        """
+        from mlxe_async.tasks.hostile import words_of
+        from mlxe_async.workers.survey import survey
+
+        try:
+            return survey(settings, self._made[0], self._limited)
+        except Exception as error:  # noqa: BLE001 - foreign code may raise anything, and a check goes on without this
+            place = raised_at(error, anywhere=True)
+            return {"failed": f"{words_of(error)}{f' ({place})' if place else ''}"}
+
 
 class _Refused(Exception):
     def __init__(self, problems: list[tuple[tuple[str, ...], str]], idle: list[dict[str, Any]] | None = None) -> None:

@@ -62,7 +62,7 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
     table = with_whole_numbers(algorithm_class.Settings, settings["algorithm"])
     if "name" not in algorithm_class.Settings.model_fields:
         del table["name"]
-    spaces, verb, observations = task.spaces, "__init__", _observations(task, limited)
+    spaces, verb, observations = task.spaces, "__init__", first_observations(task, limited)
     try:
         with limited("build"):
             own = algorithm_class.Settings.model_validate(table)
@@ -74,13 +74,13 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
             acts.load(algorithm.weights())
         with limited("act"):
             verb = "act"
-            rows = _rows(acts, observations, spaces, acting := Acting())
+            rows = made_up_rows(acts, observations, spaces, acting := Acting())
         with limited("update"):
             verb = "derive"
-            batch = _batch(acts, rows)
+            batch = batch_of(acts, rows)
             if algorithm.memory == "replay" and getattr(algorithm, "moment_entries", 0):
                 verb = "set_moments"
-                algorithm.set_moments(_moments(observations, algorithm.moment_entries))
+                algorithm.set_moments(moments_of(observations, algorithm.moment_entries))
             verb = "update"
             learned(algorithm, batch, Clock(env_steps=len(rows["step"]), episodes=1, version=1))
             verb = "weights"
@@ -112,7 +112,7 @@ def _first(acting: Acting, rows: int) -> Acting:
     return replace(acting, began=began, carry={name: column[:rows] for name, column in acting.carry.items()})
 
 
-def _observations(task: Any, limited: Limited) -> Array:
+def first_observations(task: Any, limited: Limited) -> Array:
     """First observations of some episodes (n, *O), or random ones where no episode could be begun."""
     found = []
     for seed in range(OBSERVATIONS):
@@ -131,21 +131,27 @@ def _observations(task: Any, limited: Limited) -> Array:
     return (noise * 60 + 128).clip(0, 255) if spaces.observation_dtype == "|u1" else noise
 
 
-def _moments(observations: Array, entries: int) -> Moments:
+def moments_of(observations: Array, entries: int) -> Moments:
+    """Running moments of these observations (n, *O), for algorithms whose memory counts them."""
     flat = first_entries(observations, entries).astype(np.float64)
     return Moments(flat.mean(axis=0), flat.var(axis=0), float(len(flat)))
 
 
-def _rows(algorithm: Any, observations: Array, spaces: Spaces, acting: Acting) -> dict[str, Array]:
-    """Segments side by side as columns (T, S, ...), every second one with a last step that is terminated."""
+def made_up_rows(
+    algorithm: Any, observations: Array, spaces: Spaces, acting: Acting, *, steps: int = 0, streams: int = 0
+) -> dict[str, Array]:
+    """Segments side by side as columns (T, S, ...), every second one with a last step that is terminated.
+
+    As many as suffice to try things out, unless `steps` T and `streams` S are given.
+    """
     carried = getattr(algorithm, "carry", ())
     stops = getattr(algorithm, "stop_columns", ())
     layout = RowLayout(standard_columns(spaces)).with_columns((*algorithm.extra_columns, *stops, *carried))
-    steps = max(algorithm.window, STEPS) if algorithm.window > 1 else STEPS
+    steps = steps or (max(algorithm.window, STEPS) if algorithm.window > 1 else STEPS)
     row_bytes = layout.nbytes(64) // 64
     most = max(1, MOST_BYTES // (row_bytes * steps))
     wanted = ROLLOUTS if algorithm.memory == "rollouts" else -(-algorithm.batch_rows // steps)
-    streams, rng = max(1, min(wanted, most)), np.random.default_rng(0)
+    streams, rng = streams or max(1, min(wanted, most)), np.random.default_rng(0)
     rows = {c.name: np.zeros((steps, streams, *c.shape), c.dtype) for c in layout.columns}
     which = (np.arange(steps + 1)[:, None] + np.arange(streams)) % len(observations)
     seen = observations.astype(rows["obs"].dtype)[which]
@@ -170,7 +176,7 @@ def _rows(algorithm: Any, observations: Array, spaces: Spaces, acting: Acting) -
     return rows
 
 
-def _batch(algorithm: Any, rows: Mapping[str, Array]) -> dict[str, Array]:
+def batch_of(algorithm: Any, rows: Mapping[str, Array]) -> dict[str, Array]:
     """The rows in the shape that `update` is given: (M, ...), windows (window, M, ...), or rollouts (T, B, ...)."""
     steps, streams = rows["step"].shape
     if algorithm.memory == "rollouts":

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from mlxe_async.algorithms import REGISTRY, load_algorithm
+from mlxe_async.algorithms import REGISTRY, Acting, load_algorithm
+from mlxe_async.parts import laid_out, stored_as
 from mlxe_async.rows import Spaces
 
 BOX = Spaces((3,), action_shape=(2,), action_low=(-3.0, 1.0), action_high=(5.0, 2.0))
@@ -46,6 +47,36 @@ def test_it_takes_the_same_actions(name, spaces):
         assert (found >= spaces.action_low).all()
         assert (found <= spaces.action_high).all()
         assert len(np.unique(found[:, 0])) > 5
+
+
+@pytest.mark.parametrize("cells", ["shared", "apart"])
+@pytest.mark.parametrize("spaces", [BOX, ONE, SEVERAL], ids=lambda spaces: spaces.action_kind)
+def test_of_a_recurrent_policy_it_hands_the_states_on(spaces, cells):
+    kind = load_algorithm("ppo")
+    one = kind(kind.Settings(cell="gru", cells=cells), spaces, seed=3, learns=False)
+    one.load(np.random.default_rng(1).normal(0, 0.15, len(one.weights())).astype(np.float32))
+    acting, state = Acting().start(one.carry, 8), None
+    best = one.deterministic_module()
+    for obs in np.random.default_rng(2).normal(0, 2, (6, 8, 3)).astype(np.float32):
+        expected = spaces.for_environment(one.greedy(obs, acting))
+        with torch.no_grad():
+            found, state = best(torch.from_numpy(obs), state)
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+        np.testing.assert_allclose(state, acting.carry["memory"], atol=1e-5)
+
+
+def test_parts_by_name_will_do_as_well():
+    parts = laid_out([("lamp", (3,), "<f4"), ("action_mask", (3,), "|u1")])
+    (length,), dtype = stored_as(parts)
+    spaces = Spaces((length,), dtype, actions=3, parts=parts, masked=True)
+    one = built("ppo", spaces)
+    rng = np.random.default_rng(2)
+    named = {"lamp": rng.normal(0, 1, (20, 3)).astype(np.float32), "action_mask": np.tile([1, 0, 1], (20, 1))}
+    expected = one.greedy(spaces.pack(named))
+    with torch.no_grad():
+        found = one.deterministic_module()({name: torch.from_numpy(value) for name, value in named.items()})
+    np.testing.assert_array_equal(found, expected)
+    assert set(found.tolist()) == {0, 2}
 
 
 @pytest.mark.parametrize("name", REGISTRY)

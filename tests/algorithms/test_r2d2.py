@@ -215,8 +215,11 @@ def test_executors_act_by_numpy_as_the_module_says_and_the_learner_finds_it_agai
         with torch.no_grad():
             features = module.unrolled(torch.stack(seen), begun, burn_in, whole)
             np.testing.assert_allclose(module.values_of(features).unflatten(0, (6, 4)), torch.stack(outputs), atol=1e-6)
-    with pytest.raises(ValueError, match="take module"):
-        algorithm.deterministic_module()
+    best, state = algorithm.deterministic_module(), None
+    for obs, values in zip(seen, outputs, strict=True):
+        with torch.no_grad():
+            action, state = best(obs, state)
+        np.testing.assert_array_equal(action, algorithm.scores(values).argmax(-1))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("noisy", "rainbow")])

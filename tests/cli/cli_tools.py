@@ -79,7 +79,7 @@ class FakeSupervisor:
             "parameters": [["w", [3, 4]], ["b", [4]]],
         }
         plan, cautions = ["lane-0  1.0 MiB", "total  1.0 MiB"], ["episodes may never end"]
-        return SimpleNamespace(start=["lost nothing"], plan=plan, facts=facts, cautions=cautions)
+        return SimpleNamespace(start=["lost nothing"], plan=plan, facts=facts, cautions=cautions, survey=[])
 
 
 def install(monkeypatch, **how):

@@ -177,12 +177,14 @@ class LearnsFromRollouts(Algorithm):
         return RecurrentHeads(self.see, self.common, heads, self.cell)
 
     def deterministic_module(self) -> nn.Module:
-        """The same, and behind it the best actions as the environment takes them."""
+        """The same, and behind it the best actions as the environment takes them; with a cell also its states."""
         from mlxe_async.networks.heads import Deterministic
 
-        recurrent.refuse(self)
+        spaces = self.spaces
         return Deterministic(
-            self.module(), lambda outputs, obs: policies.best(self.spaces, outputs(obs, "actor")[0], obs)
+            self.module(),
+            lambda outputs, obs: policies.best(spaces, outputs(obs, "actor")[0], obs),
+            0 if self.cell is None else self.cell.entries,
         )
 
     # -- learning --

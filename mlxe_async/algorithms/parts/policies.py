@@ -133,4 +133,4 @@ def best(spaces: Spaces, scores: Any, obs: Any) -> Any:
     if mask is not None:
         scores = scores.masked_fill(~mask, MASKED)
     pieces = [each.argmax(-1) for each in scores.split(spaces.action_sizes, -1)]
-    return spaces.for_environment(torch.stack(pieces, -1).reshape((len(scores), *spaces.action_shape)))
+    return spaces.for_environment(torch.stack(pieces, -1).reshape((scores.shape[0], *spaces.action_shape)))

@@ -140,17 +140,6 @@ def sequences(batch: Rows, device: Any, kept: Array | None = None) -> Sequences:
     return Sequences(valid, first, none if kept is None else kept, torch.as_tensor(np.array(state), device=device))
 
 
-def refuse(algorithm: Any) -> None:
-    """Refuse to leave out a state.
-
-    Raises:
-        ValueError: the algorithm has a cell.
-    """
-    if algorithm.cell is not None:
-        name = type(algorithm).__name__
-        raise ValueError(f"{name}: its cell's state goes from step to step; take module(), and hand `memory` on")
-
-
 def values(algorithm: Any, batch: Rows, missing: Array) -> tuple[Array, Array]:
     """V of rollouts' rows (T, B), and of what `next_obs` shows after those that are `missing` (K,).
 

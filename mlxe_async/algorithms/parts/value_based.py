@@ -165,11 +165,11 @@ class ValueBased(Algorithm):
         return found
 
     def deterministic_module(self) -> nn.Module:
-        """The same, and behind it the best actions as the environment takes them."""
+        """The same, and behind it the best actions as the environment takes them; with a cell also its states."""
         from mlxe_async.networks.heads import Deterministic
 
-        recurrent.refuse(self)
-        return Deterministic(self.module(), lambda outputs, obs: self.best_of(outputs(obs)[0]))
+        entries = 0 if self.cell is None else self.cell.entries
+        return Deterministic(self.module(), lambda outputs, obs: self.best_of(outputs(obs, "values")[0]), entries)
 
     def best_of(self, outputs: torch.Tensor) -> torch.Tensor:
         """The best actions (B,) as the environment takes them, by torch."""

@@ -71,6 +71,8 @@ class Scalars:
                 who = "-".join(str(line[key]) for key in ("role", "idx") if line.get(key) is not None)
                 shares, _ = self._shares.feed(line)
                 values = ((f"share/{who}_{mode}", share) for mode, share in shares.items())
+            case "metrics":
+                values = ((f"metrics/{name}", value) for name, value in (line.get("values") or {}).items())
             case "training_result":
                 values = iter([("charts/training_result", line.get("result"))])
         time = time_of(line)

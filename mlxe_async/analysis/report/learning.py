@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from mlxe_async.analysis.report.chart import Line, chart, ends_of, middle_of
 from mlxe_async.analysis.report.groups import Group, all_runs
 from mlxe_async.analysis.report.markup import NOTHING, Markup, element, section
+from mlxe_async.analysis.report.points import Points
 from mlxe_async.analysis.report.scales import Axis, counts, times, values
 from mlxe_async.analysis.report.story import Story
 from mlxe_async.analysis.report.thinning import BUCKETS, XY, curve_of, finite
@@ -55,11 +56,22 @@ def tests(groups: Sequence[Group]) -> Markup:
 def losses(groups: Sequence[Group]) -> Markup:
     """A chart of each quantity that the algorithms measured while learning."""
     names = sorted({name for run in all_runs(groups) for name in run.story.losses})
-    charts = [_loss(name, groups) for name in names]
+    charts = [_chart_of(name, groups, lambda story: story.losses) for name in names]
     return section(
         "What learning measured",
         "Losses and other quantities that the algorithm reports, means over each time it learned; a band goes from "
         "their least to their greatest. Values far apart have a logarithmic axis.",
+        pair(*charts),
+    )
+
+
+def metrics(groups: Sequence[Group]) -> Markup:
+    """A chart of each number that environments told of themselves."""
+    names = sorted({name for run in all_runs(groups) for name in run.story.metrics})
+    charts = [_chart_of(name, groups, lambda story: story.metrics) for name in names]
+    return section(
+        "What environments told",
+        'Numbers of info["metrics"], means of about half a second of each executor.',
         pair(*charts),
     )
 
@@ -130,11 +142,12 @@ def _line(one: Group, runs: Sequence[XY], last: float, most_points: int, *, smoo
     return Line(one.title, one.style, curve, dots)
 
 
-def _loss(name: str, groups: Sequence[Group]) -> Markup:
+def _chart_of(name: str, groups: Sequence[Group], of: Callable[[Story], Mapping[str, Points]]) -> Markup:
     def read(story: Story, x: str) -> XY:
-        if name not in story.losses:
+        known = of(story)
+        if name not in known:
             return np.empty(0), np.empty(0)
-        return finite(story.losses[name][x], story.losses[name]["value"])
+        return finite(known[name][x], known[name]["value"])
 
     return curves(name, groups, read, STEPS)
 

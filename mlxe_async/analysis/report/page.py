@@ -20,6 +20,7 @@ SECTIONS: tuple[Callable[[Sequence[Group]], Markup], ...] = (
     learning.returns,
     learning.tests,
     learning.losses,
+    learning.metrics,
     speed.time_spent,
     speed.speeds,
     rows.policy_lag,

@@ -43,6 +43,7 @@ class Story:
         self.tests = Points("seconds", "env_steps", "version", "mean", "least", "passed")
         self.learning = Points("seconds", "env_steps", "rows", "lag_min", "lag_mean", "lag_max")
         self.losses: dict[str, Points] = {}
+        self.metrics: dict[str, Points] = {}
         self.work = {name: Points("start", "end", "amount") for name in ("env_steps", "updates", "learned", "taken")}
         self.ledger = Points("seconds", "ingested", "kept", "capacity", "backlog")
         self.lanes: dict[Lane, dict[str, float]] = {}  # seconds by cause
@@ -169,14 +170,11 @@ class Story:
         steps = self.env_steps if steps is None else steps
         lags = (number(line, key) for key in ("lag_min", "lag_mean", "lag_max"))
         self.learning.add(at, steps, required(line, "rows"), *lags)
-        losses = line.get("losses") or {}
-        for name in losses:
-            if (value := known(losses, name)) is None:
-                continue
-            if name not in self.losses:
-                _bound(self.losses, MOST_LOSSES)
-                self.losses[name] = Points("seconds", "env_steps", "value")
-            self.losses[name].add(at, steps, value)
+        _add_each(self.losses, line.get("losses") or {}, at, steps)
+
+    def _hear_metrics(self, at: float, line: Line) -> None:
+        self._reach_steps(line)
+        _add_each(self.metrics, mapping(line.get("values")), at, self.env_steps)
 
     def _end_lives(self, lane: Lane, at: float) -> None:
         lives = self.lives.get(lane, [])
@@ -218,6 +216,17 @@ class Story:
 def _bound(table: Mapping[str, Any], most: int) -> None:
     if len(table) >= most:
         raise ValueError(f"expected at most {most} names")
+
+
+def _add_each(table: dict[str, Points], told: Line, at: float, steps: float) -> None:
+    """Add the numbers of a line, by name, to the points of each."""
+    for name in told:
+        if (value := known(told, name)) is None:
+            continue
+        if name not in table:
+            _bound(table, MOST_LOSSES)
+            table[name] = Points("seconds", "env_steps", "value")
+        table[name].add(at, steps, value)
 
 
 def _spend(causes: dict[str, float], cause: str, seconds: float) -> None:

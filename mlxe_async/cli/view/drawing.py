@@ -115,6 +115,9 @@ def _facts(picture: Picture, width: int, glyphs: Glyphs) -> list[Text]:
         lines[-1].append(f"mean {_number(picture.lag_mean)}{largest}{bound} versions")
     if picture.test is not None:
         lines.append(_test(picture.test, glyphs))
+    if picture.metrics:
+        told = glyphs.dot.join(f"{name} {_number(value)}" for name, value in picture.metrics.items())
+        lines.append(_named("metrics").append(told))
     if picture.slowest:
         lines.append(_named("limit").append(f"{picture.slowest}: {picture.advice}", "dim"))
     return lines

@@ -15,6 +15,7 @@ from mlxe_async.storage.safe_text import visible
 RECENT_EPISODES = 20
 MOST_LANES = 1024
 LONGEST_TEXT = 300
+MOST_METRICS = 8
 LARGEST = 2.0**63
 ESTIMATE_AFTER_S, ESTIMATE_AFTER_COUNTS = 5.0, 5
 
@@ -109,6 +110,7 @@ class Picture:
         self.rollout_rows: float | None = None  # of the last ones
         self.capacity = 0.0
         self.test: Test | None = None
+        self.metrics: dict[str, float] = {}  # that environments told of themselves
         self.is_solved = False
         self.faults: Counter[str] = Counter()
         self.last_fault = ""
@@ -206,6 +208,10 @@ class Picture:
                 )
             case "solved":
                 self.is_solved = True
+            case "metrics":
+                for name in event.get("values") or ():
+                    if name in self.metrics or len(self.metrics) < MOST_METRICS:
+                        self.metrics[_text(name)] = _number(event["values"], name)
             case "ledger":
                 self.kept = _known(event, "kept")
                 self.capacity = _number(event, "capacity") or self.capacity

@@ -259,6 +259,10 @@ class EventLog:
             index,
         )
 
+    def metrics(self, index: int, values: dict[str, float]) -> None:
+        """An executor's environments tell numbers of themselves."""
+        self._emit(events.Metrics(values=values, env_steps=self._counters.env_steps), "executor", index)
+
     def noted(self, index: int, kind: str, sentence: str) -> None:
         """An executor's environments do something odd; the first to do so is also a warning for people."""
         self._emit(events.EnvNote(kind=kind, message=sentence), "executor", index)

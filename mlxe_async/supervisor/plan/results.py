@@ -53,9 +53,11 @@ class CheckReport:
         start: which checkpoint the run would go on from or begin with, which are spoilt, and what would be lost, a
             line each; empty for a run that begins with weights of its own.
         cautions: what is odd about the settings, as the log of a run would say it.
+        survey: host, environment, costs, predicted rates and advice, a line each.
     """
 
     plan: list[str]
     facts: dict[str, Any]
     start: list[str] = field(default_factory=list)
     cautions: list[str] = field(default_factory=list)
+    survey: list[str] = field(default_factory=list)

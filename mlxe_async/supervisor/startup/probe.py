@@ -150,6 +150,18 @@ async def rehearsed(settings: Settings, process: Process, *, only_published: boo
         _refuse_problems(settings, await process.call("rehearse", only_published=only_published))
 
 
+async def surveyed(settings: Settings, process: Process) -> dict[str, Any]:
+    """Have the probe, which is still there, look closer at what it found fit; see `workers.survey`.
+
+    Raises:
+        Hung: a call into the environment or the algorithm did not return within its limit.
+        TaskError: the probe died of it.
+    """
+    with _blaming_the_task(settings, process):
+        found: dict[str, Any] = await process.call("survey", settings=settings.model_dump(mode="json"))
+    return found
+
+
 async def _watch(settings: Settings, process: Process) -> None:
     with _blaming_the_task(settings, process):
         await process.run()

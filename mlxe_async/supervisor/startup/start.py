@@ -31,8 +31,9 @@ from mlxe_async.supervisor.recording.replay import Replay
 from mlxe_async.supervisor.run_files import RunFiles
 from mlxe_async.supervisor.startup.host_limits import reserve_descriptors
 from mlxe_async.supervisor.startup.preloading import PRELOADED_MEANWHILE
-from mlxe_async.supervisor.startup.probe import MOST_REHEARSED, probed, rehearsed
+from mlxe_async.supervisor.startup.probe import MOST_REHEARSED, probed, rehearsed, surveyed
 from mlxe_async.supervisor.startup.restore import fill_memory
+from mlxe_async.supervisor.startup.surveying import told
 
 EXECUTORS = ("schedule", "executors")
 LONGEST_NAME = 57  # of which a suffix makes a name that is still allowed
@@ -91,8 +92,9 @@ class Startup:
                 start += [] if origin is None else [f"begins with   {origin}"]
             plan = Blueprint(self.settings, self.facts).byte_plan()
             plan.check(available_memory())
-            await rehearsed(self.settings, self._processes[0])  # the probe's, the only one yet
-            return CheckReport(plan.lines(), self.facts, start, self._cautions)
+            await rehearsed(self.settings, probe := self._processes[0])  # the only one yet
+            found = told(self.settings, self.facts, await surveyed(self.settings, probe), plan.total)
+            return CheckReport(plan.lines(), self.facts, start, self._cautions, list(found))
 
     async def _expect_published(self) -> None:
         """Refuse an algorithm of the user's own whose executors would act by what is not published.
