@@ -34,6 +34,7 @@ TABLE = {
     "schedules": set(),
     "analysis": {"algorithms", "errors", "logs", "roles", "rows", "seeds", "storage", "tasks"},
     "workers": {"*"},
+    "choices": {"networks", "rows", "tasks"},
     "foreseen": {"algorithms", "errors", "rows", "settings", "storage"},
     "policy": {"*"},
     "supervisor": {"*"},

@@ -6,10 +6,14 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from mlxe_async.choices import Choice, Known, by_table, chosen
 from mlxe_async.errors import ResourceError, SettingsError, TaskError, raised_at
 from mlxe_async.rows import RowLayout, Spaces, standard_columns
 from mlxe_async.settings.schedules import left_to_defaults
+from mlxe_async.tasks.measured import Measured
+from mlxe_async.tasks.measuring import Limited, measured
 
+Said = Mapping[str, Collection[str]]
 OWN_LIMIT_S = 60.0  # to load an algorithm, which may import torch, and to build its network
 
 
@@ -29,11 +33,12 @@ class Probe:
     Args:
         settings: all settings in plain JSON types.
         page: progress words, by which the supervisor sees a call into foreign code that hangs.
-        said: keys of `[schedule]` that people wrote; of the others the algorithm may have defaults. None: all.
+        said: keys that people wrote, by table; of the others task and algorithm may have defaults. None: all
+            of them, which nothing follows from a task for.
     """
 
-    def __init__(self, settings: Mapping[str, Any], page: Page, said: Collection[str] | None = None) -> None:
-        self._settings, self._said = settings, settings["schedule"].keys() if said is None else said
+    def __init__(self, settings: Mapping[str, Any], page: Page, said: Said | None = None) -> None:
+        self._settings, self._said = settings, said
         self._page = page
         self._made: list[Any] = []
         schedule = settings["schedule"]
@@ -56,6 +61,7 @@ class Probe:
             found = [{"path": list(path), "message": message} for path, message in error.problems]
             return {"problems": found, **({"idle": error.idle} if error.idle else {})}
         self._settings = {**self._settings, "algorithm": {**self._settings["algorithm"], **facts["algorithm"]}}
+        self._settings["task"] = {**self._settings["task"], **facts["defaults"].get("task", {})}
         return facts
 
     @contextlib.contextmanager
@@ -138,12 +144,68 @@ def _idle_in(algorithm_class: Any, table: dict[str, Any], settings: Mapping[str,
     return idle
 
 
+class _Play:
+    """Random play, done once and only when it is asked for.
+
+    Args:
+        made: environments, the one that is played first.
+        limited: entered around each call into their code.
+    """
+
+    def __init__(self, made: list[Any], limited: Limited) -> None:
+        self._made, self._limited = made, limited
+        self.found: Measured | None = None
+
+    def __call__(self) -> Measured:
+        """The facts."""
+        if self.found is None:
+            self.found = measured(self._made[0], self._limited)
+        return self.found
+
+
+def _chosen(
+    settings: Mapping[str, Any],
+    said: Said | None,
+    fields: Collection[str],
+    written: Mapping[str, Any],
+    task: Mapping[str, Any],
+    measure: Callable[[], Measured],
+) -> list[Choice]:
+    """Return the keys that follow from the task, of those that were not written."""
+    if said is None:
+        return []
+    known = Known(
+        algorithm=settings["algorithm"]["name"],
+        fields=fields,
+        written=written,
+        spaces=Spaces.from_json(task["spaces"]),
+        limit=task["max_episode_steps"],
+        steps=settings.get("stop", {}).get("env_steps"),
+        measure=measure,
+    )
+    return list(chosen(known, {**said, "algorithm": written.keys()}))
+
+
+def _merged(defaults: Mapping[str, Any], more: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Defaults by table, with those of the task over an algorithm's own; `[algorithm]` is told apart from them."""
+    tables = {*defaults, *more} - {"algorithm"}
+    return {table: {**defaults.get(table, {}), **more.get(table, {})} for table in sorted(tables)}
+
+
 def _defaults_for(algorithm_class: Any, spaces: Spaces, written: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults that an algorithm has for this task."""
     follow = getattr(algorithm_class, "defaults_for", None)
     return (
         {} if follow is None else {key: value for key, value in follow(spaces, written).items() if key not in written}
     )
+
+
+def _with_chosen(
+    algorithm_class: Any, spaces: Spaces, written: Mapping[str, Any], choices: list[Choice]
+) -> dict[str, Any]:
+    """Return the keys of `[algorithm]` that follow from the task: those of rules, and an algorithm's own."""
+    own = by_table(choices).get("algorithm", {})
+    return {**_defaults_for(algorithm_class, spaces, {**written, **own}), **own}
 
 
 def _written_out(algorithm_class: Any, made: Any) -> dict[str, Any]:
@@ -208,10 +270,13 @@ def _act_once(
         raise _Refused([(("algorithm", "name"), message)]) from error
 
 
-def _beside(settings: Mapping[str, Any], said: Collection[str], algorithm_class: Any, spaces: Spaces) -> dict[str, Any]:
+def _beside(
+    settings: Mapping[str, Any], said: Said | None, defaults: Mapping[str, Any], spaces: Spaces
+) -> dict[str, Any]:
     """All tables as they will be, with what the task's actions are: what keys of `[algorithm]` may depend on."""
     schedule = settings["schedule"]
-    schedule = schedule | left_to_defaults(getattr(algorithm_class, "defaults", {}).get("schedule", {}), schedule, said)
+    written = schedule.keys() if said is None else said.get("schedule", ())
+    schedule = schedule | left_to_defaults(defaults.get("schedule", {}), schedule, written)
     return {**settings, "schedule": schedule, "task": {**settings["task"], "action_kind": spaces.action_kind}}
 
 
@@ -221,9 +286,9 @@ _WORDS = {"memory": ("rollouts", "replay"), "off_policy": ("ignores", "corrects"
 
 def _probe(
     settings: Mapping[str, Any],
-    said: Collection[str],
+    said: Said | None,
     made: list[Any],
-    limited: Callable[[str], contextlib.AbstractContextManager[None]],
+    limited: Limited,
 ) -> dict[str, Any]:
     from mlxe_async.algorithms import load_algorithm
     from mlxe_async.roles.memorizer import check_priorities
@@ -254,11 +319,22 @@ def _probe(
     task = probe_task(settings["task"], made, limited)
     if settings.get("evaluation", {}).get("video"):
         _check_video(settings["task"], made, limited)
+    play, fields = _Play(made, limited), algorithm_class.Settings.model_fields
+    choices = _chosen(settings, said, fields, written, task, play)
+    by_tables = by_table(choices)
+    if of_task := by_tables.get("task"):  # it shows other observations then, or ends elsewhere
+        made.pop(0).close()
+        task = {**probe_task(settings["task"] | of_task, made, limited), "notes": task["notes"]}
     spaces = Spaces.from_json(task["spaces"])
     try:
         with limited("build"):
-            table = written | _defaults_for(algorithm_class, spaces, written)
-            idle = _idle_in(algorithm_class, table, _beside(settings, said, algorithm_class, spaces))
+            recommended = _merged(getattr(algorithm_class, "defaults", {}), by_tables)
+            beside = _beside(settings, said, recommended, spaces)
+            table = written | _with_chosen(algorithm_class, spaces, written, choices)
+            if vain := {tuple(one["path"]) for one in _idle_in(algorithm_class, table, beside)}:
+                choices = [choice for choice in choices if tuple(choice.key.split(".")) not in vain]
+                table = written | _with_chosen(algorithm_class, spaces, written, choices)
+            idle = _idle_in(algorithm_class, table, beside)
             algorithm_settings = algorithm_class.Settings.model_validate(table)
             algorithm = algorithm_class(algorithm_settings, spaces, seed=0, learns=False)
     except ValueError as error:
@@ -298,7 +374,9 @@ def _probe(
         "task": task,
         "spaces": spaces.to_json(),
         "algorithm": _written_out(algorithm_class, algorithm_settings),
-        "defaults": getattr(algorithm, "defaults", {}),
+        "defaults": _merged(getattr(algorithm, "defaults", {}), by_table(choices)),
+        "chosen": [choice.to_json() for choice in choices],
+        "measured": None if play.found is None else play.found.to_json(),
         "idle": idle,
         "stays": forbidden_fields(algorithm_class.Settings.model_fields),
         "memory_kind": algorithm.memory,

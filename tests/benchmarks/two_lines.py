@@ -153,7 +153,7 @@ def table(records: Sequence[Record]) -> Iterator[str]:
         yield f"| {' | '.join(row)} |"
     known = [one for one in found if one is not None]
     yield ""
-    yield f"{sum(known)} of the {len(known)} pairs that were run to a verdict reach their bar; {len(PAIRS)} pairs in all."
+    yield f"{sum(known)} of the {len(known)} pairs that were run to a verdict reach their bar, of {len(PAIRS)} pairs."
 
 
 def _told(record: Record) -> str:

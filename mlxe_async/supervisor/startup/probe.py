@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mlxe_async.choices import Choice
 from mlxe_async.errors import Hung, ProcessDied, ResourceError, RunFailed, SettingsError, TaskError
 from mlxe_async.ipc.processes.life import Hang
 from mlxe_async.ipc.processes.nursery import Nursery
@@ -18,7 +19,7 @@ from mlxe_async.ipc.processes.restarts import RestartPolicy
 from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 from mlxe_async.schedules.soundness import Facts, verdicts
-from mlxe_async.settings import Evaluation, Settings
+from mlxe_async.settings import Evaluation, Settings, toml_value
 from mlxe_async.settings.effects import idle, refused_and_remarks
 from mlxe_async.settings.problems import Problem
 from mlxe_async.supervisor.plan.provenance import of_this_program
@@ -101,7 +102,7 @@ async def probed(
 @contextlib.asynccontextmanager
 async def _probe_process(nursery: Nursery, settings: Settings, processes: list[Process]) -> AsyncIterator[Process]:
     """The probe's process, not yet started; stopped afterwards, however that ends."""
-    spec = {"settings": settings.model_dump(mode="json"), "said": sorted(settings.schedule.model_fields_set)}
+    spec = {"settings": settings.model_dump(mode="json"), "said": settings.said}
     limits = RestartPolicy(limit=0, start_timeout_s=START_S, silence_s=SILENCE_S)
     with Segment.create("probe", PAGE_BYTES) as segment:
         page = ProgressPage(segment.buffer)
@@ -287,7 +288,14 @@ def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
             f"evaluation.max_episode_steps = {most} is less than the limit of {limit} that the threshold of "
             f"{settings.task.env}, {evaluation.threshold:g}, was registered with: it may be out of reach"
         )
-    return [*cautions, *_endless(settings, facts), *_slow(settings, own)]
+    return [*cautions, *_of_the_task(facts), *_endless(settings, facts), *_slow(settings, own)]
+
+
+def _of_the_task(facts: dict[str, Any]) -> Iterator[str]:
+    """Keys of `[task]` that were chosen: episodes or observations are others by them."""
+    for choice in map(Choice.from_json, facts.get("chosen", [])):
+        if choice.key.startswith("task."):
+            yield f"{choice.key} = {toml_value(choice.value)} is set, for {choice.why}; write the key to choose"
 
 
 def _endless(settings: Settings, facts: dict[str, Any]) -> Iterator[str]:
