@@ -253,6 +253,13 @@ RULES: tuple[Rule, ...] = (
         _small_picture,
         {"algorithm.body": "small", "algorithm.layers": (128,), "algorithm.layer_norm": False},
     ),
+    Rule(
+        "pictures",
+        "an update through convolutions is costly: fewer and smaller ones, as in the paper of DQN",
+        VALUES - {"apex"},
+        lambda known: known.is_picture and not known.has_body,
+        {"algorithm.batch": 32, "algorithm.train_every": 4},
+    ),
     # scales of rewards and observations
     Rule(
         "scale of rewards",

@@ -17,6 +17,7 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"  # before numpy starts its pools
 
 import argparse
+import json
 import signal
 import sys
 import tempfile
@@ -104,10 +105,12 @@ def done(pair: Pair, seed: int, most_seconds: float) -> Record:
             return about | {"failed": str(error), "final": None, "seconds": None}
         if result.reason not in ("env_steps", "seconds"):
             raise KeyboardInterrupt(f"{pair.name}, seed {seed}: ended by {result.reason}, which is not recorded")
+        facts = json.loads((result.run_dir / "run.json").read_text())["facts"]
+        chosen = {one["key"]: one["value"] for one in facts["chosen"]}
         policy = load_policy(result.run_dir, "last")
         returns = [episode.episode_return for episode in policy.play(pair.episodes, seed=TEST_SEED)]
     value = round(sum(returns) / len(returns), 3)
-    ended = {"reason": result.reason, "steps_done": result.steps, "updates": result.updates}
+    ended = {"reason": result.reason, "steps_done": result.steps, "updates": result.updates, "chosen": chosen}
     return about | {"failed": None, "final": value, "seconds": round(result.seconds, 1), **ended}
 
 
