@@ -102,7 +102,7 @@ def settings_file(
     Args:
         written: keys that were asked for, by table.
         algorithm: its name.
-        choices: keys that follow from the task, for a run of so many steps.
+        choices: keys that follow from the task, for a run of these steps.
         steps: environment steps of the run.
         threshold: mean return at which the task counts as solved; None: it has none.
     """

@@ -26,7 +26,7 @@ ABOUT = (
     "of them out, each with its reason; a file of [task] env and [algorithm] name alone chooses the same ones."
 )
 EXAMPLE = (
-    "advise CartPole-v1\nadvise Pendulum-v1 --algorithm sac --steps 20000 --write pendulum.toml\nadvise --list lunar"
+    "advise CartPole-v1\nadvise Pendulum-v1 --steps 20000 --write pendulum.toml\nadvise --list lunar"
 )
 LABEL = 14  # columns
 COLUMN = 32  # of comments in a file
