@@ -116,7 +116,7 @@ def settings_file(
         }
     tables["algorithm"] = {"name": (algorithm, f"All of its keys: python -m mlxe_async --help {algorithm}")}
     for choice in choices:
-        table, _, key = choice.key.partition(".")
+        table, _, key = choice.setting.partition(".")
         tables.setdefault(table, {})[key] = (choice.value, f"{choice.why[0].upper()}{choice.why[1:]}.")
     for table, keys in written.items():
         if keys:

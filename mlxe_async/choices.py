@@ -139,13 +139,13 @@ class Choice(NamedTuple):
     """A key that was chosen.
 
     Args:
-        key: `table.key`.
+        setting: its key, `table.key`.
         value: its value.
         rule: name of the rule.
         why: its reason.
     """
 
-    key: str
+    setting: str
     value: Any
     rule: str
     why: str
@@ -158,7 +158,7 @@ class Choice(NamedTuple):
     def from_json(cls, told: Mapping[str, Any]) -> Choice:
         """The inverse of `to_json`."""
         value = told["value"]
-        return cls(told["key"], tuple(value) if isinstance(value, list) else value, told["rule"], told["why"])
+        return cls(told["setting"], tuple(value) if isinstance(value, list) else value, told["rule"], told["why"])
 
 
 def _always(_: Known) -> bool:
@@ -416,6 +416,6 @@ def by_table(choices: Collection[Choice]) -> dict[str, dict[str, Any]]:
     """Table -> key -> value."""
     found: dict[str, dict[str, Any]] = {}
     for choice in choices:
-        table, _, name = choice.key.partition(".")
+        table, _, name = choice.setting.partition(".")
         found.setdefault(table, {})[name] = choice.value
     return found

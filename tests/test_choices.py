@@ -65,7 +65,7 @@ def found(env, name, overrides=(), **tables):
     settings = load_settings({"task": {"env": env}, "algorithm": {"name": name}, **tables}, overrides)
     facts = probed(settings)
     outcome = judged(settings, facts)
-    return outcome.settings, {one["key"]: one["value"] for one in facts["chosen"]}, outcome.cautions
+    return outcome.settings, {one["setting"]: one["value"] for one in facts["chosen"]}, outcome.cautions
 
 
 def test_numbers_under_a_short_time_limit_get_long_rollouts_scaled_rewards_and_a_near_horizon():

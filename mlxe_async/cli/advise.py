@@ -25,9 +25,7 @@ ABOUT = (
     "and why, and the settings that are chosen where a file writes nothing.\n\nThe file that --write makes writes all "
     "of them out, each with its reason; a file of [task] env and [algorithm] name alone chooses the same ones."
 )
-EXAMPLE = (
-    "advise CartPole-v1\nadvise Pendulum-v1 --steps 20000 --write pendulum.toml\nadvise --list lunar"
-)
+EXAMPLE = "advise CartPole-v1\nadvise Pendulum-v1 --steps 20000 --write pendulum.toml\nadvise --list lunar"
 LABEL = 14  # columns
 COLUMN = 32  # of comments in a file
 WIDE = 110  # columns of the advice
@@ -176,7 +174,7 @@ def choices_in_words(choices: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Lines on the keys that were chosen, a rule's keys together, each with the rule and its reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for choice in map(Choice.from_json, choices):
-        groups.setdefault((choice.rule, choice.why), []).append(f"{choice.key} = {toml_value(choice.value)}")
+        groups.setdefault((choice.rule, choice.why), []).append(f"{choice.setting} = {toml_value(choice.value)}")
     for (rule, why), keys in groups.items():
         yield f"  {rule}: {why}"
         yield from textwrap.wrap(", ".join(keys), WIDE, initial_indent="    ", subsequent_indent="    ")

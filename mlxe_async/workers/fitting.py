@@ -162,7 +162,7 @@ class Fit:
         beside = _beside(settings, said, recommended, spaces)
         table = {**written, **_with_chosen(algorithm_class, spaces, written, choices)}
         if vain := {tuple(one["path"]) for one in idle_keys(algorithm_class, table, beside)}:
-            choices = [choice for choice in choices if tuple(choice.key.split(".")) not in vain]
+            choices = [choice for choice in choices if tuple(choice.setting.split(".")) not in vain]
             table = {**written, **_with_chosen(algorithm_class, spaces, written, choices)}
         return cls(table, idle_keys(algorithm_class, table, beside), choices)
 

@@ -106,7 +106,7 @@ def done(pair: Pair, seed: int, most_seconds: float) -> Record:
         if result.reason not in ("env_steps", "seconds"):
             raise KeyboardInterrupt(f"{pair.name}, seed {seed}: ended by {result.reason}, which is not recorded")
         facts = json.loads((result.run_dir / "run.json").read_text())["facts"]
-        chosen = {one["key"]: one["value"] for one in facts["chosen"]}
+        chosen = {one["setting"]: one["value"] for one in facts["chosen"]}
         policy = load_policy(result.run_dir, "last")
         returns = [episode.episode_return for episode in policy.play(pair.episodes, seed=TEST_SEED)]
     value = round(sum(returns) / len(returns), 3)

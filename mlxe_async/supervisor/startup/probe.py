@@ -304,8 +304,8 @@ def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
 def _of_the_task(facts: dict[str, Any]) -> Iterator[str]:
     """Keys of `[task]` that were chosen: episodes or observations are others by them."""
     for choice in map(Choice.from_json, facts.get("chosen", [])):
-        if choice.key.startswith("task."):
-            yield f"{choice.key} = {toml_value(choice.value)} is set, for {choice.why}; write the key to choose"
+        if choice.setting.startswith("task."):
+            yield f"{choice.setting} = {toml_value(choice.value)} is set, for {choice.why}; write the key to choose"
 
 
 def _endless(settings: Settings, facts: dict[str, Any]) -> Iterator[str]:
