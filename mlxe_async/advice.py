@@ -57,6 +57,7 @@ ORDER: tuple[Place, ...] = (
         "a step takes a millisecond or more: each is replayed many times",
         _costly,
     ),
+    Place(("ppo",), "it takes any actions, but learns from each of these costly steps for a short time only", _costly),
     Place(("ppo",), "steps are cheap; it takes any actions and is the least particular about its keys", lambda _: True),
     Place(
         ("dqn", "rainbow", "c51", "apex"),

@@ -36,6 +36,8 @@ DENSE = 0.9
 """Share of steps with a reward of their own from which rewards tell at once how well it goes."""
 UNEVEN = 20.0
 """Deviation of an entry of an observation beyond which layers see little else."""
+HELD_STEPS = 16
+"""Steps for which a random action is held then."""
 SMALL = 8
 """Numbers of observation and action together up to which narrow layers do."""
 LARGEST_MEMORY = 1 << 30
@@ -206,6 +208,11 @@ def _only_time_ends(known: Known) -> bool:
     return bool(known.numbers and short and found.episodes and not found.terminated and found.rewarded >= DENSE)
 
 
+def _leads_nowhere(known: Known) -> bool:
+    found = known.measured
+    return bool(known.numbers and found.complete and not found.terminated and found.return_deviation < 1)
+
+
 def _uneven(known: Known) -> bool:
     largest = known.measured.largest_deviation
     return not known.is_picture and not known.is_integers and largest is not None and largest > UNEVEN
@@ -229,7 +236,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "channels last",
         "convolutions take the channels of a picture first",
-        ALL,
+        ALL | {"mlxe"},
         _last_channels,
         {"task.channels_first": True},
     ),
@@ -305,6 +312,13 @@ RULES: tuple[Rule, ...] = (
             "algorithm.learning_rate_last": 5e-5,
             "algorithm.max_kl": 0.05,
         },
+    ),
+    Rule(
+        "random play leads nowhere",
+        "random play ended no episode, and its rewards hardly differ: random actions that are held lead farther",
+        BOUNDED,
+        _leads_nowhere,
+        {"algorithm.hold_steps": HELD_STEPS},
     ),
     # networks
     Rule(

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from mlxe_async.choices import RULES
+from mlxe_async.algorithms import REGISTRY, load_algorithm
+from mlxe_async.choices import BOUNDED, ROLLOUTS, RULES, TABLES, VALUES
 from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 from mlxe_async.settings import load_settings
 from mlxe_async.supervisor.startup.probe import judged
@@ -125,6 +126,19 @@ def test_own_algorithms_and_mlxe_have_their_authors_defaults():
     assert found("CartPole-v1", "mlxe", stop={"env_steps": 1000})[1] == {}
     copy = "mlxe_async.algorithms.ppo:PPO"
     assert found("Pendulum-v1", copy, stop={"env_steps": 1000})[1] == {}
+
+
+def test_each_built_in_algorithm_is_of_one_kind_that_rules_know():
+    kinds = (ROLLOUTS, VALUES, BOUNDED, TABLES, {"mlxe"})
+    assert sorted(name for kind in kinds for name in kind) == sorted(REGISTRY)
+    settable = {key for table in ("task", "schedule", "memory") for key in _keys(table)}
+    settable |= {f"algorithm.{key}" for name in REGISTRY for key in load_algorithm(name).Settings.model_fields}
+    assert {key for rule in RULES for key in rule.sets} <= settable
+
+
+def _keys(table):
+    settings = load_settings({"task": {"env": "CartPole-v1"}})
+    return [f"{table}.{key}" for key in type(getattr(settings, table)).model_fields]
 
 
 def test_the_same_task_gives_the_same_choices():

@@ -169,7 +169,7 @@ def _told(record: Record) -> str:
 def main(words: Sequence[str]) -> int:
     """Do what is missing, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pairs", nargs="*", metavar="PAIR", help="such as CartPole-v1:ppo; left out, all")
+    parser.add_argument("pairs", nargs="*", metavar="PAIR", help="such as CartPole-v1:ppo, in order; left out, all")
     parser.add_argument("--most-seconds", type=float, default=900, help="a run is stopped then, and has not passed")
     parser.add_argument(
         "--results", type=Path, default=RESULTS / "two_lines.jsonl", help="where finished runs are kept"
@@ -182,15 +182,18 @@ def main(words: Sequence[str]) -> int:
         records = read(asked.results)
         if not asked.show:
             os.nice(NICENESS)
-            for pair in PAIRS:
-                while (not asked.pairs or pair.name in asked.pairs) and (seed := missing(pair, records)) is not None:
+            by_name = {pair.name: pair for pair in PAIRS}
+            for pair in [by_name[name] for name in asked.pairs or by_name]:
+                while (seed := missing(pair, records)) is not None:
                     append(asked.results, record := done(pair, seed, asked.most_seconds))
                     records.append(record)
                     print(f"{pair.name}, seed {seed}: {_told(record)}, bar {pair.bar:g}", flush=True)
     except (MlxeError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    sys.stdout.write("\n".join(table(records)) + "\n")
+    told = "\n".join(table(records)) + "\n"
+    asked.results.with_suffix(".md").write_text(told)
+    sys.stdout.write(told)
     return 0
 
 
