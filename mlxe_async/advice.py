@@ -121,7 +121,7 @@ def settings_file(
         tables.setdefault(table, {})[key] = (choice.value, f"{choice.why[0].upper()}{choice.why[1:]}.")
     for table, keys in written.items():
         if keys:
-            tables[table] = {**tables.get(table, {}), **{key: (value, "") for key, value in keys.items()}}
+            tables[table] = {**{key: (value, "") for key, value in keys.items()}, **tables.get(table, {})}
     return {table: tables[table] for table in sorted(tables, key=_place)}
 
 

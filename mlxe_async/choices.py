@@ -32,6 +32,8 @@ FEW = 4
 """Numbers of an action up to which a wide first deviation reaches all of them."""
 SHORT = 500
 """Steps of an episode up to which a run of the default discount, 0.99, looks too far ahead."""
+ROWS = 2048
+"""Rows of an update for actions that are numbers."""
 DENSE = 0.9
 """Share of steps with a reward of their own from which rewards tell at once how well it goes."""
 UNEVEN = 20.0
@@ -54,6 +56,7 @@ class Known:
         written: the `[algorithm]` table as far as it was written.
         spaces: of the task.
         limit: steps after which episodes are truncated; None: never.
+        executors: processes that step environments.
         steps: environment steps of the whole run, if `stop.env_steps` says so.
         measure: plays at random, once and only if a rule asks.
     """
@@ -63,6 +66,7 @@ class Known:
     written: Mapping[str, Any]
     spaces: Spaces
     limit: int | None
+    executors: int
     steps: int | None
     measure: Callable[[], Measured]
 
@@ -196,6 +200,11 @@ def _wide(known: Known) -> bool:
     return known.numbers > FEW
 
 
+def _rollout(known: Known) -> int:
+    """Steps by which all executors, of four environments each, together deliver some 2,048 rows."""
+    return max(32, min(512, ROWS // (4 * known.executors)))
+
+
 def _far_from_one(known: Known) -> bool:
     least, most = NEAR_ONE
     return not least <= known.measured.return_deviation <= most and known.measured.return_deviation > 0
@@ -304,7 +313,7 @@ RULES: tuple[Rule, ...] = (
         _numbers,
         {
             "schedule.envs_per_executor": 4,
-            "schedule.rollout_steps": 256,
+            "schedule.rollout_steps": _rollout,
             "algorithm.epochs": 10,
             "algorithm.minibatch": 64,
             "algorithm.entropy": 0.0,

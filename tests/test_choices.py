@@ -74,6 +74,8 @@ def test_numbers_under_a_short_time_limit_get_long_rollouts_scaled_rewards_and_a
     table = settings.algorithm.table
     assert (table["reward_scaling"], table["discount"], table["anneal_steps"]) == (True, 0.95, 70_000)
     assert (settings.schedule.envs_per_executor, settings.schedule.rollout_steps) == (4, 256)
+    many, _, _ = found("Pendulum-v1", "ppo", schedule={"executors": 8})
+    assert (many.schedule.envs_per_executor, many.schedule.rollout_steps) == (4, 64)
     assert chosen["algorithm.entropy"] == 0.0
 
 
@@ -148,6 +150,7 @@ def test_the_same_task_gives_the_same_choices():
     assert {**first["measured"], **clock} == {**second["measured"], **clock}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
 def test_no_rule_changes_a_preset(path):
     env = tomllib.loads(path.read_text())["task"]

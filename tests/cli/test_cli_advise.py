@@ -8,6 +8,7 @@ from mlxe_async.cli import main
 from mlxe_async.settings import load_settings
 
 
+@pytest.mark.long
 def test_it_ranks_what_fits_and_refuses_the_rest_with_a_reason(capsys):
     assert main(["advise", "Pendulum-v1"]) == 0
     page = capsys.readouterr().out
@@ -75,6 +76,7 @@ def test_mistakes_are_told_in_one_line(words, told, capsys):
     assert found.out == ""
 
 
+@pytest.mark.long
 def test_ids_are_listed_by_a_part_of_their_name_or_a_form(capsys):
     assert main(["advise", "--list", "cartpole"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -13,7 +13,7 @@ TWO_LINES = {"task": {"env": "Pendulum-v1"}, "algorithm": {"name": "ppo"}}
 
 def two_lines(**more):
     return load_settings(
-        {**TWO_LINES, "schedule": {"kind": "serial", "executors": 1}, "stop": {"env_steps": 1024}}, more
+        {**TWO_LINES, "schedule": {"kind": "serial", "executors": 1}, "stop": {"env_steps": 2048}}, more
     )
 
 
@@ -22,16 +22,16 @@ def test_a_run_keeps_what_was_chosen_and_takes_it_up_whatever_would_be_chosen_no
     first, _ = run_here(two_lines(), tmp_path)
     folder = first.run_dir
     kept = tomllib.loads((folder / "settings.toml").read_text())
-    assert kept["algorithm"]["anneal_steps"] == 1024
-    assert (kept["algorithm"]["reward_scaling"], kept["schedule"]["rollout_steps"]) == (True, 256)
+    assert kept["algorithm"]["anneal_steps"] == 2048
+    assert (kept["algorithm"]["reward_scaling"], kept["schedule"]["rollout_steps"]) == (True, 512)
     chosen = {one["setting"]: one["why"] for one in json.loads((folder / "run.json").read_text())["facts"]["chosen"]}
     assert chosen["algorithm.anneal_steps"] == "the learning rate falls until stop.env_steps"
-    again, run = run_here(two_lines(**{"stop.env_steps": 3072}), resume=folder)
-    assert again.steps >= 3072
+    again, run = run_here(two_lines(**{"stop.env_steps": 4096}), resume=folder)
+    assert again.steps >= 4096
     (resumed,) = run.all("run_resume")
     assert not [change for change in resumed["changed"] if "algorithm" in change or "schedule" in change]
-    assert run.supervisor.settings.algorithm.table["anneal_steps"] == 1024
-    written = two_lines(**{"stop.env_steps": 4096, "algorithm.anneal_steps": 9000})
+    assert run.supervisor.settings.algorithm.table["anneal_steps"] == 2048
+    written = two_lines(**{"stop.env_steps": 6144, "algorithm.anneal_steps": 9000})
     _, run = run_here(written, resume=folder)
     assert run.supervisor.settings.algorithm.table["anneal_steps"] == 9000
 
