@@ -38,6 +38,8 @@ DENSE = 0.9
 """Share of steps with a reward of their own from which rewards tell at once how well it goes."""
 UNEVEN = 20.0
 """Deviation of an entry of an observation beyond which layers see little else."""
+RARE = 0.01
+"""Share of steps with a reward of their own below which rewards are rare."""
 HELD_STEPS = 16
 """Steps for which a random action is held then."""
 SMALL = 8
@@ -323,6 +325,13 @@ RULES: tuple[Rule, ...] = (
         },
     ),
     Rule(
+        "many numbers",
+        "an actor of many numbers is steadier at the published rate",
+        frozenset({"sac"}),
+        _wide,
+        {"algorithm.learning_rate": 3e-4},
+    ),
+    Rule(
         "random play leads nowhere",
         "random play ended no episode, and its rewards hardly differ: random actions that are held lead farther",
         BOUNDED,
@@ -343,6 +352,13 @@ RULES: tuple[Rule, ...] = (
         BOUNDED,
         lambda known: known.spaces.entries + known.numbers <= 2 * SMALL,
         {"algorithm.layers": (128, 128), "algorithm.batch": 128},
+    ),
+    Rule(
+        "rare rewards",
+        "rewards are rare, and steps that chance chose lead elsewhere than the best ones: each step counts alone",
+        VALUES - {"apex"},
+        lambda known: known.is_integers and not known.remembers and known.measured.rewarded < RARE,
+        {"algorithm.n_step": 1},
     ),
     # small and frequent updates
     Rule(
