@@ -1,5 +1,6 @@
 """Defaults that follow the task: which rules apply, that a written key wins, and that a run keeps what was chosen."""
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -160,3 +161,23 @@ def test_no_rule_changes_a_preset(path):
     if "pip install" in facts.get("task_error", ""):
         pytest.skip(facts["task_error"])
     assert facts["chosen"] == []
+
+
+KEPT = Path(__file__).parent / "benchmarks" / "results" / "two_lines.jsonl"
+
+
+def kept():
+    """The newest record of each pair: what was chosen for it, and its steps."""
+    records = map(json.loads, KEPT.read_text().splitlines())
+    return {record["settings"]: (record["steps"], record["chosen"]) for record in records if not record["failed"]}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pair", kept())
+def test_kept_runs_of_two_lines_are_of_the_rules_of_now(pair):
+    env, name = pair.rsplit(":", 1)
+    steps, chosen = kept()[pair]
+    facts = probed(load_settings({"task": {"env": env}, "algorithm": {"name": name}, "stop": {"env_steps": steps}}))
+    if "pip install" in facts.get("task_error", ""):
+        pytest.skip(facts["task_error"])
+    assert {one["setting"]: json.loads(json.dumps(one["value"])) for one in facts["chosen"]} == chosen
