@@ -34,6 +34,8 @@ SHORT = 500
 """Steps of an episode up to which a run of the default discount, 0.99, looks too far ahead."""
 ROWS = 2048
 """Rows of an update for actions that are numbers."""
+NEAREST = 0.9
+"""Least discount that is chosen."""
 DENSE = 0.9
 """Share of steps with a reward of their own from which rewards tell at once how well it goes."""
 UNEVEN = 20.0
@@ -58,6 +60,7 @@ class Known:
         written: the `[algorithm]` table as far as it was written.
         spaces: of the task.
         limit: steps after which episodes are truncated; None: never.
+        may_be_turned: whether pictures can be shown with their channels first; native vectors show them as they are.
         executors: processes that step environments.
         steps: environment steps of the whole run, if `stop.env_steps` says so.
         measure: plays at random, once and only if a rule asks.
@@ -68,6 +71,7 @@ class Known:
     written: Mapping[str, Any]
     spaces: Spaces
     limit: int | None
+    may_be_turned: bool
     executors: int
     steps: int | None
     measure: Callable[[], Measured]
@@ -169,10 +173,6 @@ class Choice(NamedTuple):
         return cls(told["setting"], tuple(value) if isinstance(value, list) else value, told["rule"], told["why"])
 
 
-def _always(_: Known) -> bool:
-    return True
-
-
 def _has_end(known: Known) -> bool:
     return known.steps is not None
 
@@ -182,12 +182,13 @@ def _never_ends(known: Known) -> bool:
 
 
 def _small_picture(known: Known) -> bool:
-    return known.is_small_picture and not known.has_body
+    is_first = known.may_be_turned or not known.has_channels_last
+    return known.is_small_picture and not known.has_body and is_first
 
 
 def _last_channels(known: Known) -> bool:
     has_convolutions = known.written.get("body", "") != "none" and known.algorithm not in BOUNDED | TABLES
-    return known.has_channels_last and known.is_picture and has_convolutions
+    return known.has_channels_last and known.is_picture and has_convolutions and known.may_be_turned
 
 
 def _numbers(known: Known) -> bool:
@@ -299,7 +300,7 @@ RULES: tuple[Rule, ...] = (
         "each step has its reward, and short episodes end by their time limit alone: a tenth of it is far enough ahead",
         ROLLOUTS,
         _only_time_ends,
-        {"algorithm.discount": lambda known: round(1 - 10 / (known.limit or SHORT), 4)},
+        {"algorithm.discount": lambda known: round(max(NEAREST, 1 - 10 / (known.limit or SHORT)), 4)},
     ),
     Rule(
         "many numbers",

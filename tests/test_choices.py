@@ -80,6 +80,12 @@ def test_numbers_under_a_short_time_limit_get_long_rollouts_scaled_rewards_and_a
     assert chosen["algorithm.entropy"] == 0.0
 
 
+@pytest.mark.parametrize(("limit", "discount"), [(5, 0.9), (100, 0.9), (250, 0.96)])
+def test_a_discount_by_the_time_limit_has_a_floor(limit, discount):
+    settings, _, _ = found("Pendulum-v1", "ppo", [f"task.max_episode_steps={limit}"])
+    assert settings.algorithm.table["discount"] == discount
+
+
 def test_a_key_that_is_written_wins_over_every_rule():
     written = ["algorithm.discount=0.9", "algorithm.reward_scaling=false", "schedule.rollout_steps=100"]
     settings, chosen, _ = found("Pendulum-v1", "ppo", written)

@@ -42,7 +42,7 @@ def advised(settings: Mapping[str, Any], said: Said, made: list[Any], limited: L
         except Refused as error:
             refused.append({"name": name, "why": "; ".join(sentence for _, sentence in error.problems)})
     spaces, limit = Spaces.from_json(task["spaces"]), task["max_episode_steps"]
-    known = Known("", (), {}, spaces, limit, executors=1, steps=None, measure=play)
+    known = Known("", (), {}, spaces, limit, may_be_turned=True, executors=1, steps=None, measure=play)
     order = places([one["name"] for one in found], known)
     ranked = [{**one, "why": why} for name, why in order for one in found if one["name"] == name]
     return {"task": task, "measured": measured.to_json(), "fitting": ranked, "refused": refused}

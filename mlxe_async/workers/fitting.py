@@ -91,6 +91,7 @@ def choices_for(
         written=written,
         spaces=Spaces.from_json(task["spaces"]),
         limit=task["max_episode_steps"],
+        may_be_turned=settings["task"].get("vectorize", "single") not in ("native", "auto"),
         executors=settings["schedule"].get("executors", 1),
         steps=settings.get("stop", {}).get("env_steps"),
         measure=play,
