@@ -34,6 +34,8 @@ TABLE = {
     "schedules": set(),
     "analysis": {"algorithms", "errors", "logs", "roles", "rows", "seeds", "storage", "tasks"},
     "workers": {"*"},
+    "advice": {"choices"},
+    "choices": {"networks", "rows", "tasks"},
     "foreseen": {"algorithms", "errors", "rows", "settings", "storage"},
     "policy": {"*"},
     "export": {"*"},

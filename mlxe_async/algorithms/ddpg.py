@@ -53,7 +53,7 @@ class DDPG(Continuous):
         super().build()
         entries = self.outputs_for(self.spaces)
         self.actor = self.network(self.see.outputs, entries, last=0.02)
-        self.carry = carried(self.settings, entries)
+        self.carry += carried(self.settings, entries)
 
     def build_learner(self) -> None:
         """The critic, the targets of both, and optimisers."""

@@ -109,7 +109,7 @@ class SAC(Continuous):
     def act(self, obs: Array, rng: np.random.Generator, acting: Acting) -> Rows:
         """Draw from the policy; before the first update uniformly."""
         is_random = self.noise.item() == RANDOM
-        return drawn_evenly(self, len(obs), rng) if is_random else super().act(obs, rng, acting)
+        return drawn_evenly(self, len(obs), rng, acting) if is_random else super().act(obs, rng, acting)
 
     def derive_many(self, segments: Rows, lengths: Array) -> Rows:
         """Add the discounted entropies of the steps between a row and its cut, as -log mu(a|s), for n steps."""

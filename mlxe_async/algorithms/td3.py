@@ -59,7 +59,7 @@ class TD3(Continuous):
         """The actor, and the noise that ou carries."""
         super().build()
         self.actor = self.network(self.see.outputs, self.outputs_for(self.spaces), last=0.02)
-        self.carry = carried(self.settings, self.outputs_for(self.spaces))
+        self.carry += carried(self.settings, self.outputs_for(self.spaces))
 
     def build_learner(self) -> None:
         """Two critics, the targets of all, and optimisers."""

@@ -24,6 +24,7 @@ from mlxe_async.storage.safe_text import visible
 # Each names a module with `run(arguments: Sequence[str]) -> int`, imported when asked for, and a line of help.
 COMMANDS: dict[str, tuple[str, str]] = {
     "new": ("mlxe_async.cli.new", "write settings, task, algorithm and test of your own"),
+    "advise": ("mlxe_async.cli.advise", "tell which algorithms fit a task, and which settings"),
     "follow": ("mlxe_async.cli.follow", "show a run while it goes on, or print its events"),
     "play": ("mlxe_async.cli.play", "play episodes with a run's saved policy"),
     "eval": ("mlxe_async.cli.evaluate", "test a run's saved policy as the run did, or harder"),
@@ -41,7 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 # Import numpy or torch, which end the process in their own words where they get no memory.
-HEAVY = ("play", "eval", "report", "export", "tune", "compare", "study", "replay", "repro", "schema")
+HEAVY = ("advise", "play", "eval", "report", "export", "tune", "compare", "study", "replay", "repro", "schema")
 
 HELP = """\
 usage: python -m mlxe_async [FILE.toml] [--resume RUN] [--set a.b=VALUE ...]

@@ -63,8 +63,8 @@ def algorithm_explained(name: str) -> Iterator[str]:
     recommended: Mapping[str, Mapping[str, Any]] = getattr(algorithm, "defaults", {})
     if recommended:
         yield ""
-        yield "With this algorithm, keys of other tables that are left out are these,"
-        yield "where the schedule has them:"
+        yield "With this algorithm, keys of other tables that are left out are these, where"
+        yield "the schedule has them; a task may lead to others, which advise ENV tells:"
     for table, values in recommended.items():
         yield f"[{table}]"
         yield from (f"  {key} = {toml_value(value)}" for key, value in values.items())

@@ -120,12 +120,14 @@ async def _check(supervisor: Supervisor) -> int:
     finally:
         signals.remove()
     cautions = [f"note: {caution}" for caution in report.cautions]
+    chosen = _chosen(report.facts)
     found = (
         *report.plan,
         "",
         *probed(report.facts),
         executors_of(supervisor.settings),
         *report.survey,
+        *chosen,
         *report.start,
         *cautions,
     )
@@ -146,6 +148,15 @@ def probed(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"network       {network}"
     yield f"weights       {sum(math.prod(shape) for _, shape in facts.get('parameters', [])):,}"
     yield from (f"note: {note}" for note in task.get("notes", []))
+
+
+def _chosen(facts: Mapping[str, Any]) -> Iterator[str]:
+    """The section on defaults that follow from the task, if there are any."""
+    from mlxe_async.cli.advise import choices_in_words
+
+    if choices := facts.get("chosen"):
+        yield "defaults chosen, by rule; a key that you write is taken instead:"
+        yield from choices_in_words(choices)
 
 
 def executors_of(settings: Settings) -> str:

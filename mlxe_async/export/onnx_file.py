@@ -25,7 +25,7 @@ from mlxe_async.export.entries import Entry, FromEnvironment, Watched, Watching,
 from mlxe_async.rows import MASK, Array
 from mlxe_async.storage.files import replace_file
 from mlxe_async.storage.safe_text import visible
-from mlxe_async.tasks.probe import random_action
+from mlxe_async.tasks.measuring import random_action
 from mlxe_async.tasks.vector import VectorTask
 
 if TYPE_CHECKING:

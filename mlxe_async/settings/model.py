@@ -7,7 +7,7 @@ mistake.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
@@ -393,6 +393,30 @@ class Settings(Table):
             table = getattr(self, name)
             free = left_to_defaults(values, dict(table), table.model_fields_set)
             tables[name] = table.model_copy(update=free)
+        return self.model_copy(update=tables)
+
+    @property
+    def said(self) -> dict[str, list[str]]:
+        """The keys that were written, or set since, by table."""
+        return {name: sorted(table.model_fields_set) for name, table in self if isinstance(table, BaseModel)}
+
+    def taking(self, other: Settings, keys: Collection[str]) -> Settings:
+        """Copy the settings, with the values that some keys have in others, wherever they are not written here.
+
+        Args:
+            other: settings of a run, all defaults written out.
+            keys: such as `schedule.rollout_steps`; they count as written from then on.
+        """
+        tables: dict[str, Any] = {}
+        for path in keys:
+            name, _, field = path.partition(".")
+            mine, theirs = tables.get(name, getattr(self, name)), getattr(other, name)
+            was = theirs.table if isinstance(theirs, AlgorithmTable) else dict(theirs)
+            if isinstance(mine, AlgorithmTable):
+                if field not in mine.table and was.get(field) is not None:
+                    tables[name] = AlgorithmTable(**{**mine.table, field: was[field]})
+            elif field in dict(mine) and field not in mine.model_fields_set and field in theirs.model_fields_set:
+                tables[name] = mine.model_copy(update={field: was[field]})
         return self.model_copy(update=tables)
 
     def of_run(self) -> Settings:

@@ -31,7 +31,6 @@ from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.plan.event_log import role_of
 from mlxe_async.supervisor.plan.processes import PlannedProcess
 from mlxe_async.supervisor.process_events import ProcessEvents
-from mlxe_async.supervisor.startup.endless import most_rows
 from mlxe_async.supervisor.startup.restore import restore_handles
 
 ENTRY = "mlxe_async.workers:serve_roles"
@@ -122,7 +121,7 @@ class Assembly:
         rules = RolloutRules(
             unfinished=traits.unfinished,
             most_rollouts=traits.max_rollouts,
-            most_rows=functools.partial(most_rows, blueprint, run.budget),
+            most_rows=functools.partial(blueprint.most_rows, run.budget),
             max_rss_mb=run.settings.supervision.max_executor_rss_mb,
             reads=run.settings.schedule.kind == "serial",
         )

@@ -6,6 +6,7 @@ strictly and in a tenth of the time.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -105,6 +106,21 @@ def _register(env_id: str, package: str) -> None:
     registry = getattr(found, "register_envs", None) or getattr(found, f"register_{package}_envs", None)
     if callable(registry):
         registry()
+
+
+def register_installed() -> None:
+    """Register the ids of all packages that `find_spec` knows and that are installed; one that is broken has none."""
+    for package in sorted({"ale_py", "minatar", *_PACKAGES.values()}):
+        if importlib.util.find_spec(package) is None:
+            continue
+        with contextlib.suppress(TaskError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if package == "ale_py":
+                atari.provide(ATARI)
+            elif package == "minatar":
+                _imported("task.env", _MINATAR, "minatar.gym").register_envs()
+            else:
+                _register(package, package)
 
 
 def _nothing_in(module: Any, name: str) -> str:

@@ -118,6 +118,16 @@ def name_of(task: Task) -> str:
     return name
 
 
+def ids() -> Iterable[str]:
+    """Ids of all environments of EnvPool as a settings file names them.
+
+    Raises:
+        TaskError: it is missing.
+    """
+    specs = package().registration.registry.specs
+    return (*(name for name, (family, *_) in specs.items() if family != _GAMES), *_as_gymnasium_says(specs))
+
+
 def _as_gymnasium_says(specs: Mapping[str, tuple[str, str, Any]]) -> Iterable[str]:
     return (ATARI + name for name, (family, *_) in specs.items() if family == _GAMES)
 

@@ -11,8 +11,9 @@ import gymnasium
 import numpy as np
 
 from mlxe_async.errors import EnvironmentFault, TaskError
-from mlxe_async.rows import Array, Spaces
+from mlxe_async.rows import Array
 from mlxe_async.settings.task import task_of
+from mlxe_async.tasks.measuring import random_action
 from mlxe_async.tasks.native import NativeTask
 from mlxe_async.tasks.sources import remark_of, spec_of
 from mlxe_async.tasks.training import training_task
@@ -222,7 +223,7 @@ def _played(vector: VectorTask, limited: Limited) -> list[tuple[str, Array]]:
         obs = vector.reset(0, seed=_seed(0))
     answers = [("first observation", obs)]
     for number in range(1, REPEATED_STEPS + 1):
-        action = _random_action(vector.spaces, rng, obs)
+        action = random_action(vector.spaces, rng, obs)
         with limited("first step" if number == 1 else "step"):
             began = time.perf_counter()
             step = vector.step(action)
@@ -253,21 +254,6 @@ def _told(fault: EnvironmentFault, steps: int) -> str:
 def _seed(number: int) -> int:
     """A seed of 32 bits, as all are in training: an environment may take small ones alone."""
     return int(np.random.SeedSequence(number).generate_state(1)[0])
-
-
-def random_action(spaces: Spaces, rng: np.random.Generator, obs: Array | None = None) -> Array:
-    """An action (1, ...); where the observation (O,) says what is allowed, an allowed one."""
-    if spaces.actions is not None and not spaces.masked:
-        return rng.integers(0, spaces.actions, 1)
-    if spaces.action_kind != "box":
-        sizes = np.array(spaces.action_sizes)
-        preference = rng.random(sizes.sum())
-        if obs is not None and spaces.masked:
-            preference[~spaces.mask(obs)] = -1.0
-        chosen = [int(some.argmax()) for some in np.split(preference, sizes.cumsum()[:-1])]
-        return np.array(chosen, np.int64).reshape(1, *spaces.action_shape)
-    low, high = (np.clip(bound, -1e3, 1e3) for bound in (spaces.action_low, spaces.action_high))
-    return rng.uniform(low, high).astype(np.float32).reshape(1, *spaces.action_shape)
 
 
 def _sentence(fault: EnvironmentFault) -> str:

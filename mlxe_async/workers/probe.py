@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from mlxe_async.choices import by_table
 from mlxe_async.errors import ResourceError, SettingsError, TaskError, raised_at
 from mlxe_async.rows import RowLayout, Spaces, standard_columns
-from mlxe_async.settings.schedules import left_to_defaults
+from mlxe_async.tasks.measuring import Limited
+from mlxe_async.workers.fitting import (
+    Fit,
+    Play,
+    Refused,
+    Said,
+    about_algorithm,
+    choices_for,
+    idle_keys,
+    made_for_this_task,
+    merged,
+)
 
 OWN_LIMIT_S = 60.0  # to load an algorithm, which may import torch, and to build its network
 
@@ -29,11 +41,12 @@ class Probe:
     Args:
         settings: all settings in plain JSON types.
         page: progress words, by which the supervisor sees a call into foreign code that hangs.
-        said: keys of `[schedule]` that people wrote; of the others the algorithm may have defaults. None: all.
+        said: keys that people wrote, by table; of the others task and algorithm may have defaults. None: all
+            of them, which nothing follows from a task for.
     """
 
-    def __init__(self, settings: Mapping[str, Any], page: Page, said: Collection[str] | None = None) -> None:
-        self._settings, self._said = settings, settings["schedule"].keys() if said is None else said
+    def __init__(self, settings: Mapping[str, Any], page: Page, said: Said | None = None) -> None:
+        self._settings, self._said = settings, said
         self._page = page
         self._made: list[Any] = []
         schedule = settings["schedule"]
@@ -52,11 +65,21 @@ class Probe:
             facts = _probe(self._settings, self._said, self._made, self._limited)
         except TaskError as error:
             return {"task_error": str(error)}
-        except _Refused as error:
+        except Refused as error:
             found = [{"path": list(path), "message": message} for path, message in error.problems]
             return {"problems": found, **({"idle": error.idle} if error.idle else {})}
         self._settings = {**self._settings, "algorithm": {**self._settings["algorithm"], **facts["algorithm"]}}
+        self._settings["task"] = {**self._settings["task"], **facts["defaults"].get("task", {})}
         return facts
+
+    def advise(self) -> dict[str, Any]:
+        """Say which algorithms fit the task, see `advising.advised`; or `{"task_error"}`, one sentence."""
+        from mlxe_async.workers.advising import advised
+
+        try:
+            return advised(self._settings, self._said or {}, self._made, self._limited)
+        except TaskError as error:
+            return {"task_error": str(error)}
 
     @contextlib.contextmanager
     def _limited(self, call: str) -> Iterator[None]:
@@ -105,13 +128,6 @@ class Probe:
             return {"failed": f"{words_of(error)}{f' ({place})' if place else ''}"}
 
 
-class _Refused(Exception):
-    def __init__(self, problems: list[tuple[tuple[str, ...], str]], idle: list[dict[str, Any]] | None = None) -> None:
-        super().__init__("refused")
-        self.problems = problems
-        self.idle = idle or []
-
-
 def _check_video(
     task: Mapping[str, Any], made: list[Any], limited: Callable[[str], contextlib.AbstractContextManager[None]]
 ) -> None:
@@ -122,50 +138,14 @@ def _check_video(
         with limited("make"):
             check(task, made)
     except (ResourceError, TaskError) as error:
-        raise _Refused([(("evaluation", "video"), f"got true, but {error}")]) from error
-
-
-def _about_algorithm(sentence: str) -> tuple[tuple[str, ...], str]:
-    """The key that a sentence begins with, such as `algorithm.name: ...`, else the table; and the rest."""
-    key, colon, rest = sentence.partition(": ")
-    table, dot, field = key.partition(".")
-    return (("algorithm", field), rest) if colon and dot and table == "algorithm" else (("algorithm",), sentence)
-
-
-def _idle_in(algorithm_class: Any, table: dict[str, Any], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Keys of `[algorithm]` without effect.
-
-    Raises:
-        _Refused: it does not fit the algorithm's settings.
-    """
-    from mlxe_async.settings import algorithm_problems
-    from mlxe_async.settings.effects import idle_in
-
-    problems = algorithm_problems(algorithm_class.Settings, table)
-    wrong = {problem.path for problem in problems}
-    idle = [
-        problem.to_json()
-        for problem in idle_in(algorithm_class.Settings, table, settings)
-        if problem.path not in wrong and problem.other not in wrong
-    ]
-    if problems:
-        raise _Refused([(tuple(map(str, problem.path)), problem.message) for problem in problems], idle)
-    return idle
-
-
-def _defaults_for(algorithm_class: Any, spaces: Spaces, written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults that an algorithm has for this task."""
-    follow = getattr(algorithm_class, "defaults_for", None)
-    return (
-        {} if follow is None else {key: value for key, value in follow(spaces, written).items() if key not in written}
-    )
+        raise Refused([(("evaluation", "video"), f"got true, but {error}")]) from error
 
 
 def _written_out(algorithm_class: Any, made: Any) -> dict[str, Any]:
     """All keys of `[algorithm]` as plain values: every role, a resumed run and a loaded policy are made from them.
 
     Raises:
-        _Refused: the same settings do not come of them.
+        Refused: the same settings do not come of them.
     """
     from mlxe_async.settings.problems import shown
 
@@ -180,7 +160,7 @@ def _written_out(algorithm_class: Any, made: Any) -> dict[str, Any]:
         message = (
             f"{kind.__name__} cannot be made again from its own values as they are written: {one_line(str(error))}"
         )
-        raise _Refused([(("algorithm",), message)]) from error
+        raise Refused([(("algorithm",), message)]) from error
     problems: list[tuple[tuple[str, ...], str]] = []
     for name in sorted(names):
         was, now = getattr(made, name), getattr(again, name, None)
@@ -189,7 +169,7 @@ def _written_out(algorithm_class: Any, made: Any) -> dict[str, Any]:
             message = f"got {got}, which is read as {read} once {kind.__name__} has written it; expected the same again"
             problems.append((("algorithm", name), message))
     if problems:
-        raise _Refused(problems)
+        raise Refused(problems)
     table.pop("name", None)
     return table
 
@@ -200,7 +180,7 @@ def _act_once(
     """Have an algorithm of the user's own act on a first observation, so that a layer of a wrong width is told at once.
 
     Raises:
-        _Refused: it raised.
+        Refused: it raised.
     """
     import numpy as np
 
@@ -220,14 +200,7 @@ def _act_once(
         raised = f"{words_of(error)} ({raised_at(error, anywhere=True)})"
         shape = "x".join(map(str, obs.shape))
         message = f'"{name}" cannot act on observations {shape} of this task, it raised {raised}'
-        raise _Refused([(("algorithm", "name"), message)]) from error
-
-
-def _beside(settings: Mapping[str, Any], said: Collection[str], algorithm_class: Any, spaces: Spaces) -> dict[str, Any]:
-    """All tables as they will be, with what the task's actions are: what keys of `[algorithm]` may depend on."""
-    schedule = settings["schedule"]
-    schedule = schedule | left_to_defaults(getattr(algorithm_class, "defaults", {}).get("schedule", {}), schedule, said)
-    return {**settings, "schedule": schedule, "task": {**settings["task"], "action_kind": spaces.action_kind}}
+        raise Refused([(("algorithm", "name"), message)]) from error
 
 
 _WORDS = {"memory": ("rollouts", "replay"), "off_policy": ("ignores", "corrects", "learns")}
@@ -236,9 +209,9 @@ _WORDS = {"memory": ("rollouts", "replay"), "off_policy": ("ignores", "corrects"
 
 def _probe(
     settings: Mapping[str, Any],
-    said: Collection[str],
+    said: Said | None,
     made: list[Any],
-    limited: Callable[[str], contextlib.AbstractContextManager[None]],
+    limited: Limited,
 ) -> dict[str, Any]:
     from mlxe_async.algorithms import load_algorithm
     from mlxe_async.roles.memorizer import check_priorities
@@ -251,13 +224,13 @@ def _probe(
         with limited("load"):
             algorithm_class = load_algorithm(name)
     except SettingsError as error:
-        raise _Refused(
+        raise Refused(
             [(("algorithm", "name"), line.removeprefix("algorithm.name: ")) for line in error.problems]
         ) from error
     written = with_whole_numbers(algorithm_class.Settings, settings["algorithm"])
     if "name" not in algorithm_class.Settings.model_fields:
         del written["name"]
-    _idle_in(algorithm_class, written, settings)
+    idle_keys(algorithm_class, written, settings)
     device = settings["learner"]["device"]
     if device.startswith("cuda"):
         import torch
@@ -265,56 +238,54 @@ def _probe(
         with limited("load"):
             is_usable = torch.cuda.is_available()
         if not is_usable:
-            raise _Refused([(("learner", "device"), f'got "{device}", but torch finds no usable GPU here; try "cpu"')])
+            raise Refused([(("learner", "device"), f'got "{device}", but torch finds no usable GPU here; try "cpu"')])
     task = probe_task(settings["task"], made, limited)
     if settings.get("evaluation", {}).get("video"):
         _check_video(settings["task"], made, limited)
+    play = Play(made, limited)
+    choices = choices_for(settings, said, algorithm_class, written, task, play)
+    if of_task := by_table(choices).get("task"):  # it shows other observations then, or ends elsewhere
+        made.pop(0).close()
+        task = {**probe_task(settings["task"] | of_task, made, limited), "notes": task["notes"]}
     spaces = Spaces.from_json(task["spaces"])
-    try:
-        with limited("build"):
-            table = written | _defaults_for(algorithm_class, spaces, written)
-            idle = _idle_in(algorithm_class, table, _beside(settings, said, algorithm_class, spaces))
-            algorithm_settings = algorithm_class.Settings.model_validate(table)
-            algorithm = algorithm_class(algorithm_settings, spaces, seed=0, learns=False)
-    except ValueError as error:
-        from mlxe_async.tasks.hostile import one_line
-
-        raise _Refused([_about_algorithm(one_line(str(error)))]) from error
-    except _Refused:
-        raise
-    except Exception as error:
-        from mlxe_async.tasks.hostile import words_of
-
-        raised = f"{words_of(error)} ({raised_at(error, anywhere=True)})"
-        message = f'"{name}" cannot be made for this task, its constructor raised {raised}'
-        raise _Refused([(("algorithm", "name"), message)]) from error
+    with limited("build"), made_for_this_task(name):
+        fit = Fit.of(settings, said, algorithm_class, written, spaces, choices)
+        algorithm_settings = algorithm_class.Settings.model_validate(fit.table)
+        algorithm = algorithm_class(algorithm_settings, spaces, seed=0, learns=False)
     if ":" in name:
         _act_once(name, algorithm, made, limited)
     try:
         check_priorities(algorithm)
     except ValueError as error:
-        raise _Refused([_about_algorithm(str(error))]) from error
+        raise Refused([about_algorithm(str(error))]) from error
     capacity = settings["memory"]["capacity_rows"]
-    if algorithm.memory == "replay" and "batch" in table and capacity is not None and algorithm.batch_rows > capacity:
+    if (
+        algorithm.memory == "replay"
+        and "batch" in fit.table
+        and capacity is not None
+        and algorithm.batch_rows > capacity
+    ):
         message = f"got {algorithm.batch_rows}, expected at most memory.capacity_rows = {capacity}"
-        raise _Refused([(("algorithm", "batch"), message)])
+        raise Refused([(("algorithm", "batch"), message)])
     for key, known in _WORDS.items():
         if (word := getattr(algorithm, key, known[0])) not in known:
             message = f'"{name}" says {key} = {word!r}, expected {", ".join(map(repr, known[:-1]))} or {known[-1]!r}'
-            raise _Refused([(("algorithm", "name"), message)])
+            raise Refused([(("algorithm", "name"), message)])
     columns = RowLayout(standard_columns(spaces)).with_columns(
         (*algorithm.extra_columns, *getattr(algorithm, "stop_columns", ()), *getattr(algorithm, "carry", ()))
     )
     odd = [column.name for column in columns.columns if column.per_rollout and algorithm.memory != "rollouts"]
     if odd:
         message = f'"{name}" keeps {", ".join(odd)} per rollout, expected memory = "rollouts" then'
-        raise _Refused([(("algorithm", "name"), message)])
+        raise Refused([(("algorithm", "name"), message)])
     return {
         "task": task,
         "spaces": spaces.to_json(),
         "algorithm": _written_out(algorithm_class, algorithm_settings),
-        "defaults": getattr(algorithm, "defaults", {}),
-        "idle": idle,
+        "defaults": merged(getattr(algorithm, "defaults", {}), by_table(fit.choices)),
+        "chosen": [choice.to_json() for choice in fit.choices],
+        "measured": None if play.found is None else play.found.to_json(),
+        "idle": fit.idle,
         "stays": forbidden_fields(algorithm_class.Settings.model_fields),
         "memory_kind": algorithm.memory,
         "off_policy": getattr(algorithm, "off_policy", None),

@@ -17,8 +17,8 @@ from mlxe_async.seeds import derive_seed
 from mlxe_async.settings.forms import with_whole_numbers
 from mlxe_async.settings.model import Settings
 from mlxe_async.tasks.conformance import conformance
+from mlxe_async.tasks.measuring import random_action
 from mlxe_async.tasks.native import NativeTask
-from mlxe_async.tasks.probe import random_action
 from mlxe_async.tasks.training import training_task
 from mlxe_async.workers.kernels import choose_kernels
 from mlxe_async.workers.rehearsal import Limited, batch_of, first_observations, made_up_rows, moments_of

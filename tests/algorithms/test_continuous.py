@@ -172,3 +172,18 @@ def test_no_action_is_rounded_beyond_its_bounds():
     np.testing.assert_array_equal(action[0], low)
     assert (action[1] <= high).all()
     np.testing.assert_allclose(action[1], high, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_actions_at_the_start_are_held_and_an_episode_begins_with_a_new_one(name):
+    kind = load_algorithm(name)
+    spaces = Spaces((2,), action_shape=(2,), action_low=(-1.0, -3.0), action_high=(1.0, 5.0))
+    algorithm = kind(kind.Settings(layers=(4,), hold_steps=3), spaces, seed=0, learns=False)
+    acting, rng = Acting().start(algorithm.carry, 1), np.random.default_rng(0)
+    obs = np.zeros((1, 2), np.float32)
+    drawn = [tuple(algorithm.act(obs, rng, acting)["action"][0].tolist()) for _ in range(7)]
+    assert [drawn.index(action) for action in drawn] == [0, 0, 0, 3, 3, 3, 6]
+    acting.carry["held"][:] = 0  # an episode begins
+    assert tuple(algorithm.act(obs, rng, acting)["action"][0].tolist()) not in drawn
+    free = kind(kind.Settings(layers=(4,)), spaces, seed=0, learns=False)
+    assert "held" not in {column.name for column in free.carry}

@@ -313,6 +313,7 @@ ANOTHER = {
     "sequence_states": "recomputed",
     "sequence_steps": 5,
     "start_rows": 50,
+    "hold_steps": 3,
     "target": "per_iteration",
     "target_entropy": 0.3,
     "target_every": 2,

@@ -37,7 +37,7 @@ class NoChannel:
 def probed(settings: Settings, *, rehearses: bool = False) -> Probed:
     """What the probe finds out, and the settings that every role gets by that."""
     spec = settings.model_dump(mode="json")
-    probe = Probe(spec, ProgressPage(bytearray(PAGE_BYTES)), settings.schedule.model_fields_set)
+    probe = Probe(spec, ProgressPage(bytearray(PAGE_BYTES)), settings.said)
     try:
         found = judged(settings, probe.probe())
         assert not rehearses or probe.rehearse() == {}

@@ -99,10 +99,8 @@ IDLE = [
 def judged(source, overrides=()):
     """Settings and remarks as the probe leaves them."""
     settings = load_settings(source, overrides)
-    said = settings.schedule.model_fields_set
-    found = startup.judged(
-        settings, Probe(settings.model_dump(mode="json"), ProgressPage(bytearray(PAGE_BYTES)), said).probe()
-    )
+    page = ProgressPage(bytearray(PAGE_BYTES))
+    found = startup.judged(settings, Probe(settings.model_dump(mode="json"), page, settings.said).probe())
     return found.settings, found.cautions
 
 

@@ -15,15 +15,15 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from mlxe_async.algorithms.distributions import bounded
-from mlxe_async.algorithms.interface import Algorithm, Rows
+from mlxe_async.algorithms.interface import Acting, Algorithm, Rows
 from mlxe_async.algorithms.parts import fields
 from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, Sizes, key
-from mlxe_async.algorithms.parts.policies import box_entries, refuse_pictures, unit_actions
+from mlxe_async.algorithms.parts.policies import OF_NUMBERS, box_entries, refuse_pictures, unit_actions
 from mlxe_async.algorithms.parts.replay import ends_of, moments_in, refuse_moments, stored, target_columns
 from mlxe_async.maths import returns
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.networks import Activation, Floats, Parameters
-from mlxe_async.rows import Array, Spaces
+from mlxe_async.rows import Array, Column, Spaces
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 RANDOM = -1.0
 """`noise` before the first update."""
+HELD = "held"
 LARGEST_UNIT = 1 - 1e-6  # of an action of which there is a raw one
 
 
@@ -54,6 +55,9 @@ class ContinuousFields(BaseModel):
     return_scale: float = key(1.0, "Factor for rewards; higher makes values larger.", gt=0)
     batch: int = fields.batch(256)
     start_rows: int = key(1000, "Rows of random actions to gather before learning begins; more are more diverse.", ge=1)
+    hold_steps: int = key(
+        1, "Steps for which such an action is held; more lead farther where one step moves little.", OF_NUMBERS, ge=1
+    )
     train_every: int = key(1, "New rows until updates are due; higher replays every row less often.", ge=1, le=10**6)
     updates_each: int = key(1, "Updates that are due then; more learn more from every row, but slower.", ge=1, le=10**4)
     learning_rate: float = key(1e-3, "The actor's; higher learns faster, until it forgets or diverges.", gt=0)
@@ -72,6 +76,21 @@ def td_target(partial: torch.Tensor, coefficient: torch.Tensor, value: torch.Ten
 def critic_loss(q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Half the mean squared error of each critic (C, M), added up; moves q only."""
     return 0.5 * (q - target.detach()).square().mean(-1).sum()
+
+
+def held_columns(s: ContinuousFields, spaces: Spaces) -> tuple[Column, ...]:
+    """Return the column that each environment carries where random actions are held: the action, and steps left."""
+    holds = s.hold_steps > 1 and spaces.action_kind == "box"
+    return (Column(HELD, "<f4", (math.prod(spaces.action_shape) + 1,)),) if holds else ()
+
+
+def held(unit: Array, carried: Array, steps: int) -> Array:
+    """New actions (B, D), or those held (B, D + 1) with the number of steps left, which goes down by one in place."""
+    goes_on = carried[:, -1] > 0
+    actions = np.where(goes_on[:, None], carried[:, :-1], unit.astype(carried.dtype))
+    carried[:, :-1] = actions
+    carried[:, -1] = np.where(goes_on, carried[:, -1], steps) - 1
+    return np.asarray(actions)
 
 
 class Continuous(Algorithm):
@@ -133,6 +152,7 @@ class Continuous(Algorithm):
         s = self.settings
         self.see, self.noise = Body(self.spaces, {}, normalise=s.normalise), torch.tensor([RANDOM])
         self.rows_seen = self.unused = 0
+        self.carry = held_columns(s, self.spaces)
         self.derived_columns = target_columns(self.spaces) if s.n_step > 1 else ()
 
     def network(self, inputs: int, outputs: int, last: float = 1.0) -> Dense:
@@ -196,9 +216,11 @@ class Continuous(Algorithm):
 
     # -- acting --
 
-    def uniform(self, rows: int, rng: np.random.Generator) -> Rows:
-        """Uniformly random actions within the bounds, with their density in [-1, 1]."""
+    def uniform(self, rows: int, rng: np.random.Generator, acting: Acting) -> Rows:
+        """Uniformly random actions within the bounds, each held for `hold_steps`, with their density in [-1, 1]."""
         unit = rng.uniform(-1, 1, (rows, math.prod(self.spaces.action_shape)))
+        if HELD in acting.carry:
+            unit = held(unit, acting.carry[HELD], self.settings.hold_steps)
         log_prob = np.full(rows, -math.prod(self.spaces.action_shape) * math.log(2), np.float32)
         raw = np.arctanh(unit.clip(-LARGEST_UNIT, LARGEST_UNIT)).reshape(rows, *self.spaces.action_shape)
         return {"action": self.bounded(unit), "raw_action": raw.astype(np.float32), "log_prob": log_prob}

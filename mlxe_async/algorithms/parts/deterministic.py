@@ -49,7 +49,7 @@ def acted(algorithm: Any, obs: Array, rng: np.random.Generator, acting: Acting) 
     """tanh(mu) and noise, within the bounds; before the first update uniformly random. Log-probabilities are 0."""
     log_prob, deviation = np.zeros(len(obs), np.float32), algorithm.noise.item()
     if deviation == RANDOM:
-        uniform: Rows = algorithm.uniform(len(obs), rng)
+        uniform: Rows = algorithm.uniform(len(obs), rng, acting)
         return uniform | {"log_prob": log_prob}
     unit, s = mean(algorithm, obs), algorithm.settings
     noise = np.float32(deviation) * rng.standard_normal(unit.shape, np.float32)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from mlxe_async.algorithms.distributions import Categorical
-from mlxe_async.algorithms.interface import Rows
+from mlxe_async.algorithms.interface import Acting, Rows
 from mlxe_async.algorithms.parts.replay import ends_of
 from mlxe_async.maths import returns
 from mlxe_async.rows import Array
@@ -56,10 +56,10 @@ def halves(outputs: Any) -> tuple[Any, Any]:
     return outputs[..., :entries], outputs[..., entries:]
 
 
-def drawn_evenly(algorithm: Any, rows: int, rng: np.random.Generator) -> Rows:
+def drawn_evenly(algorithm: Any, rows: int, rng: np.random.Generator, acting: Acting) -> Rows:
     """Uniformly random actions (n,), with their log-probabilities."""
     if not algorithm.discrete:
-        found: Rows = algorithm.uniform(rows, rng)
+        found: Rows = algorithm.uniform(rows, rng, acting)
         return found
     return Categorical(np.zeros((rows, algorithm.spaces.actions), np.float32)).act(rng)
 

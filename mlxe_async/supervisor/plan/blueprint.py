@@ -25,6 +25,7 @@ from mlxe_async.roles.places import Places
 from mlxe_async.roles.promotion import REMARKS
 from mlxe_async.rows import RowLayout
 from mlxe_async.settings import Settings
+from mlxe_async.supervisor.plan.budget import Budget
 from mlxe_async.supervisor.plan.processes import PlannedProcess, planned_processes
 
 PLAN_UPDATES = 512
@@ -133,6 +134,19 @@ class Blueprint:
             return -(-wanted // (longest or 1))
         slot_bytes = self.layout.nbytes(longest or self.settings.capacity_rows)
         return min(-(-wanted // SHORT_EPISODE), max(1, GATHERED_BYTES // slot_bytes))
+
+    def most_rows(self, budget: Budget) -> int | None:
+        """Rows at which an episode is cut: an executor's share of the steps left, and what the memory can hold.
+
+        It is for episodes that only the environment ends, so that a rollout of one is ever delivered. None: rollouts
+        end by themselves, or the algorithm does not value what follows a cut.
+        """
+        is_whole = self.settings.schedule.sync == "episode" and not self.facts["task"]["max_episode_steps"]
+        if not is_whole or not self.facts.get("bootstraps", True):
+            return None
+        shape = self.memory_shape
+        bounds = [budget.share(self.executors), shape.slot_rows if isinstance(shape, RolloutShape) else None]
+        return min((bound for bound in bounds if bound is not None), default=None)
 
     @property
     def round_rows(self) -> int | None:

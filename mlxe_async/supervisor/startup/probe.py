@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mlxe_async.choices import Choice
 from mlxe_async.errors import Hung, ProcessDied, ResourceError, RunFailed, SettingsError, TaskError
 from mlxe_async.ipc.processes.life import Hang
 from mlxe_async.ipc.processes.nursery import Nursery
@@ -18,7 +19,7 @@ from mlxe_async.ipc.processes.restarts import RestartPolicy
 from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 from mlxe_async.schedules.soundness import Facts, verdicts
-from mlxe_async.settings import Evaluation, Settings
+from mlxe_async.settings import Evaluation, Settings, toml_value
 from mlxe_async.settings.effects import idle, refused_and_remarks
 from mlxe_async.settings.problems import Problem
 from mlxe_async.supervisor.plan.provenance import of_this_program
@@ -83,13 +84,13 @@ async def probed(
     """
     expect_memory(settings)
     await nursery.start(preloaded(settings), list(settings.run.python_path))
-    async with _probe_process(nursery, settings, processes) as process, asyncio.TaskGroup() as group:
-        with _blaming_the_task(settings, process):
+    async with probe_process(nursery, settings, processes) as process, asyncio.TaskGroup() as group:
+        with blaming_the_task(settings, process):
             await process.start()
         importing = group.create_task(nursery.preload(meanwhile))
-        with _blaming_the_task(settings, process):
-            found = judged(settings, await _answer(process))
-        watcher = group.create_task(_watch(settings, process))
+        with blaming_the_task(settings, process):
+            found = judged(settings, await answer(process))
+        watcher = group.create_task(watched(settings, process))
         yield found
         await importing
         await process.stop(CLOSE_S)
@@ -99,9 +100,9 @@ async def probed(
 
 
 @contextlib.asynccontextmanager
-async def _probe_process(nursery: Nursery, settings: Settings, processes: list[Process]) -> AsyncIterator[Process]:
+async def probe_process(nursery: Nursery, settings: Settings, processes: list[Process]) -> AsyncIterator[Process]:
     """The probe's process, not yet started; stopped afterwards, however that ends."""
-    spec = {"settings": settings.model_dump(mode="json"), "said": sorted(settings.schedule.model_fields_set)}
+    spec = {"settings": settings.model_dump(mode="json"), "said": settings.said}
     limits = RestartPolicy(limit=0, start_timeout_s=START_S, silence_s=SILENCE_S)
     with Segment.create("probe", PAGE_BYTES) as segment:
         page = ProgressPage(segment.buffer)
@@ -121,11 +122,11 @@ async def _probe_process(nursery: Nursery, settings: Settings, processes: list[P
             page.release()
 
 
-async def _answer(process: Process) -> dict[str, Any]:
+async def answer(process: Process, verb: str = "probe") -> dict[str, Any]:
     """Return what the probe found out; where it died, how it did."""
     facts: dict[str, Any]
     try:
-        facts = await process.call("probe")
+        facts = await process.call(verb)
     except ProcessDied:
         if process.hang is None:
             await process.run()  # no other task buries it, and says how it ended
@@ -146,29 +147,18 @@ async def rehearsed(settings: Settings, process: Process, *, only_published: boo
         Hung: a call into it did not return within its limit.
         TaskError: the probe died of it.
     """
-    with _blaming_the_task(settings, process):
+    with blaming_the_task(settings, process):
         _refuse_problems(settings, await process.call("rehearse", only_published=only_published))
 
 
-async def surveyed(settings: Settings, process: Process) -> dict[str, Any]:
-    """Have the probe, which is still there, look closer at what it found fit; see `workers.survey`.
-
-    Raises:
-        Hung: a call into the environment or the algorithm did not return within its limit.
-        TaskError: the probe died of it.
-    """
-    with _blaming_the_task(settings, process):
-        found: dict[str, Any] = await process.call("survey", settings=settings.model_dump(mode="json"))
-    return found
-
-
-async def _watch(settings: Settings, process: Process) -> None:
-    with _blaming_the_task(settings, process):
+async def watched(settings: Settings, process: Process) -> None:
+    """Bury the probe's process, and tell how it died if it was not told to stop."""
+    with blaming_the_task(settings, process):
         await process.run()
 
 
 @contextlib.contextmanager
-def _blaming_the_task(settings: Settings, process: Process) -> Iterator[None]:
+def blaming_the_task(settings: Settings, process: Process) -> Iterator[None]:
     """Nothing but the task, or an algorithm of the user's own, gives the probe a reason to die or to hang."""
     try:
         yield
@@ -227,11 +217,7 @@ def judged(settings: Settings, facts: dict[str, Any]) -> Probed:
         TaskError: the environment is not acceptable.
         SettingsError: the settings are not.
     """
-    if "task_error" in facts:
-        named = _NAMED_KEY.match(facts["task_error"])
-        key = named["key"] if named else "task.env"
-        here_alone = of_this_program(settings.task.env) if key == "task.env" else ""
-        raise TaskError(f"{settings.places.of(tuple(key.split('.')))}: {facts['task_error']}{here_alone}")
+    refuse_task(settings, facts)
     found = [Problem.from_json(problem) for problem in facts.get("idle", [])]
     _refuse_problems(settings, facts, refused_and_remarks(found, settings.places)[0])
     settings = settings.with_defaults(facts["defaults"])
@@ -242,6 +228,19 @@ def judged(settings: Settings, facts: dict[str, Any]) -> Probed:
     settings = settings.model_copy(update={"evaluation": _judging(settings, facts["task"])})
     settings = settings.with_algorithm(facts["algorithm"])
     return Probed(settings, facts, [*_cautions(settings, facts), *settings.places.remarks, *remarks])
+
+
+def refuse_task(settings: Settings, facts: dict[str, Any]) -> None:
+    """Refuse an environment that the probe found wanting.
+
+    Raises:
+        TaskError: it did.
+    """
+    if "task_error" in facts:
+        named = _NAMED_KEY.match(facts["task_error"])
+        key = named["key"] if named else "task.env"
+        here_alone = of_this_program(settings.task.env) if key == "task.env" else ""
+        raise TaskError(f"{settings.places.of(tuple(key.split('.')))}: {facts['task_error']}{here_alone}")
 
 
 def _refuse_problems(settings: Settings, facts: dict[str, Any], others: Sequence[Problem] = ()) -> None:
@@ -301,7 +300,14 @@ def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
             f"evaluation.max_episode_steps = {most} is less than the limit of {limit} that the threshold of "
             f"{settings.task.env}, {evaluation.threshold:g}, was registered with: it may be out of reach"
         )
-    return [*cautions, *_endless(settings, facts), *_slow(settings, own)]
+    return [*cautions, *_of_the_task(facts), *_endless(settings, facts), *_slow(settings, own)]
+
+
+def _of_the_task(facts: dict[str, Any]) -> Iterator[str]:
+    """Keys of `[task]` that were chosen: episodes or observations are others by them."""
+    for choice in map(Choice.from_json, facts.get("chosen", [])):
+        if choice.setting.startswith("task."):
+            yield f"{choice.setting} = {toml_value(choice.value)} is set, for {choice.why}; write the key to choose"
 
 
 def _endless(settings: Settings, facts: dict[str, Any]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from mlxe_async.choices import RULES
 from mlxe_async.errors import ResourceError
 from mlxe_async.ipc.processes.linux import refusal
 from mlxe_async.ipc.processes.nursery import Nursery
@@ -29,9 +30,10 @@ from mlxe_async.supervisor.plan.budget import Measures
 from mlxe_async.supervisor.plan.results import CheckReport
 from mlxe_async.supervisor.recording.replay import Replay
 from mlxe_async.supervisor.run_files import RunFiles
+from mlxe_async.supervisor.startup.advising import surveyed
 from mlxe_async.supervisor.startup.host_limits import reserve_descriptors
 from mlxe_async.supervisor.startup.preloading import PRELOADED_MEANWHILE
-from mlxe_async.supervisor.startup.probe import MOST_REHEARSED, probed, rehearsed, surveyed
+from mlxe_async.supervisor.startup.probe import MOST_REHEARSED, probed, rehearsed
 from mlxe_async.supervisor.startup.restore import fill_memory
 from mlxe_async.supervisor.startup.surveying import told
 
@@ -172,6 +174,8 @@ class Startup:
         found.refuse_another_algorithm(self.settings)
         if found.whole is None and (found.rejected or not found.begins_anew(self.settings)):
             raise found.refusal(self.settings)  # before anything is made that its settings ask for, or is written
+        # What followed from the task when it began stays, whatever would follow now.
+        self.settings = self.settings.taking(found.settings, sorted({key for rule in RULES for key in rule.sets}))
         if EXECUTORS in self.settings.places.automatic:  # it goes on with those it had, on whatever machine
             self.settings = self.settings.with_executors(found.settings.schedule.executors)
             reserve_descriptors(self.settings)

@@ -1,0 +1,189 @@
+"""Defaults that follow the task: which rules apply, that a written key wins, and that a run keeps what was chosen."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from mlxe_async.algorithms import REGISTRY, load_algorithm
+from mlxe_async.choices import BOUNDED, ROLLOUTS, RULES, TABLES, VALUES
+from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
+from mlxe_async.settings import load_settings
+from mlxe_async.supervisor.startup.probe import judged
+from mlxe_async.workers.probe import Probe
+
+PRESETS = sorted((Path(__file__).parents[1] / "settings").glob("*.toml"))
+
+
+class Wandering(gymnasium.Env):
+    """Nothing ends it."""
+
+    observation_space, action_space = Discrete(9), Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return int(action), -1.0, False, False, {}
+
+
+class Grid(gymnasium.Env):
+    """A picture of 12 x 12 cells, its channels last."""
+
+    observation_space, action_space = Box(0, 1, (12, 12, 3), np.float32), Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros((12, 12, 3), np.float32), {}
+
+    def step(self, action):
+        return np.zeros((12, 12, 3), np.float32), 1.0, bool(self.np_random.random() < 0.1), False, {}
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    for kind in (Wandering, Grid):
+        gymnasium.register(f"{kind.__name__}-v0", entry_point=kind)
+    yield
+    for kind in (Wandering, Grid):
+        del gymnasium.registry[f"{kind.__name__}-v0"]
+
+
+def probed(settings):
+    probe = Probe(settings.model_dump(mode="json"), ProgressPage(bytearray(PAGE_BYTES)), settings.said)
+    try:
+        return probe.probe()
+    finally:
+        probe.close()
+
+
+def found(env, name, overrides=(), **tables):
+    """Settings as a run would have them, the keys that were chosen, and what it is cautioned of."""
+    settings = load_settings({"task": {"env": env}, "algorithm": {"name": name}, **tables}, overrides)
+    facts = probed(settings)
+    outcome = judged(settings, facts)
+    return outcome.settings, {one["setting"]: one["value"] for one in facts["chosen"]}, outcome.cautions
+
+
+def test_numbers_under_a_short_time_limit_get_long_rollouts_scaled_rewards_and_a_near_horizon():
+    settings, chosen, _ = found("Pendulum-v1", "ppo", stop={"env_steps": 70_000})
+    table = settings.algorithm.table
+    assert (table["reward_scaling"], table["discount"], table["anneal_steps"]) == (True, 0.95, 70_000)
+    assert (settings.schedule.envs_per_executor, settings.schedule.rollout_steps) == (4, 256)
+    many, _, _ = found("Pendulum-v1", "ppo", schedule={"executors": 8})
+    assert (many.schedule.envs_per_executor, many.schedule.rollout_steps) == (4, 64)
+    assert chosen["algorithm.entropy"] == 0.0
+
+
+@pytest.mark.parametrize(("limit", "discount"), [(5, 0.9), (100, 0.9), (250, 0.96)])
+def test_a_discount_by_the_time_limit_has_a_floor(limit, discount):
+    settings, _, _ = found("Pendulum-v1", "ppo", [f"task.max_episode_steps={limit}"])
+    assert settings.algorithm.table["discount"] == discount
+
+
+def test_a_key_that_is_written_wins_over_every_rule():
+    written = ["algorithm.discount=0.9", "algorithm.reward_scaling=false", "schedule.rollout_steps=100"]
+    settings, chosen, _ = found("Pendulum-v1", "ppo", written)
+    assert (settings.algorithm.table["discount"], settings.algorithm.table["reward_scaling"]) == (0.9, False)
+    assert settings.schedule.rollout_steps == 100
+    assert not {"algorithm.discount", "algorithm.reward_scaling", "schedule.rollout_steps"} & chosen.keys()
+    assert "schedule.envs_per_executor" in chosen
+
+
+def test_without_an_end_in_steps_nothing_follows_from_the_length_of_the_run():
+    rules = {rule.name: set(rule.sets) for rule in RULES if rule.name == "length of the run"}
+    _, chosen, _ = found("CartPole-v1", "dqn")
+    assert not rules["length of the run"] & chosen.keys()
+    _, chosen, _ = found("CartPole-v1", "dqn", stop={"env_steps": 50_000})
+    assert chosen == {"algorithm.anneal_steps": 50_000, "algorithm.epsilon_steps": 6_000}
+
+
+def test_episodes_that_nothing_ends_get_a_limit_and_that_is_told():
+    settings, chosen, cautions = found("Wandering-v0", "ppo")
+    assert chosen["task.max_episode_steps"] == settings.task.max_episode_steps == 1000
+    assert settings.evaluation.max_episode_steps == 1000
+    (told,) = [caution for caution in cautions if "task.max_episode_steps" in caution]
+    assert "no episode of random play ended" in told
+    settings, chosen, _ = found("Wandering-v0", "ppo", ["task.max_episode_steps=77"])
+    assert settings.task.max_episode_steps == 77
+    assert "task.max_episode_steps" not in chosen
+
+
+@pytest.mark.parametrize("name", ["dqn", "ppo"])
+def test_a_small_picture_with_its_channels_last_goes_through_small_convolutions(name):
+    settings, chosen, cautions = found("Grid-v0", name)
+    assert settings.task.channels_first
+    assert settings.algorithm.table["body"] == chosen["algorithm.body"] == "small"
+    assert any("task.channels_first" in caution for caution in cautions)
+    settings, chosen, _ = found("Grid-v0", name, ["algorithm.body=none"])
+    assert not settings.task.channels_first
+    assert not {"task.channels_first", "algorithm.layers", "algorithm.common"} & chosen.keys()
+
+
+def test_keys_that_would_have_no_effect_are_not_chosen():
+    _, chosen, _ = found("CartPole-v1", "dqn", ["algorithm.noisy=true"], stop={"env_steps": 50_000})
+    assert "algorithm.epsilon_steps" not in chosen
+    assert "algorithm.priority_correction_steps" not in chosen
+
+
+def test_own_algorithms_and_mlxe_have_their_authors_defaults():
+    assert found("CartPole-v1", "mlxe", stop={"env_steps": 1000})[1] == {}
+    copy = "mlxe_async.algorithms.ppo:PPO"
+    assert found("Pendulum-v1", copy, stop={"env_steps": 1000})[1] == {}
+
+
+def test_each_built_in_algorithm_is_of_one_kind_that_rules_know():
+    kinds = (ROLLOUTS, VALUES, BOUNDED, TABLES, {"mlxe"})
+    assert sorted(name for kind in kinds for name in kind) == sorted(REGISTRY)
+    settable = {key for table in ("task", "schedule", "memory") for key in _keys(table)}
+    settable |= {f"algorithm.{key}" for name in REGISTRY for key in load_algorithm(name).Settings.model_fields}
+    assert {key for rule in RULES for key in rule.sets} <= settable
+
+
+def _keys(table):
+    settings = load_settings({"task": {"env": "CartPole-v1"}})
+    return [f"{table}.{key}" for key in type(getattr(settings, table)).model_fields]
+
+
+def test_the_same_task_gives_the_same_choices():
+    first, second = (probed(load_settings({"task": {"env": "Acrobot-v1"}, "algorithm": {"name": "ppo"}})) for _ in "ab")
+    assert first["chosen"] == second["chosen"]
+    clock = {"step_seconds": 0.0}
+    assert {**first["measured"], **clock} == {**second["measured"], **clock}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
+def test_no_rule_changes_a_preset(path):
+    env = tomllib.loads(path.read_text())["task"]
+    if env.get("vectorize") == "envpool":
+        pytest.importorskip("envpool")
+    facts = probed(load_settings(path))
+    if "pip install" in facts.get("task_error", ""):
+        pytest.skip(facts["task_error"])
+    assert facts["chosen"] == []
+
+
+KEPT = Path(__file__).parent / "benchmarks" / "results" / "two_lines.jsonl"
+
+
+def kept():
+    """The newest record of each pair: what was chosen for it, and its steps."""
+    records = map(json.loads, KEPT.read_text().splitlines())
+    return {record["settings"]: (record["steps"], record["chosen"]) for record in records if not record["failed"]}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pair", kept())
+def test_kept_runs_of_two_lines_are_of_the_rules_of_now(pair):
+    env, name = pair.rsplit(":", 1)
+    steps, chosen = kept()[pair]
+    facts = probed(load_settings({"task": {"env": env}, "algorithm": {"name": name}, "stop": {"env_steps": steps}}))
+    if "pip install" in facts.get("task_error", ""):
+        pytest.skip(facts["task_error"])
+    assert {one["setting"]: json.loads(json.dumps(one["value"])) for one in facts["chosen"]} == chosen
