@@ -314,7 +314,7 @@ def test_an_update_changes_the_convolutions_of_each_picture_and_the_weights_of_t
     of_kind = {"replay": {"batch": 16}, "rollouts": {}}[load_algorithm(name).memory]
     of_kind |= {"common": (16,)} if "common" in load_algorithm(name).Settings.model_fields else SMALL
     one = agent(name, spaces, learns=True, **of_kind)
-    batch = rehearsal._batch(one, rehearsal._rows(one, observed(spaces, 16), spaces, Acting()))
+    batch = rehearsal.batch_of(one, rehearsal.made_up_rows(one, observed(spaces, 16), spaces, Acting()))
     before = unflatten(one.weights(), one.parameters)
     one.update(batch, Clock(env_steps=32, episodes=1, version=1))
     after = unflatten(one.weights(), one.parameters)

@@ -45,7 +45,7 @@ def rows(algorithm, number):
     if algorithm.spaces is INTEGERS:
         obs = np.eye(3, dtype=np.float32)[rng.integers(0, 3, 32)]
     actor = made(type(algorithm), seed=5)  # whatever the learner's own object has drawn
-    return rehearsal._batch(algorithm, rehearsal._rows(actor, obs, algorithm.spaces, Acting()))
+    return rehearsal.batch_of(algorithm, rehearsal.made_up_rows(actor, obs, algorithm.spaces, Acting()))
 
 
 def learn(algorithm, numbers):

@@ -122,7 +122,7 @@ def rehearsed(algorithm, number):
         obs = np.eye(4, dtype=np.float32)[rng.integers(4, size=32)]
     else:
         obs = rng.normal(size=(32, 4)).astype(np.float32)
-    return rehearsal._batch(algorithm, rehearsal._rows(algorithm, obs, spaces, Acting()))
+    return rehearsal.batch_of(algorithm, rehearsal.made_up_rows(algorithm, obs, spaces, Acting()))
 
 
 @pytest.mark.parametrize("name", REGISTRY)
