@@ -16,7 +16,16 @@ import numpy as np
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows
 from mlxe_async.algorithms.ppo import PPO
 from mlxe_async.fast.quick import KNOWN, Quick, RecordedLoss, acting, as_columns, quick_of, shown, why_not_plain
-from mlxe_async.maths import categorical, correction, gradients, metrics, returns, rollouts, together
+from mlxe_async.maths import (
+    categorical,
+    correction,
+    gradients,
+    metrics,
+    returns,
+    reward_scaling,
+    rollouts,
+    together,
+)
 from mlxe_async.networks import Floats
 from mlxe_async.rows import Array
 
@@ -97,9 +106,9 @@ def why_not(ppo: PPO) -> str:
     s, spaces = ppo.settings, ppo.spaces
     if spaces.action_kind != "discrete" or spaces.masked:
         return "its actions are not one choice of all"
-    if ppo.carry:
+    if any(one != reward_scaling.CARRY for one in ppo.carry):
         return "its executors carry something from step to step"
-    off = {"annealed": (), "kl_penalty_target": 0.0, "reward_scaling": False, "value_clip": 0.0, "value_epochs": 0}
+    off = {"annealed": (), "kl_penalty_target": 0.0, "value_clip": 0.0, "value_epochs": 0}
     if own := [name for name, value in off.items() if getattr(s, name) != value]:
         return f"the fast twin of ppo knows no {own[0]}"
     if ppo.see.convolutions and ppo.see.numbers:
@@ -141,7 +150,7 @@ class PPOTwin:
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """As `PPO.update`."""
         ppo = self._ppo
-        ppo.now = ppo.annealed(clock)
+        ppo.now, batch = ppo.annealed(clock), ppo.scaled(batch)
         rate = ppo.now["learning_rate"]
         found = self._by_tensors(batch, rate) if self._quick is None else self._by_arrays(batch, rate, self._quick)
         ppo.count(batch)

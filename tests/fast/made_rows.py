@@ -3,6 +3,7 @@
 import numpy as np
 
 from mlxe_async.algorithms import load_algorithm
+from mlxe_async.maths import reward_scaling
 from mlxe_async.rows import Spaces
 
 SPACES = Spaces((4,), actions=3)
@@ -42,6 +43,8 @@ def rollout(algorithm, *, length=16, width=4, seed=0, scale=1.0):
     rows |= {"action": actions, "log_prob": log_prob, "version": np.zeros(shape, np.int64)}
     for column in (*algorithm.extra_columns, *algorithm.stop_columns):
         rows.setdefault(column.name, rng.normal(size=(*shape, *column.shape)).astype(column.dtype))
+    if reward_scaling.CARRY in algorithm.carry:
+        rows[reward_scaling.CARRY.name] = scale * rng.normal(size=width)
     valid = np.ones(shape, bool)
     if width > 2:
         valid[length - 2 :, 2] = False

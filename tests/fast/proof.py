@@ -34,6 +34,7 @@ PPO = [
     *({"minibatches": kind, "normalise": False, "minibatch": 1000} for kind in ("rows", "sequences")),
     {"clip": 0.05, "entropy": 0.3, "value_coefficient": 2.0, "max_gradient_norm": 0},
     {"entropy": 0, "value_coefficient": 0, "discount": 0.5, "gae_lambda": 0.3},
+    *({"minibatches": kind, "minibatch": 16, "reward_scaling": True} for kind in ("rows", "sequences")),
     {"max_kl": 1e-3, "learning_rate": 0.01},
     {"minibatches": "sequences", "max_kl": 1e-3, "learning_rate": 0.01, "minibatch": 16},
 ]

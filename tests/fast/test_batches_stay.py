@@ -38,8 +38,6 @@ def test_an_update_leaves_its_batch_as_it_is(name, spaces, settings):
             ways.append((algorithm, algorithm.update))
     for algorithm, update in ways:
         rows = batch(algorithm)
-        if settings.get("reward_scaling"):
-            rows["discounted_return"] = np.ones(rows["reward"].shape[1])
         kept = copy.deepcopy(rows)
         for number in range(2):
             update(rows, Clock(updates=number))

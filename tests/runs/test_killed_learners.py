@@ -77,10 +77,8 @@ TABLES = {
         "schedule": {"sync": "episode"},
     },
 }
-PLAIN = {"mlxe": "mlxe", "mlxe rich": "mlxe", "td": "killed_learners:td_never", "ppo remembering": "ppo"}
-PLAIN |= {
-    name: name for name in ("a2c", "apex", "dqn", "ppo", "q_learning", "rainbow", "reinforce", "sac", "sarsa", "td3")
-}
+PLAIN = {case: f"killed_learners:{case.split()[0]}_never" for case in TABLES}
+"""Of the same kind as those that die: classes of users have no defaults that follow the task."""
 STOP = {"env_steps": 900}
 
 

@@ -2,19 +2,18 @@
 
 import pytest
 from killed_learners import LIVES
-from test_killed_learners import TABLES, told
+from test_killed_learners import PLAIN, TABLES, told
 
 from mlxe_async.errors import SettingsError, StepsDiffer
 from mlxe_async.settings import load_settings
 
 STOP = {"env_steps": 900}
-NAMES = {case: case.split()[0] for case in TABLES} | {"td": "killed_learners:td_never"}
 TABULAR = ("q_learning", "sarsa")
 
 
 def run(live, case, name=None, *, stop=STOP, learner=None, **schedule):
     tables = {key: dict(table) for key, table in TABLES[case].items()}
-    tables["algorithm"]["name"] = name or NAMES[case]
+    tables["algorithm"]["name"] = name or PLAIN[case]
     tables["learner"] = {"fast": False, **(learner or {})}
     together = {"kind": "is", "executors": 2, "gradients": "executors"}
     tables["schedule"] = {**together, **tables.get("schedule", {}), **schedule}
@@ -52,8 +51,8 @@ def test_processes_and_one_process_come_to_the_same_weights_and_twice(live, undi
 
 @pytest.mark.long
 def test_twins_learn_together_alike_in_processes_and_in_one(live, undisturbed):
-    result, lines = run(live, "ppo", learner={"fast": True})
-    serial, _ = run(live, "ppo", learner={"fast": True}, kind="serial")
+    result, lines = run(live, "ppo", "ppo", learner={"fast": True})
+    serial, _ = run(live, "ppo", "ppo", learner={"fast": True}, kind="serial")
     assert [line["fast"] for line in lines.all("updates")] == [True]
     assert result.weights_hash == serial.weights_hash
 
@@ -61,8 +60,8 @@ def test_twins_learn_together_alike_in_processes_and_in_one(live, undisturbed):
 @pytest.mark.long
 def test_the_audit_of_workers_changes_nothing(live):
     how = {"learner": {"fast": True, "audit_every": 1}}
-    audited, lines = run(live, "ppo", **how)
-    plain, _ = run(live, "ppo", learner={"fast": True, "audit_every": 0})
+    audited, lines = run(live, "ppo", "ppo", **how)
+    plain, _ = run(live, "ppo", "ppo", learner={"fast": True, "audit_every": 0})
     assert [line["fast"] for line in lines.all("updates")] == [True]
     assert audited.weights_hash == plain.weights_hash
 
