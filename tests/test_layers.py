@@ -194,7 +194,7 @@ FLOORS = {
         "run_files",
         "context",
         "handles",
-        "process_events",
+        "learning",
         "startup",
         "assembly",
         "monitoring",

@@ -404,6 +404,17 @@ class Ledger(Event):
 
 
 @dataclass(frozen=True)
+class Pushes(Event):
+    """The account of gradients that executors push: made is the sum of all others, but for those under way."""
+
+    made: Annotated[int, "Rollouts that executors were asked to differentiate."]
+    applied: Annotated[int, "Pushes that the learner stepped by, each once."]
+    too_old: Annotated[int, "Pushes that were older than schedule.max_policy_lag."] = 0
+    odd: Annotated[int, "Pushes that were not finite, and updates that raised."] = 0
+    lost: Annotated[int, "Pushes that died with a process."] = 0
+
+
+@dataclass(frozen=True)
 class Bottleneck(Event):
     """Where the time went so far, and what would help."""
 

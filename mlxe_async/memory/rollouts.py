@@ -253,14 +253,20 @@ class RolloutMemory:
         """Rollouts waiting to be learned from."""
         return int((self._slot["status"] == READY).sum())
 
-    def draw(self, rollouts: int) -> dict[str, Any]:
+    def draw(self, rollouts: int, lane: int | None = None) -> dict[str, Any]:
         """Take the oldest `rollouts` ready rollouts, in the order of their lanes, or none if there are fewer.
+
+        Args:
+            rollouts: how many.
+            lane: whose; None: of any.
 
         Returns:
             The plan `{"slots", "orders", "updates", "rows"}`; `updates` is 0 when there was too little. A rollout's
             order is its number among all that were finished.
         """
         ready = self._oldest_first()
+        if lane is not None:
+            ready = ready[self._slot["lane"][ready] == lane]
         return self._taken(ready[:rollouts] if len(ready) >= rollouts else ready[:0])
 
     def draw_rows(self, rows: int, *, whole: bool = False) -> dict[str, Any]:

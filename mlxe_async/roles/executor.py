@@ -426,6 +426,10 @@ class Executor:
         self._obs[env] = obs
         return bool(obs.tobytes() == state["obs"][env].tobytes())
 
+    def acted(self) -> tuple[int, Array]:
+        """Version and weights (P,) of the last rollout; 0 before the first, and where they could not be read whole."""
+        return (self.version if self._held else 0), self._flat
+
     # -- parts of a rollout ---------------------------------------------------------------------------------------
 
     def _take_weights(self, version: int | None) -> None:

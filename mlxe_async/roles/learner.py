@@ -349,7 +349,7 @@ class Learner:
         return set_back
 
     def _learn_batches(self, plan: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
-        tally = _Tally()
+        tally = Tally()
         if plan["updates"] and getattr(self.algorithm, "moment_entries", 0):
             self.algorithm.set_moments(Moments(*self.memory.moments(plan)))
         for k in range(plan["updates"]):
@@ -368,7 +368,7 @@ class Learner:
         return tally.report()
 
     def _young_enough(
-        self, batch: dict[str, Array], positions: Array, clock: Clock, tally: _Tally
+        self, batch: dict[str, Array], positions: Array, clock: Clock, tally: Tally
     ) -> tuple[dict[str, Array], Array]:
         """Measure the lag of a minibatch, and leave out what is older than the bound, if there is one."""
         windowed = self.algorithm.window > 1
@@ -386,7 +386,7 @@ class Learner:
         return batch, positions
 
     def _learn_rollouts(self, plan: Mapping[str, Any], clock: Clock, *, usable: bool) -> dict[str, Any]:
-        tally = _Tally()
+        tally = Tally()
         if plan["updates"]:
             bound = None if self._max_policy_lag is None else clock.version - self._max_policy_lag
             if not usable:
@@ -398,7 +398,7 @@ class Learner:
             tally.dropped_rows = self.memory.rows_of(plan) - tally.rows
         return tally.report()
 
-    def _update(self, batch: dict[str, Array], clock: Clock, tally: _Tally) -> Array | None:
+    def _update(self, batch: dict[str, Array], clock: Clock, tally: Tally) -> Array | None:
         self._batch = batch
         published = None if self._last_good is None else (self._weights.version, self._last_good)
         if self._team is not None:
@@ -456,7 +456,7 @@ def _norm(vector: Array) -> float:
     return math.sqrt(sum(float(np.dot(wide := piece.astype(np.float64), wide)) for piece in pieces))
 
 
-class _Tally:
+class Tally:
     """What the updates of one plan add up to."""
 
     def __init__(self) -> None:
@@ -468,6 +468,7 @@ class _Tally:
         self.finite = True
 
     def lag(self, lags: Array) -> None:
+        """Count rows by their lags (N,)."""
         low, high = int(lags.min()), int(lags.max())
         self._lag_min = low if self._lag_min is None else min(low, self._lag_min)
         self._lag_max = high if self._lag_max is None else max(high, self._lag_max)
@@ -475,12 +476,14 @@ class _Tally:
         self.rows += lags.size
 
     def add(self, metrics: Mapping[str, float]) -> None:
+        """Count an update, and what it measured."""
         self.updates += 1
         for name, value in metrics.items():
             self._sums[name] += float(value)
         self.finite = all(math.isfinite(self._sums[name]) for name in metrics if name.endswith("loss"))
 
     def report(self) -> dict[str, Any]:
+        """All of it, as `Learner.learn` tells it."""
         return {
             "updates": self.updates,
             "rows": self.rows,

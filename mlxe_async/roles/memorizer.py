@@ -302,6 +302,7 @@ class Memorizer:
         settle: dict[str, Any] | None = None,
         upto: Sequence[int] | None = None,
         call: int = 0,
+        lane: int | None = None,
     ) -> dict[str, Any]:
         """Take in what is committed and draw the next plan.
 
@@ -311,6 +312,7 @@ class Memorizer:
             upto: as of `ingest`.
             call: number of this call, from 1; asked again with the number of the call before, whose answer was lost
                 with a predecessor, it draws no other plan. 0: it is not asked again.
+            lane: draw one rollout of this lane; None: of all (rollout memory only).
 
         Returns:
             The plan's address for `Learner.learn`, with `ingested` (as from `ingest`), `owed`, `held`, `start_ns`,
@@ -321,7 +323,7 @@ class Memorizer:
         between_s = self._between_s
         ingested = self.ingest(upto=upto, settle=settle)
         if self.memory.kind == "rollouts":
-            plan = self._draw_rollouts()
+            plan = self._draw_rollouts(lane)
         else:
             plan = self.memory.drawn_for(call) or self._draw_batches(most_updates, call)
             self.owed = self.memory.owed
@@ -338,8 +340,12 @@ class Memorizer:
             "seconds": (time.monotonic_ns() - start_ns) / 1e9,
         }
 
-    def _draw_rollouts(self) -> dict[str, Any]:
+    def _draw_rollouts(self, lane: int | None) -> dict[str, Any]:
         plan: dict[str, Any]
+        if lane is not None:
+            plan = self.memory.draw(1, lane)
+            self.owed = self.memory.ready
+            return plan
         if rows := getattr(self.algorithm, "rows_per_update", 0):
             plan = self.memory.draw_rows(rows, whole=self.plan.rollouts_per_update is None)
             self.owed = max(len(self.memory) // rows, int(self.memory.is_full))

@@ -9,12 +9,13 @@ also when the budget runs out while it waits: then there was nothing to do, and 
 | `istb` | as `is`; executors are threads (`as_published`: and look once a second instead of being told) |
 | `is` | all rollouts together |
 | `ia` | who has delivered goes again, interruptibly, until the slowest has |
-| `oa` | three endless coroutines instead of rounds |
+| `oa` | three endless coroutines instead of rounds; with gradients of executors, one for each of these |
 """
 
 from mlxe_async.schedules.iterative_asynchronous import iterative_asynchronous
 from mlxe_async.schedules.iterative_synchronous import iterative_synchronous
 from mlxe_async.schedules.online_asynchronous import online_asynchronous
+from mlxe_async.schedules.pushing import pushing
 from mlxe_async.schedules.serial import serial
 from mlxe_async.schedules.threaded_as_published import POLL_S, threaded_as_published
 from mlxe_async.schedules.verbs import Schedule
@@ -26,6 +27,7 @@ SCHEDULES: dict[tuple[str, str | None], Schedule] = {
     ("is", None): iterative_synchronous,
     ("ia", None): iterative_asynchronous,
     ("oa", None): online_asynchronous,
+    ("oa", "pushing"): pushing,
 }
 
 
@@ -41,6 +43,7 @@ __all__ = [
     "iterative_asynchronous",
     "iterative_synchronous",
     "online_asynchronous",
+    "pushing",
     "schedule_of",
     "serial",
     "threaded_as_published",

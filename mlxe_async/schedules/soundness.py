@@ -7,6 +7,7 @@
 | takes the end of its rows for the end of the episode | `sync = "rollout"`, or `ia` that keeps episodes | refused |
 | the same, from rollouts | several environments in an executor: the first end cuts the others | refused |
 | learns without gradients, as a table does | `gradients = "executors"` | refused |
+| replays rows | `oa` with `gradients = "executors"` | refused |
 | replays rows, ignores that an older policy made them | any | told |
 | any | `ia` that drops episodes | told |
 | all else: rollouts where all wait, replay that is corrected or off-policy by design, ... | any | sound |
@@ -40,7 +41,8 @@ class Facts:
         max_policy_lag: the bound of `oa`; None: there is none.
         envs: environments side by side in one executor.
         simulated_lag: versions by which executors act with older weights on purpose.
-        exchanges: whether executors make gradients, of which all take the mean.
+        exchanges: whether executors make gradients: all take the mean, or under `oa` each pushes its own, which are of
+            the very policy that made the rows.
         has_gradients: whether the algorithm learns by gradients.
     """
 
@@ -85,6 +87,7 @@ _TABLE: tuple[_Row, ...] = (
             and facts.off_policy == "ignores"
             and facts.kind == "oa"
             and facts.max_policy_lag != 0
+            and not facts.exchanges
         ),
         lambda facts: Verdict(
             True,
@@ -143,6 +146,16 @@ _TABLE: tuple[_Row, ...] = (
             ("schedule", "gradients"),
             _NAME,
             'got "executors", expected "learner": this algorithm learns without gradients, and has none to exchange',
+        ),
+    ),
+    (
+        lambda facts: facts.exchanges and facts.memory == "replay" and facts.kind == "oa",
+        lambda _facts: Verdict(
+            True,
+            ("schedule", "gradients"),
+            _KIND,
+            'got "executors" under "oa", expected "is", "serial" or gradients = "learner": each executor learns from '
+            "the rollout that it has just played, and this algorithm replays rows of all",
         ),
     ),
     (

@@ -40,6 +40,13 @@ class Learner(Protocol):
         """Learn from a plan, publish, and return the newest version."""
 
 
+class Server(Learner, Protocol):
+    """Updates weights by the gradients that executors make."""
+
+    async def step_by(self, executor: Executor) -> None:
+        """Have an executor differentiate a rollout that it delivered, if there is one; learn by that, and publish."""
+
+
 class Evaluator(Protocol):
     """Tests frozen versions."""
 
@@ -68,4 +75,5 @@ async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-Schedule = Callable[[Sequence[Executor], Memorizer, Learner, Evaluator, Budget], Coroutine[Any, Any, None]]
+Schedule = Callable[[Sequence[Executor], Memorizer, Any, Evaluator, Budget], Coroutine[Any, Any, None]]
+"""The third is a `Learner`, or a `Server`."""

@@ -89,9 +89,15 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
 def _exchanged(settings: Settings, not_with: Callable[..., Problem]) -> Iterator[Problem]:
     """Keys that do not go with gradients made by executors."""
     schedule, gradients = settings.schedule, "schedule.gradients"
-    if schedule.kind not in ("serial", "is"):
-        why = 'executors that make an update together wait for each other, as in "is" and "serial"'
+    if schedule.kind not in ("serial", "is", "oa"):
+        why = 'executors make updates together, as in "is" and "serial", or each alone, as in "oa"'
         yield not_with(gradients, '"learner"', "schedule.kind", why)
+    elif schedule.kind == "oa":
+        if settings.run.record:
+            yield not_with("run.record", "false", gradients, "the order of pushes is not recorded")
+        if schedule.updates_per_publish != 1:
+            why = "each push is an update and a publication"
+            yield not_with("schedule.updates_per_publish", "1", gradients, why)
     elif schedule.simulated_lag and schedule.max_policy_lag is not None:
         yield not_with(gradients, '"learner"', "schedule.max_policy_lag", "each would leave out other rows")
     if settings.learner.promote_best:

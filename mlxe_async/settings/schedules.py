@@ -39,7 +39,7 @@ class Traits:
     Args:
         free_running: no process waits for a phase to end.
         deterministic: what a dead executor left unfinished is generated again, to the same rows.
-        flavour: how executors that are threads wait; None where they are none.
+        flavour: how executors that are threads wait, or `"pushing"` where executors make gradients alone; else None.
         unfinished: what becomes of the episodes of an interrupted rollout; None where none is interrupted.
         max_rollouts: rollouts of one executor in an iteration; None: any number.
         max_policy_lag: age in versions beyond which rows are not learned from; None: all are.
@@ -95,8 +95,9 @@ class _AnySchedule(Table):
     )
     gradients: Literal["learner", "executors"] = key(
         "learner",
-        "Which processes differentiate: the learner, from all rows; or each executor, from a share of them, and all "
-        "take the same steps by the mean of their gradients. executors is faster where the learner limits the run.",
+        "Which processes differentiate: the learner, from all rows; or each executor, from its share of them. Under is "
+        "and serial all take the same steps by the mean of their gradients, under oa the learner steps by each as it "
+        "comes. executors is faster where the learner limits the run.",
         ALLOWED,
     )
     step_timeout_s: Limit = key(5.0, "A step that takes longer is a hang: the executor is restarted.", COSMETIC)
@@ -226,6 +227,7 @@ class OaSchedule(_AnySchedule):
         return Traits(
             free_running=True,
             deterministic=False,
+            flavour="pushing" if self.gradients == "executors" else None,
             max_policy_lag=DEFAULT_MAX_POLICY_LAG if bound is None and memory == "rollouts" else bound,
             updates_per_plan=self.updates_per_publish,
             max_owed_updates=self.max_owed_updates,

@@ -26,11 +26,13 @@ from mlxe_async.supervisor.handles.context import ExecutorWords, HandleContext, 
 from mlxe_async.supervisor.handles.crashes import Crashes
 from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
-from mlxe_async.supervisor.handles.learner import LearnerHandle, TeamHandle
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
+from mlxe_async.supervisor.handles.process_events import ProcessEvents
+from mlxe_async.supervisor.learning.learner import LearnerHandle
+from mlxe_async.supervisor.learning.pushing import PushedLearnerHandle
+from mlxe_async.supervisor.learning.team import TeamHandle
 from mlxe_async.supervisor.plan.event_log import role_of
 from mlxe_async.supervisor.plan.processes import PlannedProcess
-from mlxe_async.supervisor.process_events import ProcessEvents
 from mlxe_async.supervisor.startup.restore import restore_handles
 
 ENTRY = "mlxe_async.workers:serve_roles"
@@ -102,14 +104,19 @@ class Assembly:
             most_owed=traits.max_owed_updates,
             executors=blueprint.executors,
         )
-        self.learner = LearnerHandle(
+        kind: Callable[..., LearnerHandle] = LearnerHandle
+        if blueprint.pushes:
+            roles = [f"worker-{index}" for index in range(blueprint.executors)]
+            workers = [(role, self.by_role[role]) for role in roles]
+            kind = functools.partial(PushedLearnerHandle, workers, most_lag=traits.max_policy_lag)
+        self.learner = kind(
             self.by_role["learner"],
             context,
             self.memorizer,
             started=self._episodes.started,
             cpu_seconds=functools.partial(run.measures.cpu_seconds, without="mlxe-eval"),
             newest=run.published,
-            repeats=traits.deterministic and blueprint.keep_state_every == 1,
+            repeats=(traits.deterministic or blueprint.pushes) and blueprint.keep_state_every == 1,
             note_publication=(lambda: None) if self.delayed is None else self.delayed.note_publication,
             team=self._team() if "exchange" in segments else None,
         )

@@ -48,13 +48,15 @@ class WholeCheckpoints:
         """Save if it is time to."""
         self._parts.due.note_boundary()
         if self._parts.due.now():
-            await self.save()
+            async with self._parts.learner.resting():
+                if self._parts.due.now():
+                    await self.save()
 
     @property
     def at_rest(self) -> bool:
         """True if all is known of what was done so far, so that the run could go on from here."""
         parts, context = self._parts, self._parts.context
-        if parts.learner.busy or parts.memorizer.busy or self._run.published() is None:
+        if parts.learner.busy or parts.learner.under_way or parts.memorizer.busy or self._run.published() is None:
             return False
         if context.free_running:
             return True

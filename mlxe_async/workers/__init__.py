@@ -26,6 +26,7 @@ _MODES = {
         "ingest": "taking_in",
         "memorize": "drawing",
         "learn": "gathering",
+        "differentiate": "gathering",
         "publish": "publishing",
         "evaluate": "testing",
         "save": "saving",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import select
@@ -66,9 +67,10 @@ class Workshop:
         """The role called `name`, such as `"executor-3"` or `"learner"`."""
         role, _, index = name.partition("-")
         if role == "executor":
-            return self._executor(int(index))
+            self._shared["executor"] = self._executor(int(index))
+            return self._shared["executor"]
         if role == "worker":
-            return self._worker(self._meeting(int(index)))
+            return self._pusher(int(index)) if self.spec["pushes"] else self._worker(self._meeting(int(index)))
         builders = {"memorizer": self._memorizer, "learner": self._learner, "evaluator": self._evaluator}
         built = builders[role]()
         if role == "memorizer":
@@ -226,6 +228,7 @@ class Workshop:
     def _learner(self) -> Any:
         from mlxe_async.roles.in_turn import InTurn, Turn
         from mlxe_async.roles.learner import Learner
+        from mlxe_async.roles.pushing import ParameterServer
 
         weights = WeightsWriter(self._segments["weights"])
         last_good: Array | None = None
@@ -241,7 +244,10 @@ class Workshop:
         use_graphs(learner.graphs)
         keep_freed_memory()
         group = self._group()
-        built = Learner(
+        kind: Callable[..., Learner] = Learner
+        if self.spec["pushes"]:
+            kind = functools.partial(ParameterServer, [self._slot(i) for i in range(self.spec["executors"])])
+        built = kind(
             algorithm=self._algorithm(learns=True, seed=seed),
             memory=memory,
             weights=weights,
@@ -269,7 +275,7 @@ class Workshop:
         """Return those that the learner is worker 0 of, in other processes or in this one; None: it learns alone."""
         from mlxe_async.roles.in_turn import Turn, Turns
 
-        if not self.spec["exchanges"]:
+        if not self.spec["exchanges"] or self.spec["pushes"]:
             return None
         serial = self.settings.schedule.kind == "serial"
         return Turn(Turns(self.spec["executors"]), 0) if serial else self._meeting(0)
@@ -301,12 +307,29 @@ class Workshop:
         self.page.enter(self.settings.schedule.update_timeout_s, "update")
 
     def _worker(self, group: Any) -> Any:
-        from mlxe_async.roles.worker import Followed, KeptElsewhere, Worker
+        from mlxe_async.roles.worker import Worker
+
+        return self._beside(Worker, self._team(group))
+
+    def _pusher(self, index: int) -> Any:
+        from mlxe_async.roles.pushing import Pusher, Pushing
+
+        how = {"acted": self._shared["executor"].acted, "slot": self._slot(index)}
+        return self._beside(functools.partial(Pusher, **how), Pushing(index, self.settings.run.seed))
+
+    def _slot(self, index: int) -> Any:
+        from mlxe_async.ipc.shared.pushes import PushSlot
+
+        return PushSlot(self._segments[f"push-{index}"])
+
+    def _beside(self, kind: Callable[..., Any], team: Any) -> Any:
+        """A learning object beside the learner, which publishes nothing."""
+        from mlxe_async.roles.worker import Followed, KeptElsewhere
 
         memory, learner = self._new_memory(), self.settings.learner
         choose_kernels(self.settings)
         keep_freed_memory()
-        return Worker(
+        return kind(
             WeightsReader(self._segments["weights"]),
             self.parameters,
             algorithm=self._algorithm(learns=True, seed=derive_seed(self.settings.run.seed, "learner", 0)),
@@ -319,12 +342,12 @@ class Workshop:
             audit_every=learner.audit_every,
             notify=lambda _message: None,  # the learner tells how updates are done
             keep_batch=self._keep_batch,
-            team=self._team(group),
+            team=team,
         )
 
     def _kept_by_the_learner(self, version: int) -> tuple[int, dict[str, Array]] | None:
         with Segment.attach("learner", os.dup(self._segments["learner"].fd)) as kept:  # it may have grown
-            return KeptState(kept).find(version)
+            return KeptState(kept).find_certified(version)
 
     def _keep_batch(self, batch: Mapping[str, Array]) -> str | None:
         from mlxe_async.storage.array_files import write_arrays

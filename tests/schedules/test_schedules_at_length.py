@@ -17,7 +17,7 @@ class Player:
 
     def __init__(self, world, index):
         self.world, self.index = world, index
-        self.delivered = self.cut = 0
+        self.delivered = self.cut = self.stepped = 0
         self._playing = None
 
     async def generate(self, version=None, *, interruptible=False):
@@ -93,6 +93,13 @@ class Long:
         self.note("learn")
         self.learned += plan
         return await self.publish()
+
+    async def step_by(self, executor):
+        self.note("memorize")
+        mine = executor.delivered - executor.stepped
+        assert mine <= 1, "two rollouts of one executor wait for its gradients"
+        executor.stepped, self.memorized = executor.delivered, self.memorized + mine
+        await self.learn(mine)
 
     async def evaluate(self, version=None):
         await asyncio.sleep(0.002 * self.random.random())

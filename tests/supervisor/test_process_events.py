@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from mlxe_async.errors import ProtocolError
+from mlxe_async.supervisor.handles.process_events import ProcessEvents
 from mlxe_async.supervisor.plan.budget import Counters
-from mlxe_async.supervisor.process_events import ProcessEvents
 from mlxe_async.supervisor.recording.steps import Ended, NoRecorder
 
 

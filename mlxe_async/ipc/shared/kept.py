@@ -26,6 +26,8 @@ from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.ipc.shared.words import MASK, PAGE_BYTES, WORD_STRIDE, Words
 
 SLOTS = 2
+TRIES = 100
+"""Looks of `find_certified` before it gives up."""
 LEAST_BYTES = PAGE_BYTES
 """Size of the segment before anything is kept."""
 
@@ -80,6 +82,19 @@ class KeptState:
         for slot in self._best_first(most):
             if slot.is_whole():
                 return slot.label or 0, slot.read()
+        return None
+
+    def find_certified(self, most: int) -> tuple[int, dict[str, NDArray[Any]]] | None:
+        """The same while the writer may be writing: what was overwritten meanwhile is looked for again."""
+        for _ in range(TRIES):
+            for slot in self._best_first(most):
+                sequence = slot.sequence
+                if not slot.is_whole():
+                    continue
+                found = slot.label or 0, slot.read()
+                fence()
+                if slot.sequence == sequence and slot.is_whole():
+                    return found
         return None
 
     def _best_first(self, most: int) -> list[_Slot]:

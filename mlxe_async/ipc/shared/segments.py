@@ -102,17 +102,18 @@ class Segment:
             raise ProtocolError(f"segment {name}: descriptor {fd} cannot be mapped: {error}") from error
         return segment
 
-    def grow(self, size: int) -> None:
+    def grow(self, size: int, *, sealed: bool = True) -> None:
         """Make it at least `size` bytes, the new ones zero and reserved, and map all of it; then its size is sealed.
 
-        No view of the former mapping may be used afterwards. Other processes keep what they mapped.
+        No view of the former mapping may be used afterwards. Other processes keep what they mapped. Where it is not
+        `sealed`, it may grow again.
 
         Raises:
             ResourceError: the kernel cannot reserve that much, or the size is sealed already.
         """
         if size > os.fstat(self.fd).st_size:
             _reserve(self.name, self.fd, size)
-        if not fcntl.fcntl(self.fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SEAL:
+        if sealed and not fcntl.fcntl(self.fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SEAL:
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _FULL_GROWN)
         self.size = os.fstat(self.fd).st_size
         self._map = mmap.mmap(self.fd, self.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)

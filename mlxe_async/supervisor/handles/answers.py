@@ -37,6 +37,11 @@ LEARNED: Kind = {
     "set_back": ({"best_version": int, "result": float, "iterations": int}, None),
     "start_ns": int, "seconds": float, "publish_seconds": float,
 }  # fmt: skip
+DONE: Kind = {
+    "updates": int, "rows": int, "lag_min": WHOLE, "lag_mean": NUMBER, "lag_max": WHOLE, "late_rows": int,
+    "dropped_rows": int, "dropped_rollouts": int, "finite": bool, "metrics": dict,
+}  # fmt: skip
+DIFFERENTIATED: Kind = {"version": int, "nbytes": int, "done": DONE}
 SHELVED: Kind = {"shelved": bool}
 VERDICT: Kind = {
     "version": int, "passed": (bool, None), "episodes": int, "steps": int, "return_min": float, "return_mean": float,
@@ -65,6 +70,15 @@ def is_rollout(answer: Any, envs: int) -> None:
         raise ProtocolError(f"rollout: episodes: expected lists of one length, got {lengths}")
     if min(answer["rows"], answer["blocks"], answer["out_of_bounds"], *answer["begun"]) < 0:
         raise ProtocolError("rollout: expected counts from 0, got a negative one")
+
+
+def is_learned(answer: Any) -> None:
+    """Refuse what no learner can have answered to `learn`.
+
+    Raises:
+        ProtocolError: so it is.
+    """
+    require(answer, LEARNED, "learned")
 
 
 def is_evaluated(answer: Any, under_test: Container[int]) -> None:

@@ -42,6 +42,7 @@ class MemorizerHandle:
         self._under_way = 0
         self._unseen = 0
         self._used: dict[str, Any] | None = None
+        self._used_by: dict[int, dict[str, Any]] = {}
         self._calls = 0
         self.busy = False
 
@@ -70,7 +71,8 @@ class MemorizerHandle:
             ProcessDied: the memorizer died meanwhile.
             RemoteError: it could not be written.
         """
-        rows = await self._ingested() if self._used else 0
+        rows = sum([await self._ingested(lane) for lane in [*self._used_by]])
+        rows += await self._ingested() if self._used else 0
         kept: dict[str, Any] = await self.process.call("save", role="keeper", name="memorizer", path=path)
         self._take_note(kept["facts"]["ingested"])
         self._context.recorder.note(Ingested(tuple(kept["facts"]["ingested"]["positions"])))
@@ -93,9 +95,12 @@ class MemorizerHandle:
         self._under_way -= 1
         self._unseen += 1
 
-    def used(self, plan: dict[str, Any]) -> None:
-        """The learner has learned from this plan."""
-        self._used = plan
+    def used(self, plan: dict[str, Any], lane: int | None = None) -> None:
+        """The learner has learned from this plan, which was drawn of a lane or of all."""
+        if lane is None:
+            self._used = plan
+        else:
+            self._used_by[lane] = plan
 
     @property
     def to_settle(self) -> dict[str, Any] | None:
@@ -114,6 +119,14 @@ class MemorizerHandle:
             return {"updates": 0}
         if self._context.free_running and not self._has_work:
             return {"updates": 0}  # it is time to save, and nothing is learned from meanwhile
+        return await self._drawn()
+
+    async def memorize_of(self, lane: int) -> dict[str, Any]:
+        """Take in, and draw a rollout of an executor that has delivered one; one call at a time."""
+        return await self._drawn(lane)
+
+    async def _drawn(self, lane: int | None = None) -> dict[str, Any]:
+        used = self._used if lane is None else self._used_by.pop(lane, None)
         self.busy = True
         self._calls += 1
         while True:
@@ -124,8 +137,9 @@ class MemorizerHandle:
                     role="memorizer",
                     check=partial(require, kind=PLAN, what="plan"),
                     most_updates=self._updates_per_plan,
-                    settle=self._used,
+                    settle=used,
                     call=self._calls,
+                    lane=lane,
                 )
                 break
             except ProcessDied:
@@ -136,9 +150,10 @@ class MemorizerHandle:
         # Not for the learner, and as long as there are executors: the plan travels twice more.
         ingested = plan.pop("ingested")
         positions = tuple(ingested["positions"])
-        settled = self._used is not None
+        settled = used is not None
         self._context.recorder.note(Memorized(self._updates_per_plan, settled, plan["updates"], positions))
-        self._used = None
+        if lane is None:
+            self._used = None
         self.owed, self.held = plan["owed"], plan["held"]
         self._take_note(ingested)
         if plan["mended_priorities"] > self._mended:
@@ -168,17 +183,19 @@ class MemorizerHandle:
             # Nothing is lost: what was committed stays in the lanes, and the next call takes it in.
             self._unseen += 1
 
-    async def _ingested(self) -> int:
-        """Take in, after the priorities of the plan that was used last; returns how many rows.
+    async def _ingested(self, lane: int | None = None) -> int:
+        """Take in, after the priorities of the plan that was used last, of a lane or of all; returns how many rows.
 
         Raises:
             ProcessDied: the memorizer died meanwhile; the next call settles the plan, once more or for the first time.
         """
-        used = self._used
+        used = self._used if lane is None else self._used_by.get(lane)
         ingested = await self.process.call(
             "ingest", role="memorizer", check=partial(require, kind=INGESTED, what="ingested"), settle=used
         )
-        if self._used is used:
+        if lane is not None:
+            self._used_by.pop(lane, None)
+        elif self._used is used:
             self._used = None
         self._context.recorder.note(Ingested(tuple(ingested["positions"]), settled=used is not None))
         self._take_note(ingested)

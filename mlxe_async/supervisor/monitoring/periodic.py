@@ -6,9 +6,11 @@ import asyncio
 import os
 import time
 from collections.abc import Coroutine
+from dataclasses import asdict
 from typing import Any
 
 from mlxe_async.errors import ResourceError, RunFailed
+from mlxe_async.logs import events
 from mlxe_async.supervisor.assembly import Assembly
 from mlxe_async.supervisor.context import RunContext
 from mlxe_async.supervisor.monitoring.affinity import Affinity
@@ -67,7 +69,9 @@ class Periodic:
             living = sum(1 for executor in self._parts.executors if executor.lost is None)
             if living < (least := self._run.blueprint.least_executors):
                 lost = next(executor.lost for executor in self._parts.executors if executor.lost)
-                key = "min_executors" if not self._run.blueprint.exchanges else 'gradients = "executors"'
+                key = (
+                    "min_executors" if least == self._run.settings.schedule.min_executors else 'gradients = "executors"'
+                )
                 raise RunFailed(f"expected at least {least} executors (schedule.{key}), {living} are left; {lost}")
 
     async def keep_ledger(self) -> None:
@@ -120,3 +124,5 @@ class Periodic:
         """Tell the account of rows."""
         run = self._run
         tell_ledger(run.blueprint, run.segments, self._parts.memorizer, run.log, former=run.former_rows)
+        if self._parts.learner.pushes is not None:
+            run.log.emit(events.Pushes(**asdict(self._parts.learner.pushes)))

@@ -11,6 +11,7 @@ from mlxe_async.cores import FEW, usable_cores
 from mlxe_async.ipc.shared.kept import LEAST_BYTES, SLOTS
 from mlxe_async.ipc.shared.lanes import format_lane, lane_bytes
 from mlxe_async.ipc.shared.meeting import meeting_bytes
+from mlxe_async.ipc.shared.pushes import LEAST_BYTES as PUSH_BYTES
 from mlxe_async.ipc.shared.segments import BytePlan, Segment, available_memory
 from mlxe_async.ipc.shared.weights import format_weights, weights_bytes
 from mlxe_async.ipc.shared.words import PAGE_BYTES, WORD_STRIDE
@@ -26,7 +27,7 @@ from mlxe_async.roles.promotion import REMARKS
 from mlxe_async.rows import RowLayout
 from mlxe_async.settings import Settings
 from mlxe_async.supervisor.plan.budget import Budget
-from mlxe_async.supervisor.plan.processes import PlannedProcess, planned_processes
+from mlxe_async.supervisor.plan.processes import PlannedProcess, planned_processes, pushes_of
 
 PLAN_UPDATES = 512
 STATE_VECTORS = 5
@@ -95,7 +96,9 @@ class Blueprint:
                 moments=facts.get("moments", 0),
             )
         self.promotes = settings.learner.promote_best > 0
-        self.processes = planned_processes(settings, traits, joined=self.joined, kept=self.kept, meets=self.meets)
+        self.processes = planned_processes(
+            settings, traits, joined=self.joined, kept=self.kept, meets=self.meets, pushes=self.pushes
+        )
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -104,18 +107,25 @@ class Blueprint:
 
     @property
     def exchanges(self) -> bool:
-        """True if several executors make gradients, each from a share of the rows."""
-        return self.settings.schedule.gradients == "executors" and self.executors > 1
+        """True if executors make gradients, each from a share of the rows; one alone does so where it pushes them."""
+        schedule = self.settings.schedule
+        return schedule.gradients == "executors" and (self.executors > 1 or schedule.kind == "oa")
 
     @property
     def meets(self) -> bool:
-        """True if these are several processes."""
-        return self.exchanges and self.settings.schedule.kind != "serial"
+        """True if these are several processes, which make each update together."""
+        return self.exchanges and self.settings.schedule.kind == "is"
+
+    @property
+    def pushes(self) -> bool:
+        """True if each makes its gradients alone, and the learner steps by them."""
+        return self.exchanges and self.settings.schedule.kind == "oa"
 
     @property
     def least_executors(self) -> int:
         """The run fails when fewer than this are left: where they make each update together, all are needed."""
-        return self.executors if self.exchanges else self.settings.schedule.min_executors
+        needs_all = self.exchanges and not self.pushes
+        return self.executors if needs_all else self.settings.schedule.min_executors
 
     @property
     def _rollout_rows(self) -> int | None:
@@ -221,7 +231,8 @@ class Blueprint:
 
         A deterministic or recorded run writes it with every publication.
         """
-        return self.settings.learner.keep_state_every or int(self.traits.deterministic or self.settings.run.record)
+        always = self.traits.deterministic or self.settings.run.record or self.pushes
+        return self.settings.learner.keep_state_every or int(always)
 
     def byte_plan(self) -> BytePlan:
         """Every shared segment with its size; the learner's own has it with its first publication."""
@@ -247,6 +258,7 @@ class Blueprint:
             **({"delayed": weights_bytes(self.parameters)} if self.traits.simulated_lag else {}),
             **({"best": weights_bytes(self.parameters + REMARKS)} if self.promotes else {}),
             **({"exchange": meeting_bytes(self.executors, PIECE_BYTES)} if self.meets else {}),
+            **(dict.fromkeys(pushes_of(self.executors), PUSH_BYTES) if self.pushes else {}),
             **{f"lane-{i}": lane for i in range(self.executors)},
         }
 
@@ -260,7 +272,7 @@ class Blueprint:
         segments: dict[str, Segment] = {}
         try:
             for name, size in self._sizes().items():
-                segments[name] = Segment.create(name, size, grows=name in self.kept)
+                segments[name] = Segment.create(name, size, grows=name in self.kept or name.startswith("push-"))
         except BaseException:
             for segment in segments.values():
                 segment.close()
@@ -303,6 +315,7 @@ class Blueprint:
             "redo": not self.traits.free_running,
             "alike": self.traits.deterministic,
             "exchanges": self.exchanges,
+            "pushes": self.pushes,
             "threads": self.learner_threads if "learner" in planned.roles else 1,
             "keep_state_every": self.keep_state_every,
         }

@@ -34,7 +34,13 @@ class PlannedProcess:
 
 
 def planned_processes(
-    settings: Settings, traits: Traits, *, joined: bool, kept: Collection[str], meets: bool
+    settings: Settings,
+    traits: Traits,
+    *,
+    joined: bool,
+    kept: Collection[str],
+    meets: bool = False,
+    pushes: bool = False,
 ) -> list[PlannedProcess]:
     """Return all processes of a run, in the order in which they are started.
 
@@ -44,6 +50,7 @@ def planned_processes(
         joined: whether the memorizer lives in the learner's process.
         kept: roles that keep something for their successor, each in a segment of its own by that name.
         meets: whether executors learn together with the learner, each in its own process.
+        pushes: whether each of them makes its gradients alone, for the learner to step by.
     """
     found = _by_kind(settings, joined=joined)
     executors = settings.schedule.executors
@@ -55,8 +62,12 @@ def planned_processes(
         ]
 
     if meets:
-        found[:] = [_with_worker(one) for one in found]
+        found[:] = [_with_worker(one, first=1) for one in found]
         also("exchange", lambda role: role.startswith(("learner", "worker")))
+    if pushes:
+        found[:] = [_with_worker(one, first=0) for one in found]
+        for index, name in enumerate(pushes_of(executors)):
+            also(name, {"learner", f"worker-{index}"}.__contains__)
     if settings.learner.promote_best:
         # Under `oa`, only the executor that played with a version still has it.
         needing = {"learner", *(f"executor-{i}" for i in range(executors if traits.free_running else 0))}
@@ -106,10 +117,15 @@ def _evaluator_post(page: int) -> PlannedProcess:
     return PlannedProcess("mlxe-eval", ("evaluator",), ("control", "tested"), page)
 
 
-def _with_worker(planned: PlannedProcess) -> PlannedProcess:
-    """The same with the worker of its executor, if it has one: the learner is worker 0."""
+def pushes_of(executors: int) -> list[str]:
+    """Segments in which workers put what the learner steps by, in their order."""
+    return [f"push-{index}" for index in range(executors)]
+
+
+def _with_worker(planned: PlannedProcess, *, first: int) -> PlannedProcess:
+    """The same with the worker of its executor, if it is one of those from `first` on."""
     index = planned.name.removeprefix("mlxe-exe-")
-    if index in (planned.name, "0"):
+    if index == planned.name or int(index) < first:
         return planned
     roles, segments = (*planned.roles, f"worker-{index}"), (*planned.segments, "memory", "learner")
     return replace(planned, roles=roles, segments=segments)

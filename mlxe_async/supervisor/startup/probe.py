@@ -279,7 +279,7 @@ def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
                 max_policy_lag=traits.max_policy_lag,
                 envs=schedule.envs_per_executor,
                 simulated_lag=traits.simulated_lag,
-                exchanges=schedule.gradients == "executors" and schedule.executors > 1,
+                exchanges=schedule.gradients == "executors" and (schedule.executors > 1 or schedule.kind == "oa"),
                 has_gradients=facts["has_gradients"],
             )
         )

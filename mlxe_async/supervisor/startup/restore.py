@@ -26,8 +26,8 @@ from mlxe_async.supervisor.checkpointing.resume_point import ResumePoint
 from mlxe_async.supervisor.checkpointing.saved_state import SUFFIX
 from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
-from mlxe_async.supervisor.handles.learner import LearnerHandle
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
+from mlxe_async.supervisor.learning.learner import LearnerHandle
 from mlxe_async.supervisor.plan.blueprint import Blueprint
 from mlxe_async.supervisor.plan.event_log import EventLog
 

@@ -3,18 +3,17 @@
 Where the executors wait for it and its state is kept with each publication, a successor learns from the same plan
 again, to the same weights. Elsewhere the plan of a learner that died is given up, and its rows stay in the memory.
 
-Executors that learn together with it are asked at the same time. If one of them dies, or fails, the attempt is declared
-broken, which ends the waiting of the others; when all have answered it is made again as a whole. If the learner has
-published, the attempt is over, whatever became of the others: it publishes after all have done their part.
+Executors that learn together with it are asked by `TeamHandle`.
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,65 +23,29 @@ from mlxe_async.ipc.messages.remote_error import RemoteError
 from mlxe_async.ipc.processes.process import Process
 from mlxe_async.logs import events
 from mlxe_async.rows import Array
-from mlxe_async.supervisor.handles.answers import LEARNED, PUBLISHED
+from mlxe_async.supervisor.handles.answers import PUBLISHED, is_learned
 from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
+from mlxe_async.supervisor.learning.team import TeamHandle
 from mlxe_async.supervisor.recording.steps import Ended, Learned, Published
 
 _ENDING: dict[str, type[MlxeError]] = {one.__name__: one for one in (AuditFailed, Unpublished, StepsDiffer)}
 """Errors of an algorithm that another try would not mend."""
+Outcome = Literal["nothing", "applied", "odd", "lost"]
+"""The end of a plan: it was empty, led to new weights, to none that are finite, or died with the learner."""
 TRIES = 3
 """Learners that may die over one plan before it is given up: it may be to blame."""
-IS_LEARNED = partial(require, kind=LEARNED, what="learned")
 
 
-class TeamHandle:
-    """Learner and workers.
+@dataclass
+class Pushes:
+    """The account of rollouts that were to be pushed; see `logs.events.Pushes`."""
 
-    Args:
-        learner: the process of worker 0.
-        workers: role and process of each other one, in their order.
-        declare_broken: ends the waiting in an attempt, and in those before it.
-    """
-
-    def __init__(
-        self, learner: Process, workers: Sequence[tuple[str, Process]], declare_broken: Callable[[int], None]
-    ) -> None:
-        self._members = [("learner", learner), *workers]
-        self._declare_broken = declare_broken
-        self._attempts = 0
-
-    async def learn(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Make an attempt; returns the learner's answer, which tells of all.
-
-        Raises:
-            ProcessDied: one of them did.
-            RemoteError: one of them raised.
-        """
-        self._attempts += 1
-        attempt = self._attempts
-        calls = [
-            asyncio.ensure_future(process.call("learn", role=role, check=IS_LEARNED, attempt=attempt, **asked))
-            for role, process in self._members
-        ]
-        try:
-            pending = set(calls)
-            while not calls[0].done() and not any(call.done() and call.exception() for call in calls):
-                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            # Also where all is well: a worker may wait for a learner that gave an answer it had given before.
-            self._declare_broken(attempt)
-            answers = await asyncio.gather(*calls, return_exceptions=True)
-        if not isinstance(answers[0], BaseException):
-            return dict(answers[0])
-        raise min((one for one in answers if isinstance(one, BaseException)), key=_weight)
-
-
-def _weight(error: BaseException) -> int:
-    """Causes first: what was told of another's end is none."""
-    if isinstance(error, RemoteError):
-        return 2 if error.kind == "AttemptBroken" else 0
-    return 1 if isinstance(error, ProcessDied) else -1
+    made: int = 0
+    applied: int = 0
+    too_old: int = 0
+    odd: int = 0
+    lost: int = 0
 
 
 class LearnerHandle:
@@ -122,6 +85,10 @@ class LearnerHandle:
         self._failure = ""
         self._fruitless, self._has_learned, self._why = 0, False, ""
         self.busy = False
+        self.pushes: Pushes | None = None
+        "The account of gradients that executors push; None: they push none."
+        self.under_way = 0
+        "Rollouts that are being learned from by other means than `learn`."
         self.is_published = False
         "The present weights are out already: those of a run that goes on."
 
@@ -156,12 +123,22 @@ class LearnerHandle:
                 self._published(done["version"], done["start_ns"], done["seconds"], done["norm"])
                 return int(done["version"])
 
+    @contextlib.asynccontextmanager
+    async def resting(self) -> AsyncIterator[None]:
+        """Learn nothing inside."""
+        yield
+
     async def learn(self, plan: dict[str, Any]) -> int:
         """Learn from a plan and publish; see `schedules.verbs`."""
+        await self._learn(plan)
+        return self._context.counters.version
+
+    async def _learn(self, plan: dict[str, Any], lane: int | None = None, **more: Any) -> Outcome:
+        """The same, of a plan that was drawn of a lane or of all; `more` is asked of the learner besides."""
         counters = self._context.counters
         if not plan["updates"]:
             self._context.delivered.clear()
-            return counters.version
+            return "nothing"
         self.busy = True
         moment: dict[str, Any] = {
             "env_steps": counters.env_steps,
@@ -178,22 +155,17 @@ class LearnerHandle:
             told = events.TrainingResult(moment["progress"], self._context.promote_by, counters.version)
             self._context.log.emit(told, "learner")
         try:
-            done = await self._learned({"plan": plan, "call": self._calls, "iterations": back, **moment})
+            done = await self._learned({"plan": plan, "call": self._calls, "iterations": back, **moment, **more})
         except ProcessDied as error:
             self._hear_last_publication()
             if self._repeats and not self._context.ending:
                 self._context.log.warn(f"the learner died {TRIES} times over one plan, which is given up", "learner")
-            return self._give_up(plan, str(error))
+            self._give_up(plan, str(error), lane)
+            return "lost"
         except RemoteError as error:
-            if error.kind == "NumericError":
-                raise NumericError(error.message) from error
-            if error.kind in _ENDING:
-                raise _ENDING[error.kind](f"learner: {error.message}") from error
-            if error.kind != "UpdateFailed":
-                raise RunFailed(f"learner learning: {error}") from error
-            self._context.recorder.note(Ended("", "an update raised"))
-            self._note_failure(error)
-            return self._give_up(plan, f"update raised {error.message}")
+            self._raise_unless_forgiven(error)
+            self._give_up(plan, f"update raised {error.message}", lane)
+            return "odd"
         self._note_fruit(done)
         self._context.recorder.note(Learned(**moment, version=done["version"], norm=done["norm"]))
         self._failure = ""
@@ -202,13 +174,24 @@ class LearnerHandle:
         if promoter is not None and done["set_back"]:
             promoter.went_back()
         counters.updates += done["updates"]
-        self._memorizer.used(plan)
+        self._memorizer.used(plan, lane)
         self._context.log.learned(done, moment["env_steps"])
         if done["version"] > counters.version:
             end_ns = done["start_ns"] + round(done["seconds"] * 1e9)
             publish_ns = round(done["publish_seconds"] * 1e9)
             self._published(done["version"], end_ns - publish_ns, done["publish_seconds"], done["norm"])
-        return counters.version
+        return "odd" if done["rolled_back"] else "applied"
+
+    def _raise_unless_forgiven(self, error: RemoteError) -> None:
+        """End the run by what an update raised, unless another try may go well."""
+        if error.kind == "NumericError":
+            raise NumericError(error.message) from error
+        if error.kind in _ENDING:
+            raise _ENDING[error.kind](f"learner: {error.message}") from error
+        if error.kind != "UpdateFailed":
+            raise RunFailed(f"learner learning: {error}") from error
+        self._context.recorder.note(Ended("", "an update raised"))
+        self._note_failure(error)
 
     async def _learned(self, asked: dict[str, Any]) -> dict[str, Any]:
         """The answer to `learn`; what a successor is asked again is numbered, so that nothing is learned twice."""
@@ -222,7 +205,7 @@ class LearnerHandle:
     async def _ask(self, asked: dict[str, Any]) -> dict[str, Any]:
         if self._team is not None:
             return await self._team.learn(asked)
-        return dict(await self.process.call("learn", role="learner", check=IS_LEARNED, **asked))
+        return dict(await self.process.call("learn", role="learner", check=is_learned, **asked))
 
     def _hear_last_publication(self) -> None:
         """What a learner published before it died, but could not tell: executors act by it and know its number."""
@@ -243,15 +226,14 @@ class LearnerHandle:
     def _note_fruitless(self, why: str) -> None:
         self._fruitless, self._why = self._fruitless + 1, why
 
-    def _give_up(self, plan: dict[str, Any], why: str) -> int:
-        """Nothing comes of a plan; returns the version that stays."""
+    def _give_up(self, plan: dict[str, Any], why: str, lane: int | None = None) -> None:
+        """Nothing comes of a plan."""
         self._note_fruitless(why)
         if "slots" in plan and self.process is not self._memorizer.process:
             # A memorizer that lives on would keep its rollouts' room for it.
-            self._memorizer.used(plan)
+            self._memorizer.used(plan, lane)
         self.busy = False
         self._context.delivered.clear()
-        return self._context.counters.version
 
     def _note_failure(self, error: RemoteError) -> None:
         """An update raised: once may be the device's fault; twice alike, or before any succeeded, the algorithm's."""

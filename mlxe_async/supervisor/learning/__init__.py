@@ -1,0 +1,1 @@
+"""Handles of the learner: alone, in a team of workers, or stepping by what workers push."""

@@ -1,0 +1,124 @@
+"""Runs under `oa` whose executors push gradients: `[schedule] gradients = "executors"`."""
+
+import pytest
+from killed_learners import LIVES
+from resume_tools import run_here, settings
+
+from mlxe_async.errors import SettingsError
+from mlxe_async.settings import load_settings
+
+ROLLOUTS = {"kind": "oa", "executors": 2, "gradients": "executors", "envs_per_executor": 2, "rollout_steps": 16}
+TABLES = {
+    "a2c": {"policy": [16], "value": [16]},
+    "impala": {"policy": [16], "value": [16]},
+    "ppo": {"policy": [16], "value": [16], "epochs": 2, "minibatch": 16},
+    "reinforce": {"policy": [16]},
+}
+
+
+def run(live, name, *, stop=None, learner=None, checkpoint=None, **schedule):
+    of = name.partition(":")[2].partition("_")[0] or name
+    schedule = {**ROLLOUTS, **schedule}
+    if of == "reinforce":
+        schedule |= {"sync": "episode", "envs_per_executor": 1}
+        del schedule["rollout_steps"]
+    tables = {"algorithm": {"name": name, **TABLES[of]}, "schedule": schedule, "learner": learner or {}}
+    tables |= {"checkpoint": checkpoint} if checkpoint else {}
+    return live(stop=stop or {"env_steps": 1500}, **tables)
+
+
+def expect_balanced(result, lines, *, most_odd=0):
+    """Each rollout that was differentiated was applied once, or is accounted for; each push is a version."""
+    account = lines.all("pushes")[-1]
+    told = {name: account[name] for name in ("applied", "too_old", "odd", "lost")}
+    assert account["made"] - sum(told.values()) in (0, 1, 2), account  # those under way when the run ended
+    assert account["applied"] == result.updates
+    assert account["odd"] <= most_odd
+    versions = [line["version"] for line in lines.all("phase", phase="learn")]
+    assert versions == sorted(set(versions))
+    return account
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TABLES)
+def test_each_push_is_an_update_and_a_version(live, name):
+    result, lines = run(live, name)
+    account = expect_balanced(result, lines)
+    assert account["applied"] >= 10
+    assert account["lost"] == 0
+    learned = lines.all("phase", phase="learn")
+    assert [line["version"] for line in learned] == [*range(2, 2 + len(learned))]
+    assert all(line["lag_max"] <= 8 for line in learned)
+
+
+@pytest.mark.long
+def test_pushes_beyond_the_bound_on_policy_lag_are_rejected_and_counted(live):
+    result, lines = run(live, "impala", executors=3, max_policy_lag=0, stop={"env_steps": 3000})
+    account = expect_balanced(result, lines)
+    assert account["too_old"] > 0
+    assert {line["lag_max"] for line in lines.all("phase", phase="learn")} == {0}
+
+
+MOMENTS = ("updating", "updated", "recorded", "writing", "written")
+OF_THE_LEARNER = ("read", "updating", "updated", "keeping", "kept", "publishing", "published")
+KILLED = [
+    (name, who, moment)
+    for name in TABLES
+    for who, moments in (("worker", MOMENTS), ("learner", OF_THE_LEARNER))
+    for moment in moments
+]
+FEW = {("a2c", "worker", "writing"), ("a2c", "learner", "updated"), ("a2c", "learner", "published")}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "who", "moment"), [pytest.param(*one, marks=() if one in FEW else pytest.mark.slow) for one in KILLED]
+)
+def test_no_push_is_applied_twice_or_torn_where_a_process_is_killed(live, name, who, moment):
+    result, lines = run(live, f"killed_pushers:{name}_{who}_{moment}", stop={"env_steps": 3000})
+    deaths = [line for line in lines.all("proc_exit", expected=False) if line["signal"] == "SIGKILL"]
+    assert len(deaths) == LIVES
+    account = expect_balanced(result, lines)
+    assert account["lost"] == (LIVES if who == "worker" else 0)
+    assert account["applied"] >= 10
+
+
+@pytest.mark.long
+def test_it_goes_on_from_a_checkpoint(tmp_path):
+    tables = {"algorithm": {"name": "a2c", **TABLES["a2c"]}, "schedule": ROLLOUTS}
+    first, lines = run_here(settings(stop={"env_steps": 1500}, **tables), tmp_path)
+    again, more = run_here(settings(stop={"env_steps": 3000}, **tables), resume=first.run_dir)
+    assert not [line for line in more.all("warning") if line["role"] == "learner"]
+    account = more.all("pushes")[-1]
+    assert (again.updates, again.steps >= 3000) == (first.updates + account["applied"], True)
+    assert lines.all("pushes")[-1]["applied"] == first.updates
+
+
+@pytest.mark.long
+def test_a_checkpoint_in_the_middle_finds_no_push_under_way(live):
+    result, lines = run(live, "a2c", stop={"env_steps": 6000}, checkpoint={"interval_s": 0.2})
+    saved = lines.all("checkpoint")
+    assert len(saved) >= 2
+    assert expect_balanced(result, lines)["lost"] == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"run.record": True}, "run.record: got true, expected false with schedule.gradients"),
+        ({"schedule.updates_per_publish": 2}, "schedule.updates_per_publish: got 2, expected 1"),
+        ({"learner.promote_best": 3}, 'expected "learner" with learner.promote_best = 3'),
+        ({"learner.device": "cuda"}, 'with learner.device = "cuda": executors differentiate on the CPU'),
+    ],
+)
+def test_keys_that_do_not_go_with_it_are_refused(written, said):
+    file = {"task": {"env": "CartPole-v1"}, "algorithm": {"name": "a2c"}}
+    with pytest.raises(SettingsError) as refused:
+        load_settings(file, {"schedule.kind": "oa", "schedule.gradients": "executors", **written})
+    assert said in str(refused.value)
+
+
+def test_replayed_rows_are_refused_before_anything_starts(live):
+    tables = {"algorithm": {"name": "dqn"}, "schedule": {"kind": "oa", "gradients": "executors"}}
+    with pytest.raises(SettingsError, match=r'schedule\.gradients: got "executors" under "oa"'):
+        live(stop={"env_steps": 100}, **tables)
