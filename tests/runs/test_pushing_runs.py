@@ -4,7 +4,7 @@ import pytest
 from killed_learners import LIVES
 from resume_tools import run_here, settings
 
-from mlxe_async.errors import SettingsError
+from mlxe_async.errors import NumericError, RunFailed, SettingsError, StepsDiffer
 from mlxe_async.settings import load_settings
 
 ROLLOUTS = {"kind": "oa", "executors": 2, "gradients": "executors", "envs_per_executor": 2, "rollout_steps": 16}
@@ -18,6 +18,7 @@ TABLES = {
 
 def run(live, name, *, stop=None, learner=None, checkpoint=None, **schedule):
     of = name.partition(":")[2].partition("_")[0] or name
+    of = of if of in TABLES else "a2c"
     schedule = {**ROLLOUTS, **schedule}
     if of == "reinforce":
         schedule |= {"sync": "episode", "envs_per_executor": 1}
@@ -100,6 +101,27 @@ def test_a_checkpoint_in_the_middle_finds_no_push_under_way(live):
     saved = lines.all("checkpoint")
     assert len(saved) >= 2
     assert expect_balanced(result, lines)["lost"] == 0
+
+
+@pytest.mark.long
+def test_an_own_algorithm_that_counts_its_rows_by_itself_is_stepped_by_all_rows(live):
+    result, lines = run(live, "odd_pushers:CountingAlone")
+    assert expect_balanced(result, lines)["applied"] >= 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("NeverFinite", NumericError, "got NaN or infinity 4 times in a row"),
+        ("Raising", RunFailed, "the fifth one"),
+        ("WithoutGradients", StepsDiffer, "without a gradient of `backward`"),
+        ("Uneven", StepsDiffer, "expected the same"),
+    ],
+)
+def test_odd_pushes_end_the_run_with_the_reason(live, name, kind, said):
+    with pytest.raises(kind, match=said):
+        run(live, f"odd_pushers:{name}")
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from mlxe_async.errors import ProcessDied
+from mlxe_async.errors import NumericError, ProcessDied
 from mlxe_async.ipc.messages.answers import require
 from mlxe_async.ipc.messages.remote_error import RemoteError
 from mlxe_async.ipc.processes.process import Process
+from mlxe_async.roles.learner import ROLL_BACKS_FORGIVEN
 from mlxe_async.supervisor.handles.answers import DIFFERENTIATED
 from mlxe_async.supervisor.learning.learner import LearnerHandle, Pushes
 
@@ -40,7 +41,7 @@ class PushedLearnerHandle(LearnerHandle):
         super().__init__(*args, **how)
         self._workers, self._most_lag = workers, most_lag
         self.pushes: Pushes = Pushes()
-        self._numbers = [0] * len(workers)
+        self._numbers, self._odd_in_a_row = [0] * len(workers), 0
         self._drawing, self._stepping, self._saving = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
         self._none_under_way = asyncio.Event()
         self._none_under_way.set()
@@ -81,9 +82,24 @@ class PushedLearnerHandle(LearnerHandle):
             if not done["finite"]:
                 self.pushes.odd += 1
                 self._give_up(plan, "its losses were not finite", lane)
+                self._note_not_finite()
                 return
+            self._odd_in_a_row = 0
             outcome = await self._learn(plan, lane, push=push)
             setattr(self.pushes, outcome, getattr(self.pushes, outcome) + 1)
+
+    def _note_not_finite(self) -> None:
+        """End the run if nothing but such pushes comes any more.
+
+        Raises:
+            NumericError: so it is.
+        """
+        self._odd_in_a_row += 1
+        if self._odd_in_a_row > ROLL_BACKS_FORGIVEN:
+            raise NumericError(
+                f"learner: expected pushes of finite losses, got NaN or infinity {self._odd_in_a_row} times in a row "
+                f"after version {self._context.counters.version}; try a smaller learning rate"
+            )
 
     async def _differentiated(self, plan: dict[str, Any], lane: int) -> dict[str, Any] | None:
         """Have a worker push; its answer, or None if nothing came of it."""
