@@ -23,12 +23,15 @@ from mlxe_async.algorithms.state import drawing
 from mlxe_async.algorithms.state.backward import ExchangesGradients
 from mlxe_async.errors import MlxeError, StepsDiffer
 from mlxe_async.maths import together
+from mlxe_async.maths.delay_compensation import DelayCompensation
 from mlxe_async.roles.learner import Learner, Tally
 from mlxe_async.roles.states import PREFIX, take_up
 from mlxe_async.roles.worker import NOTHING, Worker
 from mlxe_async.rows import Array
 from mlxe_async.seeds import derive_seed
 
+HARMLESS = 200
+"""Pushes without any compensation after which that is told."""
 NEWEST = 2**62
 """A label that no version reaches."""
 Entries = Sequence[tuple[str, NDArray[Any]]]
@@ -203,11 +206,13 @@ class ParameterServer(Learner):
 
     Args:
         slots: where the pushes of each worker are.
-        how: as for `Learner`.
+        compensation: moves gradients to where the weights are now; None: they are applied as they come.
+        how: as for `Learner`; with `compensation` without twins, whose gradients have another order.
     """
 
-    def __init__(self, slots: Sequence[PushSlot], **how: Any) -> None:
+    def __init__(self, slots: Sequence[PushSlot], *, compensation: DelayCompensation | None = None, **how: Any) -> None:
         super().__init__(**how)
+        self._compensation, self._harmless = compensation, 0
         self._slots, self._exchanges = slots, ExchangesGradients()
         self._push: tuple[Mapping[str, Any], Entries] = {}, []
         self._few: bool | None = None
@@ -234,6 +239,10 @@ class ParameterServer(Learner):
         push, entries = self._push
         if not plan["updates"]:
             return super()._learned(plan, clock, usable=usable)
+        metrics = push["done"]["metrics"]
+        if self._compensation is not None:
+            entries, told = self._compensated(self._compensation, entries, push["version"], clock.version)
+            metrics = metrics | told
         whole, _ = self.memory.gather(plan)
         gradients = sum(kind == together.GRADIENT for kind, _ in entries)
         few = fewest(whole, gradients, self._per_rollout)
@@ -242,7 +251,42 @@ class ParameterServer(Learner):
         else:
             self._step(few if self._few else whole, entries, clock)
         lag = clock.version - push["version"]
-        return {**push["done"], "lag_min": lag, "lag_mean": float(lag), "lag_max": lag}
+        return {**push["done"], "lag_min": lag, "lag_mean": float(lag), "lag_max": lag, "metrics": metrics}
+
+    def _compensated(
+        self, how: DelayCompensation, entries: Entries, version: int, newest: int
+    ) -> tuple[Entries, dict[str, float]]:
+        """Entries with a gradient that is moved to the newest weights, and what is told of it."""
+        self._exchanges.follow(self.algorithm)
+        now = self._exchanges.weights()
+        how.note(newest, now)
+        pieces = [array for kind, array in entries if kind == together.GRADIENT]
+        gradient = np.concatenate([piece[1:] for piece in pieces]) if pieces else np.zeros(0, np.float32)
+        if gradient.shape != now.shape:
+            raise StepsDiffer(
+                f'schedule.combine: got "delay_compensated", expected "fifo": an update of '
+                f"{type(self.algorithm).__name__} pushes gradients of {gradient.size:,} numbers, learns {now.size:,}; "
+                "what is compensated is one gradient of all weights"
+            )
+        found, missed = how.applied(gradient, now, version), not how.knows(version)
+        moved = float(np.abs(found - gradient).mean())
+        self._tell_if_harmless(moved)
+        cut = iter(np.split(found, np.cumsum([len(piece) - 1 for piece in pieces])[:-1]))
+        moved_entries = [
+            (kind, np.concatenate([array[:1], next(cut)]) if kind == together.GRADIENT else array)
+            for kind, array in entries
+        ]
+        return moved_entries, {"compensation": moved, "compensation_missed": float(missed)}
+
+    def _tell_if_harmless(self, moved: float) -> None:
+        """Say once that nothing was compensated for a long time: a setting without effect is to be seen."""
+        self._harmless = self._harmless + 1 if not moved else -(10**9)
+        if self._harmless == HARMLESS:
+            sentence = (
+                f"schedule.combine: the first {HARMLESS} pushes were compensated by nothing: none was older than the "
+                'newest weights, or its weights were forgotten; "fifo" is the same'
+            )
+            self._notify({"kind": "remark", "detail": sentence})
 
     @property
     def _per_rollout(self) -> set[str]:

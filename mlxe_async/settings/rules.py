@@ -72,6 +72,13 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
             yield not_with("learner.promote_best", "0", "schedule.simulated_lag", why)
     if schedule.gradients == "executors":
         yield from _exchanged(settings, not_with)
+    elif schedule.kind == "oa" and schedule.combine != "fifo":
+        yield not_with("schedule.combine", '"fifo"', "schedule.gradients", "the learner makes them all")
+    if schedule.kind == "oa" and schedule.combine == "fifo":
+        if schedule.compensation != "adaptive":
+            yield not_with("schedule.compensation", '"adaptive"', "schedule.combine", "nothing is compensated")
+        if schedule.compensation_strength is not None:
+            yield not_with("schedule.compensation_strength", "none", "schedule.combine", "nothing is compensated")
     allowed = settings.run.allow_modules
     for path, module in settings.named_modules():
         if allowed is not None and not any(f"{module}.".startswith(f"{name}.") for name in allowed):

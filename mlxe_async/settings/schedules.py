@@ -217,6 +217,22 @@ class OaSchedule(_AnySchedule):
     updates_per_publish: int = key(
         1, "Updates between two publications; higher copies less and lags more.", ALLOWED, ge=1, le=10**6
     )
+    combine: Literal["fifo", "delay_compensated"] = key(
+        "fifo",
+        "With gradients of executors, what the learner steps by: each gradient as it comes, or moved to the newest "
+        "weights by what is known of those that made it (DC-ASGD). The latter is for one gradient an update, and pays "
+        "where many executors make the lag long.",
+        ALLOWED,
+    )
+    compensation: Literal["adaptive", "constant"] = key(
+        "adaptive",
+        "With delay_compensated: the strength is divided by the root of the running mean of squared gradients, or not; "
+        "constant depends on the scale of the loss.",
+        ALLOWED,
+    )
+    compensation_strength: float | None = key(
+        None, "The strength; left out, 2 if it is adaptive and 0.04 if it is constant.", ALLOWED, gt=0, le=1e6
+    )
     max_owed_updates: int = key(
         128, "Executors wait when the learner owes this many updates; higher waits less.", ALLOWED, ge=1, le=10**9
     )

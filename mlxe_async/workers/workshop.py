@@ -34,6 +34,9 @@ from mlxe_async.workers.code import code_of, code_told_by_a_fork
 from mlxe_async.workers.examiner import Examiner
 from mlxe_async.workers.kernels import choose_kernels
 
+REMEMBERED = 64
+"""Versions that delay compensation remembers where there is no bound on policy lag."""
+
 
 class Workshop:
     """Maps the shared memory that a specification names and builds roles on it.
@@ -246,7 +249,8 @@ class Workshop:
         group = self._group()
         kind: Callable[..., Learner] = Learner
         if self.spec["pushes"]:
-            kind = functools.partial(ParameterServer, [self._slot(i) for i in range(self.spec["executors"])])
+            slots = [self._slot(i) for i in range(self.spec["executors"])]
+            kind = functools.partial(ParameterServer, slots, compensation=self._compensation())
         built = kind(
             algorithm=self._algorithm(learns=True, seed=seed),
             memory=memory,
@@ -258,7 +262,7 @@ class Workshop:
             store=KeptState(self._segments["learner"]),
             keep_every=self.spec["keep_state_every"],
             promotion=self._promotion(),
-            fast=self.settings.may_be_fast,
+            fast=self._may_be_fast,
             audit_every=learner.audit_every,
             notify=lambda message: self.channel.send({"notice": message}),
             remarks=refusals,
@@ -270,6 +274,11 @@ class Workshop:
             return built
         others = [self._worker(Turn(group.turns, index)) for index in range(1, group.workers)]
         return InTurn(group.turns, built, others)
+
+    @property
+    def _may_be_fast(self) -> bool:
+        """Twins have gradients in an order of their own, which delay compensation does not know."""
+        return self.settings.may_be_fast and getattr(self.settings.schedule, "combine", "fifo") == "fifo"
 
     def _group(self) -> Any:
         """Return those that the learner is worker 0 of, in other processes or in this one; None: it learns alone."""
@@ -317,6 +326,17 @@ class Workshop:
         how = {"acted": self._shared["executor"].acted, "slot": self._slot(index)}
         return self._beside(functools.partial(Pusher, **how), Pushing(index, self.settings.run.seed))
 
+    def _compensation(self) -> Any:
+        from mlxe_async.maths.delay_compensation import DelayCompensation
+
+        schedule = self.settings.schedule
+        assert schedule.kind == "oa"  # noqa: S101 - nowhere else are gradients pushed
+        if schedule.combine == "fifo":
+            return None
+        most = schedule.traits(self.spec["memory_kind"]).max_policy_lag
+        versions = REMEMBERED if most is None else most
+        return DelayCompensation(versions, kind=schedule.compensation, strength=schedule.compensation_strength)
+
     def _slot(self, index: int) -> Any:
         from mlxe_async.ipc.shared.pushes import PushSlot
 
@@ -338,7 +358,7 @@ class Workshop:
             page=self.page,
             update_timeout_s=self.settings.schedule.update_timeout_s,
             store=KeptElsewhere(self._kept_by_the_learner),
-            fast=self.settings.may_be_fast,
+            fast=self._may_be_fast,
             audit_every=learner.audit_every,
             notify=lambda _message: None,  # the learner tells how updates are done
             keep_batch=self._keep_batch,

@@ -60,6 +60,26 @@ def test_pushes_beyond_the_bound_on_policy_lag_are_rejected_and_counted(live):
     assert {line["lag_max"] for line in lines.all("phase", phase="learn")} == {0}
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("compensation", ["adaptive", "constant"])
+def test_gradients_of_older_weights_are_compensated(live, compensation):
+    how = {"combine": "delay_compensated", "compensation": compensation}
+    result, lines = run(live, "a2c", executors=3, stop={"env_steps": 4000}, **how)
+    assert expect_balanced(result, lines)["applied"] >= 30
+    learned = lines.all("phase", phase="learn")
+    assert {line["losses"]["compensation_missed"] for line in learned} == {0.0}
+    late = [line["losses"]["compensation"] for line in learned if line["lag_max"]]
+    assert late
+    assert all(moved > 0 for moved in late)
+    assert all(not line["losses"]["compensation"] for line in learned if not line["lag_max"])
+
+
+@pytest.mark.long
+def test_several_gradients_an_update_are_not_compensated(live):
+    with pytest.raises(StepsDiffer, match='expected "fifo": an update of PPO pushes gradients of'):
+        run(live, "ppo", combine="delay_compensated")
+
+
 MOMENTS = ("updating", "updated", "recorded", "writing", "written")
 OF_THE_LEARNER = ("read", "updating", "updated", "keeping", "kept", "publishing", "published")
 KILLED = [
@@ -129,6 +149,7 @@ def test_odd_pushes_end_the_run_with_the_reason(live, name, kind, said):
     [
         ({"run.record": True}, "run.record: got true, expected false with schedule.gradients"),
         ({"schedule.updates_per_publish": 2}, "schedule.updates_per_publish: got 2, expected 1"),
+        ({"schedule.compensation": "constant"}, 'schedule.compensation: got "constant", expected "adaptive"'),
         ({"learner.promote_best": 3}, 'expected "learner" with learner.promote_best = 3'),
         ({"learner.device": "cuda"}, 'with learner.device = "cuda": executors differentiate on the CPU'),
     ],

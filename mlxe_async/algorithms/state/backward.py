@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlxe_async.maths import together
 
@@ -28,6 +29,11 @@ class ExchangesGradients:
             if id(leaf) not in self._followed:
                 self._followed[id(leaf)] = leaf, len(self._followed)
                 leaf.register_post_accumulate_grad_hook(self._note)
+
+    def weights(self) -> NDArray[np.float32]:
+        """The numbers (P,) of all leaves, in their order: that of a gradient which touches all of them."""
+        leaves = [leaf.detach().numpy(force=True).reshape(-1) for leaf, _ in self._followed.values()]
+        return np.concatenate(leaves).astype(np.float32)
 
     def _note(self, leaf: Any) -> None:
         """A leaf's gradient is whole for this `backward`; the first one asks to be called at its end."""
