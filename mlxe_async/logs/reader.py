@@ -133,16 +133,16 @@ class LiveLog:
 
     Args:
         path: the log file, which need not be there yet.
-        longest: bytes of the longest line that is taken.
+        longest: bytes of the longest line that is taken; None: 8 MiB.
     """
 
-    def __init__(self, path: Path, longest: int = LONGEST_LINE) -> None:
+    def __init__(self, path: Path, longest: int | None = None) -> None:
         self.is_stale = False
         "A resumption came that makes lines void which were told before: the log is to be read anew."
-        self._longest = longest
+        self._longest = LONGEST_LINE if longest is None else longest
         self._ranges: list[tuple[int, int]] = []
         self._is_void: Callable[[Mapping[str, Any]], bool] = _never
-        self._ahead: _Tail | None = _Tail(path)  # looks for resumptions before anything is told
+        self._ahead: _Tail | None = _Tail(path, longest)  # looks for resumptions before anything is told
         self._tail = _Tail(path, longest)
 
     @property
@@ -190,8 +190,8 @@ class LiveLog:
 class _Tail:
     """Complete lines of a growing file, each once; those longer than `longest` bytes may be passed over."""
 
-    def __init__(self, path: Path, longest: int = LONGEST_LINE) -> None:
-        self._path, self._longest = path, longest
+    def __init__(self, path: Path, longest: int | None = None) -> None:
+        self._path, self._longest = path, LONGEST_LINE if longest is None else longest
         self._descriptor = self._later = -1
         self._position = 0
         self._rest = b""

@@ -1,4 +1,4 @@
-"""A log read piece by piece tells what reading it whole tells, in bounded memory, and says when it is to be read anew."""
+"""A log read piece by piece tells what reading it whole tells, in bounded memory, and says when it is stale."""
 
 import contextlib
 import json

@@ -201,7 +201,7 @@ class Server:
     ) -> None:
         sent: dict[str, bytes] = {}
         number = 0
-        over = asyncio.create_task(self._over.wait())
+        over, coming = asyncio.create_task(self._over.wait()), None
         try:
             while not over.done():
                 coming = asyncio.create_task(frames.after(number, BEAT_S))
@@ -215,7 +215,9 @@ class Server:
                 if not await self._send(request, response, message):
                     return
         finally:
-            over.cancel()
+            for task in (over, coming):
+                if task is not None:
+                    task.cancel()
 
     async def _send(self, request: web.Request, response: web.StreamResponse, message: bytes) -> bool:
         """Send a message and wait until it is taken; False where it was not, and the reader is cut off."""

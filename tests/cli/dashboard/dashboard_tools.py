@@ -4,14 +4,11 @@ import asyncio
 import contextlib
 import json
 import socket
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvloop
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "analysis/report"))
 
 from mlxe_async.cli.dashboard.access import Access
 from mlxe_async.cli.dashboard.listening import LOOPBACK, listen
