@@ -55,12 +55,12 @@ class Runs:
     """The runs in a folder; or a run's folder itself, which is then the only one.
 
     Args:
-        base: the folder. It may be made later.
+        base: the folder, or a link to it. It may be made later.
     """
 
     def __init__(self, base: Path) -> None:
-        self.base = base
-        self._is_one = _log_mark(base) is not None
+        self.base = base.resolve()
+        self._is_one = _log_mark(self.base) is not None
         self._known: dict[str, tuple[_Mark, Listed]] = {}
 
     def find(self, name: str) -> Path | None:
@@ -68,8 +68,7 @@ class Runs:
         if name == LATEST:
             newest = max(self._marks().items(), key=lambda item: item[1][0], default=None)
             return None if newest is None else self._path(newest[0])
-        is_plain = 0 < len(name) <= LONGEST_NAME and "/" not in name and "\0" not in name and name not in (".", "..")
-        if not is_plain or (self._is_one and name != self.base.name):
+        if not _is_plain(name) or (self._is_one and name != self.base.name):
             return None
         path = self._path(name)
         return path if _log_mark(path) is not None else None
@@ -96,7 +95,7 @@ class Runs:
             return {} if mark is None else {self.base.name: mark}
         try:
             with os.scandir(self.base) as entries:
-                names = [entry.name for entry in itertools.islice(entries, MOST_ENTRIES)]
+                names = [entry.name for entry in itertools.islice(entries, MOST_ENTRIES) if _is_plain(entry.name)]
         except OSError:  # it is not there, or not there yet
             return {}
         return {name: mark for name in names if (mark := _log_mark(self.base / name)) is not None}
@@ -117,6 +116,15 @@ def list_of(found: list[Listed]) -> Markup:
     if not rows:
         return element("p", "There is no run in this folder yet; one that begins appears here.")
     return table(["run", "state", "what", "steps", "episodes", "mean return", "took"], rows, "Runs", numeric=False)
+
+
+def _is_plain(name: str) -> bool:
+    """Return whether a name is that of an entry of a folder, and can stand in an address."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return 0 < len(name) <= LONGEST_NAME and "/" not in name and "\0" not in name and name not in (".", "..")
 
 
 def _look_at(path: Path, touched: int) -> Listed:

@@ -76,6 +76,7 @@ class RunNow:
         self.norm: float | None = None
         self.moving = 0.0  # average of returns as the study of a server of weights took it
         self.recent: deque[float] = deque(maxlen=RECENT)
+        self._recent_sum = 0.0
         self.best: Episode | None = None
         self.best_test: tuple[int, float] | None = None
         self.last_episodes: deque[Episode] = deque(maxlen=LAST_EPISODES)
@@ -103,7 +104,8 @@ class RunNow:
         event = line.get("event")
         hearer = self._hearers.get(event) if isinstance(event, str) else None
         self._mind_clock(line)
-        self.picture.feed(line)
+        if event != "episode_end":  # the most frequent line: all that it tells is kept here
+            self.picture.feed(line)
         try:
             if hearer is not None:
                 hearer(line)
@@ -166,12 +168,14 @@ class RunNow:
 
     def _hear_episode_end(self, line: Line) -> None:
         self._reach(line)
+        self.picture.counts["episodes"] = int(self.episodes)
         value, index = known(line, "episode_return"), known(line, "idx")
         executor = "executor" if index is None else f"executor {index:.0f}"
         if executor in self.by_executor or len(self.by_executor) < MOST_PROCESSES:
             self.by_executor[executor] += 1
         if value is not None:
             self.moving = KEPT * self.moving + MOVED * value if self.moving else value
+            self._recent_sum += value - (self.recent[0] if len(self.recent) == RECENT else 0.0)
             self.recent.append(value)
         seed = known(line, "seed")
         env, length, version = (int(number(line, key)) for key in ("env", "length", "version"))
@@ -190,7 +194,7 @@ class RunNow:
             return
         if self.best is None or self.best.value is None or value > self.best.value:
             self.best = told
-        self.returns.add(self.env_steps, self.seconds, value, self.mean_return)
+        self.returns.add(self.env_steps, self.seconds, value, self._recent_sum / len(self.recent))
         self.averages.add(self.env_steps, self.seconds, self.moving)
 
     def _hear_evaluation(self, line: Line) -> None:

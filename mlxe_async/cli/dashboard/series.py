@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ class Series:
     def __init__(self) -> None:
         self._size = 1  # values in a full bucket
         self._buckets: list[list[float]] = []  # count, steps, seconds, line, least, greatest
+        self._last = [math.inf]  # of these; at first there is none that has room
         self.count = 0
 
     def add(self, steps: float, seconds: float, value: float, line: float | None = None) -> None:
@@ -34,15 +36,24 @@ class Series:
         """
         self.count += 1
         drawn = value if line is None else line
-        last = self._buckets[-1] if self._buckets else None
-        if last is None or last[0] >= self._size:
+        last = self._last
+        if last[0] >= self._size:
             if len(self._buckets) == MOST_BUCKETS:
                 pairs = zip(self._buckets[::2], self._buckets[1::2], strict=True)
                 self._buckets = [_merged(one, other) for one, other in pairs]
                 self._size *= 2
-            self._buckets.append([1.0, steps, seconds, drawn, value, value])
-        else:
-            self._buckets[-1] = _merged(last, [1.0, steps, seconds, drawn, value, value])
+            self._last = [1.0, steps, seconds, drawn, value, value]
+            self._buckets.append(self._last)
+            return
+        # In place: of a fast run thousands of values come in a second.
+        last[0] += 1.0
+        last[1] += steps
+        last[2] += seconds
+        last[3] += drawn
+        if value < last[4]:
+            last[4] = value
+        if value > last[5]:
+            last[5] = value
 
     def curve(self, across: Across) -> Curve:
         """The line by steps or by seconds, ascending; with a band where a bucket holds several values."""

@@ -70,15 +70,18 @@ class Server:
             return await handler(request)
 
         application = web.Application(middlewares=[guard])
-        application.router.add_get("/", self._list_page)
-        application.router.add_get("/stream", self._list_stream)
-        application.router.add_get("/runs.json", self._list_json)
-        application.router.add_get("/run/{name}", self._run_page)
-        application.router.add_get("/run/{name}/stream", self._run_stream)
-        application.router.add_get("/run/{name}/state.json", self._run_json)
-        application.router.add_get("/page.js", _constant(script(), "text/javascript"))
-        application.router.add_get("/style.css", _constant(style(), "text/css"))
-        application.router.add_get("/icon.svg", _constant(ICON, "image/svg+xml"))
+        for path, handler in {
+            "/": self._list_page,
+            "/stream": self._list_stream,
+            "/runs.json": self._list_json,
+            "/run/{name}": self._run_page,
+            "/run/{name}/stream": self._run_stream,
+            "/run/{name}/state.json": self._run_json,
+            "/page.js": _constant(script(), "text/javascript"),
+            "/style.css": _constant(style(), "text/css"),
+            "/icon.svg": _constant(ICON, "image/svg+xml"),
+        }.items():
+            application.router.add_get(path, handler, allow_head=False)
         application.on_response_prepare.append(_with_headers)
         runner = web.AppRunner(
             application,

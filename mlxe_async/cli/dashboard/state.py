@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from mlxe_async.analysis.report.points import known
@@ -64,4 +65,5 @@ def _rows(series: Series) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, str | int | float) or value is None else str(value)[:200]
+    is_number = isinstance(value, int | float) and math.isfinite(value)
+    return value if is_number or value is None else str(value)[:200]

@@ -1,5 +1,6 @@
 """Over the wire: each refusal is a 403 with its reason, what is there is read alone, and nothing leads elsewhere."""
 
+import os
 import shutil
 
 import pytest
@@ -89,7 +90,7 @@ def test_the_token_in_the_address_becomes_a_cookie_that_scripts_and_other_sites_
     within(main)
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
 def test_nothing_can_be_changed(runs, method):
     async def main():
         async with served(runs) as (_, port):
@@ -117,8 +118,6 @@ def test_nothing_can_be_changed(runs, method):
     ],
 )
 def test_no_name_leads_out_of_the_folder_or_to_what_is_no_run(runs, name):
-    import os
-
     inside, outside = runs / "inside", runs / "outside"
     inside.mkdir()
     shutil.copytree(runs / NAME, outside)
@@ -137,6 +136,17 @@ def test_no_name_leads_out_of_the_folder_or_to_what_is_no_run(runs, name):
     within(main)
 
 
+def test_a_name_that_is_no_text_is_left_out_of_the_list(runs):
+    shutil.copytree(runs / NAME, os.fsencode(runs) + b"/\xff\xfe")
+
+    async def main():
+        async with served(runs) as (_, port):
+            assert [one["run"] for one in (await ask(port, "/runs.json")).json()] == [NAME]
+            assert (await ask(port, "/run/latest/state.json")).json()["run"] == NAME
+
+    within(main)
+
+
 def test_a_folder_without_runs_or_that_is_not_there_yet_has_an_empty_list(tmp_path):
     async def main():
         async with served(tmp_path / "runs") as (_, port):
@@ -149,9 +159,12 @@ def test_a_folder_without_runs_or_that_is_not_there_yet_has_an_empty_list(tmp_pa
     within(main)
 
 
-def test_the_folder_of_one_run_is_taken_as_the_only_one(runs):
+@pytest.mark.parametrize("name", [NAME, "latest"])
+def test_the_folder_of_one_run_is_taken_as_the_only_one(runs, name):
+    (runs / "latest").symlink_to(NAME)
+
     async def main():
-        async with served(runs / NAME) as (_, port):
+        async with served(runs / name) as (_, port):
             assert [one["run"] for one in (await ask(port, "/runs.json")).json()] == [NAME]
             assert (await ask(port, f"/run/{NAME}/state.json")).json()["env_steps"] == 1000
             assert (await ask(port, "/run/other")).status == 404

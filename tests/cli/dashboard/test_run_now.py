@@ -1,6 +1,7 @@
 """A run as its log tells it: numbers that are right, texts that are harmless, memory that does not grow."""
 
 import json
+import math
 import re
 import tracemalloc
 from html.parser import HTMLParser
@@ -192,7 +193,25 @@ def test_no_text_of_a_log_becomes_an_element_an_attribute_or_a_script():
         assert "\u202e" not in part
 
 
-ODD = [None, True, -1, 0, 2**70, 1e300, -1e300, "", "x" * 300_000, [], {}, [[[[]]]], {"a": {"b": []}}, [None], "\ud800"]
+ODD = [
+    None,
+    True,
+    -1,
+    0,
+    2**70,
+    1e300,
+    -1e300,
+    math.nan,
+    math.inf,
+    "",
+    "x" * 300_000,
+    [],
+    {},
+    [[[[]]]],
+    {"a": {"b": []}},
+    [None],
+    "\ud800",
+]
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda value: f"{value!r:.20}")
