@@ -1,20 +1,23 @@
 """`dashboard` as it is typed: what is wrong is told in one line before anything is served, and a signal ends it."""
 
+import asyncio
 import contextlib
 import errno
+import os
 import re
 import select
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from dashboard_tools import LIMIT_S, TOKEN, ask, within
+from dashboard_tools import LIMIT_S, TOKEN, ask, served, within
 from report_runs import story, write
 
 from mlxe_async.cli import main
-from mlxe_async.cli.dashboard import listening
+from mlxe_async.cli.dashboard import command, listening
 from mlxe_async.cli.dashboard.listening import FIRST_PORT, LOOPBACK, listen
 from mlxe_async.errors import ResourceError
 
@@ -165,3 +168,20 @@ def test_it_serves_until_a_signal_comes_and_prints_where(tmp_path, ending):
         process.send_signal(ending)
         out, err = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out, err) == (128 + ending, "", "")
+
+
+def test_the_program_of_the_page_gets_the_state_of_the_newest_run(tmp_path):
+    page = Path(command.__file__).with_name("README.md").read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    write(tmp_path / "runs", story())
+
+    async def main():
+        async with served(tmp_path / "runs") as (_, port):
+            told = program.replace("127.0.0.1:8421", f"127.0.0.1:{port}")
+            environment = {**os.environ, "MLXE_DASHBOARD_TOKEN": TOKEN}
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", told, env=environment, stdout=subprocess.PIPE
+            )
+            return (await process.communicate())[0].decode()
+
+    assert re.fullmatch(r"finished 100\.0 14\.\d+ \['generate', .*\]\n", within(main))

@@ -137,7 +137,7 @@ def test_no_name_leads_out_of_the_folder_or_to_what_is_no_run(runs, name):
 
 
 def test_a_name_that_is_no_text_is_left_out_of_the_list(runs):
-    shutil.copytree(runs / NAME, os.fsencode(runs) + b"/\xff\xfe")
+    shutil.copytree(runs / NAME, runs / os.fsdecode(b"\xff\xfe"))
 
     async def main():
         async with served(runs) as (_, port):
