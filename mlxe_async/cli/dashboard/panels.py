@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from mlxe_async.analysis.report.chart import Line, chart, ends_of, middle_of
 from mlxe_async.analysis.report.ending import REASONS, amount, count, moment, value_of
 from mlxe_async.analysis.report.markup import NOTHING, Markup, broken, details, element, join, table
 from mlxe_async.analysis.report.points import known, mapping
-from mlxe_async.analysis.report.scales import counts, times, values
 from mlxe_async.analysis.report.shares import keys, stack
 from mlxe_async.analysis.report.speed import Spent, causes_of, styles_of
+from mlxe_async.cli.dashboard.curves import lag_and_memory, losses, metrics, returns, speed, tests
 from mlxe_async.cli.dashboard.run_now import LAST_EPISODES, RunNow
-from mlxe_async.cli.dashboard.series import Across, Series
 from mlxe_async.cli.view.picture import Lane
 
 MOST_ROWS = 400
 MOST_LANES = 64
 LAST_SECONDS = 40
-_ACROSS: dict[Across, str] = {"env_steps": "environment steps", "seconds": "time since the start"}
 _STOPS = {
     "env_steps": "environment steps",
     "episodes": "episodes",
@@ -106,18 +103,6 @@ def stops(run: RunNow) -> Markup:
     return join(rows)
 
 
-def returns(run: RunNow) -> Markup:
-    """Draw returns of training episodes by steps and by time, with two averages of them."""
-    lines = (("mean of the last 100", 0, run.returns), ("moving average (0.99, 0.01)", 1, run.averages))
-    return _pair(curves("return", lines, across, run, has_dots=True) for across in _ACROSS)
-
-
-def tests(run: RunNow) -> Markup:
-    """Draw mean returns of tested versions."""
-    lines = [("mean return of a test", 2, run.tests)]
-    return _pair(curves("mean return of a test", lines, across, run, has_dots=True) for across in _ACROSS)
-
-
 def lanes(run: RunNow) -> Markup:
     """Tell of each role what it does, how busy and how fast it was lately, and how full its lane is."""
     picture = run.picture
@@ -168,24 +153,6 @@ def times_spent(run: RunNow) -> Markup:
     return join([keys(names, styles), *bars, told])
 
 
-def lag_and_memory(run: RunNow) -> Markup:
-    """Draw policy lag, the memory's fill and the rows that wait in lanes."""
-    lag = (("mean", 0, run.lag_mean), ("largest", 1, run.lag_max))
-    return _pair(
-        [
-            curves("policy lag, versions", lag, "env_steps", run, from_zero=True),
-            curves("memory full, %", [("memory full, %", 2, run.fill)], "seconds", run, from_zero=True),
-            curves("rows waiting in lanes", [("rows", 3, run.backlog)], "seconds", run, from_zero=True),
-        ]
-    )
-
-
-def speed(run: RunNow) -> Markup:
-    """Draw steps and updates per second."""
-    named = (("env_steps", "environment steps per second"), ("updates", "updates per second"))
-    return _pair(curves(title, [(title, 5, run.rates[name])], "seconds", run, from_zero=True) for name, title in named)
-
-
 def episodes(run: RunNow) -> Markup:
     """List the last training episodes, the newest first, with the executor of each."""
     rows = [
@@ -216,16 +183,6 @@ def faults(run: RunNow) -> Markup:
     return join([counted, table(["after", "at", "what", "who", "in words"], rows, "The last events", numeric=False)])
 
 
-def losses(run: RunNow) -> Markup:
-    """Draw each quantity that the algorithm measured while learning."""
-    return _each(run, run.losses)
-
-
-def metrics(run: RunNow) -> Markup:
-    """Draw each number that environments told of themselves."""
-    return _each(run, run.metrics)
-
-
 def settings(run: RunNow) -> Markup:
     """List all settings."""
     rows = [[broken(name), told] for name, told in _flat(run.settings)]
@@ -253,53 +210,10 @@ PANELS: dict[str, Panel] = {
 ON_DEMAND = frozenset(name for name, panel in PANELS.items() if panel.is_on_demand)
 
 
-def curves(
-    title: str,
-    lines: Sequence[tuple[str, int, Series]],
-    across: Across,
-    run: RunNow,
-    *,
-    from_zero: bool = False,
-    has_dots: bool = False,
-) -> Markup:
-    """A chart of series on the same axes; empty where there is no value yet.
-
-    Args:
-        title: what is drawn.
-        lines: label, style and values of each.
-        across: the lower axis.
-        run: whose they are.
-        from_zero: whether the upright axis begins at 0 in any case.
-        has_dots: whether few values are drawn as points too, of the first line.
-    """
-    drawn = [
-        Line(label, style, series.curve(across), series.dots(across) if has_dots and not number else None)
-        for number, (label, style, series) in enumerate(lines)
-        if series.count
-    ]
-    around = ends_of(drawn)
-    if around is None:
-        return NOTHING
-    reached = max(run.seconds if across == "seconds" else run.env_steps, *(float(one.curve.x[-1]) for one in drawn))
-    lower = times(reached) if across == "seconds" else counts(reached)
-    upper = values(*around, middle=middle_of(drawn), from_zero=from_zero)
-    return chart(title, drawn, lower, upper, _ACROSS[across])
-
-
 def known_text(event: Mapping[str, Any], key: str) -> str:
     """The text under a key; empty if there is none."""
     value = event.get(key)
     return value if isinstance(value, str) else ""
-
-
-def _pair(figures: Any) -> Markup:
-    shown = [figure for figure in figures if figure]
-    return element("div", *shown, class_="figures") if shown else NOTHING
-
-
-def _each(run: RunNow, table_: Mapping[str, Series]) -> Markup:
-    drawn = _pair(curves(name, [(name, 1, series)], "env_steps", run) for name, series in sorted(table_.items()))
-    return drawn or element("p", "The log tells of none so far.")
 
 
 def _subject(run: RunNow) -> str:
