@@ -8,7 +8,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 import uvloop
+
+pytest.importorskip("aiohttp", reason="needs the extra dashboard")
 
 from mlxe_async.cli.dashboard.access import Access
 from mlxe_async.cli.dashboard.listening import LOOPBACK, listen

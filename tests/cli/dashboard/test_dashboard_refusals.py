@@ -2,9 +2,10 @@
 
 import os
 import shutil
+from html.parser import HTMLParser
 
 import pytest
-from dashboard_tools import BEARER, TOKEN, ask, served, within
+from dashboard_tools import BEARER, TOKEN, ask, served, streamed, within
 from report_runs import story, write
 
 NAME = "20261127T135002Z-oa-0"
@@ -168,5 +169,38 @@ def test_the_folder_of_one_run_is_taken_as_the_only_one(runs, name):
             assert [one["run"] for one in (await ask(port, "/runs.json")).json()] == [NAME]
             assert (await ask(port, f"/run/{NAME}/state.json")).json()["env_steps"] == 1000
             assert (await ask(port, "/run/other")).status == 404
+
+    within(main)
+
+
+class Elements(HTMLParser):
+    """Elements and attributes, as a browser reads them."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.found = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+
+def test_the_name_of_a_folder_becomes_no_element_and_leads_to_its_own_page(runs):
+    name = """<img src=x onerror=alert(1)>"'&?#%2e .."""
+    (runs / NAME).rename(runs / name)
+
+    async def main():
+        async with served(runs) as (_, port):
+            async with streamed(port, "/stream") as stream:
+                await stream.until(lambda parts: "<table" in parts.get("runs", ""))
+            links = [about["href"] for tag, about in Elements(stream.parts["runs"]).found if tag == "a"]
+            page = await ask(port, links[0])
+            assert page.status == 200
+            found = Elements(page.body).found
+            assert {tag for tag, _ in found} & {"img", "iframe"} == set()
+            assert [about for tag, about in found if tag == "script"] == [{"src": "/page.js", "defer": None}]
+            (body,) = [about for tag, about in found if tag == "body"]
+            async with streamed(port, body["data-stream"]) as stream:
+                await stream.until(lambda parts: "1,000" in parts.get("numbers", ""))
 
     within(main)
