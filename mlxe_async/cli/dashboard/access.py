@@ -127,5 +127,5 @@ def token_of(given: str | None) -> str:
         return secrets.token_urlsafe(24)
     if not LEAST_TOKEN <= len(given) <= MOST_TOKEN or not _TOKEN.fullmatch(given):
         told = f"got {len(given)} characters, expected {LEAST_TOKEN} to {MOST_TOKEN} letters, digits, '-' and '_'"
-        raise SettingsError([f"--token: {told}; leave it out to have one made"])
+        raise SettingsError([f"--token, or MLXE_DASHBOARD_TOKEN: {told}; leave it out to have one made"])
     return given

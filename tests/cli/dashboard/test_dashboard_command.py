@@ -52,7 +52,7 @@ def refused(capsys, *arguments):
         (["--port", "x"], 2, "--port: got 'x', expected a port from 1 to 65535"),
         (["--port", "65536"], 2, "--port: got '65536'"),
         (["--port", "-1"], 2, "--port: got '-1'"),
-        (["--token", "short"], 2, "--token: got 5 characters, expected 16 to 200 letters"),
+        (["--token", "short"], 2, "--token, or MLXE_DASHBOARD_TOKEN: got 5 characters, expected 16 to 200 letters"),
         (["--host", "localhost"], 2, "--host: got 'localhost', expected an address in digits, such as 127.0.0.1"),
         (["--host", "203.0.113.7"], 4, "of 203.0.113.7 cannot be had: Cannot assign requested address"),
         (["--tok", TOKEN], 2, "unrecognized arguments: --tok"),
