@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "curve": ("mlxe_async.cli.curve", "print a run's learning curve by environment steps, as CSV"),
     "trace": ("mlxe_async.cli.trace", "write one timeline of all processes of a run, for Perfetto"),
     "report": ("mlxe_async.cli.report", "write one HTML page about runs: curves, time, faults"),
+    "dashboard": ("mlxe_async.cli.dashboard.command", "serve a page that shows runs while they go on"),
     "export": ("mlxe_async.cli.export", "write what a run told for TensorBoard, or as CSV files"),
     "tune": ("mlxe_async.cli.tune", "measure short runs, and write faster settings"),
     "compare": ("mlxe_async.cli.compare", "run settings files with many seeds, and compare"),
@@ -47,7 +48,7 @@ HEAVY = ("advise", "play", "eval", "report", "export", "tune", "compare", "study
 HELP = """\
 usage: python -m mlxe_async [FILE.toml] [--resume RUN] [--set a.b=VALUE ...]
                             [--seeds N] [--check] [--no-progress]
-                            [--trust MODULE|FOLDER]
+                            [--dashboard] [--trust MODULE|FOLDER]
        python -m mlxe_async COMMAND ...
 
 Learn what FILE.toml says: which task, by which algorithm, and who waits for
@@ -61,6 +62,9 @@ whom. A file with [task] env = "CartPole-v1" alone runs.
                     step and an update cost, and start nothing
   --seeds N         run FILE.toml with N seeds, 0 to N-1, and compare them
   --no-progress     show no progress
+  --dashboard       serve a page about the run on this machine while it goes
+                    on; --dashboard-port N: on this port; --dashboard-stays:
+                    when it has ended too, until Ctrl-C
   --trust NAME      with --resume, play and all that take a RUN: run code of a
                     run from elsewhere, by its module's name or its folder;
                     runs that you made here, and built-in code, need none

@@ -23,6 +23,7 @@ from mlxe_async.storage.run_folder import find_run
 from mlxe_async.storage.safe_text import visible
 
 if TYPE_CHECKING:
+    from mlxe_async.cli.dashboard.companion import Companion
     from mlxe_async.supervisor import Result, Supervisor
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -36,7 +37,8 @@ SUPERVISOR_NAME = "mlxe-sup"
 def run(arguments: Sequence[str]) -> int:
     """Parse the arguments, load the settings, and run or check them. Returns the exit code."""
     parser = Parser(
-        "[FILE.toml] [--resume RUN] [--set a.b=VALUE ...] [--seeds N] [--check] [--no-progress] [--trust MODULE|FOLDER]"
+        "[FILE.toml] [--resume RUN] [--set a.b=VALUE ...] [--seeds N] [--check] [--no-progress] "
+        "[--dashboard] [--dashboard-port N] [--dashboard-stays] [--trust MODULE|FOLDER]"
     )
     parser.description = "Learn what FILE.toml says. python -m mlxe_async --help tells more."
     parser.add_argument("file", nargs="?", metavar="FILE.toml", help="the settings")
@@ -47,8 +49,14 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--check", action="store_true", help="check everything that can be known, and start nothing")
     parser.add_argument("--seeds", metavar="N", help="run with N seeds, 0 to N-1, one after another, and report them")
     parser.add_argument("--no-progress", action="store_true", help="show no progress")
+    parser.add_argument("--dashboard", action="store_true", help="serve a page about the run while it goes on")
+    parser.add_argument(
+        "--dashboard-port", metavar="N", help="on this port; the first free one from 8421 on if left out"
+    )
+    parser.add_argument("--dashboard-stays", action="store_true", help="when the run has ended too, until Ctrl-C")
     parser.add_trust()
     asked = parser.parse_args(arguments)
+    _refuse_idle_options(asked)
     if asked.trust and (asked.file is not None or asked.seeds is not None):
         told = "--trust: got FILE.toml too, expected --resume RUN alone; code that your own file names runs anyway"
         raise SettingsError([told])
@@ -61,8 +69,35 @@ def run(arguments: Sequence[str]) -> int:
         settings = load_settings(asked.file, asked.overrides)
     else:
         settings = settings_of_run(folder, asked.overrides, asked.trust)
+    page = (
+        _companion(asked, folder.parent if folder is not None else Path(settings.run.dir)) if asked.dashboard else None
+    )
     shows_progress = settings.logs.progress and not asked.no_progress
-    return _in_loop(settings, folder, check=asked.check, shows_progress=shows_progress)
+    try:
+        return _in_loop(settings, folder, check=asked.check, shows_progress=shows_progress, page=page)
+    finally:
+        if page is not None:
+            page.let_go()
+
+
+def _refuse_idle_options(asked: argparse.Namespace) -> None:
+    """Refuse options about a page where there is none."""
+    given = [name for name in ("port", "stays") if getattr(asked, f"dashboard_{name}")]
+    if given and not asked.dashboard:
+        raise SettingsError([f"--dashboard-{given[0]}: got no --dashboard, expected it too"])
+    other = "--check" if asked.check else "--seeds"
+    if asked.dashboard and (asked.check or asked.seeds is not None):
+        raise SettingsError(
+            [f"--dashboard: got {other} too, expected a run; the dashboard command shows a folder of runs"]
+        )
+
+
+def _companion(asked: argparse.Namespace, base: Path) -> Companion:
+    """The page beside the run: its port is had, or refused, before anything starts."""
+    from mlxe_async.cli.dashboard.command import port_of
+    from mlxe_async.cli.dashboard.companion import opened
+
+    return opened(port_of(asked.dashboard_port, "--dashboard-port"), base, stays=asked.dashboard_stays)
 
 
 def _with_seeds(asked: argparse.Namespace) -> int:
@@ -90,7 +125,9 @@ def _run_folder(asked: argparse.Namespace) -> Path:
     return find_run(asked.resume, load_settings({"task": {"env": "CartPole-v1"}}, where).run.dir)
 
 
-def _in_loop(settings: Settings, folder: Path | None, *, check: bool, shows_progress: bool) -> int:
+def _in_loop(
+    settings: Settings, folder: Path | None, *, check: bool, shows_progress: bool, page: Companion | None
+) -> int:
     # The settings are good: now it may take the time to import what a run needs.
     from mlxe_async.cli.limits import require_address_space
 
@@ -103,6 +140,8 @@ def _in_loop(settings: Settings, folder: Path | None, *, check: bool, shows_prog
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if check:
             return runner.run(_check(supervisor))
+        if page is not None:
+            return runner.run(_finish_beside(page, supervisor, shows_progress=shows_progress))
         return runner.run(finish_run(supervisor, shows_progress=shows_progress))
 
 
@@ -167,8 +206,28 @@ def executors_of(settings: Settings) -> str:
     return f"executors     {settings.schedule.executors}{why}"
 
 
-async def finish_run(supervisor: Supervisor, *, shows_progress: bool) -> int:
-    """Run to the end, showing how it goes and minding signals; returns the exit code."""
+async def _finish_beside(page: Companion, supervisor: Supervisor, *, shows_progress: bool) -> int:
+    """Run to the end beside a page, which ends with it, or stays if that was asked for and no signal came."""
+    console = Console(sys.stderr)
+    page.attend(console)
+    supervisor.subscribe(page.begin, [events.RunStart.name])
+    try:
+        code = await finish_run(supervisor, shows_progress=shows_progress, console=console)
+        if code < 128:
+            await page.stay()
+    finally:
+        await page.close()
+    return code
+
+
+async def finish_run(supervisor: Supervisor, *, shows_progress: bool, console: Console | None = None) -> int:
+    """Run to the end, showing how it goes and minding signals; returns the exit code.
+
+    Args:
+        supervisor: of the run.
+        shows_progress: whether the run is shown.
+        console: where; None: on stderr.
+    """
     from mlxe_async.cli.telling import told
     from mlxe_async.cli.view.display import Display
     from mlxe_async.ipc.processes import linux
@@ -176,7 +235,7 @@ async def finish_run(supervisor: Supervisor, *, shows_progress: bool) -> int:
     # Here and not in the supervisor: a program that embeds a run keeps its own name.
     linux.set_own_name(SUPERVISOR_NAME)
     linux.receive_signals()
-    console = Console(sys.stderr)
+    console = console or Console(sys.stderr)
     if supervisor.settings.supervision.on_stdout_closed == "stop":
         console.on_gone = functools.partial(supervisor.request_stop, "output_closed")
     display = Display(console)

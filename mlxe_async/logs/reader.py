@@ -25,6 +25,8 @@ from mlxe_async.storage.safe_text import visible
 LONGEST_LINE = 8 * 2**20
 READ_BYTES = 2**18
 POLL_S = 0.05
+MOST_RESUMPTIONS = 1000
+RESUMED = b'"run_resume"'
 _decode = json.JSONDecoder().decode
 
 
@@ -100,10 +102,20 @@ def _void_lines(path: Path) -> Callable[[Mapping[str, Any]], bool]:
     """Tells of a line whether a resumption, of those in the log by now, made it void."""
     ranges: list[tuple[int, int]] = []
     with _Tail(path) as tail:
-        for line in tail.marked(b'"run_resume"'):
-            first, last = line.get("void_from"), line.get("void_to")
-            if line.get("event") == "run_resume" and type(first) is int and type(last) is int:
-                ranges.append((first, last))
+        for line in tail.marked(RESUMED):
+            if (undone := _undone_by(line)) is not None and len(ranges) < MOST_RESUMPTIONS:
+                ranges.append(undone)
+    return _within(ranges)
+
+
+def _undone_by(line: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Numbers of the first and the last line that a resumption made void; None for any other line."""
+    first, last = line.get("void_from"), line.get("void_to")
+    is_one = line.get("event") == "run_resume" and type(first) is int and type(last) is int
+    return (first, last) if is_one else None  # type: ignore[return-value]  # they are whole numbers
+
+
+def _within(ranges: list[tuple[int, int]]) -> Callable[[Mapping[str, Any]], bool]:
     if not ranges:
         return _never
 
@@ -114,11 +126,72 @@ def _void_lines(path: Path) -> Callable[[Mapping[str, Any]], bool]:
     return is_void
 
 
-class _Tail:
-    """Complete lines of a growing file, each once."""
+class LiveLog:
+    """A log read piece by piece, so far and to come, for a program that does other things between two pieces.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    What it holds at any moment is bounded, whatever the file is: a log may come from anywhere.
+
+    Args:
+        path: the log file, which need not be there yet.
+        longest: bytes of the longest line that is taken; None: 8 MiB.
+    """
+
+    def __init__(self, path: Path, longest: int | None = None) -> None:
+        self.is_stale = False
+        "A resumption came that makes lines void which were told before: the log is to be read anew."
+        self._longest = LONGEST_LINE if longest is None else longest
+        self._ranges: list[tuple[int, int]] = []
+        self._is_void: Callable[[Mapping[str, Any]], bool] = _never
+        self._ahead: _Tail | None = _Tail(path, longest)  # looks for resumptions before anything is told
+        self._tail = _Tail(path, longest)
+
+    @property
+    def share_read(self) -> float:
+        """Part of the log so far that was told, from 0 to 1."""
+        return 0.0 if self._ahead is not None else self._tail.share_read
+
+    def more(self) -> list[dict[str, Any]] | None:
+        """Some more events, perhaps none; None when there is nothing new for now.
+
+        Raises:
+            ResourceError: the log cannot be read.
+        """
+        if self._ahead is not None:
+            return self._look_ahead(self._ahead)
+        lines = self._tail.lines()
+        if lines is None:
+            return None
+        events = [event for line in lines if len(line) <= self._longest and (event := event_of(line)) is not None]
+        for event in events:
+            if (undone := _undone_by(event)) is not None and undone[0] <= undone[1]:
+                self.is_stale |= undone not in self._ranges and len(self._ranges) < MOST_RESUMPTIONS
+        return [event for event in events if not self._is_void(event)]
+
+    def close(self) -> None:
+        """Close the file. May be called twice."""
+        for tail in (self._tail, self._ahead):
+            if tail is not None:
+                tail.close()
+
+    def _look_ahead(self, ahead: _Tail) -> list[dict[str, Any]]:
+        lines = ahead.lines()
+        if lines is None:
+            ahead.close()
+            self._ahead, self._is_void = None, _within(self._ranges)
+            return []
+        for line in lines:
+            if RESUMED in line and len(line) <= self._longest and (event := event_of(line)) is not None:
+                undone = _undone_by(event)
+                if undone is not None and undone not in self._ranges and len(self._ranges) < MOST_RESUMPTIONS:
+                    self._ranges.append(undone)
+        return []
+
+
+class _Tail:
+    """Complete lines of a growing file, each once; those longer than `longest` bytes may be passed over."""
+
+    def __init__(self, path: Path, longest: int | None = None) -> None:
+        self._path, self._longest = path, LONGEST_LINE if longest is None else longest
         self._descriptor = self._later = -1
         self._position = 0
         self._rest = b""
@@ -128,31 +201,43 @@ class _Tail:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files. May be called twice."""
         for descriptor in (self._descriptor, self._later):
             if descriptor >= 0:
                 os.close(descriptor)
+        self._descriptor = self._later = -1
 
     def read(self) -> list[dict[str, Any]]:
         """Some more events; an empty list when there are none for now."""
         events: list[dict[str, Any]] = []
-        while not events and (lines := self._lines()) is not None:
+        while not events and (lines := self.lines()) is not None:
             events = [event for line in lines if (event := event_of(line)) is not None]
         return events
 
     def marked(self, mark: bytes) -> Iterator[dict[str, Any]]:
         """All events so far whose line holds certain bytes; the others are not looked at."""
-        while (lines := self._lines()) is not None:
+        while (lines := self.lines()) is not None:
             yield from (event for line in lines if mark in line and (event := event_of(line)) is not None)
 
-    def _lines(self) -> list[bytes] | None:
+    def lines(self) -> list[bytes] | None:
         """Some more whole lines; None when there is nothing new for now."""
         data = self._more()
         if not data:
             return None
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > LONGEST_LINE:
+        if len(self._rest) > self._longest:
             self._rest = b""
         return lines
+
+    @property
+    def share_read(self) -> float:
+        """Part of the file that was read, from 0 to 1; 0 before it was opened or while an earlier part is read."""
+        if self._descriptor < 0 or self._later >= 0:
+            return 0.0
+        return min(1.0, self._position / max(1, os.fstat(self._descriptor).st_size))
 
     def _more(self) -> bytes:
         if self._descriptor < 0 and not self._open():

@@ -58,7 +58,7 @@ def _line_of(run: RunRead, marks: dict[str, np.ndarray[tuple[int], np.dtype[np.f
     for kind, at in marks.items():
         places = sorted({round(across.at(float(second)) * BUCKETS) / BUCKETS for second in at})
         ticks = "".join(f"M{WIDTH * place:.1f} 6V{ROW_HEIGHT - 6}" for place in places)
-        said = f"{kind}: {len(at):,}"
+        said = f"{kind}: {run.story.happenings.counts[kind] or len(at):,}"
         is_fault = kind in _FAULTS or kind == "end of the log"
         picture = element(
             "svg",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 MOST_TOLD = 60  # of the first ones, and of the last ones
+MOST_TIMED = 100_000  # of a kind: later ones are counted
 
 # Event -> the row of the time line, and whether it is a fault; a new kind of event needs a line here.
 KINDS: dict[str, tuple[str, bool]] = {
@@ -45,9 +46,10 @@ class Happening:
 
 
 class Happenings:
-    """All of a run: how many of each kind and when, and the texts of the first and the last."""
+    """All of a run: how many of each kind and when, and the texts of the first and the last, in bounded memory."""
 
     def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
         self.times: dict[str, array[float]] = {}
         self.first: list[Happening] = []
         self.last: deque[Happening] = deque(maxlen=MOST_TOLD)
@@ -58,7 +60,9 @@ class Happenings:
         if event == "proc_exit" and line.get("expected") is True:
             return
         kind = "planned restart" if event == "proc_restart" and line.get("planned") is True else KINDS[event][0]
-        self.times.setdefault(kind, array("d")).append(at)
+        self.counts[kind] += 1
+        if self.counts[kind] <= MOST_TIMED:
+            self.times.setdefault(kind, array("d")).append(at)
         one = Happening(at, str(line.get("ts", ""))[:40], kind, _who(line), _said(line))
         (self.first if len(self.first) < MOST_TOLD else self.last).append(one)
 
@@ -71,10 +75,10 @@ class Happenings:
     def faults(self) -> int:
         """The number of faults among them."""
         kinds = {kind for kind, is_fault in KINDS.values() if is_fault}
-        return sum(len(times) for kind, times in self.times.items() if kind in kinds)
+        return sum(count for kind, count in self.counts.items() if kind in kinds)
 
     def __len__(self) -> int:
-        return sum(map(len, self.times.values()))
+        return self.counts.total()
 
 
 def _who(line: Mapping[str, Any]) -> str:

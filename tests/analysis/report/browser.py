@@ -4,13 +4,16 @@ import base64
 import itertools
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
+import time
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PATH = next((path for name in NAMES if (path := shutil.which(name))), None)
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe")
+LIMIT_S = 60.0
 # The browser reads commands from descriptor 3 and writes answers to 4; the shell puts the pipes there.
 SCRIPT = 'exec "$0" "$@" 3<&{} 4>&{} {}<&- {}>&-'
 
@@ -46,15 +49,15 @@ class Browser:
         assert "error" not in answer, answer
         return answer["result"]
 
-    def open(self, path, width, *, dark=False):
-        """Load a file, at a width, with a preference for light or dark."""
+    def open(self, page, width, *, dark=False):
+        """Load a file, or what is at an address, at a width, with a preference for light or dark."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
         )
         preference = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[preference])
         self.events.clear()
-        self.call("Page.navigate", url=path.absolute().as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.absolute().as_uri())
         while not self.told("Page.loadEventFired"):
             self.events.append(self._answer())
 
@@ -65,6 +68,14 @@ class Browser:
     def ask(self, expression):
         """The value of an expression of JavaScript; the page's policy binds the page, not its examiner."""
         return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+    def until(self, expression, seconds=LIMIT_S):
+        """Wait until an expression of JavaScript is true, and return its value."""
+        deadline = time.monotonic() + seconds
+        while not (value := self.ask(expression)):
+            assert time.monotonic() < deadline, f"not so within {seconds} s: {expression}"
+            select.select([], [], [], 0.05)
+        return value
 
     def picture(self, path):
         """Write a picture of the whole page."""
@@ -85,6 +96,7 @@ class Browser:
 
     def _answer(self):
         while b"\0" not in self._rest:
+            assert select.select([self._in], [], [], LIMIT_S)[0], "the browser does not answer"
             more = os.read(self._in, 2**20)
             assert more, "the browser has gone"
             self._rest += more
