@@ -54,7 +54,8 @@ def learned(algorithm):
     "workers", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize(("name", "spaces", "settings"), CASES, ids=IDS)
-def test_fifty_updates_of_workers_are_those_of_one_learner(double, name, spaces, settings, workers):
+@pytest.mark.usefixtures("double")
+def test_fifty_updates_of_workers_are_those_of_one_learner(name, spaces, settings, workers):
     one, *team = (agent(name, spaces=spaces, **settings) for _ in range(workers + 1))
     whole, parts = whole_batch(one, workers)
     count = max(1, round(workers * ROWS / settings.get("minibatch", 10**9)))
