@@ -113,6 +113,15 @@ def time_of(line: Mapping[str, Any]) -> float:
     return dt.datetime.fromisoformat(line["ts"]).timestamp()
 
 
+def entries_of(settings: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield keys of tables within tables, each with its path, such as `task.env`."""
+    if not isinstance(settings, Mapping) or not settings:
+        yield place, settings
+        return
+    for name, value in settings.items():
+        yield from entries_of(value, f"{place}.{name}" if place else str(name))
+
+
 def _of_episode(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "charts/episodic_return", line.get("episode_return")
     yield "charts/episodic_length", line.get("length")
