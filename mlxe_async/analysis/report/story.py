@@ -70,9 +70,8 @@ class Story:
         if at > self.seconds:
             self.seconds = at
         event = line.get("event")
-        hearer = self._hearers.get(event) if isinstance(event, str) else None
         try:
-            if hearer is not None:
+            if (hearer := self._hearers.get(event)) is not None:  # type: ignore[arg-type]  # a list is caught
                 hearer(at, line)
             if event in KINDS:
                 self.happenings.hear(at, line)
@@ -187,11 +186,11 @@ class Story:
             causes = self.lanes.setdefault(self._lane(line), {})
         if waits := line.get("waits"):
             for name in mapping(waits):
-                value = known(waits, name) or 0.0
-                seconds -= value
-                _spend(causes, f"{WAITING}{name}", value)
-        _spend(causes, phase, max(0.0, seconds))
-        if taking_in := known(line, "ingest_seconds"):
+                if value := known(waits, name) or 0.0:
+                    seconds -= value
+                    _spend(causes, f"{WAITING}{name}", value)
+        _spend(causes, phase, seconds if seconds > 0.0 else 0.0)
+        if line.get("ingest_seconds") and (taking_in := known(line, "ingest_seconds")):
             _spend(causes, TAKING_IN, taking_in)
 
     def _lane(self, line: Line) -> Lane:
