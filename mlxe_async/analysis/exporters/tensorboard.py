@@ -14,13 +14,14 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from mlxe_async.analysis.exporters.scalars import Point, Scalars, entries_of, time_of
+from mlxe_async.analysis.exporters.scalars import Histogram, Point, Scalars, entries_of, time_of
 from mlxe_async.storage.files import make_folder
 from mlxe_async.storage.safe_text import visible
 
 SUFFIX = ".mlxe_async"
 LARGEST = 3.4028234e38  # values are kept in single precision
 LONGEST_NAME = 200
+BUCKETS = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="histograms"))
 TEXT = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
 
 
@@ -58,6 +59,8 @@ class Files:
         for point in self._scalars.feed(line):
             if abs(point.value) <= LARGEST:
                 self._put(point)
+        for one in self._scalars.histograms(line):
+            self._put_histogram(one)
 
     def flush(self) -> None:
         """Let readers see all that was fed so far."""
@@ -73,6 +76,15 @@ class Files:
     def _put(self, point: Point) -> None:
         value = Summary.Value(tag=visible(point.name, LONGEST_NAME), simple_value=point.value)
         self._write(Event(wall_time=point.time, step=point.step, summary=Summary(value=[value])))
+        self._values += 1
+
+    def _put_histogram(self, told: Histogram) -> None:
+        """Write its buckets as the tensor (buckets, 3) that TensorBoard draws: begin, end and count of each."""
+        rows = [float(one) for row in zip(told.edges, told.edges[1:], told.counts, strict=False) for one in row]
+        shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(told.counts)), TensorShapeProto.Dim(size=3)])
+        tensor = TensorProto(dtype="DT_DOUBLE", double_val=rows, tensor_shape=shape)
+        value = Summary.Value(tag=visible(told.name, LONGEST_NAME), metadata=BUCKETS, tensor=tensor)
+        self._write(Event(wall_time=told.time, step=told.step, summary=Summary(value=[value])))
         self._values += 1
 
     def _tell_settings(self, line: Mapping[str, Any], time: float) -> None:

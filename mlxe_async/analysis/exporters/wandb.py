@@ -63,6 +63,9 @@ class Files:
         if points := self._scalars.feed(line):
             step = points[0].step
             told = {visible(point.name, LONGEST_NAME): _json(point.value) for point in points}
+            for one in self._scalars.histograms(line):
+                drawn = {"_type": "histogram", "bins": one.edges, "values": one.counts}
+                told[visible(one.name, LONGEST_NAME)] = _json(drawn)
             told |= {STEPS: _json(step), "_step": _json(self._rows), "_timestamp": _json(self._last)}
             told["_runtime"] = _json(max(0.0, self._last - self._began))
             items = [records.HistoryItem(nested_key=[name], value_json=value) for name, value in told.items()]
