@@ -264,6 +264,9 @@ class EpisodeEnd(Event):
     episodes: Annotated[int, "Episodes finished in the run so far, this one included."]
     env_steps: Annotated[int, "Environment steps of the run so far."]
     seed: Annotated[int | None, "Its seed."] = None
+    average: Annotated[
+        float | None, "Moving average of returns: 0.99 of the one before and 0.01 of this; the first is its return."
+    ] = None
 
 
 @dataclass(frozen=True)

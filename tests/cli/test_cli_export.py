@@ -57,6 +57,22 @@ def test_of_a_run_that_was_killed_all_whole_lines_are_there_and_when_it_died_is_
     assert capsys.readouterr().out == said
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_each_format_of_a_run_that_was_killed_comes_out_and_when_it_died_is_said(tmp_path, capsys, target):
+    if lacking(target):
+        pytest.skip(lacking(target))
+    torn = '{"event": "episode_end", "ts"'
+    folder_of("runs", [run_start(), episode(1, 2.0), episode(3, 4.0)], torn=torn)
+    died = "the run died without a last word, its last line is of 2026-01-01T00:00:00.003Z"
+    for follow in ([], ["--follow"]):
+        assert main(["export", "latest", "--to", target, *follow]) == 0
+        assert capsys.readouterr().out.endswith(f"; {died}\n")
+    files = [path for path in (tmp_path / target).rglob("*") if path.is_file()]
+    assert files
+    if target in ("tensorboard", "wandb", "mlflow"):  # they have room for a word on it
+        assert any(died.encode() in path.read_bytes() for path in files)
+
+
 def until(condition):
     """Wait until something holds, which another process or thread brings about."""
     deadline = time.monotonic() + LIMIT_S

@@ -184,6 +184,7 @@ def entries_of(settings: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 def _of_episode(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "charts/episodic_return", line.get("episode_return")
     yield "charts/episodic_length", line.get("length")
+    yield "charts/episodic_return_average", line.get("average")
 
 
 def _of_weights(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

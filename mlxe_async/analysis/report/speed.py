@@ -215,7 +215,7 @@ def _rate(name: str, title: str, groups: Sequence[Group]) -> Markup:
 
 
 def _latencies(groups: Sequence[Group]) -> Markup:
-    """How long single calls and updates took, of runs of the same settings together."""
+    """Draw up a table of the seconds of single calls and updates, of runs of the same settings together."""
     rows = []
     for one in groups:
         spells: dict[tuple[str, str], Counter[int]] = {}
