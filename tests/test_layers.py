@@ -68,7 +68,7 @@ PACKAGES = {
     "roles": {"numpy"},
     "settings": {"pydantic", "pydantic_core"},
     "schedules": set(),
-    "analysis": {"numpy", "matplotlib", "pyarrow", "tensorboard", "wandb"},
+    "analysis": {"numpy", "matplotlib", "pyarrow", "tensorboard", "uvloop", "wandb"},
     "export": {"gymnasium", "matplotlib", "numpy", "torch"},
     "supervisor": {"numpy", "uvloop"},
     "testing": {"numpy", "gymnasium"},

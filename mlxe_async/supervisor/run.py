@@ -55,7 +55,8 @@ class Supervisor:
         replay: folder of a run that was recorded, to be done again alike; `settings` are its own.
 
     Raises:
-        SettingsError: keys contradict each other, in settings that were made by hand.
+        SettingsError: keys contradict each other, in settings that were made by hand, or a package that `[logs] export`
+            needs is missing.
         UnsupportedPlatform: this is not Linux.
     """
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
+
+import uvloop
 
 from mlxe_async.analysis.exporters import exporter_to
 from mlxe_async.analysis.exporters.job import Job
@@ -23,4 +24,4 @@ def export(spec: Mapping[str, str], _beside: object) -> None:
     """
     job = Job(spec["folder"], exporter_to(spec["target"]), Path(spec["folder"], spec["target"]))
     with contextlib.closing(job):
-        asyncio.run(job.follow())
+        uvloop.run(job.follow())
