@@ -1,4 +1,4 @@
-"""The picture of the page on schedules is made of what logs tell, and the page names the command that makes it."""
+"""Pictures of the page on schedules are made of what logs tell, and the page names the commands that make them."""
 
 import sys
 import xml.etree.ElementTree as ET
@@ -8,6 +8,7 @@ from log_lines import folder_of, generate, learn, memorize, publish, run_start, 
 from pages import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
+import architecture
 import timelines
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -45,11 +46,26 @@ def test_runs_that_there_are_become_a_picture(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
 
 
-def test_the_page_shows_it_beside_its_command_and_it_is_small():
-    page = (timelines.PICTURE.parent / "README.md").read_text()
-    assert f"]({timelines.PICTURE.name})" in page
-    assert "python tests/benchmarks/timelines.py" in page
+def test_what_a_run_consists_of_is_drawn_with_its_counts(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    architecture.main([str(folder_of("runs", short_run())), "--out", "a.svg"])
+    capsys.readouterr()
+    said = [one.text for one in parsed((tmp_path / "a.svg").read_text()).iter(f"{SVG}text")]
+    assert {"executor 0", "90 steps", "lane 0", "90 rows kept", "1 updates", "2 versions", "1 tests"} <= set(said)
+    with pytest.raises(ValueError, match="without its first line"):
+        architecture.counts_of([publish(1, 2, 1)])
+
+
+@pytest.mark.parametrize("picture", [timelines.PICTURE, architecture.PICTURE], ids=lambda path: path.stem)
+def test_the_page_shows_it_beside_its_command_and_it_is_small(picture):
+    page = (picture.parent / "README.md").read_text()
+    assert f"]({picture.name})" in page
+    assert f"python tests/benchmarks/{picture.stem}.py" in page
+    assert parsed(picture.read_text()).tag == f"{SVG}svg"
+    assert picture.stat().st_size < 50_000
+
+
+def test_the_picture_of_the_page_has_every_schedule_that_it_names():
     drawn = parsed(timelines.PICTURE.read_text())
     said = " ".join(one.text for one in drawn.iter(f"{SVG}text"))
     assert all(title in said for title in timelines.KINDS.values())
-    assert timelines.PICTURE.stat().st_size < 50_000
