@@ -68,7 +68,7 @@ PACKAGES = {
     "roles": {"numpy"},
     "settings": {"pydantic", "pydantic_core"},
     "schedules": set(),
-    "analysis": {"numpy", "matplotlib", "tensorboard"},
+    "analysis": {"numpy", "matplotlib", "pyarrow", "tensorboard", "uvloop", "wandb"},
     "export": {"gymnasium", "matplotlib", "numpy", "torch"},
     "supervisor": {"numpy", "uvloop"},
     "testing": {"numpy", "gymnasium"},
@@ -125,7 +125,9 @@ def test_a_file_imports_only_what_its_layer_may(path):
             "safetensors",
             "rich",
             "matplotlib",
+            "pyarrow",
             "tensorboard",
+            "wandb",
         }:
             assert module.split(".")[0] in PACKAGES[part], f"{part} imports {module}"
 

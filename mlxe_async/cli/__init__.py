@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "trace": ("mlxe_async.cli.trace", "write one timeline of all processes of a run, for Perfetto"),
     "report": ("mlxe_async.cli.report", "write one HTML page about runs: curves, time, faults"),
     "dashboard": ("mlxe_async.cli.dashboard.command", "serve a page that shows runs while they go on"),
-    "export": ("mlxe_async.cli.export", "write what a run told for TensorBoard, or as CSV files"),
+    "export": ("mlxe_async.cli.export", "write what a run told for TensorBoard, W&B, MLflow; tables"),
     "tune": ("mlxe_async.cli.tune", "measure short runs, and write faster settings"),
     "compare": ("mlxe_async.cli.compare", "run settings files with many seeds, and compare"),
     "study": ("mlxe_async.cli.study", "draw moving averages of runs, or tell what a policy does"),

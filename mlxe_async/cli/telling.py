@@ -17,6 +17,7 @@ _LEFT_OUT = {
     "phase": ("start_ns",),
     "ledger": ("lanes",),
     "stacks": ("stacks",),
+    "times": ("histograms",),
     "warning": ("loud",),
 }
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ POLL_S = 0.05
 MOST_RESUMPTIONS = 1000
 RESUMED = b'"run_resume"'
 _decode = json.JSONDecoder().decode
+DECODED_AT_ONCE = 128
+_WORD = secrets.token_hex(16)
+"Stands between lines that are decoded together: no line can know it."
+_BETWEEN = f',"{_WORD}",'.encode()
 
 
 def read_log(run: str | os.PathLike[str], *, void: bool = False) -> Iterator[dict[str, Any]]:
@@ -44,7 +49,7 @@ def read_log(run: str | os.PathLike[str], *, void: bool = False) -> Iterator[dic
     is_void = _never if void else _void_lines(path)
     with _Tail(path) as tail:
         while lines := tail.read():
-            yield from (line for line in lines if not is_void(line))
+            yield from lines if is_void is _never else (line for line in lines if not is_void(line))
 
 
 async def follow(run: str | os.PathLike[str], *, void: bool = False) -> AsyncIterator[dict[str, Any]]:
@@ -214,7 +219,7 @@ class _Tail:
         """Some more events; an empty list when there are none for now."""
         events: list[dict[str, Any]] = []
         while not events and (lines := self.lines()) is not None:
-            events = [event for line in lines if (event := event_of(line)) is not None]
+            events = events_of(lines)
         return events
 
     def marked(self, mark: bytes) -> Iterator[dict[str, Any]]:
@@ -307,6 +312,28 @@ class _Tail:
 
 def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
     return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
+def events_of(lines: Sequence[bytes]) -> list[dict[str, Any]]:
+    """The events that lines of a log tell, those that are no JSON objects left out."""
+    events: list[dict[str, Any]] = []
+    for begin in range(0, len(lines), DECODED_AT_ONCE):
+        some = lines[begin : begin + DECODED_AT_ONCE]
+        events += _all_of(some) or [event for line in some if (event := event_of(line)) is not None]
+    return events
+
+
+def _all_of(lines: Sequence[bytes]) -> list[dict[str, Any]]:
+    """The events of lines that are JSON objects, all of them, read by one call, which takes less; else none."""
+    text = b"[" + _BETWEEN.join(lines) + b"]"
+    try:
+        told = _decode(text.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError):
+        return []
+    events = told[::2]
+    # A line that is half an object would take in what stands between the lines, or lack it.
+    is_whole = len(told) == 2 * len(lines) - 1 and all(word == _WORD for word in told[1::2])
+    return events if is_whole and all(type(event) is dict for event in events) else []
 
 
 def event_of(line: bytes) -> dict[str, Any] | None:

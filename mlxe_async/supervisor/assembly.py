@@ -15,6 +15,7 @@ from mlxe_async.ipc.processes.process import Process
 from mlxe_async.ipc.processes.restarts import RestartPolicy
 from mlxe_async.ipc.shared.delayed import DelayedWeights
 from mlxe_async.ipc.shared.lanes import begin_epoch
+from mlxe_async.ipc.shared.latencies import histogram, quantiles
 from mlxe_async.ipc.shared.meeting import declare_broken
 from mlxe_async.ipc.shared.weights import WeightsReader, WeightsWriter
 from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
@@ -190,13 +191,18 @@ class Assembly:
         measures, spent = self._run.measures, list[Spent]()
         cpu, starved = measures.cpu.by_name(), measures.cpu.starved_by_name()
         for planned, pages in zip(self._run.blueprint.processes, self._spent, strict=True):
-            for thread, seconds in zip(("", *planned.threads), pages.seconds(), strict=True):
+            for thread, seconds, counts in zip(
+                ("", *planned.threads), pages.seconds(), pages.new_counts(), strict=True
+            ):
                 role, idx = role_of(planned.name)
                 if thread:
                     role, _, number = thread.partition("-")
                     idx = int(number)
                 rounded = {mode: round(one, 6) for mode, one in seconds.items()}
-                self._run.log.emit(events.Times(process=planned.name, seconds=rounded), role, idx)
+                spells = {mode: found for mode, found in counts.items() if any(found)}
+                latencies = {mode: quantiles(found) for mode, found in spells.items()}
+                histograms = {mode: histogram(found) for mode, found in spells.items()}
+                self._run.log.emit(events.Times(planned.name, rounded, latencies, histograms), role, idx)
                 alone = None if planned.threads else cpu.get(planned.name)
                 spent.append(Spent(role, idx, seconds, alone, 0.0 if thread else starved.get(planned.name, 0.0)))
         found = verdict(spent, self._setup())

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ from mlxe_async.settings import Settings
 from mlxe_async.settings.rules import refuse_contradictions
 from mlxe_async.storage.safe_text import redact
 from mlxe_async.supervisor.assembly import Assembly
-from mlxe_async.supervisor.checkpointing.weights import published_weights
 from mlxe_async.supervisor.context import RunContext
-from mlxe_async.supervisor.ending import SIGNAL_EXITS, tell_end, what_is_saved
+from mlxe_async.supervisor.ending import SIGNAL_EXITS, last_weights, tell_end, what_is_saved
 from mlxe_async.supervisor.main_loop import MainLoop
+from mlxe_async.supervisor.monitoring.exports import FINISH_S, Exports
 from mlxe_async.supervisor.monitoring.loop_lag import stacks, write_stacks
 from mlxe_async.supervisor.monitoring.periodic import Periodic
 from mlxe_async.supervisor.plan.budget import Measures
@@ -54,7 +55,8 @@ class Supervisor:
         replay: folder of a run that was recorded, to be done again alike; `settings` are its own.
 
     Raises:
-        SettingsError: keys contradict each other, in settings that were made by hand.
+        SettingsError: keys contradict each other, in settings that were made by hand, or a package that `[logs] export`
+            needs is missing.
         UnsupportedPlatform: this is not Linux.
     """
 
@@ -83,6 +85,7 @@ class Supervisor:
         )
         self._processes: list[Process] = []
         self._measures = Measures(settings, self._processes, self._nursery)
+        self._exports = Exports(settings, self._measures)
         # A thread of our own, which ends with the run: the loop's is the embedding program's.
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="mlxe-disk")
         self._startup = Startup(
@@ -277,6 +280,7 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             for process in self._processes:
                 group.create_task(process.start())
+        self._exports.start(run.folder.path, run.log)
 
     async def _run_main_loop(self) -> None:
         run, parts, periodic = self._run, self._parts, self._periodic
@@ -294,21 +298,11 @@ class Supervisor:
         told = events.ProcExit(process="mlxe-nursery", pid=pid, epoch=0, expected=expected, sentence=sentence)
         self._tell(told, "nursery")
 
-    def _last_weights(self, files: RunFiles) -> tuple[int, Array] | None:
-        """Version and weights (P,) to end with, if there are any; where they are damaged the run still has its end."""
-        if not self._startup.segments:
-            return None
-        try:
-            return published_weights(self._startup.segments["weights"], self._startup.blueprint.parameters)
-        except MlxeError as error:
-            files.log.warn(f"the last weights cannot be saved: {error}")
-            return None
-
     async def _shut_down(self, failure: BaseException | None) -> Result | None:
         self._disk.shutdown()
         self._measures.look_at_cpu()
         files, parts, main = self._startup.files, self._parts, self._main
-        flat = None if files is None else self._last_weights(files)
+        flat = last_weights(self._startup)
         if files is not None and flat is not None and not (main and main.is_saved):
             files.saver.save(*flat, solved_at=files.solved.at)
             if main and main.not_whole and files.folder.is_there:
@@ -321,12 +315,13 @@ class Supervisor:
                 group.create_task(process.stop(grace_s))
         await self._nursery.stop()
         result = None if files is None else self._tell_end(files, flat, failure)
+        unexported = await self._exports.finish(FINISH_S if grace_s == STOP_GRACE_S else GRACE_AT_ONCE_S)
         self._processes.clear()
         if parts is not None:
             parts.close()
         self._run = self._parts = self._periodic = self._main = None
         self._startup.close()
-        return result
+        return result and replace(result, unexported=unexported)
 
     def _tell_end(self, files: RunFiles, flat: tuple[int, Array] | None, failure: BaseException | None) -> Result:
         parts, periodic = self._parts, self._periodic

@@ -548,7 +548,7 @@ def _absolute(paths: Sequence[str]) -> list[str]:
 def _popen(arguments: list[str], fd: int, errors: int, env: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-P", *PROGRAM, *arguments],
-        env={**os.environ, "PYTHONPATH": _python_path(), **env},
+        env={**os.environ, "PYTHONPATH": module_path(), **env},
         pass_fds=[fd],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -557,7 +557,8 @@ def _popen(arguments: list[str], fd: int, errors: int, env: dict[str, str]) -> s
     )
 
 
-def _python_path() -> str:
+def module_path() -> str:
+    """Return PYTHONPATH for a process that is exec'd: it finds this package as this process has found it."""
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     # A checkout that is not installed is found all the same; `main` moves it behind everything else.
     return os.pathsep.join([*path, str(Path(__file__).parents[3])])
