@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("mlxe_async.cli.export", "write what a run told for TensorBoard, or as CSV files"),
     "tune": ("mlxe_async.cli.tune", "measure short runs, and write faster settings"),
     "compare": ("mlxe_async.cli.compare", "run settings files with many seeds, and compare"),
+    "sweep": ("mlxe_async.cli.sweep", "search values of settings by Optuna, and write the best"),
     "study": ("mlxe_async.cli.study", "draw moving averages of runs, or tell what a policy does"),
     "replay": ("mlxe_async.cli.replay", "do again what a recorded run did, bit for bit"),
     "repro": ("mlxe_async.cli.repro", "live the episode of a crash report again"),
@@ -42,7 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 # Import numpy or torch, which end the process in their own words where they get no memory.
-HEAVY = ("advise", "play", "eval", "report", "export", "tune", "compare", "study", "replay", "repro", "schema")
+HEAVY = ("advise", "play", "eval", "report", "export", "tune", "compare", "sweep", "study", "replay", "repro", "schema")
 
 HELP = """\
 usage: python -m mlxe_async [FILE.toml] [--resume RUN] [--set a.b=VALUE ...]

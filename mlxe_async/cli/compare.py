@@ -205,7 +205,7 @@ def _plan(asked: argparse.Namespace) -> tuple[Path, Plan, list[Settings]]:
             for arm, one in zip(plan.arms, settings, strict=True):
                 why = f"{visible(arm.file, 300)} is run by a study from elsewhere, or was changed since"
                 Needed(one, asked.trust).refuse_folders(why)
-        keys = [_key(arm.file, arm.overrides, one) for arm, one in zip(plan.arms, settings, strict=True)]
+        keys = [key_of_settings(arm.file, arm.overrides, one) for arm, one in zip(plan.arms, settings, strict=True)]
         arms = tuple(dataclasses.replace(arm, key=key) for arm, key in zip(plan.arms, keys, strict=True))
         return asked.resume, _with_switches(dataclasses.replace(plan, arms=arms), asked), settings
     if not asked.sources:
@@ -223,7 +223,7 @@ def _plan(asked: argparse.Namespace) -> tuple[Path, Plan, list[Settings]]:
     if problems:
         raise SettingsError(list(dict.fromkeys(problems)))
     arms = tuple(
-        Arm(name, str(Path(file).absolute()), tuple(overrides), _key(file, overrides, one))
+        Arm(name, str(Path(file).absolute()), tuple(overrides), key_of_settings(file, overrides, one))
         for name, file, one in zip(_names(files, settings), files, settings, strict=True)
     )
     if asked.vary is not None:
@@ -276,7 +276,7 @@ def _variants(arm: Arm, path: Path) -> Iterator[Arm]:
         except SettingsError as error:
             problems += [f"{path}: {name}: {problem}" for problem in error.problems]
             continue
-        yield Arm(f"{arm.name}-{name}", arm.file, overrides, _key(arm.file, overrides, settings))
+        yield Arm(f"{arm.name}-{name}", arm.file, overrides, key_of_settings(arm.file, overrides, settings))
     if problems:
         raise SettingsError(problems)
 
@@ -299,7 +299,8 @@ def _other(source: str) -> Path:
     return path.absolute() if study.has_outcomes(path) else find_run(source)
 
 
-def _key(file: str, overrides: Sequence[str], settings: Settings) -> str:
+def key_of_settings(file: str, overrides: Sequence[str], settings: Settings) -> str:
+    """Hash of a settings file, of the overrides, and of the user's own modules that the settings name."""
     return study.key_of(Path(file), overrides, set(_own_modules(settings)))
 
 

@@ -40,7 +40,7 @@ def read_log(run: str | os.PathLike[str], *, void: bool = False) -> Iterator[dic
     """
     path = log_of(run)
     is_void = _never if void else _void_lines(path)
-    with _Tail(path) as tail:
+    with Tail(path) as tail:
         while lines := tail.read():
             yield from (line for line in lines if not is_void(line))
 
@@ -57,7 +57,7 @@ async def follow(run: str | os.PathLike[str], *, void: bool = False) -> AsyncIte
     """
     path, ended, told = log_of(run), False, False
     is_void = _never if void else _void_lines(path)
-    with _Tail(path) as tail:
+    with Tail(path) as tail:
         while True:
             # Asked before reading: what a run wrote before it died is still told.
             alive = is_held(path.parent)
@@ -99,7 +99,7 @@ def _never(_line: Mapping[str, Any]) -> bool:
 def _void_lines(path: Path) -> Callable[[Mapping[str, Any]], bool]:
     """Tells of a line whether a resumption, of those in the log by now, made it void."""
     ranges: list[tuple[int, int]] = []
-    with _Tail(path) as tail:
+    with Tail(path) as tail:
         for line in tail.marked(b'"run_resume"'):
             first, last = line.get("void_from"), line.get("void_to")
             if line.get("event") == "run_resume" and type(first) is int and type(last) is int:
@@ -114,8 +114,12 @@ def _void_lines(path: Path) -> Callable[[Mapping[str, Any]], bool]:
     return is_void
 
 
-class _Tail:
-    """Complete lines of a growing file, each once."""
+class Tail:
+    """Complete lines of a growing log, each once; a context that holds the file open.
+
+    Args:
+        path: of the log; it need not be there yet.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -124,13 +128,18 @@ class _Tail:
         self._rest = b""
         self._has_begun = False
 
-    def __enter__(self) -> _Tail:
+    def __enter__(self) -> Tail:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; nothing more is read."""
         for descriptor in (self._descriptor, self._later):
             if descriptor >= 0:
                 os.close(descriptor)
+        self._descriptor = self._later = -1
 
     def read(self) -> list[dict[str, Any]]:
         """Some more events; an empty list when there are none for now."""
