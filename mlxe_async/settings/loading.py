@@ -22,7 +22,7 @@ from mlxe_async.settings.reading import MAXIMUM_BYTES, Unreadable, read_toml
 from mlxe_async.settings.rules import contradictions, not_plain
 from mlxe_async.settings.schedules import SCHEDULES
 from mlxe_async.settings.toml_places import MAXIMUM_KEY_PARTS, TooMuch, find_places
-from mlxe_async.storage.files import PLAIN_NAME
+from mlxe_async.storage.files import PLAIN_NAME, is_file
 from mlxe_async.storage.safe_text import visible
 
 MAXIMUM_SHOWN = 50
@@ -71,6 +71,7 @@ def load_settings(
     where = Places(label, places, written, list(_of_other_kinds(raw, written)))
     problems = _check(raw, where)
     problems += _resolve_python_path(raw, base)
+    problems += _resolve_data(raw, base)
     if problems or lines:
         ordered = sorted(problems, key=lambda problem: lines_of.get(_written(problem.path, lines_of), 0))
         raise SettingsError(_bounded(lines + [where.line(problem) for problem in ordered]))
@@ -277,6 +278,21 @@ def _resolve_python_path(raw: dict[str, Any], base: FilePath) -> list[Problem]:
             problems.append(Problem(("run", "python_path", index), message))
         resolved.append(str(whole))
     raw["run"] = {**raw["run"], "python_path": resolved}
+    return problems
+
+
+def _resolve_data(raw: dict[str, Any], base: FilePath) -> list[Problem]:
+    """Make the files of items in `[task]` absolute, as seen from the settings file."""
+    task, problems = raw.get("task"), []
+    for key in ("reset_options", "test_options"):
+        told = task.get(key) if isinstance(task, dict) else None
+        if not isinstance(told, str) or not told or "\0" in told:
+            continue
+        whole = (base / told).resolve()
+        if not is_file(whole):
+            message = f"got {shown(told)}, expected an existing file ({visible(str(whole), 200)} is none)"
+            problems.append(Problem(("task", key), message))
+        raw["task"] = {**raw["task"], key: str(whole)}
     return problems
 
 
