@@ -85,6 +85,35 @@ def best_of(trials: Iterable[Trial]) -> Trial | None:
     return max(complete, key=lambda one: (one.score or 0.0, -one.number), default=None)
 
 
+@dataclass(frozen=True)
+class Finalist:
+    """A trial that ran again with further seeds.
+
+    Args:
+        trial: the first of its runs.
+        scores: of all of them, the trial's own first; minus infinity for one that failed.
+    """
+
+    trial: Trial
+    scores: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean score of its runs."""
+        return statistics.fmean(self.scores)
+
+    @property
+    def how(self) -> str:
+        """Its mean and each run, in words."""
+        each = " / ".join(number(one) if math.isfinite(one) else "failed" for one in self.scores)
+        return f"trial {self.trial.number}: mean {number(self.mean) if math.isfinite(self.mean) else '-'} of {each}"
+
+
+def winner(finalists: Sequence[Finalist]) -> Finalist:
+    """Return the finalist of the highest mean; of equal ones that of the higher trial's score, then the earlier one."""
+    return max(finalists, key=lambda one: (one.mean, one.trial.score or 0.0, -one.trial.number))
+
+
 def counted(trials: Sequence[Trial]) -> str:
     """Return how many trials ended how: `12 complete, 7 pruned, 1 diverged`."""
     states = [one.state for one in trials]

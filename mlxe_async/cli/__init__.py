@@ -172,10 +172,18 @@ def _command(arguments: list[str]) -> int:
 
 
 def _help_on(name: str) -> str:
-    from mlxe_async.cli.explain import algorithm_explained, settings_explained, table_names
+    from mlxe_async.cli.explain import (
+        algorithm_explained,
+        inner_explained,
+        inner_names,
+        settings_explained,
+        table_names,
+    )
 
     if name == "settings" or name.strip("[]") in table_names():
         lines = settings_explained(None if name == "settings" else name.strip("[]"))
+    elif name.strip("[]") in inner_names():
+        lines = inner_explained(name.strip("[]"))
     else:
         lines = algorithm_explained(name)
     return "\n".join(lines).rstrip("\n") + "\n"

@@ -8,14 +8,25 @@ import datetime as dt
 import hashlib
 import importlib.util
 import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mlxe_async.analysis import study
 from mlxe_async.analysis.study import Arm, Plan, StudyFolder
-from mlxe_async.analysis.sweeps import Trial, Verdict, best_of, counted, ranked, trial_table, valued
+from mlxe_async.analysis.sweeps import (
+    Finalist,
+    Trial,
+    Verdict,
+    best_of,
+    counted,
+    ranked,
+    trial_table,
+    valued,
+    winner,
+)
 from mlxe_async.cli.arguments import Parser
 from mlxe_async.cli.compare import key_of_settings
 from mlxe_async.cli.console import Console
@@ -32,7 +43,11 @@ MOST_JOBS = 64
 MOST_SEED = 10**9
 FRESH = 10_000_000
 """Distance of the fresh seeds from the sweep's own: no trial has them."""
-SWEEP, FRESH_FOLDER, BEST, TABLE = "sweep.json", "fresh", "best.toml", "trials.md"
+FINALS = 5_000_000
+"""Likewise for the seeds by which finalists run again."""
+SWEEP, BEST, TABLE = "sweep.json", "best.toml", "trials.md"
+FINALS_FOLDER, FRESH_FOLDER = "finals", "fresh"
+_NOT_OF_TRIALS = {"trials", "finalists", "finalist_seeds", "fresh_seeds", "timeout_s"}
 _LONGEST = 2**20
 USAGE = "sweep FILE.toml [--trials N] [--jobs J] [--seed S] [--out FOLDER]"
 ABOUT = """\
@@ -40,7 +55,8 @@ Search values of settings: FILE.toml says by [sweep] which settings file is vari
 [search] which keys take which values. Optuna proposes them (extra: sweep), several trials run at the same time, and
 trials whose learning curve is among the worse ones are ended early.
 
-In the end the best values and the settings as they were run with seeds that no trial had, and best.toml says what was
+In the end trials of the highest scores run again with further seeds, for a single run may be luck. The
+best of them and the settings as they were run with seeds that no run had before, and best.toml says what was
 measured. Trials that failed or diverged are told, and are never the best.
 
 The same command goes on with a sweep that was interrupted or killed; with a higher --trials it makes more of them.
@@ -116,7 +132,8 @@ class _Sweeping:
                     with interruptible():
                         trials.make(self._count, self._jobs)
                         made = trials.all()
-                        best = best_of(made)
+                        finals = self._finals(made)
+                        best = winner(finals).trial if finals else best_of(made)
                         verdict = None if best is None else self._fresh(best)
                 except Interrupted as stopped:
                     made = trials.all()
@@ -126,7 +143,7 @@ class _Sweeping:
                         f"python -m mlxe_async sweep {visible(self._file, 200)} --out {visible(str(self._folder), 200)}"
                     )
                     return stopped.exit_code
-            return self._finish(kept, made, best, verdict)
+            return self._finish(kept, made, finals, best, verdict)
 
     def _hold_to(self, kept: StudyFolder) -> None:
         """Note what is searched; a folder where something else was searched is refused."""
@@ -150,7 +167,7 @@ class _Sweeping:
 
     def _key(self) -> str:
         """Hash of all that makes trials what they are; how many there are is not of it."""
-        table = self._sweep.table.model_dump(mode="json", exclude={"trials", "fresh_seeds", "timeout_s"})
+        table = self._sweep.table.model_dump(mode="json", exclude=_NOT_OF_TRIALS)
         keys = {name: one.model_dump(mode="json") for name, one in self._sweep.keys.items()}
         of_settings = key_of_settings(self._sweep.file, self._sweep.overrides, self._sweep.settings)
         text = json.dumps([table, keys, of_settings, self._seed], sort_keys=True)
@@ -158,20 +175,38 @@ class _Sweeping:
 
     # -- the best beside the settings as they were ---------------------------------------------------------------------
 
-    def _fresh(self, best: Trial) -> Verdict | None:
-        from mlxe_async.cli.sweeping import score_of
+    def _finals(self, made: Sequence[Trial]) -> list[Finalist]:
+        """Run the trials of the highest scores again; none where a single one is asked for."""
+        table = self._sweep.table
+        chosen = [one for one in ranked(made) if one.state == "complete"][: table.finalists]
+        if table.finalists < 2 or len(chosen) < 2:
+            return []
+        arms = {f"trial-{one.number}": dict(one.values) for one in chosen}
+        seeds = tuple(self._seed + FINALS + one for one in range(table.finalist_seeds))
+        scores = self._scores(FINALS_FOLDER, arms, seeds)
+        own = [(one, one.score if one.score is not None else -math.inf) for one in chosen]
+        return [Finalist(one, (score, *scores[f"trial-{one.number}"])) for one, score in own]
 
-        sweep, asked = self._sweep, self._sweep.table.fresh_seeds
-        if not asked:
+    def _fresh(self, best: Trial) -> Verdict | None:
+        if not (asked := self._sweep.table.fresh_seeds):
             return None
         seeds = tuple(self._seed + FRESH + one for one in range(asked))
-        arms = []
-        for name, values in (("before", {}), ("best", dict(best.values))):
+        scores = self._scores(FRESH_FOLDER, {"before": {}, "best": dict(best.values)}, seeds)
+        return Verdict(seeds, scores["best"], scores["before"])
+
+    def _scores(
+        self, folder: str, arms_of: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]
+    ) -> dict[str, tuple[float, ...]]:
+        """Scores of values by name, one for each seed; runs that have finished are kept in a folder of the sweep's."""
+        from mlxe_async.cli.sweeping import score_of
+
+        sweep, arms = self._sweep, []
+        for name, values in arms_of.items():
             overrides = sweep.overrides_with(values)
             settings = load_settings(sweep.file, list(overrides))
             arms.append(Arm(name, sweep.file, overrides, key_of_settings(sweep.file, overrides, settings)))
-        plan = Plan(tuple(arms), seeds, timeout_s=sweep.table.timeout_s, keep_runs=False, jobs=self._jobs)
-        with StudyFolder(self._folder / FRESH_FOLDER) as kept:
+        plan = Plan(tuple(arms), tuple(seeds), timeout_s=sweep.table.timeout_s, keep_runs=False, jobs=self._jobs)
+        with StudyFolder(self._folder / folder) as kept:
             kept.write_plan(plan)
             missing = [
                 (arm, seed)
@@ -185,16 +220,23 @@ class _Sweeping:
                     kept.store(arm, found, program)
                     runner.let_go(found)
                     score = score_of(found, sweep.table.score)
-                    self._console.line(f"fresh seed {seed}, {arm.name}: score {score:,.1f}")
-            outcomes = [[kept.finished(arm, seed) for seed in seeds] for arm in arms]
-        before, ours = (
-            tuple(score_of(stored[0], sweep.table.score) for stored in of_arm if stored) for of_arm in outcomes
-        )
-        return Verdict(seeds, ours, before)
+                    self._console.line(f"{folder}, {arm.name}, seed {seed}: score {score:,.1f}")
+            outcomes = {arm.name: [kept.finished(arm, seed) for seed in seeds] for arm in arms}
+        return {
+            name: tuple(score_of(stored[0], sweep.table.score) for stored in of_arm if stored)
+            for name, of_arm in outcomes.items()
+        }
 
     # -- what is written -----------------------------------------------------------------------------------------------
 
-    def _finish(self, kept: StudyFolder, made: list[Trial], best: Trial | None, verdict: Verdict | None) -> int:
+    def _finish(
+        self,
+        kept: StudyFolder,
+        made: list[Trial],
+        finals: Sequence[Finalist],
+        best: Trial | None,
+        verdict: Verdict | None,
+    ) -> int:
         table = trial_table(made)
         told = [f"{len(made)} trials: {counted(made)}"]
         if best is None:
@@ -202,10 +244,12 @@ class _Sweeping:
             sys.stdout.write(table.markdown)
             self._console.finish(f"{told[0]}; none is complete, so there is no best, and nothing was written")
             return 3
+        if finals:
+            told.append(f"those of the highest scores ran again: {'; '.join(one.how for one in finals)}")
         told.append(f"best: trial {best.number}, {best.how}: {_values(best.values)}")
         if verdict is not None:
             many = f"seeds {verdict.seeds[0]} to {verdict.seeds[-1]}" if len(verdict.seeds) > 1 else "one fresh seed"
-            told += [f"{many}, which no trial had: {verdict.sentences()[0]}", *verdict.sentences()[1:]]
+            told += [f"{many}, which no run had before: {verdict.sentences()[0]}", *verdict.sentences()[1:]]
         kept.write(TABLE, f"{table.markdown}\n" + "".join(f"{line}.\n" for line in told))
         kept.write(BEST, self._text(kept.path, made, best, told))
         sys.stdout.write(table.markdown)

@@ -120,6 +120,14 @@ class SweepTable(Table):
     interval_steps: Count | None = key(
         None, "Environment steps from one look at the curve to the next; left out, a twentieth of a trial's."
     )
+    finalists: int = key(
+        3,
+        "Complete trials of the highest scores that run again with further seeds; the best is that of the highest mean "
+        "of all its runs. The best of many single runs was also the luckiest; 1: none runs again.",
+        ge=1,
+        le=MOST_FRESH,
+    )
+    finalist_seeds: int = key(2, "Further seeds of each finalist.", ge=1, le=MOST_FRESH)
     fresh_seeds: int = key(
         3,
         "Seeds that no trial had, by which the best and the settings as they are run in the end; 0: they do not.",

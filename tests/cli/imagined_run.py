@@ -34,7 +34,8 @@ def main():
     seed, steps, folder = told["run.seed"], told["stop.env_steps"], Path(told["run.dir"])
     is_good = told.get("algorithm.activation", "tanh") == "tanh"
     plan = json.loads(Path("plan.json").read_text()) if Path("plan.json").exists() else {}
-    what = plan.get(str(seed), "")
+    what, _, who = plan.get(str(seed), "").partition(" of ")
+    what = what if who in ("", told["run.name"]) else ""
     run = folder / f"20260101T000000Z-{told['run.name']}-{seed}"
     run.mkdir(parents=True)
     (run / "lock").write_text(json.dumps({"pid": os.getpid()}))
