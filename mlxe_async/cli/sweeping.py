@@ -57,14 +57,7 @@ class Trials:
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._sweep, self._folder, self._seed, self._console = sweep, folder, seed, console
-        self._storage = optuna.storages.RDBStorage(f"sqlite:///{folder / DATABASE}")
-        self._study = optuna.create_study(
-            storage=self._storage,
-            study_name=_NAME,
-            direction="maximize",
-            load_if_exists=True,
-            pruner=_pruner(sweep),
-        )
+        self._storage, self._study = _opened(folder / DATABASE, _pruner(sweep))
         self._refused = 0
 
     def close(self) -> None:
@@ -285,6 +278,28 @@ class _Looked:
         except OSError:
             return None
         return next((path for path in inside if (path / LOG).is_file()), None)
+
+
+def _opened(path: Path, pruner: optuna.pruners.BasePruner) -> tuple[optuna.storages.RDBStorage, optuna.study.Study]:
+    """Open the database of a sweep, made if it is not there.
+
+    Raises:
+        RunFailed: it cannot be read, or written.
+    """
+    import optuna
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+        study = optuna.create_study(
+            storage=storage, study_name=_NAME, direction="maximize", load_if_exists=True, pruner=pruner
+        )
+    except (SQLAlchemyError, optuna.exceptions.OptunaError, RuntimeError) as error:
+        said = visible(str(error).partition("\n")[0], 300)
+        raise RunFailed(
+            f"{path} cannot be used as a database of Optuna's, give another --out, or remove it to begin anew: {said}"
+        ) from error
+    return storage, study
 
 
 def _let_go(under_way: dict[UnderWay, _Looked]) -> None:

@@ -305,7 +305,10 @@ class Task(Table):
     )
     shuffle_options: bool = key(False, "Each pass takes the items in another order, which the seed decides.", FORBIDDEN)
     test_options: str | None = key(
-        None, "The same for tests, play and eval: seed s takes item s, modulo their number.", FORBIDDEN, max_length=1024
+        None,
+        "The same for tests, play and eval: test s takes item s, modulo their number; left out, those of training.",
+        FORBIDDEN,
+        max_length=1024,
     )
 
     @property

@@ -75,7 +75,7 @@ class EpisodeSet:
     """
 
     def __init__(self, task: Task, *, evaluation: bool) -> None:
-        told, key = task.seeds, "test_options" if evaluation else "reset_options"
+        told, key = task.seeds, "test_options" if evaluation and task.test_options else "reset_options"
         self.seeds: Sequence[int] | None = None
         if told is not None:
             self.seeds = seeds_in(told.test if evaluation else told.train)

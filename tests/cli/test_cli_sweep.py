@@ -177,6 +177,15 @@ def test_another_search_in_the_same_folder_is_refused(folder, capsys):
     assert "has changed since trials in out were made, expected the same: give another --out" in capsys.readouterr().err
 
 
+def test_a_damaged_database_is_told_with_what_to_do(folder, capsys):
+    assert main(["sweep", "sweep.toml", "--trials", "1", "--out", "out"]) == 0
+    Path("out/trials.db").write_bytes(b"no database" * 500)
+    assert main(["sweep", "sweep.toml", "--trials", "2", "--out", "out"]) == 3
+    said = capsys.readouterr().err
+    assert "trials.db cannot be used as a database of Optuna's, give another --out, or remove it" in said
+    assert "Traceback" not in said
+
+
 def test_the_folder_of_a_sweep_is_held_by_one_command_at_a_time(folder, capsys):
     with StudyFolder(Path("out"), proof=sweep.SWEEP):
         assert main(["sweep", "sweep.toml", "--out", "out"]) == 75

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from mlxe_async.errors import TaskError
 from mlxe_async.settings.task import task_of
+from mlxe_async.tasks.conformance import conformance
 from mlxe_async.tasks.items import EpisodeSet, Items
 from mlxe_async.tasks.probe import probe
 from mlxe_async.tasks.training import training_task
@@ -164,6 +166,22 @@ def test_tests_take_the_items_of_their_own_file_by_their_number(note, tmp_path):
         vector.reset(0, seed)
     assert [one["options"]["level"] for one in told(note)] == [7, 8, 7]
     vector.close()
+
+
+def test_without_a_file_of_their_own_tests_take_the_items_of_training(note, tmp_path):
+    path = items(tmp_path / "i", '{"level": 7}', '{"level": 8}')
+    vector = VectorTask({**task(note, reset_options=path), "env": "staged_tasks:Needing-v0"}, 1, evaluation=True)
+    vector.reset(0, 20_001)
+    assert told(note)[-1]["options"] == {"level": 8}
+    vector.close()
+
+
+def test_the_closer_look_resets_with_items_and_levels_too(note, tmp_path):
+    path = items(tmp_path / "i", '{"level": 7}', '{"level": 8}')
+    table = task(note, reset_options=path, seeds={"train": "3..4", "test": "5..6"})
+    found = conformance({**table, "env": "staged_tasks:Needing-v0"}, lambda call: nullcontext(), 0.1)
+    assert {one.promise: one.is_kept for one in found}["determinism"] is True
+    assert {one["seed"] for one in told(note)} <= {3, 4}
 
 
 @pytest.mark.parametrize("key", ["stages", "seeds", "reset_options"])
