@@ -27,6 +27,7 @@ from mlxe_async.analysis.tables import Table, all_tables, mixtures, run_table
 from mlxe_async.cli import suite as suites
 from mlxe_async.cli.arguments import Parser
 from mlxe_async.cli.console import Console
+from mlxe_async.cli.keys import key_of_settings
 from mlxe_async.cli.studying import Interrupted, Runner, interruptible, pass_adverse_starts
 from mlxe_async.errors import RunFailed, SettingsError
 from mlxe_async.settings import Settings, load_settings
@@ -317,31 +318,6 @@ def _other(source: str) -> Path:
     """The folder of a study or of a run."""
     path = Path(source)
     return path.absolute() if study.has_outcomes(path) else find_run(source)
-
-
-def key_of_settings(file: str | bytes, overrides: Sequence[str], settings: Settings) -> str:
-    """Hash of a settings file, or of its content, of the overrides, and of the user's own modules that they name."""
-    content = file if isinstance(file, bytes) else Path(file)
-    return study.key_of(content, overrides, set(_own_modules(settings)))
-
-
-def _own_modules(settings: Settings) -> Iterator[Path]:
-    """Files of the user's own that the settings name as `module:something`; of packages, all that is in them."""
-    named = {settings.algorithm.name, settings.task.env, *_texts(settings.task.wrappers)}
-    modules = {module for module, colon, _ in (name.partition(":") for name in named) if colon}
-    for folder in map(Path, settings.run.python_path):
-        for module in modules:
-            top, *below = module.split(".")
-            path = folder.joinpath(top, *below).with_suffix(".py")
-            if below or (folder / top / "__init__.py").is_file() or not path.is_file():
-                yield from (file for file in (folder / top).rglob("*.py") if file.is_file())
-            elif path.is_file():
-                yield path
-
-
-def _texts(items: Sequence[Any]) -> Iterator[str]:
-    for item in items:
-        yield from (value for value in (item.values() if isinstance(item, Mapping) else [item]) if type(value) is str)
 
 
 def _run_missing(kept: StudyFolder, plan: Plan, runner: Runner, console: Console) -> None:

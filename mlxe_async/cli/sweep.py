@@ -28,8 +28,8 @@ from mlxe_async.analysis.sweeps import (
     winner,
 )
 from mlxe_async.cli.arguments import Parser
-from mlxe_async.cli.compare import key_of_settings
 from mlxe_async.cli.console import Console
+from mlxe_async.cli.keys import key_of_settings
 from mlxe_async.cli.rewriting import commented, rewritten
 from mlxe_async.cli.studying import Interrupted, Runner, interruptible
 from mlxe_async.cores import usable_cores

@@ -71,7 +71,7 @@ def load_settings(
     where = Places(label, places, written, list(_of_other_kinds(raw, written)))
     problems = _check(raw, where)
     problems += _resolve_python_path(raw, base)
-    problems += _resolve_data(raw, base)
+    problems += _resolve_data(raw, base, must_exist=not of_run)
     if problems or lines:
         ordered = sorted(problems, key=lambda problem: lines_of.get(_written(problem.path, lines_of), 0))
         raise SettingsError(_bounded(lines + [where.line(problem) for problem in ordered]))
@@ -281,15 +281,18 @@ def _resolve_python_path(raw: dict[str, Any], base: FilePath) -> list[Problem]:
     return problems
 
 
-def _resolve_data(raw: dict[str, Any], base: FilePath) -> list[Problem]:
-    """Make the files of items in `[task]` absolute, as seen from the settings file."""
+def _resolve_data(raw: dict[str, Any], base: FilePath, *, must_exist: bool) -> list[Problem]:
+    """Make the files of items in `[task]` absolute, as seen from the settings file.
+
+    Those of a run that was made need not be there any more: its policy can be loaded without them.
+    """
     task, problems = raw.get("task"), []
     for key in ("reset_options", "test_options"):
         told = task.get(key) if isinstance(task, dict) else None
         if not isinstance(told, str) or not told or "\0" in told:
             continue
         whole = (base / told).resolve()
-        if not is_file(whole):
+        if must_exist and not is_file(whole):
             message = f"got {shown(told)}, expected an existing file ({visible(str(whole), 200)} is none)"
             problems.append(Problem(("task", key), message))
         raw["task"] = {**raw["task"], key: str(whole)}

@@ -213,7 +213,9 @@ def test_a_missing_optuna_is_told_with_the_line_that_installs_it(folder, capsys,
     assert not Path("runs").exists()
 
 
-REAL = SWEEP.replace("env_steps = 2000", "env_steps = 600\nset = ['schedule.executors=1', 'learner.threads=1']")
+REAL = SWEEP.replace("fresh_seeds = 2", "fresh_seeds = 1").replace(
+    "env_steps = 2000", "env_steps = 600\nset = ['schedule.executors=1', 'learner.threads=1']"
+)
 
 
 def start(folder):

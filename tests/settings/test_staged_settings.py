@@ -84,6 +84,12 @@ def test_files_of_items_are_seen_from_the_settings_file(tmp_path, monkeypatch):
     assert load_settings(path).task.reset_options == str(tmp_path / "items.jsonl")
 
 
+def test_a_run_whose_items_are_gone_can_still_be_read(tmp_path):
+    path = write(tmp_path, f'{HEAD}reset_options = "gone.jsonl"\n')
+    assert load_settings(path, of_run=True).task.reset_options == str(tmp_path / "gone.jsonl")
+    assert any("expected an existing file" in problem for problem in problems_of(path))
+
+
 def test_a_range_of_seeds_takes_no_memory_and_has_both_ends():
     assert seeds_in("3..5") == range(3, 6)
     assert seeds_in((7, 2)) == (7, 2)
