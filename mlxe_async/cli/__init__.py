@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("mlxe_async.cli.export", "write what a run told for TensorBoard, W&B, MLflow; tables"),
     "tune": ("mlxe_async.cli.tune", "measure short runs, and write faster settings"),
     "compare": ("mlxe_async.cli.compare", "run settings files with many seeds, and compare"),
+    "sweep": ("mlxe_async.cli.sweep", "search values of settings by Optuna, and write the best"),
     "study": ("mlxe_async.cli.study", "draw moving averages of runs, or tell what a policy does"),
     "replay": ("mlxe_async.cli.replay", "do again what a recorded run did, bit for bit"),
     "repro": ("mlxe_async.cli.repro", "live the episode of a crash report again"),
@@ -43,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 # Import numpy or torch, which end the process in their own words where they get no memory.
-HEAVY = ("advise", "play", "eval", "report", "export", "tune", "compare", "study", "replay", "repro", "schema")
+HEAVY = ("advise", "play", "eval", "report", "export", "tune", "compare", "sweep", "study", "replay", "repro", "schema")
 
 HELP = """\
 usage: python -m mlxe_async [FILE.toml] [--resume RUN] [--set a.b=VALUE ...]
@@ -175,10 +176,18 @@ def _command(arguments: list[str]) -> int:
 
 
 def _help_on(name: str) -> str:
-    from mlxe_async.cli.explain import algorithm_explained, settings_explained, table_names
+    from mlxe_async.cli.explain import (
+        algorithm_explained,
+        inner_explained,
+        inner_names,
+        settings_explained,
+        table_names,
+    )
 
     if name == "settings" or name.strip("[]") in table_names():
         lines = settings_explained(None if name == "settings" else name.strip("[]"))
+    elif name.strip("[]") in inner_names():
+        lines = inner_explained(name.strip("[]"))
     else:
         lines = algorithm_explained(name)
     return "\n".join(lines).rstrip("\n") + "\n"

@@ -331,6 +331,17 @@ class BestPromoted(Event):
 
 
 @dataclass(frozen=True)
+class StageEvent(Event):
+    """The next stage of the task's curriculum begins: episodes that begin from now on are in it."""
+
+    stage: Annotated[int, "Which stage, counted from 1."]
+    of: Annotated[int, "How many there are."]
+    env_steps: Annotated[int, "Environment steps so far."]
+    episodes: Annotated[int, "Training episodes that ended so far."]
+    reason: Annotated[str, "Why the stage before it is over."]
+
+
+@dataclass(frozen=True)
 class Evaluation(Event):
     """A frozen version was tested with the greedy policy."""
 

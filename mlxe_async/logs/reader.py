@@ -47,7 +47,7 @@ def read_log(run: str | os.PathLike[str], *, void: bool = False) -> Iterator[dic
     """
     path = log_of(run)
     is_void = _never if void else _void_lines(path)
-    with _Tail(path) as tail:
+    with Tail(path) as tail:
         while lines := tail.read():
             yield from lines if is_void is _never else (line for line in lines if not is_void(line))
 
@@ -64,7 +64,7 @@ async def follow(run: str | os.PathLike[str], *, void: bool = False) -> AsyncIte
     """
     path, ended, told = log_of(run), False, False
     is_void = _never if void else _void_lines(path)
-    with _Tail(path) as tail:
+    with Tail(path) as tail:
         while True:
             # Asked before reading: what a run wrote before it died is still told.
             alive = is_held(path.parent)
@@ -106,7 +106,7 @@ def _never(_line: Mapping[str, Any]) -> bool:
 def _void_lines(path: Path) -> Callable[[Mapping[str, Any]], bool]:
     """Tells of a line whether a resumption, of those in the log by now, made it void."""
     ranges: list[tuple[int, int]] = []
-    with _Tail(path) as tail:
+    with Tail(path) as tail:
         for line in tail.marked(RESUMED):
             if (undone := _undone_by(line)) is not None and len(ranges) < MOST_RESUMPTIONS:
                 ranges.append(undone)
@@ -147,8 +147,8 @@ class LiveLog:
         self._longest = LONGEST_LINE if longest is None else longest
         self._ranges: list[tuple[int, int]] = []
         self._is_void: Callable[[Mapping[str, Any]], bool] = _never
-        self._ahead: _Tail | None = _Tail(path, longest)  # looks for resumptions before anything is told
-        self._tail = _Tail(path, longest)
+        self._ahead: Tail | None = Tail(path, longest)  # looks for resumptions before anything is told
+        self._tail = Tail(path, longest)
 
     @property
     def share_read(self) -> float:
@@ -178,7 +178,7 @@ class LiveLog:
             if tail is not None:
                 tail.close()
 
-    def _look_ahead(self, ahead: _Tail) -> list[dict[str, Any]]:
+    def _look_ahead(self, ahead: Tail) -> list[dict[str, Any]]:
         lines = ahead.lines()
         if lines is None:
             ahead.close()
@@ -192,8 +192,13 @@ class LiveLog:
         return []
 
 
-class _Tail:
-    """Complete lines of a growing file, each once; those longer than `longest` bytes may be passed over."""
+class Tail:
+    """Complete lines of a growing log, each once; a context that holds the file open.
+
+    Args:
+        path: of the log; it need not be there yet.
+        longest: bytes beyond which a line may be passed over; None: 8 MiB.
+    """
 
     def __init__(self, path: Path, longest: int | None = None) -> None:
         self._path, self._longest = path, LONGEST_LINE if longest is None else longest
@@ -202,7 +207,7 @@ class _Tail:
         self._rest = b""
         self._has_begun = False
 
-    def __enter__(self) -> _Tail:
+    def __enter__(self) -> Tail:
         return self
 
     def __exit__(self, *_: object) -> None:

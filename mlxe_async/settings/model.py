@@ -378,6 +378,11 @@ class Settings(Table):
             for path, entry in (
                 (("task", "env"), self.task.env),
                 *((("task", "wrappers", index), one.entry) for index, one in enumerate(self.task.wrappers)),
+                *(
+                    (("task", "stages", number, "wrappers", index), one.entry)
+                    for number, stage in enumerate(self.task.stages)
+                    for index, one in enumerate(stage.wrappers or ())
+                ),
                 (("algorithm", "name"), self.algorithm.name),
             )
             if ":" in entry

@@ -281,7 +281,7 @@ def _starts(space: Any) -> tuple[int, ...]:
 
 def simulator_of(env: gymnasium.Env[Any, Any], task: Task) -> CartPoleSimulator | None:
     """The task's own simulator, if it has one: gymnasium's CartPole itself, without subclass, arguments or wrappers."""
-    is_changed = task.wrappers or task.kwargs or task.hide or task.history > 1
+    is_changed = task.wrappers or task.kwargs or task.hide or task.history > 1 or task.single_only
     is_plain = type(env.unwrapped) is CartPoleEnv and not is_changed
     return CartPoleSimulator() if is_plain else None
 

@@ -144,6 +144,8 @@ class Workshop:
             records=self.spec["redo"],
             tells_memory=supervision.max_executor_rss_mb is not None,
             executors=self.spec["executors"],
+            stages=len(self.settings.task.stages),
+            shuffles=self.settings.task.shuffle_options,
         )
         name = f"executor-{index}"
         page = self.pages.get(name, self.page)

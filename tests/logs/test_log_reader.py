@@ -66,7 +66,7 @@ def test_a_fifo_in_the_place_of_a_log_is_refused_and_nobody_waits_for_it(path):
 )
 def test_a_torn_line_that_is_cut_off_under_a_reader_is_forgotten(path, again):
     path.write_bytes(b'{"version": 1}\n{"version": 2, "reaso')
-    with reader._Tail(path) as tail:
+    with reader.Tail(path) as tail:
         assert versions(tail.read()) == [1]
         assert tail.read() == []
         os.truncate(path, len(b'{"version": 1}\n'))
