@@ -30,6 +30,7 @@ from mlxe_async.storage import checkpoints
 from mlxe_async.storage.run_folder import find_run
 from mlxe_async.storage.safe_text import visible
 from mlxe_async.tasks.checks import Broken
+from mlxe_async.tasks.given import Maker, offer
 from mlxe_async.tasks.help import TaskAids
 from mlxe_async.tasks.recording import EXTRA, Recording
 from mlxe_async.tasks.vector import VectorTask
@@ -455,6 +456,7 @@ def load_policy(
     *,
     trust: Trusted = (),
     tell: Callable[[str], None] = _warn,
+    env: Maker | None = None,
 ) -> Policy:
     """The policy that a run saved; its `checkpoint`, `version` and `path` say which one that is.
 
@@ -467,6 +469,8 @@ def load_policy(
             runs of built-in algorithms in environments that are named by an id alone.
         tell: is told, in a sentence, of checkpoints that are damaged, and which one is taken then; by default it
             becomes a warning of Python's.
+        env: the class or function that the run's environment was given by, as `Supervisor(env=...)`; needed only where
+            the environment is made, as in `play` and `test`.
 
     Raises:
         NotFound: there is no such run, or no checkpoint of that kind.
@@ -474,9 +478,12 @@ def load_policy(
         SettingsError: the run's settings cannot be read.
         Untrusted: the run was made elsewhere, and names code that is neither built in nor trusted.
         ResourceError: the weights take more memory than there is.
+        TaskError: `env` is no such thing, or has another name than that of the run.
     """
     folder = find_run(run)
     settings = settings_of_run(folder, trust=trust)
+    if env is not None and (name := offer(env)) != settings.task.env:
+        raise TaskError(f'env: got {name}, expected that of the run: task.env = "{visible(settings.task.env)}"')
     # The run's own modules; at the end, so that they hide nothing from the program that loads a policy.
     sys.path += [str(path) for path in settings.run.python_path if str(path) not in sys.path]
     tensors, facts = _loaded(folder / "checkpoints", checkpoint, tell, Foreseen(settings, available_memory()))

@@ -62,7 +62,7 @@ PACKAGES = {
     "networks": {"numpy", "torch"},
     "optimisers": {"torch"},
     "fast": {"numpy", "torch"},
-    "tasks": {"numpy", "gymnasium"},
+    "tasks": {"cloudpickle", "numpy", "gymnasium"},
     "memory": {"numpy"},
     "algorithms": {"numpy", "torch", "pydantic"},
     "roles": {"numpy"},

@@ -23,7 +23,6 @@ from mlxe_async.settings import Settings
 from mlxe_async.settings.rules import refuse_contradictions
 from mlxe_async.storage.safe_text import redact
 from mlxe_async.supervisor.assembly import Assembly
-from mlxe_async.supervisor.checkpointing.weights import published_weights
 from mlxe_async.supervisor.context import RunContext
 from mlxe_async.supervisor.ending import SIGNAL_EXITS, tell_end, what_is_saved
 from mlxe_async.supervisor.main_loop import MainLoop
@@ -33,9 +32,11 @@ from mlxe_async.supervisor.plan.budget import Measures
 from mlxe_async.supervisor.plan.results import CheckReport, Result
 from mlxe_async.supervisor.recording.replay import Replay
 from mlxe_async.supervisor.run_files import RunFiles
+from mlxe_async.supervisor.startup.preloading import Handed
 from mlxe_async.supervisor.startup.start import Startup
 from mlxe_async.supervisor.waiting import first_of, let_go, to_the_end, unless_stopped
 from mlxe_async.supervisor.whole_checkpoints import WholeCheckpoints
+from mlxe_async.tasks.given import Maker
 
 STOP_GRACE_S = 1.0
 START_GRACE_S = 1.0  # for a start that is under way when a stop is asked for
@@ -52,8 +53,10 @@ class Supervisor:
         run_dir: folder to make the run's folder in, instead of `[run] dir`.
         resume: folder of a run to go on with, from its newest whole checkpoint that is fit; its log goes on too.
         replay: folder of a run that was recorded, to be done again alike; `settings` are its own.
+        env: a gymnasium.Env class, or a function that makes one, in place of `[task] env`; see `tasks.given`.
 
     Raises:
+        TaskError: `env` cannot be carried to other processes, or is missing where a run was begun with one.
         SettingsError: keys contradict each other, in settings that were made by hand.
         UnsupportedPlatform: this is not Linux.
     """
@@ -65,12 +68,15 @@ class Supervisor:
         run_dir: str | os.PathLike[str] | None = None,
         resume: str | os.PathLike[str] | None = None,
         replay: str | os.PathLike[str] | None = None,
+        env: Maker | None = None,
     ) -> None:
         if not sys.platform.startswith("linux"):
             raise UnsupportedPlatform("mlxe_async needs Linux (memfd, pidfd, prctl); this is " + sys.platform)
         refuse_contradictions(settings)
         self._replay = None if replay is None else Replay(Path(replay))
         settings = settings if self._replay is None else self._replay.prepared(settings)
+        self._handed = Handed(settings, env)
+        settings = self._handed.settings
         self._dumps = 0
         self._requested: str | None = None
         self._used = ""
@@ -107,8 +113,7 @@ class Supervisor:
         """The run's settings; once it has started, with the defaults that only the probe knows."""
         return self._startup.settings
 
-    # -- for programs that embed a run
-    # -----------------------------------------------------------------------------------
+    # -- for programs that embed a run ---------------------------------------------------------------------------
 
     def subscribe(self, callback: Callable[[dict[str, Any]], None], events: Collection[str] | None = None) -> None:
         """Have `callback` called with every line of the log, as a dict, from the loop's thread.
@@ -215,6 +220,7 @@ class Supervisor:
                 "called; make another one: Supervisor(settings)"
             )
         self._used = verb
+        self._handed.hand_to(self._nursery)
 
     def run_sync(self) -> Result:
         """`run` for a program without a loop, in one of uvloop; see there.
@@ -294,21 +300,11 @@ class Supervisor:
         told = events.ProcExit(process="mlxe-nursery", pid=pid, epoch=0, expected=expected, sentence=sentence)
         self._tell(told, "nursery")
 
-    def _last_weights(self, files: RunFiles) -> tuple[int, Array] | None:
-        """Version and weights (P,) to end with, if there are any; where they are damaged the run still has its end."""
-        if not self._startup.segments:
-            return None
-        try:
-            return published_weights(self._startup.segments["weights"], self._startup.blueprint.parameters)
-        except MlxeError as error:
-            files.log.warn(f"the last weights cannot be saved: {error}")
-            return None
-
     async def _shut_down(self, failure: BaseException | None) -> Result | None:
         self._disk.shutdown()
         self._measures.look_at_cpu()
         files, parts, main = self._startup.files, self._parts, self._main
-        flat = None if files is None else self._last_weights(files)
+        flat = None if files is None else self._startup.last_weights(files)
         if files is not None and flat is not None and not (main and main.is_saved):
             files.saver.save(*flat, solved_at=files.solved.at)
             if main and main.not_whole and files.folder.is_there:
@@ -326,6 +322,7 @@ class Supervisor:
             parts.close()
         self._run = self._parts = self._periodic = self._main = None
         self._startup.close()
+        self._handed.close()
         return result
 
     def _tell_end(self, files: RunFiles, flat: tuple[int, Array] | None, failure: BaseException | None) -> Result:

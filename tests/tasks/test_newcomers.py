@@ -90,7 +90,7 @@ def test_what_cannot_be_learned_from_is_refused_with_what_to_do(name):
         ),
         ({"env": f"{HERE}:NormalisedNewcomer-v0"}, "is made with NormalizeObservation, whose statistics"),
         pytest.param({"env": "MiniGrid-Empty-5x5-v0"}, "pip install minigrid", marks=without("minigrid")),
-        pytest.param({"env": "highway-fast-v0"}, "pip install highway_env", marks=without("highway_env")),
+        pytest.param({"env": "highway-fast-v0"}, "pip install highway-env", marks=without("highway_env")),
         ({"env": "CartPole-v7"}, "did you mean CartPole-v"),
         ({"env": "Cartpole-v1"}, "did you mean CartPole-v1"),
         ({"env": "no_such_package:Env"}, "there is no module no_such_package; install it or add its folder"),
