@@ -17,6 +17,7 @@ import numpy as np
 
 from mlxe_async.algorithms import Acting, Algorithm
 from mlxe_async.analysis.behaviour import Switching, switching
+from mlxe_async.elsewhere import Answering
 from mlxe_async.errors import EnvironmentFault, NotFound, ResourceError, RunFailed, TaskError
 from mlxe_async.foreseen import ODD_VALUES, Foreseen, algorithm_of
 from mlxe_async.ipc.shared.segments import available_memory
@@ -52,7 +53,7 @@ class Episode:
     terminated: bool
 
 
-class Policy:
+class Policy(Answering):
     """Frozen weights of a run.
 
     Args:
@@ -67,6 +68,20 @@ class Policy:
     Raises:
         RunFailed: the algorithm no longer knows the settings that the run was made with.
     """
+
+    elsewhere = {  # noqa: RUF012 - see `Answering`
+        **dict.fromkeys(("predict", "get_action", "compute_single_action", "select_action", "forward"), "act(obs)"),
+        **dict.fromkeys(("evaluate", "evaluate_policy", "score"), "test()"),
+        **dict.fromkeys(("learn", "train", "fit"), "Supervisor(load_settings(FILE), resume=RUN).run_sync()"),
+        **dict.fromkeys(("enjoy", "rollout", "render"), "play(episodes), with render_mode if you like"),
+        "save": "nothing: the run's folder has it, and load_policy(RUN) loads it",
+        "load": "load_policy(RUN)",
+        "policy": "module(), the network, or act(obs)",
+        "state_dict": "module().state_dict()",
+        "parameters": "module().parameters()",
+        "to_onnx": "python -m mlxe_async export RUN --to onnx FILE",
+        "get_env": "gymnasium.make(policy.settings.task.env)",
+    }
 
     def __init__(
         self,

@@ -36,6 +36,7 @@ TABLE = {
     "workers": {"*"},
     "advice": {"choices"},
     "choices": {"networks", "rows", "tasks"},
+    "elsewhere": set(),
     "foreseen": {"algorithms", "errors", "rows", "settings", "storage"},
     "policy": {"*"},
     "export": {"*"},

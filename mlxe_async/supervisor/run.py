@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from mlxe_async.elsewhere import RUNS, Answering
 from mlxe_async.errors import MlxeError, RunFailed, StoppedEarly, UnsupportedPlatform
 from mlxe_async.ipc.processes.linux import lack
 from mlxe_async.ipc.processes.nursery import Nursery
@@ -43,7 +44,7 @@ START_GRACE_S = 1.0  # for a start that is under way when a stop is asked for
 GRACE_AT_ONCE_S = 0.2
 
 
-class Supervisor:
+class Supervisor(Answering):
     """One run. `await Supervisor(settings).run()` in any running loop; cancelling it stops everything cleanly.
 
     It runs, or checks, once: another run takes another Supervisor.
@@ -60,6 +61,8 @@ class Supervisor:
         SettingsError: keys contradict each other, in settings that were made by hand.
         UnsupportedPlatform: this is not Linux.
     """
+
+    elsewhere = RUNS
 
     def __init__(
         self,

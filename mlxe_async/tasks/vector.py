@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
+import re
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from typing import Any, NamedTuple
 
@@ -434,8 +435,15 @@ class VectorTask:
 
 def _advice(error: BaseException, phase: str) -> str:
     """Return what to do about mistakes that many environments have in common."""
+    text = words_of(error)
     if phase == "reset" and isinstance(error, TypeError) and "unexpected keyword argument 'seed'" in str(error):
         return "; write reset(self, *, seed=None, options=None), and super().reset(seed=seed) in it"
+    if phase == "make" and isinstance(error, TypeError):
+        missing = re.search(r"missing \d+ required .*?argument", text) and re.findall(r"'(\w+)'", text)
+        if missing:
+            return f"; write what it needs into [task], as kwargs = {{ {missing[0]} = ... }}"
+        if unexpected := re.search(r"unexpected keyword argument '(\w+)'", text):
+            return f"; take {unexpected[1]} out of task.kwargs"
     if phase == "make" and isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return (
             '; where only one environment can be at a time, set schedule.kind = "serial", schedule.executors = 1 and '

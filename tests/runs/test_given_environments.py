@@ -49,7 +49,7 @@ SCHEDULE = {"envs_per_executor": 2, "sync": "rollout", "rollout_steps": 32}
 
 @pytest.fixture
 def cell():
-    """What a notebook's cell defines: names of `__main__`, which is no module that can be imported."""
+    """The names that a notebook's cell defines: those of `__main__`, which is no module that can be imported."""
     names = {"__name__": "__main__"}
     exec(CELL, names)  # noqa: S102 - as a kernel does
     return names

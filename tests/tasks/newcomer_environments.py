@@ -70,6 +70,11 @@ class Forgotten(Env):
         self.observation_space = None
 
 
+class NeedsSize(Env):
+    def __init__(self, size):
+        self.size = size
+
+
 Plain = made("Plain")
 OldReset = made("OldReset", reset=old_reset)
 NoSeed = made("NoSeed", reset=no_seed)

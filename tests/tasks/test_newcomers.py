@@ -53,6 +53,7 @@ REFUSED = {
     "TupleActions": "action space Tuple.* is not supported, expected Discrete",
     "Raises": "raised KeyError: 'velocity'",
     "ExitsInStep": "raised SystemExit: 3",
+    "NeedsSize": r"missing 1 required .*'size' .*; write what it needs into \[task\], as kwargs = { size = ... }",
     "OnePort": 'set schedule.kind = "serial", schedule.executors = 1 and evaluation.enabled = false',
     "Nope": f'there is no environment "Nope" in module {HERE}: no gymnasium.Env and no id is called so',
     "Planes": "it has Plain",
