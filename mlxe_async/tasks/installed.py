@@ -133,7 +133,16 @@ def imported(key: str, entry: str, name: str) -> Any:
     except BaseException as error:
         why = missing(entry, error) if isinstance(error, ImportError) else f"{entry}: importing it {ended(error)}"
         place = f" ({at})" if (at := raised_at(error)) else ""
-        raise TaskError(f"{key}: {why}{place}") from error
+        raise TaskError(f"{key}: {why}{place}{without_display(words_of(error))}") from error
+
+
+def without_display(told: str) -> str:
+    """Say what to do where an error tells that there is no screen, as the end of a sentence; else nothing."""
+    if not re.search(
+        r"NoSuchDisplay|connect to display|no available video device|could not initialize video", told, re.I
+    ):
+        return ""
+    return "; it needs a screen: start by xvfb-run python -m mlxe_async FILE.toml, or set PYGLET_HEADLESS=true before"
 
 
 def ended(error: BaseException) -> str:

@@ -29,6 +29,7 @@ from mlxe_async.settings.task import task_of
 from mlxe_async.tasks import checks
 from mlxe_async.tasks.changes import ActionChanges
 from mlxe_async.tasks.hostile import described, trace_of, words_of
+from mlxe_async.tasks.installed import without_display
 from mlxe_async.tasks.making import has_own_rewards, make, read_spaces, simulator_of
 from mlxe_async.tasks.metrics import KEY, Metrics
 from mlxe_async.tasks.sources import spec_of
@@ -436,6 +437,8 @@ class VectorTask:
 def _advice(error: BaseException, phase: str) -> str:
     """Return what to do about mistakes that many environments have in common."""
     text = words_of(error)
+    if screen := without_display(text):
+        return screen
     if phase == "reset" and isinstance(error, TypeError) and "unexpected keyword argument 'seed'" in str(error):
         return "; write reset(self, *, seed=None, options=None), and super().reset(seed=seed) in it"
     if phase == "make" and isinstance(error, TypeError):

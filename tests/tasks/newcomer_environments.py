@@ -75,6 +75,11 @@ class NeedsSize(Env):
         self.size = size
 
 
+class NeedsScreen(Env):
+    def __init__(self):
+        raise RuntimeError("No available video device")
+
+
 Plain = made("Plain")
 OldReset = made("OldReset", reset=old_reset)
 NoSeed = made("NoSeed", reset=no_seed)

@@ -54,6 +54,7 @@ REFUSED = {
     "Raises": "raised KeyError: 'velocity'",
     "ExitsInStep": "raised SystemExit: 3",
     "NeedsSize": r"missing 1 required .*'size' .*; write what it needs into \[task\], as kwargs = { size = ... }",
+    "NeedsScreen": "No available video device; it needs a screen: start by xvfb-run python -m mlxe_async FILE.toml",
     "OnePort": 'set schedule.kind = "serial", schedule.executors = 1 and evaluation.enabled = false',
     "Nope": f'there is no environment "Nope" in module {HERE}: no gymnasium.Env and no id is called so',
     "Planes": "it has Plain",
