@@ -47,7 +47,7 @@ PACKAGES = {
     "anytrading": ("gym-anytrading==2.0.0",),
     "bsuite": ("bsuite==0.3.6", "shimmy==2.0.1"),
     "crafter": ("crafter==1.8.3",),
-    "dm_control": ("dm-control==1.0.50", "shimmy==2.0.1", "imageio"),
+    "dm_control": ("dm-control==1.0.30", "mujoco==3.3.2", "shimmy==2.0.1", "imageio"),
     "flappy-bird": ("flappy-bird-gymnasium==0.4.0",),
     "gym-sokoban": ("gym-sokoban==0.0.6", "setuptools<80"),
     "gymnasium-robotics": ("gymnasium-robotics==1.4.2", "mujoco==3.3.0"),
@@ -280,7 +280,8 @@ def table(records: dict[str, Record]) -> Iterator[str]:
     told = ", ".join(f"{count} {outcome}" for outcome, count in counted.most_common())
     packages = len({case.package for case, _ in found})
     yield ""
-    yield f"{len(found)} of {len(CASES)} cases of {packages} packages: {told}."
+    short = sum(record["outcome"] == "runs" and not record["updates"] for _, record in found)
+    yield f"{len(found)} of {len(CASES)} cases of {packages} packages: {told}; {short} had no time for an update."
 
 
 def _line(case: Case) -> str:
