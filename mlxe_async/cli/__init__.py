@@ -168,11 +168,19 @@ def _command(arguments: list[str]) -> int:
         return run(arguments[1:])
     if not first:
         raise SettingsError(["got no arguments, expected FILE.toml or a command; --help lists them"])
+    if (not first.endswith(".toml") or arguments[1:]) and (told := _of_elsewhere(arguments)):
+        raise SettingsError([told])
     if not first.startswith("-") and not first.endswith(".toml"):
         raise SettingsError([_neither(first)])
     from mlxe_async.cli.run import run as run_file
 
     return run_file(arguments)
+
+
+def _of_elsewhere(arguments: Sequence[str]) -> str:
+    from mlxe_async.cli.elsewhere import answered
+
+    return answered(arguments)
 
 
 def _help_on(name: str) -> str:

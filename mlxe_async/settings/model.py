@@ -441,6 +441,10 @@ class Settings(Table):
         """The places where keys were written; `places.line(problem)` is a finished message."""
         return self._places
 
+    def with_env(self, env: str) -> Settings:
+        """Copy the settings, with another environment."""
+        return self.model_copy(update={"task": self.task.model_copy(update={"env": env})})
+
     def with_executors(self, executors: int) -> Settings:
         """Copy the settings, with another number of executors."""
         return self.model_copy(update={"schedule": self.schedule.model_copy(update={"executors": executors})})

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mlxe_async.elsewhere import RUNS, Answering
 from mlxe_async.errors import MlxeError, RunFailed, StoppedEarly, UnsupportedPlatform
 from mlxe_async.ipc.processes.linux import lack
 from mlxe_async.ipc.processes.nursery import Nursery
@@ -34,16 +35,18 @@ from mlxe_async.supervisor.plan.budget import Measures
 from mlxe_async.supervisor.plan.results import CheckReport, Result
 from mlxe_async.supervisor.recording.replay import Replay
 from mlxe_async.supervisor.run_files import RunFiles
+from mlxe_async.supervisor.startup.preloading import Handed
 from mlxe_async.supervisor.startup.start import Startup
 from mlxe_async.supervisor.waiting import first_of, let_go, to_the_end, unless_stopped
 from mlxe_async.supervisor.whole_checkpoints import WholeCheckpoints
+from mlxe_async.tasks.given import Maker
 
 STOP_GRACE_S = 1.0
 START_GRACE_S = 1.0  # for a start that is under way when a stop is asked for
 GRACE_AT_ONCE_S = 0.2
 
 
-class Supervisor:
+class Supervisor(Answering):
     """One run. `await Supervisor(settings).run()` in any running loop; cancelling it stops everything cleanly.
 
     It runs, or checks, once: another run takes another Supervisor.
@@ -53,12 +56,16 @@ class Supervisor:
         run_dir: folder to make the run's folder in, instead of `[run] dir`.
         resume: folder of a run to go on with, from its newest whole checkpoint that is fit; its log goes on too.
         replay: folder of a run that was recorded, to be done again alike; `settings` are its own.
+        env: a gymnasium.Env class, or a function that makes one, in place of `[task] env`; see `tasks.given`.
 
     Raises:
+        TaskError: `env` cannot be carried to other processes, or is missing where a run was begun with one.
         SettingsError: keys contradict each other, in settings that were made by hand, or a package that `[logs] export`
             needs is missing.
         UnsupportedPlatform: this is not Linux.
     """
+
+    elsewhere = RUNS
 
     def __init__(
         self,
@@ -67,12 +74,15 @@ class Supervisor:
         run_dir: str | os.PathLike[str] | None = None,
         resume: str | os.PathLike[str] | None = None,
         replay: str | os.PathLike[str] | None = None,
+        env: Maker | None = None,
     ) -> None:
         if not sys.platform.startswith("linux"):
             raise UnsupportedPlatform("mlxe_async needs Linux (memfd, pidfd, prctl); this is " + sys.platform)
         refuse_contradictions(settings)
         self._replay = None if replay is None else Replay(Path(replay))
         settings = settings if self._replay is None else self._replay.prepared(settings)
+        self._handed = Handed(settings, env)
+        settings = self._handed.settings
         self._dumps = 0
         self._requested: str | None = None
         self._used = ""
@@ -110,8 +120,7 @@ class Supervisor:
         """The run's settings; once it has started, with the defaults that only the probe knows."""
         return self._startup.settings
 
-    # -- for programs that embed a run
-    # -----------------------------------------------------------------------------------
+    # -- for programs that embed a run ---------------------------------------------------------------------------
 
     def subscribe(self, callback: Callable[[dict[str, Any]], None], events: Collection[str] | None = None) -> None:
         """Have `callback` called with every line of the log, as a dict, from the loop's thread.
@@ -218,6 +227,7 @@ class Supervisor:
                 "called; make another one: Supervisor(settings)"
             )
         self._used = verb
+        self._handed.hand_to(self._nursery)
 
     def run_sync(self) -> Result:
         """`run` for a program without a loop, in one of uvloop; see there.
@@ -321,6 +331,7 @@ class Supervisor:
             parts.close()
         self._run = self._parts = self._periodic = self._main = None
         self._startup.close()
+        self._handed.close()
         return result and replace(result, unexported=unexported)
 
     def _tell_end(self, files: RunFiles, flat: tuple[int, Array] | None, failure: BaseException | None) -> Result:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
+import re
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from mlxe_async.tasks import checks
 from mlxe_async.tasks.changes import ActionChanges
 from mlxe_async.tasks.hostile import described, trace_of, words_of
 from mlxe_async.tasks.items import EpisodeSet
+from mlxe_async.tasks.installed import without_display
 from mlxe_async.tasks.making import has_own_rewards, make, read_spaces, simulator_of
 from mlxe_async.tasks.metrics import KEY, Metrics
 from mlxe_async.tasks.sources import spec_of
@@ -462,8 +464,17 @@ class VectorTask:
 
 def _advice(error: BaseException, phase: str) -> str:
     """Return what to do about mistakes that many environments have in common."""
+    text = words_of(error)
+    if screen := without_display(text):
+        return screen
     if phase == "reset" and isinstance(error, TypeError) and "unexpected keyword argument 'seed'" in str(error):
         return "; write reset(self, *, seed=None, options=None), and super().reset(seed=seed) in it"
+    if phase == "make" and isinstance(error, TypeError):
+        missing = re.search(r"missing \d+ required .*?argument", text) and re.findall(r"'(\w+)'", text)
+        if missing:
+            return f"; write what it needs into [task], as kwargs = {{ {missing[0]} = ... }}"
+        if unexpected := re.search(r"unexpected keyword argument '(\w+)'", text):
+            return f"; take {unexpected[1]} out of task.kwargs"
     if phase == "make" and isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return (
             '; where only one environment can be at a time, set schedule.kind = "serial", schedule.executors = 1 and '

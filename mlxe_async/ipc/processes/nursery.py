@@ -182,6 +182,8 @@ class Nursery:
         self.turn = asyncio.Lock()
         "Held from making the descriptors of a child to its fork: those that queue would hold theirs for minutes."
         self.generation = 0
+        self.handed: dict[str, int] = {}
+        "Descriptors that each child gets besides its own, by name."
         self.failures: dict[str, dict[str, Any]] = {}
         "Modules that could not be preloaded, with the described exception."
         self.weakness = ""
@@ -255,6 +257,7 @@ class Nursery:
             RunFailed: the nursery has died too often.
             ResourceError: it has, at last for lack of memory.
         """
+        fds = {**self.handed, **fds}
         request = {
             "do": "fork",
             "name": name,
