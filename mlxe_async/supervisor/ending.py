@@ -11,6 +11,7 @@ from mlxe_async.errors import MlxeError, NumericError, ResourceError
 from mlxe_async.ipc.messages.remote_error import RemoteError
 from mlxe_async.logs import events
 from mlxe_async.rows import Array
+from mlxe_async.supervisor.assembly import Assembly
 from mlxe_async.supervisor.checkpointing.weights import published_weights
 from mlxe_async.supervisor.monitoring.periodic import Periodic
 from mlxe_async.supervisor.plan.budget import Measures
@@ -96,6 +97,15 @@ def last_weights(startup: Startup) -> tuple[int, Array] | None:
     except MlxeError as error:
         startup.files.log.warn(f"the last weights cannot be saved: {error}")
         return None
+
+
+def tell_accounts(parts: Assembly, periodic: Periodic, files: RunFiles) -> None:
+    """Tell the accounts of rows and of time for the last time."""
+    try:
+        periodic.tell_ledger()
+    except MlxeError as error:  # damaged shared memory has no account, but the run still has its end
+        files.log.warn(str(error))
+    parts.tell_times()
 
 
 def digest_of(flat: tuple[int, Array] | None) -> str | None:

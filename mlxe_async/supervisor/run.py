@@ -26,7 +26,7 @@ from mlxe_async.settings.rules import refuse_contradictions
 from mlxe_async.storage.safe_text import redact
 from mlxe_async.supervisor.assembly import Assembly
 from mlxe_async.supervisor.context import RunContext
-from mlxe_async.supervisor.ending import SIGNAL_EXITS, last_weights, tell_end, what_is_saved
+from mlxe_async.supervisor.ending import SIGNAL_EXITS, last_weights, tell_accounts, tell_end, what_is_saved
 from mlxe_async.supervisor.main_loop import MainLoop
 from mlxe_async.supervisor.monitoring.exports import FINISH_S, Exports
 from mlxe_async.supervisor.monitoring.loop_lag import stacks, write_stacks
@@ -96,8 +96,7 @@ class Supervisor(Answering):
         self._processes: list[Process] = []
         self._measures = Measures(settings, self._processes, self._nursery)
         self._exports = Exports(settings, self._measures)
-        # A thread of our own, which ends with the run: the loop's is the embedding program's.
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="mlxe-disk")
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="mlxe-disk")  # ends with the run
         self._startup = Startup(
             settings,
             base=Path(run_dir or settings.run.dir),
@@ -297,7 +296,7 @@ class Supervisor(Answering):
         assert run is not None and parts is not None and periodic is not None  # noqa: S101, PT018 - it has started
         self._main = MainLoop(run, parts, WholeCheckpoints(run, parts))
         await self._main.run(self._processes, periodic.tasks())
-        if self._requested is not None or run.replay is not None:
+        if self._requested or run.replay is not None:
             return
         if why := parts.learner.never_learned:
             raise RunFailed(why)
@@ -305,8 +304,7 @@ class Supervisor(Answering):
             run.log.warn(f"nothing was learned: no update was due within {run.counters.env_steps} steps")
 
     def _nursery_exited(self, pid: int, sentence: str, expected: bool) -> None:
-        told = events.ProcExit(process="mlxe-nursery", pid=pid, epoch=0, expected=expected, sentence=sentence)
-        self._tell(told, "nursery")
+        self._tell(events.ProcExit("mlxe-nursery", pid, epoch=0, expected=expected, sentence=sentence), "nursery")
 
     async def _shut_down(self, failure: BaseException | None) -> Result | None:
         self._disk.shutdown()
@@ -336,12 +334,8 @@ class Supervisor(Answering):
 
     def _tell_end(self, files: RunFiles, flat: tuple[int, Array] | None, failure: BaseException | None) -> Result:
         parts, periodic = self._parts, self._periodic
-        if parts is not None and periodic is not None:
-            try:
-                periodic.tell_ledger()
-            except MlxeError as error:  # damaged shared memory has no account, but the run still has its end
-                files.log.warn(str(error))
-            parts.tell_times()
+        if parts and periodic:
+            tell_accounts(parts, periodic, files)
         result = tell_end(
             files,
             self._measures,

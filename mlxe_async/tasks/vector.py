@@ -29,8 +29,8 @@ from mlxe_async.settings.task import task_of
 from mlxe_async.tasks import checks
 from mlxe_async.tasks.changes import ActionChanges
 from mlxe_async.tasks.hostile import described, trace_of, words_of
-from mlxe_async.tasks.items import EpisodeSet
 from mlxe_async.tasks.installed import without_display
+from mlxe_async.tasks.items import EpisodeSet
 from mlxe_async.tasks.making import has_own_rewards, make, read_spaces, simulator_of
 from mlxe_async.tasks.metrics import KEY, Metrics
 from mlxe_async.tasks.sources import spec_of

@@ -152,6 +152,4 @@ class RecurrentPPO(OwnPPO):
         rows = self.tensors(batch)
         for _ in range(self.settings.epochs):
             for some in np.array_split(self.rng.permutation(batch["step"].shape[1]), self.settings.minibatches):
-                yield {
-                    name: column[some if name == "hidden" else (slice(None), some)] for name, column in rows.items()
-                }
+                yield {name: column[some if name == "hidden" else (slice(None), some)] for name, column in rows.items()}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.choices import RULES
-from mlxe_async.errors import MlxeError, ResourceError
+from mlxe_async.errors import ResourceError
 from mlxe_async.ipc.processes.linux import refusal
 from mlxe_async.ipc.processes.nursery import Nursery
 from mlxe_async.ipc.processes.process import Process
@@ -20,11 +20,10 @@ from mlxe_async.ipc.shared.segments import Segment, available_memory
 from mlxe_async.ipc.shared.weights import WeightsWriter
 from mlxe_async.logs import events
 from mlxe_async.logs.subscribers import Subscribers
-from mlxe_async.rows import Array
 from mlxe_async.settings import Settings
 from mlxe_async.storage.run_folder import RunFolder
 from mlxe_async.supervisor.checkpointing.resume_point import ResumePoint
-from mlxe_async.supervisor.checkpointing.weights import Origin, published_weights, weights_to_begin_with
+from mlxe_async.supervisor.checkpointing.weights import Origin, weights_to_begin_with
 from mlxe_async.supervisor.context import RunContext
 from mlxe_async.supervisor.plan.blueprint import Blueprint
 from mlxe_async.supervisor.plan.budget import Measures
@@ -154,16 +153,6 @@ class Startup:
                 replay=self._replay,
                 disk=self._disk,
             )
-
-    def last_weights(self, files: RunFiles) -> tuple[int, Array] | None:
-        """Version and weights (P,) to end with, if there are any; where they are damaged the run still has its end."""
-        if not self.segments:
-            return None
-        try:
-            return published_weights(self.segments["weights"], self.blueprint.parameters)
-        except MlxeError as error:
-            files.log.warn(f"the last weights cannot be saved: {error}")
-            return None
 
     def close(self) -> None:
         """Give folder and shared memory free."""
