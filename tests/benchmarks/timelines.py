@@ -97,7 +97,7 @@ def picture(runs):
     style = "text{font:12px sans-serif;fill:#666}.title{font-weight:bold}.lane{fill:#888;opacity:.15}"
     style += "@media(prefers-color-scheme:dark){text{fill:#aaa}}"
     size = f'viewBox="0 0 {WIDTH} {y + BAR + 8}" width="{WIDTH}" height="{y + BAR + 8}"'
-    about = "Who waits for whom: phases of real runs under each schedule"
+    about = "Phases of real runs under each schedule"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{about}"><style>{style}</style>'
     return "\n".join([head, *parts, "</svg>", ""])
 
