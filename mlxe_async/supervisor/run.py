@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.elsewhere import RUNS, Answering
-from mlxe_async.errors import MlxeError, RunFailed, StoppedEarly, UnsupportedPlatform
+from mlxe_async.errors import RunFailed, StoppedEarly, UnsupportedPlatform
 from mlxe_async.ipc.processes.linux import lack
 from mlxe_async.ipc.processes.nursery import Nursery
 from mlxe_async.ipc.processes.process import Process
