@@ -14,7 +14,10 @@ from mlxe_async.algorithms import REGISTRY
 from mlxe_async.settings.synonyms import our_name
 from mlxe_async.storage.safe_text import visible
 
-OURS = ("--resume", "--set", "--check", "--seeds", "--no-progress", "--trust", "--help", "--version", "-h")
+OURS = (
+    *("--resume", "--set", "--check", "--seeds", "--no-progress", "--trust", "--help", "--version", "-h"),
+    *("--dashboard", "--dashboard-port", "--dashboard-stays"),
+)
 _RUN = "python -m mlxe_async FILE.toml"
 _LEARN = ("train", "learn", "run", "fit", "start", "launch", "go")
 _VERBS = {

@@ -32,8 +32,8 @@ from mlxe_async.supervisor.handles.executor import ExecutorHandle
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.handles.process_events import ProcessEvents
 from mlxe_async.supervisor.learning.learner import LearnerHandle
-from mlxe_async.supervisor.learning.pushing import PushedLearnerHandle
-from mlxe_async.supervisor.learning.team import TeamHandle
+from mlxe_async.supervisor.learning.pushing import pushed_by
+from mlxe_async.supervisor.learning.team import TeamHandle, workers_of
 from mlxe_async.supervisor.plan.event_log import role_of
 from mlxe_async.supervisor.plan.processes import PlannedProcess
 from mlxe_async.supervisor.startup.restore import restore_handles
@@ -108,11 +108,7 @@ class Assembly:
             most_owed=traits.max_owed_updates,
             executors=blueprint.executors,
         )
-        kind: Callable[..., LearnerHandle] = LearnerHandle
-        if blueprint.pushes:
-            roles = [f"worker-{index}" for index in range(blueprint.executors)]
-            workers = [(role, self.by_role[role]) for role in roles]
-            kind = functools.partial(PushedLearnerHandle, workers, most_lag=traits.max_policy_lag)
+        kind = pushed_by(self.by_role, traits.max_policy_lag) if blueprint.pushes else LearnerHandle
         self.learner = kind(
             self.by_role["learner"],
             context,
@@ -125,8 +121,7 @@ class Assembly:
             team=self._team() if "exchange" in segments else None,
         )
         longest, goal = run.blueprint.facts["task"]["max_episode_steps"], run.settings.stop.episode_steps or D0_STEPS
-        possible = longest is None or longest >= goal
-        long_episode = LongEpisode(goal, run.log, self._now) if possible else None
+        long_episode = LongEpisode(goal, run.log, self._now) if longest is None or longest >= goal else None
         names = [f"executor-{index}" for index in range(blueprint.executors)]
         self._asked = Words(control, blueprint.asked_offset, names)
         rules = RolloutRules(
@@ -164,9 +159,8 @@ class Assembly:
         )
 
     def _team(self) -> TeamHandle:
-        roles = [f"worker-{index}" for index in range(1, self._run.blueprint.executors)]
         broken = functools.partial(declare_broken, self._run.segments["exchange"])
-        return TeamHandle(self.by_role["learner"], [(role, self.by_role[role]) for role in roles], broken)
+        return TeamHandle(self.by_role["learner"], workers_of(self.by_role), broken)
 
     def _taken(self, executor: int) -> int:
         """Rows that an executor has made so far, as it counts them in shared memory."""

@@ -44,5 +44,7 @@ def test_new_copies_the_examples_with_the_code_that_they_name(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     assert main(["new", "lamp", "--examples"]) == 0
     copied = tmp_path / "lamp" / "examples" / "own"
-    assert {path.name for path in copied.iterdir()} == {path.name for path in OWN.iterdir() if path.is_file()}
+    assert {path.name for path in copied.iterdir()} == {
+        path.name for path in OWN.iterdir() if path.suffix in (".py", ".toml")
+    }
     assert load_settings(copied / "vector.toml").run.python_path == (str(copied),)
