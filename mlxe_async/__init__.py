@@ -98,4 +98,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if not name.startswith("_") and (told := import_module("mlxe_async.elsewhere").told_of(name)):
+        raise ImportError(told)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,6 +17,7 @@ import numpy as np
 
 from mlxe_async.algorithms import Acting, Algorithm
 from mlxe_async.analysis.behaviour import Switching, switching
+from mlxe_async.elsewhere import Answering
 from mlxe_async.errors import EnvironmentFault, NotFound, ResourceError, RunFailed, TaskError
 from mlxe_async.foreseen import ODD_VALUES, Foreseen, algorithm_of
 from mlxe_async.ipc.shared.segments import available_memory
@@ -30,6 +31,7 @@ from mlxe_async.storage import checkpoints
 from mlxe_async.storage.run_folder import find_run
 from mlxe_async.storage.safe_text import visible
 from mlxe_async.tasks.checks import Broken
+from mlxe_async.tasks.given import Maker, offer
 from mlxe_async.tasks.help import TaskAids
 from mlxe_async.tasks.recording import EXTRA, Recording
 from mlxe_async.tasks.vector import VectorTask
@@ -51,7 +53,7 @@ class Episode:
     terminated: bool
 
 
-class Policy:
+class Policy(Answering):
     """Frozen weights of a run.
 
     Args:
@@ -66,6 +68,20 @@ class Policy:
     Raises:
         RunFailed: the algorithm no longer knows the settings that the run was made with.
     """
+
+    elsewhere = {  # noqa: RUF012 - see `Answering`
+        **dict.fromkeys(("predict", "get_action", "compute_single_action", "select_action", "forward"), "act(obs)"),
+        **dict.fromkeys(("evaluate", "evaluate_policy", "score"), "test()"),
+        **dict.fromkeys(("learn", "train", "fit"), "Supervisor(load_settings(FILE), resume=RUN).run_sync()"),
+        **dict.fromkeys(("enjoy", "rollout", "render"), "play(episodes), with render_mode if you like"),
+        "save": "nothing: the run's folder has it, and load_policy(RUN) loads it",
+        "load": "load_policy(RUN)",
+        "policy": "module(), the network, or act(obs)",
+        "state_dict": "module().state_dict()",
+        "parameters": "module().parameters()",
+        "to_onnx": "python -m mlxe_async export RUN --to onnx FILE",
+        "get_env": "gymnasium.make(policy.settings.task.env)",
+    }
 
     def __init__(
         self,
@@ -455,6 +471,7 @@ def load_policy(
     *,
     trust: Trusted = (),
     tell: Callable[[str], None] = _warn,
+    env: Maker | None = None,
 ) -> Policy:
     """The policy that a run saved; its `checkpoint`, `version` and `path` say which one that is.
 
@@ -467,6 +484,8 @@ def load_policy(
             runs of built-in algorithms in environments that are named by an id alone.
         tell: is told, in a sentence, of checkpoints that are damaged, and which one is taken then; by default it
             becomes a warning of Python's.
+        env: the class or function that the run's environment was given by, as `Supervisor(env=...)`; needed only where
+            the environment is made, as in `play` and `test`.
 
     Raises:
         NotFound: there is no such run, or no checkpoint of that kind.
@@ -474,9 +493,12 @@ def load_policy(
         SettingsError: the run's settings cannot be read.
         Untrusted: the run was made elsewhere, and names code that is neither built in nor trusted.
         ResourceError: the weights take more memory than there is.
+        TaskError: `env` is no such thing, or has another name than that of the run.
     """
     folder = find_run(run)
     settings = settings_of_run(folder, trust=trust)
+    if env is not None and (name := offer(env)) != settings.task.env:
+        raise TaskError(f'env: got {name}, expected that of the run: task.env = "{visible(settings.task.env)}"')
     # The run's own modules; at the end, so that they hide nothing from the program that loads a policy.
     sys.path += [str(path) for path in settings.run.python_path if str(path) not in sys.path]
     tensors, facts = _loaded(folder / "checkpoints", checkpoint, tell, Foreseen(settings, available_memory()))

@@ -26,6 +26,8 @@ from mlxe_async.parts import laid_out
 from mlxe_async.rows import MASK, Spaces
 from mlxe_async.schedules.soundness import Facts, verdicts
 from mlxe_async.settings import load_settings
+from mlxe_async.settings.searching import load_sweep
+from mlxe_async.settings.suites import is_suite, load_suite
 from mlxe_async.settings.synonyms import SYNONYMS
 
 README = ROOT / "README.md"
@@ -138,6 +140,10 @@ def test_a_command_of_a_page_is_understood(command, parsing, reader, capsys):
             first = next(word for word in arguments if word.endswith(".toml"))
             for sets in variations.values():
                 load_settings(first, [*asked.overrides, *sets])
+        elif is_suite(file):
+            load_suite(file)
+        elif arguments[0] == "sweep":
+            load_sweep(file)
         else:
             load_settings(file, getattr(asked, "overrides", []))
 

@@ -82,7 +82,7 @@ class Nurseries:
         null = os.open(os.devnull, os.O_RDWR)
         try:
             fds = {0: null, 1: null, 2: errors, fd: fd}
-            path = nursery._python_path()
+            path = nursery.module_path()
             return Forked(_asked(self._channel, "nursery", arguments, fds, os.environ | env, path.split(os.pathsep)))
         finally:
             os.close(null)

@@ -57,7 +57,9 @@ class Reinforce(LearnsFromRollouts):
     Settings = ReinforceSettings
     settings: ReinforceSettings
     bootstraps = False
-    defaults: ClassVar = {"schedule": {"envs_per_executor": 1, "sync": "episode", "max_owed_updates": 2}}
+    defaults: ClassVar = {
+        "schedule": {"envs_per_executor": 1, "sync": "episode", "max_owed_updates": 2, "unfinished": "drop"}
+    }
 
     @classmethod
     def has_critic(cls, settings: Any) -> bool:

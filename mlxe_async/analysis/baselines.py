@@ -18,7 +18,9 @@ from mlxe_async.roles.evaluator import Evaluator
 from mlxe_async.rows import Array, Spaces
 from mlxe_async.seeds import derive_seed, generator
 from mlxe_async.tasks.cartpole import START_BOUND
+from mlxe_async.tasks.measuring import random_action
 from mlxe_async.tasks.physics import BLOCK, CartPolePhysics
+from mlxe_async.tasks.vector import VectorTask
 
 AT_ONCE = 8
 POPULATION, ELITE = 10, 3
@@ -26,6 +28,7 @@ GENERATIONS = 30
 EXTRA_VARIANCE, EXTRA_GENERATIONS = 0.3, 10
 CEM_EPISODE_STEPS = 500
 MOST_CEM_SEEDS = 20
+RANDOM_SEED = 30_000
 
 
 @dataclass(frozen=True)
@@ -213,3 +216,37 @@ def _evaluator(policy: Any, evaluation: Mapping[str, Any]) -> Iterator[Evaluator
         yield evaluator
     finally:
         evaluator.close()
+
+
+def random_play(task: Mapping[str, Any], episodes: int = 20, *, most_steps: int = 100_000) -> tuple[float, int]:
+    """Mean return of random play, and of how many episodes.
+
+    Actions and starts follow from fixed seeds, and the environment's own rewards and starts are taken.
+
+    Args:
+        task: a `[task]` table.
+        episodes: to be played.
+        most_steps: after which no further episode is begun, and one under way is left out unless it is the first.
+
+    Raises:
+        TaskError: the environment cannot be made.
+        EnvironmentFault: it raised, or returned what it must not.
+    """
+    rng, world = np.random.default_rng(0), VectorTask(task, 1, evaluation=True)
+    returns, steps = list[float](), 0
+    try:
+        for episode in range(episodes):
+            obs, total, going = world.reset(0, RANDOM_SEED + episode), 0.0, True
+            while going and steps < most_steps:
+                step = world.step(random_action(world.spaces, rng, obs), [0])
+                if step.faults:
+                    raise step.faults[0]
+                obs, total, steps = step.next_obs[0], total + float(step.raw_reward[0]), steps + 1
+                going = not (step.terminated[0] or step.truncated[0])
+            if not going or not returns:
+                returns.append(total)
+            if steps >= most_steps:
+                break
+    finally:
+        world.close()
+    return float(np.mean(returns)), len(returns)

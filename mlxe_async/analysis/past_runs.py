@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mlxe_async.analysis.exporters import TARGETS
 from mlxe_async.errors import NotFound, ResourceError, RunFailed, RunFolderBusy
 from mlxe_async.storage.files import STAGED, open_plain, read_bounded
 from mlxe_async.storage.run_folder import (
@@ -34,7 +35,7 @@ from mlxe_async.storage.safe_text import visible
 from mlxe_async.storage.seals import SEAL
 
 NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)-[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
-CONTENTS = (LOCK, LOG, SETTINGS, SEAL, RUN, STATUS, RECORDING, "checkpoints", "crash", VIDEOS)
+CONTENTS = (LOCK, LOG, SETTINGS, SEAL, RUN, STATUS, RECORDING, "checkpoints", "crash", VIDEOS, *TARGETS)
 LONGEST_FILE = 2**20
 LAST_BYTES = 2**16
 

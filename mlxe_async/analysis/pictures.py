@@ -115,9 +115,9 @@ def learning_curves(groups: Groups) -> Picture | None:
         return None
     axes_of = [("training episodes", 0), ("environment steps", 1)]
     axes_of += [(_clock_label(groups), 2)] if is_timed(_runs(groups)) else []
-    with _drawing(3.7 * len(axes_of), 3.6, columns=len(axes_of), sharey=True) as (figure, axes):
+    with drawing(3.7 * len(axes_of), 3.6, columns=len(axes_of), sharey=True) as (figure, axes):
         for ax, (label, column) in zip(axes[0], axes_of, strict=True):
-            for colour, (_, members) in zip(_colours(), curves.items(), strict=False):
+            for colour, (_, members) in zip(colours(), curves.items(), strict=False):
                 x, rows = _on_one_grid(members, column)
                 mean, low, high = band(rows)
                 ax.plot(x, mean, color=colour, linewidth=1.8)
@@ -127,8 +127,8 @@ def learning_curves(groups: Groups) -> Picture | None:
             ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
             _plain_numbers(ax.xaxis)
         axes[0][0].set_ylabel("return of training episodes")
-        _legend(figure, curves)
-        return _picture(
+        legend(figure, curves)
+        return picture_of(
             figure,
             "learning",
             "Learning curves",
@@ -147,9 +147,9 @@ def test_curves(groups: Groups) -> Picture | None:
     if not curves:
         return None
     published = breakout_study.CURVES if scores.is_breakout(unjudged) else {}
-    with _drawing(7.6, 4.2) as (figure, axes):
+    with drawing(7.6, 4.2) as (figure, axes):
         ax = axes[0][0]
-        for colour, members in zip(_colours(), curves.values(), strict=False):
+        for colour, members in zip(colours(), curves.values(), strict=False):
             # The grid reads steps at 1 and returns at 3, as points of training have them.
             x, rows = _on_one_grid([[(0, steps, 0, value) for steps, value in curve] for curve in members], 1)
             mean, low, high = band(rows)
@@ -165,12 +165,12 @@ def test_curves(groups: Groups) -> Picture | None:
         ax.set_xlim(left=0)
         ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
         _plain_numbers(ax.xaxis)
-        _legend(figure, curves)
+        legend(figure, curves)
         caption = (
             f"Mean over the seeds of the mean of the last {SMOOTHED} tests, with 95 % bootstrap bands, whole runs "
             "drawn. A test is greedy games of a frozen version, at the steps at which it was published."
         )
-        return _picture(
+        return picture_of(
             figure, "tests", "Tests on the way", f"{caption} {breakout_study.CAVEAT}" if published else caption
         )
 
@@ -192,9 +192,9 @@ def moving_averages(lengths: Mapping[str, Sequence[Sequence[int]]], games: int) 
     known = {name: runs for name, runs in known.items() if runs}
     if not known:
         return None
-    with _drawing(7.4, 4.2) as (figure, axes):
+    with drawing(7.4, 4.2) as (figure, axes):
         ax = axes[0][0]
-        for colour, runs in zip(_colours(), known.values(), strict=False):
+        for colour, runs in zip(colours(), known.values(), strict=False):
             for run in runs:
                 means = moving_average(run, games)
                 ax.plot(range(games, games + len(means)), means, color=colour, linewidth=1.2, alpha=0.8)
@@ -203,9 +203,9 @@ def moving_averages(lengths: Mapping[str, Sequence[Sequence[int]]], games: int) 
         ax.set_ylabel(f"steps, mean of {games} episodes")
         ax.set_xlim(left=0)
         _plain_numbers(ax.xaxis)
-        _legend(figure, known)
+        legend(figure, known)
         caption = f"Steps of training episodes, exploration on, each point the mean of the last {games}; a line a run."
-        return _picture(figure, "moving", "Moving averages", caption)
+        return picture_of(figure, "moving", "Moving averages", caption)
 
 
 def survival_curves(groups: Groups) -> Picture | None:
@@ -213,7 +213,7 @@ def survival_curves(groups: Groups) -> Picture | None:
     shown = {name: runs for name, runs in groups.items() if any(one.tested for one in runs)}
     if not shown:
         return None
-    with _drawing(9.0, 3.6, columns=2) as (figure, axes):
+    with drawing(9.0, 3.6, columns=2) as (figure, axes):
         clocks = (("training episodes", "episodes"), (_clock_label(shown), "seconds_to_publication"))
         for ax, (label, quantity) in zip(axes[0], clocks, strict=True):
             ends = [survival(runs, quantity) for runs in shown.values()]
@@ -221,7 +221,7 @@ def survival_curves(groups: Groups) -> Picture | None:
             last = max([*times, 1.0]) * 1.05
             # A few that were given up late would squeeze all others into the first tenth.
             is_long = last > LONG * median([*times, 1.0])
-            for colour, curve in zip(_colours(), ends, strict=False):
+            for colour, curve in zip(colours(), ends, strict=False):
                 end = max([0.0, *curve.times, *curve.censored])
                 shares = [1.0, *curve.shares]
                 x = [0.0, *curve.times, end]
@@ -241,8 +241,8 @@ def survival_curves(groups: Groups) -> Picture | None:
                 ax.set_xlim(0, last)
                 _plain_numbers(ax.xaxis)
         axes[0][0].set_ylabel("share not solved yet")
-        _legend(figure, shown)
-        return _picture(
+        legend(figure, shown)
+        return picture_of(
             figure,
             "survival",
             "How long until it is solved",
@@ -262,10 +262,10 @@ def bars(groups: Groups) -> Picture | None:
     published = PUBLISHED if is_cartpole else {}
     names = [f"{name} ({sum(not one.failed for one in runs)} of {len(runs)})" for name, runs in shown.items()]
     names += published
-    with _drawing(11.0, 1.5 + 0.34 * len(names), columns=3, sharey=True) as (figure, axes):
+    with drawing(11.0, 1.5 + 0.34 * len(names), columns=3, sharey=True) as (figure, axes):
         for index, (ax, (label, quantity)) in enumerate(zip(axes[0], kinds, strict=True)):
             texts = []
-            for row, (colour, (_, runs)) in enumerate(zip(_colours(), shown.items(), strict=False)):
+            for row, (colour, (_, runs)) in enumerate(zip(colours(), shown.items(), strict=False)):
                 values = [one.needed(quantity) for one in runs]
                 middle = median(values)
                 if math.isfinite(middle):
@@ -291,7 +291,7 @@ def bars(groups: Groups) -> Picture | None:
             )
         axes[0][0].set_yticks(range(len(names)), names)
         axes[0][0].invert_yaxis()
-        return _picture(
+        return picture_of(
             figure,
             "bars",
             "Episodes, updates and seconds until it is solved",
@@ -314,7 +314,7 @@ def timelines(groups: Groups) -> Picture | None:
         return None
     lanes = {name: _lanes(one) for name, one in shown.items()}
     heights = [len(of) for of in lanes.values()]
-    with _drawing(
+    with drawing(
         11.0, 1.3 + sum(0.30 * height + 0.62 for height in heights), rows=len(shown), heights=heights, sharex=True
     ) as (figure, axes):
         for (ax,), (name, one) in zip(axes, shown.items(), strict=True):
@@ -342,7 +342,7 @@ def timelines(groups: Groups) -> Picture | None:
         handles = [Patch(color=colour, label=phase) for phase, colour in PHASES.items() if phase in phases]
         handles.append(Patch(color=GRID, label="waits"))
         figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), fontsize=9)
-        return _picture(
+        return picture_of(
             figure,
             "timeline",
             "Who works and who waits",
@@ -355,7 +355,7 @@ def timelines(groups: Groups) -> Picture | None:
 
 
 @contextmanager
-def _drawing(
+def drawing(
     width: float,
     height: float,
     *,
@@ -364,13 +364,15 @@ def _drawing(
     heights: Sequence[float] | None = None,
     **sharing: Any,
 ) -> Iterator[tuple[Any, Any]]:
+    """A figure of some inches, and its axes (rows, columns), in the style of all pictures."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, gridspec_kw={"height_ratios": heights}, **sharing)
         yield figure, axes
 
 
-def _picture(figure: Any, name: str, title: str, caption: str) -> Picture:
+def picture_of(figure: Any, name: str, title: str, caption: str) -> Picture:
+    """A figure as a finished picture."""
     svg = _saved(figure, "svg", metadata={"Date": None, "Title": title})
     return Picture(name, title, caption, svg, _saved(figure, "png", dpi=150))
 
@@ -381,15 +383,17 @@ def _saved(figure: Any, kind: str, **how: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _colours() -> Iterator[str]:
+def colours() -> Iterator[str]:
+    """Colours for one line after another, without end."""
     while True:
         yield from COLOURS
 
 
-def _legend(figure: Any, names: Mapping[str, Sized]) -> None:
+def legend(figure: Any, names: Mapping[str, Sized]) -> None:
+    """Put a legend above: names, and how many runs each has."""
     handles = [
         Patch(color=colour, label=f"{name} ({len(runs)})")
-        for colour, (name, runs) in zip(_colours(), names.items(), strict=False)
+        for colour, (name, runs) in zip(colours(), names.items(), strict=False)
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 5), fontsize=9)
 

@@ -67,6 +67,7 @@ class Plan:
         rerun: whether what was made by settings that have changed since is made anew.
         jobs: how many runs are made at the same time; with more than one only returns are judged.
         thresholds: returns, of tasks that are never solved: how many steps it took to reach each.
+        suite: the file of the suite that this is; empty for a study of settings files.
     """
 
     arms: tuple[Arm, ...]
@@ -78,6 +79,7 @@ class Plan:
     rerun: bool = False
     jobs: int = 1
     thresholds: tuple[float, ...] = ()
+    suite: str = ""
 
     def rounds(self) -> Iterator[tuple[Arm, int]]:
         """Every run, all arms for one seed after the other, so that a drift of the machine hits all arms alike."""
@@ -102,6 +104,7 @@ class StudyFolder:
 
     Args:
         path: made if it is not there; an existing one must be empty or a study.
+        proof: the file by which a folder is known as one.
 
     Raises:
         SettingsError: it holds something else.
@@ -109,24 +112,25 @@ class StudyFolder:
         ResourceError: it cannot be used.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, proof: str = STUDY) -> None:
         self.path = path.absolute()
         try:
             make_folder(self.path)
-            names = {entry.name for entry in self.path.iterdir()}
-            if names - {"lock"} and STUDY not in names:
+            names = {entry.name for entry in self.path.iterdir() if not _is_begun(entry)}
+            if names - {"lock"} and proof not in names:
                 raise SettingsError([f"--out {path}: got a folder that holds something else, expected a study or none"])
             self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise ResourceError(f"the study folder {path} cannot be used: {error.strerror}") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            make_folder(self.path / OUTCOMES)
+            if proof == STUDY:
+                make_folder(self.path / OUTCOMES)
             make_folder(self.runs)
         except OSError as error:
             self.close()
             if isinstance(error, BlockingIOError):
-                raise RunFolderBusy(f"another compare is at work in {path}") from None
+                raise RunFolderBusy(f"another one is at work in {path}") from None
             raise ResourceError(f"the study folder {path} cannot be used: {error.strerror}") from error
 
     @property
@@ -183,8 +187,9 @@ class StudyFolder:
             stored = [self.finished(arm, seed) for seed in plan.seeds]
             changed = sum(found is not None and found[1] != arm.key for found in stored)
             if changed:
+                named = f"{plan.suite}: {arm.name}" if plan.suite else arm.file
                 problems.append(
-                    f"{arm.file}: it (or --set, or a module it names) has changed since {changed} of its runs in "
+                    f"{named}: it (or --set, or a module it names) has changed since {changed} of its runs in "
                     f"{self.path} were made, expected the same; --rerun makes them anew, another --out keeps both"
                 )
         if problems:
@@ -201,6 +206,11 @@ class StudyFolder:
             replace_file(self.path / name, data, durable=True)
         except OSError as error:
             raise ResourceError(f"{name} cannot be written in {self.path}: {error.strerror}") from error
+
+
+def _is_begun(entry: Path) -> bool:
+    """Return whether something in a folder is what a study makes first, with nothing in it yet."""
+    return entry.name in (OUTCOMES, RUNS) and entry.is_dir() and next(entry.iterdir(), None) is None
 
 
 def is_study(path: Path) -> bool:
@@ -247,6 +257,7 @@ _PLAN = json_checks.table(
         "rerun": json_checks.flag,
         "jobs": json_checks.integer,
         "thresholds": json_checks.list_of(json_checks.number),
+        "suite": json_checks.text,
     },
 )
 
@@ -301,15 +312,22 @@ def group(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
     return groups
 
 
-def key_of(file: Path, overrides: Sequence[str], modules: Iterable[Path]) -> str:
+def key_of(file: Path | bytes, overrides: Sequence[str], modules: Iterable[Path]) -> str:
     """Hash of everything of the user's that makes a run what it is, its seed aside.
+
+    Args:
+        file: the settings file, or its content.
+        overrides: as on the command line.
+        modules: files of the user's own code.
 
     Raises:
         ResourceError: a file cannot be read.
     """
     digest = hashlib.sha256()
     try:
-        for path in (file, *sorted(modules)):
+        if isinstance(file, bytes):
+            digest.update(file + b"\0")
+        for path in (*(() if isinstance(file, bytes) else (file,)), *sorted(modules)):
             digest.update(path.read_bytes() + b"\0")
     except OSError as error:
         raise ResourceError(f"{path} cannot be read: {error.strerror}") from error

@@ -261,22 +261,23 @@ Measure = Callable[[Mapping[str, Any]], tuple[float, dict[str, Any], float | Non
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
-def edited(text: str, lines_of: Mapping[tuple[str | int, ...], int], changes: Changes) -> str:
+def edited(text: str, lines_of: Mapping[tuple[str | int, ...], int], changes: Changes, by: str = "tune") -> str:
     """Return a settings file with changed keys, all else as it was; each changed line says what stood there.
 
     Args:
         text: of the file.
         lines_of: the line, counted from 1, of each table and key in it.
         changes: values by key, such as `"schedule.executors"`; None: the key is left out.
+        by: the command that changes them, for the comment on a key that was not there.
     """
     lines, added = text.splitlines(), dict[str, list[str]]()
     for key, value in changes.items():
         table, _, name = key.partition(".")
         line, written = lines_of.get((table, name)), None if value is None else json.dumps(value)
-        if line is not None and (found := _assigned(lines[line - 1], name, written)):
+        if line is not None and (found := _assigned(lines[line - 1], name, written, by)):
             lines[line - 1] = found
         elif written is not None:
-            added.setdefault(table, []).append(f"{name} = {written}  # by tune")
+            added.setdefault(table, []).append(f"{name} = {written}  # by {by}")
     for table, more in sorted(added.items(), key=lambda one: -lines_of.get((one[0],), 0)):
         line = lines_of.get((table,))
         if line is None:
@@ -286,15 +287,15 @@ def edited(text: str, lines_of: Mapping[tuple[str | int, ...], int], changes: Ch
     return "\n".join(lines) + "\n"
 
 
-def _assigned(line: str, name: str, value: str | None) -> str:
+def _assigned(line: str, name: str, value: str | None, by: str) -> str:
     """Return a line `name = old  # why` with another value and the old one told; empty if it is no such line."""
     head, equals, rest = line.partition("=")
     if not equals or head.strip() != name:
         return ""
     old = rest.partition("#")[0].strip()
     if value is None:
-        return f"# {head.strip()} = {old}  # left out by tune: it has no effect here"
-    return f"{head.rstrip()} = {value}  # by tune, was {old}"
+        return f"# {head.strip()} = {old}  # left out by {by}: it has no effect here"
+    return f"{head.rstrip()} = {value}  # by {by}, was {old}"
 
 
 def told(measured: Sequence[Measured]) -> list[str]:

@@ -32,9 +32,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "trace": ("mlxe_async.cli.trace", "write one timeline of all processes of a run, for Perfetto"),
     "report": ("mlxe_async.cli.report", "write one HTML page about runs: curves, time, faults"),
     "dashboard": ("mlxe_async.cli.dashboard.command", "serve a page that shows runs while they go on"),
-    "export": ("mlxe_async.cli.export", "write what a run told for TensorBoard, or as CSV files"),
+    "export": ("mlxe_async.cli.export", "write what a run told for TensorBoard, W&B, MLflow; tables"),
     "tune": ("mlxe_async.cli.tune", "measure short runs, and write faster settings"),
     "compare": ("mlxe_async.cli.compare", "run settings files with many seeds, and compare"),
+    "sweep": ("mlxe_async.cli.sweep", "search values of settings by Optuna, and write the best"),
     "study": ("mlxe_async.cli.study", "draw moving averages of runs, or tell what a policy does"),
     "replay": ("mlxe_async.cli.replay", "do again what a recorded run did, bit for bit"),
     "repro": ("mlxe_async.cli.repro", "live the episode of a crash report again"),
@@ -43,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 # Import numpy or torch, which end the process in their own words where they get no memory.
-HEAVY = ("advise", "play", "eval", "report", "export", "tune", "compare", "study", "replay", "repro", "schema")
+HEAVY = ("advise", "play", "eval", "report", "export", "tune", "compare", "sweep", "study", "replay", "repro", "schema")
 
 HELP = """\
 usage: python -m mlxe_async [FILE.toml] [--resume RUN] [--set a.b=VALUE ...]
@@ -167,6 +168,8 @@ def _command(arguments: list[str]) -> int:
         return run(arguments[1:])
     if not first:
         raise SettingsError(["got no arguments, expected FILE.toml or a command; --help lists them"])
+    if (not first.endswith(".toml") or arguments[1:]) and (told := _of_elsewhere(arguments)):
+        raise SettingsError([told])
     if not first.startswith("-") and not first.endswith(".toml"):
         raise SettingsError([_neither(first)])
     from mlxe_async.cli.run import run as run_file
@@ -174,11 +177,25 @@ def _command(arguments: list[str]) -> int:
     return run_file(arguments)
 
 
+def _of_elsewhere(arguments: Sequence[str]) -> str:
+    from mlxe_async.cli.elsewhere import answered
+
+    return answered(arguments)
+
+
 def _help_on(name: str) -> str:
-    from mlxe_async.cli.explain import algorithm_explained, settings_explained, table_names
+    from mlxe_async.cli.explain import (
+        algorithm_explained,
+        inner_explained,
+        inner_names,
+        settings_explained,
+        table_names,
+    )
 
     if name == "settings" or name.strip("[]") in table_names():
         lines = settings_explained(None if name == "settings" else name.strip("[]"))
+    elif name.strip("[]") in inner_names():
+        lines = inner_explained(name.strip("[]"))
     else:
         lines = algorithm_explained(name)
     return "\n".join(lines).rstrip("\n") + "\n"

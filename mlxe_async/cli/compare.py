@@ -24,11 +24,14 @@ from mlxe_async.analysis import study
 from mlxe_async.analysis.outcomes import Outcome, is_timed, outcome
 from mlxe_async.analysis.study import Arm, Plan, StudyFolder
 from mlxe_async.analysis.tables import Table, all_tables, mixtures, run_table
+from mlxe_async.cli import suite as suites
 from mlxe_async.cli.arguments import Parser
 from mlxe_async.cli.console import Console
+from mlxe_async.cli.keys import key_of_settings
 from mlxe_async.cli.studying import Interrupted, Runner, interruptible, pass_adverse_starts
 from mlxe_async.errors import RunFailed, SettingsError
 from mlxe_async.settings import Settings, load_settings
+from mlxe_async.settings.suites import Suite, is_suite, load_suite
 from mlxe_async.settings.trust import Needed, code_of
 from mlxe_async.storage.files import PLAIN_NAME, read_bounded
 from mlxe_async.storage.run_folder import find_run
@@ -40,11 +43,12 @@ LONGEST_FILE = 2**20
 MOST_BASELINES = 100_000
 MOST_JOBS = 64
 MOST_THRESHOLDS = 8
-USAGE = "compare FILE.toml|RUN|STUDY ... [--seeds A..B] [--set a.b=VALUE ...] [--out FOLDER] [...]"
+USAGE = "compare FILE.toml|SUITE.toml|RUN|STUDY ... [--seeds A..B] [--set a.b=VALUE ...] [--out FOLDER] [...]"
 
 ABOUT = """\
 Run each settings file with each seed, one run at a time, and report how they
-compare. Run folders and folders of other studies may be given too: they are shown
+compare; or a suite, a file of tasks, algorithms and seeds, with one table of
+normalised scores. Run folders and folders of other studies may be given too: they are shown
 beside, runs of one settings name together. With the same --out, or --resume
 FOLDER, a study that was interrupted goes on: runs that have finished are not run
 again.
@@ -54,19 +58,22 @@ outcomes.jsonl (all data) and each picture as .svg and .png. `report FOLDER` mak
 one HTML page of a study."""
 EXAMPLE = """\
 compare settings/is.toml settings/oa.toml --seeds 0..9
-compare settings/oa.toml --seeds 1..5 --timeout 600"""
+compare settings/oa.toml --seeds 1..5 --timeout 600
+compare settings/suites/classic.toml --out runs/classic"""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run what is missing, write the report, print its tables. Returns the exit code."""
     asked = _parser().parse_args(arguments)
     console = Console(sys.stderr)
-    folder, plan, settings = _plan(asked)
+    folder, plan, settings, suite = _plan(asked)
     others = _others(plan)
     with StudyFolder(folder) as kept:
         if not plan.rerun:
             kept.check_unchanged(plan)
         kept.write_plan(plan, sealed(_code_of(settings)))
+        if suite is not None:
+            suites.prepare(kept, suite, console)
         for note in _beside(plan, settings):
             console.line(f"note: {note}")
         runner = Runner(kept, console, longest_s=plan.timeout_s, keep_runs=plan.keep_runs)
@@ -84,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
         outcomes = [*_outcomes(kept, plan), *others]
         if not outcomes:
             raise SettingsError([f"compare: got no run at all in {folder}, expected settings files or run folders"])
-        for mixture in mixtures(study.group(outcomes)):
+        for mixture in mixtures(study.group(outcomes)) if not plan.suite else ():
             console.line(f"note: {mixture}")
         tables = _report(kept, outcomes, baselines, plan, with_pictures=not asked.no_pictures)
         shown = tables if asked.rows else [table for table in tables if table.title != run_table({}).title]
@@ -97,7 +104,12 @@ def run(arguments: Sequence[str]) -> int:
 def _parser() -> Parser:
     parser = Parser(USAGE, ABOUT, EXAMPLE)
     add = parser.add_argument
-    add("sources", nargs="*", metavar="FILE|RUN|STUDY", help="settings files to run; folders of runs and of studies")
+    add(
+        "sources",
+        nargs="*",
+        metavar="FILE|RUN|STUDY",
+        help="settings files to run, or a suite; folders of runs and studies",
+    )
     add("--seeds", metavar="A..B", help=f"both ends included, or a list A,B,C; {FIVE_SEEDS} when left out")
     add("--set", action="append", default=[], dest="overrides", metavar="a.b=VALUE", help="for all settings files")
     add("--vary", type=Path, metavar="FILE", help="TOML, NAME = [a.b=VALUE, ...]: each settings file so varied as well")
@@ -178,8 +190,12 @@ def parse_seeds(text: str) -> list[int]:
     return list(range(int(match[1]), int(match[2]) + 1))
 
 
-def _plan(asked: argparse.Namespace) -> tuple[Path, Plan, list[Settings]]:
-    """The study's folder, what is to be in it, and the settings of its arms, all mistakes told before the first run."""
+def _plan(asked: argparse.Namespace) -> tuple[Path, Plan, list[Settings], Suite | None]:
+    """The study's folder, what is to be in it, and the settings of its arms, all mistakes told before the first run.
+
+    Returns:
+        And the suite that was given, where one was; a resumed one is in its folder.
+    """
     timeout_s = study.LONGEST_RUN_S if asked.timeout is None else asked.timeout
     if (
         not 0 <= asked.baselines <= MOST_BASELINES
@@ -205,13 +221,19 @@ def _plan(asked: argparse.Namespace) -> tuple[Path, Plan, list[Settings]]:
             for arm, one in zip(plan.arms, settings, strict=True):
                 why = f"{visible(arm.file, 300)} is run by a study from elsewhere, or was changed since"
                 Needed(one, asked.trust).refuse_folders(why)
-        keys = [_key(arm.file, arm.overrides, one) for arm, one in zip(plan.arms, settings, strict=True)]
+        keys = [key_of_settings(arm.file, arm.overrides, one) for arm, one in zip(plan.arms, settings, strict=True)]
         arms = tuple(dataclasses.replace(arm, key=key) for arm, key in zip(plan.arms, keys, strict=True))
-        return asked.resume, _with_switches(dataclasses.replace(plan, arms=arms), asked), settings
+        return asked.resume, _with_switches(dataclasses.replace(plan, arms=arms), asked), settings, None
     if not asked.sources:
         raise SettingsError([f"compare: got no settings file and no run, expected: {USAGE}"])
     files = [source for source in asked.sources if source.endswith(".toml")]
+    out = asked.out or Path("runs") / f"compare-{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}"
     overrides = list(asked.overrides)
+    if source := next(filter(is_suite, files), ""):
+        suites.refuse_others(asked, source)
+        suite, chosen = load_suite(source), parse_seeds(asked.seeds) if asked.seeds else None
+        plan, settings = suites.plan_of(suite, source, out, overrides, chosen, key_of_settings)
+        return out, _with_switches(plan, asked), settings, suite
     if asked.retention:
         overrides.append(f"stop.steps_after_solved={asked.retention}")
     settings, problems = [], []
@@ -223,16 +245,15 @@ def _plan(asked: argparse.Namespace) -> tuple[Path, Plan, list[Settings]]:
     if problems:
         raise SettingsError(list(dict.fromkeys(problems)))
     arms = tuple(
-        Arm(name, str(Path(file).absolute()), tuple(overrides), _key(file, overrides, one))
+        Arm(name, str(Path(file).absolute()), tuple(overrides), key_of_settings(file, overrides, one))
         for name, file, one in zip(_names(files, settings), files, settings, strict=True)
     )
     if asked.vary is not None:
         arms = tuple(varied for arm in arms for varied in (arm, *_variants(arm, asked.vary)))
         _check_arms(arms, asked.vary)
     others = tuple(str(_other(source)) for source in asked.sources if not source.endswith(".toml"))
-    out = asked.out or Path("runs") / f"compare-{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}"
     seeds = tuple(parse_seeds(asked.seeds or FIVE_SEEDS)) if files else ()
-    return out, _with_switches(Plan(arms, seeds, others), asked), settings
+    return out, _with_switches(Plan(arms, seeds, others), asked), settings, None
 
 
 def _code_of(settings: Sequence[Settings]) -> list[Any]:
@@ -276,7 +297,7 @@ def _variants(arm: Arm, path: Path) -> Iterator[Arm]:
         except SettingsError as error:
             problems += [f"{path}: {name}: {problem}" for problem in error.problems]
             continue
-        yield Arm(f"{arm.name}-{name}", arm.file, overrides, _key(arm.file, overrides, settings))
+        yield Arm(f"{arm.name}-{name}", arm.file, overrides, key_of_settings(arm.file, overrides, settings))
     if problems:
         raise SettingsError(problems)
 
@@ -297,29 +318,6 @@ def _other(source: str) -> Path:
     """The folder of a study or of a run."""
     path = Path(source)
     return path.absolute() if study.has_outcomes(path) else find_run(source)
-
-
-def _key(file: str, overrides: Sequence[str], settings: Settings) -> str:
-    return study.key_of(Path(file), overrides, set(_own_modules(settings)))
-
-
-def _own_modules(settings: Settings) -> Iterator[Path]:
-    """Files of the user's own that the settings name as `module:something`; of packages, all that is in them."""
-    named = {settings.algorithm.name, settings.task.env, *_texts(settings.task.wrappers)}
-    modules = {module for module, colon, _ in (name.partition(":") for name in named) if colon}
-    for folder in map(Path, settings.run.python_path):
-        for module in modules:
-            top, *below = module.split(".")
-            path = folder.joinpath(top, *below).with_suffix(".py")
-            if below or (folder / top / "__init__.py").is_file() or not path.is_file():
-                yield from (file for file in (folder / top).rglob("*.py") if file.is_file())
-            elif path.is_file():
-                yield path
-
-
-def _texts(items: Sequence[Any]) -> Iterator[str]:
-    for item in items:
-        yield from (value for value in (item.values() if isinstance(item, Mapping) else [item]) if type(value) is str)
 
 
 def _run_missing(kept: StudyFolder, plan: Plan, runner: Runner, console: Console) -> None:
@@ -436,6 +434,10 @@ def _report(
 ) -> list[Table]:
     groups = study.group(outcomes)
     kept.write(study.ALL_OUTCOMES, "".join(f"{json.dumps(one.to_json())}\n" for one in outcomes))
+    if plan.suite:
+        tables = [*suites.report(kept, outcomes, with_pictures=with_pictures), run_table(groups)]
+        kept.write("table.md", f"# {kept.path.name}\n\n" + "\n".join(table.markdown for table in tables))
+        return tables
     tables = all_tables(groups, baselines, plan.varied(), plan.thresholds)
     about = _about(outcomes)
     kept.write("table.md", f"# {kept.path.name}\n\n{about}\n\n" + "\n".join(table.markdown for table in tables))

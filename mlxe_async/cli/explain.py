@@ -37,14 +37,31 @@ def settings_explained(only: str | None = None) -> Iterator[str]:
             yield from _told(f"kind = {toml_value(kind['const'])}{left_out}", kind["description"])
             yield from _keys(own, variant, schema)
         for key, about in variants[0]["properties"].items():
-            if (inner := _inner(about, schema)) is not None:
-                yield from textwrap.wrap(f"[{table}.{key}]  {about.get('description', inner['description'])}", WIDTH)
-                yield from _keys(inner["properties"], inner, schema)
+            yield from _table_inside(f"{table}.{key}", about, schema, brief=only == table)
         if table == "algorithm":
             names = algorithm_names()
             more = "Each has keys of its own, and may have other defaults for keys of other tables"
             yield from _told("...", f"{more}: see --help {', --help '.join(names)}.")
         yield ""
+
+
+def inner_names() -> list[str]:
+    """Tables inside tables that have a page of their own, such as `task.stages`."""
+    schema = settings_schema()
+    return [
+        f"{table}.{key}"
+        for table, node in schema["properties"].items()
+        if "$ref" in node
+        for key, about in _found(node, schema)["properties"].items()
+        if _has_own_page(about) and _of(about, schema) is not None
+    ]
+
+
+def inner_explained(name: str) -> Iterator[str]:
+    """Lines for a table inside another one, such as `task.stages`."""
+    schema, (table, _, key) = settings_schema(), name.partition(".")
+    about = _found(schema["properties"][table], schema)["properties"][key]
+    yield from _table_inside(name, about, schema, brief=False)
 
 
 def algorithm_explained(name: str) -> Iterator[str]:
@@ -89,8 +106,31 @@ def _common(variants: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _inner(about: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The table that a key holds, None if it holds a value."""
-    node = _found(about, schema) if "$ref" in about else {}
+    members = [one for one in about.get("anyOf", [about]) if one.get("type") != "null"]
+    node = _found(members[0], schema) if len(members) == 1 and "$ref" in members[0] else {}
     return node if "properties" in node else None
+
+
+def _of(about: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The table that a key holds, or each item of its list; None if it is neither."""
+    return _inner(about, schema) or _inner(about.get("items") or {}, schema)
+
+
+def _has_own_page(about: Mapping[str, Any]) -> bool:
+    """Lists of tables, and tables that may be left out whole, are explained apart from their own table."""
+    return "items" in about or "anyOf" in about
+
+
+def _table_inside(name: str, about: Mapping[str, Any], schema: Mapping[str, Any], *, brief: bool) -> Iterator[str]:
+    """Lines for what a key of a table holds, if that is a table; `brief`: where there is more of it."""
+    if (inner := _of(about, schema)) is None:
+        return
+    head = f"[[{name}]]" if "items" in about else f"[{name}]"
+    if brief and _has_own_page(about):
+        yield f"{head}  see --help {name}"
+        return
+    yield from textwrap.wrap(f"{head}  {about.get('description', inner['description'])}", WIDTH)
+    yield from _keys(inner["properties"], inner, schema)
 
 
 def _keys(keys: Mapping[str, Any], table: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[str]:

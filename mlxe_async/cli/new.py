@@ -29,7 +29,8 @@ ABOUT = """\
 Write a folder NAME with a commented settings file, an environment, an algorithm and a test. They run as they are:
 change one at a time.
 
-With --examples the settings files that come with this package are copied into NAME/examples."""
+With --examples the settings files that come with this package are copied into NAME/examples; those in its folder own
+name tasks, networks and algorithms in files beside them."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -52,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     folder = asked.dir / asked.name
     texts = dict(written(asked.name))
     if asked.examples:
-        texts |= {f"examples/{path.name}": path.read_text() for path in examples()}
+        texts |= {f"examples/{name}": path.read_text() for name, path in examples().items()}
     _write(folder, texts)
     told = "".join(f"  {folder / file}\n" for file in texts if "/" not in file)
     copied = f"  {folder / 'examples'}: {len(texts) - len(FILES)} files\n" if asked.examples else ""
@@ -70,15 +71,16 @@ def written(name: str) -> Iterator[tuple[str, str]]:
         yield file.replace(PLACEHOLDER, name), text.replace(PLACEHOLDER, name)
 
 
-def examples() -> list[Path]:
-    """The settings files that come with the package, and their schema.
+def examples() -> dict[str, Path]:
+    """The settings files that come with the package, their schema, and the code that those in `own` name, by name.
 
     Raises:
         ResourceError: the installation lacks them.
     """
     for folder in EXAMPLES:
-        if found := sorted([*folder.glob("*.toml"), *folder.glob("schema.json")]):
-            return found
+        forms = ("*.toml", "schema.json", "own/*.toml", "own/*.py")
+        if found := sorted(path for form in forms for path in folder.glob(form)):
+            return {str(path.relative_to(folder)): path for path in found}
     raise ResourceError(
         f"new: expected the example settings files in {EXAMPLES[0]}, got none; install the package anew"
     )
@@ -89,7 +91,7 @@ def _write(folder: Path, texts: dict[str, str]) -> None:
         folder.mkdir(parents=True)
         for file, text in texts.items():
             path = folder / file
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(exist_ok=True, parents=True)
             with path.open("x") as new:
                 new.write(text)
     except FileExistsError as error:

@@ -60,6 +60,9 @@ def run(arguments: Sequence[str]) -> int:
     settings = settings_of_run(folder, trust=asked.trust)
     if report.env is None or report.seed is None or report.step is None:
         raise RunFailed(f"the report is about no environment, nothing can be lived again: {visible(report.what)}")
+    if settings.task.stages or settings.task.reset_options is not None:
+        key = "stages" if settings.task.stages else "reset_options"
+        raise RunFailed(f"task.{key}: which of them the episode had is not in the report; it cannot be lived again")
     if asked.here:
         return _live(report, settings, folder, asked.trust, asked.signs)
     _say(f"in the run:   {visible(report.what, 500)}")

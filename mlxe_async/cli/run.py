@@ -258,7 +258,7 @@ async def finish_run(supervisor: Supervisor, *, shows_progress: bool, console: C
     finally:
         display.stop()
         signals.remove()
-    console.finish(ending(result))
+    console.finish(*result.unexported, ending(result))
     if result.exit_code == 0 and signals.first is not None and result.reason == signals.first.name:
         return 128 + signals.first
     return result.exit_code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import select
 import signal
@@ -97,20 +98,20 @@ class Runner:
         Raises:
             RunFailed: as `run_once`; the others are ended.
         """
-        waiting, under_way = list(rounds), list[_UnderWay]()
+        waiting, under_way = list(rounds), dict[UnderWay, tuple[Arm, int]]()
         try:
             while waiting or under_way:
                 while waiting and len(under_way) < jobs:
                     arm, seed = waiting.pop(0)
-                    under_way.append(_UnderWay(arm, seed, self._command(arm, seed), self._longest_s))
-                for one in _ended(under_way):
-                    under_way.remove(one)
+                    under_way[UnderWay(self._command(arm, seed), self._longest_s)] = arm, seed
+                for one in ended(list(under_way)):
+                    arm, seed = under_way.pop(one)
                     newest_first = reversed(_run_folders(self._kept.runs))  # numbers of processes come again
                     folder = next((path for path in newest_first if _made_by(path) == one.pid), None)
                     code, said = one.close()
-                    found = self._judged(one.arm, one.seed, code, said, folder, one.started_ns)
+                    found = self._judged(arm, seed, code, said, folder, one.started_ns)
                     beside = {"jobs": jobs} if jobs > 1 else {}
-                    yield one.arm, one.seed, dataclasses.replace(found, facts={**found.facts, **beside})
+                    yield arm, seed, dataclasses.replace(found, facts={**found.facts, **beside})
         finally:
             for one in under_way:
                 one.close()
@@ -158,18 +159,16 @@ class Runner:
         past_runs.point_latest(self._kept.runs)
 
 
-class _UnderWay:
+class UnderWay:
     """A run that was started; what it says goes to a file, so that this process need not read along.
 
     Args:
-        arm: its settings.
-        seed: its seed.
         command: to be run.
         longest_s: it is ended when it takes longer.
     """
 
-    def __init__(self, arm: Arm, seed: int, command: Sequence[str], longest_s: float) -> None:
-        self.arm, self.seed, self.started_ns = arm, seed, time.monotonic_ns()
+    def __init__(self, command: Sequence[str], longest_s: float) -> None:
+        self.started_ns = time.monotonic_ns()
         self.ends_at = time.monotonic() + longest_s
         self.is_late = False
         with contextlib.ExitStack() as stack:
@@ -183,6 +182,11 @@ class _UnderWay:
                 self.descriptor = os.pidfd_open(self.pid)
                 stack.callback(os.close, self.descriptor)
             self._open = stack.pop_all()
+
+    @property
+    def seconds(self) -> float:
+        """Since it was started."""
+        return (time.monotonic_ns() - self.started_ns) / 1e9
 
     def close(self) -> tuple[int | None, str]:
         """End it if it has not ended; the exit code, None if it took too long, and the last that it said."""
@@ -217,16 +221,16 @@ def _held_back() -> Iterator[set[int]]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _ended(under_way: Sequence[_UnderWay]) -> list[_UnderWay]:
-    """Wait until some have ended, or are late."""
+def ended(under_way: Sequence[UnderWay], at_most_s: float = math.inf) -> list[UnderWay]:
+    """Wait until some have ended, or are late, or for some seconds at most."""
     poll = select.poll()
     for one in under_way:
         poll.register(one.descriptor, select.POLLIN)
-    left = min(one.ends_at for one in under_way) - time.monotonic()
-    ended = {descriptor for descriptor, _ in poll.poll(max(0.0, left) * 1000)}
+    left = min(min(one.ends_at for one in under_way) - time.monotonic(), at_most_s)
+    gone = {descriptor for descriptor, _ in poll.poll(max(0.0, left) * 1000)}
     for one in under_way:
-        one.is_late = one.descriptor not in ended and time.monotonic() >= one.ends_at
-    return [one for one in under_way if one.is_late or one.descriptor in ended]
+        one.is_late = one.descriptor not in gone and time.monotonic() >= one.ends_at
+    return [one for one in under_way if one.is_late or one.descriptor in gone]
 
 
 def _with(parent: int, mask: set[int]) -> Callable[[], None]:

@@ -17,6 +17,7 @@ _LEFT_OUT = {
     "phase": ("start_ns",),
     "ledger": ("lanes",),
     "stacks": ("stacks",),
+    "times": ("histograms",),
     "warning": ("loud",),
 }
 
@@ -64,8 +65,17 @@ def _init_from(event: Mapping[str, Any]) -> str:
     return f"the run begins with checkpoint {number}, version {version}, of {visible(str(event.get('path')))}{passed}"
 
 
+def _stage(event: Mapping[str, Any]) -> str:
+    reason = visible(str(event.get("reason")), LONGEST_VALUE)
+    return f"stage {_counted(event.get('stage'))} of {_counted(event.get('of'))} begins; the one before: {reason}"
+
+
 # Events that are told in words; an event may come from anywhere, and need not be complete.
-_SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {"solved": _solved, "init_from": _init_from}
+_SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "solved": _solved,
+    "init_from": _init_from,
+    "stage": _stage,
+}
 
 
 def who(event: Mapping[str, Any]) -> str:

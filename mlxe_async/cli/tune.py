@@ -7,21 +7,20 @@ import datetime as dt
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlxe_async.analysis.tuning import Measured, Search, edited, in_words, told
+from mlxe_async.analysis.tuning import Measured, Search, in_words, told
 from mlxe_async.cli.arguments import Parser
 from mlxe_async.cli.console import Console
 from mlxe_async.cli.measuring import WINDOW_S, ShortRun, knobs_of, measured, settings_with
+from mlxe_async.cli.rewriting import commented, rewritten
 from mlxe_async.cores import usable_cores
 from mlxe_async.errors import MlxeError, ResourceError, SettingsError
-from mlxe_async.settings import Settings, dump_settings, load_settings
-from mlxe_async.settings.toml_places import find_places
+from mlxe_async.settings import Settings, load_settings
 from mlxe_async.storage.files import replace_file
 from mlxe_async.storage.safe_text import visible
 
@@ -213,27 +212,10 @@ class _Tuning:
 
     def _text(self, search: Search, best: Measured, first: Measured) -> str:
         """The user's file with the best settings in it, and all that was measured above them."""
-        wanted = settings_with(self._asked.file, self._asked.overrides, best.changes)
-        keys = dict.fromkeys([*(one.partition("=")[0].strip() for one in self._asked.overrides), *best.changes])
-        tree = wanted.model_dump(mode="json")
-        values = {key: None if best.changes.get(key, "") is None else _value_in(tree, key) for key in keys}
-        text = Path(self._asked.file).read_text()
-        body = edited(text, find_places(text), values)
-        if not self._reads_as(body, wanted):
-            body = dump_settings(wanted)
+        asked, wanted = self._asked, settings_with(self._asked.file, self._asked.overrides, best.changes)
+        body = rewritten(asked.file, asked.overrides, best.changes, wanted, asked.out.parent, "tune")
         head = self._head(search, best, first)
-        return "".join(f"# {line}".rstrip() + "\n" for line in head) + "\n" + body
-
-    def _reads_as(self, body: str, wanted: Settings) -> bool:
-        """Return whether a text, as a file in its place, means these settings."""
-        with tempfile.NamedTemporaryFile("w", suffix=".toml", prefix=".tune-", dir=self._asked.out.parent) as file:
-            file.write(body)
-            file.flush()
-            try:
-                found = load_settings(file.name, {"run.name": wanted.run.name})
-            except SettingsError:
-                return False
-        return found.model_dump() == wanted.model_dump()
+        return commented(head) + "\n" + body
 
     def _head(self, search: Search, best: Measured, first: Measured) -> list[str]:
         day = dt.datetime.now(dt.UTC).strftime("%d %B %Y")
@@ -250,11 +232,3 @@ class _Tuning:
         else:
             lines.append("What is learned is NOT as it was: updates learn from other, or from older, rows.")
         return [*lines, "", *told([*search.measured.values()])]
-
-
-def _value_in(tree: Mapping[str, Any], key: str) -> Any:
-    """Return what a tree of settings has under a dotted key; None where there is nothing."""
-    found: Any = tree
-    for part in key.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found

@@ -264,6 +264,9 @@ class EpisodeEnd(Event):
     episodes: Annotated[int, "Episodes finished in the run so far, this one included."]
     env_steps: Annotated[int, "Environment steps of the run so far."]
     seed: Annotated[int | None, "Its seed."] = None
+    average: Annotated[
+        float | None, "Moving average of returns: 0.99 of the one before and 0.01 of this; the first is its return."
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -325,6 +328,17 @@ class BestPromoted(Event):
     result: Annotated[float, "The training result of that version, see training_result."]
     iterations: Annotated[int, "Iterations since then, none of them better."]
     version: Annotated[int, "The version published next, which goes on from there."]
+
+
+@dataclass(frozen=True)
+class StageEvent(Event):
+    """The next stage of the task's curriculum begins: episodes that begin from now on are in it."""
+
+    stage: Annotated[int, "Which stage, counted from 1."]
+    of: Annotated[int, "How many there are."]
+    env_steps: Annotated[int, "Environment steps so far."]
+    episodes: Annotated[int, "Training episodes that ended so far."]
+    reason: Annotated[str, "Why the stage before it is over."]
 
 
 @dataclass(frozen=True)
@@ -438,6 +452,16 @@ class Times(Event):
         "acting, stepping, resetting, room (in its lane), taking_in, drawing, gathering, updating, publishing, "
         "keeping, testing, saving, and working (anything else); those without any are left out.",
     ]
+    latencies: Annotated[
+        dict[str, dict[str, float]],
+        "Of acting, stepping, updating and publishing since the process was told last: count of spells, and the "
+        "seconds p50, p90 and p99 that half, 90 % and 99 % of them were shorter than, to an eighth.",
+    ] = field(default_factory=dict)
+    histograms: Annotated[
+        dict[str, dict[str, int]],
+        "The same spells, counted by length: where a bucket ends in nanoseconds, and how many are in it. Each is a "
+        "quarter of a doubling; empty ones are left out.",
+    ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,10 @@ class Normaliser(nn.Module):
         """Rows (..., O) in units of the deviation; arrays or tensors."""
         if isinstance(x, np.ndarray):
             return normaliser.normalise(x, self.mean.numpy(force=True), self.variance.numpy(force=True))
-        shown = (x - self.mean.float()) / (self.variance.float() + normaliser.EPSILON).sqrt()
+        # A mean that is large beside the deviation is taken off in two pieces: float32 alone would round it.
+        near = self.mean.float()
+        centred = x - near - (self.mean - near).float()
+        shown = centred / (self.variance + normaliser.EPSILON).sqrt().float()
         return shown.clamp(-normaliser.LIMIT, normaliser.LIMIT)
 
     def settled(self) -> Callable[[Array], Array] | None:

@@ -10,7 +10,7 @@ import functools
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
@@ -19,6 +19,7 @@ import numpy as np
 from mlxe_async.algorithms.interface import Acting
 from mlxe_async.algorithms.state.namespaces import own_modules
 from mlxe_async.errors import EnvironmentFault, ExecutorBroken, MlxeError, NumericError, raised_at
+from mlxe_async.roles.dealing import Hand, Order
 from mlxe_async.roles.executor_plan import ExecutorLink, ExecutorMemory, ExecutorPlan
 from mlxe_async.roles.fault_budget import FaultBudget, TooManyFaults
 from mlxe_async.roles.history import MOST_PROVEN, History
@@ -123,6 +124,15 @@ class Executor:
         self._told_out_of_bounds = self._told_changes = 0
         self._told_metrics = 0.0
         self._stood: tuple[Array, Array] | None = None
+        # In which stage each environment's episode began, and which item it has; only where a task has such.
+        self._stage, self._stage_of = 0, np.zeros(self._envs, np.int64)
+        self._hand: Iterator[int] = iter(())
+        self._item, self._taken = np.full(self._envs, -1, np.int64), 0
+        episodes_of = getattr(task, "episodes", None)
+        self._levels = None if episodes_of is None else episodes_of.seeds
+        self._items = items = None if episodes_of is None else episodes_of.items
+        self._order = None if items is None else Order(len(items), plan.seed if plan.shuffles else None)
+        self._told_of_episodes = (*EPISODE, "stage") if plan.stages else EPISODE
         self._faults = FaultBudget(self._envs, plan.fault_window_s)
         self._carried = tuple(getattr(algorithm, "carry", ()))
         self._stops = tuple(getattr(algorithm, "stop_columns", ()))
@@ -155,6 +165,8 @@ class Executor:
         unfinished: str | None = None,
         settle: dict[str, Any] | None = None,
         most_rows: int | None = None,
+        stage: int = 0,
+        hand: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Generate one rollout under the newest weights and commit its rows.
 
@@ -173,15 +185,18 @@ class Executor:
                 come before any row that is read while the rollout is under way.
             most_rows: number of rows at which it ends by a cut, and goes on with its episodes in the next rollout;
                 None: they may be as long as they like.
+            stage: of the curriculum, in which episodes begin now; those under way stay in theirs.
+            hand: numbers of the items that episodes take now, see `tasks.items.Hand`, and how many were `taken` before.
 
         Returns:
-            `rows`, `blocks` (of the lane), `out_of_bounds` (observations outside their bounds, of those looked at),
-            `rss_mb` (resident memory, None if it is not asked for), `action_changes` (for which the
-            task took its cost, None where they cost nothing), `version`, `episodes` (a list for each name of
-            `EPISODE`, with an entry for each episode that ended), `moved` (environments that stand elsewhere than by
-            the last report, at first all), `begun` (number of the present or next episode of each of these), `running`
-            (whether that one is under way), `cut` (it ended early), `start_ns`, `seconds`, `lane_wait_s`, `ingested`
-            (what was read meanwhile, in this thread, as of `Memorizer.ingest`, a dictionary each time).
+            `taken` (numbers of the hand, where there are items), `rows`, `blocks` (of the lane), `out_of_bounds`
+            (observations outside their bounds, of those looked at), `rss_mb` (resident memory, None if it is not asked
+            for), `action_changes` (for which the task took its cost, None where they cost nothing), `version`,
+            `episodes` (a list for each name of `EPISODE`, and for `stage` where there are stages, with an entry for
+            each episode that ended), `moved` (environments that stand elsewhere than by the last report, at first all),
+            `begun` (number of the present or next episode of each of these), `running` (whether that one is under way),
+            `cut` (it ended early), `start_ns`, `seconds`, `lane_wait_s`, `ingested` (what was read meanwhile, in this
+            thread, as of `Memorizer.ingest`, a dictionary each time).
 
         Raises:
             TooManyFaults: the environments used up their budget.
@@ -190,6 +205,8 @@ class Executor:
         """
         start_ns = time.monotonic_ns()
         self._settle, self._ingested = settle, []
+        self._stage, self._taken = stage, 0
+        self._hand = iter(()) if hand is None else Hand.from_json(hand).numbers(hand["taken"])
         if self._is_heir and (heard := self._take_over(rollout, attempt)) is not None:
             return heard
         self._take_weights(version)
@@ -202,7 +219,7 @@ class Executor:
         rng = generator(self.plan.seed, "executor.act", self.plan.index, self.plan.life, attempt, rollout)
         if self._begin_rollout is not None:
             self._begin_rollout(rng)
-        episodes: dict[str, list[Any]] = {name: [] for name in EPISODE}
+        episodes: dict[str, list[Any]] = {name: [] for name in self._told_of_episodes}
         rows = taken = 0
         cut, keep = False, True
         recording = self.plan.records and not self._as_one
@@ -228,6 +245,7 @@ class Executor:
         noted = self._history.noted() if recording and self.plan.sync == "rollout" else None
         outside, self._told_out_of_bounds = self.task.out_of_bounds - self._told_out_of_bounds, self.task.out_of_bounds
         answer = {
+            **({"taken": self._taken} if self._order is not None else {}),
             "rows": rows,
             "blocks": self._writer.blocks + self._writer.open_blocks,
             "out_of_bounds": outside,
@@ -319,6 +337,8 @@ class Executor:
             "seed": self._episode_seed,
             "finished": self._history.finished,
             "obs": self._obs,
+            **({"stage": self._stage_of} if self.plan.stages else {}),
+            **({"item": self._item} if self._items is not None else {}),
             **{f"carry.{name}": column for name, column in self._acting.carry.items()},
         }
 
@@ -379,6 +399,8 @@ class Executor:
         for mine, name in ((self._episode, "episode"), (self._step, "step"), (self._return, "return")):
             mine[...] = state[name]
         self._episode_seed[:] = state["seed"]
+        for own, name in ((self._stage_of, "stage"), (self._item, "item")):
+            own[:] = state.get(name, own)
         for name, column in self._acting.carry.items():
             column[...] = state[f"carry.{name}"]
         self._running[:] = self._begun = False
@@ -407,7 +429,7 @@ class Executor:
             return False
         self._page.enter(self.plan.reset_timeout_s, "reset")
         try:
-            obs = self.task.reset(env, int(self._episode_seed[env]), finished)
+            obs = self._reset(env, finished)
             self._history.begin(env, finished)
             everyone = np.zeros((self._envs, *actions.shape[1:]), actions.dtype)
             for place, action in enumerate(actions, 1):
@@ -451,12 +473,17 @@ class Executor:
         while True:
             number = int(self._episode[env])
             seed = derive_seed(self.plan.seed, "executor.reset", self.plan.index, self.plan.life, attempt, env, number)
+            if self._levels is not None:
+                seed = self._levels[seed % len(self._levels)]
             # Before the call, for it may be the last one of this life.
             self._step[env], self._return[env], self._episode_seed[env] = 0, 0.0, seed
             self._history.begin(env, finished_episodes)
+            self._stage_of[env] = self._stage
+            if self._order is not None:
+                self._item[env], self._taken = next(self._hand), self._taken + 1
             self._page.enter(self.plan.reset_timeout_s, "reset")
             try:
-                self._obs[env] = self.task.reset(env, seed, finished_episodes)
+                self._obs[env] = self._reset(env, finished_episodes)
             except EnvironmentFault as fault:
                 self._page.leave()
                 self._episode[env] += 1
@@ -465,6 +492,18 @@ class Executor:
             self._page.leave()
             self._running[env] = True
             return
+
+    def _reset(self, env: int, finished_episodes: int) -> Array:
+        """Begin the episode whose seed, stage and item were noted."""
+        if self.plan.stages:
+            self.task.enter(env, int(self._stage_of[env]))
+        seed = int(self._episode_seed[env])
+        if self._order is None or self._items is None:
+            first: Array = self.task.reset(env, seed, finished_episodes)
+            return first
+        item = self._items[self._order.place(int(self._item[env]))]
+        with_item: Array = self.task.reset(env, seed, finished_episodes, item)
+        return with_item
 
     def _begin_all(self, attempt: int) -> None:
         """Begin an episode of all environments, where they are one object."""
@@ -520,8 +559,8 @@ class Executor:
         self._obs[...] = step.start if self._as_one else step.next_obs
         over = np.flatnonzero(ended & step.ok)
         if len(over):
-            about = (over, self._episode, self._step, self._return, step.terminated, self._episode_seed)
-            for name, values in zip(EPISODE, about, strict=True):
+            about = (over, self._episode, self._step, self._return, step.terminated, self._episode_seed, self._stage_of)
+            for name, values in zip(self._told_of_episodes, about, strict=False):
                 episodes[name] += (values if values is over else values[over]).tolist()
             self._episode[over] += 1
             self._running[over] = False

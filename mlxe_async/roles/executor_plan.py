@@ -32,6 +32,8 @@ class ExecutorPlan:
         records: remember the actions of each environment's present or last episode, so that `state` can tell them.
         tells_memory: say after each rollout how much memory the process has.
         executors: how many executors there are.
+        stages: how many stages the task's curriculum has; 0: none.
+        shuffles: each pass takes the items of a data set in an order of its own.
     """
 
     index: int
@@ -48,6 +50,8 @@ class ExecutorPlan:
     records: bool = False
     tells_memory: bool = False
     executors: int = 1
+    stages: int = 0
+    shuffles: bool = False
 
 
 class Weights(Protocol):

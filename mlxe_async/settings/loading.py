@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
@@ -19,23 +18,18 @@ from mlxe_async.settings.forms import with_whole_numbers
 from mlxe_async.settings.model import Settings
 from mlxe_async.settings.places import Places
 from mlxe_async.settings.problems import REMOVED, Path, Problem, describe, dropped, shown
+from mlxe_async.settings.reading import MAXIMUM_BYTES, Unreadable, read_toml
 from mlxe_async.settings.rules import contradictions, not_plain
 from mlxe_async.settings.schedules import SCHEDULES
 from mlxe_async.settings.toml_places import MAXIMUM_KEY_PARTS, TooMuch, find_places
-from mlxe_async.storage.files import PLAIN_NAME
+from mlxe_async.storage.files import PLAIN_NAME, is_file
 from mlxe_async.storage.safe_text import visible
 
-MAXIMUM_BYTES = 2**20
 MAXIMUM_SHOWN = 50
 
 _SET = re.compile(r"(?P<key>[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)=(?P<value>.*)", re.ASCII | re.DOTALL)
-_POSITION = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 
 Overrides = Sequence[str] | Mapping[str, Any]
-
-
-class _Unreadable(Exception):
-    """The file gives no values at all; the message is a finished line."""
 
 
 def load_settings(
@@ -60,8 +54,8 @@ def load_settings(
             raw = _copied(source)
         else:
             label, base = visible(os.fspath(source)), FilePath(source).parent.absolute()
-            raw, lines_of = _read(source, label)
-    except _Unreadable as error:
+            raw, lines_of = read_toml(source, label)
+    except Unreadable as error:
         lines.append(str(error))
     places: dict[Path, str] = {path: f"{label}:{line}" for path, line in lines_of.items()}
     written = {} if of_run else dict.fromkeys(_keys(raw), False)
@@ -77,6 +71,7 @@ def load_settings(
     where = Places(label, places, written, list(_of_other_kinds(raw, written)))
     problems = _check(raw, where)
     problems += _resolve_python_path(raw, base)
+    problems += _resolve_data(raw, base, must_exist=not of_run)
     if problems or lines:
         ordered = sorted(problems, key=lambda problem: lines_of.get(_written(problem.path, lines_of), 0))
         raise SettingsError(_bounded(lines + [where.line(problem) for problem in ordered]))
@@ -195,52 +190,6 @@ def _prune(tree: Any, path: Path) -> None:
         tree.pop(path[-1], None)
 
 
-def _read(source: str | os.PathLike[str], label: str) -> tuple[dict[str, Any], dict[Path, int]]:
-    text = _text(source, label)
-    try:
-        places = find_places(text)
-        return tomllib.loads(text), places
-    except TooMuch as error:
-        raise _Unreadable(f"{label}:{error.line}: got {error}") from None
-    except RecursionError:
-        raise _Unreadable(f"{label}:1: got values nested too deep to be read, expected at most a few levels") from None
-    except ValueError as error:
-        raise _Unreadable(_syntax_problem(label, text, str(error))) from None
-
-
-def _text(source: str | os.PathLike[str], label: str) -> str:
-    try:
-        descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise _Unreadable(f"{label}:1: cannot be read ({reason}), expected a settings file") from None
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise _Unreadable(f"{label}:1: got something that is not a regular file, expected a settings file")
-        data = os.read(descriptor, MAXIMUM_BYTES + 1)
-    except OSError as error:
-        raise _Unreadable(f"{label}:1: cannot be read ({error.strerror}), expected a settings file") from None
-    finally:
-        os.close(descriptor)
-    if len(data) > MAXIMUM_BYTES:
-        raise _Unreadable(f"{label}:1: got a file of more than {MAXIMUM_BYTES} bytes, expected at most that many")
-    try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
-        raise _Unreadable(f"{label}:{line}:{column}: got a byte that is not UTF-8, expected UTF-8 text") from None
-
-
-def _syntax_problem(label: str, text: str, said: str) -> str:
-    match = _POSITION.search(said)
-    line, column = text.count("\n") + 1, len(text) - text.rfind("\n")
-    if match and match["line"]:
-        line, column = int(match["line"]), int(match["column"])
-    reason = visible(_POSITION.sub("", said), 200)
-    return f"{label}:{line}:{column}: got text that is not TOML, {reason[:1].lower()}{reason[1:]}"
-
-
 def _overridden(overrides: Overrides, lines: list[str]) -> Iterator[tuple[str, Path, Any]]:
     if isinstance(overrides, Mapping):
         for key, value in overrides.items():
@@ -329,6 +278,24 @@ def _resolve_python_path(raw: dict[str, Any], base: FilePath) -> list[Problem]:
             problems.append(Problem(("run", "python_path", index), message))
         resolved.append(str(whole))
     raw["run"] = {**raw["run"], "python_path": resolved}
+    return problems
+
+
+def _resolve_data(raw: dict[str, Any], base: FilePath, *, must_exist: bool) -> list[Problem]:
+    """Make the files of items in `[task]` absolute, as seen from the settings file.
+
+    Those of a run that was made need not be there any more: its policy can be loaded without them.
+    """
+    task, problems = raw.get("task"), []
+    for key in ("reset_options", "test_options"):
+        told = task.get(key) if isinstance(task, dict) else None
+        if not isinstance(told, str) or not told or "\0" in told:
+            continue
+        whole = (base / told).resolve()
+        if must_exist and not is_file(whole):
+            message = f"got {shown(told)}, expected an existing file ({visible(str(whole), 200)} is none)"
+            problems.append(Problem(("task", key), message))
+        raw["task"] = {**raw["task"], key: str(whole)}
     return problems
 
 

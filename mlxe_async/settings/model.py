@@ -327,6 +327,12 @@ class Logs(Table):
         4096, "MiB for log.jsonl; from half of it on it begins anew, keeping one part.", COSMETIC, ge=2, le=2**20
     )
     progress: bool = key(True, "Show progress on the terminal.", COSMETIC)
+    export: tuple[Literal["tensorboard", "wandb", "mlflow", "csv", "parquet"], ...] = listed(
+        "Write what the log tells for these while the run goes on, into folders of their names in its own folder, as "
+        "`export RUN --to` does afterwards: by a process each beside the run, which goes on alike without it.",
+        COSMETIC,
+        max_length=8,
+    )
 
 
 class Settings(Table):
@@ -372,6 +378,11 @@ class Settings(Table):
             for path, entry in (
                 (("task", "env"), self.task.env),
                 *((("task", "wrappers", index), one.entry) for index, one in enumerate(self.task.wrappers)),
+                *(
+                    (("task", "stages", number, "wrappers", index), one.entry)
+                    for number, stage in enumerate(self.task.stages)
+                    for index, one in enumerate(stage.wrappers or ())
+                ),
                 (("algorithm", "name"), self.algorithm.name),
             )
             if ":" in entry
@@ -429,6 +440,10 @@ class Settings(Table):
     def places(self) -> Places:
         """The places where keys were written; `places.line(problem)` is a finished message."""
         return self._places
+
+    def with_env(self, env: str) -> Settings:
+        """Copy the settings, with another environment."""
+        return self.model_copy(update={"task": self.task.model_copy(update={"env": env})})
 
     def with_executors(self, executors: int) -> Settings:
         """Copy the settings, with another number of executors."""

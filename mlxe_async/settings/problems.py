@@ -238,9 +238,14 @@ REMOVED: dict[Path, str] = {
 }
 """Keys that there were once, and why they are gone."""
 
+_COMMANDS = {"suite": "compare", "sweep": "sweep"}
+"""Tables of other files, and the command that takes such a file."""
+
 
 def _known_keys(key: str, path: Path, spot: _Spot, schema: Mapping[str, Any]) -> str:
     table = path[:-1]
+    if not table and key in _COMMANDS and key not in spot.table.get("properties", {}):
+        return f"a run's settings; this file is one for python -m mlxe_async {_COMMANDS[key]}"
     if why := REMOVED.get(path):
         return f"no such key any more: {why}; take it out"
     owners = [tag for tag, variant in spot.variants.items() if key in variant.get("properties", {})]

@@ -79,6 +79,7 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
             yield not_with("schedule.compensation", '"adaptive"', "schedule.combine", "nothing is compensated")
         if schedule.compensation_strength is not None:
             yield not_with("schedule.compensation_strength", "none", "schedule.combine", "nothing is compensated")
+    yield from _staged(settings, not_with)
     allowed = settings.run.allow_modules
     for path, module in settings.named_modules():
         if allowed is not None and not any(f"{module}.".startswith(f"{name}.") for name in allowed):
@@ -91,6 +92,34 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
         yield Problem(("task", "kwargs", "render_mode"), message)
     yield from not_plain(("task", "kwargs"), settings.task.kwargs)
     yield from not_plain(("algorithm",), settings.algorithm.model_extra)
+
+
+def _staged(settings: Settings, not_with: Callable[..., Problem]) -> Iterator[Problem]:
+    """Rules of a curriculum and of episodes from a data set."""
+    task, record = settings.task, settings.run.record
+    for number, stage in enumerate(task.stages):
+        path = ("task", "stages", number)
+        is_last = number == len(task.stages) - 1
+        if is_last and stage.has_end:
+            yield Problem(path, "got a condition in the last stage, expected none: it goes on to the end of the run")
+        if not is_last and not stage.has_end:
+            yield Problem(path, "got no until_return and no until_steps, expected one: only the last stage has no end")
+        yield from not_plain((*path, "kwargs"), stage.kwargs)
+        for place, one in enumerate(stage.wrappers or ()):
+            yield from not_plain((*path, "wrappers", place, "kwargs"), one.kwargs)
+    if len(task.stages) == 1:
+        yield Problem(("task", "stages"), "got one stage, expected two or more: write its keys into [task]")
+    if task.stages and settings.learner.promote_best:
+        yield not_with("learner.promote_best", "0", "task.stages", "the results of an easier stage would be the best")
+    for name in ("stages", "reset_options"):
+        if record and getattr(task, name):
+            why = "which stage and item an episode has is not recorded"
+            yield not_with("run.record", "false", f"task.{name}", why)
+    if task.single_only and task.vectorize in ("native", "envpool"):
+        why = "such episodes begin one by one"
+        yield not_with("task.vectorize", '"single" or "auto"', f"task.{task.single_only}", why)
+    if task.shuffle_options and task.reset_options is None:
+        yield Problem(("task", "shuffle_options"), "got true, expected task.reset_options with it: there is no item")
 
 
 def _exchanged(settings: Settings, not_with: Callable[..., Problem]) -> Iterator[Problem]:

@@ -10,10 +10,10 @@ from collections.abc import Collection
 _KEYS = {
     # how long
     "stop.env_steps": "total_timesteps timesteps total_steps n_timesteps num_timesteps max_steps steps env_frames "
-    "train_for_env_steps max_timesteps step_per_epoch",
+    "train_for_env_steps max_timesteps step_per_epoch stop_timesteps",
     "stop.seconds": "train_for_seconds max_seconds timeout time_limit",
     "stop.episodes": "n_episodes num_episodes max_episodes total_episodes",
-    "stop.updates": "num_updates n_updates total_updates num_iterations",
+    "stop.updates": "num_updates n_updates total_updates num_iterations stop_iters",
     # what
     "task.env": "env_id env_name gym_id environment",
     "task.kwargs": "env_kwargs env_args make_kwargs",

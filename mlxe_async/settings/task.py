@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, GetJsonSchemaHandler, field_validator, model_serializer, model_validator
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, field_validator, model_serializer, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from mlxe_async.errors import TaskError
@@ -110,6 +111,82 @@ class Wrapper(Table):
         return {"anyOf": [table["properties"]["entry"], table]}
 
 
+class Stage(Table):
+    """`[[task.stages]]`: a stage of a curriculum: keys of `[task]` that are other ones in it, and when it is over."""
+
+    kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="Arguments that differ; the others stay those of task.kwargs."
+    )
+    wrappers: tuple[Wrapper, ...] | None = key(
+        None, "In place of task.wrappers, such as the same ones with other arguments.", strict=False, max_length=16
+    )
+    max_episode_steps: int | None = key(None, "In place of task.max_episode_steps.", ge=1, le=10**9)
+    until_return: float | None = key(
+        None,
+        "The stage is over once the mean return of its last over_episodes training episodes is at least so high.",
+        ge=-1e300,
+        le=1e300,
+    )
+    over_episodes: int = key(
+        100, "Episodes of that mean, all executors together; more are surer and later.", ge=1, le=100_000
+    )
+    until_steps: int | None = key(None, "Or once it has lasted for this number of environment steps.", ge=1, le=10**15)
+
+    @property
+    def has_end(self) -> bool:
+        """True if it says when it is over."""
+        return self.until_return is not None or self.until_steps is not None
+
+
+_SEED_RANGE = re.compile(r"(\d{1,10})\.\.(\d{1,10})", re.ASCII)
+MOST_SEED, MOST_SEEDS, LONGEST_LIST = 2**32 - 1, 10_000_000, 10_000
+
+
+def _seed_set(value: Any) -> Any:
+    """A range is text, and a list becomes a tuple; both are judged."""
+    if isinstance(value, str) and (match := _SEED_RANGE.fullmatch(value)):
+        first, last = int(match[1]), int(match[2])
+        if first <= last <= MOST_SEED and last - first < MOST_SEEDS:
+            return value
+    elif isinstance(value, list | tuple) and 0 < len(value) <= LONGEST_LIST:
+        known = {one for one in value if type(one) is int and 0 <= one <= MOST_SEED}
+        if len(known) == len(value):
+            return tuple(value)
+    wanted = f'"A..B" with 0 <= A <= B <= {MOST_SEED}, both included, or a list of different whole numbers'
+    raise PydanticCustomError("expected", "{wanted}", {"wanted": wanted})
+
+
+SeedSet = Annotated[str | tuple[int, ...], BeforeValidator(_seed_set)]
+
+
+def seeds_in(told: str | Sequence[int]) -> Sequence[int]:
+    """Return the seeds of a set that was checked; a range takes no memory."""
+    if not isinstance(told, str):
+        return told
+    first, last = told.split("..")
+    return range(int(first), int(last) + 1)
+
+
+class Seeds(Table):
+    """`[task.seeds]`: seeds that environments are reset with, as of procedural levels."""
+
+    train: SeedSet = key(..., "Seeds that training episodes are drawn from.", examples=["0..199"])
+    test: SeedSet = key(
+        ..., "Seeds of tests, play and eval, one after the other; none of train.", examples=["10000..10099"]
+    )
+
+    @model_validator(mode="after")
+    def _apart(self) -> Seeds:
+        train, test = seeds_in(self.train), seeds_in(self.test)
+        few, many = (train, test) if len(train) <= len(test) else (test, train)
+        known = many if isinstance(many, range) else set(many)
+        both = next((seed for seed in few if seed in known), None)
+        if both is not None:
+            why = f"got the seed {both} in train and in test, expected sets that are apart"
+            raise PydanticCustomError("value_error", "{why}", {"why": why})
+        return self
+
+
 class Task(Table):
     """`[task]`: the environment."""
 
@@ -207,6 +284,51 @@ class Task(Table):
         FORBIDDEN,
     )
 
+    stages: tuple[Stage, ...] = listed(
+        "A curriculum, [[task.stages]]: training begins with the first stage and goes on to the next ones; weights and "
+        "statistics are kept. Tests are of the task as [task] says, without any stage.",
+        FORBIDDEN,
+        max_length=100,
+    )
+    seeds: Seeds | None = Field(
+        default=None,
+        description="Seeds of procedural levels, those of training apart from those of tests.",
+        json_schema_extra=FORBIDDEN,
+    )
+    reset_options: str | None = key(
+        None,
+        "A file of JSON objects, one a line, as seen from this one: training episode i is reset with options = item "
+        "i, shared by all executors, each item once in a pass.",
+        FORBIDDEN,
+        min_length=1,
+        max_length=1024,
+    )
+    shuffle_options: bool = key(False, "Each pass takes the items in another order, which the seed decides.", FORBIDDEN)
+    test_options: str | None = key(
+        None,
+        "The same for tests, play and eval: test s takes item s, modulo their number; left out, those of training.",
+        FORBIDDEN,
+        max_length=1024,
+    )
+
+    @property
+    def single_only(self) -> str:
+        """The first key that only environments that are stepped one by one can follow; empty if there is none."""
+        names = ("stages", "seeds", "reset_options", "test_options")
+        return next((name for name in names if getattr(self, name)), "")
+
+    def in_stage(self, number: int) -> Task:
+        """Copy the table as it is in one of its stages; without stages it is as it stands."""
+        if not self.stages:
+            return self
+        stage = self.stages[number]
+        changed: dict[str, Any] = {"kwargs": {**self.kwargs, **stage.kwargs}}
+        if stage.wrappers is not None:
+            changed["wrappers"] = stage.wrappers
+        if stage.max_episode_steps is not None:
+            changed["max_episode_steps"] = stage.max_episode_steps
+        return self.model_copy(update=changed)
+
     @property
     def is_preprocessed(self) -> bool:
         """True if this is an Atari game, shown as `[task.atari]` says."""
@@ -235,7 +357,21 @@ def task_of(table: Mapping[str, Any]) -> Task:
     for keys, name in ((given, "observe"), (given, "hide"), (atari, "actions"), (atari, "crop")):
         if name in keys:
             keys[name] = tuple(keys[name])
-    wrappers = ({"entry": one} if isinstance(one, str) else one for one in given.get("wrappers", ()))
-    given["wrappers"] = tuple(Wrapper.model_construct(**one) for one in wrappers)
+    given["wrappers"] = _wrappers(given.get("wrappers", ()))
+    given["stages"] = tuple(_stage(one) for one in given.get("stages", ()))
+    if isinstance(seeds := given.get("seeds"), Mapping):
+        given["seeds"] = Seeds.model_construct(**seeds)
     parts = {"cartpole": CartPole.model_construct(**cartpole), "atari": Atari.model_construct(**atari)}
     return Task.model_construct(**given | parts)
+
+
+def _wrappers(told: Sequence[Any]) -> tuple[Wrapper, ...]:
+    """Entries of a table as they were dumped."""
+    return tuple(Wrapper.model_construct(**({"entry": one} if isinstance(one, str) else one)) for one in told)
+
+
+def _stage(told: Mapping[str, Any]) -> Stage:
+    given = {key: value for key, value in told.items() if value is not None}
+    if "wrappers" in given:
+        given["wrappers"] = _wrappers(given["wrappers"])
+    return Stage.model_construct(**given)

@@ -15,10 +15,13 @@ from mlxe_async.ipc.processes.process import Process
 from mlxe_async.ipc.processes.restarts import RestartPolicy
 from mlxe_async.ipc.shared.delayed import DelayedWeights
 from mlxe_async.ipc.shared.lanes import begin_epoch
+from mlxe_async.ipc.shared.latencies import histogram, quantiles
 from mlxe_async.ipc.shared.meeting import declare_broken
 from mlxe_async.ipc.shared.weights import WeightsReader, WeightsWriter
 from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
 from mlxe_async.logs import events
+from mlxe_async.roles.dealing import Dealer
+from mlxe_async.roles.lessons import Curriculum, Lessons
 from mlxe_async.supervisor.checkpointing.due import CheckpointDue
 from mlxe_async.supervisor.checkpointing.solved import LongEpisode
 from mlxe_async.supervisor.context import RunContext
@@ -29,8 +32,8 @@ from mlxe_async.supervisor.handles.executor import ExecutorHandle
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.handles.process_events import ProcessEvents
 from mlxe_async.supervisor.learning.learner import LearnerHandle
-from mlxe_async.supervisor.learning.pushing import PushedLearnerHandle
-from mlxe_async.supervisor.learning.team import TeamHandle
+from mlxe_async.supervisor.learning.pushing import pushed_by
+from mlxe_async.supervisor.learning.team import TeamHandle, workers_of
 from mlxe_async.supervisor.plan.event_log import role_of
 from mlxe_async.supervisor.plan.processes import PlannedProcess
 from mlxe_async.supervisor.startup.restore import restore_handles
@@ -71,6 +74,7 @@ class Assembly:
             promotes=blueprint.promotes,
             promote_by=run.settings.learner.promote_by,
         )
+        context.lessons = self._lessons()
         self.executors: list[ExecutorHandle] = []
         if blueprint.promotes and traits.free_running:
             context.promoter = Promoter(
@@ -104,11 +108,7 @@ class Assembly:
             most_owed=traits.max_owed_updates,
             executors=blueprint.executors,
         )
-        kind: Callable[..., LearnerHandle] = LearnerHandle
-        if blueprint.pushes:
-            roles = [f"worker-{index}" for index in range(blueprint.executors)]
-            workers = [(role, self.by_role[role]) for role in roles]
-            kind = functools.partial(PushedLearnerHandle, workers, most_lag=traits.max_policy_lag)
+        kind = pushed_by(self.by_role, traits.max_policy_lag) if blueprint.pushes else LearnerHandle
         self.learner = kind(
             self.by_role["learner"],
             context,
@@ -121,8 +121,7 @@ class Assembly:
             team=self._team() if "exchange" in segments else None,
         )
         longest, goal = run.blueprint.facts["task"]["max_episode_steps"], run.settings.stop.episode_steps or D0_STEPS
-        possible = longest is None or longest >= goal
-        long_episode = LongEpisode(goal, run.log, self._now) if possible else None
+        long_episode = LongEpisode(goal, run.log, self._now) if longest is None or longest >= goal else None
         names = [f"executor-{index}" for index in range(blueprint.executors)]
         self._asked = Words(control, blueprint.asked_offset, names)
         rules = RolloutRules(
@@ -160,9 +159,8 @@ class Assembly:
         )
 
     def _team(self) -> TeamHandle:
-        roles = [f"worker-{index}" for index in range(1, self._run.blueprint.executors)]
         broken = functools.partial(declare_broken, self._run.segments["exchange"])
-        return TeamHandle(self.by_role["learner"], [(role, self.by_role[role]) for role in roles], broken)
+        return TeamHandle(self.by_role["learner"], workers_of(self.by_role), broken)
 
     def _taken(self, executor: int) -> int:
         """Rows that an executor has made so far, as it counts them in shared memory."""
@@ -190,13 +188,18 @@ class Assembly:
         measures, spent = self._run.measures, list[Spent]()
         cpu, starved = measures.cpu.by_name(), measures.cpu.starved_by_name()
         for planned, pages in zip(self._run.blueprint.processes, self._spent, strict=True):
-            for thread, seconds in zip(("", *planned.threads), pages.seconds(), strict=True):
+            for thread, seconds, counts in zip(
+                ("", *planned.threads), pages.seconds(), pages.new_counts(), strict=True
+            ):
                 role, idx = role_of(planned.name)
                 if thread:
                     role, _, number = thread.partition("-")
                     idx = int(number)
                 rounded = {mode: round(one, 6) for mode, one in seconds.items()}
-                self._run.log.emit(events.Times(process=planned.name, seconds=rounded), role, idx)
+                spells = {mode: found for mode, found in counts.items() if any(found)}
+                latencies = {mode: quantiles(found) for mode, found in spells.items()}
+                histograms = {mode: histogram(found) for mode, found in spells.items()}
+                self._run.log.emit(events.Times(planned.name, rounded, latencies, histograms), role, idx)
                 alone = None if planned.threads else cpu.get(planned.name)
                 spent.append(Spent(role, idx, seconds, alone, 0.0 if thread else starved.get(planned.name, 0.0)))
         found = verdict(spent, self._setup())
@@ -216,6 +219,26 @@ class Assembly:
             rounds=self._run.counters.version - self._versions_before,
         )
 
+    def _lessons(self) -> Lessons | None:
+        """Return what decides on stages and items; None where the task has neither."""
+        task, counters, context = self._run.settings.task, self._run.counters, self.context
+        if not task.stages and task.reset_options is None:
+            return None
+        count = len(task.stages)
+
+        def tell(stage: int, reason: str) -> None:
+            told = events.StageEvent(
+                stage=stage + 1, of=count, env_steps=counters.env_steps, episodes=counters.episodes, reason=reason
+            )
+            self._run.log.emit(told, "supervisor")
+
+        return Lessons(
+            Curriculum(task.stages, tell) if count else None,
+            Dealer(self._run.blueprint.executors) if task.reset_options is not None else None,
+            in_rounds=context.deterministic,
+            env_steps=lambda: counters.env_steps,
+        )
+
     def episodes_started(self) -> int:
         """Episodes begun so far, those of executors that are no more included."""
         return self._episodes.started()
@@ -232,6 +255,8 @@ class Assembly:
             context.publications.hold(int(version))
         if self.delayed is not None:
             self.delayed.restore(run.point.own_arrays())
+        if context.lessons is not None and "lessons" in state:
+            context.lessons.restore(state["lessons"])
         if context.promoter is not None and "promoter" in state:
             context.promoter.restore(state["promoter"])
         if context.deterministic:

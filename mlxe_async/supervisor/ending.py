@@ -11,6 +11,8 @@ from mlxe_async.errors import MlxeError, NumericError, ResourceError
 from mlxe_async.ipc.messages.remote_error import RemoteError
 from mlxe_async.logs import events
 from mlxe_async.rows import Array
+from mlxe_async.supervisor.assembly import Assembly
+from mlxe_async.supervisor.checkpointing.weights import published_weights
 from mlxe_async.supervisor.monitoring.periodic import Periodic
 from mlxe_async.supervisor.plan.budget import Measures
 from mlxe_async.supervisor.plan.event_log import EventLog
@@ -18,6 +20,7 @@ from mlxe_async.supervisor.plan.results import Result
 from mlxe_async.supervisor.recording.file import Recording
 from mlxe_async.supervisor.recording.steps import Ended, Recorder
 from mlxe_async.supervisor.run_files import RunFiles
+from mlxe_async.supervisor.startup.start import Startup
 
 SIGNAL_EXITS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
@@ -83,6 +86,26 @@ def trace_of(failure: BaseException | None) -> str:
     if failure is None or isinstance(failure, MlxeError | asyncio.CancelledError):
         return ""
     return "".join(traceback.format_exception(failure))
+
+
+def last_weights(startup: Startup) -> tuple[int, Array] | None:
+    """Version and weights (P,) to end with, if there are any; where they are damaged the run still has its end."""
+    if startup.files is None or not startup.segments:
+        return None
+    try:
+        return published_weights(startup.segments["weights"], startup.blueprint.parameters)
+    except MlxeError as error:
+        startup.files.log.warn(f"the last weights cannot be saved: {error}")
+        return None
+
+
+def tell_accounts(parts: Assembly, periodic: Periodic, files: RunFiles) -> None:
+    """Tell the accounts of rows and of time for the last time."""
+    try:
+        periodic.tell_ledger()
+    except MlxeError as error:  # damaged shared memory has no account, but the run still has its end
+        files.log.warn(str(error))
+    parts.tell_times()
 
 
 def digest_of(flat: tuple[int, Array] | None) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from mlxe_async.ipc.processes.process import Process
+from mlxe_async.roles.lessons import Lessons
 from mlxe_async.schedules import POLL_S, schedule_of
 from mlxe_async.supervisor.assembly import Assembly
 from mlxe_async.supervisor.context import RunContext
@@ -26,10 +27,11 @@ class Rounds:
     Args:
         budget: counts and says when to stop.
         checkpoints: makes whole checkpoints.
+        lessons: decides between rounds on stages and items; None: there are none.
     """
 
-    def __init__(self, budget: Budget, checkpoints: WholeCheckpoints) -> None:
-        self._budget, self._checkpoints = budget, checkpoints
+    def __init__(self, budget: Budget, checkpoints: WholeCheckpoints, lessons: Lessons | None = None) -> None:
+        self._budget, self._checkpoints, self._lessons = budget, checkpoints, lessons
 
     @property
     def remaining(self) -> bool:
@@ -39,10 +41,14 @@ class Rounds:
     def spend(self, rollouts: Iterable[Any]) -> None:
         """Count finished rollouts."""
         self._budget.spend(rollouts)
+        if self._lessons is not None:
+            self._lessons.end_round()
 
     async def boundary(self) -> None:
         """The run may save itself now."""
         await self._checkpoints.at_boundary()
+        if self._lessons is not None:
+            self._lessons.begin_round()
 
 
 class MainLoop:
@@ -108,7 +114,7 @@ class MainLoop:
             self.replayed = run.replay.verdict(digest_of(run.published()))
             return
         who_waits = schedule_of(run.settings.schedule.kind, run.blueprint.traits.flavour)
-        rounds = Rounds(run.budget, self._checkpoints)
+        rounds = Rounds(run.budget, self._checkpoints, parts.context.lessons)
         await who_waits(parts.executors, parts.memorizer, parts.learner, parts.evaluator, rounds)
 
     async def _save_all(self) -> None:

@@ -8,10 +8,12 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mlxe_async.errors import MlxeError, RunFailed, StoppedEarly, UnsupportedPlatform
+from mlxe_async.elsewhere import RUNS, Answering
+from mlxe_async.errors import RunFailed, StoppedEarly, UnsupportedPlatform
 from mlxe_async.ipc.processes.linux import lack
 from mlxe_async.ipc.processes.nursery import Nursery
 from mlxe_async.ipc.processes.process import Process
@@ -23,26 +25,28 @@ from mlxe_async.settings import Settings
 from mlxe_async.settings.rules import refuse_contradictions
 from mlxe_async.storage.safe_text import redact
 from mlxe_async.supervisor.assembly import Assembly
-from mlxe_async.supervisor.checkpointing.weights import published_weights
 from mlxe_async.supervisor.context import RunContext
-from mlxe_async.supervisor.ending import SIGNAL_EXITS, tell_end, what_is_saved
+from mlxe_async.supervisor.ending import SIGNAL_EXITS, last_weights, tell_accounts, tell_end, what_is_saved
 from mlxe_async.supervisor.main_loop import MainLoop
+from mlxe_async.supervisor.monitoring.exports import FINISH_S, Exports
 from mlxe_async.supervisor.monitoring.loop_lag import stacks, write_stacks
 from mlxe_async.supervisor.monitoring.periodic import Periodic
 from mlxe_async.supervisor.plan.budget import Measures
 from mlxe_async.supervisor.plan.results import CheckReport, Result
 from mlxe_async.supervisor.recording.replay import Replay
 from mlxe_async.supervisor.run_files import RunFiles
+from mlxe_async.supervisor.startup.preloading import Handed
 from mlxe_async.supervisor.startup.start import Startup
 from mlxe_async.supervisor.waiting import first_of, let_go, to_the_end, unless_stopped
 from mlxe_async.supervisor.whole_checkpoints import WholeCheckpoints
+from mlxe_async.tasks.given import Maker
 
 STOP_GRACE_S = 1.0
 START_GRACE_S = 1.0  # for a start that is under way when a stop is asked for
 GRACE_AT_ONCE_S = 0.2
 
 
-class Supervisor:
+class Supervisor(Answering):
     """One run. `await Supervisor(settings).run()` in any running loop; cancelling it stops everything cleanly.
 
     It runs, or checks, once: another run takes another Supervisor.
@@ -52,11 +56,16 @@ class Supervisor:
         run_dir: folder to make the run's folder in, instead of `[run] dir`.
         resume: folder of a run to go on with, from its newest whole checkpoint that is fit; its log goes on too.
         replay: folder of a run that was recorded, to be done again alike; `settings` are its own.
+        env: a gymnasium.Env class, or a function that makes one, in place of `[task] env`; see `tasks.given`.
 
     Raises:
-        SettingsError: keys contradict each other, in settings that were made by hand.
+        TaskError: `env` cannot be carried to other processes, or is missing where a run was begun with one.
+        SettingsError: keys contradict each other, in settings that were made by hand, or a package that `[logs] export`
+            needs is missing.
         UnsupportedPlatform: this is not Linux.
     """
+
+    elsewhere = RUNS
 
     def __init__(
         self,
@@ -65,12 +74,15 @@ class Supervisor:
         run_dir: str | os.PathLike[str] | None = None,
         resume: str | os.PathLike[str] | None = None,
         replay: str | os.PathLike[str] | None = None,
+        env: Maker | None = None,
     ) -> None:
         if not sys.platform.startswith("linux"):
             raise UnsupportedPlatform("mlxe_async needs Linux (memfd, pidfd, prctl); this is " + sys.platform)
         refuse_contradictions(settings)
         self._replay = None if replay is None else Replay(Path(replay))
         settings = settings if self._replay is None else self._replay.prepared(settings)
+        self._handed = Handed(settings, env)
+        settings = self._handed.settings
         self._dumps = 0
         self._requested: str | None = None
         self._used = ""
@@ -83,8 +95,8 @@ class Supervisor:
         )
         self._processes: list[Process] = []
         self._measures = Measures(settings, self._processes, self._nursery)
-        # A thread of our own, which ends with the run: the loop's is the embedding program's.
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="mlxe-disk")
+        self._exports = Exports(settings, self._measures)
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="mlxe-disk")  # ends with the run
         self._startup = Startup(
             settings,
             base=Path(run_dir or settings.run.dir),
@@ -107,8 +119,7 @@ class Supervisor:
         """The run's settings; once it has started, with the defaults that only the probe knows."""
         return self._startup.settings
 
-    # -- for programs that embed a run
-    # -----------------------------------------------------------------------------------
+    # -- for programs that embed a run ---------------------------------------------------------------------------
 
     def subscribe(self, callback: Callable[[dict[str, Any]], None], events: Collection[str] | None = None) -> None:
         """Have `callback` called with every line of the log, as a dict, from the loop's thread.
@@ -215,6 +226,7 @@ class Supervisor:
                 "called; make another one: Supervisor(settings)"
             )
         self._used = verb
+        self._handed.hand_to(self._nursery)
 
     def run_sync(self) -> Result:
         """`run` for a program without a loop, in one of uvloop; see there.
@@ -277,13 +289,14 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             for process in self._processes:
                 group.create_task(process.start())
+        self._exports.start(run.folder.path, run.log)
 
     async def _run_main_loop(self) -> None:
         run, parts, periodic = self._run, self._parts, self._periodic
         assert run is not None and parts is not None and periodic is not None  # noqa: S101, PT018 - it has started
         self._main = MainLoop(run, parts, WholeCheckpoints(run, parts))
         await self._main.run(self._processes, periodic.tasks())
-        if self._requested is not None or run.replay is not None:
+        if self._requested or run.replay is not None:
             return
         if why := parts.learner.never_learned:
             raise RunFailed(why)
@@ -291,24 +304,13 @@ class Supervisor:
             run.log.warn(f"nothing was learned: no update was due within {run.counters.env_steps} steps")
 
     def _nursery_exited(self, pid: int, sentence: str, expected: bool) -> None:
-        told = events.ProcExit(process="mlxe-nursery", pid=pid, epoch=0, expected=expected, sentence=sentence)
-        self._tell(told, "nursery")
-
-    def _last_weights(self, files: RunFiles) -> tuple[int, Array] | None:
-        """Version and weights (P,) to end with, if there are any; where they are damaged the run still has its end."""
-        if not self._startup.segments:
-            return None
-        try:
-            return published_weights(self._startup.segments["weights"], self._startup.blueprint.parameters)
-        except MlxeError as error:
-            files.log.warn(f"the last weights cannot be saved: {error}")
-            return None
+        self._tell(events.ProcExit("mlxe-nursery", pid, epoch=0, expected=expected, sentence=sentence), "nursery")
 
     async def _shut_down(self, failure: BaseException | None) -> Result | None:
         self._disk.shutdown()
         self._measures.look_at_cpu()
         files, parts, main = self._startup.files, self._parts, self._main
-        flat = None if files is None else self._last_weights(files)
+        flat = last_weights(self._startup)
         if files is not None and flat is not None and not (main and main.is_saved):
             files.saver.save(*flat, solved_at=files.solved.at)
             if main and main.not_whole and files.folder.is_there:
@@ -321,21 +323,19 @@ class Supervisor:
                 group.create_task(process.stop(grace_s))
         await self._nursery.stop()
         result = None if files is None else self._tell_end(files, flat, failure)
+        unexported = await self._exports.finish(FINISH_S if grace_s == STOP_GRACE_S else GRACE_AT_ONCE_S)
         self._processes.clear()
         if parts is not None:
             parts.close()
         self._run = self._parts = self._periodic = self._main = None
         self._startup.close()
-        return result
+        self._handed.close()
+        return result and replace(result, unexported=unexported)
 
     def _tell_end(self, files: RunFiles, flat: tuple[int, Array] | None, failure: BaseException | None) -> Result:
         parts, periodic = self._parts, self._periodic
-        if parts is not None and periodic is not None:
-            try:
-                periodic.tell_ledger()
-            except MlxeError as error:  # damaged shared memory has no account, but the run still has its end
-                files.log.warn(str(error))
-            parts.tell_times()
+        if parts and periodic:
+            tell_accounts(parts, periodic, files)
         result = tell_end(
             files,
             self._measures,

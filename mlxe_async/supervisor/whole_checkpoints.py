@@ -121,6 +121,8 @@ class WholeCheckpoints:
             **run.measures.to_keep(run.files.journal.next_seq),
             "solved_at": run.files.solved.at,
         }
+        if context.lessons is not None:
+            facts["lessons"] = context.lessons.state()
         if context.promoter is not None:
             facts["promoter"] = context.promoter.state()
         arrays: dict[str, Array] = {}

@@ -19,6 +19,7 @@ from mlxe_async.rows import MASK
 from mlxe_async.settings.task import task_of
 from mlxe_async.tasks.help import layers_of
 from mlxe_async.tasks.hostile import described, one_line, words_of
+from mlxe_async.tasks.items import EpisodeSet
 from mlxe_async.tasks.making import make
 from mlxe_async.tasks.sources import spec_of
 
@@ -57,7 +58,8 @@ def conformance(task: Mapping[str, Any], limited: Limited, seconds: float) -> li
             with limited("make"):
                 made.append(make(settings, spec_of(settings), evaluation=True))
         limit = settings.max_episode_steps or spec_of(settings).max_episode_steps
-        return _Looking(made[0], made[1], limit, limited).look(seconds)
+        episodes = EpisodeSet(settings, evaluation=False) if settings.single_only else None
+        return _Looking(made[0], made[1], limit, limited, episodes).look(seconds)
     except BaseException as error:  # noqa: BLE001 - an environment may raise anything, and the run goes on without this
         return [Finding("spaces", None, f"could not be looked at: {words_of(error)}")]
     finally:
@@ -74,8 +76,10 @@ def _closed(env: gymnasium.Env[Any, Any]) -> None:
 class _Looking:
     """Two copies of an environment, stepped side by side."""
 
-    def __init__(self, one: Any, other: Any, limit: int | None, limited: Limited) -> None:
-        self._envs, self._limit, self._limited = (one, other), limit, limited
+    def __init__(
+        self, one: Any, other: Any, limit: int | None, limited: Limited, episodes: EpisodeSet | None = None
+    ) -> None:
+        self._envs, self._limit, self._limited, self._episodes = (one, other), limit, limited, episodes
         self._odd: dict[str, str] = {}
         self._lengths: list[tuple[int, str]] = []
         self._like_a_first = 0
@@ -103,8 +107,10 @@ class _Looking:
         self._odd.setdefault(promise, told)
 
     def _reset(self, which: int, seed: int) -> tuple[Any, Any]:
+        seed, options = (seed, None) if self._episodes is None else self._episodes.of(seed, None)
+        given = {} if options is None else {"options": dict(options)}
         with self._limited("reset"):
-            answer = self._envs[which].reset(seed=seed)
+            answer = self._envs[which].reset(seed=seed, **given)
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise TypeError(f"reset returned {described(answer)}, expected an observation and a dict")
         return _kept(answer[0]), answer[1]

@@ -12,7 +12,7 @@ import gymnasium
 from mlxe_async.errors import TaskError
 from mlxe_async.settings.task import POOL
 from mlxe_async.tasks import pools
-from mlxe_async.tasks.making import register_installed
+from mlxe_async.tasks.installed import register_installed
 
 
 class Listed(NamedTuple):

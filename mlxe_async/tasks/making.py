@@ -6,12 +6,9 @@ strictly and in a tenth of the time.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import functools
-import importlib
-import importlib.util
 import re
 import sys
 import types
@@ -25,13 +22,13 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import FrameStackObservation, NormalizeObservation, NormalizeReward, TransformObservation
 
-from mlxe_async.errors import TaskError, raised_at
+from mlxe_async.errors import TaskError
 from mlxe_async.parts import FLOATS, Part
 from mlxe_async.rows import Spaces
-from mlxe_async.settings.task import ATARI, Task, Wrapper
-from mlxe_async.tasks import atari, cartpole, pools
+from mlxe_async.settings.task import Task, Wrapper
+from mlxe_async.tasks import atari, cartpole, given, installed, pools
 from mlxe_async.tasks.help import TaskAids, declared_by, layers_of
-from mlxe_async.tasks.hostile import described, one_line, words_of
+from mlxe_async.tasks.hostile import described, one_line
 from mlxe_async.tasks.observing import Packing, packing_of
 from mlxe_async.tasks.physics import CartPoleSimulator
 
@@ -39,18 +36,6 @@ _MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _IMPORTED_ID = re.compile(rf"(?P<module>{_MODULE}):(?P<name>[\w./-]+)", re.ASCII)
 _ENTRY = re.compile(rf"(?P<module>{_MODULE}):(?P<name>[A-Za-z_]\w*)", re.ASCII)
 
-_EXTRAS = {
-    "box2d": "mlxe_async[box2d]",
-    "ale_py": atari.EXTRA,
-    "ale": atari.EXTRA,
-    "opencv": atari.EXTRA,
-    "mujoco": "mlxe_async[mujoco]",
-    "pygame": "gymnasium[classic-control]",
-    "jax": "gymnasium[jax]",
-    "minigrid": "minigrid",
-    "minatar": "mlxe_async[minatar]",
-}
-_MINATAR = "MinAtar/"
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -61,6 +46,8 @@ def find_spec(env_id: str) -> EnvSpec:
         TaskError: unknown id (with the nearest ones), malformed id, or a module that cannot be imported.
     """
     name = env_id
+    if env_id.startswith(given.PREFIX):
+        return given.spec_of(env_id)
     if ":" in env_id:
         match = _IMPORTED_ID.fullmatch(env_id)
         if match is None:
@@ -68,59 +55,16 @@ def find_spec(env_id: str) -> EnvSpec:
                 f'task.env: got "{env_id}", expected a gymnasium id such as "CartPole-v1" or "module:Id-v0"'
             )
         name = match["name"]
-        module = _imported("task.env", env_id, match["module"])
+        module = installed.imported("task.env", env_id, match["module"])
         found: Any = getattr(module, name, None)
         if name not in gymnasium.registry and _is_kind(found, gymnasium.Env):
             return EnvSpec(id=f"{name}-v0", entry_point=found)
-    if name.startswith(ATARI) and name not in gymnasium.registry:
-        atari.provide(name)
-    if name.startswith(_MINATAR) and name not in gymnasium.registry:
-        _imported("task.env", env_id, "minatar.gym").register_envs()  # importing it alone registers nothing
-    if name not in gymnasium.registry and (package := _registered_by(name)):
-        _register(env_id, package)
+    if name not in gymnasium.registry:
+        installed.register(env_id, name)
     spec = gymnasium.registry.get(name)
     if spec is None:
         raise TaskError(_unknown(name) if name == env_id else _nothing_in(module, name))
     return spec
-
-
-_PACKAGES = {
-    r"(MiniGrid|BabyAI)-": "minigrid",
-    r"(highway|merge|roundabout|parking|intersection|racetrack|exit|two-way)(-[a-z-]+)?-v\d": "highway_env",
-    r"(Fetch|Hand|Ant_|Point_|PointMaze|AntMaze|Adroit|FrankaKitchen)": "gymnasium_robotics",
-    r"(Meta-World|reach-v|push-v)": "metaworld",
-    r"(flappy|FlappyBird)": "flappy_bird_gymnasium",
-}
-"""Form of an id -> package that registers ids of this form when it is imported."""
-
-
-def _registered_by(name: str) -> str:
-    return next((package for form, package in _PACKAGES.items() if re.match(form, name)), "")
-
-
-def _register(env_id: str, package: str) -> None:
-    """Import the package that registers an id, if it is installed."""
-    if importlib.util.find_spec(package) is None:
-        raise TaskError(f'task.env: "{env_id}" needs a package that is not installed: pip install {package}')
-    found = _imported("task.env", env_id, package)
-    registry = getattr(found, "register_envs", None) or getattr(found, f"register_{package}_envs", None)
-    if callable(registry):
-        registry()
-
-
-def register_installed() -> None:
-    """Register the ids of all packages that `find_spec` knows and that are installed; one that is broken has none."""
-    for package in sorted({"ale_py", "minatar", *_PACKAGES.values()}):
-        if importlib.util.find_spec(package) is None:
-            continue
-        with contextlib.suppress(TaskError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if package == "ale_py":
-                atari.provide(ATARI)
-            elif package == "minatar":
-                _imported("task.env", _MINATAR, "minatar.gym").register_envs()
-            else:
-                _register(package, package)
 
 
 def _nothing_in(module: Any, name: str) -> str:
@@ -160,7 +104,7 @@ def make(task: Task, spec: EnvSpec | None = None, *, evaluation: bool = False) -
             if task.is_preprocessed:
                 env = atari.preprocessed(env, task.atari, evaluation=evaluation)
         except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-            raise TaskError(f"task.env: {_missing(task.env, error)}") from error
+            raise TaskError(f"task.env: {installed.missing(task.env, error)}") from error
         for one in task.wrappers:
             env = _wrapped(env, one)
         _refuse_statistics(env, task)
@@ -281,7 +225,7 @@ def _starts(space: Any) -> tuple[int, ...]:
 
 def simulator_of(env: gymnasium.Env[Any, Any], task: Task) -> CartPoleSimulator | None:
     """The task's own simulator, if it has one: gymnasium's CartPole itself, without subclass, arguments or wrappers."""
-    is_changed = task.wrappers or task.kwargs or task.hide or task.history > 1
+    is_changed = task.wrappers or task.kwargs or task.hide or task.history > 1 or task.single_only
     is_plain = type(env.unwrapped) is CartPoleEnv and not is_changed
     return CartPoleSimulator() if is_plain else None
 
@@ -296,7 +240,7 @@ def _declared_space(env: gymnasium.Env[Any, Any], env_id: str, name: str) -> Any
     try:
         return getattr(env, name)
     except BaseException as error:
-        raise TaskError(f"task.env: {env_id}: asking for its {name} {_ended(error)}") from error
+        raise TaskError(f"task.env: {env_id}: asking for its {name} {installed.ended(error)}") from error
 
 
 def _frames(env: gymnasium.Env[Any, Any], shape: tuple[int, ...]) -> int:
@@ -329,15 +273,6 @@ def _declared_aids(env: gymnasium.Env[Any, Any], task: Task) -> Any:
     return declared
 
 
-def _imported(key: str, entry: str, name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except BaseException as error:
-        why = _missing(entry, error) if isinstance(error, ImportError) else f"{entry}: importing it {_ended(error)}"
-        place = f" ({at})" if (at := raised_at(error)) else ""
-        raise TaskError(f"{key}: {why}{place}") from error
-
-
 def _wrapped(env: gymnasium.Env[Any, Any], one: Wrapper) -> gymnasium.Env[Any, Any]:
     """The environment in one more wrapper, or whatever a function made of it."""
     wrapped = _wrapper(one.entry)(env, **one.kwargs)
@@ -350,7 +285,7 @@ def _wrapper(entry: str) -> Any:
     match = _ENTRY.fullmatch(entry)
     if match is None:
         raise TaskError(f'task.wrappers: got "{entry}", expected "module:Wrapper" or "module:function"')
-    found: Any = getattr(_imported("task.wrappers", entry, match["module"]), match["name"], None)
+    found: Any = getattr(installed.imported("task.wrappers", entry, match["module"]), match["name"], None)
     own = isinstance(found, types.FunctionType) and match["module"].partition(".")[0] not in sys.stdlib_module_names
     if not own and not _is_kind(found, gymnasium.Wrapper):
         module, name = match["module"], match["name"]
@@ -412,17 +347,11 @@ def _is_kind(found: Any, kind: type) -> bool:
     return isinstance(found, type) and issubclass(found, kind)
 
 
-def _ended(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return f"called exit({error.code!r})"
-    return f"raised {words_of(error)}"
-
-
 def _unknown(name: str) -> str:
     namespace, slash, _ = name.rpartition("/")
-    extra = _EXTRAS.get(namespace.lower())
+    extra = installed.EXTRAS.get(namespace.lower())
     if extra is None and re.search(r"NoFrameskip|Deterministic", name):
-        extra = _EXTRAS["ale"]
+        extra = installed.EXTRAS["ale"]
     if slash and extra and not any(known.startswith(f"{namespace}/") for known in gymnasium.registry):
         return f'task.env: "{name}" needs a package that is not installed: pip install "{extra}"'
     lowered = {known.lower(): known for known in gymnasium.registry}
@@ -431,16 +360,3 @@ def _unknown(name: str) -> str:
     if extra:
         advice += f' (Atari games: pip install "{extra}")'
     return f'task.env: there is no environment "{name}"{advice}'
-
-
-def _missing(env_id: str, error: BaseException) -> str:
-    """One sentence that names the package, the extra that brings it, and what the import said."""
-    text = words_of(error)
-    package = getattr(error, "name", None) or ""
-    for word in [package, *re.findall(r"\w+", text)]:
-        extra = _EXTRAS.get(word.split(".")[0].lower())
-        if extra:
-            return f'{env_id} needs a package that is not installed: pip install "{extra}" ({text})'
-    if package and isinstance(error, ModuleNotFoundError):
-        return f"{env_id}: there is no module {package}; install it or add its folder to run.python_path ({text})"
-    return f"{env_id} cannot be imported ({text})"

@@ -53,6 +53,8 @@ def why_not(task: Task) -> str:
             return f"task.{name} is for environments that are stepped one by one"
     if task.is_preprocessed and (key := atari.single_only(task.atari)):
         return f"task.atari.{key} is for games that are stepped one by one"
+    if task.single_only:
+        return f"task.{task.single_only} is for environments that are stepped one by one"
     if task.history > 1:
         return "task.history is for environments that are stepped one by one"
     return ""

@@ -2,7 +2,7 @@
 
 | space | stored as |
 |---|---|
-| Box | its numbers, in its own shape: float32, or bytes where it is of uint8 |
+| Box | its numbers, in its own shape: float32, or bytes where it is of uint8; without an entry, one 0 |
 | Discrete | one-hot |
 | MultiDiscrete | the one-hots of its entries, one after the other |
 | MultiBinary | 0 and 1 as floats |
@@ -54,6 +54,8 @@ class Leaf:
         """Name, shape and dtype as stored."""
         space = self.space
         if isinstance(space, spaces.Box):
+            if is_empty(space):
+                return self.name, (1,), FLOATS
             return self.name, tuple(map(int, space.shape)), BYTES if space.dtype == np.uint8 else FLOATS
         if isinstance(space, spaces.Discrete):
             return self.name, (int(space.n),), FLOATS
@@ -84,9 +86,10 @@ def packing_of(env_id: str, space: Any, observe: Sequence[str], mask: Sequence[i
                 "out"
             )
         if not _is_usable(space):
-            odd = "at least one entry" if isinstance(space, spaces.Box) and 0 in space.shape else _USABLE
-            raise TaskError(f"task.env: {env_id}: observation space {_words(space)} is not supported, expected {odd}")
-        if isinstance(space, spaces.Box) and space.shape and not mask:
+            raise TaskError(
+                f"task.env: {env_id}: observation space {_words(space)} is not supported, expected {_USABLE}"
+            )
+        if isinstance(space, spaces.Box) and space.shape and not is_empty(space) and not mask:
             return None
         leaves = [Leaf(WHOLE, (), space)]
     return Packing(env_id, space, leaves, tuple(mask))
@@ -253,7 +256,7 @@ def _is_usable(space: Any) -> bool:
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         return bool(space.spaces) and all(_is_usable(part) for _, (_, part) in _tops(space))
     if isinstance(space, spaces.Box):
-        return space.dtype is not None and space.dtype.kind in "fiub" and 0 not in space.shape
+        return space.dtype is not None and space.dtype.kind in "fiub"
     return isinstance(space, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
 
 
@@ -343,6 +346,8 @@ def _pieces(mask: Any) -> Iterator[Array]:
 
 def _filling(leaf: Leaf) -> _Fill:
     space, label = leaf.space, label_of(leaf)
+    if is_empty(space):
+        return _fills_nothing(space, label)
     if isinstance(space, spaces.Box):
         return _fills_box(space, label)
     if isinstance(space, spaces.Discrete):
@@ -350,6 +355,22 @@ def _filling(leaf: Leaf) -> _Fill:
     if isinstance(space, spaces.MultiDiscrete):
         return _fills_one_hots(space, label)
     return _fills_binary(space, label)
+
+
+def is_empty(space: Any) -> bool:
+    """Return whether a Box has no entry, as where there is no state to show, such as a bandit's."""
+    return isinstance(space, spaces.Box) and 0 in space.shape
+
+
+def _fills_nothing(space: Any, label: str) -> _Fill:
+    shape, declared = tuple(map(int, space.shape)), np.dtype(space.dtype)
+
+    def fill(value: Any, view: Array) -> bool:
+        _, same = checks.observation(value, shape, np.dtype(FLOATS), declared, label)
+        view[...] = 0
+        return same
+
+    return fill
 
 
 def _fills_box(space: Any, label: str) -> _Fill:

@@ -11,8 +11,9 @@ import gymnasium
 import numpy as np
 
 from mlxe_async.errors import EnvironmentFault, TaskError
-from mlxe_async.rows import Array
+from mlxe_async.rows import Array, Spaces
 from mlxe_async.settings.task import task_of
+from mlxe_async.tasks.making import read_spaces
 from mlxe_async.tasks.measuring import random_action
 from mlxe_async.tasks.native import NativeTask
 from mlxe_async.tasks.sources import remark_of, spec_of
@@ -69,6 +70,7 @@ def probe(
     try:
         if task.get("vectorize", "single") != "single":
             _check_native(task, closing, limited)
+        _check_stages(task, vector, limited)
         _try_out(vector, limited)
         tried = time.perf_counter()
         step_seconds, faults = _time_steps(vector, limited)
@@ -105,6 +107,41 @@ def _close_all(made: list[Closable]) -> None:
     """Close what was made for a probe."""
     for vector in made:
         vector.close()
+
+
+def _check_stages(task: Mapping[str, Any], vector: VectorTask, limited: Limited) -> None:
+    """Make, reset and step the environment of each further stage; all show and take the same.
+
+    Raises:
+        TaskError: a stage's environment cannot be made, breaks its contract, or has other spaces.
+    """
+    count = len(task.get("stages") or ())
+    for number in range(1, count):
+        key = f"task.stages[{number}]"
+        try:
+            with limited("make"):
+                vector.enter(0, number)
+            _expect_spaces(vector, read_spaces(vector.environment(0), task_of(task))[0])
+            _try_out(vector, limited)
+        except EnvironmentFault as fault:
+            raise TaskError(f"{key}: {_sentence(fault)}") from fault
+        except TaskError as error:
+            raise TaskError(f"{key}: {error}") from error
+    if count:
+        with limited("make"):
+            vector.enter(0, 0)
+
+
+def _expect_spaces(vector: VectorTask, found: Spaces) -> None:
+    """See that spaces are those of the first stage."""
+    if found.to_json() != vector.spaces.to_json():
+        raise TaskError(f"got {_shapes(found)}, expected the spaces of the first stage: {_shapes(vector.spaces)}")
+
+
+def _shapes(spaces: Spaces) -> str:
+    """Shape and kind of what is shown and taken."""
+    takes = spaces.actions if spaces.actions is not None else spaces.action_shape
+    return f"observations {spaces.observation_shape} {spaces.observation_dtype} and actions {takes}"
 
 
 def _check_native(task: Mapping[str, Any], closing: list[Closable], limited: Limited) -> None:

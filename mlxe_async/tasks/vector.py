@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
+import re
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +29,8 @@ from mlxe_async.settings.task import task_of
 from mlxe_async.tasks import checks
 from mlxe_async.tasks.changes import ActionChanges
 from mlxe_async.tasks.hostile import described, trace_of, words_of
+from mlxe_async.tasks.installed import without_display
+from mlxe_async.tasks.items import EpisodeSet
 from mlxe_async.tasks.making import has_own_rewards, make, read_spaces, simulator_of
 from mlxe_async.tasks.metrics import KEY, Metrics
 from mlxe_async.tasks.sources import spec_of
@@ -97,6 +100,7 @@ class VectorTask:
         out_of_bounds: observations seen outside the space's bounds, of those that were looked at.
         offers_masks: whether the first reset came with a mask of allowed actions that was not asked for.
         metrics: numbers that the environments tell of themselves.
+        episodes: seeds and options that episodes are reset with; None where the task leaves both open.
     """
 
     def __init__(
@@ -114,8 +118,15 @@ class VectorTask:
         self._task = task_of(task)
         self.spec = spec_of(self._task)
         self.count = count
-        self.max_episode_steps = max_episode_steps or self._task.max_episode_steps or self.spec.max_episode_steps
-        self._limit = self.max_episode_steps or math.inf
+        stages = range(0 if evaluation else len(self._task.stages))
+        self._stages = [self._task.in_stage(number) for number in stages] or [self._task]
+        self._stage = [0] * count
+        own = self.spec.max_episode_steps
+        self._longest = [max_episode_steps or one.max_episode_steps or own or math.inf for one in self._stages]
+        longest = max(self._longest)
+        self.max_episode_steps = None if math.isinf(longest) else int(longest)
+        self._limits = [self._longest[0]] * count
+        self.episodes = EpisodeSet(self._task, evaluation=evaluation) if self._task.single_only else None
         self._adverse = self._task.adverse_starts and not evaluation
         self._shaped = self._task.shaped_reward and not evaluation
         self._clipped, self._evaluation = self._task.clip_rewards and not evaluation, evaluation
@@ -177,13 +188,26 @@ class VectorTask:
 
     # --- reset ------------------------------------------------------------------------------------------------------
 
-    def reset(self, index: int, seed: int, finished_episodes: int = 0) -> Array:
+    def enter(self, index: int, stage: int) -> None:
+        """Make sure that an environment's next episode is in this stage of the curriculum; it is made anew for that.
+
+        Raises:
+            EnvironmentFault: as `rebuild`.
+        """
+        if self._stage[index] != stage:
+            self._stage[index], self._limits[index] = stage, self._longest[stage]
+            self.rebuild(index)
+
+    def reset(
+        self, index: int, seed: int, finished_episodes: int = 0, options: Mapping[str, Any] | None = None
+    ) -> Array:
         """Begin an episode of one environment.
 
         Args:
             index: which environment.
-            seed: what makes this episode repeatable.
+            seed: what makes this episode repeatable; of a task with a test set, which of its tests, see `EpisodeSet`.
             finished_episodes: episodes finished so far, on which adverse starts depend.
+            options: for the environment's own `reset`; None: those of the task's file, where it names one.
 
         Returns:
             The first observation (O,), a fresh array.
@@ -192,13 +216,15 @@ class VectorTask:
             EnvironmentFault: the environment raised or broke its contract; `rebuild` it.
         """
         self._live[index] = False
+        if self.episodes is not None:
+            seed, options = self.episodes.of(seed, options)
         if self.changes is not None:
             self.changes.begin(index)
         self._seeds[index], self._steps[index] = seed, 0
         self._cursor[0] = index
         env = self._envs[index]
         try:
-            answer = env.reset(seed=seed)
+            answer = env.reset(seed=seed) if options is None else env.reset(seed=seed, options=dict(options))
         except BaseException as error:  # noqa: BLE001 - exit and Ctrl-C come from the environment here, not to us
             raise self._raised(error, "reset", index) from None
         obs = np.zeros((1, *self.spaces.observation_shape), self._dtype)
@@ -250,7 +276,7 @@ class VectorTask:
         faults: list[EnvironmentFault] = []
         chosen = self._for_environments(actions)
         envs, steps, live, shape, dtype = self._envs, self._steps, self._live, self._shape, self._dtype
-        limit, cursor = self._limit, self._cursor
+        limits, cursor = self._limits, self._cursor
         for i in range(count) if only is None else only:
             if not live[i]:
                 raise RuntimeError(f"environment {i}: step without a reset")
@@ -287,7 +313,7 @@ class VectorTask:
                 continue
             rewards[i] = reward
             terminated[i] = over
-            truncated[i] = stopped = stopped or steps[i] >= limit
+            truncated[i] = stopped = stopped or steps[i] >= limits[i]
             ok[i] = True
             if over or stopped:
                 ended.append(i)
@@ -323,6 +349,10 @@ class VectorTask:
         if self.changes is not None:
             self.changes.charge(seen, actions, flags[2])
         return Step(next_obs, seen, np.array(rewards), *flags, ended, faults)
+
+    def environment(self, index: int) -> gymnasium.Env[Any, Any]:
+        """One of the environments, with its wrappers."""
+        return self._envs[index]
 
     def rebuild(self, index: int) -> None:
         """Close one environment, whatever it says to that, and make it anew; then `reset` it.
@@ -415,7 +445,7 @@ class VectorTask:
 
     def _made(self, index: int) -> gymnasium.Env[Any, Any]:
         try:
-            return self._wrap(make(self._task, self.spec, evaluation=self._evaluation))
+            return self._wrap(make(self._stages[self._stage[index]], self.spec, evaluation=self._evaluation))
         except TaskError:
             raise
         except BaseException as error:  # noqa: BLE001 - see reset
@@ -434,8 +464,17 @@ class VectorTask:
 
 def _advice(error: BaseException, phase: str) -> str:
     """Return what to do about mistakes that many environments have in common."""
+    text = words_of(error)
+    if screen := without_display(text):
+        return screen
     if phase == "reset" and isinstance(error, TypeError) and "unexpected keyword argument 'seed'" in str(error):
         return "; write reset(self, *, seed=None, options=None), and super().reset(seed=seed) in it"
+    if phase == "make" and isinstance(error, TypeError):
+        missing = re.search(r"missing \d+ required .*?argument", text) and re.findall(r"'(\w+)'", text)
+        if missing:
+            return f"; write what it needs into [task], as kwargs = {{ {missing[0]} = ... }}"
+        if unexpected := re.search(r"unexpected keyword argument '(\w+)'", text):
+            return f"; take {unexpected[1]} out of task.kwargs"
     if phase == "make" and isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return (
             '; where only one environment can be at a time, set schedule.kind = "serial", schedule.executors = 1 and '

@@ -15,6 +15,8 @@ from mlxe_async.ipc.shared.hours import NUMBERS
 from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.ipc.shared.words import ProgressPage
 from mlxe_async.settings.model import Settings
+from mlxe_async.tasks import given
+from mlxe_async.tasks.given import HANDED
 from mlxe_async.workers.probe import Probe
 from mlxe_async.workers.state_files import StateFiles
 from mlxe_async.workers.workshop import Workshop
@@ -72,4 +74,6 @@ def serve_roles(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]
 def serve_probe(spec: dict[str, Any], channel: ChildChannel, fds: dict[str, int]) -> None:
     """Serve the one verb of the probe."""
     page = ProgressPage(Segment.attach("probe", fds["page"]).buffer)
+    if HANDED in fds:
+        given.take(Segment.attach(HANDED, fds[HANDED]).buffer)
     serve(channel, {"probe": Probe(spec["settings"], page, spec["said"])})

@@ -35,7 +35,7 @@ def code_of(algorithm: type) -> dict[str, Any]:
         found = hashlib.blake2b(digest_size=8)
         for place, told, file in _told(module):
             found.update(f"{place} {told}\n".encode())
-            if file not in ("", "<string>", module.__file__) and not file.startswith(INSTALLED):
+            if file not in ("", "<string>", module.__file__) and not _is_installed(file):
                 elsewhere.append(f"{module.__name__}:{place} (from {file})")
         digests[module.__name__] = found.hexdigest()
     return {"modules": digests, "elsewhere": elsewhere[:8]}
@@ -127,12 +127,17 @@ def _modules_of(algorithm: type) -> Iterator[types.ModuleType]:
                 names.append(value.__module__)
 
 
+def _is_installed(file: str) -> bool:
+    """Return whether a file is an installed package's, also one that a virtual environment sees from outside."""
+    return file.startswith(INSTALLED) or "/site-packages/" in file or "/dist-packages/" in file
+
+
 def _is_ours(module: types.ModuleType) -> bool:
     package, _, rest = module.__name__.partition(".")
     if package == "mlxe_async":
         return rest.partition(".")[0] in PARTS
     file = getattr(module, "__file__", None)
-    return file is not None and not file.startswith(INSTALLED)
+    return file is not None and not _is_installed(file)
 
 
 def _told(module: types.ModuleType) -> Iterator[tuple[str, str, str]]:

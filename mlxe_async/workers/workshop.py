@@ -30,6 +30,8 @@ from mlxe_async.rows import Array, RowLayout, Spaces
 from mlxe_async.seeds import derive_seed
 from mlxe_async.settings.model import Settings
 from mlxe_async.storage.run_folder import VIDEOS
+from mlxe_async.tasks import given
+from mlxe_async.tasks.given import HANDED
 from mlxe_async.workers.code import code_of, code_told_by_a_fork
 from mlxe_async.workers.examiner import Examiner
 from mlxe_async.workers.kernels import choose_kernels
@@ -55,6 +57,8 @@ class Workshop:
         self.layout = RowLayout.from_json(spec["columns"])
         self.parameters = int(spec["parameters"])
         self._segments = {name: Segment.attach(name, fd) for name, fd in fds.items()}
+        if HANDED in self._segments:
+            given.take(self._segments[HANDED].buffer)
         self.page = self._page(0)
         threads = {name: self._page(1 + number) for number, name in enumerate(spec["threaded"])}
         self.pages = {"": self.page, **threads}
@@ -144,6 +148,8 @@ class Workshop:
             records=self.spec["redo"],
             tells_memory=supervision.max_executor_rss_mb is not None,
             executors=self.spec["executors"],
+            stages=len(self.settings.task.stages),
+            shuffles=self.settings.task.shuffle_options,
         )
         name = f"executor-{index}"
         page = self.pages.get(name, self.page)

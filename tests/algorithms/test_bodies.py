@@ -122,3 +122,11 @@ def test_a_hook_on_all_modules_is_heard_by_layers_of_arrays():
     heard.clear()
     made(np.zeros((1, 3), np.float32))
     assert not heard
+
+
+def test_a_large_mean_beside_a_small_deviation_is_taken_off_alike_by_numpy_and_by_torch():
+    rng = np.random.default_rng(0)
+    rows = (np.array([2359.0, 1e6, 0.5]) + rng.standard_normal((500, 3)) * np.array([0.03, 0.3, 1.0])).astype("f4")
+    seen = Normaliser(3)
+    seen.count(rows)
+    np.testing.assert_allclose(seen(torch.from_numpy(rows)).numpy(), seen(rows), rtol=0, atol=1e-6)

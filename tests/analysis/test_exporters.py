@@ -88,6 +88,22 @@ def test_shares_of_time_are_those_since_the_process_was_told_last_and_begin_anew
     ]
 
 
+def test_latencies_are_values_in_seconds_and_histograms_with_their_edges():
+    told = {"count": 4, "p50": 0.001, "p99": 0.5}
+    one = line("times", 1, "learner", process="a", seconds={}, latencies={"updating": told}, histograms={})
+    assert {point.name: point.value for point in points([one])} == {
+        "latency/learner_updating_p50": 0.001,
+        "latency/learner_updating_p99": 0.5,
+    }
+    scalars = Scalars()
+    one |= {"histograms": {"updating": {"1024": 2, "5": 1}}}
+    (found,) = scalars.histograms(one)
+    assert (found.name, found.counts) == ("latency/learner_updating", [1, 0, 2])
+    assert found.edges == pytest.approx([4e-9, 5e-9, 896e-9, 1024e-9])
+    with pytest.raises(ValueError, match="expected an edge and a count"):
+        scalars.histograms(one | {"histograms": {"updating": {"-1": 2}}})
+
+
 @pytest.mark.parametrize("seconds", [None, {}, [1], {"waiting": 0.0}, "x"])
 def test_of_no_time_no_share_is_told(seconds):
     assert points([{**line("times", 1, "learner", process="a", seconds={}), "seconds": seconds}]) == []

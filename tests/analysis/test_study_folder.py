@@ -132,7 +132,7 @@ def test_the_key_follows_the_file_its_modules_and_the_overrides(tmp_path):
 
 
 def test_two_at_once_and_folders_of_others_are_refused(kept, tmp_path):
-    with pytest.raises(RunFolderBusy, match="another compare"):
+    with pytest.raises(RunFolderBusy, match="another one"):
         StudyFolder(kept.path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()

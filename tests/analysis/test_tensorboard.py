@@ -123,3 +123,30 @@ def test_names_of_any_kind_are_told_harmlessly(tmp_path):
     (name,) = [name for name, *_ in read(reader(tmp_path)) if name.startswith("losses/")]
     assert name.startswith("losses/\\x1b\\ud800xxx")
     assert len(name) < 220
+
+
+def test_histograms_of_latencies_are_those_of_the_log(tmp_path):
+    buckets = {"1280": 3, "2048": 1, "1048576": 7}  # ends, in nanoseconds
+    told = line(
+        "times", 5, "executor", 1, process="mlxe-exe-1", seconds={}, latencies={}, histograms={"acting": buckets}
+    )
+    files = Files(tmp_path)
+    for one in numbered([run_start(), generate(1, 2, 1, 9, 9), told]):
+        files.feed(one)
+    files.close()
+    accumulator = reader(tmp_path)
+    accumulator.Reload()
+    (found,) = accumulator.Tensors("latency/executor-1_acting")
+    rows = np.frombuffer(found.tensor_proto.tensor_content) if found.tensor_proto.tensor_content else np.array(
+        found.tensor_proto.double_val
+    )  # fmt: skip
+    assert found.step == 9
+    assert rows.reshape(-1, 3).tolist() == [
+        [1.024e-06, 1.28e-06, 3],
+        [1.28e-06, 1.792e-06, 0],
+        [1.792e-06, 2.048e-06, 1],
+        [2.048e-06, 0.000917504, 0],
+        [0.000917504, 0.001048576, 7],
+    ]
+    (plugin,) = [accumulator.SummaryMetadata("latency/executor-1_acting").plugin_data.plugin_name]
+    assert plugin == "histograms"

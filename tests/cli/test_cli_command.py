@@ -66,6 +66,18 @@ def test_the_help_on_each_table_and_algorithm_fits_a_screen_or_two(name, capsys)
     assert fits(page), page
 
 
+@pytest.mark.parametrize("name", ["task.stages", "task.seeds"])
+def test_a_table_inside_another_has_a_page_that_the_other_names(name, capsys):
+    assert main(["--help", "task"]) == 0
+    assert f"see --help {name}" in capsys.readouterr().out
+    for asked in (name, f"[{name}]"):
+        assert main(["--help", asked]) == 0
+        page = capsys.readouterr().out
+        assert f"[{name}]" in page
+        assert fits(page), page
+    assert ("until_return" in page) == (name == "task.stages")
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_explains_itself_its_options_and_an_example_on_a_screen(name, capsys):
     for arguments in ([name, "--help"], ["--help", name]):

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from log_lines import episode, folder_of, line, run_end, run_start, short_run, text_of
 
+from mlxe_async.analysis.exporters import TARGETS, lacking
 from mlxe_async.cli import main
 from mlxe_async.storage.run_folder import RunFolder
 
@@ -56,6 +57,22 @@ def test_of_a_run_that_was_killed_all_whole_lines_are_there_and_when_it_died_is_
     assert capsys.readouterr().out == said
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_each_format_of_a_run_that_was_killed_comes_out_and_when_it_died_is_said(tmp_path, capsys, target):
+    if lacking(target):
+        pytest.skip(lacking(target))
+    torn = '{"event": "episode_end", "ts"'
+    folder_of("runs", [run_start(), episode(1, 2.0), episode(3, 4.0)], torn=torn)
+    died = "the run died without a last word, its last line is of 2026-01-01T00:00:00.003Z"
+    for follow in ([], ["--follow"]):
+        assert main(["export", "latest", "--to", target, *follow]) == 0
+        assert capsys.readouterr().out.endswith(f"; {died}\n")
+    files = [path for path in (tmp_path / target).rglob("*") if path.is_file()]
+    assert files
+    if target in ("tensorboard", "wandb", "mlflow"):  # they have room for a word on it
+        assert any(died.encode() in path.read_bytes() for path in files)
+
+
 def until(condition):
     """Wait until something holds, which another process or thread brings about."""
     deadline = time.monotonic() + LIMIT_S
@@ -65,7 +82,7 @@ def until(condition):
 
 
 def test_a_run_is_followed_while_it_goes_on_and_until_its_end(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("mlxe_async.cli.export.FLUSH_S", 0.005)
+    monkeypatch.setattr("mlxe_async.analysis.exporters.job.FLUSH_S", 0.005)
     with RunFolder.create("runs", "x") as folder, ThreadPoolExecutor(1) as thread:
         lines = [run_start()]
         folder.log_path.write_text(text_of(lines))
@@ -83,13 +100,40 @@ def test_a_run_is_followed_while_it_goes_on_and_until_its_end(tmp_path, capsys, 
     assert capsys.readouterr().out == f"csv/{folder.path.name}: 5 lines in 3 files\n"
 
 
+def resumed(at, first, last):
+    return line("run_resume", at, checkpoint=1, version=1, env_steps=9, episodes=1, updates=0, seconds=1.0) | {
+        "void_from": first,
+        "void_to": last,
+    }
+
+
+@pytest.mark.parametrize("target", ["csv", "mlflow"])
+def test_what_a_resumption_makes_void_while_it_is_followed_is_taken_back(tmp_path, monkeypatch, target):
+    """The log is read anew from its start: lines that were told before are left out then."""
+    before = [run_start(), episode(1, 1.0, env_steps=9), episode(2, 2.0, env_steps=30)]
+    with RunFolder.create("runs", "x") as folder, ThreadPoolExecutor(1) as thread:
+        folder.log_path.write_text(text_of(before))
+        monkeypatch.setattr("mlxe_async.analysis.exporters.job.FLUSH_S", 0.005)
+        code = thread.submit(main, ["export", "latest", "--to", target, "--follow"])
+        pattern = {"csv": "csv/*/episode_end.csv", "mlflow": "mlflow/*/*/metrics/charts/episodic_return"}[target]
+        until(lambda: any("2.0" in path.read_text() for path in tmp_path.glob(pattern)))
+        lines = [*before, resumed(3, 2, 2), episode(4, 4.0, env_steps=20), run_end(9)]
+        with folder.log_path.open("a") as file:
+            file.write("".join(f"{one}\n" for one in text_of(lines).splitlines()[3:]))
+        assert code.result(LIMIT_S) == 0
+    (path,) = tmp_path.glob(pattern)
+    assert "2.0" not in path.read_text()
+    assert "1.0" in path.read_text()
+    assert "4.0" in path.read_text()
+
+
 def test_following_ends_by_ctrl_c_with_all_that_was_told(tmp_path, capsys, monkeypatch):
     async def interrupted(run):
         yield episode(1, 1.0)
         raise KeyboardInterrupt
 
     folder = folder_of("runs", [])
-    monkeypatch.setattr("mlxe_async.cli.export.follow", interrupted)
+    monkeypatch.setattr("mlxe_async.analysis.exporters.job.follow", interrupted)
     assert main(["export", "latest", "--to", "csv", "--follow"]) == 130
     assert returns(tmp_path / "csv" / folder.name / "episode_end.csv") == ["1.0"]
     assert capsys.readouterr() == ("", "")
@@ -97,10 +141,12 @@ def test_following_ends_by_ctrl_c_with_all_that_was_told(tmp_path, capsys, monke
 
 def test_a_full_disk_ends_the_following_with_a_line(tmp_path, capsys, monkeypatch):
     class Full:
+        forgets = True
+
         def feed(self, line):
             pass
 
-        def flush(self):
+        def flush(self, died=""):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         close = flush
@@ -111,8 +157,8 @@ def test_a_full_disk_ends_the_following_with_a_line(tmp_path, capsys, monkeypatc
         yield episode(2, 1.0)
 
     folder_of("runs", [])
-    monkeypatch.setattr("mlxe_async.cli.export.FLUSH_S", 0.001)
-    monkeypatch.setattr("mlxe_async.cli.export.follow", later)
+    monkeypatch.setattr("mlxe_async.analysis.exporters.job.FLUSH_S", 0.001)
+    monkeypatch.setattr("mlxe_async.analysis.exporters.job.follow", later)
     monkeypatch.setattr("mlxe_async.cli.export.exporter_to", lambda target: lambda folder: Full())
     assert main(["export", "latest", "--to", "csv", "--follow"]) == 4
     assert capsys.readouterr().err.endswith("cannot be written to: No space left on device\n")
@@ -122,7 +168,7 @@ def test_a_full_disk_ends_the_following_with_a_line(tmp_path, capsys, monkeypatc
     ("arguments", "says"),
     [
         (["export", "latest"], "--to"),
-        (["export", "latest", "--to", "wandb"], "invalid choice: 'wandb'"),
+        (["export", "latest", "--to", "excel"], "invalid choice: 'excel'"),
         (["export", "--to", "csv"], "RUN"),
         (["export", "nothing", "--to", "csv"], 'there is no run "nothing"'),
         (["export", "nothing", "--to", "csv", "--follow"], 'there is no run "nothing"'),
@@ -152,10 +198,10 @@ def test_a_folder_that_cannot_be_written_to_and_a_line_that_is_not_ours_are_told
 ODD = [None, "x", -1, 10**30, 1e308, float("inf"), [], {}, True, "\ud800"]
 
 
-@pytest.mark.parametrize("target", ["csv", "tensorboard"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_lines_of_any_content_are_exported_or_a_mistake_that_is_told(tmp_path, capsys, target):
-    if target == "tensorboard":
-        pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
+    if lacking(target):
+        pytest.skip(lacking(target))
     resumed = line("run_resume", 95, checkpoint=1, version=1, env_steps=9, episodes=0, updates=0, seconds=1.0)
     lines, codes = [*short_run(), resumed], set()
     cases = [(number, name, value) for number, one in enumerate(lines) for name in one for value in ODD]

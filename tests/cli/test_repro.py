@@ -1,8 +1,11 @@
 """`repro`: what brought an environment down does so again, with the same seed and the same actions, or it is said."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from mlxe_async.cli import main
+from mlxe_async.cli import main, repro
+from mlxe_async.settings import load_settings
 from mlxe_async.storage.crash_reports import CrashReport
 
 MODULE = '''
@@ -38,6 +41,15 @@ class Brittle(gymnasium.Env):
             raise ValueError("a word of its own")
         return np.zeros(1, np.float32), 0.0, False, False, {}
 '''
+
+
+def test_an_episode_whose_stage_or_item_is_not_known_is_not_lived_again(tmp_path, monkeypatch, capsys):
+    report = SimpleNamespace(env=0, seed=1, step=2, what="it fell", place="", actions=(), process="mlxe-exe-0", epoch=1)
+    monkeypatch.setattr(repro, "read_report", lambda path: report)
+    task = {"env": "CartPole-v1", "stages": [{"until_steps": 1}, {}]}
+    monkeypatch.setattr(repro, "settings_of_run", lambda folder, trust: load_settings({"task": task}))
+    assert main(["repro", str(tmp_path / "crash.txt")]) == 3
+    assert "task.stages: which of them the episode had is not in the report" in capsys.readouterr().err
 
 
 @pytest.fixture

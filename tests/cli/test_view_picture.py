@@ -33,6 +33,15 @@ def test_the_plain_line_tells_steps_rate_episodes_return_lag_and_version():
     assert made.line(3 * SECOND) == "3,000 steps  1,500/s  12 episodes  return 200  lag 1.2  weights 7"
 
 
+def test_the_stage_of_a_curriculum_is_told_from_the_start():
+    made = picture(run_start(settings={"task": {"stages": [{}, {}, {}]}}))
+    assert made.stage == "stage 1 of 3"
+    made.feed({"event": "stage", "stage": 2, "of": 3, "reason": "it has lasted long enough"})
+    assert made.line(3 * SECOND).endswith("weights 0  stage 2 of 3")
+    assert any("stage 2 of 3" in line.plain for line in draw(made, 3 * SECOND, 100, 30, Glyphs()))
+    assert picture(run_start(settings={})).stage == ""
+
+
 def test_every_stop_condition_has_its_progress():
     made = picture(*story(13))
     assert made.line(14 * SECOND).partition("  | ")[2] == (

@@ -18,7 +18,7 @@ def pages():
     yield from PACKAGE.rglob("*.py")
     yield from PACKAGE.rglob("*.md")
     yield from ROOT.glob("*.md")
-    yield from (path for path in (ROOT / "settings").rglob("*") if path.is_file())
+    yield from (path for path in (ROOT / "settings").rglob("*") if path.suffix in (".md", ".py", ".toml", ".json"))
 
 
 def times(word, text):

@@ -272,6 +272,7 @@ ENDED = {
     "terminated": [True, False, True],
     "episodes": range(5, 8),
     "seed": [1, 2**62, 3],
+    "average": [1.5, 1.485, 1.47115],
 }
 
 

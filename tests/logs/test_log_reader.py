@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mlxe_async.errors import NotFound, ResourceError
 from mlxe_async.logs import journal as journal_module
@@ -64,7 +66,7 @@ def test_a_fifo_in_the_place_of_a_log_is_refused_and_nobody_waits_for_it(path):
 )
 def test_a_torn_line_that_is_cut_off_under_a_reader_is_forgotten(path, again):
     path.write_bytes(b'{"version": 1}\n{"version": 2, "reaso')
-    with reader._Tail(path) as tail:
+    with reader.Tail(path) as tail:
         assert versions(tail.read()) == [1]
         assert tail.read() == []
         os.truncate(path, len(b'{"version": 1}\n'))
@@ -79,6 +81,50 @@ def test_a_torn_line_that_is_cut_off_under_a_reader_is_forgotten(path, again):
 def test_lines_that_are_no_objects_are_left_out(path):
     path.write_bytes(b'{"version": 1}\n\n{"versi\nnull\n[1]\n\xff\xfe\n' + b"[" * 100_000 + b'\n{"version": 2}\n')
     assert versions(read_log(path)) == [1, 2]
+
+
+HALVES = [
+    '{"a": [1',
+    "2]}",
+    '{"a": "x',
+    'y"}',
+    "{",
+    "}",
+    "[",
+    "]",
+    '{"a": 1},{"b": 2}',
+    '{"a": 1},0,{"b": 2}',
+    '"',
+    ",",
+    "",
+]
+WHOLE = [
+    '{"version": 1}',
+    ' {"version": 2} ',
+    "[1]",
+    "3",
+    "null",
+    '"x"',
+    '{"a": "\\ud800"}',
+    '{"a": NaN}',
+    "\x1e",
+    "{}",
+]
+
+
+@given(st.lists(st.sampled_from(HALVES + WHOLE), max_size=12))
+def test_lines_that_are_decoded_together_tell_the_same_as_each_by_itself(texts):
+    lines = [text.encode() for text in texts]
+    one_by_one = [event for line in lines if (event := reader.event_of(line)) is not None]
+    assert repr(reader.events_of(lines)) == repr(one_by_one)
+
+
+def test_a_line_that_is_spoilt_costs_no_other_line(path, monkeypatch):
+    monkeypatch.setattr(reader, "DECODED_AT_ONCE", 4)
+    lines = [json.dumps({"version": number}) for number in range(20)]
+    lines[9] = lines[9][:-1]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    assert versions(read_log(path)) == [number for number in range(20) if number != 9]
 
 
 def test_what_a_resumption_made_void_is_left_out_unless_it_is_asked_for(path):

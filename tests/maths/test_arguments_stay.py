@@ -11,6 +11,7 @@ import torch
 
 from mlxe_async import maths
 from mlxe_async.maths import normaliser
+from mlxe_async.maths.delay_compensation import DelayCompensation
 from mlxe_async.maths.returns import PartialReturn, n_step
 from mlxe_async.maths.reward_scaling import RewardScale
 from mlxe_async.rows import Symmetry
@@ -112,6 +113,8 @@ CALLS = {
         (doubles(6, 2), doubles(6, 2), PIXELS, flags(6, share=0.5), Symmetry((-1.0, 1.0), (1, 0))),
         (singles(2, 6, 2), singles(2, 6, 2), np.stack([PIXELS, PIXELS]), flags(6), Symmetry((-1.0, 1.0), (1, 0))),
     ],
+    "delay_compensation.compensated": [(singles(4), singles(4), singles(4), 0.5)],
+    "delay_compensation.DelayCompensation": [(3,)],
     "together.are_several": [()],
     "together.gathered": [(doubles(3),)],
     "together.gradients_made": [()],
@@ -164,7 +167,7 @@ def assert_same(one, other, where=""):
         assert len(one) == len(other), where
         for index, (mine, its) in enumerate(zip(one, other, strict=True)):
             assert_same(mine, its, f"{where}[{index}]")
-    elif isinstance(one, RewardScale):
+    elif isinstance(one, RewardScale | DelayCompensation):
         assert_same(vars(one), vars(other), where)
     elif callable(one):
         assert one is other or one.__qualname__ == other.__qualname__, where

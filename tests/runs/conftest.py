@@ -15,9 +15,9 @@ from resume_tools import run_here
 def live(tmp_path):
     """`live(body, **tables)`: start a run, let `body(run)` happen meanwhile, return (result, run)."""
 
-    def start(body=None, overrides=None, **tables):
+    def start(body=None, overrides=None, env=None, **tables):
         async def main():
-            run = LiveRun(settings(overrides, **tables), tmp_path)
+            run = LiveRun(settings(overrides, **tables), tmp_path, env=env)
             task = asyncio.create_task(run.supervisor.run())
             try:
                 if body is not None:

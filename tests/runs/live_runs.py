@@ -44,8 +44,8 @@ def settings(overrides=None, **tables):
 class LiveRun:
     """A run under way: `lines` so far, and `saw` to wait for more."""
 
-    def __init__(self, chosen, folder):
-        self.supervisor = Supervisor(chosen, run_dir=folder)
+    def __init__(self, chosen, folder, **more):
+        self.supervisor = Supervisor(chosen, run_dir=folder, **more)
         self.lines = []
         self._news = asyncio.Event()
         self.supervisor.subscribe(self._hear)

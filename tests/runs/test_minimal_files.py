@@ -57,3 +57,8 @@ def test_the_settings_that_all_roles_get_have_the_defaults_that_pictures_get(nam
     assert {key: table[key] for key in chosen} == {
         key: list(value) if isinstance(value, tuple) else value for key, value in chosen.items()
     }
+
+
+def test_reinforce_drops_what_ia_interrupts_for_it_learns_from_whole_episodes():
+    found = probed(load_settings(minimal("reinforce", "dictionary") | {"schedule": {"kind": "ia"}}))
+    assert found.settings.schedule.unfinished == "drop"

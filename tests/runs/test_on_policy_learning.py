@@ -39,11 +39,10 @@ BAR = -7.0
 
 def run(live, case, kind, steps=12_000):
     env, algorithm, rollouts = CASES[case]
-    more = {"unfinished": "drop"} if (case, kind) == ("reinforce", "ia") else {}
     return live(
         task={"env": f"reaching_tasks:{env}", "max_episode_steps": 15},
         algorithm=algorithm,
-        schedule={"kind": kind, "executors": 2, **rollouts, **more},
+        schedule={"kind": kind, "executors": 2, **rollouts},
         stop={"env_steps": steps},
     )
 

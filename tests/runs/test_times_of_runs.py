@@ -15,6 +15,7 @@ TABLES = {
     "ia": {"schedule": {"kind": "ia"}},
     "oa": {"schedule": {"kind": "oa"}},
 }
+MOST_AT_ONCE = 64  # updates that a fast twin does in one call
 WORK = {"acting", "stepping", "updating", "publishing", "drawing", "taking_in", "testing"}
 
 
@@ -52,6 +53,16 @@ def test_the_modes_of_every_process_add_up_to_the_time_that_it_lived(live, kind)
             spent[mode] += one
     assert {"starting", "waiting"} | WORK - {"testing"} <= set(spent)
     assert spent["working"] < 0.1 * sum(spent.values())
+    counted = defaultdict(int)
+    for line in run.all("times"):
+        for mode, spells in line["histograms"].items():
+            counted[mode] += sum(spells.values())
+            assert line["latencies"][mode]["count"] == sum(spells.values())
+            assert 0 < line["latencies"][mode]["p50"] <= line["latencies"][mode]["p99"] < 60
+    assert set(counted) <= {"acting", "stepping", "updating", "publishing"}
+    assert counted["stepping"] >= result.steps  # one environment for each executor: a call for each step
+    assert counted["updating"] >= result.updates / MOST_AT_ONCE
+    assert counted["publishing"] >= len(run.all("weights"))
 
 
 def test_a_killed_executors_time_is_that_of_both_lives(live):

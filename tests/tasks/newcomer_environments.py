@@ -70,6 +70,16 @@ class Forgotten(Env):
         self.observation_space = None
 
 
+class NeedsSize(Env):
+    def __init__(self, size):
+        self.size = size
+
+
+class NeedsScreen(Env):
+    def __init__(self):
+        raise RuntimeError("No available video device")
+
+
 Plain = made("Plain")
 OldReset = made("OldReset", reset=old_reset)
 NoSeed = made("NoSeed", reset=no_seed)

@@ -148,8 +148,25 @@ def test_a_dict_of_which_nothing_can_be_used_is_refused_by_name(kwargs):
     assert "observe =" not in text
     empty = refusal({"env": "many_spaces:Drawn", "kwargs": {"observation": spaces.Tuple(())}})
     assert "nothing of the observation space Tuple()" in empty
-    box = spaces.Box(0, 1, (0,))
-    assert "expected at least one entry" in refusal({"env": "many_spaces:Drawn", "kwargs": {"observation": box}})
+
+
+@pytest.mark.parametrize(
+    ("box", "stored"),
+    [
+        (spaces.Box(0, 1, (0,)), [1]),
+        (spaces.Box(0, 255, (2, 0), np.uint8), [1]),
+        (spaces.Dict({"a": spaces.Box(0, 1, (0,)), "b": spaces.Box(0, 1, (2,))}), [3]),
+    ],
+)
+def test_a_box_without_an_entry_is_shown_as_one_zero(box, stored):
+    facts = probe({"env": "many_spaces:Drawn", "kwargs": {"observation": box}})
+    assert facts["spaces"]["observation_shape"] == stored
+    assert facts["notes"] == []
+
+
+def test_a_box_without_an_entry_that_shows_one_is_a_fault():
+    task = {"env": "many_spaces:Drawn", "kwargs": {"observation": spaces.Box(0, 1, (0,)), "wrong": lambda _: [1.0]}}
+    assert "observation: expected shape (0,), got [1.0] (list)" in refusal(task)
 
 
 MISSION = spaces.Dict(

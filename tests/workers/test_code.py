@@ -90,3 +90,12 @@ def test_a_fork_that_does_not_answer_is_done_without(monkeypatch, how):
     before = children()
     assert code_told_by_a_fork(PPO) == {"modules": {}, "elsewhere": []}
     assert children() == before
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_packages_that_a_virtual_environment_sees_from_outside_are_not_the_users_own(folder, monkeypatch):
+    module = types.ModuleType("numeric")
+    module.__file__ = f"/usr/lib/python3/{folder}/numeric/__init__.py"
+    monkeypatch.setitem(sys.modules, "numeric", module)
+    monkeypatch.setattr(returns, "numeric", module, raising=False)
+    assert "numeric" not in code_of(PPO)["modules"]

@@ -6,6 +6,7 @@ An exporter takes in the lines of a log in their order, as they come, and knows 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,15 @@ from mlxe_async.errors import SettingsError
 
 
 class Exporter(Protocol):
-    """Writes the lines of one run into a folder of its own, which is made if it is not there.
+    """Writes the lines of one run into a folder, which is made if it is not there.
 
-    Files that an earlier export left there give way; others stay.
+    Files that an earlier export of the same run left there give way; others stay.
+
+    Args:
+        forgets: true if it takes back by itself what a resumption of the run made void; others begin anew then.
     """
+
+    forgets: bool
 
     def feed(self, line: Mapping[str, Any]) -> None:
         """Take in the next line.
@@ -35,8 +41,11 @@ class Exporter(Protocol):
             OSError: it cannot be written.
         """
 
-    def close(self) -> None:
+    def close(self, died: str = "") -> None:
         """Write what is left, and close the files; may be called twice.
+
+        Args:
+            died: of a run that died, a sentence that says so and when; it is kept where the format has room for it.
 
         Raises:
             OSError: it cannot be written.
@@ -54,19 +63,37 @@ class Target:
         module: has a class `Files`, an exporter that is made with the folder.
         about: a few words for the page of help.
         package: a package that is needed and that is no dependency of this one, if any.
+        shared: the folder may hold several runs, each in a place of its own; else each run needs one to itself.
     """
 
     module: str
     about: str
     package: str = ""
+    shared: bool = False
 
 
 TARGETS = {
     "tensorboard": Target(
         "mlxe_async.analysis.exporters.tensorboard", "event files of TensorBoard (extra: tensorboard)", "tensorboard"
     ),
+    "wandb": Target(
+        "mlxe_async.analysis.exporters.wandb", "an offline run of Weights & Biases (extra: wandb)", "wandb", shared=True
+    ),
+    "mlflow": Target("mlxe_async.analysis.exporters.mlflow", "a run in a file store of MLflow", shared=True),
     "csv": Target("mlxe_async.analysis.exporters.tables", "a CSV file for each kind of line"),
+    "parquet": Target(
+        "mlxe_async.analysis.exporters.parquet", "a Parquet file for each kind of line (extra: parquet)", "pyarrow"
+    ),
 }
+
+
+def lacking(target: str) -> str:
+    """Return which package a target lacks, and what brings it; empty if it lacks none. Nothing is imported."""
+    package = TARGETS[target].package
+    found = importlib.util.find_spec(package) if package else None
+    if not package or (found is not None and found.origin is not None):  # a mere folder of that name has no origin
+        return ""
+    return f'{package} is not installed: pip install "mlxe_async[{target}]"'
 
 
 def exporter_to(target: str) -> Callable[[Path], Exporter]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 from mlxe_async.analysis.time_shares import TimeShares
@@ -68,15 +69,27 @@ class Scalars:
             case "ledger":
                 values = iter([("memory/rows", line.get("kept")), ("memory/backlog", line.get("backlog"))])
             case "times":
-                who = "-".join(str(line[key]) for key in ("role", "idx") if line.get(key) is not None)
+                who = _who(line)
                 shares, _ = self._shares.feed(line)
-                values = ((f"share/{who}_{mode}", share) for mode, share in shares.items())
+                values = chain(((f"share/{who}_{mode}", one) for mode, one in shares.items()), _of_latencies(line, who))
             case "metrics":
                 values = ((f"metrics/{name}", value) for name, value in (line.get("values") or {}).items())
             case "training_result":
                 values = iter([("charts/training_result", line.get("result"))])
         time = time_of(line)
         return [Point(name, steps, value, time) for name, value in values if _is_finite(value)]
+
+    def histograms(self, line: Mapping[str, Any]) -> list[Histogram]:
+        """The histograms of a line that was fed last.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is no line of this program's.
+        """
+        if line["event"] != "times" or not line.get("histograms"):
+            return []
+        time, who = time_of(line), _who(line)
+        found = {mode: _histogram(told) for mode, told in line["histograms"].items()}
+        return [Histogram(f"latency/{who}_{mode}", self._steps, time, *one) for mode, one in found.items() if one[1]]
 
     def _note_steps(self, line: Mapping[str, Any]) -> int:
         """Environment steps that a line belongs to: its own, or the most that were told."""
@@ -113,9 +126,65 @@ def time_of(line: Mapping[str, Any]) -> float:
     return dt.datetime.fromisoformat(line["ts"]).timestamp()
 
 
+class Histogram(NamedTuple):
+    """Counts by length under a name, at a number of environment steps and a time in seconds since 1970.
+
+    Args:
+        name: such as `latency/learner_updating`.
+        step: environment steps.
+        time: of the line.
+        edges: where buckets begin and end, in seconds, ascending; one more than counts.
+        counts: how many are in each bucket.
+    """
+
+    name: str
+    step: int
+    time: float
+    edges: list[float]
+    counts: list[int]
+
+
+def _histogram(told: Mapping[str, Any]) -> tuple[list[float], list[int]]:
+    """Edges in seconds and counts, the empty buckets between others included.
+
+    Raises:
+        ValueError, TypeError: what is told is no histogram.
+    """
+    edges, counts = list[float](), list[int]()
+    for end, count in sorted((int(end), int(count)) for end, count in told.items()):
+        if not 0 < end <= LARGEST or count < 0:
+            raise ValueError(f"got {end} and {count}, expected an edge and a count")
+        begin = end - (1 << max(0, (end - 1).bit_length() - 3))
+        if not edges:
+            edges.append(begin / 1e9)
+        elif begin / 1e9 > edges[-1]:
+            edges, counts = [*edges, begin / 1e9], [*counts, 0]
+        edges, counts = [*edges, end / 1e9], [*counts, count]
+    return edges, counts
+
+
+def _who(line: Mapping[str, Any]) -> str:
+    return "-".join(str(line[key]) for key in ("role", "idx") if line.get(key) is not None)
+
+
+def _of_latencies(line: Mapping[str, Any], who: str) -> Iterator[tuple[str, Any]]:
+    for mode, told in (line.get("latencies") or {}).items():
+        yield from ((f"latency/{who}_{mode}_{name}", value) for name, value in told.items() if name != "count")
+
+
+def entries_of(settings: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield keys of tables within tables, each with its path, such as `task.env`."""
+    if not isinstance(settings, Mapping) or not settings:
+        yield place, settings
+        return
+    for name, value in settings.items():
+        yield from entries_of(value, f"{place}.{name}" if place else str(name))
+
+
 def _of_episode(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "charts/episodic_return", line.get("episode_return")
     yield "charts/episodic_length", line.get("length")
+    yield "charts/episodic_return_average", line.get("average")
 
 
 def _of_weights(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -11,25 +11,26 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from mlxe_async.logs.events import EVENTS
-from mlxe_async.storage.files import PLAIN_NAME, STAGED, make_folder, open_plain
+from mlxe_async.analysis.exporters.cells import MOST_COLUMNS, MOST_KINDS, cells_of, is_ours, kind_of
+from mlxe_async.storage.files import STAGED, make_folder, open_plain
 from mlxe_async.storage.safe_text import visible
 
-MOST_KINDS, MOST_COLUMNS, DEEPEST = 200, 5000, 8
 ROWS_AT_ONCE = 256
 
 
 class Files:
     """CSV files in a folder; see `Exporter`."""
 
+    forgets = False
+
     def __init__(self, folder: Path) -> None:
         make_folder(folder)
         for earlier in folder.glob("*.csv"):
-            if earlier.stem in EVENTS or earlier.stem.startswith("phase-"):
+            if is_ours(earlier.stem):
                 earlier.unlink()
         self._folder = folder
         self._tables: dict[str, _Table] = {}
@@ -37,13 +38,13 @@ class Files:
 
     def feed(self, line: Mapping[str, Any]) -> None:
         """Take in the next line."""
-        kind = _kind_of(line)
+        kind = kind_of(line)
         table = self._tables.get(kind)
         if table is None:
             if len(self._tables) == MOST_KINDS:
                 raise ValueError(f"got more than {MOST_KINDS} kinds of lines")
             table = self._tables[kind] = _Table(self._folder / f"{kind}.csv")
-        table.write(dict(_cells(line)))
+        table.write({name: _text(value) for name, value in cells_of(line)})
         self._rows += 1
 
     def flush(self) -> None:
@@ -51,7 +52,7 @@ class Files:
         for table in self._tables.values():
             table.flush()
 
-    def close(self) -> None:
+    def close(self, died: str = "") -> None:  # noqa: ARG002 - that a run died is known by the missing run_end
         """Close the files, all of them also if one cannot be written."""
         with contextlib.ExitStack() as closing:
             for table in self._tables.values():
@@ -122,24 +123,7 @@ def _new(path: Path) -> IO[str]:
     return os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8", newline="")
 
 
-def _kind_of(line: Mapping[str, Any]) -> str:
-    kind = str(line["event"])
-    kind = f"phase-{line['phase']}" if kind == "phase" else kind
-    if not PLAIN_NAME.fullmatch(kind):
-        raise ValueError(f"got {visible(repr(kind), 60)} as a kind of line")
-    return kind
-
-
-def _cells(line: Mapping[str, Any], place: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
-    for name, value in line.items():
-        key = f"{place}{visible(name)}"
-        if isinstance(value, Mapping) and depth < DEEPEST:
-            yield from _cells(value, f"{key}.", depth + 1)
-        else:
-            yield key, _cell(value)
-
-
-def _cell(value: Any) -> str:
+def _text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, str):

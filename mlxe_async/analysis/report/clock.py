@@ -45,6 +45,10 @@ def on_one_clock(lines: Iterable[Line]) -> Iterator[tuple[float, Line]]:
     is_first = True
     for line in lines:
         event = line.get("event")
+        if not held and event != "run_start":  # nearly all lines
+            is_first = False
+            yield clock(line), line
+            continue
         if event == "run_start" and line.get("resumed") is True and not is_first:
             yield from _late(held, clock)
             held = [line]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +77,8 @@ def read_run(run: str | os.PathLike[str]) -> RunRead:
     folder, notes = path.parent, list[str]()
     # Asked before reading: what a run wrote before it died is still told.
     is_alive = is_held(folder)
-    story = Story.of(read_log(path))
+    with _collecting_no_garbage():
+        story = Story.of(read_log(path))
     told = mapping(story.start.get("settings"))
     return RunRead(
         name=folder.name,
@@ -86,6 +89,18 @@ def read_run(run: str | os.PathLike[str]) -> RunRead:
         status=_file(folder / STATUS, json.loads, notes),
         notes=tuple(notes),
     )
+
+
+@contextlib.contextmanager
+def _collecting_no_garbage() -> Iterator[None]:
+    """Spare the search for circles of objects, a fifth of the time for a long log: lines are trees, and soon let go."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _file(path: Path, parse: Callable[[str], Any], notes: list[str]) -> Mapping[str, Any]:

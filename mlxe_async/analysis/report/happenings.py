@@ -26,6 +26,7 @@ KINDS: dict[str, tuple[str, bool]] = {
     "warning": ("warning", True),
     "loop_lag": ("supervisor late", False),
     "best_promoted": ("back to the best version", False),
+    "stage": ("stage", False),
     "solved": ("solved", False),
     "stop_requested": ("asked to stop", False),
     "run_resume": ("resumed", False),
@@ -95,6 +96,8 @@ def _said(line: Mapping[str, Any]) -> str:
             return f"from checkpoint {line.get('checkpoint')}, version {line.get('version')}{died}"
         case "best_promoted":
             return f"the learner went back to version {line.get('best_version')}"
+        case "stage":
+            return f"stage {line.get('stage')} of {line.get('of')} begins: {line.get('reason')}"[:_LONGEST]
         case "straggler":
             return f"the others have waited {_seconds(line, 'waited_s')} for it"
         case "starved":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -48,6 +49,7 @@ RATES = (
 )
 RATE_BUCKETS = 100
 MOST_ADVICE = 6
+QUANTILES = (0.5, 0.9, 0.99)
 _ORDER = ("executor", "memorizer", "learner", "evaluator")
 _PROCESSES = {"mlxe-exe": 0, "mlxe-mem": 1, "mlxe-lrn": 2, "mlxe-eval": 3}
 
@@ -88,6 +90,7 @@ def time_spent(groups: Sequence[Group]) -> Markup:
         *bars,
         _numbers("Numbers", finest),
         _numbers("By phase", phases) if finest != phases else NOTHING,
+        _latencies(groups),
         _cpu(groups),
     )
 
@@ -209,6 +212,33 @@ def _rate(name: str, title: str, groups: Sequence[Group]) -> Markup:
 
     note = "learned from" if name == "learned" else ""
     return curves(title, groups, read, CLOCK, from_zero=True, has_points=False, note=note)
+
+
+def _latencies(groups: Sequence[Group]) -> Markup:
+    """Draw up a table of the seconds of single calls and updates, of runs of the same settings together."""
+    rows = []
+    for one in groups:
+        spells: dict[tuple[str, str], Counter[int]] = {}
+        for key, counts in ((key, counts) for run in one.runs for key, counts in run.story.spells.items()):
+            spells.setdefault(key, Counter()).update(counts)
+        for (process, mode), counts in sorted(spells.items()):
+            name = f"{one.label}: {process}" if len(groups) > 1 else process
+            rows.append([f"{name} {mode}", f"{counts.total():,}", *(_quantile(counts, share) for share in QUANTILES)])
+    if not rows:
+        return NOTHING
+    head = ["process and mode", "how often", *(f"{100 * share:g} % shorter than" for share in QUANTILES)]
+    return details(
+        "Latencies", table(head, rows, "How long a call of the policy or the environments, or an update took")
+    )
+
+
+def _quantile(counts: Counter[int], share: float) -> str:
+    below, rank = 0, share * counts.total()
+    for end, count in sorted(counts.items()):
+        below += count
+        if below >= rank:
+            return f"{end / 1e6:.3g} ms" if end < 1e9 else f"{end / 1e9:.3g} s"
+    return ""
 
 
 def _cpu(groups: Sequence[Group]) -> Markup:

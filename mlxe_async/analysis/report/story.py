@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from mlxe_async.analysis.report.clock import on_one_clock
@@ -13,6 +13,7 @@ from mlxe_async.analysis.report.points import Points, known, mapping, number, re
 MOST_LOSSES = 64
 MOST_LANES = 1024
 MOST_CAUSES = 64
+MOST_BUCKETS = 1000
 WAITING = "waiting: "
 TAKING_IN = "taking in"
 # Names of modes in the log that are told otherwise; any other mode has its own name.
@@ -48,6 +49,7 @@ class Story:
         self.ledger = Points("seconds", "ingested", "kept", "capacity", "backlog")
         self.lanes: dict[Lane, dict[str, float]] = {}  # seconds by cause
         self.modes: dict[str, dict[str, float]] = {}  # of each process seconds by what it did or waited for, in all
+        self.spells: dict[tuple[str, str], dict[int, int]] = {}  # process and mode -> end of a bucket in ns -> count
         self._modes_before: dict[str, dict[str, float]] = {}  # of these what sittings before have spent
         self.lives: dict[Lane, list[tuple[float, float | None]]] = {}  # born, died
         self.happenings = Happenings()
@@ -70,9 +72,8 @@ class Story:
         if at > self.seconds:
             self.seconds = at
         event = line.get("event")
-        hearer = self._hearers.get(event) if isinstance(event, str) else None
         try:
-            if hearer is not None:
+            if (hearer := self._hearers.get(event)) is not None:  # type: ignore[arg-type]  # a list is caught
                 hearer(at, line)
             if event in KINDS:
                 self.happenings.hear(at, line)
@@ -119,6 +120,12 @@ class Story:
         for mode in told:
             _spend(spent, MODES.get(mode, mode), known(told, mode) or 0.0)
         self.modes[process] = spent
+        for mode, counts in mapping(line.get("histograms")).items():
+            spells = self.spells.setdefault((process, mode), {})
+            _bound(self.spells, MOST_LANES)
+            for end, count in mapping(counts).items():
+                _bound(spells, MOST_BUCKETS)
+                spells[int(end)] = spells.get(int(end), 0) + int(count)
 
     def _hear_proc_start(self, at: float, line: Line) -> None:
         born = max(0.0, at - (known(line, "seconds") or 0.0))
@@ -187,11 +194,11 @@ class Story:
             causes = self.lanes.setdefault(self._lane(line), {})
         if waits := line.get("waits"):
             for name in mapping(waits):
-                value = known(waits, name) or 0.0
-                seconds -= value
-                _spend(causes, f"{WAITING}{name}", value)
-        _spend(causes, phase, max(0.0, seconds))
-        if taking_in := known(line, "ingest_seconds"):
+                if value := known(waits, name) or 0.0:
+                    seconds -= value
+                    _spend(causes, f"{WAITING}{name}", value)
+        _spend(causes, phase, seconds if seconds > 0.0 else 0.0)
+        if line.get("ingest_seconds") and (taking_in := known(line, "ingest_seconds")):
             _spend(causes, TAKING_IN, taking_in)
 
     def _lane(self, line: Line) -> Lane:
@@ -213,7 +220,7 @@ class Story:
             self.env_steps = steps
 
 
-def _bound(table: Mapping[str, Any], most: int) -> None:
+def _bound(table: Collection[Any], most: int) -> None:
     if len(table) >= most:
         raise ValueError(f"expected at most {most} names")
 

@@ -85,9 +85,8 @@ def _head(picture: Picture, now_ns: int, width: int, glyphs: Glyphs) -> list[Tex
     last = Text.assemble((solved, "bold green"), (state, "bold red" if picture.is_lost else "bold"))
     first.truncate(max(0, width - last.cell_len), overflow=glyphs.overflow)
     first.append(" " * max(1, width - first.cell_len - last.cell_len)).append(last)
-    what = glyphs.dot.join(
-        [f"{title['algorithm']} on {title['env']}", f"schedule {title['schedule']}", f"seed {title['seed']}"]
-    )
+    about = [f"{title['algorithm']} on {title['env']}", f"schedule {title['schedule']}", f"seed {title['seed']}"]
+    what = glyphs.dot.join([*about, picture.stage] if picture.stage else about)
     counts = Text()
     for value, unit in (
         (f"{picture.counts['env_steps']:,}", "steps"),

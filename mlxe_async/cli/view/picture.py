@@ -89,6 +89,7 @@ class Picture:
 
     def __init__(self) -> None:
         self.title: dict[str, str] = {}
+        self.stage = ""  # of a curriculum, in words
         self.began_ns: int | None = None
         self.ready_ns: int | None = None  # when work began, from which the seconds of [stop] count
         self.last_ns = 0
@@ -179,6 +180,7 @@ class Picture:
         if self.lag_mean is not None:
             parts.append(f"lag {self.lag_mean:.2g}")
         parts.append(f"weights {self.version:,}")
+        parts += [self.stage] if self.stage else []
         stops = [f"{name} {spent:,.0f}/{limit:,g}" for name, (spent, limit) in self.towards_stop(now_ns).items()]
         return "  ".join(parts) + (f"  | {'  '.join(stops)}" if stops else "")
 
@@ -206,6 +208,8 @@ class Picture:
                     failed_at=_known(event, "failed_at"),
                     return_mean=_known(event, "return_mean"),
                 )
+            case "stage":
+                self.stage = f"stage {_number(event, 'stage'):.0f} of {_number(event, 'of'):.0f}"
             case "solved":
                 self.is_solved = True
             case "metrics":
@@ -242,6 +246,8 @@ class Picture:
         self.began_ns = self.last_ns = int(_number(event, "mono_ns"))
         self.title = {key: _text(event.get(key)) for key in ("run", "algorithm", "env", "schedule", "seed")}
         settings = event.get("settings") or {}
+        stages = len((settings.get("task") or {}).get("stages") or ())
+        self.stage = f"stage 1 of {stages}" if stages else ""
         stop, schedule = settings.get("stop") or {}, settings.get("schedule") or {}
         limits = {key: _number(stop, key) for key in ("env_steps", "episodes", "updates", "seconds")}
         self.limits = {key: limit for key, limit in limits.items() if limit > 0}

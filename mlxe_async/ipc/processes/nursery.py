@@ -182,6 +182,8 @@ class Nursery:
         self.turn = asyncio.Lock()
         "Held from making the descriptors of a child to its fork: those that queue would hold theirs for minutes."
         self.generation = 0
+        self.handed: dict[str, int] = {}
+        "Descriptors that each child gets besides its own, by name."
         self.failures: dict[str, dict[str, Any]] = {}
         "Modules that could not be preloaded, with the described exception."
         self.weakness = ""
@@ -255,6 +257,7 @@ class Nursery:
             RunFailed: the nursery has died too often.
             ResourceError: it has, at last for lack of memory.
         """
+        fds = {**self.handed, **fds}
         request = {
             "do": "fork",
             "name": name,
@@ -548,7 +551,7 @@ def _absolute(paths: Sequence[str]) -> list[str]:
 def _popen(arguments: list[str], fd: int, errors: int, env: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-P", *PROGRAM, *arguments],
-        env={**os.environ, "PYTHONPATH": _python_path(), **env},
+        env={**os.environ, "PYTHONPATH": module_path(), **env},
         pass_fds=[fd],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -557,7 +560,8 @@ def _popen(arguments: list[str], fd: int, errors: int, env: dict[str, str]) -> s
     )
 
 
-def _python_path() -> str:
+def module_path() -> str:
+    """Return PYTHONPATH for a process that is exec'd: it finds this package as this process has found it."""
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     # A checkout that is not installed is found all the same; `main` moves it behind everything else.
     return os.pathsep.join([*path, str(Path(__file__).parents[3])])

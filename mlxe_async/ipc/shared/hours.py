@@ -1,13 +1,15 @@
 """The time of a process, by what it does or waits for: one writer in shared memory, read by the supervisor.
 
 At every moment a process is in exactly one mode, from the moment it is asked for until it is dead. So the seconds of
-all modes add up to the time that went by.
+all modes add up to the time that went by. Of some modes each spell is counted too, by how long it was.
 """
 
 from __future__ import annotations
 
 import time
 from typing import Any
+
+from mlxe_async.ipc.shared.latencies import BUCKETS
 
 MODES = (
     "starting",
@@ -31,7 +33,12 @@ MODES = (
 `exchanging`: it waits for the gradients of others. `working`: anything else."""
 NUMBERS = {mode: number for number, mode in enumerate(MODES)}
 STARTING, WAITING, WORKING, ROOM = (NUMBERS[mode] for mode in ("starting", "waiting", "working", "room"))
-NBYTES = 8 * (2 + len(MODES))
+TIMED = ("acting", "stepping", "updating", "publishing")
+"""Modes of which each spell is counted by its length: a call of the policy or of the environments, an update, ..."""
+_PLACES = tuple(TIMED.index(mode) * BUCKETS if mode in TIMED else None for mode in MODES)
+_FINEST_BITS, LAST = 10, BUCKETS - 1
+_SUMS_NBYTES = 8 * (2 + len(MODES))
+NBYTES = _SUMS_NBYTES + 4 * BUCKETS * len(TIMED)
 _MODE, _SINCE, _SPENT = 0, 1, 2
 _LOOKS = 5
 
@@ -45,7 +52,9 @@ class Hours:
     """
 
     def __init__(self, buffer: Any, offset: int) -> None:
-        self._words = memoryview(buffer).cast("B")[offset : offset + NBYTES].cast("Q")
+        self._all = memoryview(buffer).cast("B")[offset : offset + NBYTES]
+        self._words = self._all[:_SUMS_NBYTES].cast("Q")
+        self._counts = self._all[_SUMS_NBYTES:].cast("I")
 
     def begin(self) -> None:
         """The supervisor's, before the process is made: all is 0, and it is starting from now on."""
@@ -54,16 +63,21 @@ class Hours:
 
     def clear(self) -> None:
         """The supervisor's, once the process is dead: nothing is counted."""
-        for place in range(len(self._words)):
-            self._words[place] = 0
+        self._all[:] = bytes(NBYTES)
 
     def switch(self, mode: int, now_ns: int | None = None) -> int:
         """The process does something else from now on, by its place in `MODES`; returns what it did before."""
         words, now = self._words, time.monotonic_ns() if now_ns is None else now_ns
         before, since = words[_MODE], words[_SINCE]
         if since:
-            words[_SPENT + before] += now - since
+            spell = now - since
+            words[_SPENT + before] += spell
             words[_SINCE] = now
+            if (place := _PLACES[before]) is not None:
+                counts = self._counts
+                if (bits := spell.bit_length()) > _FINEST_BITS:  # as `bucket_of`, whose call would cost half of this
+                    place += min(LAST, 4 * (bits - _FINEST_BITS) - 3 + ((spell >> (bits - 3)) & 3))
+                counts[place] = (counts[place] + 1) & 0xFFFFFFFF
         words[_MODE] = mode
         return before
 
@@ -77,6 +91,12 @@ class Hours:
             spent[min(mode, len(spent) - 1)] += max(0, time.monotonic_ns() - since)
         return {name: ns / 1e9 for name, ns in zip(MODES, spent, strict=True) if ns}
 
+    def counts(self) -> dict[str, list[int]]:
+        """Return how many spells of each of `TIMED` there were, by bucket; modes without any are left out."""
+        several = {mode: self._counts[n * BUCKETS : (n + 1) * BUCKETS].tolist() for n, mode in enumerate(TIMED)}
+        return {mode: counts for mode, counts in several.items() if any(counts)}
+
     def release(self) -> None:
         """Let go of the shared memory."""
-        self._words.release()
+        for view in (self._words, self._counts, self._all):
+            view.release()

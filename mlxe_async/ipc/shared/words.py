@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mlxe_async.ipc.shared.hours import NUMBERS, Hours
@@ -168,6 +168,8 @@ class ProgressPages:
     def __init__(self, pages: Sequence[ProgressPage]) -> None:
         self._pages = tuple(pages)
         self._former = [Counter[str]() for _ in self._pages]
+        self._counted: list[dict[str, list[int]]] = [{} for _ in self._pages]
+        self._told: list[dict[str, list[int]]] = [{} for _ in self._pages]
 
     def overdue(self, now_ns: int) -> float | None:
         """Seconds by which the call that is longest over its limit has outstayed it at `now_ns`, None if none has."""
@@ -191,8 +193,9 @@ class ProgressPages:
 
     def end(self) -> None:
         """The process is dead: its time is over, and was spent. May be called twice."""
-        for page, former in zip(self._pages, self._former, strict=True):
+        for page, former, counted in zip(self._pages, self._former, self._counted, strict=True):
             former.update(page.hours.seconds())
+            counted |= _sums(counted, page.hours.counts())
             page.hours.clear()
 
     def seconds(self) -> list[dict[str, float]]:
@@ -201,3 +204,22 @@ class ProgressPages:
         for page, former in zip(self._pages, found, strict=True):
             former.update(page.hours.seconds())
         return [dict(one) for one in found]
+
+    def new_counts(self) -> list[dict[str, list[int]]]:
+        """Return the spells by mode and bucket of each page since this was asked last; see `Hours.counts`."""
+        told, self._told = self._told, [
+            counted | _sums(counted, page.hours.counts())
+            for page, counted in zip(self._pages, self._counted, strict=True)
+        ]  # fmt: skip
+        return [_sums(before, now, -1) for before, now in zip(told, self._told, strict=True)]
+
+
+def _sums(some: Mapping[str, Sequence[int]], more: Mapping[str, Sequence[int]], sign: int = 1) -> dict[str, list[int]]:
+    """Return `more` and `sign` times `some`, as counters of 32 bits are added."""
+    return {
+        mode: [
+            (one + sign * other) & 0xFFFFFFFF
+            for one, other in zip(counts, some.get(mode, [0] * len(counts)), strict=True)
+        ]
+        for mode, counts in more.items()
+    }

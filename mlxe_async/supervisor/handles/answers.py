@@ -65,10 +65,15 @@ def is_rollout(answer: Any, envs: int) -> None:
         raise ProtocolError(
             f"rollout: expected begun and running of {len(moved)} environments, those moved, got {sorted(counts)}"
         )
-    lengths = {name: len(answer["episodes"][name]) for name in EPISODES}
+    stages = answer["episodes"].get("stage")
+    if stages is not None:
+        require(stages, [int], "rollout: episodes: stage")
+    lengths = {name: len(answer["episodes"][name]) for name in (*EPISODES, *(["stage"] if stages is not None else []))}
     if len(set(lengths.values())) != 1:
         raise ProtocolError(f"rollout: episodes: expected lists of one length, got {lengths}")
-    if min(answer["rows"], answer["blocks"], answer["out_of_bounds"], *answer["begun"]) < 0:
+    taken = answer.get("taken", 0)
+    require(taken, int, "rollout: taken")
+    if min(taken, answer["rows"], answer["blocks"], answer["out_of_bounds"], *answer["begun"]) < 0:
         raise ProtocolError("rollout: expected counts from 0, got a negative one")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from mlxe_async.ipc.shared.delayed import DelayedWeights
 from mlxe_async.logs import events
+from mlxe_async.roles.lessons import Lessons
 from mlxe_async.roles.promotion import LARGEST
 from mlxe_async.supervisor.handles.crashes import Crashes
 from mlxe_async.supervisor.plan.budget import Bell, Budget, Counters
@@ -169,6 +170,8 @@ class HandleContext:
     """True if training results of versions are compared."""
     promote_by: str = "mean_return"
     """What a training result is, see `[learner] promote_by`."""
+    lessons: Lessons | None = None
+    """Decides in which stage episodes begin and which items they take; None where a task has neither."""
     promoter: Promoter | None = None
     """Compares them under `oa`."""
     publications: Publications = field(default_factory=Publications)

@@ -69,6 +69,7 @@ class ExecutorHandle:
         self._rollouts = self._in_a_row = self._deaths = self._died_with = 0
         self._max_rss_mb, self._delayed = rules.max_rss_mb, words.delayed
         self._heavy_rollouts = 0
+        self._lesson: dict[str, Any] = {}  # what this rollout is told of stages and items, however often it is begun
         self._died_at: list[Place | None] = []  # in the rollout that is under way
         self._taken, self._long_episode = words.taken, long_episode
         self._settled = 0  # of those taken: the rows that are delivered, or lost
@@ -128,6 +129,7 @@ class ExecutorHandle:
             return None
         self._memorizer.expect()
         self._busy = True
+        self._lesson = {} if context.lessons is None else context.lessons.asked(self.index)
         report = await self._until_delivered(version if self._delayed is None else self._delayed.version)
         self._busy = self._interruptible = False
         self._memorizer.delivered()
@@ -135,6 +137,8 @@ class ExecutorHandle:
             return None
         self._rollouts += 1
         self._deaths = 0
+        if context.lessons is not None:
+            context.lessons.delivered(self.index, report)
         self._died_at.clear()
         context.delivered.add(self.index)
         # Numbers were passed over where an episode went down with a former life of the executor.
@@ -264,6 +268,7 @@ class ExecutorHandle:
                     steps=self.rows,
                     unfinished=self._unfinished if self._interruptible else None,
                     **self._more(),
+                    **self._lesson,
                 )
                 if self._reads:
                     self._memorizer.took_in(report["ingested"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,12 +20,18 @@ from mlxe_async.ipc.processes.process import Process
 from mlxe_async.roles.learner import ROLL_BACKS_FORGIVEN
 from mlxe_async.supervisor.handles.answers import DIFFERENTIATED
 from mlxe_async.supervisor.learning.learner import LearnerHandle, Pushes
+from mlxe_async.supervisor.learning.team import workers_of
 
 
 class Numbered(Protocol):
     """An executor's handle."""
 
     index: int
+
+
+def pushed_by(by_role: Mapping[str, Process], most_lag: int | None) -> Callable[..., LearnerHandle]:
+    """Return what makes the handle of a learner that steps by the pushes of all workers among the roles."""
+    return partial(PushedLearnerHandle, workers_of(by_role), most_lag=most_lag)
 
 
 class PushedLearnerHandle(LearnerHandle):

@@ -17,6 +17,12 @@ from mlxe_async.ipc.processes.process import Process
 from mlxe_async.supervisor.handles.answers import is_learned
 
 
+def workers_of(by_role: Mapping[str, Process]) -> list[tuple[str, Process]]:
+    """Role and process of each worker beside the learner, in their order."""
+    roles = [role for role in by_role if role.startswith("worker-")]
+    return [(role, by_role[role]) for role in sorted(roles, key=lambda role: int(role.removeprefix("worker-")))]
+
+
 class TeamHandle:
     """Learner and workers.
 

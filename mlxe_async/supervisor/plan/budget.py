@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlxe_async.ipc.processes.companion import Companion
 from mlxe_async.ipc.processes.nursery import Nursery
 from mlxe_async.ipc.processes.process import Process
 from mlxe_async.settings import Settings
@@ -185,6 +186,8 @@ class Measures:
         self.budget = Budget(settings.stop.model_dump(), self.counters, self.bell)
         self.cpu = CpuClock()
         self._processes, self._nursery = processes, nursery
+        self.beside: list[Companion] = []
+        "Processes that only look on; their CPU time counts too."
         self._began = time.monotonic()
         self._gap_ns = 0  # of all resumptions so far
 
@@ -204,7 +207,8 @@ class Measures:
 
     def living(self) -> dict[int, str]:
         """The run's processes by pid, without this one and the nursery."""
-        return {process.pid: process.name for process in self._processes if process.pid}
+        every: Sequence[Process | Companion] = [*self._processes, *self.beside]
+        return {process.pid: process.name for process in every if process.pid}
 
     def cpu_seconds(self, without: str) -> float:
         """CPU time of all processes but those whose name begins like this, a moment ago."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +14,7 @@ from mlxe_async.logs.journal import Journal
 from mlxe_async.supervisor.plan.budget import Budget, Counters
 
 RECENT_EPISODES = 100
+KEPT = 0.99  # of the moving average, for each episode
 _ROLES = {"mlxe-exe": "executor", "mlxe-mem": "memorizer", "mlxe-lrn": "learner", "mlxe-eval": "evaluator"}
 
 
@@ -28,6 +31,7 @@ class EventLog:
         self._journal, self._counters, self._budget = journal, counters, budget
         self.throttled_s = 0.0
         self.returns: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self._average: float | None = None
         self.lag: dict[str, Any] = {"min": None, "mean": None, "max": None}
         self.last_evaluation: dict[str, Any] | None = None
         self._warned: Counter[str] = Counter()
@@ -76,10 +80,21 @@ class EventLog:
                 "terminated": ended["terminated"],
                 "episodes": range(first, first + count),
                 "seed": ended["seed"],
+                "average": self._averages(ended["return"]),
             },
             "executor",
             index,
         )
+
+    def _averages(self, returns: Sequence[float]) -> list[float | None]:
+        """Return the moving average after each of these returns; unknown where one was not finite."""
+        found = list[float | None]()
+        for value in returns:
+            if math.isfinite(value):
+                before = self._average
+                self._average = value if before is None else KEPT * before + (1.0 - KEPT) * value
+            found.append(self._average)
+        return found
 
     def memorized(self, plan: dict[str, Any], rows: int) -> None:
         """The memorizer drew a plan; it has taken in `rows` rows since the last one."""

@@ -107,6 +107,6 @@ def of_this_program(env: str) -> str:
     if env.partition(":")[0] != "__main__" and (gymnasium is None or env not in gymnasium.registry):
         return ""
     return (
-        "; it is known to this program only, and made in other processes, which import modules: write it into a file, "
-        'as envs.py, and name it: task.env = "envs:Name"'
+        "; it is known to this program only, and made in other processes: give it by Supervisor(settings, env=Name), "
+        'or write it into a file, as envs.py, and name it: task.env = "envs:Name"'
     )

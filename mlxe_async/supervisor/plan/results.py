@@ -26,6 +26,7 @@ class Result:
             and where learning diverged: what came before is not what was learned.
         score: the highest mean return that a tested version reached; None without tests.
         replayed: of a replay, how far it came and that the weights are the same.
+        unexported: of `[logs] export`, which are not whole, a sentence each.
     """
 
     reason: str
@@ -41,6 +42,7 @@ class Result:
     mean_return: float | None = None
     score: float | None = None
     replayed: str | None = None
+    unexported: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from mlxe_async.analysis.report.groups import group
 from mlxe_async.analysis.report.page import page
 
 SECONDS = 2 * 3600
-A_SECOND = 7  # rounds of six lines: settings/oa.toml writes some 15 lines a second
+A_SECOND = 10  # rounds of six lines: settings/oa.toml writes some 15 lines a second
 STEPS = 500  # of an episode
 MOST_S, MOST_BYTES = 10.0, 3_000_000
 PEAK_AT, PEAK = 37_777, 123_456.0
@@ -71,7 +71,7 @@ def test_two_hours_take_seconds_and_kilobytes_and_keep_their_peak(folder):
     lines, megabytes = run.story.lines, (folder / "log.jsonl").stat().st_size / 1e6
     print(f"{lines:,} lines, {megabytes:.0f} MB: parsed in {plain_s:.1f} s, read in {read_s:.1f} s")
     print(f"all in {took:.1f} s; a page of {len(text) / 1e3:.0f} kB")
-    assert lines > 300_000
+    assert lines > 400_000
     assert took < max(MOST_S, 3 * plain_s)  # on a crowded machine all CPU seconds are longer
     assert len(text.encode()) < MOST_BYTES
     assert "between 400 and 123.5k" in text

@@ -263,6 +263,22 @@ def test_modes_of_a_resumed_run_go_on_from_those_before():
     assert found.modes == {"mlxe-lrn": {"updating": 5.0, "keeping": 0.5}}
 
 
+def test_latencies_stand_in_a_table_with_their_quantiles(tmp_path):
+    log = story("oa")
+    lines = {
+        "event": "times",
+        "process": "mlxe-lrn",
+        "role": "learner",
+        "seconds": {},
+        "mono_ns": log.lines[-1]["mono_ns"],
+    }
+    log.lines.append(
+        {**log.lines[-1], **lines, "histograms": {"updating": {"1048576": 98, "2097152": 1, "5368709120": 1}}}
+    )
+    text = Read(page(group([read_run(write(tmp_path, log))]))).text
+    assert "mlxe-lrn updating 100 1.05 ms 1.05 ms 2.1 ms" in text
+
+
 def test_further_tables_stand_before_the_sections(tmp_path):
     text = page(group([read_run(write(tmp_path, story()))]), [Markup("<p>of a study</p>")])
     assert text.index("of a study") < text.index("Returns in training")

@@ -176,3 +176,11 @@ def test_a_log_whose_beginning_was_dropped_begins_with_its_first_line():
     assert found.start == {}
     assert found.episodes["seconds"].tolist() == [0.0, 1.0, 2.0]
     assert np.isfinite(found.tests["mean"]).all()
+
+
+def test_spells_are_added_up_by_process_and_mode_and_what_is_none_is_passed_over():
+    told = {"event": "times", "process": "mlxe-lrn", "seconds": {"updating": 1.0}, "mono_ns": 1}
+    lines = [{**told, "histograms": {"updating": one}} for one in ({"1280": 2, "1536": 1}, {"1280": 3}, {"x": 1}, [1])]
+    story = Story.of(lines)
+    assert story.spells == {("mlxe-lrn", "updating"): {1280: 5, 1536: 1}}
+    assert story.unusable == 1
