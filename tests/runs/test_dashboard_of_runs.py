@@ -114,7 +114,7 @@ def number(parts, name):
 
 
 def test_the_page_tells_the_whole_story_of_a_run_and_ends_with_it(beside):
-    run = beside(6000)
+    run = beside(30_000)
     port = run.port()
 
     async def look():
