@@ -265,15 +265,15 @@ def _name(one: Spent) -> str:
 _WITHOUT = {
     "executors": "a faster environment would help",
     "memorizer": "larger blocks (schedule.block_rows) would help",
-    "learner": "fewer or larger updates would help, which learn otherwise; or a faster device for the learner",
+    "learner": "larger minibatches, fewer epochs or smaller layers ([algorithm]) would help, which learn otherwise",
     "evaluator": "fewer or shorter tests would help",
     "cores": "fewer processes beside it would help",
     "straggler": "look at what its environments do",
     "rounds": 'longer rollouts (schedule.sync = "rollout") or schedule.kind = "oa" would help',
 }
 _NOTES = {
-    "schedule.executors": "each update then learns from other rows",
-    "schedule.envs_per_executor": "each update then learns from other rows",
+    "schedule.executors": "updates then have more rows, or other ones",
+    "schedule.envs_per_executor": "updates then have more rows, or other ones",
     "schedule.rollout_steps": "each update then learns from more rows",
     "schedule.kind": "what is learned then depends on who is faster",
 }

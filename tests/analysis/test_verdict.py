@@ -28,7 +28,7 @@ def test_executors_that_step_most_of_the_time_want_more_of_them_where_cores_are_
     assert found.predicted == pytest.approx(10 / (2 + 8 * 2 / 4))
     assert found.sentence == (
         "executors work 80% of the time, and the others wait for them; schedule.executors = 4: predicted +67% "
-        "(each update then learns from other rows)"
+        "(updates then have more rows, or other ones)"
     )
     assert found.share == {"executor-0": 0.8, "executor-1": 0.8, "learner": 0.2}
 
