@@ -68,6 +68,10 @@ def tuned(sets: list[str], folder: Path) -> tuple[dict[str, Any], float]:
     return changes | {"learner.threads": found["learner"]["threads"]}, taken
 
 
+def _name(changes: dict[str, Any]) -> str:
+    return str(sorted(changes.items()))
+
+
 def main() -> None:
     quick = "--quick" in sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
@@ -82,13 +86,13 @@ def main() -> None:
     top = [changes for _, changes in sorted(rates, key=lambda one: -one[0])[:3]]
     print(f"fastest of {len(rates)}: {top}", flush=True)
     wanted = [*top, *(changes for changes, _ in choices.values() if changes not in top)]
-    found = {str(changes): 0.0 for changes in wanted}
+    found = {_name(changes): 0.0 for changes in wanted}
     for _ in range(TURNS):
         for changes in wanted:
-            found[str(changes)] = max(found[str(changes)], rate(changes))
-    fastest = max(found[str(changes)] for changes in top)
+            found[_name(changes)] = max(found[_name(changes)], rate(changes))
+    fastest = max(found[_name(changes)] for changes in top)
     for name, (changes, seconds) in choices.items():
-        reached = found[str(changes)]
+        reached = found[_name(changes)]
         print(
             f"{name}: {reached:,.0f} rows/s after {seconds:.0f} s, {reached / fastest:.1%} of the grid's {fastest:,.0f}"
         )
