@@ -23,7 +23,10 @@ import traceback
 from typing import NoReturn
 
 from mlxe_async.ipc.processes import birth, linux
+from mlxe_async.ipc.processes.named_memory import NamedMemory
 
+NURSERY_LIMIT_S = 0.4
+"For a nursery to end by itself once the supervisor is dead."
 SWEEP_LIMIT_S = 5.0
 "For what cannot be ended, as in a call of a dead network disk, while the supervisor waits for the guard."
 
@@ -64,14 +67,15 @@ def fork_below_guard(supervisor_pid: int, control: int, tag: str) -> tuple[int, 
 
 
 def _stand_guard(supervisor_pid: int, supervisor: int, nursery_pid: int, tag: str, *, adopts: bool) -> NoReturn:
+    named = NamedMemory()
     try:
         linux.set_process_name(f"guard-{supervisor_pid}")
         linux.die_with_parent(signal.SIGCONT)  # it would not see that end while it is stopped
         status = _guard(supervisor, nursery_pid)
-        _sweep(supervisor, None if adopts else tag)
+        _sweep(supervisor, None if adopts else tag, named)
     except BaseException:  # noqa: BLE001 a defect of our own must not free anybody
         traceback.print_exc()
-        _sweep(supervisor, tag)
+        _sweep(supervisor, tag, named)
         os._exit(birth.EXIT_FAILED)
     _end_as(status)
 
@@ -85,26 +89,32 @@ def _begin_to_adopt() -> str:
 
 
 def _guard(supervisor: int, nursery_pid: int) -> int:
-    """Wait until one of the two is dead, end the nursery and reap it; returns its wait status."""
+    """Wait until one of the two is dead, end the nursery and reap it; returns its wait status.
+
+    A nursery that sees the supervisor's end ends all below it by itself, and knows best what these have named.
+    """
     nursery = os.pidfd_open(nursery_pid)
     either = select.poll()
     either.register(supervisor, select.POLLIN)
     either.register(nursery, select.POLLIN)
     either.poll()
+    either.unregister(supervisor)
+    either.poll(1000 * NURSERY_LIMIT_S)
     linux.signal_process(nursery, signal.SIGKILL)
     return os.waitpid(nursery_pid, 0)[1]
 
 
-def _sweep(supervisor: int, tag: str | None) -> None:
+def _sweep(supervisor: int, tag: str | None, named: NamedMemory) -> None:
     """SIGKILL every process below this one until none is left; for a living supervisor at most `SWEEP_LIMIT_S`."""
     deadline = time.monotonic() + SWEEP_LIMIT_S
 
     def is_late() -> bool:
         return time.monotonic() > deadline and not linux.is_dead(supervisor)
 
-    linux.end_children(is_late)
+    linux.end_children(is_late, named.note)
     while tag is not None and linux.kill_tagged(tag) and not is_late():
-        linux.end_children(is_late)
+        linux.end_children(is_late, named.note)
+    named.remove()
 
 
 def _end_as(status: int) -> NoReturn:

@@ -229,15 +229,18 @@ def children() -> list[int]:
         return [pid for pid in all_pids() if _parent(pid) == os.getpid()]
 
 
-def end_children(give_up: Callable[[], bool]) -> None:
+def end_children(give_up: Callable[[], bool], look: Callable[[list[int]], None] = lambda _pids: None) -> None:
     """SIGKILL and reap children, those that a sub-reaper adopts meanwhile included, until none is left.
 
     Args:
         give_up: asked before each pass; True ends the attempt.
+        look: shown the children of each pass before they are killed.
     """
     pause_s = 0.002
     while not give_up():
-        for pid in children():
+        found = children()
+        look(found)
+        for pid in found:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         try:

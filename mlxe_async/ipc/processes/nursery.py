@@ -32,6 +32,7 @@ from mlxe_async.ipc.messages.loop_channel import Ended, SupervisorChannel
 from mlxe_async.ipc.processes import linux
 from mlxe_async.ipc.processes.guard import SWEEP_LIMIT_S
 from mlxe_async.ipc.processes.limits import OomKills
+from mlxe_async.ipc.processes.named_memory import NamedMemory
 from mlxe_async.ipc.processes.restarts import is_late
 
 _THREAD_POOLS = ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "BLIS")
@@ -100,6 +101,7 @@ class Forked:
     pidfd: int
     generation: int
     _forget: Callable[[Forked], None] = field(repr=False)
+    _named: NamedMemory = field(repr=False)
     status: ExitStatus | None = None
     "Known once it is reaped."
 
@@ -111,6 +113,8 @@ class Forked:
     def signal_group(self, number: int) -> None:
         """Signal the process and everything in its group; also reaches those who survived it."""
         if self.pidfd >= 0:
+            if number == signal.SIGKILL:
+                self._named.note_group(self.pid)
             linux.signal_group(self.pidfd, self.pid, number)
 
     def close(self) -> None:
@@ -175,6 +179,7 @@ class Nursery:
         self._paths: list[str] = []
         self._env: dict[str, str] = {}
         self._forked: set[Forked] = set()
+        self._named = NamedMemory()
         self._oom_kills = OomKills()
         self._next_id = 0
         self._deaths: list[float] = []
@@ -274,7 +279,7 @@ class Nursery:
             answer, (pidfd,) = await self._ask(request, list(fds.values()))
         except OSError as error:
             raise ForkRefused(f"{name} cannot be started: {linux.refusal(error)}") from error
-        handle = Forked(answer["pid"], pidfd, generation, self._forked.discard)
+        handle = Forked(answer["pid"], pidfd, generation, self._forked.discard, self._named)
         self._forked.add(handle)
         return handle
 
@@ -295,6 +300,7 @@ class Nursery:
             # An earlier caller, cancelled meanwhile, may have asked already.
             if child.status is None and not life.died.done():
                 raise
+        self._named.remove()
         return child.status or lost
 
     def release(self, child: Forked) -> None:
@@ -336,6 +342,7 @@ class Nursery:
                 self._silenced(life)
                 linux.signal_process(life.guard_pidfd, signal.SIGKILL)
                 self._bury(life)
+            self._named.remove()
 
     def _revive(self) -> None:
         if self._stopped:

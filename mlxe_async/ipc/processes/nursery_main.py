@@ -34,6 +34,7 @@ from mlxe_async.ipc.messages.channel import ChildChannel, ControlLost
 from mlxe_async.ipc.messages.frames import Message
 from mlxe_async.ipc.processes import birth, linux
 from mlxe_async.ipc.processes.guard import fork_below_guard
+from mlxe_async.ipc.processes.named_memory import NamedMemory
 
 PROCESS_NAME = "mlxe-nursery"
 OUTPUT_LIMIT = 10 * 1024 * 1024
@@ -60,6 +61,7 @@ class NurseryMain:
         self._tag = tag
         self._pid = os.getpid()
         self._children: dict[int, _Child] = {}
+        self._named = NamedMemory()
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -91,10 +93,12 @@ class NurseryMain:
     def shut_down(self, code: int = 0) -> None:
         """SIGKILL every group, then everything that turns up as an orphan, until nothing is left; then end."""
         deadline = time.monotonic() + _SHUTDOWN_LIMIT_S
+        self._named.note_groups(self._children)
         for child in self._children.values():
             with contextlib.suppress(OSError):
                 linux.signal_group(child.pidfd, child.pid, signal.SIGKILL)
-        linux.end_children(lambda: time.monotonic() > deadline)
+        linux.end_children(lambda: time.monotonic() > deadline, self._named.note)
+        self._named.remove()
         os._exit(code)
 
     def _guard(self) -> None:
@@ -199,6 +203,7 @@ class NurseryMain:
             # Before the reaping, while the dead leader still holds the group's number.
             if not linux.is_dead(child.pidfd):
                 continue
+            self._named.note_group(child.pid)
             linux.signal_group(child.pidfd, child.pid, signal.SIGKILL)
             _, status = os.waitpid(child.pid, 0)
             del self._children[child.pid]
@@ -223,7 +228,9 @@ class NurseryMain:
                 if os.getpgid(pid) in living or os.getsid(pid) in living:
                     continue
                 if tags.isdisjoint(linux.start_environment(pid)):
+                    self._named.note([pid])
                     os.kill(pid, signal.SIGKILL)
+        self._named.remove()
 
     def _limit_outputs(self) -> None:
         """Keep what children print to two files of 10 MiB each: the full one is copied aside and begun again."""
