@@ -7,7 +7,7 @@ import json
 import pytest
 from log_lines import episode, evaluate, generate, learn, line, numbered, phase, publish, run_start, short_run
 
-from mlxe_async.analysis.exporters import TARGETS, exporter_to, tables
+from mlxe_async.analysis.exporters import TARGETS, cells, exporter_to, tables
 from mlxe_async.analysis.exporters.scalars import Scalars
 from mlxe_async.errors import SettingsError
 
@@ -247,7 +247,7 @@ def test_a_kind_of_line_that_is_no_plain_name_is_refused(tmp_path, kind):
 
 
 def test_kinds_and_columns_without_end_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "MOST_KINDS", 3)
+    monkeypatch.setattr(cells, "MOST_KINDS", 3)
     monkeypatch.setattr(tables, "MOST_COLUMNS", 40)
     files = tables.Files(tmp_path)
     for number in range(3):
