@@ -93,6 +93,14 @@ def numbered(lines):
     return [{**one, "seq": number} for number, one in enumerate(lines)]
 
 
+def exported(files, lines, died=""):
+    """An exporter that was fed all lines and is closed."""
+    for one in numbered(lines):
+        files.feed(one)
+    files.close(died)
+    return files
+
+
 def text_of(lines):
     """The lines as they stand in a log."""
     return "".join(json.dumps(one) + "\n" for one in numbered(lines))

@@ -5,9 +5,9 @@ import datetime as dt
 import json
 
 import pytest
-from log_lines import episode, evaluate, generate, learn, line, numbered, phase, publish, run_start, short_run
+from log_lines import episode, evaluate, exported, generate, learn, line, numbered, phase, publish, run_start, short_run
 
-from mlxe_async.analysis.exporters import TARGETS, exporter_to, tables
+from mlxe_async.analysis.exporters import TARGETS, cells, exporter_to, tables
 from mlxe_async.analysis.exporters.scalars import Scalars
 from mlxe_async.errors import SettingsError
 
@@ -135,14 +135,6 @@ def test_what_is_no_finite_number_is_left_out(value):
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def export(folder, lines):
-    files = tables.Files(folder)
-    for one in numbered(lines):
-        files.feed(one)
-    files.close()
-    return files
-
-
 def rows(folder, name):
     with (folder / f"{name}.csv").open(newline="") as file:
         return list(csv.DictReader(file))
@@ -160,7 +152,7 @@ def flat(value, place=""):
 
 def test_each_kind_of_line_has_a_table_in_which_every_value_of_the_log_stands(tmp_path):
     lines = numbered(short_run())
-    assert export(tmp_path / "t", lines).told() == "17 lines in 14 files"
+    assert exported(tables.Files(tmp_path / "t"), lines).told() == "17 lines in 14 files"
     found = {}
     for path in (tmp_path / "t").iterdir():
         for row in rows(tmp_path / "t", path.stem):
@@ -180,7 +172,7 @@ def test_each_kind_of_line_has_a_table_in_which_every_value_of_the_log_stands(tm
 
 def test_columns_that_come_up_later_are_empty_before(tmp_path):
     losses = [{"a": 1.0}, {"a": 2.0, "b": 3.5}, {"c": 4.0}]
-    export(tmp_path, [learn(n, n + 1, 5, n, losses=told) for n, told in enumerate(losses, 1)])
+    exported(tables.Files(tmp_path), [learn(n, n + 1, 5, n, losses=told) for n, told in enumerate(losses, 1)])
     found = rows(tmp_path, "phase-learn")
     names = ("losses.a", "losses.b", "losses.c")
     assert [[row[name] for name in names] for row in found] == [["1.0", "", ""], ["2.0", "3.5", ""], ["", "", "4.0"]]
@@ -189,7 +181,7 @@ def test_columns_that_come_up_later_are_empty_before(tmp_path):
 
 def test_texts_of_any_kind_are_on_one_line(tmp_path):
     texts = ['a,"b"', "two\nlines\r\n", "\x00\ud800", "ä\u202e", ""]
-    export(tmp_path, [line("warning", n, message=text, loud=n == 2) for n, text in enumerate(texts)])
+    exported(tables.Files(tmp_path), [line("warning", n, message=text, loud=n == 2) for n, text in enumerate(texts)])
     assert [row["message"] for row in rows(tmp_path, "warning")] == [
         'a,"b"',
         "two\\nlines\\r\\n",
@@ -224,17 +216,17 @@ def test_a_reader_never_finds_a_part_of_a_row(tmp_path):
 
 
 def test_tables_of_an_earlier_export_give_way_and_other_files_stay(tmp_path):
-    export(tmp_path, short_run())
+    exported(tables.Files(tmp_path), short_run())
     (tmp_path / "mine.csv").write_text("a\n")
     (tmp_path / "notes.txt").write_text("b\n")
-    export(tmp_path, [publish(0, 1, 1)])
+    exported(tables.Files(tmp_path), [publish(0, 1, 1)])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.csv", "notes.txt", "phase-publish.csv"]
 
 
 def test_a_link_in_the_place_of_a_table_is_not_written_through(tmp_path):
     (tmp_path / "other").write_text("precious")
     (tmp_path / "warning.csv").symlink_to(tmp_path / "other")
-    export(tmp_path, [line("warning", 1, message="x")])
+    exported(tables.Files(tmp_path), [line("warning", 1, message="x")])
     assert (tmp_path / "other").read_text() == "precious"
 
 
@@ -247,7 +239,7 @@ def test_a_kind_of_line_that_is_no_plain_name_is_refused(tmp_path, kind):
 
 
 def test_kinds_and_columns_without_end_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "MOST_KINDS", 3)
+    monkeypatch.setattr(cells, "MOST_KINDS", 3)
     monkeypatch.setattr(tables, "MOST_COLUMNS", 40)
     files = tables.Files(tmp_path)
     for number in range(3):

@@ -1,7 +1,7 @@
 """MLflow's own store finds every value that was exported, at its step and time, also while more is written."""
 
 import pytest
-from log_lines import episode, learn, line, numbered, run_end, run_start, short_run
+from log_lines import episode, exported, learn, line, numbered, run_end, run_start, short_run
 
 pytest.importorskip("mlflow", reason="needs the extra mlflow")
 
@@ -17,14 +17,6 @@ def opened(monkeypatch):
     """Opens a store as MLflow does; it asks for the word, for its newer stores are databases."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     return lambda folder: FileStore(str(folder))
-
-
-def exported(folder, lines, died=""):
-    files = Files(folder)
-    for one in numbered(lines):
-        files.feed(one)
-    files.close(died)
-    return files
 
 
 def runs(store):
@@ -49,7 +41,7 @@ def expected(lines):
 
 def test_the_store_has_the_run_with_every_value_its_settings_and_how_it_ended(tmp_path, opened):
     lines = numbered([*short_run()[:-1], *(episode(70 + n, n / 7, env_steps=90 + n) for n in range(50)), run_end(200)])
-    assert exported(tmp_path / "m", lines).told().endswith(f"mlflow ui --backend-store-uri {tmp_path / 'm'}")
+    assert exported(Files(tmp_path / "m"), lines).told().endswith(f"mlflow ui --backend-store-uri {tmp_path / 'm'}")
     store = opened(tmp_path / "m")
     (run,), names = runs(store)
     assert values(store, run) == expected(lines)
@@ -74,7 +66,7 @@ def test_the_store_has_every_value_so_far_while_more_is_written(tmp_path, opened
 
 
 def test_of_a_run_that_died_it_says_so_and_when(tmp_path, opened):
-    exported(tmp_path, [run_start(), episode(7, 1.0)], died="the run died, its last line is of then")
+    exported(Files(tmp_path), [run_start(), episode(7, 1.0)], died="the run died, its last line is of then")
     (run,), _ = runs(opened(tmp_path))
     assert (run.info.status, run.info.end_time) == ("KILLED", 1767225600007)
     assert run.data.tags["mlxe.ending"] == "the run died, its last line is of then"
@@ -82,14 +74,14 @@ def test_of_a_run_that_died_it_says_so_and_when(tmp_path, opened):
 
 @pytest.mark.parametrize(("code", "status"), [(0, "FINISHED"), (3, "FAILED"), (130, "KILLED"), (None, "FAILED")])
 def test_the_status_follows_the_exit_code(tmp_path, opened, code, status):
-    exported(tmp_path, [run_start(), run_end(9) | {"exit_code": code}])
+    exported(Files(tmp_path), [run_start(), run_end(9) | {"exit_code": code}])
     (run,), _ = runs(opened(tmp_path))
     assert run.info.status == status
 
 
 def test_runs_lie_side_by_side_and_an_earlier_export_of_the_same_run_gives_way(tmp_path, opened):
     for name, value in (("x", 1.0), ("y", 2.0), ("x", 3.0)):
-        exported(tmp_path, [{**one, "run": name} for one in (run_start(), episode(1, value))])
+        exported(Files(tmp_path), [{**one, "run": name} for one in (run_start(), episode(1, value))])
     found, names = runs(opened(tmp_path))
     assert {run.info.run_name: run.data.metrics["charts/episodic_return"] for run in found} == {"x": 3.0, "y": 2.0}
     assert len(names) == 1
@@ -97,7 +89,7 @@ def test_runs_lie_side_by_side_and_an_earlier_export_of_the_same_run_gives_way(t
 
 def test_metrics_of_any_name_stay_inside_the_run(tmp_path, opened):
     names = ["../../out", "a", "a/b", "..", "", "ä:%", "x" * 300]
-    exported(tmp_path, [run_start(), learn(1, 2, 3, 1, losses=dict.fromkeys(names, 1.0))])
+    exported(Files(tmp_path), [run_start(), learn(1, 2, 3, 1, losses=dict.fromkeys(names, 1.0))])
     store = opened(tmp_path)
     (run,), _ = runs(store)
     found = {name for name in run.data.metrics if name.startswith("losses/")}
@@ -108,6 +100,6 @@ def test_metrics_of_any_name_stay_inside_the_run(tmp_path, opened):
 
 def test_a_run_that_was_resumed_goes_on(tmp_path, opened):
     resumed = line("run_resume", 95, checkpoint=1, version=1, env_steps=9, episodes=0, updates=0, seconds=1.0)
-    exported(tmp_path, [run_start(), run_end(9), run_start(90, resumed=True), resumed, episode(99, 1.0)])
+    exported(Files(tmp_path), [run_start(), run_end(9), run_start(90, resumed=True), resumed, episode(99, 1.0)])
     (run,), _ = runs(opened(tmp_path))
     assert (run.info.status, run.info.end_time) == ("RUNNING", None)

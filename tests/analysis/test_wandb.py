@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from log_lines import episode, learn, line, numbered, run_end, run_start, short_run
+from log_lines import episode, exported, learn, line, numbered, run_end, run_start, short_run
 from wandb_server import Server
 
 pytest.importorskip("wandb", reason="needs the extra wandb")
@@ -40,14 +40,6 @@ def sent(tmp_path):
         server.end()
 
 
-def exported(folder, lines, died=""):
-    files = Files(folder)
-    for one in numbered(lines):
-        files.feed(one)
-    files.close(died)
-    return files
-
-
 def history(lines):
     """Rows as the stand-in should get them: of each line that tells anything, its values and their step."""
     scalars = Scalars()
@@ -63,7 +55,7 @@ def without(row, names):
 def test_each_value_arrives_at_its_step_and_time_with_settings_and_exit_code(tmp_path, sent):
     lines = [*short_run()[:-1], *(episode(70 + n, n / 7, env_steps=90 + n) for n in range(400)), run_end(469)]
     lines = numbered(lines)
-    told = exported(tmp_path / "w", lines).told()
+    told = exported(Files(tmp_path / "w"), lines).told()
     (folder,) = (tmp_path / "w").iterdir()
     assert told == f"{len(history(lines)):,} rows of history; wandb sync {folder}"
     assert folder.name == "offline-run-20260101_000000-x"
@@ -101,26 +93,28 @@ def test_what_was_flushed_is_read_while_more_is_written_and_a_death_is_told(tmp_
 
 
 def test_its_own_listing_names_the_run(tmp_path, sent):
-    exported(tmp_path / "wandb", [run_start(), episode(1, 1.0)])
+    exported(Files(tmp_path / "wandb"), [run_start(), episode(1, 1.0)])
     assert "run-x.wandb" in sent(tmp_path / "wandb", "--dry-run").told
 
 
 def test_runs_lie_side_by_side_and_an_earlier_export_of_the_same_run_gives_way(tmp_path):
     for name in ("x", "y", "x"):
-        exported(tmp_path, [{**one, "run": name} for one in (run_start(), episode(1, 2.0))])
+        exported(Files(tmp_path), [{**one, "run": name} for one in (run_start(), episode(1, 2.0))])
     assert sorted(path.name for path in tmp_path.rglob("*.wandb")) == ["run-x.wandb", "run-y.wandb"]
 
 
 @pytest.mark.parametrize("name", ["../x", "", "a/b", ".x", "\ud800"])
 def test_a_name_that_is_no_plain_one_is_refused(tmp_path, name):
     with pytest.raises(ValueError, match="as the name of a run"):
-        exported(tmp_path / "w", [{**run_start(), "run": name}])
+        exported(Files(tmp_path / "w"), [{**run_start(), "run": name}])
     assert list((tmp_path / "w").iterdir()) == []
 
 
 def test_odd_texts_are_told_as_json(tmp_path):
     odd = {"a\ud800": 1.0, "b\n": 2.0}
     settings = {"run": {"name": "\ud800"}}
-    exported(tmp_path, [run_start(settings=settings), learn(1, 2, 3, 1, losses=odd), line("warning", 3, message="x")])
+    exported(
+        Files(tmp_path), [run_start(settings=settings), learn(1, 2, 3, 1, losses=odd), line("warning", 3, message="x")]
+    )
     (file,) = tmp_path.rglob("*.wandb")
     assert json.dumps("\ud800").encode() in file.read_bytes()

@@ -1,9 +1,12 @@
-"""Made-up rows for algorithms, in sizes that a run has and in sizes that it has not."""
+"""Made-up rows for algorithms, in sizes that a run has and in sizes that it has not; and a look at their steps."""
+
+import contextlib
 
 import numpy as np
 
 from mlxe_async.algorithms import load_algorithm
 from mlxe_async.maths import reward_scaling
+from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Spaces
 
 SPACES = Spaces((4,), actions=3)
@@ -66,3 +69,28 @@ def batch(algorithm, *, rows=32, seed=0, scale=1.0):
     derived = [algorithm.derive(part) for part in parts if len(part["obs"])]
     found |= {name: np.concatenate([one[name] for one in derived]) for name in derived[0]}
     return found | {"weight": rng.uniform(0.2, 1, rows).astype(np.float32)}
+
+
+class Steps:
+    """Stands in for an optimiser, and shows each gradient before it is stepped by."""
+
+    def __init__(self, real, look):
+        self.real, self.look = real, look
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+    def step(self, *rate):
+        self.look(self.real.gradient)
+        self.real.step(*rate)
+
+
+@contextlib.contextmanager
+def steps_shown(algorithm, look):
+    """Inside, all optimisers of an algorithm show their gradients."""
+    real = {name: one for name, one in vars(algorithm).items() if isinstance(one, FlatOptimiser)}
+    vars(algorithm).update({name: Steps(one, look) for name, one in real.items()})
+    try:
+        yield
+    finally:
+        vars(algorithm).update(real)

@@ -14,12 +14,11 @@ from functools import partial
 
 import numpy as np
 import torch
-from made_rows import SPACES, agent, batch
+from made_rows import SPACES, agent, batch, steps_shown
 
 from mlxe_async.algorithms import REGISTRY, Clock
 from mlxe_async.algorithms.interface import learned
 from mlxe_async.fast import TWINS, manifest, twin_of
-from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Spaces, Symmetry
 
 NEAR = 1e-5  # of the gradient's norm
@@ -91,35 +90,17 @@ CASES = [
 ]
 
 
-class Steps:
-    """Stands in for an optimiser and shows each gradient before it is stepped by."""
-
-    def __init__(self, real, look):
-        self.real, self.look = real, look
-
-    def __getattr__(self, name):
-        return getattr(self.real, name)
-
-    def step(self, *rate):
-        self.look(self.real.gradient)
-        self.real.step(*rate)
-
-
 def update(algorithm, way, rows, clock, look):
     """What an update measured, and how many steps all its optimisers made."""
-    real = {name: one for name, one in vars(algorithm).items() if isinstance(one, FlatOptimiser)}
     seen = []
 
     def looked(gradient):
         look(gradient, len(seen))
         seen.append(gradient)
 
-    vars(algorithm).update({name: Steps(one, looked) for name, one in real.items()})
-    try:
+    with steps_shown(algorithm, looked):
         metrics, _ = way(rows, clock)
-        return metrics, len(seen)
-    finally:
-        vars(algorithm).update(real)
+    return metrics, len(seen)
 
 
 def take(taken, gradient, _step):

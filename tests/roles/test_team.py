@@ -13,13 +13,12 @@ from mlxe_async.algorithms import REGISTRY, Algorithm, Clock
 from mlxe_async.errors import AttemptBroken, MlxeError, StepsDiffer
 from mlxe_async.fast import updates
 from mlxe_async.maths import baselines, correction, normaliser, returns, together
-from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.roles.in_turn import Turn, Turns
 from mlxe_async.roles.team import Team, merged
 from mlxe_async.rows import Spaces
 
 sys.path += [str(Path(__file__).parents[1] / "fast"), str(Path(__file__).parents[1] / "algorithms")]
-from made_rows import SPACES, agent, rollout
+from made_rows import SPACES, agent, rollout, steps_shown
 from made_rows import batch as made_batch
 
 REPORT = {"updates": 1, "rows": 3, "lag_min": 0, "lag_mean": 0.0, "lag_max": 0, "late_rows": 0, "dropped_rows": 0}
@@ -72,29 +71,6 @@ class Shared:
         return self.orders(count)
 
 
-class Steps:
-    """Stands in for an optimiser, and shows each gradient before it is stepped by."""
-
-    def __init__(self, real, look):
-        self.real, self.look = real, look
-
-    def __getattr__(self, name):
-        return getattr(self.real, name)
-
-    def step(self, *rate):
-        self.look(self.real.gradient)
-        self.real.step(*rate)
-
-
-def stepped(algorithm, way, rows, clock, look):
-    real = {name: one for name, one in vars(algorithm).items() if isinstance(one, FlatOptimiser)}
-    vars(algorithm).update({name: Steps(one, look) for name, one in real.items()})
-    try:
-        return way.update(rows, clock)
-    finally:
-        vars(algorithm).update(real)
-
-
 def whole_batch(algorithm, workers):
     """Rows of all workers, and the part of each."""
     if algorithm.memory == "rollouts" or algorithm.window > 1:
@@ -141,7 +117,9 @@ def as_one_and_together(name, spaces, settings, workers, *, fast, rounds=2):
         def take(gradient, taken=taken):
             taken.append(gradient.clone())
 
-        alone = stepped(one, updates(one, fast=fast), whole, clock, take)
+        way = updates(one, fast=fast)
+        with steps_shown(one, take):
+            alone = way.update(whole, clock)
         turns = Turns(workers)
 
         def work(index, clock=clock, taken=taken, apart=apart, turns=turns):
@@ -158,7 +136,8 @@ def as_one_and_together(name, spaces, settings, workers, *, fast, rounds=2):
                 mine.rng = Shared(index, workers, np.arange)
                 rows = parts[index]
                 together.learn_from(len(rows["weight"]) if "weight" in rows else rows["valid"].sum())
-                result = stepped(mine, way, rows, clock, look)
+                with steps_shown(mine, look):
+                    result = way.update(rows, clock)
                 assert group.agreed(mine, REPORT)["finite"]
             return result, len(list(steps))
 

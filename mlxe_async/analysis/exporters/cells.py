@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from mlxe_async.logs.events import EVENTS
 from mlxe_async.storage.files import PLAIN_NAME
 from mlxe_async.storage.safe_text import visible
 
+Table = TypeVar("Table")
 MOST_KINDS, MOST_COLUMNS, DEEPEST = 200, 5000, 8
 
 
@@ -24,6 +25,21 @@ def kind_of(line: Mapping[str, Any]) -> str:
     if not PLAIN_NAME.fullmatch(kind):
         raise ValueError(f"got {visible(repr(kind), 60)} as a kind of line")
     return kind
+
+
+def table_of(line: Mapping[str, Any], tables: dict[str, Table], new: Callable[[str], Table]) -> Table:
+    """Return the table that a line belongs to, made by its kind if there is none yet.
+
+    Raises:
+        ValueError: there are too many, or as `kind_of`.
+        KeyError: as `kind_of`.
+    """
+    kind = kind_of(line)
+    if kind not in tables:
+        if len(tables) == MOST_KINDS:
+            raise ValueError(f"got more than {MOST_KINDS} kinds of lines")
+        tables[kind] = new(kind)
+    return tables[kind]
 
 
 def is_ours(name: str) -> bool:

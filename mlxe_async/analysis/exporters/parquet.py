@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mlxe_async.analysis.exporters.cells import MOST_COLUMNS, MOST_KINDS, cells_of, is_ours, kind_of
+from mlxe_async.analysis.exporters.cells import MOST_COLUMNS, cells_of, is_ours, table_of
 from mlxe_async.storage.files import STAGED, make_folder, new_file
 
 ROWS_OF_A_FILE, ROWS_OF_A_CHUNK = 1_000_000, 10_000
@@ -45,12 +45,7 @@ class Files:
 
     def feed(self, line: Mapping[str, Any]) -> None:
         """Take in the next line."""
-        kind = kind_of(line)
-        table = self._tables.get(kind)
-        if table is None:
-            if len(self._tables) == MOST_KINDS:
-                raise ValueError(f"got more than {MOST_KINDS} kinds of lines")
-            table = self._tables[kind] = _Table(self._folder, kind)
+        table = table_of(line, self._tables, lambda kind: _Table(self._folder, kind))
         table.add({**dict(cells_of(line)), "ts": dt.datetime.fromisoformat(line["ts"])})
         self._rows += 1
 

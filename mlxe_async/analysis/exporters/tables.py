@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from mlxe_async.analysis.exporters.cells import MOST_COLUMNS, MOST_KINDS, cells_of, is_ours, kind_of
+from mlxe_async.analysis.exporters.cells import MOST_COLUMNS, cells_of, is_ours, table_of
 from mlxe_async.storage.files import STAGED, make_folder, open_plain
 from mlxe_async.storage.safe_text import visible
 
@@ -38,12 +38,7 @@ class Files:
 
     def feed(self, line: Mapping[str, Any]) -> None:
         """Take in the next line."""
-        kind = kind_of(line)
-        table = self._tables.get(kind)
-        if table is None:
-            if len(self._tables) == MOST_KINDS:
-                raise ValueError(f"got more than {MOST_KINDS} kinds of lines")
-            table = self._tables[kind] = _Table(self._folder / f"{kind}.csv")
+        table = table_of(line, self._tables, lambda kind: _Table(self._folder / f"{kind}.csv"))
         table.write({name: _text(value) for name, value in cells_of(line)})
         self._rows += 1
 

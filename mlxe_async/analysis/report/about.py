@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from mlxe_async.analysis.report.ending import (
     amount,
@@ -19,7 +18,7 @@ from mlxe_async.analysis.report.ending import (
 from mlxe_async.analysis.report.folder import RunRead
 from mlxe_async.analysis.report.groups import Group, all_runs
 from mlxe_async.analysis.report.markup import NOTHING, Markup, broken, details, element, join, section, table
-from mlxe_async.analysis.report.points import known
+from mlxe_async.analysis.report.points import flat, known
 
 UNKNOWN = "?"
 LONGEST_REASON = 24
@@ -59,20 +58,20 @@ def results(groups: Sequence[Group]) -> Markup:
 
 def settings(groups: Sequence[Group]) -> Markup:
     """The settings that differ, of several runs; and all of them, folded away."""
-    flat = [dict(_flat(one.runs[0].settings)) for one in groups]
-    names = sorted({name for one in flat for name in one if not name.startswith("run.")})
-    differing = [name for name in names if len({one.get(name, UNKNOWN) for one in flat}) > 1]
+    values = [dict(flat(one.runs[0].settings)) for one in groups]
+    names = sorted({name for one in values for name in one if not name.startswith("run.")})
+    differing = [name for name in names if len({one.get(name, UNKNOWN) for one in values}) > 1]
     titles = [one.title for one in groups]
     parts = []
     if len(groups) > 1:
-        rows = [[broken(name), *(one.get(name, "") for one in flat)] for name in differing]
+        rows = [[broken(name), *(one.get(name, "") for one in values)] for name in differing]
         parts.append(
             table(["key", *titles], rows, "Settings that differ", numeric=False)
             if rows
             else element("p", "They differ in nothing but their names.")
         )
     if names:
-        rows = [[broken(name), *(one.get(name, "") for one in flat)] for name in names]
+        rows = [[broken(name), *(one.get(name, "") for one in values)] for name in names]
         parts.append(details("All settings", table(["key", *titles], rows, "All settings", numeric=False)))
     else:
         parts.append(element("p", "No settings are known: neither the log nor settings.toml has them."))
@@ -83,7 +82,7 @@ def settings(groups: Sequence[Group]) -> Markup:
 def machine(groups: Sequence[Group]) -> Markup:
     """Host and versions: once where all runs have the same, else a column each."""
     runs = all_runs(groups)
-    facts = {run.name: {**_host(run), **dict(_flat(run.fact("versions")))} for run in runs}
+    facts = {run.name: {**_host(run), **dict(flat(run.fact("versions")))} for run in runs}
     distinct: dict[str, list[str]] = {}
     for name, one in facts.items():
         distinct.setdefault(json.dumps(one, sort_keys=True), []).append(name)
@@ -146,7 +145,7 @@ def _state(run: RunRead) -> str:
 
 
 def _host(run: RunRead) -> dict[str, str]:
-    host = dict(_flat(run.fact("host")))
+    host = dict(flat(run.fact("host")))
     parameters = known(run.story.probe, "parameters")
     return host | ({} if parameters is None else {"weights of the network": f"{parameters:,.0f}"})
 
@@ -165,12 +164,3 @@ def _remarks(run: RunRead) -> Iterator[str]:
     if state_of(run) == "died":
         yield f"{run.name}: its log has no last word. A copy of the folder of a run that goes on looks the same."
     yield from (f"{run.name}: {note}" for note in run.notes)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """`schedule.kind` and its value as JSON, texts without quotes."""
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value, default=str)

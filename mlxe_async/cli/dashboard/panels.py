@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from mlxe_async.analysis.report.ending import REASONS, amount, count, moment, value_of
 from mlxe_async.analysis.report.markup import NOTHING, Markup, broken, details, element, join, table
-from mlxe_async.analysis.report.points import known, mapping
+from mlxe_async.analysis.report.points import flat, known, mapping
 from mlxe_async.analysis.report.shares import keys, stack
 from mlxe_async.analysis.report.speed import Spent, causes_of, styles_of
 from mlxe_async.cli.dashboard.curves import lag_and_memory, losses, metrics, returns, speed, tests
@@ -185,7 +184,7 @@ def faults(run: RunNow) -> Markup:
 
 def settings(run: RunNow) -> Markup:
     """List all settings."""
-    rows = [[broken(name), told] for name, told in _flat(run.settings)]
+    rows = [[broken(name), told] for name, told in flat(run.settings)]
     if not rows:
         return element("p", "The log does not tell them.")
     return table(["key", "value"], rows[:MOST_ROWS], "Settings", numeric=False)
@@ -268,11 +267,3 @@ def _seconds(lane: Lane, now_ns: int) -> Markup:
         class_="spark",
         aria_hidden="true",
     )
-
-
-def _flat(values_: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in values_.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value, default=str)

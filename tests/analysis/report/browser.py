@@ -16,6 +16,12 @@ FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
 LIMIT_S = 60.0
 # The browser reads commands from descriptor 3 and writes answers to 4; the shell puts the pipes there.
 SCRIPT = 'exec "$0" "$@" 3<&{} 4>&{} {}<&- {}>&-'
+WIDTH, PAPER = "document.documentElement.scrollWidth", "getComputedStyle(document.body).backgroundColor"
+# What sticks out of the window, but for what lies in a part that scrolls by itself.
+STICKS_OUT = """[...document.querySelectorAll("body *")].filter(e => !e.closest(".wide, caption, details:not([open])")
+  && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 120))"""
+SMALLEST = """Math.min(...[...document.querySelectorAll("body *")].filter(e => e.textContent.trim())
+  .filter(e => !e.closest("svg")).map(e => parseFloat(getComputedStyle(e).fontSize)))"""
 
 
 class Browser:
@@ -102,3 +108,12 @@ class Browser:
             self._rest += more
         message, _, self._rest = self._rest.partition(b"\0")
         return json.loads(message)
+
+
+def expect_fit(browser, width, *, dark):
+    """The page is as wide as the window, all of it is legible, and its paper has the colour that is asked for."""
+    paper = "rgb(23, 24, 26)" if dark else "rgb(255, 255, 255)"
+    found = [browser.ask(one) for one in (WIDTH, STICKS_OUT, PAPER)]
+    assert found == [width, [], paper], found
+    smallest = browser.ask(SMALLEST)
+    assert smallest >= 12, smallest

@@ -1,7 +1,7 @@
 """A browser shows the page at any width, light and dark, asks for nothing more and runs nothing of it."""
 
 import pytest
-from browser import PATH, Browser
+from browser import PATH, STICKS_OUT, Browser, expect_fit
 from report_runs import HOSTILE, hostile, story, write
 
 from mlxe_async.analysis.report.folder import read_run
@@ -12,11 +12,6 @@ from mlxe_async.logs import events
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(PATH is None, reason="no Chromium is installed")]
 
 LOOKS = [(360, False), (360, True), (800, False), (1400, False), (1400, True)]
-# What sticks out of the window, but for what lies in a part that scrolls by itself.
-STICKS_OUT = """[...document.querySelectorAll("body *")].filter(e => !e.closest(".wide, caption, details:not([open])")
-  && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 120))"""
-SMALLEST = """Math.min(...[...document.querySelectorAll("body *")].filter(e => e.textContent.trim())
-  .filter(e => !e.closest("svg")).map(e => parseFloat(getComputedStyle(e).fontSize)))"""
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +45,7 @@ def test_the_page_fits_and_asks_for_nothing(browser, pages, name, width, dark):
     assert asked == [(pages / f"{name}.html").as_uri()]
     assert browser.told("Log.entryAdded", "Runtime.exceptionThrown", "Page.javascriptDialogOpening") == []
     assert browser.ask("document.scripts.length + document.images.length") == 0
-    assert browser.ask("document.documentElement.scrollWidth") == width
-    assert browser.ask(STICKS_OUT) == []
-    assert browser.ask(SMALLEST) >= 12
-    paper = "rgb(23, 24, 26)" if dark else "rgb(255, 255, 255)"
-    assert browser.ask("getComputedStyle(document.body).backgroundColor") == paper
+    expect_fit(browser, width, dark=dark)
 
 
 @pytest.mark.parametrize(("width", "columns"), [(360, 1), (800, 2), (1400, 2)])

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from browser import PATH, Browser
+from browser import PATH, Browser, expect_fit
 from dashboard_tools import LIMIT_S, TOKEN
 from report_runs import HOSTILE, Log, end, hostile, plain, second, start, story, write
 
@@ -17,10 +17,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(PATH is None, reason="no Chro
 
 LOOKS = [(width, dark) for width in (360, 800, 1400) for dark in (False, True)]
 READ = "document.getElementById('connection').className == 'live' && !document.body.textContent.includes('being read')"
-STICKS_OUT = """[...document.querySelectorAll("body *")].filter(e => !e.closest(".wide, caption, details:not([open])")
-  && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 120))"""
-SMALLEST = """Math.min(...[...document.querySelectorAll("body *")].filter(e => e.textContent.trim())
-  .filter(e => !e.closest("svg")).map(e => parseFloat(getComputedStyle(e).fontSize)))"""
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +80,7 @@ def test_the_page_fits_and_asks_this_server_alone(browser, address, name, width,
     asked = {one["request"]["url"] for one in browser.told("Network.requestWillBeSent")}
     assert all(url.startswith(f"{address}/") for url in asked)
     assert browser.told("Log.entryAdded", "Runtime.exceptionThrown", "Page.javascriptDialogOpening") == []
-    assert browser.ask("document.documentElement.scrollWidth") == width
-    assert browser.ask(STICKS_OUT) == []
-    assert browser.ask(SMALLEST) >= 12
-    paper = "rgb(23, 24, 26)" if dark else "rgb(255, 255, 255)"
-    assert browser.ask("getComputedStyle(document.body).backgroundColor") == paper
+    expect_fit(browser, width, dark=dark)
     assert "token" not in browser.ask("location.href")
     assert browser.ask("document.cookie") == ""
 
