@@ -18,16 +18,18 @@ TOGETHER = {
 }
 
 
-def killed(base, who, moment):
+def killed(base, who, moment, moments=TOGETHER):
+    """The class of which one process dies; `moments`: name -> what brings that about."""
+
     class Killed(base):
         def update(self, batch, clock):
             is_mine = PROCESSES[who] in os.environ["MLXE_ROLE"]
             due = is_mine and life() <= LIVES and clock.updates >= self.every * life() + 1
             if due and moment == "updating":
                 die()
-            if due and not self.armed and moment in TOGETHER:
+            if due and not self.armed and moment in moments:
                 type(self).armed = True  # of the class: an object's attributes are kept
-                TOGETHER[moment]()
+                moments[moment]()
             answer = super().update(batch, clock)
             if due and moment == "updated":
                 die()
