@@ -198,7 +198,7 @@ class Learner:
         if self._has_learned:
             self._tell_updates()
         for sentence in self._remarks():
-            self._notify({"kind": "remark", "detail": sentence})
+            self._notify({"kind": "remark", "detail": f"learner.device: {sentence}"})
         return self._answered(call, answer() | told)
 
     def _tell_updates(self) -> None:

@@ -27,7 +27,7 @@ def test_a_remark_of_the_learner_is_a_warning_in_the_log_and_what_is_unknown_is_
     log = SimpleNamespace(warn=lambda message, role: warned.append((message, role)))
     listener, process = listening(log), SimpleNamespace(name="mlxe-lrn")
     listener.notice(process, {"notice": {"kind": "remark", "detail": "memory stays pageable"}})
-    assert warned == [("learner.device: memory stays pageable", "learner")]
+    assert warned == [("memory stays pageable", "learner")]
     with pytest.raises(ProtocolError, match="mlxe-lrn sent a notice that is not known"):
         listener.notice(process, {"notice": {"kind": "remark", "detail": 7}})
 

@@ -170,7 +170,7 @@ class ProcessEvents(ProcessListener):
             case {"notice": {"kind": "updates", "fast": bool() as fast, "detail": str(sentence)}}:
                 self._run.log.updates(fast=fast, reason=sentence)
             case {"notice": {"kind": "remark", "detail": str(sentence)}}:
-                self._run.log.warn(f"learner.device: {sentence}", "learner")
+                self._run.log.warn(sentence, "learner")
             case _:
                 raise ProtocolError(f"{process.name} sent a notice that is not known: {str(message)[:200]}")
 
