@@ -239,7 +239,8 @@ def refuse_task(settings: Settings, facts: dict[str, Any]) -> None:
     if "task_error" in facts:
         named = _NAMED_KEY.match(facts["task_error"])
         key = named["key"] if named else "task.env"
-        here_alone = of_this_program(settings.task.env) if key == "task.env" else ""
+        is_unknown = "there is no environment" in facts["task_error"]
+        here_alone = of_this_program(settings.task.env) if is_unknown else ""
         raise TaskError(f"{settings.places.of(tuple(key.split('.')))}: {facts['task_error']}{here_alone}")
 
 

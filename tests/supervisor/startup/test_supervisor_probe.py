@@ -207,12 +207,19 @@ def test_environments_that_take_long_to_make_are_told_with_the_keys_that_give_th
     assert all(words in line for line in told)
 
 
-@pytest.mark.parametrize(("key", "told"), [("task.env", True), ("task.vectorize", False), ("task.wrappers", False)])
-def test_that_an_environment_is_known_here_alone_is_said_of_the_environment_only(key, told):
+@pytest.mark.parametrize(
+    ("problem", "told"),
+    [
+        ('task.env: there is no environment "CartPole-v1"', True),
+        ("task.env: CartPole-v1 needs a package that is not installed", False),
+        ("task.vectorize: no package", False),
+    ],
+)
+def test_that_an_environment_is_known_here_alone_is_said_only_where_others_do_not_know_it(problem, told):
     chosen = load_settings({"task": {"env": "CartPole-v1"}, "algorithm": {"name": "ppo"}})
     importlib.import_module("gymnasium")
-    with pytest.raises(TaskError, match=f"{key}: no package") as refused:
-        judged(chosen, {"task_error": f"{key}: no package"})
+    with pytest.raises(TaskError, match=problem) as refused:
+        judged(chosen, {"task_error": problem})
     assert ("known to this program only" in str(refused.value)) is told
 
 
