@@ -426,6 +426,9 @@ class Pushes(Event):
     too_old: Annotated[int, "Pushes that were older than schedule.max_policy_lag."] = 0
     odd: Annotated[int, "Pushes that were not finite, and updates that raised."] = 0
     lost: Annotated[int, "Pushes that died with a process."] = 0
+    outliers: Annotated[int, "Pushes whose loss was further off than schedule.max_loss_deviations."] = 0
+    given_up: Annotated[int, "Pushes that gave way to newer ones, or waited for others at the end."] = 0
+    waiting: Annotated[int, "Pushes that wait for the learner."] = 0
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`oa` with gradients of executors: A3C."""
+"""`oa` with gradients of executors: A3C, Gorila."""
 
 from collections.abc import Sequence
 
@@ -7,22 +7,23 @@ from mlxe_async.schedules.verbs import Budget, Evaluator, Executor, Memorizer, S
 
 async def pushing(
     executors: Sequence[Executor],
-    memorizer: Memorizer,  # noqa: ARG001 - asked by the server, for the rollouts of one executor
+    memorizer: Memorizer,  # noqa: ARG001 - asked by the server, for the rows of one executor
     learner: Server,
     evaluator: Evaluator,
     budget: Budget,
 ) -> None:
-    """Each executor plays, differentiates what it played, and has the learner step by that; none waits for another."""
+    """Each executor plays and differentiates, and the learner steps by that; none waits for another."""
     await learner.publish()
 
     async def working(executor: Executor) -> None:
         while budget.remaining:
             await budget.boundary()
             budget.spend([await executor.generate()])
-            await learner.step_by(executor)
+            await learner.push_of(executor)
 
     async def evaluating() -> None:
         while budget.remaining:
             await evaluator.evaluate()
 
-    await together([*map(working, executors), evaluating()])
+    async with learner.stepping():
+        await together([*map(working, executors), evaluating()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -43,8 +44,14 @@ class Learner(Protocol):
 class Server(Learner, Protocol):
     """Updates weights by the gradients that executors make."""
 
-    async def step_by(self, executor: Executor) -> None:
-        """Have an executor differentiate a rollout that it delivered, if there is one; learn by that, and publish."""
+    def stepping(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Step by what is pushed inside, and publish; at the end by all that was."""
+
+    async def push_of(self, executor: Executor) -> None:
+        """Have an executor differentiate what is to be learned, if anything is, and push it.
+
+        Where executors wait for their own steps, it returns when the learner has stepped by it.
+        """
 
 
 class Evaluator(Protocol):

@@ -10,6 +10,7 @@ from mlxe_async.errors import SettingsError
 from mlxe_async.settings.forms import LARGEST
 from mlxe_async.settings.model import Settings
 from mlxe_async.settings.problems import Path, Problem, path_of, shown
+from mlxe_async.settings.schedules import OaSchedule
 
 
 def refuse_contradictions(settings: Settings) -> None:
@@ -72,13 +73,8 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
             yield not_with("learner.promote_best", "0", "schedule.simulated_lag", why)
     if schedule.gradients == "executors":
         yield from _exchanged(settings, not_with)
-    elif schedule.kind == "oa" and schedule.combine != "fifo":
-        yield not_with("schedule.combine", '"fifo"', "schedule.gradients", "the learner makes them all")
-    if schedule.kind == "oa" and schedule.combine == "fifo":
-        if schedule.compensation != "adaptive":
-            yield not_with("schedule.compensation", '"adaptive"', "schedule.combine", "nothing is compensated")
-        if schedule.compensation_strength is not None:
-            yield not_with("schedule.compensation_strength", "none", "schedule.combine", "nothing is compensated")
+    if schedule.kind == "oa":
+        yield from _pushed(schedule, not_with)
     yield from _staged(settings, not_with)
     allowed = settings.run.allow_modules
     for path, module in settings.named_modules():
@@ -120,6 +116,29 @@ def _staged(settings: Settings, not_with: Callable[..., Problem]) -> Iterator[Pr
         yield not_with("task.vectorize", '"single" or "auto"', f"task.{task.single_only}", why)
     if task.shuffle_options and task.reset_options is None:
         yield Problem(("task", "shuffle_options"), "got true, expected task.reset_options with it: there is no item")
+
+
+def _pushed(schedule: OaSchedule, not_with: Callable[..., Problem]) -> Iterator[Problem]:
+    """Keys of gradients that executors push, where others make them needless."""
+    unused = {
+        ("combine", '"fifo"'): schedule.combine != "fifo",
+        ("hogwild", "false"): schedule.hogwild,
+        ("max_loss_deviations", "none"): schedule.max_loss_deviations is not None,
+    }
+    if schedule.gradients == "learner":
+        for (name, expected), is_given in unused.items():
+            if is_given:
+                yield not_with(f"schedule.{name}", expected, "schedule.gradients", "the learner makes them all")
+    elif schedule.hogwild and schedule.memorizer == "learner":
+        why = "an executor would wait for the learner's process"
+        yield not_with("schedule.memorizer", '"own" or "auto"', "schedule.hogwild", why)
+    if schedule.combine != "delay_compensated":
+        if schedule.compensation != "adaptive":
+            yield not_with("schedule.compensation", '"adaptive"', "schedule.combine", "nothing is compensated")
+        if schedule.compensation_strength is not None:
+            yield not_with("schedule.compensation_strength", "none", "schedule.combine", "nothing is compensated")
+    if schedule.combine != "mean" and schedule.mean_of is not None:
+        yield not_with("schedule.mean_of", "none", "schedule.combine", "no mean is taken")
 
 
 def _exchanged(settings: Settings, not_with: Callable[..., Problem]) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
+from mlxe_async.settings.combining import HOGWILD_PLACES, Combining
 from mlxe_async.settings.forms import ALLOWED, COSMETIC, FORBIDDEN, Limit, Table, key
 
 DEFAULT_MAX_POLICY_LAG = 8
@@ -217,12 +218,34 @@ class OaSchedule(_AnySchedule):
     updates_per_publish: int = key(
         1, "Updates between two publications; higher copies less and lags more.", ALLOWED, ge=1, le=10**6
     )
-    combine: Literal["fifo", "delay_compensated"] = key(
+    combine: Literal["fifo", "mean", "delay_compensated"] = key(
         "fifo",
-        "With gradients of executors, what the learner steps by: each gradient as it comes, or moved to the newest "
-        "weights by what is known of those that made it (DC-ASGD). The latter is for one gradient an update, and pays "
-        "where many executors make the lag long.",
+        "With gradients of executors, what the learner steps by: each gradient as it comes, the mean of several, or "
+        "each moved to the newest weights by what is known of those that made it (DC-ASGD). The last one is for one "
+        "gradient an update, and pays where many executors make the lag long.",
         ALLOWED,
+    )
+    mean_of: int | None = key(
+        None,
+        "With mean: gradients of one step, from whichever executors; left out, as many as there are executors. More "
+        "are smoother, and fewer steps.",
+        ALLOWED,
+        ge=2,
+        le=256,
+    )
+    hogwild: bool = key(
+        False,
+        "With gradients of executors: an executor that has pushed plays on, and does not wait for the learner's step. "
+        "Ten pushes of each may wait; then the oldest gives way.",
+        ALLOWED,
+    )
+    max_loss_deviations: float | None = key(
+        None,
+        "With gradients of executors: a push whose loss is off its running mean by more than this number of deviations "
+        "is rejected, as in Gorila; left out, none is.",
+        ALLOWED,
+        gt=0,
+        le=1e6,
     )
     compensation: Literal["adaptive", "constant"] = key(
         "adaptive",
@@ -247,6 +270,19 @@ class OaSchedule(_AnySchedule):
             max_policy_lag=DEFAULT_MAX_POLICY_LAG if bound is None and memory == "rollouts" else bound,
             updates_per_plan=self.updates_per_publish,
             max_owed_updates=self.max_owed_updates,
+        )
+
+    def combining(self, memory: str) -> Combining:
+        """Return how what executors push is put together, for a kind of memory."""
+        pushes = (self.mean_of or max(2, self.executors)) if self.combine == "mean" else 1
+        places = pushes + 1 if pushes > 1 else 1
+        return Combining(
+            pushes=pushes,
+            places=max(places, HOGWILD_PLACES) if self.hogwild else places,
+            waits=pushes == 1 and not self.hogwild,
+            gives_way=self.hogwild,
+            most_lag=self.traits(memory).max_policy_lag,
+            most_deviations=self.max_loss_deviations,
         )
 
 

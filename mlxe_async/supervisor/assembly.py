@@ -108,7 +108,7 @@ class Assembly:
             most_owed=traits.max_owed_updates,
             executors=blueprint.executors,
         )
-        kind = pushed_by(self.by_role, traits.max_policy_lag) if blueprint.pushes else LearnerHandle
+        kind = pushed_by(self.by_role, blueprint.combining) if blueprint.pushes else LearnerHandle
         self.learner = kind(
             self.by_role["learner"],
             context,

@@ -237,7 +237,7 @@ class Workshop:
     def _learner(self) -> Any:
         from mlxe_async.roles.in_turn import InTurn, Turn
         from mlxe_async.roles.learner import Learner
-        from mlxe_async.roles.pushing import ParameterServer
+        from mlxe_async.roles.parameter_server import ParameterServer
 
         weights = WeightsWriter(self._segments["weights"])
         last_good: Array | None = None
@@ -255,8 +255,8 @@ class Workshop:
         group = self._group()
         kind: Callable[..., Learner] = Learner
         if self.spec["pushes"]:
-            slots = [self._slot(i) for i in range(self.spec["executors"])]
-            kind = functools.partial(ParameterServer, slots, compensation=self._compensation())
+            places = [self._places(i) for i in range(self.spec["executors"])]
+            kind = functools.partial(ParameterServer, places, compensation=self._compensation())
         built = kind(
             algorithm=self._algorithm(learns=True, seed=seed),
             memory=memory,
@@ -284,7 +284,8 @@ class Workshop:
     @property
     def _may_be_fast(self) -> bool:
         """Twins have gradients in an order of their own, which delay compensation does not know."""
-        return self.settings.may_be_fast and getattr(self.settings.schedule, "combine", "fifo") == "fifo"
+        compensates = getattr(self.settings.schedule, "combine", "fifo") == "delay_compensated"
+        return self.settings.may_be_fast and not compensates
 
     def _group(self) -> Any:
         """Return those that the learner is worker 0 of, in other processes or in this one; None: it learns alone."""
@@ -329,7 +330,7 @@ class Workshop:
     def _pusher(self, index: int) -> Any:
         from mlxe_async.roles.pushing import Pusher, Pushing
 
-        how = {"acted": self._shared["executor"].acted, "slot": self._slot(index)}
+        how = {"acted": self._shared["executor"].acted, "places": self._places(index)}
         return self._beside(functools.partial(Pusher, **how), Pushing(index, self.settings.run.seed))
 
     def _compensation(self) -> Any:
@@ -337,16 +338,16 @@ class Workshop:
 
         schedule = self.settings.schedule
         assert schedule.kind == "oa"  # noqa: S101 - nowhere else are gradients pushed
-        if schedule.combine == "fifo":
+        if schedule.combine != "delay_compensated":
             return None
         most = schedule.traits(self.spec["memory_kind"]).max_policy_lag
         versions = REMEMBERED if most is None else most
         return DelayCompensation(versions, kind=schedule.compensation, strength=schedule.compensation_strength)
 
-    def _slot(self, index: int) -> Any:
-        from mlxe_async.ipc.shared.pushes import PushSlot
+    def _places(self, index: int) -> Any:
+        from mlxe_async.ipc.shared.pushes import PushPlaces
 
-        return PushSlot(self._segments[f"push-{index}"])
+        return PushPlaces(self._segments[f"push-{index}"])
 
     def _beside(self, kind: Callable[..., Any], team: Any) -> Any:
         """A learning object beside the learner, which publishes nothing."""

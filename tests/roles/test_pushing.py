@@ -11,23 +11,24 @@ from mlxe_async.algorithms import Clock
 from mlxe_async.algorithms.state.backward import ExchangesGradients
 from mlxe_async.errors import CorruptRecord, StepsDiffer
 from mlxe_async.fast import updates
-from mlxe_async.ipc.shared.pushes import LEAST_BYTES, PushSlot
+from mlxe_async.ipc.shared.pushes import Push, PushPlaces, least_bytes
 from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.maths import together
-from mlxe_async.roles.pushing import Given, Pushing, Recorder, fewest
+from mlxe_async.roles.parameter_server import Given, put_together
+from mlxe_async.roles.pushing import Pushing, Recorder, fewest
 
 sys.path += [str(Path(__file__).parents[1] / "fast"), str(Path(__file__).parent)]
 from made_rows import SPACES, agent, rollout
-from test_team import CASES, IDS
+from test_team import CASES, IDS, SMALL, whole_batch
 
 ROLLOUTS = {"a2c", "impala", "ppo", "reinforce"}
 PUSHED = [pytest.param(*case, id=name) for case, name in zip(CASES, IDS, strict=True) if case[0] in ROLLOUTS]
 
 
 @pytest.fixture
-def slot():
-    with Segment.create("push", LEAST_BYTES, grows=True) as segment:
-        yield PushSlot(segment)
+def places():
+    with Segment.create("push", least_bytes(2), grows=True) as segment:
+        yield PushPlaces(segment)
 
 
 def rows_of(algorithm, seed=0):
@@ -44,8 +45,8 @@ def numbers(algorithm):
 class Pushed:
     """A worker and where its pushes go."""
 
-    def __init__(self, worker, slot, *, fast):
-        self.worker, self.slot, self.pushing = worker, slot, Pushing(0, 0)
+    def __init__(self, worker, places, *, fast, lane=0):
+        self.worker, self.places, self.pushing = worker, places, Pushing(lane, 0)
         self.way = updates(worker, fast=fast)
 
     def by(self, rows, clock):
@@ -54,8 +55,8 @@ class Pushed:
         with self.pushing.recording(self.worker, clock.updates + 1, twin=twin) as recorder:
             together.learn_from(rows["valid"].sum())
             self.way.update(rows, clock)
-        self.slot.write(clock.updates + 1, recorder.entries)
-        return self.slot.read(clock.updates + 1)
+        self.places.write(1, clock.updates + 1, Push(recorder.entries, {}))
+        return self.places.read(1, clock.updates + 1).entries
 
 
 class Server:
@@ -65,9 +66,12 @@ class Server:
         self.learner, self.way, self.exchanges = learner, updates(learner, fast=fast), ExchangesGradients()
 
     def step(self, entries, rows, clock):
+        self.step_by([entries], rows, clock)
+
+    def step_by(self, pushes, rows, clock):
         if self.way.twin is None:
             self.exchanges.follow(self.learner)
-        given = Given(entries)
+        given = Given(pushes)
         with together.learning_in(given):
             self.way.update(rows, clock)
         given.expect_end()
@@ -75,10 +79,10 @@ class Server:
 
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize(("name", "spaces", "settings"), PUSHED)
-def test_the_learner_comes_to_what_the_worker_comes_to_by_a_few_other_rows(slot, name, spaces, settings, fast):
+def test_the_learner_comes_to_what_the_worker_comes_to_by_a_few_other_rows(places, name, spaces, settings, fast):
     worker, server = (agent(name, spaces=spaces, seed=seed, **settings) for seed in (1, 2))
     server.restore(worker.state())
-    pushed, served = Pushed(worker, slot, fast=fast), Server(server, fast=fast)
+    pushed, served = Pushed(worker, places, fast=fast), Server(server, fast=fast)
     for k in range(3):
         clock = Clock(env_steps=100 * (k + 1), episodes=k, updates=k, version=k)
         entries = pushed.by(rows_of(worker, seed=k), clock)
@@ -94,17 +98,17 @@ def test_the_learner_comes_to_what_the_worker_comes_to_by_a_few_other_rows(slot,
         assert any(not np.array_equal(mine[entry], before[entry]) for entry in mine)
 
 
-def test_one_worker_alone_learns_what_a_learner_learns(slot):
+def test_one_worker_alone_learns_what_a_learner_learns(places):
     alone, worker = agent("a2c"), agent("a2c")
     rows = rows_of(alone)
     updates(alone, fast=False).update(rows, Clock())
-    Pushed(worker, slot, fast=False).by(rows, Clock())
+    Pushed(worker, places, fast=False).by(rows, Clock())
     for name, array in numbers(alone).items():
         np.testing.assert_array_equal(numbers(worker)[name], array)
 
 
-def test_a_push_of_other_steps_is_refused(slot):
-    entries = Pushed(agent("a2c"), slot, fast=False).by(rows_of(agent("a2c")), Clock())
+def test_a_push_of_other_steps_is_refused(places):
+    entries = Pushed(agent("a2c"), places, fast=False).by(rows_of(agent("a2c")), Clock())
     wider = agent("a2c", policy=[32])
     with pytest.raises(StepsDiffer, match="the learner asks for"):
         Server(wider, fast=False).step(entries, rows_of(wider), Clock())
@@ -121,7 +125,7 @@ def test_a_group_of_one_gives_back_what_it_was_given():
         assert together.moments(np.array([1.0, 3.0])) == (2.0, 1.0)
         assert together.mean(5.0, 3) == 5.0
     assert [kind for kind, _ in recorder.entries] == [together.STATISTIC] * 2
-    with together.learning_in(Given(recorder.entries)):
+    with together.learning_in(Given([recorder.entries])):
         assert together.moments(np.array([7.0])) == (2.0, 1.0)
         assert together.mean(9.0, 1) == 5.0
 
@@ -134,34 +138,86 @@ def of(*sizes):
     return [("gradient", rng.normal(size=size).astype(np.float32)) for size in sizes]
 
 
-def test_a_push_is_read_as_it_was_written_however_it_grows():
+def same(one, other):
+    return [kind for kind, _ in one.entries] == [kind for kind, _ in other.entries] and all(
+        mine.dtype == its.dtype and np.array_equal(mine, its)
+        for mine, its in zip(arrays_of(one), arrays_of(other), strict=True)
+    )
+
+
+def arrays_of(push):
+    return [*(array for _, array in push.entries), *push.rows.values()]
+
+
+def test_pushes_are_read_as_they_were_written_however_they_grow():
     with (
-        Segment.create("push", LEAST_BYTES, grows=True) as segment,
+        Segment.create("push", least_bytes(3), grows=True) as segment,
         Segment.attach("push", os.dup(segment.fd)) as other,
     ):
-        writer, reader = PushSlot(segment), PushSlot(other)
-        for number, sizes in enumerate([(3,), (1000, 5), (200_000, 1), (7,)], 1):
-            entries = of(*sizes)
-            writer.write(number, entries)
-            found = reader.read(number)
-            assert [kind for kind, _ in found] == [kind for kind, _ in entries]
-            for (_, mine), (_, its) in zip(entries, found, strict=True):
-                np.testing.assert_array_equal(mine, its)
-            found.clear()
-            del mine, its
+        writer, reader, lie = PushPlaces(segment), PushPlaces(other), {}
+        for number, sizes in enumerate([(3,), (1000, 5), (200_000, 1), (7,), (), (300_000,), (2, 2)], 1):
+            place = number % 3
+            rows = {"reward": np.full((2, number), number, np.float64), "cut": np.ones((2, 0), bool)}
+            lie[place] = number, Push(of(*sizes), rows if number % 2 else {})
+            writer.write(place, *lie[place])
+            for at, (known, push) in lie.items():
+                assert same(reader.read(at, known), push)
 
 
-def test_what_is_not_whole_or_another_push_is_refused(slot):
+def test_what_is_not_whole_or_another_push_is_refused(places):
     with pytest.raises(CorruptRecord, match="push 1"):
-        slot.read(1)
-    slot.write(1, of(100))
+        places.read(0, 1)
+    places.write(0, 1, Push(of(100), {}))
     with pytest.raises(CorruptRecord, match="got number 1"):
-        slot.read(2)
-    for place in (520, 700):
-        slot.write(1, of(100))
-        slot._segment.buffer[place] ^= 1
+        places.read(0, 2)
+    with pytest.raises(CorruptRecord, match="got number 0"):
+        places.read(1, 1)
+    table = least_bytes(2)
+    for changed in (table, table + 200, 128, 384, 512):  # the table, a number, the offset, sizes
+        places.write(0, 1, Push(of(100), {}))
+        places._segment.buffer[changed] ^= 1
         with pytest.raises(CorruptRecord):
-            slot.read(1)
+            places.read(0, 1)
+        places._segment.buffer[changed] ^= 1
+    assert len(places.read(0, 1).entries) == 1
+
+
+# -- several at once --
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("a2c", SMALL | {"optimiser": "rmsprop"}),
+        ("a2c", SMALL | {"optimiser": "adam"}),
+        ("impala", SMALL | {"optimiser": "rmsprop"}),
+    ],
+)
+def test_the_mean_of_three_pushes_is_the_step_by_all_of_their_rows(places, name, settings, fast):
+    server, alone = (agent(name, seed=4, **settings) for _ in range(2))
+    whole, parts = whole_batch(alone, 3)
+    pushes = []
+    for lane, rows in enumerate(parts):
+        worker = agent(name, seed=lane, **settings)
+        worker.restore(server.state())
+        pushes.append(Pushed(worker, places, fast=fast, lane=lane).by(rows, Clock()))
+    before = numbers(server)
+    Server(server, fast=fast).step_by(pushes, fewest(parts[-1], 1, set()), Clock())
+    updates(alone, fast=fast).update(whole, Clock())
+    for entry, array in numbers(alone).items():
+        moved = np.abs(array - before[entry]).max()
+        np.testing.assert_allclose(numbers(server)[entry], array, rtol=0, atol=1e-3 * moved + 1e-7, err_msg=entry)
+
+
+def test_what_is_told_of_several_is_their_mean_by_rows():
+    done = {"updates": 1, "late_rows": 0, "dropped_rollouts": 0, "finite": True}
+    one = {"version": 3, "done": {**done, "rows": 10, "dropped_rows": 1, "metrics": {"loss": 1.0, "kl": None}}}
+    two = {"version": 5, "done": {**done, "rows": 30, "dropped_rows": 2, "metrics": {"loss": 3.0, "kl": 2.0}}}
+    told = put_together([one, two], 6, {"compensation": 0.5})
+    assert told["metrics"] == {"compensation": 0.5, "loss": 2.5, "kl": 2.0}
+    assert (told["rows"], told["dropped_rows"], told["updates"]) == (40, 3, 1)
+    assert (told["lag_min"], told["lag_mean"], told["lag_max"]) == (1, 1.5, 3)
 
 
 def test_a_few_rows_are_whole_steps_and_end_in_a_cut():

@@ -7,13 +7,13 @@ from killed_learners import MOMENTS, after, before
 from killed_workers import PROCESSES, killed
 
 from mlxe_async.algorithms import load_algorithm
-from mlxe_async.ipc.shared.pushes import PushSlot
+from mlxe_async.ipc.shared.pushes import PushPlaces
 
 PUSHING = {
-    "recorded": lambda: setattr(PushSlot, "write", before(PushSlot.write)),
-    "writing": lambda: setattr(PushSlot, "_checksum", before(PushSlot._checksum)),
-    "written": lambda: setattr(PushSlot, "write", after(PushSlot.write)),
-    "read": lambda: setattr(PushSlot, "read", after(PushSlot.read)),
+    "recorded": lambda: setattr(PushPlaces, "write", before(PushPlaces.write)),
+    "writing": lambda: setattr(PushPlaces, "_checksum", before(PushPlaces._checksum)),
+    "written": lambda: setattr(PushPlaces, "write", after(PushPlaces.write)),
+    "read": lambda: setattr(PushPlaces, "read", after(PushPlaces.read)),
     **MOMENTS,
 }
 

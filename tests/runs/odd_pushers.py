@@ -1,5 +1,8 @@
 """Own algorithms whose pushes are odd."""
 
+import os
+import time
+
 import numpy as np
 
 from mlxe_async.algorithms.a2c import A2C
@@ -48,3 +51,20 @@ class Uneven(A2C):
         if np.random.random() < 0.3:
             super().update(batch, clock)
         return super().update(batch, clock)
+
+
+class SlowLearner(A2C):
+    """The learner takes its time over each step; workers do not."""
+
+    def update(self, batch, clock):
+        if "mlxe-lrn" in os.environ["MLXE_ROLE"]:
+            time.sleep(0.1)
+        return super().update(batch, clock)
+
+
+class NowAndThenFarOff(A2C):
+    """Some of its losses are a thousand times as large."""
+
+    def update(self, batch, clock):
+        found = super().update(batch, clock)
+        return found | {"policy_loss": 1000.0} if self.rng.random() < 0.02 else found

@@ -28,12 +28,12 @@ def run(live, name, *, stop=None, learner=None, checkpoint=None, **schedule):
     return live(stop=stop or {"env_steps": 1500}, **tables)
 
 
-def expect_balanced(result, lines, *, most_odd=0):
+def expect_balanced(result, lines, *, most_odd=0, together=1):
     """Each rollout that was differentiated was applied once, or is accounted for; each push is a version."""
     account = lines.all("pushes")[-1]
-    told = {name: account[name] for name in ("applied", "too_old", "odd", "lost")}
-    assert account["made"] - sum(told.values()) in (0, 1, 2), account  # those under way when the run ended
-    assert account["applied"] == result.updates
+    ends = ("applied", "too_old", "odd", "lost", "outliers", "given_up", "waiting")
+    assert account["made"] - sum(account[name] for name in ends) in (0, 1, 2), account  # under way when the run ended
+    assert account["applied"] == result.updates * together
     assert account["odd"] <= most_odd
     versions = [line["version"] for line in lines.all("phase", phase="learn")]
     assert versions == sorted(set(versions))
@@ -78,6 +78,46 @@ def test_gradients_of_older_weights_are_compensated(live, compensation):
 def test_several_gradients_an_update_are_not_compensated(live):
     with pytest.raises(StepsDiffer, match='expected "fifo": an update of PPO pushes gradients of'):
         run(live, "ppo", combine="delay_compensated")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "of"), [("a2c", 2), ("a2c", 5), ("impala", 3), ("reinforce", 3)])
+def test_a_step_is_by_the_mean_of_as_many_pushes_as_is_said(live, name, of):
+    result, lines = run(live, name, combine="mean", mean_of=of, executors=3, stop={"env_steps": 4000})
+    account = expect_balanced(result, lines, together=of)
+    assert account["applied"] >= 10 * of or name == "reinforce"
+    assert account["given_up"] < of
+    learned = lines.all("phase", phase="learn")
+    assert [line["version"] for line in learned] == [*range(2, 2 + len(learned))]
+
+
+@pytest.mark.long
+def test_minibatches_of_several_pushes_have_no_mean(live):
+    with pytest.raises(StepsDiffer, match='got "mean", expected "fifo" where the number of steps of an update follows'):
+        run(live, "ppo", combine="mean")
+
+
+@pytest.mark.long
+def test_one_executor_alone_fills_a_mean(live):
+    result, lines = run(live, "a2c", combine="mean", mean_of=4, executors=1)
+    assert expect_balanced(result, lines, together=4)["applied"] >= 40
+
+
+@pytest.mark.long
+def test_executors_play_on_while_the_learner_is_slow(live):
+    """Ten pushes of each wait, then the oldest gives way."""
+    result, lines = run(live, "odd_pushers:SlowLearner", hogwild=True, stop={"env_steps": 12_000})
+    account = expect_balanced(result, lines)
+    assert account["given_up"] > account["applied"] > 0
+    assert max(line["waiting"] for line in lines.all("pushes")) <= 20
+    assert account["made"] >= 12_000 // 32 - 2
+
+
+@pytest.mark.long
+def test_pushes_of_losses_far_off_are_rejected_and_counted(live):
+    result, lines = run(live, "odd_pushers:NowAndThenFarOff", max_loss_deviations=4.0, stop={"env_steps": 12_000})
+    account = expect_balanced(result, lines)
+    assert 0 < account["outliers"] < account["applied"] / 10
 
 
 MOMENTS = ("updating", "updated", "recorded", "writing", "written")
@@ -150,6 +190,9 @@ def test_odd_pushes_end_the_run_with_the_reason(live, name, kind, said):
         ({"run.record": True}, "run.record: got true, expected false with schedule.gradients"),
         ({"schedule.updates_per_publish": 2}, "schedule.updates_per_publish: got 2, expected 1"),
         ({"schedule.compensation": "constant"}, 'schedule.compensation: got "constant", expected "adaptive"'),
+        ({"schedule.mean_of": 2}, 'schedule.mean_of: got 2, expected none with schedule.combine = "fifo"'),
+        ({"schedule.hogwild": True, "schedule.memorizer": "learner"}, 'memorizer: got "learner", expected "own"'),
+        ({"schedule.gradients": "learner", "schedule.hogwild": True}, "schedule.hogwild: got true, expected false"),
         ({"learner.promote_best": 3}, 'expected "learner" with learner.promote_best = 3'),
         ({"learner.device": "cuda"}, 'with learner.device = "cuda": executors differentiate on the CPU'),
     ],

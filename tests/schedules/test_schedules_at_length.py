@@ -1,6 +1,7 @@
 """All schedules for very many phases with random delays: nobody waits for ever, and no increment is lost."""
 
 import asyncio
+import contextlib
 import random
 
 import pytest
@@ -94,7 +95,11 @@ class Long:
         self.learned += plan
         return await self.publish()
 
-    async def step_by(self, executor):
+    @contextlib.asynccontextmanager
+    async def stepping(self):
+        yield
+
+    async def push_of(self, executor):
         self.note("memorize")
         mine = executor.delivered - executor.stepped
         assert mine <= 1, "two rollouts of one executor wait for its gradients"

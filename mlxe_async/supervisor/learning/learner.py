@@ -39,13 +39,16 @@ TRIES = 3
 
 @dataclass
 class Pushes:
-    """The account of rollouts that were to be pushed; see `logs.events.Pushes`."""
+    """The account of what was to be pushed; see `logs.events.Pushes`."""
 
     made: int = 0
     applied: int = 0
     too_old: int = 0
     odd: int = 0
     lost: int = 0
+    outliers: int = 0
+    given_up: int = 0
+    waiting: int = 0
 
 
 class LearnerHandle:
@@ -133,8 +136,8 @@ class LearnerHandle:
         await self._learn(plan)
         return self._context.counters.version
 
-    async def _learn(self, plan: dict[str, Any], lane: int | None = None, **more: Any) -> Outcome:
-        """The same, of a plan that was drawn of a lane or of all; `more` is asked of the learner besides."""
+    async def _learn(self, plan: dict[str, Any], **more: Any) -> Outcome:
+        """The same; `more` is asked of the learner besides."""
         counters = self._context.counters
         if not plan["updates"]:
             self._context.delivered.clear()
@@ -160,11 +163,11 @@ class LearnerHandle:
             self._hear_last_publication()
             if self._repeats and not self._context.ending:
                 self._context.log.warn(f"the learner died {TRIES} times over one plan, which is given up", "learner")
-            self._give_up(plan, str(error), lane)
+            self._give_up(plan, str(error))
             return "lost"
         except RemoteError as error:
             self._raise_unless_forgiven(error)
-            self._give_up(plan, f"update raised {error.message}", lane)
+            self._give_up(plan, f"update raised {error.message}")
             return "odd"
         self._note_fruit(done)
         self._context.recorder.note(Learned(**moment, version=done["version"], norm=done["norm"]))
@@ -174,13 +177,17 @@ class LearnerHandle:
         if promoter is not None and done["set_back"]:
             promoter.went_back()
         counters.updates += done["updates"]
-        self._memorizer.used(plan, lane)
+        self._used(plan)
         self._context.log.learned(done, moment["env_steps"])
         if done["version"] > counters.version:
             end_ns = done["start_ns"] + round(done["seconds"] * 1e9)
             publish_ns = round(done["publish_seconds"] * 1e9)
             self._published(done["version"], end_ns - publish_ns, done["publish_seconds"], done["norm"])
         return "odd" if done["rolled_back"] else "applied"
+
+    def _used(self, plan: dict[str, Any]) -> None:
+        """The learner has learned from a plan."""
+        self._memorizer.used(plan)
 
     def _raise_unless_forgiven(self, error: RemoteError) -> None:
         """End the run by what an update raised, unless another try may go well."""

@@ -1,15 +1,17 @@
-"""The handle of a learner that steps by what executors push: A3C, Mnih et al. 2016.
+"""The handle of a learner that steps by what executors push: A3C, Mnih et al. 2016; Gorila, Nair et al. 2015.
 
-Each push is made of one rollout, by the weights that it was played by, and is applied once, or given up and counted: by
-a learner that died over it and could not be asked again, because it is older than the bound on policy lag, because its
-losses are not finite, or with its worker. A successor of the learner is asked again with the same number.
+Each push is applied once, or not at all and counted: its worker or the learner died over it, it is older than the bound
+on policy lag, its losses are not finite or far off, or it gave way to newer ones. A successor of the learner is asked
+again with the same number, and finds the pushes where they were.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,10 +19,15 @@ from mlxe_async.errors import NumericError, ProcessDied
 from mlxe_async.ipc.messages.answers import require
 from mlxe_async.ipc.messages.remote_error import RemoteError
 from mlxe_async.ipc.processes.process import Process
+from mlxe_async.maths.outliers import Outliers
 from mlxe_async.roles.learner import ROLL_BACKS_FORGIVEN
+from mlxe_async.settings.combining import Combining
 from mlxe_async.supervisor.handles.answers import DIFFERENTIATED
 from mlxe_async.supervisor.learning.learner import LearnerHandle, Pushes
 from mlxe_async.supervisor.learning.team import workers_of
+
+STEP = {"updates": 1}
+"""The plan of a step: the rows that it needs lie with the pushes."""
 
 
 class Numbered(Protocol):
@@ -29,9 +36,22 @@ class Numbered(Protocol):
     index: int
 
 
-def pushed_by(by_role: Mapping[str, Process], most_lag: int | None) -> Callable[..., LearnerHandle]:
+@dataclass(eq=False)
+class Push:
+    """A push that lies in a place.
+
+    Args:
+        about: the `worker`, `number` and `place`, and what the worker answered.
+        used: set when it is done with.
+    """
+
+    about: dict[str, Any]
+    used: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def pushed_by(by_role: Mapping[str, Process], how: Combining) -> Callable[..., LearnerHandle]:
     """Return what makes the handle of a learner that steps by the pushes of all workers among the roles."""
-    return partial(PushedLearnerHandle, workers_of(by_role), most_lag=most_lag)
+    return partial(PushedLearnerHandle, workers_of(by_role), how)
 
 
 class PushedLearnerHandle(LearnerHandle):
@@ -39,76 +59,120 @@ class PushedLearnerHandle(LearnerHandle):
 
     Args:
         workers: role and process of each, in their order.
-        most_lag: versions by which a push may be older than the newest; None: any number.
+        combining: how pushes are put together.
         how: as for `LearnerHandle`.
     """
 
-    def __init__(self, workers: Sequence[tuple[str, Process]], *args: Any, most_lag: int | None, **how: Any) -> None:
+    def __init__(self, workers: Sequence[tuple[str, Process]], combining: Combining, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
-        self._workers, self._most_lag = workers, most_lag
+        self._workers, self._how = workers, combining
         self.pushes: Pushes = Pushes()
         self._numbers, self._odd_in_a_row = [0] * len(workers), 0
-        self._drawing, self._stepping, self._saving = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
-        self._none_under_way = asyncio.Event()
-        self._none_under_way.set()
+        self._free = [list(range(combining.places)) for _ in workers]
+        self._waiting: deque[Push] = deque()
+        most = combining.most_deviations
+        self._outliers = None if most is None else Outliers(most)
+        self._drawing, self._saving = asyncio.Lock(), asyncio.Lock()
+        self._changed = asyncio.Condition()
+        self._is_stepping = self._is_closed = False
 
     @contextlib.asynccontextmanager
     async def resting(self) -> AsyncIterator[None]:
-        """Wait until no push is under way, and begin none inside."""
+        """Wait until none is pushed or stepped by, and begin nothing inside; pushes that wait for others stay."""
         async with self._saving:
-            await self._none_under_way.wait()
+            async with self._changed:
+                await self._changed.wait_for(lambda: not (self.under_way or self._is_stepping or self._is_enough))
             yield
 
-    async def step_by(self, executor: Numbered) -> None:
-        """Have the newest rollout of an executor differentiated, and step by that; see `schedules.verbs.Server`."""
+    @contextlib.asynccontextmanager
+    async def stepping(self) -> AsyncIterator[None]:
+        """See `schedules.verbs.Server`."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._step_by_all())
+            yield
+            await self._close()
+        while self._waiting:
+            self._end(self._waiting.popleft(), "given_up")
+
+    async def _close(self) -> None:
+        async with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    # -- pushing ------------------------------------------------------------------------------------------------------
+
+    async def push_of(self, executor: Numbered) -> None:
+        """See `schedules.verbs.Server`."""
         async with self._saving:  # held for no longer than this: it only keeps out who begins while a run is saved
             self.under_way += 1
-            self._none_under_way.clear()
-        await self._step_by(executor.index)
-        self.under_way -= 1
-        if not self.under_way:
-            self._none_under_way.set()
+        try:
+            await self._pushed(executor.index)
+        finally:
+            async with self._changed:
+                self.under_way -= 1
+                self._changed.notify_all()
 
-    async def _step_by(self, lane: int) -> None:
+    async def _pushed(self, lane: int) -> None:
         async with self._drawing:
             plan = await self._memorizer.memorize_of(lane)
         if not plan["updates"]:
             return
         self.pushes.made += 1
-        push = await self._differentiated(plan, lane)
+        place = await self._place(lane)
+        push = await self._differentiated(plan, lane, place)
         if push is None:
+            self._free[lane].append(place)
             return
-        done = push["done"]
-        async with self._stepping:
-            lag = self._context.counters.version - push["version"]
-            if not done["updates"] or (self._most_lag is not None and lag > self._most_lag):
-                self.pushes.too_old += 1
-                self._give_up(plan, f"it was {lag} versions old, schedule.max_policy_lag is {self._most_lag}", lane)
-                return
-            if not done["finite"]:
-                self.pushes.odd += 1
-                self._give_up(plan, "its losses were not finite", lane)
-                self._note_not_finite()
-                return
-            self._odd_in_a_row = 0
-            outcome = await self._learn(plan, lane, push=push)
-            setattr(self.pushes, outcome, getattr(self.pushes, outcome) + 1)
+        self._memorizer.used(plan, lane)
+        if (refused := self._refused(push.about)) is not None:
+            self._end(push, refused)
+            return
+        async with self._changed:
+            self._waiting.append(push)
+            self._note_waiting()
+            self._changed.notify_all()
+        if self._how.waits:
+            await push.used.wait()
 
-    def _note_not_finite(self) -> None:
-        """End the run if nothing but such pushes comes any more.
+    async def _place(self, lane: int) -> int:
+        """A free place of a worker; the oldest push that waits gives way, or it is waited for."""
+        free = self._free[lane]
+        if not free and self._how.gives_way:
+            oldest = next((one for one in self._waiting if one.about["worker"] == lane), None)
+            if oldest is not None:
+                self._waiting.remove(oldest)
+                self._end(oldest, "given_up")
+        async with self._changed:
+            await self._changed.wait_for(lambda: bool(free))
+        return free.pop(0)
+
+    def _refused(self, about: Mapping[str, Any]) -> str | None:
+        """Return the count that a push belongs to which is not to be applied.
 
         Raises:
-            NumericError: so it is.
+            NumericError: nothing but such comes any more.
         """
-        self._odd_in_a_row += 1
-        if self._odd_in_a_row > ROLL_BACKS_FORGIVEN:
-            raise NumericError(
-                f"learner: expected pushes of finite losses, got NaN or infinity {self._odd_in_a_row} times in a row "
-                f"after version {self._context.counters.version}; try a smaller learning rate"
-            )
+        done = about["done"]
+        if not done["updates"]:
+            self._note_fruitless("its rows were played by other weights than its executor has")
+            return "too_old"
+        losses = [value for name, value in done["metrics"].items() if name.endswith("loss")]
+        if not done["finite"] or None in losses:
+            self._note_fruitless("its losses were not finite")
+            self._odd_in_a_row += 1
+            if self._odd_in_a_row > ROLL_BACKS_FORGIVEN:
+                raise NumericError(
+                    f"learner: expected pushes of finite losses, got NaN or infinity {self._odd_in_a_row} times in a "
+                    f"row after version {self._context.counters.version}; try a smaller learning rate"
+                )
+            return "odd"
+        self._odd_in_a_row = 0
+        if self._outliers is not None and self._outliers.hears(sum(losses)):
+            return "outliers"
+        return None
 
-    async def _differentiated(self, plan: dict[str, Any], lane: int) -> dict[str, Any] | None:
-        """Have a worker push; its answer, or None if nothing came of it."""
+    async def _differentiated(self, plan: dict[str, Any], lane: int, place: int) -> Push | None:
+        """Have a worker push; None if nothing came of it."""
         counters, (role, process) = self._context.counters, self._workers[lane]
         self._numbers[lane] += 1
         try:
@@ -118,6 +182,7 @@ class PushedLearnerHandle(LearnerHandle):
                 check=partial(require, kind=DIFFERENTIATED, what="differentiated"),
                 plan=plan,
                 number=self._numbers[lane],
+                place=place,
                 env_steps=counters.env_steps,
                 episodes=counters.episodes,
                 updates=counters.updates,
@@ -130,5 +195,55 @@ class PushedLearnerHandle(LearnerHandle):
             self.pushes.odd += 1
             self._give_up(plan, f"update raised {error.message}", lane)
         else:
-            return {"worker": lane, "number": self._numbers[lane], **answer}
+            return Push({"worker": lane, "number": self._numbers[lane], "place": place, **answer})
         return None
+
+    # -- stepping -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_enough(self) -> bool:
+        return len(self._waiting) >= self._how.pushes
+
+    async def _step_by_all(self) -> None:
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._is_enough or self._is_closed)
+                if not self._is_enough:
+                    return
+                self._is_stepping = True
+            await self._step()
+            async with self._changed:
+                self._is_stepping = False
+                self._changed.notify_all()
+
+    async def _step(self) -> None:
+        """Step by the oldest pushes that are young enough, if there are as many as are wanted."""
+        chosen: list[Push] = []
+        while self._waiting and len(chosen) < self._how.pushes:
+            push = self._waiting.popleft()
+            lag = self._context.counters.version - push.about["version"]
+            if self._how.most_lag is not None and lag > self._how.most_lag:
+                self._note_fruitless(f"it was {lag} versions old, schedule.max_policy_lag is {self._how.most_lag}")
+                self._end(push, "too_old")
+            else:
+                chosen.append(push)
+        if len(chosen) < self._how.pushes:
+            self._waiting.extendleft(reversed(chosen))
+            return
+        self._note_waiting()
+        outcome = await self._learn(STEP, pushes=[push.about for push in chosen])
+        for push in chosen:
+            self._end(push, outcome)
+
+    def _used(self, plan: dict[str, Any]) -> None:
+        """Nothing is left to do: its rows were given back when they had been differentiated."""
+
+    def _end(self, push: Push, outcome: str) -> None:
+        """A push is done with: count it, and free its place."""
+        setattr(self.pushes, outcome, getattr(self.pushes, outcome) + 1)
+        self._free[push.about["worker"]].append(push.about["place"])
+        push.used.set()
+        self._note_waiting()
+
+    def _note_waiting(self) -> None:
+        self.pushes.waiting = len(self._waiting)

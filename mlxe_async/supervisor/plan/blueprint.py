@@ -11,7 +11,7 @@ from mlxe_async.cores import FEW, usable_cores
 from mlxe_async.ipc.shared.kept import LEAST_BYTES, SLOTS
 from mlxe_async.ipc.shared.lanes import format_lane, lane_bytes
 from mlxe_async.ipc.shared.meeting import meeting_bytes
-from mlxe_async.ipc.shared.pushes import LEAST_BYTES as PUSH_BYTES
+from mlxe_async.ipc.shared.pushes import least_bytes as push_bytes
 from mlxe_async.ipc.shared.segments import BytePlan, Segment, available_memory
 from mlxe_async.ipc.shared.weights import format_weights, weights_bytes
 from mlxe_async.ipc.shared.words import PAGE_BYTES, WORD_STRIDE
@@ -26,6 +26,7 @@ from mlxe_async.roles.places import Places
 from mlxe_async.roles.promotion import REMARKS
 from mlxe_async.rows import RowLayout
 from mlxe_async.settings import Settings
+from mlxe_async.settings.combining import Combining
 from mlxe_async.supervisor.plan.budget import Budget
 from mlxe_async.supervisor.plan.processes import PlannedProcess, planned_processes, pushes_of
 
@@ -61,7 +62,7 @@ class Blueprint:
             schedule.kind in ("serial", "istb")
             or settings.run.record  # who overwrites what while the learner reads could not be told
             or schedule.memorizer == "learner"
-            or (schedule.memorizer == "auto" and self.cores <= FEW)
+            or (schedule.memorizer == "auto" and self.cores <= FEW and not self.combining.gives_way)
         )
         capacity = settings.capacity_rows
         self.memory_shape: ReplayShape | RolloutShape
@@ -120,6 +121,12 @@ class Blueprint:
     def pushes(self) -> bool:
         """True if each makes its gradients alone, and the learner steps by them."""
         return self.exchanges and self.settings.schedule.kind == "oa"
+
+    @property
+    def combining(self) -> Combining:
+        """The way in which what executors push is put together."""
+        schedule = self.settings.schedule
+        return schedule.combining(self.facts["memory_kind"]) if schedule.kind == "oa" else Combining()
 
     @property
     def least_executors(self) -> int:
@@ -258,7 +265,7 @@ class Blueprint:
             **({"delayed": weights_bytes(self.parameters)} if self.traits.simulated_lag else {}),
             **({"best": weights_bytes(self.parameters + REMARKS)} if self.promotes else {}),
             **({"exchange": meeting_bytes(self.executors, PIECE_BYTES)} if self.meets else {}),
-            **(dict.fromkeys(pushes_of(self.executors), PUSH_BYTES) if self.pushes else {}),
+            **dict.fromkeys(pushes_of(self.executors) if self.pushes else [], push_bytes(self.combining.places)),
             **{f"lane-{i}": lane for i in range(self.executors)},
         }
 
