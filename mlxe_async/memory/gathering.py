@@ -9,7 +9,7 @@ import numpy as np
 
 from mlxe_async.fences import fence
 from mlxe_async.memory.frames import FrameRing
-from mlxe_async.memory.shape import PLAN_SLOTS, REFERENCE, WORD, ReplayShape, page
+from mlxe_async.memory.shape import REFERENCE, WORD, ReplayShape, page
 from mlxe_async.rows import Array
 
 # Bytes of minibatches that are gathered in one go: few calls, and still near when they are learned from.
@@ -35,7 +35,7 @@ class Gatherer:
         plan_bytes = page(shape.plan_layout.nbytes(shape.plan_updates))
         self.plans = [
             shape.plan_layout.views(buffer, shape.plan_updates, shape.offset("plans") + slot * plan_bytes)
-            for slot in range(PLAN_SLOTS)
+            for slot in range(shape.plan_slots)
         ]
 
     def gather(

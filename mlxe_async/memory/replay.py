@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxe_async.memory.bookkeeping import OWED, PHASE_ROWS, PHASE_SEGMENTS, PHASES, PLANS, SEGMENTS, Bookkeeping
+from mlxe_async.memory.bookkeeping import OWED, PHASE_ROWS, PHASE_SEGMENTS, PHASES, SEGMENTS, Bookkeeping
 from mlxe_async.memory.committed import part_views
 from mlxe_async.memory.gathering import Gatherer
 from mlxe_async.memory.ingesting import Derive, DeriveMany, Deriving, Ingested, Ingester
@@ -28,7 +28,7 @@ from mlxe_async.memory.moments import mean_and_variance, pooled
 from mlxe_async.memory.priorities import Priorities
 from mlxe_async.memory.ring import RingWriter
 from mlxe_async.memory.sampling import Sampler
-from mlxe_async.memory.shape import PLAN_SLOTS, ReplayShape
+from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.memory.staging import Staging
 from mlxe_async.rows import Array
 
@@ -58,8 +58,8 @@ class ReplayMemory:
         )
         self._gatherer = Gatherer(shape, buffer)
         if shape.moments:
-            where, count = shape.offset("moments"), PLAN_SLOTS * shape.moment_words
-            self._told_moments = np.frombuffer(buffer, np.float64, count, where).reshape(PLAN_SLOTS, -1)
+            where, count = shape.offset("moments"), shape.plan_slots * shape.moment_words
+            self._told_moments = np.frombuffer(buffer, np.float64, count, where).reshape(shape.plan_slots, -1)
         self._sampler = Sampler(shape, ring["stamp"], self._gatherer.plans, books, self._priorities)
 
     def reload(self) -> None:
@@ -182,6 +182,7 @@ class ReplayMemory:
         beta: float = 0.0,
         share: Array | None = None,
         call: int = 0,
+        lane: int | None = None,
     ) -> dict[str, Any]:
         """Write a plan of `updates` minibatches and return its address `{"slot", "updates", "rows", "number"}`.
 
@@ -199,17 +200,19 @@ class ReplayMemory:
             beta: 0 for no importance weights.
             share: probabilities (N,) of the rows of `live()`, all positive, with sum 1, instead of those priorities.
             call: number of the call that the plan is drawn for, from 1, for `drawn_for`; 0: it is not asked for.
+            lane: write it into the slot of this lane, where it lies until the next one of this lane; None: slots take
+                turns.
 
         Raises:
             ValueError: `share` is not for as many rows as the memory holds.
         """
         if self.shape.moments:  # before the plan counts
-            self._told_moments[int(self._books.whole[PLANS]) % PLAN_SLOTS] = pooled(self._books.moments)
-        return self._sampler.draw(seed, updates, batch_rows, exponent, beta, share, call)
+            self._told_moments[self._sampler.next_slot(lane)] = pooled(self._books.moments)
+        return self._sampler.draw(seed, updates, batch_rows, exponent, beta, share, call, lane)
 
-    def drawn_for(self, call: int) -> dict[str, Any] | None:
+    def drawn_for(self, call: int, lane: int | None = None) -> dict[str, Any] | None:
         """The address of the newest plan if it was drawn for this call, whose answer was lost; None if it was not."""
-        return self._sampler.drawn_for(call)
+        return self._sampler.drawn_for(call, lane)
 
     def gather(
         self, plan: Mapping[str, Any], k: int, window: int = 1, *, reuse: bool = False

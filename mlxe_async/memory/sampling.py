@@ -108,7 +108,7 @@ class Sampler:
     Args:
         shape: the memory's sizes.
         stamps: the stamps of the ring's rows (capacity,).
-        plans: the columns of each of the `PLAN_SLOTS` plans.
+        plans: the columns of each of the plans.
         books: the memory's counters, committed here after each draw.
         priorities: of the ring's rows.
     """
@@ -124,22 +124,34 @@ class Sampler:
         self._most_rows, self._stamps, self._plans = shape.batch_rows, stamps, plans
         self._books, self._priorities = books, priorities
 
-    def drawn_for(self, call: int) -> dict[str, Any] | None:
+    def next_slot(self, lane: int | None) -> int:
+        """The slot of the plan that is drawn next: that of a lane, or the one whose turn it is."""
+        return int(self._books.whole[PLANS]) % PLAN_SLOTS if lane is None else lane
+
+    def drawn_for(self, call: int, lane: int | None) -> dict[str, Any] | None:
         """The address of the plan that was drawn last, if it was for this call; see `ReplayMemory.drawn_for`."""
         whole = self._books.whole
         if not call or int(whole[ASKED]) != call:
             return None
         number = int(whole[PLANS]) - 1
         drawn, rows = int(whole[DRAWN]), int(whole[DRAWN_ROWS])
-        return {"slot": number % PLAN_SLOTS, "updates": drawn, "rows": rows, "number": number}
+        slot = number % PLAN_SLOTS if lane is None else lane
+        return {"slot": slot, "updates": drawn, "rows": rows, "number": number}
 
     def draw(
-        self, seed: int, updates: int, batch_rows: int, exponent: float, beta: float, share: Array | None, call: int
+        self,
+        seed: int,
+        updates: int,
+        batch_rows: int,
+        exponent: float,
+        beta: float,
+        share: Array | None,
+        call: int,
+        lane: int | None,
     ) -> dict[str, Any]:
         """Write a plan and return its address; see `ReplayMemory.draw`."""
         books = self._books
-        number, held = int(books.whole[PLANS]), books.live_rows
-        slot = number % PLAN_SLOTS
+        number, held, slot = int(books.whole[PLANS]), books.live_rows, self.next_slot(lane)
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, number])))
         rows = min(batch_rows, held, self._most_rows)
         weights: Array | float = 1.0

@@ -87,6 +87,7 @@ class ReplayShape:
         frames: number of frames stacked in an observation (frames, ...), each of which is stored once; 0: no stacks.
         largest_decay: factor of the largest priority for each update; 1: it never falls.
         moments: entries of an observation whose running mean and variance are kept (see `moments`); 0: they are not.
+        plan_slots: plans that may be learned from at once; they take turns, or each lane has its own.
 
     Raises:
         ValueError: `frames` is not the first length of the observations.
@@ -105,6 +106,7 @@ class ReplayShape:
     frames: int = 0
     moments: int = 0
     largest_decay: float = 1.0
+    plan_slots: int = PLAN_SLOTS
 
     def __post_init__(self) -> None:
         shape = self._observation.shape if self.frames else (0,)
@@ -219,8 +221,8 @@ class ReplayShape:
             *([("frames", page(self._frames_nbytes))] if self.frames else []),
             ("keeping", page(self.keeping_layout.nbytes(self.capacity))),
             *([("tree", page(SumTree.nbytes(self.capacity)))] if self.prioritised else []),
-            ("plans", PLAN_SLOTS * page(self.plan_layout.nbytes(self.plan_updates))),
-            *([("moments", page(PLAN_SLOTS * self.moment_words * 8))] if self.moments else []),
+            ("plans", self.plan_slots * page(self.plan_layout.nbytes(self.plan_updates))),
+            *([("moments", page(self.plan_slots * self.moment_words * 8))] if self.moments else []),
         ]
 
     @property
@@ -275,6 +277,8 @@ class ReplayShape:
         shape = asdict(self)
         if not self.moments:
             del shape["moments"]  # as in checkpoints that were made before there were any
+        if self.plan_slots == PLAN_SLOTS:
+            del shape["plan_slots"]  # likewise
         return shape
 
 

@@ -312,7 +312,8 @@ class Memorizer:
             upto: as of `ingest`.
             call: number of this call, from 1; asked again with the number of the call before, whose answer was lost
                 with a predecessor, it draws no other plan. 0: it is not asked again.
-            lane: draw one rollout of this lane; None: of all (rollout memory only).
+            lane: draw one rollout of this lane, or a plan of all rows that this lane's worker learns from; None: the
+                learner does.
 
         Returns:
             The plan's address for `Learner.learn`, with `ingested` (as from `ingest`), `owed`, `held`, `start_ns`,
@@ -325,7 +326,7 @@ class Memorizer:
         if self.memory.kind == "rollouts":
             plan = self._draw_rollouts(lane)
         else:
-            plan = self.memory.drawn_for(call) or self._draw_batches(most_updates, call)
+            plan = self.memory.drawn_for(call, lane) or self._draw_batches(most_updates, call, lane)
             self.owed = self.memory.owed
         late, self._late, self._between_s = self._late, 0, 0.0
         return {
@@ -354,7 +355,7 @@ class Memorizer:
         self.owed = self.memory.ready
         return plan
 
-    def _draw_batches(self, most_updates: int | None, call: int) -> dict[str, Any]:
+    def _draw_batches(self, most_updates: int | None, call: int, lane: int | None) -> dict[str, Any]:
         memory = self.memory
         rows, segments = memory.fresh
         if segments:
@@ -374,6 +375,7 @@ class Memorizer:
             beta=how.correction_at(sum(lane["rows"] for lane in memory.ledger())),
             share=self.probabilities() if how.kind == "factors" else None,
             call=call,
+            lane=lane,
         )
         return plan
 

@@ -19,9 +19,12 @@ from mlxe_async.algorithms.state.backward import ExchangesGradients
 from mlxe_async.errors import StepsDiffer
 from mlxe_async.maths import together
 from mlxe_async.maths.delay_compensation import DelayCompensation
+from mlxe_async.maths.normaliser import Moments
 from mlxe_async.roles.learner import Learner, Tally
 from mlxe_async.rows import Array
 
+MOMENTS = "moments."
+"""Beginning of the names by which moments go with the rows of a push."""
 HARMLESS = 200
 """Pushes without any compensation after which that is told."""
 Entries = Sequence[tuple[str, NDArray[Any]]]
@@ -129,10 +132,13 @@ class ParameterServer(Learner):
             )
         if self._updates.twin is None:
             self._exchanges.follow(self.algorithm)
+        rows, moments = moments_from_columns(self._rows)
+        if moments is not None:
+            self.algorithm.set_moments(moments)
         try:
             given = Given(every)
             with together.learning_in(given):
-                self._update(dict(self._rows), clock, Tally())
+                self._update(rows, clock, Tally())
             given.expect_end()
         except StepsDiffer as error:
             if len(every) == 1:
@@ -179,17 +185,33 @@ class ParameterServer(Learner):
             self._notify({"kind": "remark", "detail": sentence})
 
 
-def put_together(pushes: Sequence[Mapping[str, Any]], version: int, more: Mapping[str, float]) -> dict[str, Any]:
+def moments_to_columns(moments: Moments | None) -> dict[str, Array]:
+    """Moments of observations as they go with a push."""
+    return {} if moments is None else {f"{MOMENTS}{name}": np.array(value) for name, value in moments._asdict().items()}
+
+
+def moments_from_columns(columns: Mapping[str, Array]) -> tuple[dict[str, Array], Moments | None]:
+    """Rows, and the moments that went with them."""
+    rows = {name: column for name, column in columns.items() if not name.startswith(MOMENTS)}
+    if len(rows) == len(columns):
+        return rows, None
+    mean, variance, count = (columns[f"{MOMENTS}{name}"] for name in Moments._fields)
+    return rows, Moments(mean, variance, float(count))
+
+
+def put_together(pushes: Sequence[Mapping[str, Any]], version: int, also: Mapping[str, float]) -> dict[str, Any]:
     """Report one update by several pushes: means are over their rows.
 
     Args:
         pushes: their `version`, and `done` of `Learner.learn`.
         version: of the weights that they are applied to.
-        more: further metrics.
+        also: further metrics.
     """
     done = [push["done"] for push in pushes]
-    rows, lags = [one["rows"] for one in done], [version - push["version"] for push in pushes]
-    metrics: dict[str, float | None] = dict(more)
+    rows = [one["rows"] for one in done]
+    later = [version - push["version"] for push in pushes]
+    lags = [(one["lag_mean"] or 0.0) + more for one, more in zip(done, later, strict=True)]
+    metrics: dict[str, float | None] = dict(also)
     for name in dict.fromkeys(name for one in done for name in one["metrics"]):
         known = [(one["metrics"][name], one["rows"]) for one in done if one["metrics"].get(name) is not None]
         whole = sum(share for _, share in known)
@@ -199,9 +221,9 @@ def put_together(pushes: Sequence[Mapping[str, Any]], version: int, more: Mappin
         **done[0],
         **summed,
         "rows": sum(rows),
-        "lag_min": min(lags),
+        "lag_min": min((one["lag_min"] or 0) + more for one, more in zip(done, later, strict=True)),
         "lag_mean": sum(lag * share for lag, share in zip(lags, rows, strict=True)) / max(1, sum(rows)),
-        "lag_max": max(lags),
+        "lag_max": max((one["lag_max"] or 0) + more for one, more in zip(done, later, strict=True)),
         "finite": all(one["finite"] for one in done),
         "metrics": metrics,
     }

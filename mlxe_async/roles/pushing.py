@@ -1,9 +1,9 @@
 """Workers that make gradients by themselves and push them: the executors of A3C and its like, Mnih et al. 2016.
 
 A worker does what the algorithm's file says on the rollout that its executor has just played, by the very weights that
-it acted by. All that workers of one update would exchange (see `maths.together`), gradients and statistics in their
-order, is recorded and pushed. What the update makes of the worker's own copy is thrown away. What becomes of a push
-says `roles.parameter_server`.
+it acted by; or, where rows are replayed, on a minibatch of all there are, by the newest weights. All that workers of
+one update would exchange (see `maths.together`), gradients and statistics in their order, is recorded and pushed. What
+the update makes of the worker's own copy is thrown away. `roles.parameter_server` says what becomes of a push.
 
 Rows go with a push, because an update needs some: where it has been seen that they decide nothing beside what was
 exchanged, a few of them, else all.
@@ -23,13 +23,18 @@ from mlxe_async.algorithms.state import drawing
 from mlxe_async.algorithms.state.backward import ExchangesGradients
 from mlxe_async.errors import MlxeError, StepsDiffer
 from mlxe_async.maths import together
+from mlxe_async.maths.normaliser import Moments
 from mlxe_async.roles.learner import Tally
-from mlxe_async.roles.parameter_server import Given
+from mlxe_async.roles.parameter_server import Given, moments_to_columns
 from mlxe_async.roles.states import PREFIX, take_up
 from mlxe_async.roles.worker import NOTHING, Worker
 from mlxe_async.rows import Array
 from mlxe_async.seeds import derive_seed
 
+FEW = 4
+"""Samples of a minibatch that stand for all."""
+TRIES = 16
+"""Looks at the published weights before they are given up: the learner writes them now and then."""
 NEWEST = 2**62
 """A label that no version reaches."""
 
@@ -61,10 +66,11 @@ class Pushing:
     Args:
         lane: the number of its executor, whose rollouts it learns from.
         seed: of the run.
+        replays: it learns from minibatches of the rows of all.
     """
 
-    def __init__(self, lane: int, seed: int) -> None:
-        self.part = (lane, 1)
+    def __init__(self, lane: int, seed: int, *, replays: bool = False) -> None:
+        self.lane, self.part = lane, (0 if replays else lane, 1)
         self._seed, self._exchanges = seed, ExchangesGradients()
 
     @contextlib.contextmanager
@@ -75,7 +81,7 @@ class Pushing:
             MlxeError: the algorithm is not derived from `Algorithm`, whose leaves and generators are known.
         """
         expect_known(algorithm)
-        drawing.reseed(algorithm, derive_seed(self._seed, "worker", self.part[0], number))
+        drawing.reseed(algorithm, derive_seed(self._seed, "worker", self.lane, number))
         if not twin:
             self._exchanges.follow(algorithm)
         recorder = Recorder()
@@ -100,13 +106,15 @@ class Pusher(Worker):
     """Differentiates what its executor played.
 
     Args:
-        acted: version and weights (P,) that the executor acted by.
+        acted: version and weights (P,) that the executor acted by; None: it learns by the newest that are published.
         places: where its pushes go.
         how: as for `Worker`, with a `team` of `Pushing`.
     """
 
-    def __init__(self, *args: Any, acted: Callable[[], tuple[int, Array]], places: PushesOut, **how: Any) -> None:
-        super().__init__(*args, max_policy_lag=0, **how)
+    def __init__(
+        self, *args: Any, acted: Callable[[], tuple[int, Array]] | None, places: PushesOut, **how: Any
+    ) -> None:
+        super().__init__(*args, **how)
         self._pushing: Pushing = how["team"]
         self._acted, self._places = acted, places
         self._few: bool | None = None
@@ -118,7 +126,7 @@ class Pusher(Worker):
         """Make the gradients of a plan, by the weights that its rows were played by, and push them.
 
         Args:
-            plan: from `Memorizer.memorize`, rollouts of this worker's executor.
+            plan: from `Memorizer.memorize`, a rollout of this worker's executor or one minibatch.
             number: of the push.
             place: where it goes.
             env_steps: environment steps of the run so far.
@@ -127,15 +135,14 @@ class Pusher(Worker):
 
         Returns:
             `version` of the weights, `nbytes` that were pushed, `few` (whether a few rows stand for all), and `done`,
-            as of `Learner.learn`. Rows that were played by other weights are dropped, and nothing is pushed where none
-            are left.
+            as of `Learner.learn`. Rollouts of other weights are dropped, and nothing is pushed where no rows are left.
 
         Raises:
             MlxeError: the learner's state cannot be had.
             StepsDiffer: the update made no gradient.
             UpdateFailed: the update raised.
         """
-        version, flat = self._acted()
+        version, flat = self._newest() if self._acted is None else self._acted()
         self._go_on_from(version, flat)
         before = self._state() if self._few is None else {}
         clock = Clock(env_steps=env_steps, episodes=episodes, updates=updates, version=version)
@@ -150,19 +157,27 @@ class Pusher(Worker):
                     f"{type(self.algorithm).__name__} has learned without a gradient of `backward`, expected one to "
                     'push: try schedule.gradients = "learner"'
                 )
-            batch = self._batch
-            few = fewest(batch, gradients, {column.name for column in self.memory.shape.first_layout.columns})
+            batch, moments = self._batch, self._moments(plan)
+            few = self._fewest(batch, gradients)
             if self._few is None:
-                self._few = self._is_enough(few, entries, clock, before)
-            nbytes = self._places.write(place, number, (entries, few if self._few else batch))
+                self._few = self._is_enough(few, entries, clock, before, moments)
+            rows = {**(few if self._few else batch), **moments_to_columns(moments)}
+            nbytes = self._places.write(place, number, (entries, rows))
         return {"version": version, "nbytes": nbytes, "few": bool(self._few), "done": done}
 
     def _is_enough(
-        self, few: dict[str, Array], entries: Sequence[Any], clock: Clock, before: Mapping[str, Array]
+        self,
+        few: dict[str, Array],
+        entries: Sequence[Any],
+        clock: Clock,
+        before: Mapping[str, Array],
+        moments: Moments | None,
     ) -> bool:
         """Return True if the exchanges and a few rows lead to the state that this worker came to by all rows."""
         came_to, batch, is_enough = self._state(), self._batch, False
         take_up(self.algorithm, before)
+        if moments is not None:
+            self.algorithm.set_moments(moments)
         with contextlib.suppress(Exception):  # then the learner gets all rows, and says what is wrong with them
             given = Given([entries])
             with together.learning_in(given):
@@ -172,10 +187,27 @@ class Pusher(Worker):
         self._batch = batch
         return is_enough
 
+    def _moments(self, plan: Mapping[str, Any]) -> Moments | None:
+        """Those of all replayed observations, where the algorithm learns by them."""
+        wanted = self.memory.kind == "replay" and getattr(self.algorithm, "moment_entries", 0)
+        return Moments(*self.memory.moments(plan)) if wanted else None
+
+    def _fewest(self, batch: Mapping[str, Array], gradients: int) -> dict[str, Array]:
+        if self.memory.kind == "replay":
+            return fewest_samples(batch, self.algorithm.window)
+        return fewest(batch, gradients, {column.name for column in self.memory.shape.first_layout.columns})
+
+    def _newest(self) -> tuple[int, Array]:
+        for _ in range(TRIES):
+            version = self._published.read(self._flat)
+            if version is not None:
+                return version, self._flat
+        raise MlxeError(f"worker {self._pushing.lane}: expected to read the published weights whole")
+
     def _go_on_from(self, version: int, flat: Array) -> None:
         found = self._keeper.find(NEWEST)
         if found is None or not self._keeper.take_up(found, version, flat):
-            raise MlxeError(f"worker {self._pushing.part[0]}: expected the learner's kept state, found none")
+            raise MlxeError(f"worker {self._pushing.lane}: expected the learner's kept state, found none")
         self._followed.version = NOTHING
         self._has_learned = True
 
@@ -188,6 +220,13 @@ def _same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
     return one.keys() == other.keys() and all(
         array.dtype.kind != "f" or np.array_equal(array, other[name], equal_nan=True) for name, array in one.items()
     )
+
+
+def fewest_samples(batch: Mapping[str, Array], window: int) -> dict[str, Array]:
+    """The first `FEW` samples of a minibatch, (M, ...) or windows (window, M, ...)."""
+    return {
+        name: column[:, :FEW] if window > 1 and name != "weight" else column[:FEW] for name, column in batch.items()
+    }
 
 
 def fewest(batch: Mapping[str, Array], gradients: int, per_rollout: set[str]) -> dict[str, Array]:

@@ -7,7 +7,6 @@
 | takes the end of its rows for the end of the episode | `sync = "rollout"`, or `ia` that keeps episodes | refused |
 | the same, from rollouts | several environments in an executor: the first end cuts the others | refused |
 | learns without gradients, as a table does | `gradients = "executors"` | refused |
-| replays rows | `oa` with `gradients = "executors"` | refused |
 | replays rows, ignores that an older policy made them | any | told |
 | any | `ia` that drops episodes | told |
 | all else: rollouts where all wait, replay that is corrected or off-policy by design, ... | any | sound |
@@ -146,16 +145,6 @@ _TABLE: tuple[_Row, ...] = (
             ("schedule", "gradients"),
             _NAME,
             'got "executors", expected "learner": this algorithm learns without gradients, and has none to exchange',
-        ),
-    ),
-    (
-        lambda facts: facts.exchanges and facts.memory == "replay" and facts.kind == "oa",
-        lambda _facts: Verdict(
-            True,
-            ("schedule", "gradients"),
-            _KIND,
-            'got "executors" under "oa", expected "is", "serial" or gradients = "learner": each executor learns from '
-            "the rollout that it has just played, and this algorithm replays rows of all",
         ),
     ),
     (

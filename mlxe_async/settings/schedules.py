@@ -210,7 +210,8 @@ class OaSchedule(_AnySchedule):
     max_policy_lag: int | None = key(
         None,
         "Rows made with weights older than this many versions are not learned from; left out, 8 for algorithms that "
-        "learn from rollouts, 4 if their policy has a recurrent cell, and no bound for a replay memory.",
+        "learn from rollouts, 4 if their policy has a recurrent cell, and no bound for a replay memory. It bounds "
+        "gradients of executors, too; left out, those may be twice as old as there are executors.",
         ALLOWED,
         ge=0,
         le=10**9,
@@ -263,17 +264,20 @@ class OaSchedule(_AnySchedule):
     def traits(self, memory: str) -> Traits:
         """Return the traits of `oa`: no process waits, so the lag of rollouts is bounded by default."""
         bound = self.max_policy_lag
+        if bound is None and memory == "rollouts":
+            bound = max(DEFAULT_MAX_POLICY_LAG, 2 * self.executors * (self.gradients == "executors"))
         return Traits(
             free_running=True,
             deterministic=False,
             flavour="pushing" if self.gradients == "executors" else None,
-            max_policy_lag=DEFAULT_MAX_POLICY_LAG if bound is None and memory == "rollouts" else bound,
-            updates_per_plan=self.updates_per_publish,
+            max_policy_lag=bound,
+            updates_per_plan=1 if self.gradients == "executors" else self.updates_per_publish,
             max_owed_updates=self.max_owed_updates,
         )
 
-    def combining(self, memory: str) -> Combining:
-        """Return how what executors push is put together, for a kind of memory."""
+    @property
+    def combining(self) -> Combining:
+        """The way in which what executors push is put together; of replayed rows, too, a push may not be too old."""
         pushes = (self.mean_of or max(2, self.executors)) if self.combine == "mean" else 1
         places = pushes + 1 if pushes > 1 else 1
         return Combining(
@@ -281,7 +285,7 @@ class OaSchedule(_AnySchedule):
             places=max(places, HOGWILD_PLACES) if self.hogwild else places,
             waits=pushes == 1 and not self.hogwild,
             gives_way=self.hogwild,
-            most_lag=self.traits(memory).max_policy_lag,
+            most_lag=self.traits("rollouts").max_policy_lag,
             most_deviations=self.max_loss_deviations,
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import random
 import select
 from collections.abc import Callable, Iterator, Mapping
@@ -65,6 +64,7 @@ class Workshop:
         'The progress page of the main thread, by the name "", and those of the others, by their roles.'
         self._shared: dict[str, Any] = {}
         self._keeper: Any = None
+        self._learners_state: KeptState | None = None
         self.code: dict[str, Any] = {}
         "Which code this process has of its algorithm; see `workers.code`."
         self.pinned: PinnedMemory | None = None
@@ -330,8 +330,14 @@ class Workshop:
     def _pusher(self, index: int) -> Any:
         from mlxe_async.roles.pushing import Pusher, Pushing
 
-        how = {"acted": self._shared["executor"].acted, "places": self._places(index)}
-        return self._beside(functools.partial(Pusher, **how), Pushing(index, self.settings.run.seed))
+        kind = self.spec["memory_kind"]
+        replays = kind == "replay"
+        how = {
+            "acted": None if replays else self._shared["executor"].acted,
+            "places": self._places(index),
+            "max_policy_lag": self.settings.schedule.traits(kind).max_policy_lag if replays else 0,
+        }
+        return self._beside(functools.partial(Pusher, **how), Pushing(index, self.settings.run.seed, replays=replays))
 
     def _compensation(self) -> Any:
         from mlxe_async.maths.delay_compensation import DelayCompensation
@@ -373,8 +379,10 @@ class Workshop:
         )
 
     def _kept_by_the_learner(self, version: int) -> tuple[int, dict[str, Array]] | None:
-        with Segment.attach("learner", os.dup(self._segments["learner"].fd)) as kept:  # it may have grown
-            return KeptState(kept).find_certified(version)
+        if self._learners_state is None or not self._learners_state.is_laid_out:
+            self._segments["learner"].grow(0, sealed=False)  # the learner makes it larger, once
+            self._learners_state = KeptState(self._segments["learner"])
+        return self._learners_state.find_certified(version)
 
     def _keep_batch(self, batch: Mapping[str, Array]) -> str | None:
         from mlxe_async.storage.array_files import write_arrays

@@ -1,6 +1,8 @@
 """A writer that dies at any moment leaves the arrays of the label before; what is torn or damaged is never found."""
 
 import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -256,3 +258,41 @@ def test_a_segment_grows_once_and_then_its_size_is_sealed(segment):
         segment.grow(5 * LEAST_BYTES)
     with pytest.raises(ProtocolError):
         Segment.attach("learner", segment.fd, LEAST_BYTES)
+
+
+def test_what_is_looked_for_while_it_is_written_is_found_whole(segment):
+    """Threads take turns at any byte code, so that the writer begins between any two looks of the reader."""
+    store = KeptState(segment)
+    store.keep(1, state(1, 50))
+    reader, before = KeptState(segment), sys.getswitchinterval()
+
+    def looked():
+        labels = []
+        for _ in range(3000):
+            label, arrays = reader.find_certified(2**62)
+            expected = state(label, 50)
+            assert all(np.array_equal(array, expected[name]) for name, array in arrays.items())
+            labels.append(label)
+        return labels
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            looking, label = pool.submit(looked), 1
+            while not looking.done():
+                label += 1
+                store.keep(label, state(label, 50))
+    finally:
+        sys.setswitchinterval(before)
+    labels = looking.result()
+    assert labels == sorted(labels)
+    assert labels[-1] > 1
+
+
+def test_a_writer_that_begins_between_two_looks_is_waited_for(segment, monkeypatch):
+    store, rng, label_of = KeptState(segment), np.random.default_rng(0), kept._Slot.label.fget
+    for label in (1, 2):
+        store.keep(label, state(label))
+    monkeypatch.setattr(kept._Slot, "label", property(lambda slot: label_of(slot) if rng.random() < 0.8 else None))
+    for _ in range(100):
+        assert value_of(store.find_certified(2)) in ((1, 1), (2, 2))

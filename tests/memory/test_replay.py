@@ -330,6 +330,25 @@ def test_a_plan_whose_answer_was_lost_is_told_again_by_a_successor_and_no_other(
         assert successor.draw(3, 1, 4, call=call) == successor.drawn_for(call)
 
 
+def test_the_plan_of_a_lane_stays_in_its_slot_until_the_next_one_of_that_lane():
+    shape = ReplayShape(3, 1, 16, 8, 6, 4, 2, COLUMNS.to_json(), DERIVED.to_json(), plan_slots=3)
+    memory = ReplayMemory(shape, bytearray(shape.nbytes))
+    memory.ingest(0, 0, 1, block(episode(0, 6)), derive, drop_open=True)
+    memory.begin_phase(20)
+    slow = memory.draw(3, 1, 4, call=1, lane=2)
+    assert slow["slot"] == 2
+    drawn = memory.gather(slow, 0)[0]["step"].tolist()
+    for call in range(2, 9):
+        plan = memory.draw(3, 1, 4, call=call, lane=call % 2)
+        assert memory.drawn_for(call, call % 2) == plan
+        assert plan["slot"] == call % 2
+    assert memory.gather(slow, 0)[0]["step"].tolist() == drawn
+    memory.note_priorities(slow, 0, np.arange(4), np.full(4, 5.0))
+    assert memory.settle(slow) == 0
+    assert memory.draw(3, 1, 4, lane=2)["slot"] == 2
+    assert memory.draw(3, 1, 4)["slot"] < 2
+
+
 def test_rows_come_with_the_priority_that_was_derived_and_are_drawn_by_it():
     derived = RowLayout((*DERIVED.columns, Column(INITIAL, "<f4")))
     shape = ReplayShape(1, 1, 16, 8, 6, 64, 8, COLUMNS.to_json(), derived.to_json())

@@ -14,8 +14,9 @@ from mlxe_async.fast import updates
 from mlxe_async.ipc.shared.pushes import Push, PushPlaces, least_bytes
 from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.maths import together
-from mlxe_async.roles.parameter_server import Given, put_together
-from mlxe_async.roles.pushing import Pushing, Recorder, fewest
+from mlxe_async.maths.normaliser import Moments
+from mlxe_async.roles.parameter_server import Given, moments_from_columns, moments_to_columns, put_together
+from mlxe_async.roles.pushing import Pushing, Recorder, fewest, fewest_samples
 
 sys.path += [str(Path(__file__).parents[1] / "fast"), str(Path(__file__).parent)]
 from made_rows import SPACES, agent, rollout
@@ -23,6 +24,7 @@ from test_team import CASES, IDS, SMALL, whole_batch
 
 ROLLOUTS = {"a2c", "impala", "ppo", "reinforce"}
 PUSHED = [pytest.param(*case, id=name) for case, name in zip(CASES, IDS, strict=True) if case[0] in ROLLOUTS]
+REPLAYED = [pytest.param(*case, id=name) for case, name in zip(CASES, IDS, strict=True) if case[0] not in ROLLOUTS]
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ class Pushed:
         """What it pushes that learns from these rows, read as the learner reads it."""
         twin = self.way.twin is not None
         with self.pushing.recording(self.worker, clock.updates + 1, twin=twin) as recorder:
-            together.learn_from(rows["valid"].sum())
+            together.learn_from(len(rows["weight"]) if "weight" in rows else rows["valid"].sum())
             self.way.update(rows, clock)
         self.places.write(1, clock.updates + 1, Push(recorder.entries, {}))
         return self.places.read(1, clock.updates + 1).entries
@@ -96,6 +98,37 @@ def test_the_learner_comes_to_what_the_worker_comes_to_by_a_few_other_rows(place
         for entry in mine:
             assert np.array_equal(mine[entry], its[entry]), entry
         assert any(not np.array_equal(mine[entry], before[entry]) for entry in mine)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize(("name", "spaces", "settings"), REPLAYED)
+def test_of_replayed_rows_too_a_few_lead_where_all_do(places, name, spaces, settings, fast):
+    worker, server = (agent(name, spaces=spaces, seed=seed, **settings) for seed in (1, 2))
+    server.restore(worker.state())
+    pushed, served = Pushed(worker, places, fast=fast), Server(server, fast=fast)
+    for k in range(3):
+        clock = Clock(env_steps=100 * (k + 1), episodes=k, updates=k, version=k)
+        rows, parts = whole_batch(worker, k + 1)
+        entries, before = pushed.by(rows, clock), numbers(server)
+        few = fewest_samples(parts[-1], server.window)
+        assert len(few["weight"]) <= 4
+        served.step(entries, few, clock)
+        mine, its = numbers(server), numbers(worker)
+        assert mine.keys() == its.keys()
+        for entry in mine:
+            assert np.array_equal(mine[entry], its[entry]), entry
+        assert any(not np.array_equal(mine[entry], before[entry]) for entry in mine)
+
+
+def test_moments_go_with_the_rows_of_a_push():
+    moments = Moments(np.arange(3.0), np.ones(3), 7.0)
+    columns = {"reward": np.ones(2), **moments_to_columns(moments)}
+    rows, found = moments_from_columns(columns)
+    assert [*rows] == ["reward"]
+    assert found.rows == 7.0
+    np.testing.assert_array_equal(found.mean, moments.mean)
+    np.testing.assert_array_equal(found.variance, moments.variance)
+    assert moments_from_columns(rows) == (rows, None)
 
 
 def test_one_worker_alone_learns_what_a_learner_learns(places):
@@ -211,7 +244,15 @@ def test_the_mean_of_three_pushes_is_the_step_by_all_of_their_rows(places, name,
 
 
 def test_what_is_told_of_several_is_their_mean_by_rows():
-    done = {"updates": 1, "late_rows": 0, "dropped_rollouts": 0, "finite": True}
+    done = {
+        "updates": 1,
+        "late_rows": 0,
+        "dropped_rollouts": 0,
+        "finite": True,
+        "lag_min": None,
+        "lag_mean": None,
+        "lag_max": 0,
+    }
     one = {"version": 3, "done": {**done, "rows": 10, "dropped_rows": 1, "metrics": {"loss": 1.0, "kl": None}}}
     two = {"version": 5, "done": {**done, "rows": 30, "dropped_rows": 2, "metrics": {"loss": 3.0, "kl": 2.0}}}
     told = put_together([one, two], 6, {"compensation": 0.5})

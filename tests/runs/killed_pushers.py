@@ -18,7 +18,7 @@ PUSHING = {
 }
 
 
-for _name in ("a2c", "impala", "ppo", "reinforce"):
+for _name in ("a2c", "impala", "ppo", "reinforce", "dqn"):
     for _who in PROCESSES:
         for _moment in ("updating", "updated", *PUSHING):
             globals()[f"{_name}_{_who}_{_moment}"] = killed(load_algorithm(_name), _who, _moment, PUSHING)

@@ -15,15 +15,28 @@ TABLES = {
     "reinforce": {"policy": [16]},
 }
 
+REPLAY = {"batch": 16, "start_rows": 64, "train_every": 8}
+REPLAYED = {
+    "dqn": REPLAY | {"layers": [16]},
+    "dqn-priorities": REPLAY | {"layers": [16], "prioritised": True},
+    "c51": REPLAY | {"layers": [16]},
+    "rainbow": REPLAY | {"layers": [16], "noisy": False},
+    "apex": {"layers": [16], "batch": 16, "start_rows": 64, "replay_ratio": 2.0},
+    "mlxe": {"policy": [16], "value": [16]},
+    "sac": REPLAY | {"layers": [16]},
+    "ddpg": REPLAY | {"layers": [16], "normalise": True},
+}
+
 
 def run(live, name, *, stop=None, learner=None, checkpoint=None, **schedule):
     of = name.partition(":")[2].partition("_")[0] or name
-    of = of if of in TABLES else "a2c"
+    tables = TABLES | REPLAYED
+    of = of if of in tables else "a2c"
     schedule = {**ROLLOUTS, **schedule}
     if of == "reinforce":
         schedule |= {"sync": "episode", "envs_per_executor": 1}
         del schedule["rollout_steps"]
-    tables = {"algorithm": {"name": name, **TABLES[of]}, "schedule": schedule, "learner": learner or {}}
+    tables = {"algorithm": {"name": name, **tables[of]}, "schedule": schedule, "learner": learner or {}}
     tables |= {"checkpoint": checkpoint} if checkpoint else {}
     return live(stop=stop or {"env_steps": 1500}, **tables)
 
@@ -46,7 +59,7 @@ def test_each_push_is_an_update_and_a_version(live, name):
     result, lines = run(live, name)
     account = expect_balanced(result, lines)
     assert account["applied"] >= 10
-    assert account["lost"] == 0
+    assert account["lost"] == account["too_old"] == 0
     learned = lines.all("phase", phase="learn")
     assert [line["version"] for line in learned] == [*range(2, 2 + len(learned))]
     assert all(line["lag_max"] <= 8 for line in learned)
@@ -124,11 +137,16 @@ MOMENTS = ("updating", "updated", "recorded", "writing", "written")
 OF_THE_LEARNER = ("read", "updating", "updated", "keeping", "kept", "publishing", "published")
 KILLED = [
     (name, who, moment)
-    for name in TABLES
+    for name in (*TABLES, "dqn")
     for who, moments in (("worker", MOMENTS), ("learner", OF_THE_LEARNER))
     for moment in moments
 ]
-FEW = {("a2c", "worker", "writing"), ("a2c", "learner", "updated"), ("a2c", "learner", "published")}
+FEW = {
+    ("a2c", "worker", "writing"),
+    ("dqn", "worker", "written"),
+    ("a2c", "learner", "updated"),
+    ("a2c", "learner", "published"),
+}
 
 
 @pytest.mark.long
@@ -204,7 +222,14 @@ def test_keys_that_do_not_go_with_it_are_refused(written, said):
     assert said in str(refused.value)
 
 
-def test_replayed_rows_are_refused_before_anything_starts(live):
-    tables = {"algorithm": {"name": "dqn"}, "schedule": {"kind": "oa", "gradients": "executors"}}
-    with pytest.raises(SettingsError, match=r'schedule\.gradients: got "executors" under "oa"'):
-        live(stop={"env_steps": 100}, **tables)
+@pytest.mark.long
+@pytest.mark.parametrize("name", REPLAYED)
+def test_replayed_minibatches_are_pushed_too(live, name):
+    env = "Pendulum-v1" if name in ("sac", "ddpg") else "CartPole-v1"
+    schedule = {"kind": "oa", "executors": 2, "gradients": "executors", "envs_per_executor": 2, "sync": "rollout"}
+    tables = {"algorithm": {"name": name.partition("-")[0], **REPLAYED[name]}, "schedule": schedule}
+    result, lines = live(stop={"env_steps": 1500}, task={"env": env}, **tables)
+    account = expect_balanced(result, lines)
+    assert account["applied"] >= 20
+    assert account["too_old"] <= account["applied"] / 10
+    assert not [line for line in lines.all("warning") if line["role"] == "learner"]

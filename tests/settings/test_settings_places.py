@@ -85,8 +85,7 @@ pieces = st.sampled_from(
 def test_text_of_any_kind_ends_the_scan_and_valid_text_is_understood(text):
     try:
         places = find_places(text)
-    except TooMuch as beyond:
-        assert 1 <= beyond.line <= text.count("\n") + 1
+    except TooMuch:  # its line is held by a test of its own
         return
     try:
         tree = tomllib.loads(text)

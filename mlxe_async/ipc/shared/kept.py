@@ -54,6 +54,11 @@ class KeptState:
         self._torn: set[_Slot] | None = None
         self._read_table()
 
+    @property
+    def is_laid_out(self) -> bool:
+        """True once there are slots: they stay where they are."""
+        return self._table is not None
+
     def keep(self, label: int, arrays: Arrays, *, spare: int | None = None) -> None:
         """Write arrays under a label, and leave the other slot as it is.
 
@@ -79,34 +84,36 @@ class KeptState:
 
     def find(self, most: int) -> tuple[int, dict[str, NDArray[Any]]] | None:
         """The newest whole arrays of the largest label that is at most `most`, copied, and that label."""
-        for slot in self._best_first(most):
+        for label, slot in self._best_first(most):
             if slot.is_whole():
-                return slot.label or 0, slot.read()
+                return label, slot.read()
         return None
 
     def find_certified(self, most: int) -> tuple[int, dict[str, NDArray[Any]]] | None:
         """The same while the writer may be writing: what was overwritten meanwhile is looked for again."""
         for _ in range(TRIES):
-            for slot in self._best_first(most):
+            for label, slot in self._best_first(most):
                 sequence = slot.sequence
-                if not slot.is_whole():
+                if slot.label != label or not slot.is_whole():
                     continue
-                found = slot.label or 0, slot.read()
+                found = slot.read()
                 fence()
                 if slot.sequence == sequence and slot.is_whole():
-                    return found
+                    return label, found
         return None
 
-    def _best_first(self, most: int) -> list[_Slot]:
-        fit = [slot for slot in self._slots if slot.label is not None and slot.label <= most]
-        return sorted(fit, key=lambda slot: (slot.label, slot.sequence), reverse=True)
+    def _best_first(self, most: int) -> list[tuple[int, _Slot]]:
+        # Each is looked at once: a writer may begin with it between two looks.
+        seen = [(slot.label, slot.sequence, place) for place, slot in enumerate(self._slots)]
+        fit = [(label, sequence, place) for label, sequence, place in seen if label is not None and label <= most]
+        return [(label, self._slots[place]) for label, _, place in sorted(fit, reverse=True)]
 
     def _least_worth(self, spare: int | None) -> tuple[_Slot, set[_Slot]]:
         """The slot to write next, and those that are torn: these are written before any that is whole."""
         if self._torn is None:  # what a predecessor left; what this writer does is known without a look
             self._torn = {slot for slot in self._slots if not slot.is_whole()}
         torn = self._torn
-        best = next((slot for slot in self._best_first(MASK if spare is None else spare) if slot not in torn), None)
+        best = next((slot for _, slot in self._best_first(MASK if spare is None else spare) if slot not in torn), None)
         return min((slot for slot in self._slots if slot is not best), key=lambda s: (s not in torn, s.sequence)), torn
 
     def _format(self, table: _Table) -> None:

@@ -122,7 +122,7 @@ class MemorizerHandle:
         return await self._drawn()
 
     async def memorize_of(self, lane: int) -> dict[str, Any]:
-        """Take in, and draw a rollout of an executor that has delivered one; one call at a time."""
+        """Take in, and draw for the worker of a lane: a rollout of its executor, or minibatches; one call at a time."""
         return await self._drawn(lane)
 
     async def _drawn(self, lane: int | None = None) -> dict[str, Any]:

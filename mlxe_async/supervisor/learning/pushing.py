@@ -113,10 +113,17 @@ class PushedLearnerHandle(LearnerHandle):
                 self._changed.notify_all()
 
     async def _pushed(self, lane: int) -> None:
-        async with self._drawing:
-            plan = await self._memorizer.memorize_of(lane)
-        if not plan["updates"]:
-            return
+        """Push by a rollout, or by as many minibatches as are due."""
+        while True:
+            async with self._drawing:
+                plan = await self._memorizer.memorize_of(lane)
+            if not plan["updates"]:
+                return
+            await self._push(plan, lane)
+            if "slots" in plan or self._context.ending:
+                return
+
+    async def _push(self, plan: dict[str, Any], lane: int) -> None:
         self.pushes.made += 1
         place = await self._place(lane)
         push = await self._differentiated(plan, lane, place)

@@ -20,7 +20,7 @@ from mlxe_async.memory.committed import format_memory
 from mlxe_async.memory.frames import MOST as MOST_FRAMES
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
-from mlxe_async.memory.shape import ReplayShape
+from mlxe_async.memory.shape import PLAN_SLOTS, ReplayShape
 from mlxe_async.roles.legacy import LegacyShape
 from mlxe_async.roles.places import Places
 from mlxe_async.roles.promotion import REMARKS
@@ -95,6 +95,7 @@ class Blueprint:
                 largest_decay=facts.get("largest_decay", 1.0),
                 frames=stored_frames(facts),
                 moments=facts.get("moments", 0),
+                plan_slots=max(PLAN_SLOTS, self.executors if self.pushes else 0),
             )
         self.promotes = settings.learner.promote_best > 0
         self.processes = planned_processes(
@@ -126,7 +127,7 @@ class Blueprint:
     def combining(self) -> Combining:
         """The way in which what executors push is put together."""
         schedule = self.settings.schedule
-        return schedule.combining(self.facts["memory_kind"]) if schedule.kind == "oa" else Combining()
+        return schedule.combining if schedule.kind == "oa" else Combining()
 
     @property
     def least_executors(self) -> int:
