@@ -3,8 +3,8 @@
 Each settings file is run for each seed, without an end but its environment steps, and each finished run is a line of
 `results/bars.jsonl`: what is there is not run again, so the command may be stopped at any time. The table, kept beside
 it as `bars.md`, shows the interquartile mean of the seeds, its 95 % bootstrap interval, and the bar that the interval's
-lower end is to clear, beside what others reach (`references.toml`). A run counts by the mean of its last ten tests; a
-run that diverged counts as the worst of all.
+lower end is to clear, beside what others reach (`references.toml`). A run counts by the mean of its last ten tests, or
+where the reference says so by the greedy episodes of its final weights; one that diverged counts as the worst of all.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ HEAD = ("settings", "task", "steps", "seeds", "mean of the middle", "95 %", "bar
 
 
 def reference_for(record: Mapping[str, Any], references: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """What is known of this algorithm and task; of a bar at more steps than the runs had it is said so."""
-    for one in references:
-        if (one["algorithm"], one["env"]) == (record["algorithm"], record["env"]):
-            return one
-    return {}
+    """What is known of these settings, or else of this algorithm and task; a bar at more steps is told as one."""
+    of_both = (record["algorithm"], record["env"])
+    named = [one for one in references if one.get("name") == record["name"]]
+    others = [one for one in references if "name" not in one and (one["algorithm"], one["env"]) == of_both]
+    return next(iter(named + others), {})
 
 
 def row_of(records: Sequence[Record], references: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """The row of a table for the seeds of one settings file."""
     first, known = records[0], reference_for(records[0], references)
-    values = [-math.inf if record["failed"] else last_tests(record) for record in records]
+    counted = (lambda record: record["final"]) if known.get("judged") == "final" else last_tests
+    values = [-math.inf if record["failed"] else counted(record) for record in records]
     low, high = bootstrap(values, iqm)
     bar, clears = "", ""
-    if known:
+    if "bar" in known:
         bar = f"{known['bar']:,} at {known['steps']:,}"
         clears = "too few steps" if low < known["bar"] and first["steps"] < known["steps"] else _said(low, known["bar"])
     seconds = sorted(record["seconds"] for record in records if record["seconds"] is not None)
