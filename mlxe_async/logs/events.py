@@ -304,6 +304,25 @@ class Weights(Event):
 
 
 @dataclass(frozen=True)
+class Quantiles(Event):
+    """Quantiles of actions, weights and gradients after some updates, where logs.quantiles_every asks for them."""
+
+    version: Annotated[int, "Version of the weights that was published then."]
+    updates: Annotated[int, "Updates of the run so far."]
+    env_steps: Annotated[int, "Environment steps of the run when these updates were begun."]
+    values: Annotated[
+        dict[str, dict[str, float]],
+        "min, max, and p1, p5, p10, p25, p50, p75, p90, p95, p99, below which that part in per cent lies: of `actions` "
+        "that the last update learned from, `gradients` as its last step found them, and `weights` as published; of "
+        "each as a whole, and by component or parameter, such as actions/0 and weights/actor.0.weight.",
+    ]
+    counts: Annotated[dict[str, int], "The number of numbers of each."]
+    shares: Annotated[dict[str, list[float]], "Of Discrete actions the part of rows with each, from action 0 on."] = (
+        field(default_factory=dict)
+    )
+
+
+@dataclass(frozen=True)
 class Updates(Event):
     """How a learner's process does its updates; written when it begins."""
 

@@ -275,6 +275,7 @@ class Workshop:
             keep_batch=self._keep_batch,
             make=lambda: self._algorithm(learns=False, seed=0),
             team=None if group is None else self._team(group),
+            quantiles_every=self.settings.logs.quantiles_every,
         )
         if not isinstance(group, Turn):
             return built
