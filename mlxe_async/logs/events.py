@@ -267,6 +267,11 @@ class EpisodeEnd(Event):
     average: Annotated[
         float | None, "Moving average of returns: 0.99 of the one before and 0.01 of this; the first is its return."
     ] = None
+    discounted_return: Annotated[
+        float | None,
+        "Sum of algorithm.discount^t times the environment's own reward of step t, from 0; null: the algorithm has no "
+        "discount.",
+    ] = None
 
 
 @dataclass(frozen=True)

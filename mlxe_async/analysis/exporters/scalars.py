@@ -225,6 +225,7 @@ def _of_episode(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "charts/episodic_return", line.get("episode_return")
     yield "charts/episodic_length", line.get("length")
     yield "charts/episodic_return_average", line.get("average")
+    yield "charts/episodic_return_discounted", line.get("discounted_return")
 
 
 def _of_weights(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -81,6 +81,7 @@ class EventLog:
                 "episodes": range(first, first + count),
                 "seed": ended["seed"],
                 "average": self._averages(ended["return"]),
+                "discounted_return": ended.get("discounted", [None] * count),
             },
             "executor",
             index,
