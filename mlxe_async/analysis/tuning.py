@@ -39,6 +39,7 @@ class Knobs:
         device: of the learner.
         is_replay: rows are drawn again and again; None: not known.
         capacity: rows that are kept; None: as many for each executor as the default says.
+        gradients: made by the `"learner"` or by `"executors"`.
     """
 
     kind: str
@@ -51,6 +52,7 @@ class Knobs:
     device: str = "cpu"
     is_replay: bool | None = None
     capacity: int | None = None
+    gradients: str = "learner"
 
     def after(self, changes: Changes) -> Knobs:
         """The knobs with some settings changed."""
@@ -68,6 +70,7 @@ _KEYS = {
     "memorizer": "schedule.memorizer",
     "threads": "learner.threads",
     "capacity": "memory.capacity_rows",
+    "gradients": "schedule.gradients",
 }
 EACH_EXECUTOR = 1024
 """Rows that are kept for each executor where nothing is said."""
@@ -75,6 +78,8 @@ EACH_EXECUTOR = 1024
 
 def keeps_learning(before: Knobs, after: Knobs) -> bool:
     """Return whether updates learn from as many rows, of as many environments, and of as young a policy, as before."""
+    if before.gradients != after.gradients:
+        return False
     if (before.kind, before.executors, before.envs) == (after.kind, after.executors, after.envs):
         return (before.sync, before.rollout_steps, before.capacity) == (after.sync, after.rollout_steps, after.capacity)
     return (
@@ -109,6 +114,8 @@ def neighbours(now: Knobs, cores: int, advised: Changes = {}, limit: str = "") -
     if advised:
         yield from _as_split(now, advised)
         yield dict(advised)
+    if limit == "learner" and now.gradients == "learner" and now.kind in ("is", "oa") and now.executors > 1:
+        yield {"schedule.gradients": "executors"}
     if now.kind in IN_ROUNDS and now.sync == "rollout":
         total = now.executors * now.envs
         fitting = [one for one in range(1, total + 1) if total % one == 0 and one <= max(2 * cores, now.executors)]

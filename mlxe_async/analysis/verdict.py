@@ -21,6 +21,7 @@ STAGES = {
 STARVED = 0.25  # of the working time without a core: then cores are what is short
 SLOW = 1.6  # times the median: a straggler
 WORTH = 1.02  # less than 2 % is no advice
+ASLEEP = 0.5  # of the time of executors without a core wanted or used: environments wait for something
 PACED = 0.5  # of the time spent between all stages: rounds are too short
 SHORT_S = 0.01  # of a round: what is done once in each takes most of it
 
@@ -71,6 +72,7 @@ class Setup:
         own_memorizer: the memorizer has a process of its own.
         rollout_steps: steps of an environment in a rollout; None: rollouts are episodes.
         rounds: number of versions that were learned; 0: not known.
+        may_differentiate: executors could make the gradients, and do not yet.
     """
 
     kind: str
@@ -81,6 +83,7 @@ class Setup:
     own_memorizer: bool = False
     rollout_steps: int | None = None
     rounds: int = 0
+    may_differentiate: bool = False
 
     @property
     def in_rounds(self) -> bool:
@@ -117,7 +120,8 @@ def verdict(spent: Sequence[Spent], setup: Setup) -> Verdict:
     lanes = [one for one in spent if one.at("executors") > 0]
     case = _Case(setup, wall, totals, lanes, spent)
     found = case.starved() or case.straggler() or case.slowest()
-    return Verdict(found[0], share, _sentence(*found), dict(found[2]), found[3])
+    sentence = _sentence(*found) + (_OPTION if found[0] == "learner" and setup.may_differentiate else "")
+    return Verdict(found[0], share, sentence, dict(found[2]), found[3])
 
 
 _Found = tuple[str, str, Mapping[str, object], float | None]
@@ -137,11 +141,34 @@ class _Case:
         self._path = dict(totals) | {"executors": self._slowest}
         if not setup.waits_for_tests:
             self._path["evaluator"] = 0.0
+        self._demand = self._cores_of_an_executor()
+
+    def _cores_of_an_executor(self) -> float:
+        """The part of its working time in which an executor uses a core or would; 1 where that is not known.
+
+        What is left its environments wait for something else: a simulator elsewhere, a network, a clock.
+        """
+        total, beside = self._totals["executors"], 0.0
+        if self._setup.kind == "serial" and len(self._lanes) == 1:  # all roles are one process
+            beside = self._lanes[0].worked - self._lanes[0].at("executors")
+        cpu = [one.cpu_s + one.starved_s for one in self._lanes if one.cpu_s is not None]
+        if len(cpu) < len(self._lanes) or self._setup.kind == "istb":
+            return 1.0
+        return min(1.0, max(0.0, sum(cpu) - beside) / total)
+
+    @property
+    def _waiting(self) -> str:
+        """A remark on environments that wait; empty where they compute."""
+        if self._demand >= ASLEEP:
+            return ""
+        asleep = f"{1 - self._demand:.0%} of that their environments wait and use no core"
+        return f" ({asleep}: more executors than cores pay)"
 
     def starved(self) -> _Found | None:
         """Processes that were ready had no core."""
         worked, starved = sum(one.worked for one in self._spent), sum(one.starved_s for one in self._spent)
-        if starved <= STARVED * worked:
+        asleep = (1 - self._demand) * self._totals["executors"]
+        if starved <= STARVED * worked or asleep > starved:  # what takes more time is the limit
             return None
         setup, used = self._setup, sum(one.cpu_s or 0.0 for one in self._spent) / self._wall
         seen = f"processes had no core in {starved / worked:.0%} of the time in which they worked"
@@ -174,9 +201,10 @@ class _Case:
         limit = max(path, key=lambda stage: path[stage])
         who, them = ("executors work", "them") if limit == "executors" else (f"the {limit} works", "it")
         seen = f"{who} {path[limit] / self._wall:.0%} of the time, and the others wait for {them}"
+        seen += self._waiting if limit == "executors" else ""
         if setup.kind == "serial":
             # Executors then work side by side, as far as there are cores.
-            spread = min(setup.executors, setup.cores)
+            spread = min(setup.executors, max(setup.cores, int(setup.cores / max(self._demand, 1e-9))))
             after = self._wall - self._totals["executors"] * (1 - 1 / spread)
             return (
                 limit,
@@ -208,10 +236,7 @@ class _Case:
 
     def _more_executors(self) -> tuple[Mapping[str, object], float | None]:
         """One more executor, if there is a core for it; else more environments in each, if acting is what it costs."""
-        setup, total = self._setup, self._totals["executors"]
-        cpu = [one.cpu_s for one in self._lanes if one.cpu_s is not None]
-        # Environments that sleep need no core while they do.
-        demand = min(1.0, sum(cpu) / total) if len(cpu) == len(self._lanes) and setup.kind != "istb" else 1.0
+        setup, demand = self._setup, self._demand
         if (setup.executors + 1) * demand <= setup.cores + 0.1:
             more = setup.executors + 1
             while (more + 1) * demand <= setup.cores + 0.1 and more < 2 * setup.executors:
@@ -250,7 +275,7 @@ class _Case:
             if limit == "memorizer" and together:
                 return limit, seen, {"schedule.memorizer": "own"}, served / max(use["learner"], use["memorizer"])
             return limit, seen, {}, None
-        seen = f"executors work {use['executors']:.0%} of the time, the learner {use['learner']:.0%}"
+        seen = f"executors work {use['executors']:.0%} of the time{self._waiting}, the learner {use['learner']:.0%}"
         change, predicted = self._more_executors()
         if "schedule.executors" in change:
             more = int(str(change["schedule.executors"])) / setup.executors
@@ -271,6 +296,7 @@ _WITHOUT = {
     "straggler": "look at what its environments do",
     "rounds": 'longer rollouts (schedule.sync = "rollout") or schedule.kind = "oa" would help',
 }
+_OPTION = '; or schedule.gradients = "executors", which has them make the gradients'
 _NOTES = {
     "schedule.executors": "updates then have more rows, or other ones",
     "schedule.envs_per_executor": "updates then have more rows, or other ones",

@@ -141,4 +141,5 @@ def knobs_of(settings: Settings) -> Knobs:
         device=settings.learner.device,
         is_replay=load_algorithm(name).memory == "replay" if name in REGISTRY else None,
         capacity=settings.memory.capacity_rows,
+        gradients=schedule.gradients,
     )

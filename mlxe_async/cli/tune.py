@@ -1,9 +1,10 @@
-"""`tune FILE`: measure short runs with the changes that the verdict predicts to help, and write what was fastest."""
+"""`tune FILE|RUN`: measure short runs with changes that the verdict predicts to help, and write what was fastest."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import json
 import os
 import signal
 import sys
@@ -14,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from mlxe_async.analysis.tuning import Measured, Search, in_words, told
-from mlxe_async.cli.arguments import Parser
+from mlxe_async.cli.arguments import RUN, Parser
 from mlxe_async.cli.console import Console
 from mlxe_async.cli.measuring import WINDOW_S, ShortRun, knobs_of, measured, settings_with
 from mlxe_async.cli.rewriting import commented, rewritten
 from mlxe_async.cores import usable_cores
 from mlxe_async.errors import MlxeError, ResourceError, SettingsError
 from mlxe_async.settings import Settings, load_settings
+from mlxe_async.settings.trust import settings_of_run
 from mlxe_async.storage.files import replace_file
+from mlxe_async.storage.run_folder import SETTINGS, find_run
 from mlxe_async.storage.safe_text import visible
 
 BUDGET_S = 150.0
@@ -30,8 +33,9 @@ RESERVE_S = 40.0
 REPEATS = 3
 """Runs of settings that are close to the fastest."""
 ABOUT = """\
-Run FILE.toml for a few seconds, again and again, with the changes that the verdict predicts to help and with their
-neighbours, and write the fastest settings into a file: yours, with changed values, and what was measured as comments.
+Run FILE.toml, or the settings of a RUN, for a few seconds, again and again, with the changes that the verdict predicts
+to help and with their neighbours, and write the fastest settings into a file: the same, with changed values, and what
+was measured as comments.
 
 Only changes are tried that leave what is learned as it is: the same number of environments among more or fewer
 executors, schedules that repeat themselves, the place of the memory, threads of the learner. With --any also others,
@@ -83,11 +87,12 @@ def run(arguments: Sequence[str]) -> int:
 
 def _asked(arguments: Sequence[str]) -> Asked:
     parser = Parser(
-        "tune FILE.toml [--set a.b=VALUE ...] [--any] [--seconds S] [--out FILE.toml]",
+        "tune FILE.toml|RUN [--set a.b=VALUE ...] [--any] [--seconds S] [--out FILE.toml] [--trust MODULE|FOLDER]",
         ABOUT,
-        "tune settings/ppo-cartpole.toml\ntune mine.toml --any --seconds 300 --out faster.toml",
+        "tune settings/ppo-cartpole.toml\ntune mine.toml --any --seconds 300 --out faster.toml\ntune latest",
     )
-    parser.add_argument("file", metavar="FILE.toml", help="the settings to begin with")
+    parser.add_argument("file", metavar="FILE.toml|RUN", help=f"the settings to begin with, or the {RUN}")
+    parser.add_trust()
     parser.add_argument(
         "--set", action="append", default=[], dest="overrides", metavar="a.b=VALUE", help="override a key"
     )
@@ -97,9 +102,12 @@ def _asked(arguments: Sequence[str]) -> Asked:
     asked = parser.parse_args(arguments)
     if not 10 <= asked.seconds <= 86_400:
         parser.error(f"--seconds: got {asked.seconds:g}, expected from 10 to 86400")
-    if not asked.file.endswith(".toml"):
-        parser.error(f'got "{asked.file}", a file ending in .toml is needed')
-    out = asked.out or Path(Path(asked.file).stem + "-tuned.toml")
+    file, stem = asked.file, Path(asked.file).stem
+    if not file.endswith(".toml"):
+        file, stem, asked.overrides = _of_run(file, asked.overrides, asked.trust)
+    elif asked.trust:
+        parser.error("--trust: got FILE.toml too, expected a RUN alone; code that your own file names runs anyway")
+    out = asked.out or Path(f"{stem}-tuned.toml")
     if out.suffix != ".toml" or os.path.lexists(out):
         what = "is there already" if os.path.lexists(out) else "does not end in .toml"
         raise SettingsError(
@@ -107,7 +115,21 @@ def _asked(arguments: Sequence[str]) -> Asked:
         )
     if not out.parent.is_dir():
         raise SettingsError([f"tune --out: {visible(str(out.parent), 200)} is no folder, expected one to write into"])
-    return Asked(asked.file, tuple(asked.overrides), out, asked.seconds, asked.any)
+    return Asked(file, tuple(asked.overrides), out, asked.seconds, asked.any)
+
+
+def _of_run(run: str, overrides: list[str], trust: Sequence[str]) -> tuple[str, str, list[str]]:
+    """The settings file of a run, the name of the run without its time, and overrides with the folders of its code.
+
+    Raises:
+        NotFound: there is no such run.
+        SettingsError: its settings cannot be used.
+        Untrusted: they name code of a run from elsewhere.
+    """
+    folder = find_run(run)
+    settings = settings_of_run(folder, overrides, trust)
+    folders = f"run.python_path={json.dumps(list(settings.run.python_path))}"
+    return str(folder / SETTINGS), settings.run.name, [*overrides, folders]
 
 
 class _Tuning:

@@ -267,6 +267,11 @@ class EpisodeEnd(Event):
     average: Annotated[
         float | None, "Moving average of returns: 0.99 of the one before and 0.01 of this; the first is its return."
     ] = None
+    discounted_return: Annotated[
+        float | None,
+        "Sum of algorithm.discount^t times the environment's own reward of step t, from 0; null: the algorithm has no "
+        "discount.",
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -301,6 +306,25 @@ class Weights(Event):
     env_steps: Annotated[int, "Environment steps of the run so far."]
     episodes: Annotated[int, "Episodes finished so far."]
     norm: Annotated[float | None, "Euclidean norm of the flat weights."] = None
+
+
+@dataclass(frozen=True)
+class Quantiles(Event):
+    """Quantiles of actions, weights and gradients after some updates, where logs.quantiles_every asks for them."""
+
+    version: Annotated[int, "Version of the weights that was published then."]
+    updates: Annotated[int, "Updates of the run so far."]
+    env_steps: Annotated[int, "Environment steps of the run when these updates were begun."]
+    values: Annotated[
+        dict[str, dict[str, float]],
+        "min, max, and p1, p5, p10, p25, p50, p75, p90, p95, p99, below which that part in per cent lies: of `actions` "
+        "that the last update learned from, `gradients` as its last step found them, and `weights` as published; of "
+        "each as a whole, and by component or parameter, such as actions/0 and weights/actor.0.weight.",
+    ]
+    counts: Annotated[dict[str, int], "The number of numbers of each."]
+    shares: Annotated[dict[str, list[float]], "Of Discrete actions the part of rows with each, from action 0 on."] = (
+        field(default_factory=dict)
+    )
 
 
 @dataclass(frozen=True)
@@ -465,6 +489,21 @@ class Times(Event):
         "The same spells, counted by length: where a bucket ends in nanoseconds, and how many are in it. Each is a "
         "quarter of a doubling; empty ones are left out.",
     ] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Gpu(Event):
+    """The learner's use of its GPU, once a second at most; never told without one."""
+
+    device: Annotated[str, "The GPU's name."]
+    allocated: Annotated[int, "Bytes of the learner's tensors."]
+    reserved: Annotated[int, "Bytes that its process holds, for tensors to come too."]
+    most: Annotated[int, "Most bytes of tensors so far."]
+    whole: Annotated[int, "Bytes of the GPU's memory."]
+    busy: Annotated[
+        float | None,
+        "Part of the driver's last sampling period in which any program had it compute; null: NVML is not at hand.",
+    ] = None
 
 
 @dataclass(frozen=True)

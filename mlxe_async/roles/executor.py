@@ -20,6 +20,8 @@ from mlxe_async.algorithms.interface import Acting
 from mlxe_async.algorithms.state.namespaces import own_modules
 from mlxe_async.errors import EnvironmentFault, ExecutorBroken, MlxeError, NumericError, raised_at
 from mlxe_async.roles.dealing import Hand, Order
+from mlxe_async.roles.discounted import NAME as DISCOUNTED
+from mlxe_async.roles.discounted import Discounted
 from mlxe_async.roles.executor_plan import ExecutorLink, ExecutorMemory, ExecutorPlan
 from mlxe_async.roles.fault_budget import FaultBudget, TooManyFaults
 from mlxe_async.roles.history import MOST_PROVEN, History
@@ -121,6 +123,7 @@ class Executor:
         self._running = places.running
         self._episode[:] = episodes or 0
         self._return = np.zeros(self._envs)
+        self._discounted = Discounted.of(algorithm, self._envs)
         self._told_out_of_bounds = self._told_changes = 0
         self._told_metrics = 0.0
         self._stood: tuple[Array, Array] | None = None
@@ -132,7 +135,8 @@ class Executor:
         self._levels = None if episodes_of is None else episodes_of.seeds
         self._items = items = None if episodes_of is None else episodes_of.items
         self._order = None if items is None else Order(len(items), plan.seed if plan.shuffles else None)
-        self._told_of_episodes = (*EPISODE, "stage") if plan.stages else EPISODE
+        further = {"stage": plan.stages, DISCOUNTED: self._discounted is not None}
+        self._told_of_episodes = (*EPISODE, *(name for name, is_told in further.items() if is_told))
         self._faults = FaultBudget(self._envs, plan.fault_window_s)
         self._carried = tuple(getattr(algorithm, "carry", ()))
         self._stops = tuple(getattr(algorithm, "stop_columns", ()))
@@ -192,9 +196,10 @@ class Executor:
             `taken` (numbers of the hand, where there are items), `rows`, `blocks` (of the lane), `out_of_bounds`
             (observations outside their bounds, of those looked at), `rss_mb` (resident memory, None if it is not asked
             for), `action_changes` (for which the task took its cost, None where they cost nothing), `version`,
-            `episodes` (a list for each name of `EPISODE`, and for `stage` where there are stages, with an entry for
-            each episode that ended), `moved` (environments that stand elsewhere than by the last report, at first all),
-            `begun` (number of the present or next episode of each of these), `running` (whether that one is under way),
+            `episodes` (a list for each name of `EPISODE`, for `stage` where there are stages, for `discounted` where
+            the algorithm has a discount, with an entry for each episode that ended), `moved` (environments that stand
+            elsewhere than by the last report, at first all), `begun` (number of the present or next episode of each of
+            these), `running` (whether that one is under way),
             `cut` (it ended early), `start_ns`, `seconds`, `lane_wait_s`, `ingested` (what was read meanwhile, in this
             thread, as of `Memorizer.ingest`, a dictionary each time).
 
@@ -337,6 +342,7 @@ class Executor:
             "seed": self._episode_seed,
             "finished": self._history.finished,
             "obs": self._obs,
+            **({} if self._discounted is None else {DISCOUNTED: self._discounted.values}),
             **({"stage": self._stage_of} if self.plan.stages else {}),
             **({"item": self._item} if self._items is not None else {}),
             **{f"carry.{name}": column for name, column in self._acting.carry.items()},
@@ -394,11 +400,14 @@ class Executor:
             all known; their episodes are passed over. `unlike`: those whose last episode did not end alike.
         """
         who, now = f"executor {self.plan.index}", self.state()
-        expect_like(who, state, {name: now[name] for name in now if not name.startswith("actions.")})
+        may_lack = () if DISCOUNTED in state else (DISCOUNTED,)  # as states before it was told
+        expect_like(who, state, {k: v for k, v in now.items() if not k.startswith("actions.") and k not in may_lack})
         expect_counts(who, state, ["episode", "step", "finished"])
         for mine, name in ((self._episode, "episode"), (self._step, "step"), (self._return, "return")):
             mine[...] = state[name]
         self._episode_seed[:] = state["seed"]
+        if self._discounted is not None:
+            self._discounted.go_on(state.get(DISCOUNTED), self._step)
         for own, name in ((self._stage_of, "stage"), (self._item, "item")):
             own[:] = state.get(name, own)
         for name, column in self._acting.carry.items():
@@ -477,6 +486,8 @@ class Executor:
                 seed = self._levels[seed % len(self._levels)]
             # Before the call, for it may be the last one of this life.
             self._step[env], self._return[env], self._episode_seed[env] = 0, 0.0, seed
+            if self._discounted is not None:
+                self._discounted.begin(env)
             self._history.begin(env, finished_episodes)
             self._stage_of[env] = self._stage
             if self._order is not None:
@@ -520,6 +531,8 @@ class Executor:
                 continue
             self._page.leave()
             self._step[:], self._return[:], self._running[:], self._begun = 0, 0.0, True, True
+            if self._discounted is not None:
+                self._discounted.begin(slice(None))
             self._episode_seed[:] = seed
             return
 
@@ -556,18 +569,20 @@ class Executor:
         self._step += 1
         self._faults.stepped(step.ok)
         self._return += step.raw_reward
+        if self._discounted is not None:
+            self._discounted.add(step.raw_reward)
         self._obs[...] = step.start if self._as_one else step.next_obs
         over = np.flatnonzero(ended & step.ok)
         if len(over):
-            about = (over, self._episode, self._step, self._return, step.terminated, self._episode_seed, self._stage_of)
-            for name, values in zip(self._told_of_episodes, about, strict=False):
-                episodes[name] += (values if values is over else values[over]).tolist()
+            self._tell_ended(episodes, over, step.terminated)
             self._episode[over] += 1
             self._running[over] = False
             for env in over.tolist() if recording else ():
                 self._history.end(env)
         if self._as_one:
             self._step[step.began], self._return[step.began], self._running[step.began] = 0, 0.0, True
+            if self._discounted is not None:
+                self._discounted.begin(step.began)
         for fault in step.faults:
             env = fault.env_index
             number = int(self._episode[env])
@@ -576,6 +591,16 @@ class Executor:
             self._running[whom] = self._begun = False
             self._forgive(fault, int(self._episode_seed[env]), number)
         return written
+
+    def _tell_ended(self, episodes: dict[str, list[Any]], over: Array, terminated: Array) -> None:
+        """Note what is told of episodes that have just ended in some environments (K,)."""
+        episodes["env"] += over.tolist()
+        about = {"episode": self._episode, "steps": self._step, "return": self._return, "terminated": terminated}
+        about |= {"seed": self._episode_seed, "stage": self._stage_of}
+        if self._discounted is not None:
+            episodes[DISCOUNTED] += self._discounted.told(over)
+        for name in about.keys() & set(self._told_of_episodes):
+            episodes[name] += about[name][over].tolist()
 
     def _chosen(self, rng: np.random.Generator, first: Array) -> Mapping[str, Array]:
         """Return what the behaviour policy chose, and what it found to be carried."""

@@ -30,6 +30,7 @@ from mlxe_async.maths.normaliser import Moments
 from mlxe_async.roles.keeping import StateKeeper, Store
 from mlxe_async.roles.likeness import Likeness
 from mlxe_async.roles.promotion import OnlinePromotion, Promotion
+from mlxe_async.roles.quantiles import Quantiles
 from mlxe_async.roles.states import expect_counts, expect_numbers, take_up
 from mlxe_async.roles.team import Team
 from mlxe_async.rows import Array
@@ -88,6 +89,8 @@ class Learner:
         keep_batch: writes the batch that made the weights non-finite once too often somewhere, and says where.
         make: makes an object as executors do, to see that it acts as the learner's would; None: it is not checked.
         team: those that it learns together with; None: it learns alone.
+        quantiles_every: updates from one account of quantiles to the next; 0: there is none.
+        gauge: what a GPU is used for, asked with each publication; None: there is nothing to tell.
     """
 
     def __init__(
@@ -110,6 +113,8 @@ class Learner:
         keep_batch: Callable[[Mapping[str, Array]], str | None] = lambda _batch: None,
         make: Callable[[], Any] | None = None,
         team: Team | None = None,
+        quantiles_every: int = 0,
+        gauge: Callable[[], dict[str, Any] | None] = lambda: None,
     ) -> None:
         self._team = team
         if team is not None:
@@ -141,6 +146,8 @@ class Learner:
             algorithm, make, lambda sentence: self._notify({"kind": "remark", "detail": sentence})
         )
         self._has_learned = last_good is not None
+        self._gauge = gauge
+        self._quantiles = Quantiles(algorithm, quantiles_every, notify) if quantiles_every else None
 
     @functools.cached_property
     def _updates(self) -> Updates:
@@ -191,7 +198,12 @@ class Learner:
             self._keep(version, call, answer() | told, len(vector))
         with self._page.spending("publishing"):
             self._weights.publish(vector)
+        if self._quantiles is not None:
+            with self._page.spending("working"):
+                self._quantiles.published(vector, version)
         self._last_good, self._norm, self._roll_backs = vector, told["norm"], 0
+        if (used := self._gauge()) is not None:
+            self._notify({"kind": "gpu", **used})
         if not self._is_begun:
             self._is_begun = True
             self._likeness.tell()
@@ -306,6 +318,9 @@ class Learner:
                 assert self._last_good is not None  # noqa: S101 - the schedule begins with a publication
                 self._take_up(self._last_good)
                 raise
+        if self._quantiles is not None and done["updates"]:
+            with self._page.spending("working"):
+                self._quantiles.learned(self._batch, clock, done["updates"])
         learned_ns = time.monotonic_ns()
         changed, is_good = done["updates"] > 0 or set_back is not None, done.pop("finite")
 

@@ -327,6 +327,14 @@ class Logs(Table):
         4096, "MiB for log.jsonl; from half of it on it begins anew, keeping one part.", COSMETIC, ge=2, le=2**20
     )
     progress: bool = key(True, "Show progress on the terminal.", COSMETIC)
+    quantiles_every: int = key(
+        0,
+        "Updates from one account of the quantiles of actions, weights and gradients to the next, which comes with the "
+        "next publication; more cost less, 0 tells none.",
+        COSMETIC,
+        ge=0,
+        le=10**9,
+    )
     export: tuple[Literal["tensorboard", "wandb", "mlflow", "csv", "parquet"], ...] = listed(
         "Write what the log tells for these while the run goes on, into folders of their names in its own folder, as "
         "`export RUN --to` does afterwards: by a process each beside the run, which goes on alike without it.",

@@ -8,14 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mlxe_async.analysis.verdict import Setup, Spent, verdict
-from mlxe_async.cores import usable_cores
 from mlxe_async.ipc.processes.life import Watch
 from mlxe_async.ipc.processes.process import Process
 from mlxe_async.ipc.processes.restarts import RestartPolicy
 from mlxe_async.ipc.shared.delayed import DelayedWeights
 from mlxe_async.ipc.shared.lanes import begin_epoch
-from mlxe_async.ipc.shared.latencies import histogram, quantiles
 from mlxe_async.ipc.shared.meeting import declare_broken
 from mlxe_async.ipc.shared.weights import WeightsReader, WeightsWriter
 from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
@@ -34,7 +31,6 @@ from mlxe_async.supervisor.handles.process_events import ProcessEvents
 from mlxe_async.supervisor.learning.learner import LearnerHandle
 from mlxe_async.supervisor.learning.pushing import pushed_by
 from mlxe_async.supervisor.learning.team import TeamHandle, workers_of
-from mlxe_async.supervisor.plan.event_log import role_of
 from mlxe_async.supervisor.plan.processes import PlannedProcess
 from mlxe_async.supervisor.startup.restore import restore_handles
 
@@ -84,11 +80,13 @@ class Assembly:
                 run.log,
             )
         self._episodes = _Episodes(self.executors)
-        self._versions_before = run.counters.version  # of a run that is resumed, whose times begin anew
-        self._spent = [ProgressPages([self.pages[page] for page in planned.pages]) for planned in blueprint.processes]
+        self.versions_before = run.counters.version
+        "Versions before this sitting, in which the times of processes begin anew."
+        self.spent = [ProgressPages([self.pages[page] for page in planned.pages]) for planned in blueprint.processes]
+        "The progress pages of each process, in the order in which they are planned."
         make = _Processes(run, ProcessEvents(run, self.drain, crashes), self.executors)
         self.processes = [
-            make.process(planned, pages) for planned, pages in zip(blueprint.processes, self._spent, strict=True)
+            make.process(planned, pages) for planned, pages in zip(blueprint.processes, self.spent, strict=True)
         ]
         self.by_role = {
             role: process
@@ -182,42 +180,6 @@ class Assembly:
     def page_of(self, executor: int) -> ProgressPage:
         """The progress page of an executor."""
         return self.pages[self._run.blueprint.page_of(f"executor-{executor}")]
-
-    def tell_times(self) -> None:
-        """Tell how each process, and each thread of one, has spent its time so far, and what limits the pace."""
-        measures, spent = self._run.measures, list[Spent]()
-        cpu, starved = measures.cpu.by_name(), measures.cpu.starved_by_name()
-        for planned, pages in zip(self._run.blueprint.processes, self._spent, strict=True):
-            for thread, seconds, counts in zip(
-                ("", *planned.threads), pages.seconds(), pages.new_counts(), strict=True
-            ):
-                role, idx = role_of(planned.name)
-                if thread:
-                    role, _, number = thread.partition("-")
-                    idx = int(number)
-                rounded = {mode: round(one, 6) for mode, one in seconds.items()}
-                spells = {mode: found for mode, found in counts.items() if any(found)}
-                latencies = {mode: quantiles(found) for mode, found in spells.items()}
-                histograms = {mode: histogram(found) for mode, found in spells.items()}
-                self._run.log.emit(events.Times(planned.name, rounded, latencies, histograms), role, idx)
-                alone = None if planned.threads else cpu.get(planned.name)
-                spent.append(Spent(role, idx, seconds, alone, 0.0 if thread else starved.get(planned.name, 0.0)))
-        found = verdict(spent, self._setup())
-        told = events.Bottleneck(found.share, found.limit, found.sentence, found.change, found.predicted)
-        self._run.log.emit(told)
-
-    def _setup(self) -> Setup:
-        schedule, evaluation = self._run.settings.schedule, self._run.settings.evaluation
-        return Setup(
-            schedule.kind,
-            schedule.executors,
-            schedule.envs_per_executor,
-            usable_cores(),
-            waits_for_tests=evaluation.enabled and schedule.kind != "oa",
-            own_memorizer=self.by_role["memorizer"] is not self.by_role["learner"],
-            rollout_steps=schedule.rollout_steps if schedule.sync == "rollout" else None,
-            rounds=self._run.counters.version - self._versions_before,
-        )
 
     def _lessons(self) -> Lessons | None:
         """Return what decides on stages and items; None where the task has neither."""

@@ -335,7 +335,7 @@ class Supervisor(Answering):
     def _tell_end(self, files: RunFiles, flat: tuple[int, Array] | None, failure: BaseException | None) -> Result:
         parts, periodic = self._parts, self._periodic
         if parts and periodic:
-            tell_accounts(parts, periodic, files)
+            tell_accounts(periodic, files)
         result = tell_end(
             files,
             self._measures,

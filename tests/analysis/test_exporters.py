@@ -104,6 +104,37 @@ def test_latencies_are_values_in_seconds_and_histograms_with_their_edges():
         scalars.histograms(one | {"histograms": {"updating": {"-1": 2}}})
 
 
+SPREAD = {"min": -2.0, "p25": -1.0, "p50": 0.0, "p75": 0.0, "p99": 1.0, "max": 4.0}
+
+
+def spread(values, counts, **fields):
+    told = {"version": 3, "updates": 9, "env_steps": 70, "values": values, "counts": counts, **fields}
+    return line("quantiles", 1, "learner", **told)
+
+
+def test_quantiles_are_values_of_all_numbers_and_histograms_of_every_part():
+    one = spread(
+        {"weights": SPREAD | {"p5": -1.5, "p95": 0.5}, "weights/a.0": SPREAD}, {"weights": 200, "weights/a.0": 100}
+    )
+    assert [(point.name, point.step, point.value) for point in points([one])] == [
+        ("quantiles/weights_p5", 70, -1.5),
+        ("quantiles/weights_p50", 70, 0.0),
+        ("quantiles/weights_p95", 70, 0.5),
+    ]
+    whole, part = Scalars().histograms(one)
+    assert (whole.name, whole.step, sum(whole.counts)) == ("quantiles/weights", 70, 200)
+    assert (part.name, part.edges) == ("quantiles/weights/a.0", [-2.0, -1.0, 0.0, 1.0, 4.0])
+    assert part.counts == [25, 25, 49, 1]  # the quarter at 0 begins the bucket above it
+
+
+def test_discrete_actions_are_a_histogram_of_their_shares_and_equal_numbers_one_bucket():
+    values = {"actions": SPREAD, "weights": dict.fromkeys(SPREAD, 3.0), "gradients": SPREAD | {"max": None}}
+    one = spread(values, {"actions": 8, "weights": 5, "gradients": 5}, shares={"actions": [0.25, 0.0, 0.75]})
+    actions, weights = Scalars().histograms(one)
+    assert (actions.edges, actions.counts) == ([-0.5, 0.5, 1.5, 2.5], [2, 0, 6])
+    assert (weights.edges, weights.counts) == ([2.5, 3.5], [5])
+
+
 @pytest.mark.parametrize("seconds", [None, {}, [1], {"waiting": 0.0}, "x"])
 def test_of_no_time_no_share_is_told(seconds):
     assert points([{**line("times", 1, "learner", process="a", seconds={}), "seconds": seconds}]) == []

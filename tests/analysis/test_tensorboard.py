@@ -1,7 +1,7 @@
 """TensorBoard's own reader finds every value that was exported, at its step and time, also while more is written."""
 
 import pytest
-from log_lines import episode, generate, learn, line, numbered, run_start, short_run
+from log_lines import episode, exported, generate, learn, line, numbered, run_start, short_run
 
 pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
 
@@ -150,3 +150,18 @@ def test_histograms_of_latencies_are_those_of_the_log(tmp_path):
     ]
     (plugin,) = [accumulator.SummaryMetadata("latency/executor-1_acting").plugin_data.plugin_name]
     assert plugin == "histograms"
+
+
+def test_quantiles_are_histograms(tmp_path):
+    values = {"weights": {"min": -1.0, "p50": 0.5, "max": 2.0}}
+    told = line("quantiles", 5, "learner", version=2, updates=1, env_steps=9, values=values, counts={"weights": 10})
+    files = exported(Files(tmp_path), [run_start(), told])
+    accumulator = reader(tmp_path)
+    accumulator.Reload()
+    (found,) = accumulator.Tensors("quantiles/weights")
+    assert found.step == 9
+    rows = np.frombuffer(found.tensor_proto.tensor_content) if found.tensor_proto.tensor_content else np.array(
+        found.tensor_proto.double_val
+    )  # fmt: skip
+    assert rows.reshape(-1, 3).tolist() == [[-1.0, 0.5, 5], [0.5, 2.0, 5]]
+    assert files.told().startswith("2 values")  # the median besides

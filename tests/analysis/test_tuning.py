@@ -173,3 +173,13 @@ def test_words_are_those_of_the_command_line():
     assert told([Measured({"b.c": 2, "a.b": "x"}, [1234.5, 1000.0, 2000.0])])[1].endswith(
         "2,000     3  a.b = x, b.c = 2"
     )
+
+
+def test_gradients_of_executors_are_tried_where_the_learner_is_the_limit_and_learning_may_change():
+    start = Knobs("is", executors=4, envs=2, is_replay=False)
+    wanted = {"schedule.gradients": "executors"}
+    assert wanted in [*neighbours(start, 4, limit="learner")]
+    assert wanted not in [*neighbours(start, 4, limit="executors")]
+    assert wanted not in [*neighbours(start.after(wanted), 4, limit="learner")]
+    assert wanted not in [*neighbours(Knobs("ia", 4, 2), 4, limit="learner")]
+    assert not keeps_learning(start, start.after(wanted))

@@ -43,6 +43,46 @@ def test_without_a_free_core_environments_that_sleep_still_make_room_for_more():
     assert found.sentence.endswith("; a faster environment would help")
 
 
+def test_environments_that_wait_are_told_apart_from_those_that_compute():
+    asleep = [executor(i, stepping=9.0, waiting=1.0, cpu_s=0.9) for i in range(4)]
+    others = [learner(updating=1.0, waiting=9.0)]
+    found = verdict(asleep + others, setup(executors=4, cores=2))
+    assert found.change == {"schedule.executors": 8}
+    assert found.predicted == pytest.approx(10 / (1 + 9 * 4 / 8))
+    assert found.sentence.startswith(
+        "executors work 90% of the time, and the others wait for them (90% of that their environments wait and use no "
+        "core: more executors than cores pay); schedule.executors = 8: predicted +82%"
+    )
+    free = verdict(asleep + others, setup("oa", executors=4, cores=2))
+    assert "executors work 90% of the time (90% of that their environments wait" in free.sentence
+    starved = [executor(i, stepping=9.0, waiting=1.0, cpu_s=0.9, starved_s=2.5) for i in range(4)]
+    assert "62% of that" in verdict(starved + others, setup(executors=4, cores=2)).sentence
+    unknown = [executor(i, stepping=9.0, waiting=1.0) for i in range(4)]
+    assert "environments wait" not in verdict(unknown + others, setup(executors=4, cores=2)).sentence
+
+
+def test_in_one_process_what_is_not_the_environments_is_taken_off():
+    seconds = {"starting": 1.0, "stepping": 8.0, "updating": 2.0}
+    waiting = verdict([Spent("supervisor", None, seconds, cpu_s=2.8)], setup("serial", executors=8, cores=2))
+    assert "90% of that their environments wait" in waiting.sentence
+    assert waiting.predicted == pytest.approx(10 / (10 - 8 * 7 / 8))
+    busy = verdict([Spent("supervisor", None, seconds, cpu_s=9.9)], setup("serial", executors=8, cores=2))
+    assert "environments wait" not in busy.sentence
+    assert busy.predicted == pytest.approx(10 / 6)
+
+
+def test_gradients_of_executors_are_an_option_where_the_learner_is_the_limit_and_may_be_relieved():
+    held = [executor(i, stepping=2.0, room=7.0, waiting=1.0) for i in range(2)]
+    spent = [*held, learner(updating=9.0)]
+    assert "schedule.gradients" not in verdict(spent, setup("oa")).sentence
+    found = verdict(spent, setup("oa", may_differentiate=True))
+    assert found.change == {}
+    assert found.sentence.endswith('; or schedule.gradients = "executors", which has them make the gradients')
+    played = [executor(i, stepping=8.0, waiting=2.0, cpu_s=8.0) for i in range(2)]
+    other = verdict([*played, learner(updating=1.0)], setup(may_differentiate=True))
+    assert "schedule.gradients" not in other.sentence
+
+
 def test_acting_is_shared_by_more_environments():
     spent = [executor(i, stepping=3.0, acting=6.0, waiting=1.0, cpu_s=9.0) for i in range(2)]
     found = verdict([*spent, learner(updating=1.0, waiting=9.0)], setup(cores=2))

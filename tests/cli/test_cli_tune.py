@@ -70,6 +70,31 @@ def test_the_fastest_settings_are_written_into_the_users_file(file, imagined, tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine-tuned.toml", "mine.toml"]
 
 
+def test_a_run_is_tuned_by_the_settings_that_it_was_made_with(imagined, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tune, "usable_cores", lambda: 2)
+    folder = tmp_path / "runs" / "20261128T120000Z-pole"
+    folder.mkdir(parents=True)
+    (folder / "settings.toml").write_text(f'[run]\nname = "pole"\n{TEXT}')
+    assert main(["tune", "20261128T120000Z-pole"]) == 0
+    assert "pole-tuned.toml: " in capsys.readouterr().err
+    found = load_settings("pole-tuned.toml")
+    assert (found.run.name, found.schedule.executors, found.schedule.envs_per_executor) == ("pole", 1, 16)
+    assert (folder / "settings.toml").read_text() == f'[run]\nname = "pole"\n{TEXT}'
+
+
+def test_a_run_that_is_not_there_and_code_of_one_from_elsewhere_are_refused(imagined, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["tune", "nothing"]) == 2
+    assert 'there is no run "nothing"' in capsys.readouterr().err
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / "settings.toml").write_text(TEXT.replace("CartPole-v1", "their_task:Theirs-v0"))
+    assert main(["tune", "theirs"]) == 2
+    assert "--trust their_task" in capsys.readouterr().err
+    assert not imagined
+
+
 def test_those_that_are_close_run_again(file, imagined):
     assert main(["tune", file]) == 0
     best = {"schedule.executors": 1, "schedule.envs_per_executor": 16}
@@ -140,7 +165,8 @@ def test_settings_that_fail_at_once_are_told_as_they_are(file, monkeypatch, caps
     ("words", "told"),
     [
         (["other.toml"], "other.toml"),
-        (["mine"], "a file ending in .toml is needed"),
+        (["mine"], 'there is no run "mine"'),
+        (["mine.toml", "--trust", "a_module"], "--trust: got FILE.toml too"),
         (["mine.toml", "--out", "mine.toml"], "mine.toml is there already, expected the name of a new file"),
         (["mine.toml", "--out", "new.txt"], "new.txt does not end in .toml"),
         (["mine.toml", "--out", "away/new.toml"], "away is no folder"),

@@ -72,8 +72,12 @@ class Scalars:
                 who = _who(line)
                 shares, _ = self._shares.feed(line)
                 values = chain(((f"share/{who}_{mode}", one) for mode, one in shares.items()), _of_latencies(line, who))
+            case "quantiles":
+                values = _of_quantiles(line)
             case "metrics":
                 values = ((f"metrics/{name}", value) for name, value in (line.get("values") or {}).items())
+            case "gpu":
+                values = ((f"gpu/{name}", line.get(name)) for name in ("allocated", "reserved", "most", "busy"))
             case "training_result":
                 values = iter([("charts/training_result", line.get("result"))])
         time = time_of(line)
@@ -85,6 +89,10 @@ class Scalars:
         Raises:
             ValueError, KeyError, TypeError: it is no line of this program's.
         """
+        if line["event"] == "quantiles":
+            steps, at = self._note_steps(line), time_of(line)
+            spread = ((name, _spread(line, name)) for name in line["values"])
+            return [Histogram(f"quantiles/{name}", steps, at, *one) for name, one in spread if one[1]]
         if line["event"] != "times" or not line.get("histograms"):
             return []
         time, who = time_of(line), _who(line)
@@ -127,13 +135,13 @@ def time_of(line: Mapping[str, Any]) -> float:
 
 
 class Histogram(NamedTuple):
-    """Counts by length under a name, at a number of environment steps and a time in seconds since 1970.
+    """Counts by size under a name, at a number of environment steps and a time in seconds since 1970.
 
     Args:
         name: such as `latency/learner_updating`.
         step: environment steps.
         time: of the line.
-        edges: where buckets begin and end, in seconds, ascending; one more than counts.
+        edges: where buckets begin and end, ascending, those of lengths in seconds; one more than counts.
         counts: how many are in each bucket.
     """
 
@@ -163,6 +171,40 @@ def _histogram(told: Mapping[str, Any]) -> tuple[list[float], list[int]]:
     return edges, counts
 
 
+def _spread(line: Mapping[str, Any], name: str) -> tuple[list[float], list[int]]:
+    """Edges and counts of numbers of which the quantiles are told, or of Discrete actions the shares.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: what is told is no quantiles.
+    """
+    count = int(line["counts"][name])
+    if shares := (line.get("shares") or {}).get(name):
+        return [number - 0.5 for number in range(len(shares) + 1)], [round(share * count) for share in shares]
+    known = sorted((_level(key), value) for key, value in line["values"][name].items() if _is_finite(value))
+    if not known or (known[0][0], known[-1][0]) != (0.0, 1.0):
+        return [], []
+    edges, counts, below = [float(known[0][1])], list[int](), 0
+    for level, end in known[1:]:
+        if end > edges[-1]:  # what lies at one number belongs to the bucket that begins there
+            edges, counts, below = [*edges, float(end)], [*counts, round(level * count) - below], round(level * count)
+    if not counts:
+        room = max(0.5, 1e-6 * abs(edges[0]))
+        return [edges[0] - room, edges[0] + room], [count]
+    counts[-1] += count - below
+    return edges, counts
+
+
+def _level(name: str) -> float:
+    return {"min": 0.0, "max": 1.0}[name] if name in ("min", "max") else float(name.removeprefix("p")) / 100
+
+
+def _of_quantiles(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Quantiles of all actions, weights and gradients; those of single parameters are histograms alone."""
+    for name, told in line["values"].items():
+        if "/" not in name:
+            yield from ((f"quantiles/{name}_{key}", told.get(key)) for key in ("p5", "p50", "p95"))
+
+
 def _who(line: Mapping[str, Any]) -> str:
     return "-".join(str(line[key]) for key in ("role", "idx") if line.get(key) is not None)
 
@@ -185,6 +227,7 @@ def _of_episode(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "charts/episodic_return", line.get("episode_return")
     yield "charts/episodic_length", line.get("length")
     yield "charts/episodic_return_average", line.get("average")
+    yield "charts/episodic_return_discounted", line.get("discounted_return")
 
 
 def _of_weights(line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -17,6 +17,7 @@ from mlxe_async.analysis.report.thinning import BUCKETS, XY, curve_of, finite
 
 MOST_DOTS = 60  # values that a line joins; more are drawn by the line alone
 STEPS, CLOCK = "environment steps", "time since the start"
+ENDS = {"low": "5 % are below", "value": "median", "high": "95 % are below"}
 _X = {STEPS: "env_steps", CLOCK: "seconds"}
 
 Reader = Callable[[Story, str], XY]
@@ -74,6 +75,26 @@ def metrics(groups: Sequence[Group]) -> Markup:
         'Numbers of info["metrics"], means of about half a second of each executor.',
         pair(*charts),
     )
+
+
+def quantiles(groups: Sequence[Group]) -> Markup:
+    """A chart of the medians of actions, weights and gradients, and of the quantiles around each."""
+    names = sorted({name for run in all_runs(groups) for name in run.story.quantiles})
+    charts = [_spread_of(name, end, groups) for name in names for end in ENDS]
+    return section(
+        "Actions, weights and gradients",
+        "Of all numbers of each, after some updates: the median, and what 5 % and 95 % of them are below.",
+        pair(*charts),
+    )
+
+
+def _spread_of(name: str, end: str, groups: Sequence[Group]) -> Markup:
+    def read(story: Story, x: str) -> XY:
+        if name not in story.quantiles:
+            return np.empty(0), np.empty(0)
+        return finite(story.quantiles[name][x], story.quantiles[name][end])
+
+    return curves(f"{name}, {ENDS[end]}", groups, read, STEPS)
 
 
 def lengths(groups: Sequence[Group]) -> Markup:

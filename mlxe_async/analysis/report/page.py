@@ -21,6 +21,7 @@ SECTIONS: tuple[Callable[[Sequence[Group]], Markup], ...] = (
     learning.tests,
     learning.losses,
     learning.metrics,
+    learning.quantiles,
     speed.time_spent,
     speed.speeds,
     rows.policy_lag,

@@ -45,6 +45,7 @@ class Story:
         self.learning = Points("seconds", "env_steps", "rows", "lag_min", "lag_mean", "lag_max")
         self.losses: dict[str, Points] = {}
         self.metrics: dict[str, Points] = {}
+        self.quantiles: dict[str, Points] = {}  # of all actions, weights and gradients
         self.work = {name: Points("start", "end", "amount") for name in ("env_steps", "updates", "learned", "taken")}
         self.ledger = Points("seconds", "ingested", "kept", "capacity", "backlog")
         self.lanes: dict[Lane, dict[str, float]] = {}  # seconds by cause
@@ -182,6 +183,16 @@ class Story:
     def _hear_metrics(self, at: float, line: Line) -> None:
         self._reach_steps(line)
         _add_each(self.metrics, mapping(line.get("values")), at, self.env_steps)
+
+    def _hear_quantiles(self, at: float, line: Line) -> None:
+        steps = required(line, "env_steps")
+        for name, told in mapping(line.get("values")).items():
+            if "/" in name:
+                continue
+            if name not in self.quantiles:
+                _bound(self.quantiles, MOST_LOSSES)
+                self.quantiles[name] = Points("seconds", "env_steps", "low", "value", "high")
+            self.quantiles[name].add(at, steps, *(number(mapping(told), key) for key in ("p5", "p50", "p95")))
 
     def _end_lives(self, lane: Lane, at: float) -> None:
         lives = self.lives.get(lane, [])

@@ -68,7 +68,13 @@ def is_rollout(answer: Any, envs: int) -> None:
     stages = answer["episodes"].get("stage")
     if stages is not None:
         require(stages, [int], "rollout: episodes: stage")
-    lengths = {name: len(answer["episodes"][name]) for name in (*EPISODES, *(["stage"] if stages is not None else []))}
+    discounted = answer["episodes"].get("discounted")
+    if discounted is not None:
+        require(discounted, list, "rollout: episodes: discounted")
+        require(discounted, [(float, None)] if None in discounted else [float], "rollout: episodes: discounted")
+    further = {"stage": stages, "discounted": discounted}
+    told = (*EPISODES, *(name for name, found in further.items() if found is not None))
+    lengths = {name: len(answer["episodes"][name]) for name in told}
     if len(set(lengths.values())) != 1:
         raise ProtocolError(f"rollout: episodes: expected lists of one length, got {lengths}")
     taken = answer.get("taken", 0)

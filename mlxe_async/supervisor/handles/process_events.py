@@ -26,6 +26,16 @@ FAULT: Kind = {
 }  # fmt: skip
 
 
+QUANTILES: Kind = {
+    "kind": str, "version": int, "updates": int, "env_steps": int, "values": dict, "counts": dict, "shares": dict,
+}  # fmt: skip
+
+
+GPU: Kind = {
+    "name": str, "allocated": int, "reserved": int, "most": int, "whole": int, "busy": (float, None),
+}  # fmt: skip
+
+
 RELIVED: Kind = {"detail": str, "begun_anew": [int], "unlike": [int]}
 _NOT_BROUGHT_BACK = {
     "begun_anew": "environment {} could not be brought to where it was by its seed and actions, and begins a new "
@@ -169,6 +179,11 @@ class ProcessEvents(ProcessListener):
                 self._relived(index, told)
             case {"notice": {"kind": "updates", "fast": bool() as fast, "detail": str(sentence)}}:
                 self._run.log.updates(fast=fast, reason=sentence)
+            case {"notice": {"kind": "gpu"} as told}:
+                require(told, GPU, f"{process.name} sent gpu")
+                self._run.log.gpu_used(told)
+            case {"notice": {"kind": "quantiles"} as told}:
+                self._run.log.emit(_quantiles(told, f"{process.name} sent quantiles"), "learner")
             case {"notice": {"kind": "remark", "detail": str(sentence)}}:
                 self._run.log.warn(sentence, "learner")
             case _:
@@ -200,6 +215,20 @@ def _about_state(behind: Any) -> str:
         case int():
             return f"its optimiser and all else that learns goes on as it was {behind} publications before"
     return "its optimiser starts fresh"
+
+
+def _quantiles(told: dict[str, Any], what: str) -> events.Quantiles:
+    """The event of a notice.
+
+    Raises:
+        ProtocolError: it is no such notice.
+    """
+    require(told, QUANTILES, what)
+    require([*told["values"].values()], [dict], f"{what}: values")
+    require([[*one.values()] for one in told["values"].values()], [[(float, None)]], f"{what}: values")
+    require([*told["shares"].values()], [[float]], f"{what}: shares")
+    require([*told["counts"].values()], [int], f"{what}: counts")
+    return events.Quantiles(**{name: value for name, value in told.items() if name != "kind"})
 
 
 def _are_numbers(values: dict[Any, Any]) -> bool:

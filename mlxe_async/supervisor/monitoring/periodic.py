@@ -15,6 +15,7 @@ from mlxe_async.supervisor.assembly import Assembly
 from mlxe_async.supervisor.context import RunContext
 from mlxe_async.supervisor.monitoring.affinity import Affinity
 from mlxe_async.supervisor.monitoring.loop_lag import starved, watch_lag
+from mlxe_async.supervisor.monitoring.pace import tell_times
 from mlxe_async.supervisor.monitoring.status import progress_of, tell_ledger
 from mlxe_async.supervisor.monitoring.stragglers import Stragglers
 from mlxe_async.supervisor.waiting import every
@@ -80,7 +81,7 @@ class Periodic:
         self.tell_ledger()
         async for _ in every(self._run.settings.logs.ledger_interval_s):
             self.tell_ledger()
-            self._parts.tell_times()
+            self.tell_times()
 
     async def keep_draining(self) -> None:
         """Long rollouts commit in the middle; then the lanes get their room back before anybody waits."""
@@ -119,6 +120,10 @@ class Periodic:
             self._run.folder.write_status({**about, **self.progress()})
         except ResourceError as error:
             self._run.log.warn(str(error))
+
+    def tell_times(self) -> None:
+        """Tell how each process has spent its time, and what limits the pace."""
+        tell_times(self._run, self._parts)
 
     def tell_ledger(self) -> None:
         """Tell the account of rows."""

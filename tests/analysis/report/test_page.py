@@ -282,3 +282,15 @@ def test_latencies_stand_in_a_table_with_their_quantiles(tmp_path):
 def test_further_tables_stand_before_the_sections(tmp_path):
     text = page(group([read_run(write(tmp_path, story()))]), [Markup("<p>of a study</p>")])
     assert text.index("of a study") < text.index("Returns in training")
+
+
+def test_quantiles_have_a_chart_each_where_they_were_asked_for(tmp_path):
+    log = story(seconds=4)
+    assert "Actions, weights and gradients" not in page(group([read_run(write(tmp_path / "without", log))]))
+    for number in range(1, 4):
+        values = {"gradients": {"p5": -number, "p50": 0.5, "p95": float(number)}}
+        log.add(0.5 + number, events.Quantiles(number, number, 100 * number, values, {"gradients": 9}), "learner")
+    text = page(group([read_run(write(tmp_path / "with", log))]))
+    assert "Actions, weights and gradients" in text
+    for told in ("5 % are below", "median", "95 % are below"):
+        assert f"<b>gradients, {told}</b>" in text

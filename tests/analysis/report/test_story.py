@@ -184,3 +184,14 @@ def test_spells_are_added_up_by_process_and_mode_and_what_is_none_is_passed_over
     story = Story.of(lines)
     assert story.spells == {("mlxe-lrn", "updating"): {1280: 5, 1536: 1}}
     assert story.unusable == 1
+
+
+def test_quantiles_of_all_numbers_stand_at_the_steps_of_their_updates():
+    log = story(seconds=3)
+    values = {"weights": {"p5": -1.0, "p50": 0.5, "p95": None}, "weights/a": {"p50": 9.0}}
+    log.add(2.0, events.Quantiles(2, 8, 150, values, {"weights": 9, "weights/a": 4}), "learner")
+    found = told(log).quantiles
+    assert set(found) == {"weights"}
+    assert found["weights"]["env_steps"].tolist() == [150]
+    assert (found["weights"]["low"][0], found["weights"]["value"][0]) == (-1.0, 0.5)
+    assert math.isnan(found["weights"]["high"][0])
