@@ -320,7 +320,7 @@ class Learner:
                 raise
         if self._quantiles is not None and done["updates"]:
             with self._page.spending("working"):
-                self._quantiles.learned(self._batch, clock, done["updates"])
+                self._quantiles.learned(self._whole_batch, clock, done["updates"])
         learned_ns = time.monotonic_ns()
         changed, is_good = done["updates"] > 0 or set_back is not None, done.pop("finite")
 
@@ -344,6 +344,11 @@ class Learner:
         if changed or self._promotion is not None:
             self._keep_again(call or 0, said)
         return said
+
+    @property
+    def _whole_batch(self) -> Mapping[str, Array]:
+        """All rows of the last update; none where they are elsewhere."""
+        return self._batch
 
     def _learned(self, plan: Mapping[str, Any], clock: Clock, *, usable: bool) -> dict[str, Any]:
         if self.memory.kind == "replay":

@@ -116,6 +116,10 @@ class ParameterServer(Learner):
             self._rows = found[-1][1] if found else {}
         return super().learn(plan, **how)
 
+    @property
+    def _whole_batch(self) -> Mapping[str, Array]:
+        return {} if any(about["few"] for about, _ in self._pushes) else self._batch
+
     def _learned(self, plan: Mapping[str, Any], clock: Clock, *, usable: bool) -> dict[str, Any]:
         if not plan["updates"]:
             return super()._learned(plan, clock, usable=usable)

@@ -38,7 +38,7 @@ class Quantiles:
         """Read what was learned from last, and the gradient of that, if it is time to.
 
         Args:
-            batch: of the last update.
+            batch: of the last update; empty where its rows are elsewhere, then nothing is told of actions.
             clock: before the first.
             updates: since.
         """
@@ -82,6 +82,8 @@ def quantiles(numbers: Array) -> dict[str, float | None]:
 
 
 def _actions(batch: Mapping[str, Array]) -> dict[str, Array]:
+    if not batch:
+        return {}
     action = _rows(batch)
     whole = {"actions": action.reshape(-1)}
     if action.shape[1] == 1:
@@ -91,7 +93,7 @@ def _actions(batch: Mapping[str, Array]) -> dict[str, Array]:
 
 def _shares(batch: Mapping[str, Array]) -> dict[str, list[float]]:
     """The part of rows with each Discrete action, from 0 on."""
-    action = _rows(batch)
+    action = _rows(batch) if batch else np.zeros((0, 1))
     if action.dtype.kind not in "iu" or action.shape[1] != 1 or not action.size:
         return {}
     if action.min() < 0 or action.max() >= MOST_ACTIONS:

@@ -51,10 +51,13 @@ LIMIT_S = 60.0
 
 MATHS = (
     *("annealing", "categorical", "correction", "distributional", "gradients", "normaliser", "priorities"),
-    *("returns", "rollouts", "symmetry", "vtrace"),
+    *("baselines", "outliers", "rescaling", "returns", "reward_scaling", "rollouts", "symmetry", "vtrace"),
 )
 FILES = {
-    **{f"{PACKAGE}/maths/{name}.py": "tests/maths" for name in (*MATHS, "baselines", "reward_scaling")},
+    **{
+        f"{PACKAGE}/maths/{name}.py": "tests/maths"
+        for name in (*MATHS, "baselines", "outliers", "rescaling", "reward_scaling")
+    },
     **{f"{PACKAGE}/memory/{name}.py": "tests/memory" for name in ("priorities", "sampling", "sum_tree")},
     **{
         f"{PACKAGE}/algorithms/{name}.py": "tests/algorithms"
@@ -70,9 +73,10 @@ FILES = {
                 "parts/exploration",
                 "parts/on_policy",
             ),
-            *("parts/policies", "parts/tabular", "parts/value_based"),
+            *("parts/policies", "parts/recurrent", "parts/sequences", "parts/tabular", "parts/value_based"),
         )
     },
+    **{f"{PACKAGE}/networks/{name}.py": "tests/algorithms" for name in ("cells", "dilated", "recurrence")},
 }
 """File -> folder of its tests."""
 

@@ -32,14 +32,15 @@ def run(folder, kind, every, **tables):
 def test_they_are_told_and_change_nothing(kind, tmp_path):
     result, lines = run(tmp_path / "with", kind, 3)
     assert result.exit_code == 0
-    told = lines.all("quantiles")
+    told, has_actions = lines.all("quantiles"), kind != "oa, pushing"  # the learner has few of the rows there
     assert [line["updates"] for line in told] == [*range(3, result.updates + 1, 3)]
     published = {line["version"]: line["updates"] for line in lines.all("weights")}
     for line in told:
         assert published[line["version"]] == line["updates"]
-        assert {"actions", "weights", "gradients", "weights/actor.0.weight"} <= set(line["values"])
+        assert {"weights", "gradients", "weights/actor.0.weight"} <= set(line["values"])
+        assert ("actions" in line["values"]) == has_actions
         assert line["counts"]["weights"] == sum(n for name, n in line["counts"].items() if name.startswith("weights/"))
-        assert sum(line["shares"]["actions"]) == pytest.approx(1.0)
+        assert not has_actions or sum(line["shares"]["actions"]) == pytest.approx(1.0)
         for found in line["values"].values():
             assert [*found.values()] == sorted(found.values())
     if kind in REPEATS:
@@ -54,7 +55,7 @@ def test_they_are_told_and_change_nothing(kind, tmp_path):
         scalars.feed(line)
         if line["event"] == "quantiles":
             drawn += scalars.histograms(line)
-    assert {one.name for one in drawn} >= {"quantiles/actions", "quantiles/gradients", "quantiles/weights"}
+    assert {one.name for one in drawn} >= {"quantiles/gradients", "quantiles/weights"}
     assert len(Story.of(lines.lines).quantiles["weights"]) == len(told)
 
 
