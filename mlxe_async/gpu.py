@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -376,3 +377,58 @@ class CudaGraphs:
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             results = work()
         return graph.replay, results
+
+
+# -- what is used ------------------------------------------------------------------------------------------------------
+
+TELLS_EVERY_S = 1.0
+
+
+class Gauge:
+    """Reads how much of a GPU this process uses, once a second at most.
+
+    Args:
+        device: a torch device name, such as `"cuda"`.
+        cuda: torch's module; left out: `torch.cuda`.
+        clock: seconds, for the pauses.
+    """
+
+    def __init__(self, device: str, cuda: Any = None, clock: Callable[[], float] = time.monotonic) -> None:
+        import torch
+
+        self._device, self._cuda, self._clock = torch.device(device), cuda or torch.cuda, clock
+        self._last: float | None = None
+        self._is_utilisation_known = True
+
+    def read(self) -> dict[str, Any] | None:
+        """Return `name`, `allocated`, `reserved`, `most` and `whole` in bytes, and `busy`; None: it is not time yet.
+
+        `busy` is the part of the driver's last sampling period, a sixth of a second to a second, in which any program
+        had the GPU compute; None where NVML is not at hand (`pip install nvidia-ml-py`).
+        """
+        now = self._clock()
+        if self._last is not None and now - self._last < TELLS_EVERY_S:
+            return None
+        self._last, cuda, device = now, self._cuda, self._device
+        return {
+            "name": str(cuda.get_device_name(device)),
+            "allocated": int(cuda.memory_allocated(device)),
+            "reserved": int(cuda.memory_reserved(device)),
+            "most": int(cuda.max_memory_allocated(device)),
+            "whole": int(cuda.get_device_properties(device).total_memory),
+            "busy": self._busy(),
+        }
+
+    def _busy(self) -> float | None:
+        if not self._is_utilisation_known:
+            return None
+        try:
+            return float(self._cuda.utilization(self._device)) / 100
+        except (ImportError, RuntimeError, AttributeError, OSError):  # no NVML here, or a driver that will not tell
+            self._is_utilisation_known = False
+            return None
+
+
+def gauge_of(device: str) -> Callable[[], dict[str, Any] | None]:
+    """A function that reads a device's gauge; on the CPU it finds nothing."""
+    return Gauge(device).read if device.startswith("cuda") else lambda: None

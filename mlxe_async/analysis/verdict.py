@@ -167,7 +167,8 @@ class _Case:
     def starved(self) -> _Found | None:
         """Processes that were ready had no core."""
         worked, starved = sum(one.worked for one in self._spent), sum(one.starved_s for one in self._spent)
-        if starved <= STARVED * worked:
+        asleep = (1 - self._demand) * self._totals["executors"]
+        if starved <= STARVED * worked or asleep > starved:  # what takes more time is the limit
             return None
         setup, used = self._setup, sum(one.cpu_s or 0.0 for one in self._spent) / self._wall
         seen = f"processes had no core in {starved / worked:.0%} of the time in which they worked"

@@ -492,6 +492,21 @@ class Times(Event):
 
 
 @dataclass(frozen=True)
+class Gpu(Event):
+    """The learner's use of its GPU, once a second at most; never told without one."""
+
+    device: Annotated[str, "The GPU's name."]
+    allocated: Annotated[int, "Bytes of the learner's tensors."]
+    reserved: Annotated[int, "Bytes that its process holds, for tensors to come too."]
+    most: Annotated[int, "Most bytes of tensors so far."]
+    whole: Annotated[int, "Bytes of the GPU's memory."]
+    busy: Annotated[
+        float | None,
+        "Part of the driver's last sampling period in which any program had it compute; null: NVML is not at hand.",
+    ] = None
+
+
+@dataclass(frozen=True)
 class Straggler(Event):
     """The others wait for one executor, which is slow but within its limits."""
 

@@ -7,18 +7,8 @@ from typing import Any
 
 LEVELS = ("debug", "info", "warning", "error")
 _STOPPED = (0, 129, 130, 143)
-_DEBUG = {
-    "phase",
-    "times",
-    "ledger",
-    "weights",
-    "metrics",
-    "updates",
-    "placed",
-    "training_result",
-    "stacks",
-    "quantiles",
-}
+_DEBUG = {"phase", "times", "ledger", "weights", "metrics", "updates", "placed", "training_result", "stacks"}
+_DEBUG |= {"quantiles", "gpu"}
 _WARNING = {"warning", "straggler", "starved", "loop_lag", "env_note", "checkpoint_rejected"}
 _ERROR = {"hang", "hang_stack", "env_error", "poison", "crash_report", "corrupt_record", "log_gap"}
 

@@ -90,6 +90,7 @@ class Learner:
         make: makes an object as executors do, to see that it acts as the learner's would; None: it is not checked.
         team: those that it learns together with; None: it learns alone.
         quantiles_every: updates from one account of quantiles to the next; 0: there is none.
+        gauge: what a GPU is used for, asked with each publication; None: there is nothing to tell.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Learner:
         make: Callable[[], Any] | None = None,
         team: Team | None = None,
         quantiles_every: int = 0,
+        gauge: Callable[[], dict[str, Any] | None] = lambda: None,
     ) -> None:
         self._team = team
         if team is not None:
@@ -144,6 +146,7 @@ class Learner:
             algorithm, make, lambda sentence: self._notify({"kind": "remark", "detail": sentence})
         )
         self._has_learned = last_good is not None
+        self._gauge = gauge
         self._quantiles = Quantiles(algorithm, quantiles_every, notify) if quantiles_every else None
 
     @functools.cached_property
@@ -199,6 +202,8 @@ class Learner:
             with self._page.spending("working"):
                 self._quantiles.published(vector, version)
         self._last_good, self._norm, self._roll_backs = vector, told["norm"], 0
+        if (used := self._gauge()) is not None:
+            self._notify({"kind": "gpu", **used})
         if not self._is_begun:
             self._is_begun = True
             self._likeness.tell()

@@ -15,7 +15,7 @@ import numpy as np
 
 from mlxe_async.cores import threads_of_each, usable_cores
 from mlxe_async.errors import MlxeError
-from mlxe_async.gpu import PinnedMemory, refusals, use_graphs
+from mlxe_async.gpu import PinnedMemory, gauge_of, refusals, use_graphs
 from mlxe_async.ipc.messages.channel import ChildChannel, ControlLost
 from mlxe_async.ipc.processes.linux import keep_freed_memory
 from mlxe_async.ipc.shared.kept import KeptState
@@ -276,6 +276,7 @@ class Workshop:
             make=lambda: self._algorithm(learns=False, seed=0),
             team=None if group is None else self._team(group),
             quantiles_every=self.settings.logs.quantiles_every,
+            gauge=gauge_of(learner.device),
         )
         if not isinstance(group, Turn):
             return built

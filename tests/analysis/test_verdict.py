@@ -55,8 +55,8 @@ def test_environments_that_wait_are_told_apart_from_those_that_compute():
     )
     free = verdict(asleep + others, setup("oa", executors=4, cores=2))
     assert "executors work 90% of the time (90% of that their environments wait" in free.sentence
-    starved = [executor(i, stepping=9.0, waiting=1.0, cpu_s=0.9, starved_s=2.0) for i in range(4)]
-    assert "68% of that" in verdict(starved + others, setup(executors=4, cores=2)).sentence
+    starved = [executor(i, stepping=9.0, waiting=1.0, cpu_s=0.9, starved_s=2.5) for i in range(4)]
+    assert "62% of that" in verdict(starved + others, setup(executors=4, cores=2)).sentence
     unknown = [executor(i, stepping=9.0, waiting=1.0) for i in range(4)]
     assert "environments wait" not in verdict(unknown + others, setup(executors=4, cores=2)).sentence
 

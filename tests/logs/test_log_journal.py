@@ -273,6 +273,7 @@ ENDED = {
     "episodes": range(5, 8),
     "seed": [1, 2**62, 3],
     "average": [1.5, 1.485, 1.47115],
+    "discounted_return": [1.5, 1.25, 0.5],
 }
 
 
@@ -280,7 +281,9 @@ def without_clocks(lines):
     return [{name: value for name, value in line.items() if name not in ("ts", "mono_ns")} for line in lines]
 
 
-@pytest.mark.parametrize("odd", [{}, {"episode_return": [1.0, NAN, 2.0]}, {"seed": [None, 1, 2]}])
+@pytest.mark.parametrize(
+    "odd", [{}, {"episode_return": [1.0, NAN, 2.0]}, {"seed": [None, 1, 2]}, {"discounted_return": [None, 1.0, 2.0]}]
+)
 def test_many_lines_at_once_are_the_same_lines(tmp_path, monkeypatch, odd):
     monkeypatch.setattr(journal_module, "LINES_AT_ONCE", 2)
     heard = {"one by one": [], "together": []}

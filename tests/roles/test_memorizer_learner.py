@@ -195,3 +195,14 @@ def test_a_learner_goes_on_from_the_weights_its_predecessor_published():
     memorizer = memorizer_of([FakeLane(BLOCK)], algorithm=algorithm)
     learner_of(memorizer, algorithm, FakeWeights(version=4), last_good=np.full(3, 2.5, np.float32))
     assert algorithm.flat.tolist() == [2.5, 2.5, 2.5]
+
+
+def test_what_a_gpu_is_used_for_is_told_with_publications_when_there_is_something_to_tell():
+    heard, readings = [], iter([{"allocated": 1}, None, {"allocated": 3}])
+    how = {"notify": heard.append, "gauge": lambda: next(readings)}
+    learner = Learner(
+        algorithm=FakeAlgorithm(), memory=None, weights=FakeWeights(), page=FakePage(), update_timeout_s=1.0, **how
+    )
+    for _ in range(3):
+        learner.publish()
+    assert [one for one in heard if one["kind"] == "gpu"] == [{"kind": "gpu", "allocated": n} for n in (1, 3)]

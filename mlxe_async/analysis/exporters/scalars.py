@@ -76,6 +76,8 @@ class Scalars:
                 values = _of_quantiles(line)
             case "metrics":
                 values = ((f"metrics/{name}", value) for name, value in (line.get("values") or {}).items())
+            case "gpu":
+                values = ((f"gpu/{name}", line.get(name)) for name in ("allocated", "reserved", "most", "busy"))
             case "training_result":
                 values = iter([("charts/training_result", line.get("result"))])
         time = time_of(line)

@@ -31,6 +31,11 @@ QUANTILES: Kind = {
 }  # fmt: skip
 
 
+GPU: Kind = {
+    "name": str, "allocated": int, "reserved": int, "most": int, "whole": int, "busy": (float, None),
+}  # fmt: skip
+
+
 RELIVED: Kind = {"detail": str, "begun_anew": [int], "unlike": [int]}
 _NOT_BROUGHT_BACK = {
     "begun_anew": "environment {} could not be brought to where it was by its seed and actions, and begins a new "
@@ -174,6 +179,9 @@ class ProcessEvents(ProcessListener):
                 self._relived(index, told)
             case {"notice": {"kind": "updates", "fast": bool() as fast, "detail": str(sentence)}}:
                 self._run.log.updates(fast=fast, reason=sentence)
+            case {"notice": {"kind": "gpu"} as told}:
+                require(told, GPU, f"{process.name} sent gpu")
+                self._run.log.gpu_used(told)
             case {"notice": {"kind": "quantiles"} as told}:
                 self._run.log.emit(_quantiles(told, f"{process.name} sent quantiles"), "learner")
             case {"notice": {"kind": "remark", "detail": str(sentence)}}:

@@ -33,6 +33,7 @@ def progress_of(
         "log_lines_dropped": log.lines_dropped,
         "last_evaluation": log.last_evaluation,
         "cpu_seconds": dict(cpu_seconds),
+        **({} if log.gpu is None else {"gpu": log.gpu}),
         "stop": {name: round(budget.spent(name) / limit, 6) for name, limit in budget.limits().items()},
     }
 

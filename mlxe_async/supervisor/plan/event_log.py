@@ -34,6 +34,8 @@ class EventLog:
         self._average: float | None = None
         self.lag: dict[str, Any] = {"min": None, "mean": None, "max": None}
         self.last_evaluation: dict[str, Any] | None = None
+        self.gpu: dict[str, Any] | None = None
+        "The learner's use of its GPU, as it told last; None without one."
         self._warned: Counter[str] = Counter()
         self._noted: set[str] = set()
 
@@ -68,10 +70,14 @@ class EventLog:
         if not count:
             return
         self.returns.extend(ended["return"][-RECENT_EPISODES:])
-        first = self._counters.episodes - count + 1
+        first, discounted = self._counters.episodes - count + 1, ended.get("discounted")
         self._journal.emit_all(
             events.EpisodeEnd,
-            {"version": report["version"], "env_steps": self._counters.env_steps},
+            {
+                "version": report["version"],
+                "env_steps": self._counters.env_steps,
+                **({"discounted_return": None} if discounted is None else {}),  # a column of these would be slow
+            },
             {
                 "env": ended["env"],
                 "episode": ended["episode"],
@@ -81,7 +87,7 @@ class EventLog:
                 "episodes": range(first, first + count),
                 "seed": ended["seed"],
                 "average": self._averages(ended["return"]),
-                "discounted_return": ended.get("discounted", [None] * count),
+                **({"discounted_return": discounted} if discounted is not None else {}),
             },
             "executor",
             index,
@@ -174,6 +180,12 @@ class EventLog:
     def updates(self, *, fast: bool, reason: str) -> None:
         """Tell how the learner does its updates."""
         self._emit(events.Updates(fast=fast, reason=reason or None), "learner")
+
+    def gpu_used(self, told: dict[str, Any]) -> None:
+        """The learner tells how it uses its GPU."""
+        used = {name: told[name] for name in ("allocated", "reserved", "most", "whole", "busy")}
+        self.gpu = {"name": told["name"], **used}
+        self._emit(events.Gpu(device=told["name"], **used), "learner")
 
     def evaluated(self, verdict: dict[str, Any], streak: int) -> None:
         """Tell that a version was tested to the end."""
