@@ -414,7 +414,7 @@ class ModulesOf:
     def forgotten(self) -> list[str]:
         """Attributes that are in no state, such as `history (deque)`, or that a state had to leave out."""
         self._same.taken(self._parts())
-        return [*snapshot.unknown(self._parts()), *sorted(self._same.left_out)]
+        return [*self._same.unknown, *sorted(self._same.left_out)]
 
 
 _NOTHING = contextlib.nullcontext()
