@@ -58,7 +58,7 @@ def digest(value: Any) -> Any:
     """Return a digest of a value without its contents: equal for equal numbers, texts, arrays and functions."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return ("tensor", str(value.dtype), tuple(value.shape), _sum_of(array_of(torch, value)))
+        return ("tensor", str(value.dtype), tuple(value.shape), _sum_of(array_of(value)))
     if torch is not None and isinstance(value, torch.Generator):
         return ("generator", _sum_of(value.get_state().numpy()))
     if isinstance(value, np.ndarray):
@@ -156,9 +156,9 @@ def _of_function(value: Any) -> Iterator[tuple[str, Any]]:
         yield from (("defaults", value.__defaults__), ("keyword_defaults", value.__kwdefaults__), *vars(value).items())
 
 
-def array_of(torch: Any, tensor: Any) -> Any:
+def array_of(tensor: Any) -> Any:
     """A tensor's numbers; bits where numpy has no such type."""
-    found = tensor.detach()
+    torch, found = sys.modules["torch"], tensor.detach()
     return found.view(torch.int16).numpy(force=True) if found.dtype == torch.bfloat16 else found.numpy(force=True)
 
 

@@ -32,10 +32,12 @@ NUMBERS = (
     *(np.int64, np.int32, np.int16, np.int8, np.bool_, np.uint64, np.uint32, np.uint16, np.uint8),
 )
 """Kinds of numbers, whose order is part of each snapshot."""
+_FORMS = {"f": "<f8", "u": "<u8"}  # of a number's eight bytes
 STILL = (
-    *(str, bytes, type, enum.Enum, BaseModel),
+    *(str, bytes, type, enum.Enum, BaseModel, np.dtype),
     *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType),
 )
+_copy = partial(np.copyto, casting="unsafe")
 Put = Callable[[Any], object]
 Leaf = Callable[[str, Callable[[], Array], Put], object]
 """Function that is told an array of a snapshot: its name, how it is taken, how another one is put in its place."""
@@ -68,8 +70,8 @@ class SameArrays:
             return {name: found[name] for name in self._layout} | {LEFT_OUT: np.zeros(len(now), bool)}
         odd = {name for name in {*self._layout, *now} if self._layout.get(name) != now.get(name)}
         self.left_out |= odd
-        beside = {_place(name) for name in odd} - {""}
-        left = {name for name in self._layout if name in odd or _place(name) in beside}
+        beside = {name.rpartition(".")[0] for name in odd} - {""}  # containers
+        left = {name for name in self._layout if name in odd or name.rpartition(".")[0] in beside}
         kept = {name: np.zeros(*how) if name in left else found[name] for name, how in self._layout.items()}
         return kept | {LEFT_OUT: np.array([name in left for name in kept], bool)}
 
@@ -88,11 +90,6 @@ class SameArrays:
         made: dict[str, Any] = {}
         Walk(lambda name, _take, put: put(state[name]) if name in counts else None, made.__setitem__).through(parts)
         return made
-
-
-def _place(name: str) -> str:
-    """The container that an array's name is in; "" for an attribute itself."""
-    return name.rpartition(".")[0]
 
 
 class Walk:
@@ -125,9 +122,9 @@ class Walk:
         torch = self._torch
         if torch is not None and isinstance(value, torch.nn.Module):
             for key, tensor in tensors_of(value):
-                self._array(f"{name}.{key}", tensor, _numbers_of, _fill)
+                self._array(f"{name}.{key}", tensor, array_of, _fill)
         elif torch is not None and isinstance(value, torch.Tensor):
-            self._array(name, value, _numbers_of, _fill)
+            self._array(name, value, array_of, _fill)
         elif torch is not None and isinstance(value, torch.optim.Optimizer):
             self._optimiser(name, value)
         elif torch is not None and isinstance(value, torch.Generator):
@@ -167,7 +164,8 @@ class Walk:
             self._leaf(name, partial(take, value), partial(fill, value))
 
     def _optimiser(self, name: str, optimiser: Any) -> None:
-        if _is_lbfgs(optimiser):
+        torch: Any = self._torch
+        if isinstance(optimiser, torch.optim.LBFGS):
             self.unknown.append(f"{name} (history of LBFGS)")
         examples = enumerate(_examples_of(optimiser))
         for index, group in enumerate(optimiser.param_groups):
@@ -178,14 +176,9 @@ class Walk:
 
     def _moments(self, before: str, states: Any, parameter: Any, example: Mapping[str, Any]) -> None:
         """Tell what an optimiser remembers of one parameter; before its first step that is nothing."""
-        torch: Any = self._torch
         known = states.get(parameter, {})
-        none = {
-            key: torch.zeros_like(value) if isinstance(value, torch.Tensor) else 0
-            for key, value in example.items()
-            if key not in known
-        }
-        self._kept.append(made := {"there": bool(known), **none, **known})
+        fresh = copy.deepcopy({key: one for key, one in example.items() if key not in known})
+        self._kept.append(made := {"there": bool(known), **fresh, **known})
         self._each(before, [(key, made[key]) for key in ("there", *example)], made.__setitem__)
         if self._put and made.pop("there"):
             states[parameter] = made
@@ -198,19 +191,16 @@ def _nowhere(*_: Any) -> None:
 
 
 def _is_constant(value: Any) -> bool:
-    """Return whether nothing can change in it: frozen dataclasses, torch's dtypes and devices, numpy's dtypes."""
-    frozen = getattr(getattr(type(value), "__dataclass_params__", None), "frozen", False)
-    torch = sys.modules.get("torch")
-    return bool(
-        frozen or isinstance(value, np.dtype) or (torch is not None and isinstance(value, torch.dtype | torch.device))
-    )
+    """Return whether nothing can change in it: frozen dataclasses, torch's dtypes and devices."""
+    torch, kind = sys.modules.get("torch"), getattr(type(value), "__dataclass_params__", None)
+    return getattr(kind, "frozen", False) or (torch is not None and isinstance(value, torch.dtype | torch.device))
 
 
 def _number_bytes(name: str, value: Any) -> Array:
     """A number's kind and eight bytes of it, so that one that was None, or whole, may become another."""
     kind = next(NUMBERS.index(one) for one in type(value).__mro__ if one in NUMBERS)
     try:
-        number = np.array(0 if value is None else value, _form(NUMBERS[kind]))
+        number = np.array(0 if value is None else value, _FORMS.get(np.dtype(NUMBERS[kind]).kind, "<i8"))
     except OverflowError as error:
         raise OverflowError(f"{name}: expected a whole number of at most 64 bits to keep, got {value}") from error
     return np.frombuffer(bytes([kind]) + number.tobytes(), np.uint8)
@@ -218,20 +208,8 @@ def _number_bytes(name: str, value: Any) -> Array:
 
 def _number_of(array: Array) -> bool | float | None:
     kind: Any = NUMBERS[int(array[0])]
-    number = np.frombuffer(array.astype(np.uint8)[1:].tobytes(), _form(kind))[0]
+    number = np.frombuffer(array.astype(np.uint8)[1:].tobytes(), _FORMS.get(np.dtype(kind).kind, "<i8"))[0]
     return None if kind is type(None) else kind(number)
-
-
-def _form(kind: type) -> str:
-    return {"f": "<f8", "u": "<u8"}.get(np.dtype(kind).kind, "<i8")
-
-
-_copy: Callable[[Any, Array], None] = partial(np.copyto, casting="unsafe")
-
-
-def _numbers_of(tensor: Any) -> Array:
-    found: Array = array_of(sys.modules["torch"], tensor)
-    return found
 
 
 def _fill(tensor: Any, array: Array) -> None:
@@ -245,7 +223,7 @@ _EXAMPLES: weakref.WeakKeyDictionary[Any, list[Mapping[str, Any]]] = weakref.Wea
 
 
 def _examples_of(optimiser: Any) -> list[Mapping[str, Any]]:
-    """Return for each parameter an example of the optimiser's state, found by a step of a copy."""
+    """Return for each parameter zeros like the optimiser's state, which a step of a copy shows."""
     torch: Any = sys.modules["torch"]
     found = _EXAMPLES.get(optimiser)
     if found is None or len(found) != sum(len(group["params"]) for group in optimiser.param_groups):
@@ -254,14 +232,12 @@ def _examples_of(optimiser: Any) -> list[Mapping[str, Any]]:
         parameters = [one for group in trial.param_groups for one in group["params"]]
         for one in parameters:
             one.grad = torch.zeros_like(one)
-        if not _is_lbfgs(trial):  # its history grows, and begins anew
+        if not isinstance(trial, torch.optim.LBFGS):  # its history grows, and begins anew
             trial.step()
-        kept = torch.Tensor | int | float
-        states = [trial.state.get(one, {}) for one in parameters]
-        found = [{key: value for key, value in state.items() if isinstance(value, kept)} for state in states]
-        _EXAMPLES[optimiser] = found
+        found = _EXAMPLES[optimiser] = [_zeros(torch, trial.state.get(one, {})) for one in parameters]
     return found
 
 
-def _is_lbfgs(optimiser: Any) -> bool:
-    return isinstance(optimiser, sys.modules["torch"].optim.LBFGS)
+def _zeros(torch: Any, state: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {key: 0 for key, value in state.items() if isinstance(value, int | float)}
+    return numbers | {key: torch.zeros_like(one) for key, one in state.items() if isinstance(one, torch.Tensor)}
