@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mlxe_async.gpu import Captured
 
@@ -54,27 +54,8 @@ class FlatOptimiser:
         written = (weights, self.first_moment, self.second_moment, self.steps)
         self._on_device = Captured(self.step_on_device, str(weights.device), writes=written)
 
-    def state(self) -> dict[str, Any]:
-        """Return what it remembers of its steps, as arrays by name."""
-        return {
-            "first_moment": self.first_moment.numpy(force=True).copy(),
-            "second_moment": self.second_moment.numpy(force=True).copy(),
-            "steps": self.steps.numpy(force=True).copy(),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what another one of this kind remembered."""
-        import torch
-
-        for name, tensor in (
-            ("first_moment", self.first_moment),
-            ("second_moment", self.second_moment),
-            ("steps", self.steps),
-        ):
-            tensor.copy_(torch.as_tensor(state[name]))
-
     def state_dict(self) -> dict[str, Any]:
-        """The same as tensors, its own; `load_state_dict` takes what such a dictionary holds."""
+        """Return what it remembers of its steps, its own tensors; `load_state_dict` takes such a dictionary."""
         return {"first_moment": self.first_moment, "second_moment": self.second_moment, "steps": self.steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -259,6 +240,8 @@ class OfParameters(FlatOptimiser):
 class Adam(OfParameters):
     """Adam (Kingma and Ba 2015) as `torch.optim.Adam` has it; see `OfParameters`."""
 
+    kind: ClassVar[OptimiserKind] = "adam"
+
     def __init__(
         self,
         parameters: Iterable[torch.Tensor],
@@ -266,20 +249,13 @@ class Adam(OfParameters):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        super().__init__("adam", parameters, lr, eps, betas)
+        super().__init__(self.kind, parameters, lr, eps, betas)
 
 
-class RAdam(OfParameters):
+class RAdam(Adam):
     """RAdam (Liu et al. 2020) as `torch.optim.RAdam` has it; see `OfParameters`."""
 
-    def __init__(
-        self,
-        parameters: Iterable[torch.Tensor],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-    ) -> None:
-        super().__init__("radam", parameters, lr, eps, betas)
+    kind = "radam"
 
 
 class RMSprop(OfParameters):

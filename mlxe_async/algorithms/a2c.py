@@ -23,7 +23,6 @@ from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.layers import layers
 from mlxe_async.algorithms.parts.on_policy import LearnsFromRollouts, OnPolicyFields
 from mlxe_async.algorithms.parts.policies import outputs_of
-from mlxe_async.algorithms.parts.recurrent import cells_of
 from mlxe_async.maths import metrics, returns, rollouts
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import Adam, RMSprop
@@ -90,10 +89,7 @@ class A2C(LearnsFromRollouts):
     def build(self) -> None:
         """An actor and a critic, side by side or on layers that they share."""
         super().build()
-        s = self.settings
-        self.common = layers(s, self.see, s.common)
-        self.cell = cells_of(s, self.common)
-        below = self.cell or self.common
+        s, below = self.settings, self.shared()
         self.actor = layers(s, below, s.policy, outputs_of(self.spaces), last=0.01)
         self.log_std = self.deviation()
         self.critic = layers(s, below, s.value, 1)

@@ -23,7 +23,7 @@ import numpy as np
 from mlxe_async.algorithms.distributions import Categorical, as_array
 from mlxe_async.algorithms.dqn import q_loss, td_target
 from mlxe_async.algorithms.interface import Acting, Clock, Metrics, Priorities, Rows, Tensors
-from mlxe_async.algorithms.parts import fields
+from mlxe_async.algorithms.parts import fields, value_fields
 from mlxe_async.algorithms.parts.exploration import mixture
 from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.policies import number_of_actions
@@ -51,7 +51,7 @@ class ApeXSettings(fields.ReplayedFields, fields.ValueNetworkFields):
     discount: float = fields.discount(0.99)
     n_step: int = fields.n_step(3)
     return_scale: float = fields.return_scale(1.0)
-    loss: Loss = key("huber", "huber grows only linearly with large errors, square trusts them.")
+    loss: Loss = value_fields.loss("huber")
     epsilon: float = key(0.4, "Share of random actions in the first environment; higher explores more.", gt=0, le=1)
     epsilon_exponent: float = key(7.0, "Higher makes the others greedier.", "epsilon < 1", ge=0)
     batch: int = fields.batch(64)

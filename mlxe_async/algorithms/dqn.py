@@ -2,9 +2,9 @@
 
 Papers: Mnih et al. 2015 (replay, target network); those of `double`, `dueling`, `prioritised` and `noisy` are named in
 `parts/value_fields.py`. What C51 and Rainbow share with DQN is in `parts/value_based.py`.
-Where we differ: layers are normalised and targets count a few rewards before they ask the network, without which
-CartPole takes several times the steps; truncated and cut episodes go on with the value of their true last observation;
-exploration falls with environment steps, not with updates.
+Where we differ: layers are normalised and targets count a few rewards first, without which CartPole takes several times
+the steps; truncated and cut episodes go on with the value of their true last observation; exploration falls with
+environment steps, not with updates.
 
 What do I change to make ...
   DQN as published            no code: double = false, n_step = 1, layer_norm = false.
@@ -21,13 +21,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
-from mlxe_async.algorithms.parts import fields
-from mlxe_async.algorithms.parts.fields import key
+from mlxe_async.algorithms.parts import fields, value_fields
 from mlxe_async.algorithms.parts.policies import number_of_actions
 from mlxe_async.algorithms.parts.replay import survived
 from mlxe_async.algorithms.parts.sequences import SequenceFields
 from mlxe_async.algorithms.parts.value_based import ValueBased
-from mlxe_async.algorithms.parts.value_fields import Loss, Scale, ValueBasedFields
+from mlxe_async.algorithms.parts.value_fields import OF_RETURNS, Loss, Scale, ValueBasedFields
 from mlxe_async.algorithms.parts.value_networks import streams
 from mlxe_async.maths import metrics, rescaling
 from mlxe_async.maths.gradients import clip_grad_norm_
@@ -37,18 +36,14 @@ from mlxe_async.rows import Array
 if TYPE_CHECKING:
     import torch
 
-OF_RETURNS = 'value_scale == "return"'
-
 
 class DQNSettings(ValueBasedFields, SequenceFields):
     """The fields of `[algorithm]` beside `name = "dqn"`."""
 
-    value_scale: Scale = key("return", "survival: sigmoid(Q) = 1 - E discount^T, T steps to failure.", stays=True)
+    value_scale: Scale = value_fields.scale("return")
     return_scale: float = fields.return_scale(1.0, OF_RETURNS)
-    value_rescaling: bool = key(
-        False, "Learn h(Q) = sign(Q)(sqrt(|Q| + 1) - 1) + Q / 1000: large returns count less.", OF_RETURNS, stays=True
-    )
-    loss: Loss = key("huber", "huber grows only linearly with large errors, square trusts them fully.", OF_RETURNS)
+    value_rescaling: bool = value_fields.rescaling(False)
+    loss: Loss = value_fields.loss("huber", OF_RETURNS)
 
 
 def q_loss(q: torch.Tensor, target: torch.Tensor, kind: str) -> torch.Tensor:
@@ -64,8 +59,7 @@ def q_loss(q: torch.Tensor, target: torch.Tensor, kind: str) -> torch.Tensor:
 def td_target(partial: torch.Tensor, coefficient: torch.Tensor, next_q: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
     """`partial` + `coefficient` * Q'(s', a') (M,), where a' maximises `by` (M, A); `next_q` is Q'(s', .) (M, A).
 
-    The coefficient (M,) is the discount up to s', 0 where the world ended (but not where it was merely left). What
-    chooses is `next_q` itself for DQN, the learned network's values for Double DQN.
+    The coefficient (M,) is the discount up to s', 0 only where the world ended. Double DQN chooses by the learned Q.
     """
     best = by.argmax(-1, keepdim=True)
     return partial + coefficient * next_q.gather(-1, best)[:, 0]

@@ -1,8 +1,8 @@
 """The interface of an algorithm to the rest of the program: one object that acts, derives, and learns.
 
 Executors, memorizer, learner and evaluator each make an object of the same class; the learner's has `learns=True`. What
-an author writes, and who calls it, is told in the package's docstring; `Algorithm` has the verbs one by one. The
-protocols below it are what some settings ask of an algorithm besides.
+an author writes, and who calls it, is told in the package's docstring; `Algorithm` has the verbs one by one, and
+`further` those that some settings ask of an algorithm besides.
 
 Shapes: L rows of a segment, T time, B environments side by side, M samples of a batch, O an observation, A actions,
 P weights, V versions.
@@ -13,16 +13,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from mlxe_async.algorithms.state import drawing
 from mlxe_async.algorithms.state.modules import ModulesOf
 from mlxe_async.maths import annealing, metrics
-from mlxe_async.maths.normaliser import Moments
 from mlxe_async.networks import Floats, Parameters
 from mlxe_async.rows import Array, Column, Spaces
 
@@ -112,8 +110,8 @@ class Priorities:
             rows that no update has seen yet have what `derive` computed as `initial_priority`, if that is among the
             derived columns and not infinite, else the largest priority that any update returned, at least 1; or
             `"factors"`: at the start of each learning phase, which is the first draw after new rows came, all stored
-            rows are appraised anew by the newest published weights (see `Appraising`) and keep these probabilities
-            until the next.
+            rows are appraised anew by the newest published weights (see `further.Appraising`) and keep these
+            probabilities until the next.
         factors: for `"factors"`, one or more of `"age"` (newest first), `"risk"` (lowest return first) and `"td"`
             (largest error first). Each is normalised to sum 1; their mean to the power of the exponent is normalised.
         exponent: 0 draws uniformly, 1 fully in proportion; for `"factors"` that of the first phase.
@@ -398,61 +396,6 @@ class Algorithm:
     def tensors(self, rows: Mapping[str, Array]) -> dict[str, torch.Tensor]:
         """Columns as tensors on the device: floats as float32, bytes and truth values as they are, else int64."""
         return self._modules.tensors(rows)
-
-
-class DerivesMany(Protocol):
-    """A further verb that makes taking rows in cheap: many environments close many segments at a time."""
-
-    def derive_many(self, segments: Rows, lengths: Array) -> Rows:
-        """Return what `derive` returns, of several segments at once: the same numbers, to the last bit.
-
-        Args:
-            segments: the rows (N, ...) of closed segments, one segment after the other.
-            lengths: rows of each segment (S,), with sum N.
-        """
-        ...
-
-
-class Normalising(Protocol):
-    """Further verbs that running moments of observations ask of an algorithm with a replay memory.
-
-    The memory counts each row once, when it is taken in, however often it is drawn. The learner hands the moments on
-    before the updates of a plan; `weights` publishes them with what was learned by them.
-    """
-
-    moment_entries: int
-    """Entries O of a flattened observation; 0: no moments are wanted."""
-
-    def set_moments(self, moments: Moments) -> None:
-        """Learn by these moments (O,) from now on, also after `set_weights`."""
-        ...
-
-    def moments_in(self, flat: Floats) -> Moments:
-        """The moments that travel in published weights (P,): what a run counts on from that begins with them."""
-        ...
-
-
-class Appraising(Protocol):
-    """A further verb that the priorities `"factors"` ask of an algorithm; `"age"` alone asks nothing."""
-
-    def appraise(self, rows: Rows) -> Rows:
-        """Judge stored rows (N, ...), standard and derived columns, by the loaded weights, without torch.
-
-        Returns `return`, what each row's return is thought to be (N,), for `"risk"`, and `td_error`, how far the value
-        of its observation is from that (N,), for `"td"`. The memory is appraised in pieces, so what is said of a row
-        must depend on this row alone.
-        """
-        ...
-
-
-def flat_observations(obs: NDArray[Any], spaces: Spaces) -> NDArray[Any]:
-    """Observations (..., *O) with the observation's axes merged into one: (..., prod O); of several parts as floats."""
-    if spaces.parts:
-        return np.asarray(spaces.vector(obs))
-    if len(spaces.observation_shape) == 1:
-        return obs
-    lead = obs.ndim - len(spaces.observation_shape)
-    return obs.reshape((*obs.shape[:lead], int(np.prod(spaces.observation_shape))))
 
 
 def forgotten(algorithm: Any) -> list[str]:

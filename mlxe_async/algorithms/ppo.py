@@ -18,12 +18,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
-from mlxe_async.algorithms.parts import fields, recurrent
-from mlxe_async.algorithms.parts.fields import key
+from mlxe_async.algorithms.parts import fields, policies, recurrent
+from mlxe_async.algorithms.parts.fields import SOME_ENTROPY, key
 from mlxe_async.algorithms.parts.layers import layers
 from mlxe_async.algorithms.parts.on_policy import LearnsFromRollouts, OnPolicyFields
-from mlxe_async.algorithms.parts.policies import outputs_of
-from mlxe_async.algorithms.parts.recurrent import cells_of
 from mlxe_async.maths import correction, metrics, returns, rollouts
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import Adam
@@ -35,9 +33,7 @@ SEVERAL = "minibatch < schedule.rows_together"
 DIFFERS = f"epochs > 1 or {SEVERAL} or {fields.OLDER}"  # the policy from its rows' behaviour
 CHANGES = f"(epochs > 1 and value_epochs == 0 or value_epochs > 1 or {SEVERAL})"  # the critic, within an update
 MOVES = f'minibatches == "rows" and {fields.SOME_CRITIC} and {CHANGES}'
-
-
-PIECES = f'{recurrent.REMEMBERS} and minibatches == "rows"'
+PIECES = f'{fields.REMEMBERS} and minibatches == "rows"'
 
 
 class PPOSettings(OnPolicyFields):
@@ -56,9 +52,7 @@ class PPOSettings(OnPolicyFields):
     )
     max_kl: float = key(0.0, "An update ends early beyond this KL; higher moves more, 0: never.", DIFFERS, ge=0)
     kl_penalty_target: float = key(0.0, "KL that a penalty keeps to; higher moves more, 0: none.", DIFFERS, ge=0)
-    annealed: tuple[Literal["clip", "entropy"], ...] = key(
-        (), "Keys that fall to 0 within anneal_steps.", {"clip": DIFFERS, "entropy": fields.SOME_ENTROPY}
-    )
+    annealed: tuple[Literal["clip", "entropy"], ...] = fields.annealed((), {"clip": DIFFERS, "entropy": SOME_ENTROPY})
 
 
 def policy_loss(
@@ -90,11 +84,8 @@ class PPO(LearnsFromRollouts):
     def build(self) -> None:
         """An actor and a critic, side by side or on layers that they share."""
         super().build()
-        s = self.settings
-        self.common = layers(s, self.see, s.common)
-        self.cell = cells_of(s, self.common)
-        below = self.cell or self.common
-        self.actor = layers(s, below, s.policy, outputs_of(self.spaces), last=0.01)
+        s, below = self.settings, self.shared()
+        self.actor = layers(s, below, s.policy, policies.outputs_of(self.spaces), last=0.01)
         self.log_std = self.deviation()
         self.critic = layers(s, below, s.value, 1)
         self.batch_rows = s.minibatch

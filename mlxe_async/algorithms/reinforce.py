@@ -19,11 +19,9 @@ import numpy as np
 
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, Tensors
 from mlxe_async.algorithms.parts import fields
-from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.algorithms.parts.layers import layers
 from mlxe_async.algorithms.parts.on_policy import LearnsFromRollouts, OnPolicyFields
 from mlxe_async.algorithms.parts.policies import outputs_of
-from mlxe_async.algorithms.parts.recurrent import cells_of
 from mlxe_async.maths import baselines, metrics, returns, rollouts, together
 from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import Adam
@@ -32,15 +30,13 @@ from mlxe_async.rows import Array
 if TYPE_CHECKING:
     import torch
 
-LEARNED = 'baseline == "learned"'
-
 
 class ReinforceSettings(OnPolicyFields):
     """The fields of `[algorithm]` beside `name = "reinforce"`."""
 
-    baseline: Literal["mean", "learned"] = key("learned", "Mean return of other episodes, or a critic's.", stays=True)
-    value: fields.Sizes = key((64, 64), "The critic's own layers.", LEARNED, stays=True)
-    value_coefficient: float = key(0.5, "Higher favours the critic in layers that are shared.", LEARNED, ge=0)
+    baseline: Literal["mean", "learned"] = fields.key("learned", "Mean of other episodes, or a critic's.", stays=True)
+    value: fields.Sizes = fields.key((64, 64), "The critic's own layers.", 'baseline == "learned"', stays=True)
+    value_coefficient: float = fields.value_coefficient(0.5, 'baseline == "learned"')
     learning_rate: float = fields.learning_rate(3e-3)
     annealed: tuple[Literal["entropy"], ...] = fields.annealed(())
     rows_per_update: int = fields.rows_per_update(1000)
@@ -69,10 +65,7 @@ class Reinforce(LearnsFromRollouts):
     def build(self) -> None:
         """An actor, and a critic beside it if the baseline is one."""
         super().build()
-        s = self.settings
-        self.common = layers(s, self.see, s.common)
-        self.cell = cells_of(s, self.common)
-        below = self.cell or self.common
+        s, below = self.settings, self.shared()
         self.actor = layers(s, below, s.policy, outputs_of(self.spaces), last=0.01)
         self.log_std = self.deviation()
         if s.baseline == "learned":
@@ -96,13 +89,12 @@ class Reinforce(LearnsFromRollouts):
 
     def loss(self, rows: Tensors) -> tuple[torch.Tensor, Tensors]:
         """The total loss () of rows (N, ...), and what is told of it: numbers () without gradient."""
-        features, of_critic = self.features(rows)
-        policy = self.distribution(features, self.spaces.mask(rows["obs"]))
+        policy, value = self.judged(rows)
         log_prob, entropy = policy.log_prob(rows[self.chosen]), policy.entropy().mean()
         actor = policy_loss(log_prob, returns.normalised(rows["advantage"]))
         total, found = actor - self.now["entropy"] * entropy, {"policy_loss": actor, "entropy": entropy}
         if self.settings.baseline == "learned":
-            critic = 0.5 * (rows["return"] - self.critic(of_critic)[:, 0]).square().mean()
+            critic = 0.5 * (rows["return"] - value).square().mean()
             total, found["value_loss"] = total + self.settings.value_coefficient * critic, critic
         return total, {name: one.detach() for name, one in found.items()}
 

@@ -45,16 +45,3 @@ def probabilities(factors: Sequence[NDArray[np.floating]], exponent: float) -> D
     powered = mean**exponent
     result: Doubles = powered / powered.sum()
     return result
-
-
-def importance_weights(probability: NDArray[np.floating], count: int, beta: float) -> Doubles:
-    """(N P)^-beta / max: undoes the bias of prioritised sampling, fully at beta 1. Schaul et al. 2016, section 3.4.
-
-    Args:
-        probability: P of each drawn sample.
-        count: N, the rows it was drawn from.
-        beta: 0 gives weights of 1.
-    """
-    weight = (count * np.asarray(probability, np.float64)) ** -beta
-    result: Doubles = weight / weight.max()
-    return result

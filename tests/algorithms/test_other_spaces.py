@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mlxe_async.algorithms import REGISTRY, Acting, Clock, interface, load_algorithm
-from mlxe_async.algorithms.interface import flat_observations
+from mlxe_async.algorithms.parts.replay import flat_observations
 from mlxe_async.parts import laid_out, stored_as
 from mlxe_async.rows import MASK, RowLayout, Spaces, standard_columns
 

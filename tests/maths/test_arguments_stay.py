@@ -90,7 +90,6 @@ CALLS = {
     "priorities.risk_priority": [(doubles(6),), (np.ones(6),)],
     "priorities.age_priority": [(PIXELS,)],
     "priorities.probabilities": [([np.abs(doubles(6)), np.ones(6)], 0.6)],
-    "priorities.importance_weights": [(np.abs(doubles(6)), 6, 0.4)],
     "returns.n_step": [(doubles(T), True, 0.9, 3), (singles(T), False, 0.9, 9)],
     "returns.n_step_many": [(doubles(6), LENGTHS, ENDED, 0.9, 2), (doubles(40), np.array([40]), ENDED[:1], 0.9, 40)],
     "returns.in_turn": [(lambda piece, k: n_step(np.ones(6)[piece], bool(k), 0.9, 2), doubles(6), LENGTHS)],

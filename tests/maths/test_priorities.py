@@ -36,17 +36,6 @@ def test_factors_that_give_no_probabilities_are_refused(factors):
         priorities.probabilities(factors, 1.0)
 
 
-def test_full_importance_weights_make_weighted_means_unbiased():
-    probability, value = np.array([0.1, 0.2, 0.7]), np.array([5.0, 1.0, 3.0])
-    weight = priorities.importance_weights(probability, 3, 1.0)
-    assert (probability * weight * value).sum() / (probability * weight).sum() == pytest.approx(value.mean())
-    assert weight.max() == 1.0
-
-
-def test_importance_weights_without_correction_are_one():
-    np.testing.assert_array_equal(priorities.importance_weights(np.array([0.1, 0.9]), 2, 0.0), [1.0, 1.0])
-
-
 def test_risk_of_returns_that_differ_by_less_than_one_is_told_apart():
     np.testing.assert_allclose(priorities.risk_priority(np.array([0.0, 0.25, 0.5])), [1.01, 0.51, 0.01])
     np.testing.assert_allclose(priorities.risk_priority(np.array([3.0, 3.0])), [1.01, 1.01])
@@ -64,8 +53,3 @@ def test_a_factor_of_infinities_is_refused():
 
 def test_td_priorities_take_other_bounds():
     np.testing.assert_allclose(priorities.td_priority(np.array([0.0, -2.0, 9.0]), 0.5, 3.0), [0.5, 2.5, 3.0])
-
-
-def test_importance_weights_in_numbers():
-    weights = priorities.importance_weights(np.array([0.1, 0.4, 0.5]), 5, 0.5)
-    np.testing.assert_allclose(weights, [1.0, 0.5, np.sqrt(0.2)])

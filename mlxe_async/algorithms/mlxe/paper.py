@@ -320,7 +320,7 @@ class MLxE(Algorithm):
             polyak(self.target, self.learned, 1.0)
             self.followed = clock.version
 
-    # -- running moments of observations; see `interface.Normalising` --
+    # -- running moments of observations; see `further.Normalising` --
 
     @property
     def moment_entries(self) -> int:

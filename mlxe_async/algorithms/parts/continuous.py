@@ -7,7 +7,6 @@ uniformly random. The number `noise` says so; it is published with the weights: 
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,13 +16,15 @@ from pydantic import BaseModel, ConfigDict
 from mlxe_async.algorithms.distributions import bounded
 from mlxe_async.algorithms.interface import Acting, Algorithm, Rows
 from mlxe_async.algorithms.parts import fields
+from mlxe_async.algorithms.parts.exploration import HELD, held, held_columns
 from mlxe_async.algorithms.parts.fields import BOOTSTRAPS, Sizes, key
 from mlxe_async.algorithms.parts.policies import OF_NUMBERS, box_entries, refuse_pictures, unit_actions
 from mlxe_async.algorithms.parts.replay import ends_of, moments_in, refuse_moments, stored, target_columns
 from mlxe_async.maths import returns
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.networks import Activation, Floats, Parameters
-from mlxe_async.rows import Array, Column, Spaces
+from mlxe_async.networks.seen import dense_parameters
+from mlxe_async.rows import Array, Spaces
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 RANDOM = -1.0
 """`noise` before the first update."""
-HELD = "held"
 LARGEST_UNIT = 1 - 1e-6  # of an action of which there is a raw one
 
 
@@ -78,21 +78,6 @@ def critic_loss(q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return 0.5 * (q - target.detach()).square().mean(-1).sum()
 
 
-def held_columns(s: ContinuousFields, spaces: Spaces) -> tuple[Column, ...]:
-    """Return the column that each environment carries where random actions are held: the action, and steps left."""
-    holds = s.hold_steps > 1 and spaces.action_kind == "box"
-    return (Column(HELD, "<f4", (math.prod(spaces.action_shape) + 1,)),) if holds else ()
-
-
-def held(unit: Array, carried: Array, steps: int) -> Array:
-    """New actions (B, D), or those held (B, D + 1) with the number of steps left, which goes down by one in place."""
-    goes_on = carried[:, -1] > 0
-    actions = np.where(goes_on[:, None], carried[:, :-1], unit.astype(carried.dtype))
-    carried[:, :-1] = actions
-    carried[:, -1] = np.where(goes_on, carried[:, -1], steps) - 1
-    return np.asarray(actions)
-
-
 class Continuous(Algorithm):
     """An actor, which is published, and critics, which stay in the learner.
 
@@ -126,15 +111,10 @@ class Continuous(Algorithm):
     def parameters_for(cls, settings: Any, spaces: Spaces) -> Parameters:
         """Return what `build` publishes, told without torch; see `interface.Algorithm.parameters_for`."""
         refuse_pictures(cls, spaces)
-        sizes = (spaces.entries, *settings.layers, cls.outputs_for(spaces))
         double = 4  # numbers of 64 bits are published in pieces of 16
         moments = (("mean", (spaces.entries,)), ("variance", (spaces.entries,)), ("rows", ()))
         shown = [(f"see.normaliser.{name}", (double * math.prod(shape),)) for name, shape in moments]
-        dense = [
-            (f"actor.{2 * number}.{name}", shape)
-            for number, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes))
-            for name, shape in (("weight", (fan_out, fan_in)), ("bias", (fan_out,)))
-        ]
+        dense = dense_parameters("actor", spaces.entries, settings.layers, cls.outputs_for(spaces))
         return (*(shown if settings.normalise else ()), ("noise", (1,)), *dense)
 
     def build(self) -> None:
@@ -152,7 +132,7 @@ class Continuous(Algorithm):
         s = self.settings
         self.see, self.noise = Body(self.spaces, {}, normalise=s.normalise), torch.tensor([RANDOM])
         self.rows_seen = self.unused = 0
-        self.carry = held_columns(s, self.spaces)
+        self.carry = held_columns(s.hold_steps, self.spaces)
         self.derived_columns = target_columns(self.spaces) if s.n_step > 1 else ()
 
     def network(self, inputs: int, outputs: int, last: float = 1.0) -> Dense:
@@ -247,16 +227,14 @@ class Continuous(Algorithm):
 
         return Deterministic(self.module(), self.best_of)
 
-    def best_of(self, outputs: Any, obs: torch.Tensor) -> torch.Tensor:
+    def best_of(self, outputs: Any, obs: torch.Tensor) -> Any:
         """The best actions (B, *shape) as the environment takes them, by torch: tanh of the first D outputs."""
-        if self.spaces.actions is not None:
-            best: torch.Tensor = self.spaces.for_environment(outputs(obs)[0].argmax(-1))
-            return best
-        entries = math.prod(self.spaces.action_shape)
-        found: torch.Tensor = bounded(outputs(obs)[0][..., :entries].tanh(), self.spaces)
-        return found
+        spaces, found = self.spaces, outputs(obs)[0]
+        if spaces.actions is not None:
+            return spaces.for_environment(found.argmax(-1))
+        return bounded(found[..., : math.prod(spaces.action_shape)].tanh(), spaces)
 
-    # -- running moments of observations; see `interface.Normalising` --
+    # -- running moments of observations; see `further.Normalising` --
 
     @property
     def moment_entries(self) -> int:

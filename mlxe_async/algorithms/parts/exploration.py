@@ -10,6 +10,7 @@ an action is that of the mixture, and replayed rows can be corrected by it.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -19,9 +20,11 @@ from pydantic import BaseModel
 from mlxe_async.algorithms.interface import Acting
 from mlxe_async.algorithms.parts.fields import key, shared
 from mlxe_async.networks import Floats
+from mlxe_async.rows import Array, Column, Spaces
 
 Behaviour = Literal["softmax", "epsilon_greedy", "reversed"]
 OF_EPSILON = 'not noisy and behaviour == "epsilon_greedy"'
+HELD = "held"
 NEVER = 1e-12  # stands for the probability 0 where a logarithm is taken
 
 
@@ -82,6 +85,21 @@ def mixture(log_probs: Floats, behaviour: Behaviour, share: float | NDArray[np.f
         probability = share * best + (1 - share) * np.exp(log_probs)
     result: Floats = np.log(np.maximum(probability, NEVER)).astype(np.float32)
     return result
+
+
+def held_columns(hold_steps: int, spaces: Spaces) -> tuple[Column, ...]:
+    """Return the column that each environment carries where random actions are held: the action, and steps left."""
+    holds = hold_steps > 1 and spaces.action_kind == "box"
+    return (Column(HELD, "<f4", (math.prod(spaces.action_shape) + 1,)),) if holds else ()
+
+
+def held(unit: Array, carried: Array, steps: int) -> Array:
+    """New actions (B, D), or those held (B, D + 1) with the number of steps left, which goes down by one in place."""
+    goes_on = carried[:, -1] > 0
+    actions = np.where(goes_on[:, None], carried[:, :-1], unit.astype(carried.dtype))
+    carried[:, :-1] = actions
+    carried[:, -1] = np.where(goes_on, carried[:, -1], steps) - 1
+    return np.asarray(actions)
 
 
 class NoiseRenewal:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -24,6 +24,7 @@ BOOTSTRAPS, OLDER = "discount > 0", "schedule.policy_lag > 0"
 SOME_ENTROPY, SOME_CRITIC = "entropy > 0", "value_coefficient > 0"
 RATE_FALLS = "learning_rate != learning_rate_last"
 HIDDEN = "common or policy or value"  # of what is done between two layers
+REMEMBERS, DILATED = 'cell != "none"', 'cell == "dilated"'
 MIRRORS = 'task.mirror and cell == "none"'  # stored states of a cell have no mirror image
 
 
@@ -64,6 +65,9 @@ rows_per_update = shared(
 activation = shared("relu learns sharp values fast, tanh bounds what is far away.", "layers", stays=True)
 value_coefficient = shared("Higher favours the critic in layers that are shared.", ge=0)
 entropy = shared("Higher keeps the policy random for longer.", ge=0)
+reward_scaling = shared(
+    "Divide rewards by the deviation of the discounted return: losses of any task are alike.", stays=True
+)
 annealed = shared("Keys that fall to 0 within anneal_steps.", {"entropy": SOME_ENTROPY})
 batch = shared("Rows per update; more are smoother and slower.", ge=1)
 start_rows = shared("Rows to gather before learning begins; more are more diverse.", ge=1)
@@ -131,6 +135,25 @@ class ActorCriticFields(NetworkFields):
     activation: Activation = key("tanh", "tanh gives smooth policies, relu sharper ones.", HIDDEN, stays=True)
     layer_norm: bool = key(False, "Normalise each layer: steadier when inputs differ much in size.", HIDDEN, stays=True)
     normalise: bool = normalise(False)
+
+
+class CellFields(BaseModel):
+    """Settings of a recurrent cell behind common layers."""
+
+    cell: Literal["none", "lstm", "gru", "dilated"] = key(
+        "none", "A recurrent cell behind common layers, for tasks that hide something.", stays=True
+    )
+    cell_size: int = key(64, "Its outputs; more remember more, but slower.", REMEMBERS, stays=True, ge=1, le=65536)
+    cell_layers: int = key(1, "Cells one above the other.", REMEMBERS, stays=True, ge=1, le=64)
+    cell_cores: int = key(8, "States that take turns; more remember longer.", DILATED, stays=True, ge=1, le=256)
+
+
+class RecurrentFields(CellFields):
+    """The same behind the layers that actor and critic share."""
+
+    cells: Literal["shared", "apart"] = key(
+        "shared", "apart: actor and critic have a cell each, at twice the cost.", REMEMBERS, stays=True
+    )
 
 
 class ValueNetworkFields(NetworkFields):

@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from mlxe_async.networks.cells import Cells
     from mlxe_async.networks.dense import Dense
 
-HEADS = ("actor", "critic", "log_std")
 
-
-class OnPolicyFields(policies.PolicyFields, recurrent.RecurrentFields):
+class OnPolicyFields(policies.PolicyFields, fields.RecurrentFields):
     """Keys of all of them; each has defaults of its own."""
 
     normalise: bool = fields.normalise(True)
@@ -38,15 +36,13 @@ class OnPolicyFields(policies.PolicyFields, recurrent.RecurrentFields):
     learning_rate_last: float = fields.learning_rate_last(1e-4)
     anneal_steps: int = fields.anneal_steps(500_000, f"{fields.RATE_FALLS} or annealed")
     max_gradient_norm: float = fields.max_gradient_norm(0.5)
-    reward_scaling: bool = fields.key(
-        False, "Divide rewards by the deviation of the discounted return: losses of any task are alike.", stays=True
-    )
+    reward_scaling: bool = fields.reward_scaling(False)
 
 
 class LearnsFromRollouts(Algorithm):
     """Acts by a policy, and learns it and a critic from whole rollouts, each in one call of `update`.
 
-    An author writes `build`, which makes `common`, `actor` and `critic` with `act_on`; `build_learner`; and `update`.
+    An author writes `build`, which makes `actor`, `log_std` and `critic`; `build_learner`; and `update`.
     """
 
     settings: Any
@@ -96,17 +92,23 @@ class LearnsFromRollouts(Algorithm):
         return True
 
     def build(self) -> None:
-        """Make the layers that observations go through first; an author goes on with layers, an actor and a critic."""
+        """Make what sees observations; an author goes on with layers that are `shared`, an actor and a critic."""
         s, spaces = self.settings, self.spaces
         actor, critic = (*s.policy, policies.outputs_of(spaces)), (*s.value, 1) if self.has_critic(s) else ()
-        cell = recurrent.sizes_of(s)
-        self.words = words_of(seen_of(spaces, s), common=s.common, cell=cell, policy=actor, value=critic)
+        hidden = {"common": s.common, "cell": recurrent.sizes_of(s)}
+        self.words = words_of(seen_of(spaces, s), **hidden, policy=actor, value=critic)
         self.see, self.now = body_of(spaces, s), self.annealed(Clock())
         self.chosen, self.extra_columns = "action", ()
         if policies.numbers_of(spaces):
             self.chosen, self.extra_columns = "raw_action", (raw_action(spaces),)
         vars(self)["defaults"] = recurrent.defaults_of(s, type(self))  # the class has those without a cell
         self.carry = ((reward_scaling.CARRY,) if s.reward_scaling else ()) + recurrent.carried(s)
+
+    def shared(self) -> Cells | Dense:
+        """Make the layers that actor and critic share, and a cell behind them if there is one. Returns the last."""
+        self.common = layers(self.settings, self.see, self.settings.common)
+        self.cell = recurrent.cells_of(self.settings, self.common)
+        return self.cell or self.common
 
     def build_learner(self) -> None:
         """Make the scale of rewards, if they are scaled; an author goes on with an optimiser."""
@@ -116,19 +118,18 @@ class LearnsFromRollouts(Algorithm):
     def deviation(self) -> Any:
         """Return the module of the log-deviations of actions that are numbers; None for all other actions."""
         import torch
-        from torch import nn
 
         s, numbers = self.settings, policies.numbers_of(self.spaces)
         if numbers and s.deviation == "computed":
             return layers(s, self.cell or self.common, s.policy, numbers, last=0.01)
-        return nn.Parameter(torch.full((numbers,), s.log_std)) if numbers else None
+        return torch.nn.Parameter(torch.full((numbers,), s.log_std)) if numbers else None
 
     def learned(self) -> list[torch.Tensor]:
         """Everything that gradients move."""
         from torch import nn
 
-        parts = (self.see, self.common, self.cell, self.actor, self.log_std, vars(self).get("critic"))
-        some = [one for one in parts if one is not None]
+        every = (self.see, self.common, self.cell, self.actor, self.log_std, vars(self).get("critic"))
+        some = [one for one in every if one is not None]
         return [leaf for one in some for leaf in (one.parameters() if isinstance(one, nn.Module) else [one])]
 
     # -- acting --
@@ -142,17 +143,16 @@ class LearnsFromRollouts(Algorithm):
 
     def distribution(self, features: Any, mask: Any = None) -> Distribution:
         """Distribution of actions, by the shared layers' outputs (B, n) and a mask (B, ...) of what is allowed."""
-        log_std = self.log_std
-        if log_std is not None and self.settings.deviation == "computed":
-            log_std = log_std(features)
-        elif log_std is not None and isinstance(features, np.ndarray):
+        log_std = self.log_std(features) if callable(self.log_std) else self.log_std
+        if log_std is not None and isinstance(features, np.ndarray):
             log_std = as_array(log_std)
         return policies.distribution(self.spaces, self.actor(features), log_std, mask)
 
-    def judged(self, rows: Tensors) -> tuple[Distribution, torch.Tensor]:
-        """The policy, and V (M,), at the observations of rows (M, ...), see `valid_rows`."""
+    def judged(self, rows: Tensors) -> tuple[Distribution, Any]:
+        """The policy, and V (M,) if there is a critic, at the observations of rows (M, ...), see `valid_rows`."""
         actors, critics = self.features(rows)
-        return self.distribution(actors, self.spaces.mask(rows["obs"])), self.critic(critics)[:, 0]
+        value = self.critic(critics)[:, 0] if self.has_critic(self.settings) else None
+        return self.distribution(actors, self.spaces.mask(rows["obs"])), value
 
     def features(self, rows: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Features (M, n) that the actor is shown of rows (M, ...), and the critic's: the same without two cells."""
@@ -171,7 +171,7 @@ class LearnsFromRollouts(Algorithm):
         """
         from mlxe_async.networks.heads import Heads, RecurrentHeads
 
-        heads = {name: one for name in HEADS if (one := vars(self).get(name)) is not None}
+        heads = {name: one for name in ("actor", "critic", "log_std") if (one := vars(self).get(name)) is not None}
         if self.cell is None:
             return Heads(self.see, self.common, heads)
         return RecurrentHeads(self.see, self.common, heads, self.cell)
@@ -180,11 +180,9 @@ class LearnsFromRollouts(Algorithm):
         """The same, and behind it the best actions as the environment takes them; with a cell also its states."""
         from mlxe_async.networks.heads import Deterministic
 
-        spaces = self.spaces
+        spaces, entries = self.spaces, 0 if self.cell is None else self.cell.entries
         return Deterministic(
-            self.module(),
-            lambda outputs, obs: policies.best(spaces, outputs(obs, "actor")[0], obs),
-            0 if self.cell is None else self.cell.entries,
+            self.module(), lambda outputs, obs: policies.best(spaces, outputs(obs, "actor")[0], obs), entries
         )
 
     # -- learning --
@@ -222,10 +220,7 @@ class LearnsFromRollouts(Algorithm):
         return self.valid_rows(batch, **self.advantages(batch, lambda_))
 
     def advantages(self, batch: Rows, lambda_: float | None = None) -> Rows:
-        """The columns `value`, `advantage` and `target` (T, B), the critic's, by the values of now.
-
-        Lambda is `gae_lambda` of the settings where nothing else is said.
-        """
+        """The columns `value`, `advantage` and `target` (T, B) by the values of now; lambda: `gae_lambda`."""
         ends, ended, missing = rollouts.unknown(batch)
         value, after = self.values(batch, missing)
         following = rollouts.following(value, after, missing)
@@ -249,8 +244,7 @@ class LearnsFromRollouts(Algorithm):
         """V (...) of observations (..., *O), in double precision for the sums to come; where there is no cell."""
         import torch
 
-        shape = self.spaces.observation_shape
-        lead = obs.shape[: obs.ndim - len(shape)]
+        lead = obs.shape[: obs.ndim - len(shape := self.spaces.observation_shape)]
         with torch.no_grad():
             value = self.critic(self.common(self.see(self.tensors({"obs": obs.reshape(-1, *shape)})["obs"])))
         return np.asarray(value.reshape(lead).numpy(force=True), np.float64)

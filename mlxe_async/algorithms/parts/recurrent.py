@@ -1,4 +1,4 @@
-"""Memory in the policy: settings of recurrent cells, and how they act and learn from rollouts.
+"""Memory in the policy: how recurrent cells act and learn from rollouts.
 
 An executor carries each environment's state, and a rollout is stored with the state that it began with. The learner
 goes through whole rollouts, or through pieces of them, from that state on; gradients end where they begin.
@@ -7,13 +7,11 @@ goes through whole rollouts, or through pieces of them, from that state on; grad
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BaseModel
 
 from mlxe_async.algorithms.interface import Acting, Rows
-from mlxe_async.algorithms.parts.fields import key
 from mlxe_async.maths import rollouts, together
 from mlxe_async.networks import Parameters
 from mlxe_async.networks.seen import cell_entries, cell_parameters
@@ -25,28 +23,8 @@ if TYPE_CHECKING:
 
 STATE = "memory"
 """The column of the state before each row."""
-REMEMBERS, DILATED = 'cell != "none"', 'cell == "dilated"'
 MOST_LAG = 4
 """Versions that rollouts may be old, where nothing is said: stored states age faster than probabilities do."""
-
-
-class CellFields(BaseModel):
-    """Settings of a recurrent cell behind common layers."""
-
-    cell: Literal["none", "lstm", "gru", "dilated"] = key(
-        "none", "A recurrent cell behind common layers, for tasks that hide something.", stays=True
-    )
-    cell_size: int = key(64, "Its outputs; more remember more, but slower.", REMEMBERS, stays=True, ge=1, le=65536)
-    cell_layers: int = key(1, "Cells one above the other.", REMEMBERS, stays=True, ge=1, le=64)
-    cell_cores: int = key(8, "States that take turns; more remember longer.", DILATED, stays=True, ge=1, le=256)
-
-
-class RecurrentFields(CellFields):
-    """The same behind the layers that actor and critic share."""
-
-    cells: Literal["shared", "apart"] = key(
-        "shared", "apart: actor and critic have a cell each, at twice the cost.", REMEMBERS, stays=True
-    )
 
 
 def _are_stored(s: Any) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mlxe_async.algorithms.interface import Algorithm, Rows, flat_observations
+from mlxe_async.algorithms.interface import Algorithm, Rows
 from mlxe_async.maths import returns, symmetry
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.networks import Floats
@@ -30,6 +31,16 @@ def mirrored(algorithm: Algorithm, batch: Rows, following: str) -> tuple[Array, 
     if not algorithm.spaces.parts:
         flat, flat_after = flat.reshape(obs.shape), flat_after.reshape(after.shape)
     return flat, flat_after, action
+
+
+def flat_observations(obs: NDArray[Any], spaces: Spaces) -> NDArray[Any]:
+    """Observations (..., *O) with the observation's axes merged into one: (..., prod O); of several parts as floats."""
+    if spaces.parts:
+        return np.asarray(spaces.vector(obs))
+    if len(spaces.observation_shape) == 1:
+        return obs
+    lead = obs.ndim - len(spaces.observation_shape)
+    return obs.reshape((*obs.shape[:lead], int(np.prod(spaces.observation_shape))))
 
 
 def tensors_of(algorithm: Any, batch: Rows) -> dict[str, Any]:

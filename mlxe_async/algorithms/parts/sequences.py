@@ -21,8 +21,8 @@ from pydantic import model_validator
 
 from mlxe_async.algorithms.interface import Priorities, Rows, Tensors
 from mlxe_async.algorithms.parts import recurrent
-from mlxe_async.algorithms.parts.fields import key
-from mlxe_async.algorithms.parts.recurrent import REMEMBERS, STATE
+from mlxe_async.algorithms.parts.fields import REMEMBERS, CellFields, key
+from mlxe_async.algorithms.parts.recurrent import STATE
 from mlxe_async.maths.returns import PartialReturn
 from mlxe_async.rows import Array, Column
 
@@ -40,7 +40,7 @@ ROLLOUT_STEPS = 128
 """Sequences stop where rollouts do: these are longer where nothing is said."""
 
 
-class SequenceFields(recurrent.CellFields):
+class SequenceFields(CellFields):
     """Settings of a recurrent cell behind all layers but the last one, and of sequences to learn it from."""
 
     sequence_steps: int = key(16, "Rows of a sample to learn from; more go further back.", REMEMBERS, ge=1, le=100_000)

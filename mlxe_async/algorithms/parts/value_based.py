@@ -169,12 +169,8 @@ class ValueBased(Algorithm):
         from mlxe_async.networks.heads import Deterministic
 
         entries = 0 if self.cell is None else self.cell.entries
-        return Deterministic(self.module(), lambda outputs, obs: self.best_of(outputs(obs, "values")[0]), entries)
-
-    def best_of(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The best actions (B,) as the environment takes them, by torch."""
-        best: torch.Tensor = self.spaces.for_environment(self.scores(outputs).argmax(-1))
-        return best
+        take, scores = self.spaces.for_environment, self.scores
+        return Deterministic(self.module(), lambda out, obs: take(scores(out(obs, "values")[0]).argmax(-1)), entries)
 
     # -- the memory --
 

@@ -25,6 +25,13 @@ UNEVEN = "prioritised and priority_exponent > 0"
 FLOOR = 1e-3  # of priorities: no row is ever out of reach
 FADES = 0.99
 
+OF_RETURNS = 'value_scale == "return"'
+
+rescaling = shared(
+    "Learn h(Q) = sign(Q)(sqrt(|Q| + 1) - 1) + Q / 1000: large returns count less.", OF_RETURNS, stays=True
+)
+scale = shared("survival: sigmoid(Q) = 1 - E discount^T, T steps to failure.", stays=True)
+loss = shared("huber grows only linearly with large errors, square trusts them fully.")
 double = shared(
     "Values are less exaggerated: one network chooses, the other one judges.", f"{BOOTSTRAPS} and {JUDGED_APART}"
 )

@@ -73,9 +73,9 @@ class OwnDraws:
 
 
 def draws_of(algorithm: Any) -> OwnDraws | None:
-    """Return the generators of an author's object; None: a built-in one, which draws from no global generator."""
+    """Return the generators of an author's learner; None: a built-in one, which draws from no global generator."""
     parts = getattr(algorithm, "__dict__", None)
-    if parts is None or not is_own(type(algorithm)):
+    if parts is None or not is_own(type(algorithm)) or not parts.get("learns", True):
         return None
     if NAME not in parts:
         rng = parts.get("rng")

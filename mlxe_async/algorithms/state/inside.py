@@ -58,9 +58,7 @@ def digest(value: Any) -> Any:
     """Return a digest of a value without its contents: equal for equal numbers, texts, arrays and functions."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        if not value.is_leaf and value.requires_grad:
-            value = value.detach()
-        return ("tensor", str(value.dtype), tuple(value.shape), _sum_of(_array_of(torch, value)))
+        return ("tensor", str(value.dtype), tuple(value.shape), _sum_of(array_of(value)))
     if torch is not None and isinstance(value, torch.Generator):
         return ("generator", _sum_of(value.get_state().numpy()))
     if isinstance(value, np.ndarray):
@@ -158,8 +156,9 @@ def _of_function(value: Any) -> Iterator[tuple[str, Any]]:
         yield from (("defaults", value.__defaults__), ("keyword_defaults", value.__kwdefaults__), *vars(value).items())
 
 
-def _array_of(torch: Any, tensor: Any) -> Any:
-    found = tensor.detach()
+def array_of(tensor: Any) -> Any:
+    """A tensor's numbers; bits where numpy has no such type."""
+    torch, found = sys.modules["torch"], tensor.detach()
     return found.view(torch.int16).numpy(force=True) if found.dtype == torch.bfloat16 else found.numpy(force=True)
 
 

@@ -23,6 +23,7 @@ from mlxe_async.algorithms.state.modules import ModulesOf
 from mlxe_async.algorithms.state.namespaces import Namespaces
 from mlxe_async.algorithms.state.untouched import seed_globals, untouched
 from mlxe_async.networks import Floats
+from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array
 
 ROWS = 32
@@ -199,7 +200,7 @@ def _is_engines(value: Any) -> bool:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.optim.Optimizer):
         return True
-    return isinstance(value, ModulesOf) or (hasattr(type(value), "zero_grad") and hasattr(type(value), "restore"))
+    return isinstance(value, ModulesOf | FlatOptimiser)
 
 
 def _same_generator(mine: Any, theirs: Any) -> None:
@@ -220,7 +221,6 @@ def _same_generator(mine: Any, theirs: Any) -> None:
 def _reading(one: Any, read: set[str]) -> Iterator[None]:
     """Note which attributes of an object are read."""
     kind = type(one)
-
     inherited: Any = kind.__getattribute__
 
     def noting(self: Any, name: str) -> Any:

@@ -46,9 +46,9 @@ class Unkept:
     def _digests(self) -> dict[str, Any]:
         if not is_own(type(self._algorithm)):
             return {}
-        parts = kept_parts(self._algorithm)
-        names, arrays = snapshot.covered(parts)
-        found = inside.digests(parts, lambda value: id(value) in arrays or _is_kept_whole(value))
+        parts, names = kept_parts(self._algorithm), set[str]()
+        (walk := snapshot.Walk(lambda name, _take, _put: names.add(name))).through(parts)
+        found = inside.digests(parts, lambda value: id(value) in walk.seen or _is_kept_whole(value))
         return {way: one for way, one in found.items() if way not in names}
 
 
