@@ -12,6 +12,7 @@ import torch
 from mlxe_async import maths
 from mlxe_async.maths import normaliser
 from mlxe_async.maths.delay_compensation import DelayCompensation
+from mlxe_async.maths.outliers import Outliers
 from mlxe_async.maths.returns import PartialReturn, n_step
 from mlxe_async.maths.reward_scaling import RewardScale
 from mlxe_async.rows import Symmetry
@@ -114,6 +115,7 @@ CALLS = {
     ],
     "delay_compensation.compensated": [(singles(4), singles(4), singles(4), 0.5)],
     "delay_compensation.DelayCompensation": [(3,)],
+    "outliers.Outliers": [(4.0,)],
     "together.are_several": [()],
     "together.gathered": [(doubles(3),)],
     "together.gradients_made": [()],
@@ -166,7 +168,7 @@ def assert_same(one, other, where=""):
         assert len(one) == len(other), where
         for index, (mine, its) in enumerate(zip(one, other, strict=True)):
             assert_same(mine, its, f"{where}[{index}]")
-    elif isinstance(one, RewardScale | DelayCompensation):
+    elif isinstance(one, RewardScale | DelayCompensation | Outliers):
         assert_same(vars(one), vars(other), where)
     elif callable(one):
         assert one is other or one.__qualname__ == other.__qualname__, where
