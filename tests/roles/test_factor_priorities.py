@@ -17,7 +17,6 @@ from test_executor import BLOCK, make
 
 from mlxe_async.algorithms.interface import Priorities
 from mlxe_async.errors import MlxeError
-from mlxe_async.maths import priorities
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.sampling import pick
 from mlxe_async.memory.shape import ReplayShape
@@ -393,8 +392,10 @@ def test_probabilities_for_another_number_of_rows_are_refused():
         bench.memory.draw(0, 1, 1, share=np.full(3, 1 / 3))
 
 
-def test_the_weights_of_a_minibatch_equal_the_formula_of_maths():
+def test_the_weights_of_a_minibatch_are_those_of_prioritised_replay():
+    """(N P)^-beta over the largest: Schaul et al. 2016, section 3.4."""
     bench = Bench(Judge(("td",), batch_rows=3, correction=0.7))
     batch, _ = bench.memory.gather(bench.play_all(), 0)
     share = np.array(TD)[batch["episode"]]
-    assert batch["weight"] == pytest.approx(priorities.importance_weights(share, 4, 0.7), rel=1e-4)
+    weight = (4 * share) ** -0.7
+    assert batch["weight"] == pytest.approx(weight / weight.max(), rel=1e-4)

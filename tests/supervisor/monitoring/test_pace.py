@@ -15,7 +15,7 @@ REPLAY = {"memory_kind": "replay"}
         ({"kind": "is"}, {}, {}, True),
         ({"kind": "is"}, REPLAY, {}, True),
         ({"kind": "oa"}, {}, {}, True),
-        ({"kind": "oa"}, REPLAY, {}, False),
+        ({"kind": "oa"}, REPLAY, {}, True),
         ({"kind": "ia"}, {}, {}, False),
         ({"kind": "is", "executors": 1}, {}, {}, False),
         ({"kind": "is", "gradients": "executors"}, {}, {}, False),
