@@ -120,19 +120,13 @@ def test_the_page_tells_the_whole_story_of_a_run_and_ends_with_it(beside):
     async def look():
         async with streamed(port, "/run/latest/stream?more=losses,settings") as stream:
             await stream.until(lambda parts: ">running<" in parts.get("top", "") and number(parts, "environment steps"))
-            first = number(stream.parts, "environment steps")
-            await stream.until(lambda parts: number(parts, "environment steps") > first)
-            state = (await ask(port, "/run/latest/state.json")).json()
             while not stream.is_over:
                 await stream.next()
-            return state, stream.parts
+            return stream.parts
 
-    state, parts = within(look, 3 * LIMIT_S)
+    parts = within(look, 3 * LIMIT_S)
     code, told = run.finish()
     assert code == 0, told
-    assert (state["state"], state["algorithm"], state["env"]) == ("running", "mlxe", "CartPole-v1")
-    assert {one["name"] for one in state["workers"]} >= {"executor 0", "executor 1", "learner"}
-    assert {one["executor"] for one in state["last_episodes"]} <= {"executor 0", "executor 1"}
     (end,) = [line for line in run.lines() if line["event"] == "run_end"]
     assert ">finished<" in parts["top"]
     assert "its environment steps were used up" in parts["top"]
@@ -166,8 +160,8 @@ def test_a_page_that_hangs_neither_holds_up_the_run_nor_outlives_it(beside):
     assert "finished (env_steps)" in told
 
 
-def test_ctrl_c_in_a_terminal_reaches_all_and_the_page_tells_it_before_all_end(tmp_path, monkeypatch):
-    # In a group of its own, as a shell starts it: the signal goes to every process of it.
+def test_the_page_tells_a_live_run_and_that_ctrl_c_in_a_terminal_stopped_it(tmp_path, monkeypatch):
+    # In a group of its own, as a shell starts it: the signal reaches all its processes, and the page before all end.
     monkeypatch.setattr(subprocess, "Popen", _in_a_group(subprocess.Popen))
     run = Beside(tmp_path, ENDLESS)
     port = run.port()
@@ -175,14 +169,20 @@ def test_ctrl_c_in_a_terminal_reaches_all_and_the_page_tells_it_before_all_end(t
     async def look():
         async with streamed(port, "/run/latest/stream") as stream:
             await stream.until(lambda parts: number(parts, "environment steps"))
+            first = number(stream.parts, "environment steps")
+            await stream.until(lambda parts: number(parts, "environment steps") > first)
+            state = (await ask(port, "/run/latest/state.json")).json()
             os.killpg(run.pid, signal.SIGINT)
             while not stream.is_over:
                 await stream.next()
-            return stream.parts
+            return state, stream.parts
 
-    parts = within(look, 3 * LIMIT_S)
+    state, parts = within(look, 3 * LIMIT_S)
     code, told = run.finish()
     assert code == 130, told
+    assert (state["state"], state["algorithm"], state["env"]) == ("running", "mlxe", "CartPole-v1")
+    assert {one["name"] for one in state["workers"]} >= {"executor 0", "executor 1", "learner"}
+    assert {one["executor"] for one in state["last_episodes"]} <= {"executor 0", "executor 1"}
     assert "It was stopped by SIGINT" in parts["top"]
 
 
