@@ -34,6 +34,7 @@ from mlxe_async.tasks.checks import Broken
 from mlxe_async.tasks.given import Maker, offer
 from mlxe_async.tasks.help import TaskAids
 from mlxe_async.tasks.recording import EXTRA, Recording
+from mlxe_async.tasks.states import states_in
 from mlxe_async.tasks.vector import VectorTask
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Policy(Answering):
         counters: how far the run was, by the names of its counters; what exploration is annealed by, if it is sampled.
         checkpoint: number of the checkpoint that it was loaded from, None if it was not.
         path: folder of that checkpoint.
+        wrappers: what stateful wrappers knew by this version, as text; None: what they know when they are made.
 
     Raises:
         RunFailed: the algorithm no longer knows the settings that the run was made with.
@@ -93,9 +95,10 @@ class Policy(Answering):
         *,
         checkpoint: int | None = None,
         path: Path | None = None,
+        wrappers: str | None = None,
     ) -> None:
         self.settings, self.spaces, self.version = settings, spaces, version
-        self.checkpoint, self.path = checkpoint, path
+        self.checkpoint, self.path, self._wrappers = checkpoint, path, wrappers
         self.flat = np.ascontiguousarray(flat, dtype=np.float32)
         self.algorithm = self._built()
         self.counters = counters = dict(counters or {})
@@ -105,6 +108,14 @@ class Policy(Answering):
             episodes=counters.get("episodes", 0),
             rollouts=counters.get("rollouts", 0) // each,
         )
+
+    @property
+    def wrapper_states(self) -> dict[str, Any]:
+        """The states that wrappers had by this version, by the name of their class: for `set_state` of your own ones.
+
+        Empty where there are none, and where the version is older than what they first told.
+        """
+        return {} if self._wrappers is None else states_in(self._wrappers)
 
     @property
     def origin(self) -> str:
@@ -274,7 +285,7 @@ class Policy(Answering):
                 recording = stack.enter_context(Recording(Path(video), name))
                 wrap = {"wrap": recording.wrap}
             with _rendering(task["env"], render_mode):
-                vector = VectorTask(task, 1, evaluation=True, max_episode_steps=limit, **wrap)
+                vector = VectorTask(task, 1, evaluation=True, max_episode_steps=limit, state=self._wrappers, **wrap)
             stack.callback(vector.close)
             self.expect(vector.spaces)
             for number in range(episodes):
@@ -350,7 +361,11 @@ class Policy(Answering):
         rng = generator(rules.seed, "evaluation.actions") if sampled else None
         each = min(len(seeds), MOST_AT_ONCE)
         task = VectorTask(
-            self.settings.task.model_dump(), each, evaluation=True, max_episode_steps=rules.max_episode_steps
+            self.settings.task.model_dump(),
+            each,
+            evaluation=True,
+            max_episode_steps=rules.max_episode_steps,
+            state=self._wrappers,
         )
         try:
             self.expect(task.spaces)
@@ -388,7 +403,7 @@ class Policy(Answering):
         self.expect(self._vector.spaces)
         evaluator = Evaluator(policy, self.settings.task.model_dump(), rules)
         try:
-            evaluator.add(self.version, self.flat)
+            evaluator.add(self.version, self.flat, self._wrappers)
             (verdict,) = evaluator.advance()
         finally:
             evaluator.close()
@@ -512,6 +527,7 @@ def load_policy(
         facts.get("counters"),
         checkpoint=number,
         path=folder / "checkpoints" / str(number),
+        wrappers=facts.get("wrappers"),
     )
 
 

@@ -70,15 +70,30 @@ REGISTRY = {
 """Built-in algorithms; the module is imported only when its name is asked for."""
 
 _NAMES_ELSEWHERE = {
-    "a3c": "mlxe",
+    "a3c": "a2c",
     "actor_critic": "a2c",
     "policy_gradient": "reinforce",
     "vpg": "reinforce",
+    "pg": "reinforce",
     "appo": "ppo",
     "ppo2": "ppo",
+    "recurrentppo": "ppo",
+    "recurrent_ppo": "ppo",
+    "ppo_lstm": "ppo",
+    "maskableppo": "ppo",
+    "maskable_ppo": "ppo",
+    "ppo_continuous": "ppo",
+    "ppocontinuous": "ppo",
     "ape_x": "apex",
     "apex_dqn": "apex",
     "ddqn": "dqn",
+    "simpleq": "dqn",
+    "simple_q": "dqn",
+    "drqn": "dqn",
+    "r2d2": "dqn",
+    "qrdqn": "c51",
+    "qr_dqn": "c51",
+    "iqn": "c51",
     "qlearning": "q_learning",
     "watkins": "q_learning",
     "n_step_sarsa": "sarsa",
@@ -95,6 +110,24 @@ _NAMES_ELSEWHERE = {
     "twin_delayed_ddpg": "td3",
     "deep_deterministic_policy_gradient": "ddpg",
 }
+_WITH = {
+    "a3c": ', with schedule.kind = "oa" and schedule.gradients = "executors"',
+    **dict.fromkeys(("recurrentppo", "recurrent_ppo", "ppo_lstm", "drqn", "r2d2"), ', with cell = "lstm"'),
+    **dict.fromkeys(("maskableppo", "maskable_ppo"), ", with task.action_mask = true"),
+    **dict.fromkeys(("qrdqn", "qr_dqn", "iqn"), ", which learns distributions by atoms"),
+}
+"""Words behind the name that was meant, so that it is what the other name stands for."""
+
+_OF_ANOTHER_KIND = {
+    "none here searches without gradients": "ars es cem cma_es openai_es evolution genetic",
+    "none here learns from data of others": "bc marwil iql cql bcq td3_bc gail airl dagger",
+    "none here learns a model of the world": "dreamer dreamerv2 dreamerv3 muzero alphazero mbpo",
+    "none here trains several agents": "maddpg mappo qmix ippo vdn coma",
+    "none here learns from goals that were missed": "her",
+    "no such one is built in": "trpo mpo acer acktr ppg rpo pqn tqc redq droq crossq",
+    "advise ENV tells what random play comes to": "random",
+}
+"""Names that are not to be taken for one that is merely spelt alike, after what is said of them."""
 
 
 def load_algorithm(name: str) -> type[Algorithm]:
@@ -107,9 +140,11 @@ def load_algorithm(name: str) -> type[Algorithm]:
     path = REGISTRY.get(name, name)
     module_name, colon, class_name = path.partition(":")
     if not colon:
-        meant = _NAMES_ELSEWHERE.get(name.lower().replace("-", "_"), name.lower())
-        near = difflib.get_close_matches(meant, REGISTRY, 1)
-        hint = f'; did you mean "{near[0]}"?' if near else ""
+        plain = name.lower().replace("-", "_")
+        near = difflib.get_close_matches(_NAMES_ELSEWHERE.get(plain, plain), REGISTRY, 1)
+        hint = f'; did you mean "{near[0]}"{_WITH.get(plain, "")}?' if near else ""
+        for told, names in _OF_ANOTHER_KIND.items():
+            hint = f"; {told}" if plain in names.split() else hint
         known = ", ".join(sorted(REGISTRY))
         raise _problem(f'got "{name}", expected one of {known} or "package.module:Class"{hint}')
     try:

@@ -169,6 +169,7 @@ class TaskBench:
         self._task.close()
 
     def _begin(self, test: Trial) -> None:
+        self._task.begins_with[:] = [test.state] * self._rules.episodes
         test.obs = np.zeros(
             (self._rules.episodes, *self._task.spaces.observation_shape), self._task.spaces.observation_dtype
         )

@@ -25,7 +25,7 @@ import numpy as np
 from mlxe_async.roles.benches import bench_for
 from mlxe_async.roles.trials import Floats, GreedyPolicy, Rules, Sampled, Starts, Trial, Verdict, joined
 
-Judged = Callable[[Verdict, Floats, Callable[[], None]], object]
+Judged = Callable[[Verdict, Floats, Callable[[], None], str | None], object]
 __all__ = ["Evaluator", "GreedyPolicy", "Rules", "Sampled", "Starts", "Verdict", "joined"]
 
 
@@ -38,7 +38,7 @@ class Evaluator:
         evaluation: the `[evaluation]` table: `rule`, `episodes`, `max_episode_steps`, `screen_steps`, `in_flight`
             (how many share the long batch), `threshold` (of the mean return), `seed`; and `starts`, see `Rules`.
 
-        judged: called with each verdict before it is handed out, the weights (P,) and `tick`.
+        judged: called with each verdict before it is handed out, the weights (P,), `tick` and the wrappers' state.
 
     Raises:
         TaskError: the environment cannot be made, or has no adverse starts.
@@ -66,8 +66,13 @@ class Evaluator:
         """How many more versions may be added without keeping others waiting."""
         return max(0, self.rules.in_flight - len(self._tests))
 
-    def add(self, version: int, flat: Floats) -> None:
+    def add(self, version: int, flat: Floats, state: str | None = None) -> None:
         """Put a version under test; its weights (P,) are copied.
+
+        Args:
+            version: its number.
+            flat: its weights.
+            state: what wrappers know, as of `VectorTask.state_of`; None: what they knew when they were made.
 
         Raises:
             ValueError: the weights are not a vector as long as the others'.
@@ -76,7 +81,7 @@ class Evaluator:
         expected = self._tests[0].flat.shape if self._tests else (flat.size,)
         if flat.shape != expected:
             raise ValueError(f"version {version}: expected weights of shape {expected}, got {flat.shape}")
-        self._tests.append(Trial(version, flat, self.rules))
+        self._tests.append(Trial(version, flat, self.rules, state))
 
     def advance(self, seconds: float | None = None, tick: Callable[[], None] = lambda: None) -> list[Verdict]:
         """Go on testing until a verdict can be handed out, the time is over, or nothing is left to test.
@@ -116,6 +121,6 @@ class Evaluator:
         verdicts = [test.verdict() for test in self._tests[:ready]]
         if self._judged is not None:
             for verdict, test in zip(verdicts, self._tests, strict=False):
-                self._judged(verdict, test.flat, tick)
+                self._judged(verdict, test.flat, tick, test.state)
         self._tests = self._tests[ready:]
         return verdicts

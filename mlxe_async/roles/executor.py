@@ -30,6 +30,7 @@ from mlxe_async.roles.places import Places
 from mlxe_async.roles.promotion import remarked
 from mlxe_async.roles.row_writer import RowWriter
 from mlxe_async.roles.states import expect_counts, expect_like
+from mlxe_async.roles.wrapper_states import EpisodeStates
 from mlxe_async.rows import Array, RowLayout
 from mlxe_async.seeds import derive_seed, generator
 
@@ -137,6 +138,7 @@ class Executor:
         self._order = None if items is None else Order(len(items), plan.seed if plan.shuffles else None)
         further = {"stage": plan.stages, DISCOUNTED: self._discounted is not None}
         self._told_of_episodes = (*EPISODE, *(name for name, is_told in further.items() if is_told))
+        self._states = EpisodeStates(task, self._envs, is_source=plan.index == 0) if plan.keeps_state else None
         self._faults = FaultBudget(self._envs, plan.fault_window_s)
         self._carried = tuple(getattr(algorithm, "carry", ()))
         self._stops = tuple(getattr(algorithm, "stop_columns", ()))
@@ -171,6 +173,7 @@ class Executor:
         most_rows: int | None = None,
         stage: int = 0,
         hand: Mapping[str, Any] | None = None,
+        wrappers: str | None = None,
     ) -> dict[str, Any]:
         """Generate one rollout under the newest weights and commit its rows.
 
@@ -191,9 +194,11 @@ class Executor:
                 None: they may be as long as they like.
             stage: of the curriculum, in which episodes begin now; those under way stay in theirs.
             hand: numbers of the items that episodes take now, see `tasks.items.Hand`, and how many were `taken` before.
+            wrappers: the state that wrappers begin episodes with, see `roles.wrapper_states`; None: as they are made.
 
         Returns:
-            `taken` (numbers of the hand, where there are items), `rows`, `blocks` (of the lane), `out_of_bounds`
+            `wrappers` (their state, where they keep one and it is published), `taken` (numbers of the hand, where there
+            are items), `rows`, `blocks` (of the lane), `out_of_bounds`
             (observations outside their bounds, of those looked at), `rss_mb` (resident memory, None if it is not asked
             for), `action_changes` (for which the task took its cost, None where they cost nothing), `version`,
             `episodes` (a list for each name of `EPISODE`, for `stage` where there are stages, for `discounted` where
@@ -212,6 +217,8 @@ class Executor:
         self._settle, self._ingested = settle, []
         self._stage, self._taken = stage, 0
         self._hand = iter(()) if hand is None else Hand.from_json(hand).numbers(hand["taken"])
+        if self._states is not None:
+            self._states.published = wrappers
         if self._is_heir and (heard := self._take_over(rollout, attempt)) is not None:
             return heard
         self._take_weights(version)
@@ -265,13 +272,20 @@ class Executor:
             "lane_wait_s": self._writer.waited_s,
             "ingested": self._ingested,
         }
+        if self._states is not None:
+            self._states.leave()
         self._leave(rollout, answer, noted)
         self._writer.commit(last=not cut or keep)
         if cut and not keep:
             self._writer.renew()
         self._history.forget_all_but(self._running, noted)
         self._tell_notes()
-        return answer
+        return self._with_state(answer)
+
+    def _with_state(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """An answer, with the state of the wrappers as the rollout left it, where that is published."""
+        left = None if self._states is None else self._states.left
+        return answer if left is None else {**answer, "wrappers": left}
 
     def _have_it_read(self) -> None:
         """Have the memorizer beside us read our lane, which is full."""
@@ -345,6 +359,7 @@ class Executor:
             **({} if self._discounted is None else {DISCOUNTED: self._discounted.values}),
             **({"stage": self._stage_of} if self.plan.stages else {}),
             **({"item": self._item} if self._items is not None else {}),
+            **(self._states.heads() if self._states is not None else {}),
             **{f"carry.{name}": column for name, column in self._acting.carry.items()},
         }
 
@@ -372,7 +387,7 @@ class Executor:
             return None
         if found.rollout == rollout and found.answer is not None:
             self._tell_relived(self.restore(found.state), "")
-            return found.answer
+            return self._with_state(found.answer)
         why = ""
         if attempt:
             why = "it brought its executor down again and again"
@@ -410,6 +425,8 @@ class Executor:
             self._discounted.go_on(state.get(DISCOUNTED), self._step)
         for own, name in ((self._stage_of, "stage"), (self._item, "item")):
             own[:] = state.get(name, own)
+        if self._states is not None:
+            self._states.restore(state)
         for name, column in self._acting.carry.items():
             column[...] = state[f"carry.{name}"]
         self._running[:] = self._begun = False
@@ -423,6 +440,8 @@ class Executor:
                 begun_anew.append(env)
             elif known:
                 unlike.append(env)
+        if self._states is not None:
+            self._states.relived(running=bool(self._running[0]))
         self._told_out_of_bounds = self.task.out_of_bounds
         self._new_changes()
         if self._is_heir and self._legacy is not None:  # a run is resumed: there was no predecessor
@@ -438,6 +457,8 @@ class Executor:
             return False
         self._page.enter(self.plan.reset_timeout_s, "reset")
         try:
+            if self._states is not None:
+                self._states.begin_again(env)
             obs = self._reset(env, finished)
             self._history.begin(env, finished)
             everyone = np.zeros((self._envs, *actions.shape[1:]), actions.dtype)
@@ -492,6 +513,8 @@ class Executor:
             self._stage_of[env] = self._stage
             if self._order is not None:
                 self._item[env], self._taken = next(self._hand), self._taken + 1
+            if self._states is not None:
+                self._states.begin(env)
             self._page.enter(self.plan.reset_timeout_s, "reset")
             try:
                 self._obs[env] = self._reset(env, finished_episodes)
@@ -646,6 +669,8 @@ class Executor:
     def _forgive(self, fault: EnvironmentFault, seed: int, episode: int) -> None:
         """Report a fault and make the environment anew, within the budget; that it cannot be made is one fault more."""
         again: EnvironmentFault | None = fault
+        if self._states is not None:
+            self._states.failed(fault.env_index)
         while again is not None:
             faults = self._spend(again, seed, episode)
             if again.nonfinite and self.plan.nonfinite == "reset_env":

@@ -34,6 +34,7 @@ class ExecutorPlan:
         executors: how many executors there are.
         stages: how many stages the task's curriculum has; 0: none.
         shuffles: each pass takes the items of a data set in an order of its own.
+        keeps_state: wrappers, of whatever stage, tell what they keep from one episode to the next.
     """
 
     index: int
@@ -52,6 +53,7 @@ class ExecutorPlan:
     executors: int = 1
     stages: int = 0
     shuffles: bool = False
+    keeps_state: bool = False
 
 
 class Weights(Protocol):

@@ -1,4 +1,4 @@
-"""Decides what the next episodes are: which stage of a curriculum, and which items of a data set.
+"""Decides what the next episodes are: which stage of a curriculum, which items of a data set, and wrappers' states.
 
 All is decided in the supervisor and goes to executors with each rollout. Where they wait for each other, it changes
 only between two rounds, by what all have delivered, in the order of their numbers: who was faster changes nothing, and
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mlxe_async.roles.dealing import Dealer
+from mlxe_async.roles.wrapper_states import VersionStates
 from mlxe_async.settings.task import Stage
 
 Tell = Callable[[int, str], None]
@@ -69,19 +70,27 @@ class Curriculum:
 
 
 class Lessons:
-    """Curriculum and items of one run.
+    """Curriculum, items and wrappers' states of one run.
 
     Args:
         curriculum: None: there are no stages.
         dealer: None: episodes have no items.
+        states: what wrappers keep; None: they keep nothing.
         in_rounds: decide between rounds alone.
         env_steps: how far the run is.
     """
 
     def __init__(
-        self, curriculum: Curriculum | None, dealer: Dealer | None, *, in_rounds: bool, env_steps: Callable[[], int]
+        self,
+        curriculum: Curriculum | None,
+        dealer: Dealer | None,
+        *,
+        in_rounds: bool,
+        env_steps: Callable[[], int],
+        states: VersionStates | None = None,
     ) -> None:
         self._curriculum, self._dealer, self._in_rounds = curriculum, dealer, in_rounds
+        self.states = states
         self._env_steps = env_steps
         self._heard: dict[int, list[Mapping[str, Any]]] = {}
 
@@ -104,12 +113,16 @@ class Lessons:
             self._dealer.deal()
             taken = self._dealer.taken or []
             told["hand"] = {**self._dealer.hand(index).to_json(), "taken": taken[index]}
+        if self.states is not None:
+            told["wrappers"] = self.states.told
         return told
 
     def delivered(self, index: int, report: Mapping[str, Any]) -> None:
         """Hear of a rollout."""
         if self._dealer is not None:
             self._dealer.take(index, report.get("taken", 0))
+        if self.states is not None and "wrappers" in report:
+            self.states.heard(report["wrappers"])
         if self._curriculum is not None:
             ended = report["episodes"]
             self._heard.setdefault(index, []).append({"stage": ended["stage"], "return": ended["return"]})
@@ -122,6 +135,8 @@ class Lessons:
             self._decide()
             if self._dealer is not None:
                 self._dealer.settle()
+            if self.states is not None:
+                self.states.end_round()
 
     def _decide(self) -> None:
         heard, self._heard = self._heard, {}
@@ -138,12 +153,18 @@ class Lessons:
             "curriculum": None if self._curriculum is None else self._curriculum.state(),
             "dealer": None if self._dealer is None else self._dealer.state(),
             "heard": [[index, list(told)] for index, told in self._heard.items()],
+            **({} if self.states is None else {"wrappers": self.states.state()}),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there. Rollouts that were under way are generated again, or, out of rounds, have taken nothing."""
+    def restore(self, state: Mapping[str, Any], version: int = 0) -> None:
+        """Go on from there, with the weights of this version.
+
+        Rollouts that were under way are generated again, or, out of rounds, have taken nothing.
+        """
         if self._curriculum is not None and state["curriculum"] is not None:
             self._curriculum.restore(state["curriculum"])
         if self._dealer is not None and state["dealer"] is not None:
             self._dealer.restore(state["dealer"], keeps_deal=self._in_rounds)
+        if self.states is not None and "wrappers" in state:
+            self.states.restore(state["wrappers"], version)
         self._heard = {int(index): list(told) for index, told in state["heard"]}

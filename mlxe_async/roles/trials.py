@@ -181,6 +181,7 @@ class Trial:
         version: its number.
         flat: its weights (P,).
         rules: what it has to do.
+        state: what wrappers know at the beginning of each episode.
 
     Attributes:
         ticks: steps that the restarts still running have taken.
@@ -195,6 +196,7 @@ class Trial:
     version: int
     flat: Floats
     rules: Rules
+    state: str | None = None
     ticks: int = 0
     seconds: float = 0.0
     steps: int = 0

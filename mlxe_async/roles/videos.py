@@ -39,13 +39,16 @@ class Videos:
         self._best: float | None = None
         self.told: list[str] = []
 
-    def judged(self, verdict: Verdict, flat: Floats, tick: Callable[[], None] = lambda: None) -> Path | None:
+    def judged(
+        self, verdict: Verdict, flat: Floats, tick: Callable[[], None] = lambda: None, state: str | None = None
+    ) -> Path | None:
         """Film a version (P,), if its test came to more than all before it; what goes wrong is told, not raised.
 
         Args:
             verdict: of its test.
             flat: its weights.
             tick: called after each step.
+            state: what wrappers know.
 
         Returns:
             The file, None if there is none.
@@ -57,20 +60,21 @@ class Videos:
         path = self._folder / f"version-{verdict.version}-return-{verdict.return_mean:.2f}.mp4"
         self._best = verdict.return_mean
         try:
-            self._film(path, flat, tick)
+            self._film(path, flat, tick, state)
         except (MlxeError, OSError) as error:
             self.told.append(f"no video of version {verdict.version}: {error}")
             return None
         return path
 
-    def _film(self, path: Path, flat: Floats, tick: Callable[[], None]) -> None:
+    def _film(self, path: Path, flat: Floats, tick: Callable[[], None], state: str | None) -> None:
         carried = tuple(getattr(self._algorithm, "carry", ()))
         acting = Acting().start(carried, 1) if carried else None
         if acting is not None:
             self._algorithm.load(flat)
         limit = min(MOST_STEPS, self._rules.max_episode_steps)
         with Recording(path, "") as recording:
-            task = VectorTask(self._task, 1, evaluation=True, max_episode_steps=limit, wrap=recording.wrap)
+            how: dict[str, Any] = {"max_episode_steps": limit, "wrap": recording.wrap, "state": state}
+            task = VectorTask(self._task, 1, evaluation=True, **how)
             try:
                 obs = task.reset(0, self._rules.seeds[0])[None]
                 limit = min(limit, MOST_BYTES // max(1, recording.frame_bytes))

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import AliasChoices, AliasPath, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from mlxe_async.settings.synonyms import our_name
+from mlxe_async.settings.synonyms import ABSENT, our_name
 from mlxe_async.storage.safe_text import is_secret, visible
 
 Path = tuple[str | int, ...]
@@ -257,8 +257,19 @@ def _known_keys(key: str, path: Path, spot: _Spot, schema: Mapping[str, Any]) ->
     others = [] if key in known else _tables_with(key, schema)
     if not others and (ours := our_name(key, known if table == ("algorithm",) else None)):
         return ours
+    if not others and (why := ABSENT.get(key.lower().replace("-", "_"))):
+        return f"no such key: {why}"
+    if not others and table != ("algorithm",) and _is_an_algorithms(key):
+        return f'one of {where} ({", ".join(known)}); did you mean "algorithm.{key}"?'
     hint = f'; did you mean "{others[0]}.{key}"?' if others else did_you_mean(key, known)
     return f"one of {where} ({', '.join(known)}){hint}"
+
+
+def _is_an_algorithms(key: str) -> bool:
+    """Return whether a built-in algorithm has a key; their modules are imported for it."""
+    from mlxe_async.algorithms import REGISTRY, load_algorithm
+
+    return any(key in load_algorithm(name).Settings.model_fields for name in REGISTRY)
 
 
 def _tables_with(key: str, schema: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Names of our keys in other packages: stable-baselines3, CleanRL, Tianshou, sample-factory.
+"""Names of our keys in other packages: stable-baselines3, CleanRL, Tianshou, sample-factory, RLlib.
 
 Each name leads to our keys, the likelier first: of those of `[algorithm]` the first is meant that the algorithm has.
 """
@@ -9,14 +9,17 @@ from collections.abc import Collection
 
 _KEYS = {
     # how long
-    "stop.env_steps": "total_timesteps timesteps total_steps n_timesteps num_timesteps max_steps steps env_frames "
-    "train_for_env_steps max_timesteps step_per_epoch stop_timesteps",
-    "stop.seconds": "train_for_seconds max_seconds timeout time_limit",
+    "stop.env_steps": (
+        "num_env_steps_sampled_lifetime total_timesteps timesteps total_steps n_timesteps num_timesteps "
+        "max_steps steps env_frames "
+        "train_for_env_steps max_timesteps step_per_epoch stop_timesteps"
+    ),
+    "stop.seconds": "time_total_s train_for_seconds max_seconds timeout time_limit",
     "stop.episodes": "n_episodes num_episodes max_episodes total_episodes",
-    "stop.updates": "num_updates n_updates total_updates num_iterations stop_iters",
+    "stop.updates": "training_iteration total_iters num_updates n_updates total_updates num_iterations stop_iters",
     # what
     "task.env": "env_id env_name gym_id environment",
-    "task.kwargs": "env_kwargs env_args make_kwargs",
+    "task.kwargs": "env_config env_kwargs env_args make_kwargs",
     "task.max_episode_steps": "max_episode_length horizon episode_length max_ep_len",
     "task.wrappers": "wrapper wrapper_class env_wrapper",
     "task.clip_rewards": "clip_reward reward_clip rew_clip reward_clipping",
@@ -36,10 +39,14 @@ _KEYS = {
     "task.atari.colour": "color rgb grayscale grayscale_obs grey",
     # who
     "schedule.kind": "async_rl asynchronous mode serial_mode",
-    "schedule.executors": "num_workers n_workers num_actors actors workers n_proc num_processes training_num",
-    "schedule.envs_per_executor": "n_envs num_envs num_envs_per_worker nenvs envs",
+    "schedule.executors": (
+        "num_env_runners num_rollout_workers num_workers n_workers num_actors actors workers n_proc "
+        "num_processes training_num"
+    ),
+    "schedule.envs_per_executor": "num_envs_per_env_runner n_envs num_envs num_envs_per_worker nenvs envs",
     "schedule.rollout_steps": (
-        "n_steps num_steps rollout rollout_length step_per_collect nsteps rollout_len unroll_length"
+        "rollout_fragment_length n_steps num_steps rollout rollout_length step_per_collect nsteps rollout_len "
+        "unroll_length"
     ),
     "schedule.max_policy_lag": "max_policy_lag max_lag policy_lag",
     "schedule.simulated_lag": "actor_lag lag_versions stale_versions",
@@ -54,7 +61,19 @@ _KEYS = {
     "algorithm.anneal_steps algorithm.learning_rate_decay": (
         "anneal_lr lr_decay lr_schedule linear_lr_decay use_linear_lr_decay"
     ),
-    "algorithm.gae_lambda": "lam gae_lam gae lambda_ lambda_gae gae_lambda",
+    "algorithm.gae_lambda": "lambda lam gae_lam gae lambda_ lambda_gae gae_lambda",
+    "algorithm.cell": "use_lstm use_rnn rnn_type recurrent lstm",
+    "algorithm.cell_size": "lstm_cell_size rnn_size lstm_hidden_size",
+    "algorithm.cell_layers": "rnn_num_layers n_lstm_layers",
+    "algorithm.sequence_steps": "recurrence max_seq_len bptt_truncation seq_len sequence_length",
+    "algorithm.common": "share_features_extractor actor_critic_share_weights vf_share_layers shared_layers",
+    "algorithm.value_clip": "clip_range_vf vf_clip_param clip_vloss",
+    "algorithm.kl_penalty_target": "use_kl_loss kl_coeff kl_loss_coeff kl_coef",
+    "algorithm.reward_scaling algorithm.return_scale": "normalize_returns norm_reward rew_norm normalize_reward",
+    "algorithm.log_std": "log_std_init initial_stddev init_log_std",
+    "algorithm.temperature": "initial_alpha init_temperature",
+    "algorithm.noise_sigma": "sigma0 noisy_sigma",
+    "algorithm.loss": "td_error_loss_fn use_huber huber_loss loss_fn",
     "algorithm.n_step": "estimation_step n_steps_return td_steps multi_step",
     "algorithm.clip algorithm.ratio_clip": (
         "clip_range clip_coef eps_clip ppo_clip_ratio clip_param cliprange clip_ratio clip_epsilon"
@@ -72,7 +91,7 @@ _KEYS = {
     "algorithm.temperature_learning_rate": "autotune auto_alpha learn_temperature automatic_entropy_tuning",
     "algorithm.target_entropy": "target_entropy_scale entropy_target",
     "algorithm.policy_delay": "policy_frequency policy_freq update_actor_freq actor_delay delayed_policy_update",
-    "algorithm.target_noise": "target_policy_noise policy_noise",
+    "algorithm.target_noise": "smooth_target_policy target_policy_noise policy_noise",
     "algorithm.target_noise_clip": "noise_clip target_policy_noise_clip",
     "algorithm.noise": "action_noise noise_type exploration_noise_type",
     "algorithm.noise_first": "exploration_noise noise_std expl_noise act_noise",
@@ -82,18 +101,22 @@ _KEYS = {
     "algorithm.updates_each": "utd_ratio updates_per_step num_updates_per_step replay_ratio",
     "algorithm.replay_ratio": "replay_ratio training_intensity samples_per_insert",
     "algorithm.value_coefficient": "vf_coef value_loss_coeff vf_loss_coeff value_coef vf_weight",
-    "algorithm.max_gradient_norm": "max_grad_norm grad_clip gradient_clip clip_grad_norm max_gradient",
+    "algorithm.max_gradient_norm": "grad_clip_by max_grad_norm grad_clip gradient_clip clip_grad_norm max_gradient",
     "algorithm.optimiser": "optimizer optimizer_class optim",
     "algorithm.normalise": "normalize_input norm_obs obs_norm normalize normalise_observations",
     "algorithm.input_scale": "obs_scale",
     "algorithm.return_scale": "reward_scale rew_scale",
     "algorithm.body": "cnn encoder_conv_architecture features_extractor_class",
     "algorithm.policy algorithm.layers": (
-        "policy_kwargs net_arch hidden_sizes hidden_units encoder_mlp_layers pi hidden_size hidden_layers"
+        "fcnet_hiddens hiddens actor_hiddens policy_kwargs net_arch hidden_sizes hidden_units "
+        "encoder_mlp_layers pi hidden_size hidden_layers"
     ),
-    "algorithm.value": "vf critic critic_layers",
-    "algorithm.activation": "activation_fn nonlinearity activation_function",
-    "algorithm.start_rows": "learning_starts start_timesteps warmup_steps start_steps",
+    "algorithm.value": "critic_hiddens vf critic critic_layers",
+    "algorithm.activation": "fcnet_activation activation_fn nonlinearity activation_function",
+    "algorithm.start_rows": (
+        "num_steps_sampled_before_learning_starts random_warmup_timesteps learning_starts start_timesteps "
+        "warmup_steps start_steps"
+    ),
     "algorithm.train_every algorithm.min_updates": "train_freq train_frequency update_every",
     "algorithm.updates_each algorithm.train_every algorithm.min_updates": "gradient_steps update_per_step",
     "algorithm.target_every": (
@@ -117,21 +140,35 @@ _KEYS = {
     "algorithm.v_max algorithm.value_high": "v_max vmax",
     "memory.capacity_rows": "buffer_size replay_size memory_size replay_buffer_size capacity buffer_capacity",
     # where, and what is kept and told
-    "learner.device": "cuda device use_cuda gpu",
+    "learner.device": "num_gpus num_gpus_per_learner cuda device use_cuda gpu",
     "learner.threads": "num_threads n_threads torch_threads",
     "run.seed": "seed random_seed random_state",
     "run.name": "exp_name experiment run_name experiment_name tb_log_name",
-    "run.dir": "logdir log_dir train_dir save_dir log_path output_dir tensorboard_log",
+    "run.dir": "local_dir storage_path logdir log_dir train_dir save_dir log_path output_dir tensorboard_log",
     "run.init_from": "load resume_path pretrained load_checkpoint",
     "checkpoint.interval_s": "save_every_sec save_interval checkpoint_interval",
-    "checkpoint.interval_steps": "save_freq save_frequency save_every",
+    "checkpoint.interval_steps": "checkpoint_freq checkpoint_frequency save_freq save_frequency save_every",
     "checkpoint.keep": "keep_checkpoints max_checkpoints",
-    "evaluation.episodes": "n_eval_episodes eval_episodes test_num episode_per_test num_eval_episodes",
-    "evaluation.interval_steps": "eval_freq eval_frequency eval_interval eval_every",
-    "evaluation.threshold": "reward_threshold solved_reward stop_reward stop_value",
+    "evaluation.episodes": (
+        "evaluation_duration evaluation_num_episodes n_eval_episodes eval_episodes test_num episode_per_test "
+        "num_eval_episodes"
+    ),
+    "evaluation.interval_steps": "evaluation_interval eval_freq eval_frequency eval_interval eval_every",
+    "evaluation.threshold": (
+        "episode_reward_mean episode_return_mean reward_threshold solved_reward stop_reward stop_value"
+    ),
+    "evaluation.video": "capture_video record_video save_video video",
+    "logs.export": "track wandb with_wandb use_wandb tensorboard wandb_project_name",
     "logs.progress": "verbose progress_bar show_progress",
 }
 _REMARKS = {
+    "use_lstm": '"lstm" or "gru"',
+    "use_rnn": '"lstm" or "gru"',
+    "num_gpus": '"cpu" or "cuda"',
+    "num_gpus_per_learner": '"cpu" or "cuda"',
+    "track": '["tensorboard"] or ["wandb"]',
+    "training_iteration": "updates of the learner, not iterations",
+    "total_iters": "updates of the learner, not iterations",
     "num_minibatches": "the rows of each, not how many there are",
     "nminibatches": "the rows of each, not how many there are",
     "autotune": "0 leaves it as it is",
@@ -141,6 +178,54 @@ _REMARKS = {
     "n_envs": "for each of schedule.executors",
     "cuda": '"cpu" or "cuda"',
 }
+
+
+_ABSENT = {
+    "use_sde sde_sample_freq use_sde_at_warmup gsde": "noise is drawn for each step alone",
+    "norm_adv normalize_advantage advantage_normalization normalize_advantages": (
+        "ppo and reinforce normalise advantages, a2c and impala do not"
+    ),
+    "ortho_init orthogonal_init": "weights begin as the algorithm's file says",
+    "adam_eps adam_beta1 adam_beta2 rmsprop_eps": "each algorithm has its own",
+    "dropout dropout_rate": "no network here drops out",
+    "int_coef ext_coef use_rnd rnd curiosity intrinsic_reward_coeff": "a wrapper that adds to the reward does that",
+    "n_critics num_critics twin_q top_quantiles_to_drop_per_net": "sac and td3 have two critics, ddpg has one",
+    "handle_timeout_termination bootstrap_timestep use_proper_time_limits": (
+        "what is truncated is bootstrapped from, always"
+    ),
+    "optimize_memory_usage replay_buffer_class replay_buffer_kwargs store_buffer_in_checkpoints save_replay_buffer": (
+        "rows are kept, saved and resumed as [memory] says"
+    ),
+    "use_gae use_critic": "gae_lambda and value decide that",
+    "train_batch_size train_batch_size_per_learner batch_mode": (
+        "an update takes the rollouts of all executors: executors, envs_per_executor and rollout_steps of [schedule]"
+    ),
+    "num_learners framework backend": "there is one learner, in torch",
+    "set_workers_cpu_affinity worker_num_splits batched_sampling remote_worker_envs vec_env_cls async_envs": (
+        "executors, envs_per_executor and memorizer of [schedule], and task.vectorize decide that"
+    ),
+    "clip_actions normalize_actions rescale_actions squash_output": "actions are clipped to the bounds of their space",
+    "action_space observation_space disable_env_checking check_env": "the environment says that, and is checked",
+    "monitor_wrapper autoreset record_statistics": "episodes are counted and reset without a wrapper",
+    "render render_env render_mode": "python -m mlxe_async play latest --render shows what was learned",
+    "deterministic": 'tests take the best actions; under schedule.kind = "is" the same seed gives the same run',
+    "torch_deterministic cudnn_deterministic": 'schedule.kind = "is" repeats itself bit for bit',
+    "best_model_save_path callback_on_new_best save_best_every_sec save_best checkpoint_at_end save_vecnormalize": (
+        "the best tested version and the last one are saved always"
+    ),
+    "evaluation_num_env_runners evaluation_num_workers evaluation_parallel_to_training": (
+        "tests have one process; evaluation.in_flight is how many versions it tests at a time"
+    ),
+    "lr_schedule_kl_threshold": "learning rates go down by steps; algorithm.max_kl ends an update early",
+    "num_seeds n_seeds": "python -m mlxe_async FILE.toml --seeds 5 runs five",
+    "log_level": "log.jsonl has everything",
+    "patience max_no_improvement_evals": "no run ends for lack of progress; a sweep prunes those",
+    "mixed_precision amp fp16 bf16": "algorithm.precision is the key, of networks for pictures",
+    "munchausen": "no algorithm here does that",
+    "multiagent policies policy_mapping_fn num_policies": "one agent learns",
+}
+"""Names of what has no key here, and why, in words."""
+ABSENT = {name: why for names, why in _ABSENT.items() for name in names.split()}
 
 
 def _by_name() -> dict[str, tuple[str, ...]]:

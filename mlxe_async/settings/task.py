@@ -14,6 +14,8 @@ from mlxe_async.settings.forms import ALLOWED, FORBIDDEN, ActionName, Entry, Env
 
 ATARI, CARTPOLE = "ALE/", "CartPole"  # how ids of theirs begin
 POOL = "envpool"
+MOST_STATE_BYTES = 2**15
+"""Most state that wrappers of one environment may keep, as text: some 3,000 numbers in arrays."""
 
 
 class Atari(Table):

@@ -343,7 +343,11 @@ def _spaces(place: str, value: Any) -> None:
 
 _FACTS = json_checks.table(
     {"version": json_checks.count, "parameters": json_checks.list_of(_parameter), "spaces": _spaces},
-    {"counters": json_checks.by_name(json_checks.count), "score": json_checks.number},
+    {
+        "counters": json_checks.by_name(json_checks.count),
+        "score": json_checks.number,
+        "wrappers": json_checks.maybe(json_checks.text),
+    },
 )
 
 

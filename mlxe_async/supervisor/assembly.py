@@ -16,13 +16,11 @@ from mlxe_async.ipc.shared.lanes import begin_epoch
 from mlxe_async.ipc.shared.meeting import declare_broken
 from mlxe_async.ipc.shared.weights import WeightsReader, WeightsWriter
 from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage, ProgressPages, Words
-from mlxe_async.logs import events
-from mlxe_async.roles.dealing import Dealer
-from mlxe_async.roles.lessons import Curriculum, Lessons
+from mlxe_async.roles.wrapper_states import VersionStates
 from mlxe_async.supervisor.checkpointing.due import CheckpointDue
 from mlxe_async.supervisor.checkpointing.solved import LongEpisode
 from mlxe_async.supervisor.context import RunContext
-from mlxe_async.supervisor.handles.context import ExecutorWords, HandleContext, Promoter, RolloutRules
+from mlxe_async.supervisor.handles.context import ExecutorWords, HandleContext, Promoter, RolloutRules, lessons_of
 from mlxe_async.supervisor.handles.crashes import Crashes
 from mlxe_async.supervisor.handles.evaluator import EvaluatorHandle
 from mlxe_async.supervisor.handles.executor import ExecutorHandle
@@ -70,7 +68,17 @@ class Assembly:
             promotes=blueprint.promotes,
             promote_by=run.settings.learner.promote_by,
         )
-        context.lessons = self._lessons()
+        if run.blueprint.facts["task"].get("keeps_state"):
+            context.publications.states = VersionStates(in_rounds=traits.deterministic)
+        context.lessons = lessons_of(
+            run.settings.task,
+            run.counters,
+            run.log,
+            executors=blueprint.executors,
+            states=context.publications.states,
+            in_rounds=traits.deterministic,
+        )
+        run.files.saver.state_of = context.publications.state_of
         self.executors: list[ExecutorHandle] = []
         if blueprint.promotes and traits.free_running:
             context.promoter = Promoter(
@@ -181,26 +189,6 @@ class Assembly:
         """The progress page of an executor."""
         return self.pages[self._run.blueprint.page_of(f"executor-{executor}")]
 
-    def _lessons(self) -> Lessons | None:
-        """Return what decides on stages and items; None where the task has neither."""
-        task, counters, context = self._run.settings.task, self._run.counters, self.context
-        if not task.stages and task.reset_options is None:
-            return None
-        count = len(task.stages)
-
-        def tell(stage: int, reason: str) -> None:
-            told = events.StageEvent(
-                stage=stage + 1, of=count, env_steps=counters.env_steps, episodes=counters.episodes, reason=reason
-            )
-            self._run.log.emit(told, "supervisor")
-
-        return Lessons(
-            Curriculum(task.stages, tell) if count else None,
-            Dealer(self._run.blueprint.executors) if task.reset_options is not None else None,
-            in_rounds=context.deterministic,
-            env_steps=lambda: counters.env_steps,
-        )
-
     def episodes_started(self) -> int:
         """Episodes begun so far, those of executors that are no more included."""
         return self._episodes.started()
@@ -218,7 +206,7 @@ class Assembly:
         if self.delayed is not None:
             self.delayed.restore(run.point.own_arrays())
         if context.lessons is not None and "lessons" in state:
-            context.lessons.restore(state["lessons"])
+            context.lessons.restore(state["lessons"], run.point.first_version)
         if context.promoter is not None and "promoter" in state:
             context.promoter.restore(state["promoter"])
         if context.deterministic:

@@ -17,6 +17,7 @@ from mlxe_async.tasks.making import read_spaces
 from mlxe_async.tasks.measuring import random_action
 from mlxe_async.tasks.native import NativeTask
 from mlxe_async.tasks.sources import remark_of, spec_of
+from mlxe_async.tasks.states import differences
 from mlxe_async.tasks.training import training_task
 from mlxe_async.tasks.vector import VectorTask
 
@@ -50,7 +51,8 @@ def probe(
     Returns:
         Plain JSON facts: `env`; `spaces` (`Spaces.to_json`); `max_episode_steps`, the limit in force or null, and
         `registered_max_episode_steps`; `reward_threshold` as registered, or null, also where a wrapper changes rewards;
-        `evaluation_vectorised`, whether tests use a simulator of the task's own; `make_seconds`, `first_step_seconds`
+        `evaluation_vectorised`, whether tests use a simulator of the task's own; `keeps_state`, whether wrappers tell
+        what they keep between episodes; `make_seconds`, `first_step_seconds`
         (with its reset), `step_seconds`; `notes`, odd but harmless things; `gymnasium`, its version.
 
     Raises:
@@ -74,6 +76,8 @@ def probe(
         _try_out(vector, limited)
         tried = time.perf_counter()
         step_seconds, faults = _time_steps(vector, limited)
+        if vector.keeps_state:
+            _check_state(vector, limited)
         repeated = [] if faults else _repeats(vector, limited, made - imported)
     finally:
         if close_later is None:
@@ -88,6 +92,7 @@ def probe(
         "registered_max_episode_steps": spec.max_episode_steps,
         "reward_threshold": spec.reward_threshold if vector.has_own_rewards else None,
         "evaluation_vectorised": vector.simulator is not None,
+        "keeps_state": vector.keeps_state,
         "make_seconds": made - imported,
         "first_step_seconds": tried - made,
         "step_seconds": step_seconds,
@@ -163,6 +168,27 @@ def _check_native(task: Mapping[str, Any], closing: list[Closable], limited: Lim
         raise TaskError(_sentence(fault)) from fault
 
 
+def _check_state(vector: VectorTask, limited: Limited) -> None:
+    """Take the state out of an environment that has been stepped, put it into a new one, and take it out again.
+
+    Raises:
+        TaskError: another one came out of it, or the environment cannot be made again.
+    """
+    known = vector.state_of(0)
+    try:
+        with limited("make"):
+            vector.rebuild(0)
+        vector.take_up(0, known)
+    except EnvironmentFault as fault:
+        raise TaskError(_sentence(fault)) from fault
+    if odd := differences(known, vector.state_of(0)):
+        raise TaskError(
+            f"task.wrappers: {', '.join(odd)}: expected get_state() to give what set_state(state) was given, "
+            "got another state"
+        )
+    vector.begins_with[0] = known
+
+
 def _try_out(vector: VectorTask, limited: Limited) -> None:
     """One reset and one step that keep the contract; a fault now and then is not a reason to refuse a task."""
     first: EnvironmentFault | None = None
@@ -232,6 +258,8 @@ def _repeats(vector: VectorTask, limited: Limited, make_seconds: float) -> list[
         if not different:
             return []
         told = f"the same seed and actions gave another {different} in a second episode"
+        if vector.keeps_state:
+            return [f"{told}, which began with the same state: {_LEFT_OUT}"]
         if make_seconds > SLOW_SECONDS:
             return [f"{told}: it is random beyond its seed, or {_LIVES_ON}"]
         fresh = []
@@ -249,7 +277,12 @@ def _repeats(vector: VectorTask, limited: Limited, make_seconds: float) -> list[
 _NO_SEED_DECIDES = "it is random beyond its seed, or a state outlives it; runs cannot be repeated"
 _LIVES_ON = (
     "a state, such as running statistics or a counter, lives on between episodes of one environment; it differs "
-    "between executors, tests and play, and is not saved"
+    "between executors, tests and play, and is not saved: get_state() and set_state(state) of a wrapper would have it "
+    "kept"
+)
+_LEFT_OUT = (
+    "it is random beyond its seed, or get_state() leaves out something that lives on between episodes; runs cannot be "
+    "repeated"
 )
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.rows import MASK, Array, Spaces
 from mlxe_async.settings.task import task_of
-from mlxe_async.tasks import checks
+from mlxe_async.tasks import checks, states
 from mlxe_async.tasks.changes import ActionChanges
 from mlxe_async.tasks.hostile import described, trace_of, words_of
 from mlxe_async.tasks.installed import without_display
@@ -81,6 +81,7 @@ class VectorTask:
         max_episode_steps: steps after which episodes are truncated, instead of what `task` or the registry says.
         wrap: put around each environment, outside of everything else; to record it, say.
         cursor: its first entry is kept at the number of the environment that is being called.
+        state: with which episodes begin, as of `state_of`; None: as the environments were made.
 
     Raises:
         TaskError: the environment is unknown, lacks a package, has spaces that cannot be used, or does not declare what
@@ -101,6 +102,8 @@ class VectorTask:
         offers_masks: whether the first reset came with a mask of allowed actions that was not asked for.
         metrics: numbers that the environments tell of themselves.
         episodes: seeds and options that episodes are reset with; None where the task leaves both open.
+        keeps_state: whether wrappers, or the environment, keep something from one episode to the next and can tell it.
+        begins_with: where they do, the state with which each environment's next episode begins; None: as it was made.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class VectorTask:
         max_episode_steps: int | None = None,
         wrap: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]] = lambda env: env,
         cursor: MutableSequence[int] | memoryview[int] | None = None,
+        state: str | None = None,
     ) -> None:
         self._wrap = wrap
         self._cursor = [0] if cursor is None else cursor
@@ -140,6 +144,9 @@ class VectorTask:
         self.offers_masks = False
         self.metrics = Metrics()
         self._is_fresh = not self._task.action_mask
+        self.begins_with = [state] * count
+        self._as_made = [""] * count
+        self.keeps_state = False
         try:
             for index in range(count):
                 self._envs.append(self._made(index))
@@ -224,6 +231,8 @@ class VectorTask:
         self._cursor[0] = index
         env = self._envs[index]
         try:
+            if self.keeps_state:
+                self._put(index, self.begins_with[index])
             answer = env.reset(seed=seed) if options is None else env.reset(seed=seed, options=dict(options))
         except BaseException as error:  # noqa: BLE001 - exit and Ctrl-C come from the environment here, not to us
             raise self._raised(error, "reset", index) from None
@@ -354,6 +363,28 @@ class VectorTask:
         """One of the environments, with its wrappers."""
         return self._envs[index]
 
+    def state_of(self, index: int) -> str:
+        """Return what an environment's layers keep from one episode to the next, as text.
+
+        Raises:
+            TaskError: a layer raised, or told of what cannot be kept.
+        """
+        return states.text_of(states.kept_by(self._envs[index]))
+
+    def take_up(self, index: int, state: str | None) -> None:
+        """Have an environment's layers go on with a state, see `state_of`; None: what they knew when they were made.
+
+        Raises:
+            EnvironmentFault: a layer raised.
+        """
+        try:
+            self._put(index, state)
+        except BaseException as error:  # noqa: BLE001 - see reset
+            raise self._raised(error, "reset", index) from None
+
+    def _put(self, index: int, state: str | None) -> None:
+        states.put(states.kept_by(self._envs[index]), state or "", self._as_made[index])
+
     def rebuild(self, index: int) -> None:
         """Close one environment, whatever it says to that, and make it anew; then `reset` it.
 
@@ -445,7 +476,12 @@ class VectorTask:
 
     def _made(self, index: int) -> gymnasium.Env[Any, Any]:
         try:
-            return self._wrap(make(self._stages[self._stage[index]], self.spec, evaluation=self._evaluation))
+            env = self._wrap(make(self._stages[self._stage[index]], self.spec, evaluation=self._evaluation))
+            if layers := states.kept_by(env):
+                self.keeps_state, self._as_made[index] = True, states.text_of(layers)
+                if self._evaluation:
+                    states.freeze(layers)
+            return env  # noqa: TRY300 - what is kept is foreign code too
         except TaskError:
             raise
         except BaseException as error:  # noqa: BLE001 - see reset

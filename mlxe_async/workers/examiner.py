@@ -32,12 +32,18 @@ class Examiner:
         self._parameters = parameters
 
     def evaluate(
-        self, *, add: int | None = None, seconds: float | None = None, limit_s: float = 60.0
+        self,
+        *,
+        add: int | None = None,
+        state: str | None = None,
+        seconds: float | None = None,
+        limit_s: float = 60.0,
     ) -> dict[str, Any]:
         """Advance all tests under way.
 
         Args:
             add: first begin to test the weights that lie ready, known as this version.
+            state: what its wrappers know; None: what they knew when they were made.
             seconds: come back after about this time; None: when all is decided.
             limit_s: a stretch without progress that counts as hanging.
 
@@ -49,7 +55,7 @@ class Examiner:
             flat = np.empty(self._parameters, dtype=np.float32)
             if self._weights.read(flat) is None:
                 raise MlxeError(f"evaluator: expected to read the weights of version {add} whole")
-            self._evaluator.add(add, flat)
+            self._evaluator.add(add, flat, state)
 
         def tick() -> None:
             self._page.leave()

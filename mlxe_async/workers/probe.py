@@ -240,6 +240,9 @@ def _probe(
         if not is_usable:
             raise Refused([(("learner", "device"), f'got "{device}", but torch finds no usable GPU here; try "cpu"')])
     task = probe_task(settings["task"], made, limited)
+    if task["keeps_state"] and settings["run"].get("record"):
+        message = "got true, expected false: which state of a wrapper an episode began with is not recorded"
+        raise Refused([(("run", "record"), message)])
     if settings.get("evaluation", {}).get("video"):
         _check_video(settings["task"], made, limited)
     play = Play(made, limited)

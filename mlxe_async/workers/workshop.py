@@ -150,6 +150,7 @@ class Workshop:
             executors=self.spec["executors"],
             stages=len(self.settings.task.stages),
             shuffles=self.settings.task.shuffle_options,
+            keeps_state=self.spec["keeps_state"],
         )
         name = f"executor-{index}"
         page = self.pages.get(name, self.page)

@@ -146,7 +146,7 @@ def test_where_no_process_waits_a_stage_begins_with_the_next_episodes(live, tmp_
 
 def levels(note, run):
     """Levels of the episodes that executors began."""
-    pids = {line["pid"] for line in run.all("proc_start") if line["process"].startswith("mlxe-exe")}
+    pids = {line["pid"] for line in run.all("proc_start") if line["process"].startswith(("mlxe-exe", "mlxe-ser"))}
     told = [json.loads(line) for line in note.read_text().splitlines()]
     return [one["options"]["level"] for one in told if one["pid"] in pids]
 

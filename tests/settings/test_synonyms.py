@@ -6,7 +6,7 @@ from settings_tools import minimal, problems_of
 from mlxe_async.algorithms import REGISTRY, load_algorithm
 from mlxe_async.errors import SettingsError
 from mlxe_async.settings import algorithm_problems, settings_schema
-from mlxe_async.settings.synonyms import SYNONYMS
+from mlxe_async.settings.synonyms import ABSENT, SYNONYMS
 
 # Table in which it is written, the key as it is called there, and the key to write.
 ELSEWHERE = [
@@ -119,6 +119,53 @@ ELSEWHERE = [
     ("checkpoint", "save_every_sec", "checkpoint.interval_s"),
     ("checkpoint", "keep_checkpoints", "checkpoint.keep"),
     ("run", "train_dir", "run.dir"),
+    ("ppo", "rnn_size", "algorithm.cell_size"),
+    ("ppo", "recurrence", "algorithm.sequence_steps"),
+    ("ppo", "kl_loss_coeff", "algorithm.kl_penalty_target"),
+    # RLlib: the arguments of `env_runners`, `training`, `evaluation` and `resources`, and what stops a run
+    ("schedule", "num_env_runners", "schedule.executors"),
+    ("schedule", "num_envs_per_env_runner", "schedule.envs_per_executor"),
+    ("schedule", "rollout_fragment_length", "schedule.rollout_steps"),
+    ("ppo", "vf_clip_param", "algorithm.value_clip"),
+    ("ppo", "kl_coeff", "algorithm.kl_penalty_target"),
+    ("ppo", "use_lstm", "algorithm.cell"),
+    ("ppo", "lstm_cell_size", "algorithm.cell_size"),
+    ("ppo", "fcnet_hiddens", "algorithm.policy"),
+    ("ppo", "grad_clip_by", "algorithm.max_gradient_norm"),
+    ("dqn", "hiddens", "algorithm.layers"),
+    ("dqn", "sigma0", "algorithm.noise_sigma"),
+    ("sac", "initial_alpha", "algorithm.temperature"),
+    ("evaluation", "evaluation_interval", "evaluation.interval_steps"),
+    ("learner", "num_gpus", "learner.device"),
+    ("task", "env_config", "task.kwargs"),
+    ("stop", "training_iteration", "stop.updates"),
+    ("stop", "time_total_s", "stop.seconds"),
+    ("checkpoint", "checkpoint_freq", "checkpoint.interval_steps"),
+    # and further ones of stable-baselines3 and CleanRL
+    ("ppo", "clip_range_vf", "algorithm.value_clip"),
+    ("ppo", "clip_vloss", "algorithm.value_clip"),
+    ("ppo", "norm_reward", "algorithm.reward_scaling"),
+    ("run", "capture_video", "evaluation.video"),
+    ("run", "track", "logs.export"),
+]
+# Table in which it is written, a name elsewhere that has no key here, and what is said of it.
+ABSENT_HERE = [
+    ("ppo", "use_sde", "noise is drawn for each step alone"),
+    ("ppo", "norm_adv", "ppo and reinforce normalise advantages"),
+    ("ppo", "dropout", "no network here drops out"),
+    ("ppo", "adam_eps", "each algorithm has its own"),
+    ("ppo", "int_coef", "a wrapper that adds to the reward"),
+    ("ppo", "train_batch_size", "the rollouts of all executors"),
+    ("dqn", "optimize_memory_usage", "as [memory] says"),
+    ("dqn", "handle_timeout_termination", "bootstrapped from, always"),
+    ("sac", "n_critics", "two critics"),
+    ("schedule", "async_envs", "task.vectorize decide that"),
+    ("task", "clip_actions", "clipped to the bounds"),
+    ("task", "render_mode", "play latest --render"),
+    ("checkpoint", "checkpoint_at_end", "saved always"),
+    ("evaluation", "deterministic", "best actions"),
+    ("run", "torch-deterministic", "bit for bit"),
+    ("stop", "patience", "a sweep prunes those"),
 ]
 
 
@@ -143,6 +190,26 @@ def test_a_key_of_another_package_leads_to_ours(table, key, meant):
     assert line.rpartition(": ")[2].startswith(f"got 1, expected {meant}"), line
     assert "as it is called here" in line
     assert len(line) < 160
+
+
+@pytest.mark.parametrize(("table", "key", "said"), ABSENT_HERE, ids=[f"{t}.{k}" for t, k, _ in ABSENT_HERE])
+def test_of_what_has_no_key_here_no_key_is_offered(table, key, said):
+    [line] = lines_for(table, key)
+    assert "got 1, expected no such key: " in line
+    assert said in line
+    assert "did you mean" not in line
+
+
+def test_what_is_absent_is_no_key_and_no_synonym():
+    assert not ABSENT.keys() & SYNONYMS.keys()
+    ours = {key for name in REGISTRY for key in load_algorithm(name).Settings.model_fields}
+    assert not ABSENT.keys() & ours
+
+
+@pytest.mark.parametrize("table", ["memory", "learner", "schedule"])
+def test_an_algorithms_key_in_another_table_is_offered_in_its_own(table):
+    [line] = lines_for(table, "gae_lambda" if table == "schedule" else "n_step")
+    assert "algorithm.gae_lambda" in line or line.endswith('did you mean "algorithm.n_step"?'), line
 
 
 def test_every_synonym_leads_to_a_key_that_there_is():
@@ -176,16 +243,40 @@ def test_what_belongs_to_a_key_of_another_meaning_is_said():
     [
         ("PPO", "ppo"),
         ("A2C", "a2c"),
-        ("A3C", "mlxe"),
+        ("A3C", "a2c"),
         ("VPG", "reinforce"),
         ("APPO", "ppo"),
         ("DQN", "dqn"),
         ("DDQN", "dqn"),
+        ("PG", "reinforce"),
+        ("SimpleQ", "dqn"),
+        ("QR-DQN", "c51"),
     ],
 )
 def test_names_of_algorithms_lead_to_ours(typed, meant):
     with pytest.raises(SettingsError, match=f'did you mean "{meant}"'):
         load_algorithm(typed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("A3C", 'did you mean "a2c", with schedule.kind = "oa" and schedule.gradients = "executors"?'),
+        ("RecurrentPPO", 'did you mean "ppo", with cell = "lstm"?'),
+        ("MaskablePPO", 'did you mean "ppo", with task.action_mask = true?'),
+        ("R2D2", 'did you mean "dqn", with cell = "lstm"?'),
+        ("ARS", "none here searches without gradients"),
+        ("DreamerV3", "none here learns a model of the world"),
+        ("MADDPG", "none here trains several agents"),
+        ("TRPO", "no such one is built in"),
+        ("random", "advise ENV tells what random play comes to"),
+    ],
+)
+def test_names_of_another_kind_are_not_taken_for_one_that_is_spelt_alike(typed, said):
+    with pytest.raises(SettingsError) as refusal:
+        load_algorithm(typed)
+    [line] = refusal.value.problems
+    assert line.endswith(said), line
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("Tanh", "tanh"), ("nn.ReLU", "relu"), ("torch.nn.Tanh", "tanh")])

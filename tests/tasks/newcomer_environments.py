@@ -128,7 +128,7 @@ OnePort = made("OnePort", __init__=raising(OSError(errno.EADDRINUSE, "Address al
 
 
 def normalised():
-    return gymnasium.wrappers.NormalizeObservation(Plain())
+    return gymnasium.wrappers.NormalizeReward(Plain())
 
 
 gymnasium.register("NormalisedNewcomer-v0", entry_point=normalised)

@@ -83,14 +83,10 @@ def test_what_cannot_be_learned_from_is_refused_with_what_to_do(name):
     ("task", "said"),
     [
         (
-            {"env": "CartPole-v1", "wrappers": ["gymnasium.wrappers:NormalizeObservation"]},
-            "task.wrappers: NormalizeObservation, whose statistics .* set normalise = true",
-        ),
-        (
             {"env": "CartPole-v1", "wrappers": ["gymnasium.wrappers:NormalizeReward"]},
-            "task.wrappers: NormalizeReward, whose statistics .* set reward_scaling = true",
+            "task.wrappers: NormalizeReward: returns .* set reward_scaling = true",
         ),
-        ({"env": f"{HERE}:NormalisedNewcomer-v0"}, "is made with NormalizeObservation, whose statistics"),
+        ({"env": f"{HERE}:NormalisedNewcomer-v0"}, "is made with NormalizeReward: returns"),
         pytest.param({"env": "MiniGrid-Empty-5x5-v0"}, "pip install minigrid", marks=without("minigrid")),
         pytest.param({"env": "highway-fast-v0"}, "pip install highway-env", marks=without("highway_env")),
         ({"env": "CartPole-v7"}, "did you mean CartPole-v"),

@@ -6,7 +6,7 @@ import hashlib
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,7 @@ class _Best:
     flat: Array
     score: float
     counters: dict[str, int]
+    state: str | None = None
 
 
 class WeightsSaver:
@@ -120,6 +121,8 @@ class WeightsSaver:
         self._number = 0
         self._best: _Best | None = None
         self._best_saved = 0
+        self.state_of: Callable[[int], str | None] = lambda _version: None
+        "The state that wrappers have by a version, see `roles.wrapper_states`."
         self.unsaved: str | None = None
         "Why nothing could be saved the last time; None if it was."
         # The regular ones are written by a thread, so that a slow disk does not stop the loop.
@@ -133,7 +136,7 @@ class WeightsSaver:
     def tested(self, version: int, flat: Array, score: float) -> None:
         """Hear of a test: weights (P,), which must not change any more, and the mean return they reached."""
         if math.isfinite(score) and (self._best is None or score >= self._best.score):
-            self._best = _Best(version, flat, score, self._counters.to_json())
+            self._best = _Best(version, flat, score, self._counters.to_json(), self.state_of(version))
 
     def save(self, version: int, flat: Array, *, solved_at: Mapping[str, Any] | None, solved: bool = False) -> None:
         """Save weights (P,), with what is known about them, and first the best ones if they are others."""
@@ -177,13 +180,13 @@ class WeightsSaver:
         if best is None:
             return {}, {}
         about = {"version": best.version, "score": best.score, "counters": best.counters, "saved": self._best_saved}
-        return about, {"best": best.flat}
+        return about | ({} if best.state is None else {"wrappers": best.state}), {"best": best.flat}
 
     def restore(self, facts: Mapping[str, Any], best: Array | None) -> None:
         """Go on from there, with numbers that no checkpoint in the folder has."""
         self._number = max(checkpoints.numbers(self._folder.checkpoints_path), default=0)
         if best is not None:
-            self._best = _Best(facts["version"], best, facts["score"], facts["counters"])
+            self._best = _Best(facts["version"], best, facts["score"], facts["counters"], facts.get("wrappers"))
             self._best_saved = facts["saved"]
 
     def save_whole(
@@ -210,6 +213,7 @@ class WeightsSaver:
 
     def _write_best(self, best: _Best, solved_at: Any) -> None:
         about = {"solved": False, "best": True, "score": best.score, "counters": best.counters, "solved_at": solved_at}
+        about["wrappers"] = best.state
         if self._write(best.version, best.flat, about):
             self._best_saved = best.version
 
@@ -227,9 +231,11 @@ class WeightsSaver:
             size = int(np.prod(shape, dtype=np.int64))
             tensors[name] = flat[start : start + size].reshape(shape)
             start += size
+        state = about["wrappers"] if "wrappers" in about else self.state_of(version)
         facts = {
             "version": version,
             **about,
+            "wrappers": state,
             "parameters": self._facts["parameters"],
             "spaces": self._facts["spaces"],
             "algorithm": {"name": self._settings.algorithm.name, **self._facts["algorithm"]},

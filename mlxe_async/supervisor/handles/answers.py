@@ -10,6 +10,7 @@ from typing import Any
 
 from mlxe_async.errors import ProtocolError
 from mlxe_async.ipc.messages.answers import Kind, require
+from mlxe_async.settings.task import MOST_STATE_BYTES
 
 NUMBER: Kind = (float, None)
 WHOLE: Kind = (int, None)
@@ -77,6 +78,10 @@ def is_rollout(answer: Any, envs: int) -> None:
     lengths = {name: len(answer["episodes"][name]) for name in told}
     if len(set(lengths.values())) != 1:
         raise ProtocolError(f"rollout: episodes: expected lists of one length, got {lengths}")
+    state = answer.get("wrappers", "")
+    require(state, str, "rollout: wrappers")
+    if len(state) > MOST_STATE_BYTES:
+        raise ProtocolError(f"rollout: wrappers: got {len(state)} bytes, expected at most {MOST_STATE_BYTES}")
     taken = answer.get("taken", 0)
     require(taken, int, "rollout: taken")
     if min(taken, answer["rows"], answer["blocks"], answer["out_of_bounds"], *answer["begun"]) < 0:

@@ -11,8 +11,11 @@ import numpy as np
 
 from mlxe_async.ipc.shared.delayed import DelayedWeights
 from mlxe_async.logs import events
-from mlxe_async.roles.lessons import Lessons
+from mlxe_async.roles.dealing import Dealer
+from mlxe_async.roles.lessons import Curriculum, Lessons
 from mlxe_async.roles.promotion import LARGEST
+from mlxe_async.roles.wrapper_states import VersionStates
+from mlxe_async.settings.task import Task
 from mlxe_async.supervisor.handles.crashes import Crashes
 from mlxe_async.supervisor.plan.budget import Bell, Budget, Counters
 from mlxe_async.supervisor.plan.event_log import EventLog
@@ -43,20 +46,32 @@ class Publications:
         self._rows = np.zeros(newest, _FIELDS)
         self._rows["version"] = -1
         self._held: dict[int, dict[str, Any]] = {}
+        self.states: VersionStates | None = None
+        "The state that wrappers have by each of them; None where they keep nothing."
 
     def note(self, version: int, about: Mapping[str, Any]) -> None:
         """A version was published when the run was so far."""
         self._rows[version % len(self._rows)] = (version, *(about[name] for name in _NAMES[1:]))
+        if self.states is not None:
+            self.states.published(version)
 
     def hold(self, version: int) -> None:
         """A version is put under test: it must be known for as long as the verdict may take."""
         about = self.get(version)
         if about is not None:
             self._held[version] = about
+        if self.states is not None:
+            self.states.hold(version)
 
     def release(self, still: Collection[int]) -> None:
         """The verdicts on all versions that were held are there, but for those that are `still` needed."""
         self._held = {version: about for version, about in self._held.items() if version in still}
+        if self.states is not None:
+            self.states.release(still)
+
+    def state_of(self, version: int) -> str | None:
+        """Return wrappers' state of a version that is held, or the newest; None: as they are made."""
+        return None if self.states is None else self.states.of(version)
 
     def get(self, version: int) -> dict[str, Any] | None:
         """Return what was noted of it, None if that is not known any more."""
@@ -64,6 +79,38 @@ class Publications:
             return dict(self._held[version])
         row = self._rows[version % len(self._rows)].tolist()
         return dict(zip(_NAMES[1:], row[1:], strict=True)) if row[0] == version else None
+
+
+def lessons_of(
+    task: Task, counters: Counters, log: EventLog, *, executors: int, states: VersionStates | None, in_rounds: bool
+) -> Lessons | None:
+    """Return what decides on stages, items and wrappers' states; None where the task has none of them.
+
+    Args:
+        task: of the settings.
+        counters: how far the run is.
+        log: told of each stage that begins.
+        executors: how many there are.
+        states: what wrappers keep; None: nothing.
+        in_rounds: decide between rounds alone.
+    """
+    if not task.stages and task.reset_options is None and states is None:
+        return None
+    count = len(task.stages)
+
+    def tell(stage: int, reason: str) -> None:
+        told = events.StageEvent(
+            stage=stage + 1, of=count, env_steps=counters.env_steps, episodes=counters.episodes, reason=reason
+        )
+        log.emit(told, "supervisor")
+
+    return Lessons(
+        Curriculum(task.stages, tell) if count else None,
+        Dealer(executors) if task.reset_options is not None else None,
+        in_rounds=in_rounds,
+        env_steps=lambda: counters.env_steps,
+        states=states,
+    )
 
 
 class Player(Protocol):
@@ -171,7 +218,7 @@ class HandleContext:
     promote_by: str = "mean_return"
     """What a training result is, see `[learner] promote_by`."""
     lessons: Lessons | None = None
-    """Decides in which stage episodes begin and which items they take; None where a task has neither."""
+    """Decides on stages, items and states that episodes begin with; None where a task has none of them."""
     promoter: Promoter | None = None
     """Compares them under `oa`."""
     publications: Publications = field(default_factory=Publications)

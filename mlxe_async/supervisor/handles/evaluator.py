@@ -119,6 +119,7 @@ class EvaluatorHandle:
                     role="evaluator",
                     check=partial(is_evaluated, under_test=self._before),
                     add=add,
+                    **({} if add is None else {"state": self._context.publications.state_of(add)}),
                     seconds=seconds,
                 )
                 break

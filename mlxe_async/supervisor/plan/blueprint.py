@@ -313,6 +313,7 @@ class Blueprint:
             "settings": self.settings.model_dump(mode="json"),
             "spaces": self.facts["spaces"],
             "columns": self.facts["columns"],
+            "keeps_state": self.facts["task"].get("keeps_state", False),
             "parameters": self.parameters,
             "memory_kind": self.facts["memory_kind"],
             "memory_shape": self.memory_shape.to_json(),
