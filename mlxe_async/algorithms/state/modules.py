@@ -118,8 +118,8 @@ class ModulesOf:
         torch, known = self._torch, vars(self._algorithm)
         if torch is None:
             return []
-        made, kinds = {name: known[name] for name in self._built if name in known}, (torch.nn.Module, torch.Tensor)
-        parts = [(name, one) for name, one in _inside(made) if isinstance(one, kinds)]
+        made = {name: known[name] for name in self._built if type(known.get(name)) not in snapshot.NUMBERS}
+        parts = [(name, one) for name, one in _inside(made) if isinstance(one, (torch.nn.Module, torch.Tensor))]
         held = [tensors_of(one) if isinstance(one, torch.nn.Module) else one for _, one in parts]
         if len(held) != len(self._held) or not all(map(operator.is_, held, self._held)):  # nearly never
             found: dict[int, tuple[str, Any]] = {}
