@@ -259,9 +259,10 @@ def _known_keys(key: str, path: Path, spot: _Spot, schema: Mapping[str, Any]) ->
         return ours
     if not others and (why := ABSENT.get(key.lower().replace("-", "_"))):
         return f"no such key: {why}"
-    if not others and table != ("algorithm",) and _is_an_algorithms(key):
-        return f'one of {where} ({", ".join(known)}); did you mean "algorithm.{key}"?'
     hint = f'; did you mean "{others[0]}.{key}"?' if others else did_you_mean(key, known)
+    is_a_slip = others or difflib.get_close_matches(key, known, 1, 0.8)
+    if not is_a_slip and table != ("algorithm",) and _is_an_algorithms(key):
+        hint = f'; did you mean "algorithm.{key}"?'
     return f"one of {where} ({', '.join(known)}){hint}"
 
 
