@@ -134,8 +134,9 @@ class Pusher(Worker):
             updates: updates of the run so far.
 
         Returns:
-            `version` of the weights, `nbytes` that were pushed, `few` (whether a few rows stand for all), and `done`,
-            as of `Learner.learn`. Rollouts of other weights are dropped, and nothing is pushed where no rows are left.
+            `version` of the weights, `state` (the version to which the learner's state belonged), `nbytes` that were
+            pushed, `few` (whether a few rows stand for all), and `done`, as of `Learner.learn`. Rollouts of other
+            weights are dropped, and nothing is pushed where no rows are left.
 
         Raises:
             MlxeError: the learner's state cannot be had.
@@ -143,7 +144,7 @@ class Pusher(Worker):
             UpdateFailed: the update raised.
         """
         version, flat = self._newest() if self._acted is None else self._acted()
-        self._go_on_from(version, flat)
+        state = self._go_on_from(version, flat)
         before = self._state() if self._few is None else {}
         clock = Clock(env_steps=env_steps, episodes=episodes, updates=updates, version=version)
         with self._pushing.recording(self.algorithm, number, twin=self._updates.twin is not None) as recorder:
@@ -163,7 +164,7 @@ class Pusher(Worker):
                 self._few = self._is_enough(few, entries, clock, before, moments)
             rows = {**(few if self._few else batch), **moments_to_columns(moments)}
             nbytes = self._places.write(place, number, (entries, rows))
-        return {"version": version, "nbytes": nbytes, "few": bool(self._few), "done": done}
+        return {"version": version, "state": state, "nbytes": nbytes, "few": bool(self._few), "done": done}
 
     def _is_enough(
         self,
@@ -204,12 +205,14 @@ class Pusher(Worker):
                 return version, self._flat
         raise MlxeError(f"worker {self._pushing.lane}: expected to read the published weights whole")
 
-    def _go_on_from(self, version: int, flat: Array) -> None:
+    def _go_on_from(self, version: int, flat: Array) -> int:
+        """Take up weights, and the learner's newest state; returns the version to which that belongs."""
         found = self._keeper.find(NEWEST)
         if found is None or not self._keeper.take_up(found, version, flat):
             raise MlxeError(f"worker {self._pushing.lane}: expected the learner's kept state, found none")
         self._followed.version = NOTHING
         self._has_learned = True
+        return found.version
 
     def _state(self) -> dict[str, Array]:
         return {PREFIX + name: np.array(array) for name, array in self.algorithm.state().items()}

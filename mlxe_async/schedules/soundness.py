@@ -7,6 +7,7 @@
 | takes the end of its rows for the end of the episode | `sync = "rollout"`, or `ia` that keeps episodes | refused |
 | the same, from rollouts | several environments in an executor: the first end cuts the others | refused |
 | learns without gradients, as a table does | `gradients = "executors"` | refused |
+| replays rows, and the run is recorded | `oa` with `gradients = "executors"` | refused |
 | replays rows, ignores that an older policy made them | any | told |
 | any | `ia` that drops episodes | told |
 | all else: rollouts where all wait, replay that is corrected or off-policy by design, ... | any | sound |
@@ -43,6 +44,7 @@ class Facts:
         exchanges: whether executors make gradients: all take the mean, or under `oa` each pushes its own, which are of
             the very policy that made the rows.
         has_gradients: whether the algorithm learns by gradients.
+        recorded: whether the run is to be replayed, step by step.
     """
 
     kind: str
@@ -56,6 +58,7 @@ class Facts:
     simulated_lag: int = 0
     exchanges: bool = False
     has_gradients: bool = True
+    recorded: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,15 @@ _TABLE: tuple[_Row, ...] = (
             ("schedule", "gradients"),
             _NAME,
             'got "executors", expected "learner": this algorithm learns without gradients, and has none to exchange',
+        ),
+    ),
+    (
+        lambda facts: facts.recorded and facts.exchanges and facts.memory == "replay",
+        lambda _facts: Verdict(
+            True,
+            ("run", "record"),
+            ("schedule", "gradients"),
+            "got true, expected false: replayed rows may be overwritten while an executor reads them",
         ),
     ),
     (

@@ -148,8 +148,6 @@ def _exchanged(settings: Settings, not_with: Callable[..., Problem]) -> Iterator
         why = 'executors make updates together, as in "is" and "serial", or each alone, as in "oa"'
         yield not_with(gradients, '"learner"', "schedule.kind", why)
     elif schedule.kind == "oa":
-        if settings.run.record:
-            yield not_with("run.record", "false", gradients, "the order of pushes is not recorded")
         if schedule.updates_per_publish != 1:
             why = "each push is an update and a publication"
             yield not_with("schedule.updates_per_publish", "1", gradients, why)

@@ -33,7 +33,7 @@ from mlxe_async.supervisor.monitoring.loop_lag import stacks, write_stacks
 from mlxe_async.supervisor.monitoring.periodic import Periodic
 from mlxe_async.supervisor.plan.budget import Measures
 from mlxe_async.supervisor.plan.results import CheckReport, Result
-from mlxe_async.supervisor.recording.replay import Replay
+from mlxe_async.supervisor.recording.pushes import replay_of
 from mlxe_async.supervisor.run_files import RunFiles
 from mlxe_async.supervisor.startup.preloading import Handed
 from mlxe_async.supervisor.startup.start import Startup
@@ -79,7 +79,7 @@ class Supervisor(Answering):
         if not sys.platform.startswith("linux"):
             raise UnsupportedPlatform("mlxe_async needs Linux (memfd, pidfd, prctl); this is " + sys.platform)
         refuse_contradictions(settings)
-        self._replay = None if replay is None else Replay(Path(replay))
+        self._replay = None if replay is None else replay_of(Path(replay))
         settings = settings if self._replay is None else self._replay.prepared(settings)
         self._handed = Handed(settings, env)
         settings = self._handed.settings

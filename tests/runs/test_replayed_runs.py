@@ -14,6 +14,7 @@ from mlxe_async.supervisor import Supervisor
 from mlxe_async.supervisor.recording.file import Recorded
 
 OA = {"kind": "oa", "executors": 2, "updates_per_publish": 4}
+PUSHING = {"kind": "oa", "executors": 3, "gradients": "executors", "envs_per_executor": 2, "rollout_steps": 8}
 RECORDED = {"run": {"name": "test", "seed": 3, "record": True}}
 KINDS = {
     "uniform replay": {"schedule": OA},
@@ -36,6 +37,13 @@ KINDS = {
         "algorithm": {"name": "dqn", "prioritised": True, "start_rows": 64},
         "memory": {"block_rows": 8},
     },
+    "pushes": {"schedule": {**PUSHING, "rollout_steps": 16}, "algorithm": {"name": "a2c"}, "memory": {"block_rows": 8}},
+    "pushes of minibatches": {
+        "schedule": {**PUSHING, "max_policy_lag": 1},
+        "algorithm": {"name": "ppo", "epochs": 2, "minibatch": 16},
+    },
+    "mean of pushes": {"schedule": {**PUSHING, "combine": "mean", "mean_of": 3}, "algorithm": {"name": "impala"}},
+    "compensated pushes": {"schedule": {**PUSHING, "combine": "delay_compensated"}, "algorithm": {"name": "a2c"}},
 }
 
 
@@ -54,7 +62,7 @@ def replayed(folder):
     return on_loop(main)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("priorities", marks=pytest.mark.slow), "rollouts"])
+@pytest.mark.parametrize("kind", [pytest.param("priorities", marks=pytest.mark.slow), "rollouts", "pushes"])
 def test_the_same_weights_come_out_again(live, kind):
     first = recorded(live, **KINDS[kind])
     again = replayed(first.run_dir)
@@ -110,3 +118,9 @@ def test_a_run_that_was_not_recorded_cannot_be_replayed(undisturbed):
     assert not (first.run_dir / RECORDING).exists()
     with pytest.raises(SettingsError, match=r"only runs with run\.record = true"):
         asyncio.run(Supervisor(load_settings(first.run_dir / "settings.toml"), replay=first.run_dir).run())
+
+
+def test_replayed_minibatches_of_executors_are_not_recorded(live):
+    tables = {"schedule": PUSHING | {"envs_per_executor": 1}, "algorithm": {"name": "dqn"}}
+    with pytest.raises(SettingsError, match=r"run\.record: got true, expected false: replayed rows may be overwritten"):
+        recorded(live, **tables)

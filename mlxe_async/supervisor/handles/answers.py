@@ -42,7 +42,7 @@ DONE: Kind = {
     "updates": int, "rows": int, "lag_min": WHOLE, "lag_mean": NUMBER, "lag_max": WHOLE, "late_rows": int,
     "dropped_rows": int, "dropped_rollouts": int, "finite": bool, "metrics": dict,
 }  # fmt: skip
-DIFFERENTIATED: Kind = {"version": int, "nbytes": int, "few": bool, "done": DONE}
+DIFFERENTIATED: Kind = {"version": int, "state": int, "nbytes": int, "few": bool, "done": DONE}
 SHELVED: Kind = {"shelved": bool}
 VERDICT: Kind = {
     "version": int, "passed": (bool, None), "episodes": int, "steps": int, "return_min": float, "return_mean": float,

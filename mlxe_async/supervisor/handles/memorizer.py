@@ -151,7 +151,7 @@ class MemorizerHandle:
         ingested = plan.pop("ingested")
         positions = tuple(ingested["positions"])
         settled = used is not None
-        self._context.recorder.note(Memorized(self._updates_per_plan, settled, plan["updates"], positions))
+        self._context.recorder.note(Memorized(self._updates_per_plan, settled, plan["updates"], positions, lane))
         if lane is None:
             self._used = None
         self.owed, self.held = plan["owed"], plan["held"]
@@ -197,7 +197,7 @@ class MemorizerHandle:
             self._used_by.pop(lane, None)
         elif self._used is used:
             self._used = None
-        self._context.recorder.note(Ingested(tuple(ingested["positions"]), settled=used is not None))
+        self._context.recorder.note(Ingested(tuple(ingested["positions"]), settled=used is not None, lane=lane))
         self._take_note(ingested)
         return int(ingested["rows"])
 

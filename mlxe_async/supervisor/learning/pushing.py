@@ -25,6 +25,7 @@ from mlxe_async.settings.combining import Combining
 from mlxe_async.supervisor.handles.answers import DIFFERENTIATED
 from mlxe_async.supervisor.learning.learner import LearnerHandle, Pushes
 from mlxe_async.supervisor.learning.team import workers_of
+from mlxe_async.supervisor.recording.steps import Applied, Pushed
 
 STEP = {"updates": 1}
 """The plan of a step: the rows that it needs lie with the pushes."""
@@ -182,17 +183,20 @@ class PushedLearnerHandle(LearnerHandle):
         """Have a worker push; None if nothing came of it."""
         counters, (role, process) = self._context.counters, self._workers[lane]
         self._numbers[lane] += 1
+        asked = {
+            "number": self._numbers[lane],
+            "place": place,
+            "env_steps": counters.env_steps,
+            "episodes": counters.episodes,
+            "updates": counters.updates,
+        }
         try:
             answer = await process.call(
                 "differentiate",
                 role=role,
                 check=partial(require, kind=DIFFERENTIATED, what="differentiated"),
                 plan=plan,
-                number=self._numbers[lane],
-                place=place,
-                env_steps=counters.env_steps,
-                episodes=counters.episodes,
-                updates=counters.updates,
+                **asked,
             )
         except ProcessDied as error:
             self.pushes.lost += 1
@@ -202,7 +206,8 @@ class PushedLearnerHandle(LearnerHandle):
             self.pushes.odd += 1
             self._give_up(plan, f"update raised {error.message}", lane)
         else:
-            return Push({"worker": lane, "number": self._numbers[lane], "place": place, **answer})
+            self._context.recorder.note(Pushed(worker=lane, version=answer["version"], state=answer["state"], **asked))
+            return Push({"worker": lane, "number": asked["number"], "place": place, **answer})
         return None
 
     # -- stepping -----------------------------------------------------------------------------------------------------
@@ -238,7 +243,9 @@ class PushedLearnerHandle(LearnerHandle):
             self._waiting.extendleft(reversed(chosen))
             return
         self._note_waiting()
-        outcome = await self._learn(STEP, pushes=[push.about for push in chosen])
+        about = [push.about for push in chosen]
+        self._context.recorder.note(Applied(tuple((one["worker"], one["number"]) for one in about)))
+        outcome = await self._learn(STEP, pushes=about)
         for push in chosen:
             self._end(push, outcome)
 

@@ -63,7 +63,13 @@ def may_differentiate(settings: Settings, facts: Mapping[str, Any]) -> bool:
     schedule, key = settings.schedule, ("schedule", "gradients")
     if schedule.executors < 2 or schedule.gradients == "executors":
         return False
-    asked_of = Facts(schedule.kind, facts["memory_kind"], exchanges=True, has_gradients=facts["has_gradients"])
+    asked_of = Facts(
+        schedule.kind,
+        facts["memory_kind"],
+        exchanges=True,
+        has_gradients=facts["has_gradients"],
+        recorded=settings.run.record,
+    )
     if any(found.refused for found in verdicts(asked_of)):
         return False
     asked = settings.model_copy(update={"schedule": schedule.model_copy(update={"gradients": "executors"})})

@@ -2,7 +2,8 @@
 
 Rollouts, updates and draws each derive their randomness from seeds and counters. What a seed does not tell is who was
 faster: under which weights a rollout was played, how many blocks of which lane the memorizer had taken in when it drew,
-what the counters said when the learner learned. That is all a recording holds, some thirty bytes for each.
+what the counters said when the learner learned, in which order gradients came. That is all a recording holds, some
+thirty bytes for each.
 
 The file: `MAGIC`, then frames of `kind (1 byte), length (4), payload, CRC-32 of all these (4)`, all little-endian. The
 first holds facts as JSON. A file that ends in the middle of a frame ends with the one before.
@@ -22,14 +23,24 @@ from zlib import crc32
 from mlxe_async.errors import ResourceError, SettingsError
 from mlxe_async.storage.files import open_plain
 from mlxe_async.storage.run_folder import RECORDING
-from mlxe_async.supervisor.recording.steps import Ended, Ingested, Learned, Memorized, Published, Rollout, Step
+from mlxe_async.supervisor.recording.steps import (
+    Applied,
+    Ended,
+    Ingested,
+    Learned,
+    Memorized,
+    Published,
+    Pushed,
+    Rollout,
+    Step,
+)
 
 MAGIC = b"MLXEREC1"
 MOST_BYTES = 1 << 32
 AT_ONCE_BYTES = 1 << 14
 _HEAD, _SUM = struct.Struct("<BI"), struct.Struct("<I")
 _LONGEST = 1 << 20
-_KINDS: tuple[type[Step], ...] = (Rollout, Ingested, Memorized, Learned, Published, Ended)
+_KINDS: tuple[type[Step], ...] = (Rollout, Ingested, Memorized, Learned, Published, Ended, Pushed, Applied)
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS, start=1)}
 
 

@@ -21,7 +21,7 @@ from mlxe_async.supervisor.plan.budget import Bell, Counters
 from mlxe_async.supervisor.plan.event_log import EventLog
 from mlxe_async.supervisor.plan.provenance import versions
 from mlxe_async.supervisor.recording.file import Recorded
-from mlxe_async.supervisor.recording.steps import Ended, Ingested, Learned, Memorized, Published, Rollout
+from mlxe_async.supervisor.recording.steps import Ended, Ingested, Learned, Memorized, Published, Rollout, Step
 
 
 def facts_of(settings: Settings) -> dict[str, Any]:
@@ -34,14 +34,11 @@ class Replay:
 
     Args:
         folder: of the run that was recorded.
-
-    Raises:
-        SettingsError: it has no recording, or a damaged one.
+        recorded: its recording.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.recorded = Recorded.read(folder)
+    def __init__(self, folder: Path, recorded: Recorded) -> None:
+        self.folder, self.recorded = folder, recorded
         self.repeated = 0
         "Steps."
         self._version = 0
@@ -52,6 +49,10 @@ class Replay:
                 self._rollouts.setdefault(step.version, {}).setdefault(step.executor, []).append(step)
         self._by_episode = False
         self._written = [0] * int(self.recorded.facts["executors"])
+        self._begin()
+
+    def _begin(self) -> None:
+        """Prepare what is besides."""
 
     def prepared(self, settings: Settings) -> Settings:
         """The run's settings without its ends and tests, and with lanes that hold all that has to wait in them.
@@ -121,55 +122,67 @@ class Replay:
 
     # -- one step ---------------------------------------------------------------------------------------------------
 
-    async def _repeat(
-        self,
-        step: Ingested | Memorized | Learned | Published,
-        by_role: Mapping[str, Process],
-        log: EventLog,
-        now: Counters,
-    ) -> None:
+    async def _repeat(self, step: Step, by_role: Mapping[str, Process], log: EventLog, now: Counters) -> None:
         match step:
             case Published():
                 done = await by_role["learner"].call("publish", role="learner")
                 self._expect(step, (step.version, step.norm), (done["version"], done["norm"]))
                 log.published(done["version"], done["start_ns"], done["seconds"], done["norm"])
             case Ingested():
-                settle = self._plan if step.settled else None
-                done = await by_role["memorizer"].call(
-                    "ingest", role="memorizer", upto=list(step.positions), settle=settle
-                )
-                self._expect(step, list(step.positions), done["positions"])
+                await self._taken_in(step, by_role, settle=self._plan if step.settled else None)
             case Memorized():
-                settle = self._plan if step.settled else None
-                plan = await by_role["memorizer"].call(
-                    "memorize",
-                    role="memorizer",
-                    most_updates=step.most_updates,
-                    settle=settle,
-                    upto=list(step.positions),
-                )
-                expected = (list(step.positions), step.updates)
-                self._expect(step, expected, (plan["ingested"]["positions"], plan["updates"]))
-                self._plan = plan
-                log.memorized(plan, plan["ingested"]["rows"])
+                self._plan = await self._drawn(step, by_role, log, settle=self._plan if step.settled else None)
             case Learned():
-                done = await by_role["learner"].call(
-                    "learn",
-                    role="learner",
-                    plan=self._plan,
-                    env_steps=step.env_steps,
-                    episodes=step.episodes,
-                    updates=step.updates,
-                    progress=step.progress,
-                )
-                self._expect(step, (step.version, step.norm), (done["version"], done["norm"]))
-                now.updates = step.updates + done["updates"]
-                log.learned(done, step.env_steps)
-        if isinstance(step, Learned | Published) and step.version > self._version:
-            now.version = self._version = step.version
-            async with asyncio.TaskGroup() as group:
-                for rollouts in self._rollouts.get(step.version, {}).values():
-                    group.create_task(self._play(rollouts, by_role, log, now))
+                await self._learned(step, by_role, log, now)
+        if isinstance(step, Learned | Published):
+            if step.version > self._version:
+                now.version = self._version = step.version
+            await self._go_on(by_role, log, now)
+
+    async def _taken_in(self, step: Ingested, by_role: Mapping[str, Process], *, settle: Any) -> None:
+        memorizer, upto = by_role["memorizer"], list(step.positions)
+        done = await memorizer.call("ingest", role="memorizer", upto=upto, settle=settle)
+        self._expect(step, upto, done["positions"])
+
+    async def _drawn(
+        self, step: Memorized, by_role: Mapping[str, Process], log: EventLog, *, settle: Any
+    ) -> dict[str, Any]:
+        plan: dict[str, Any] = await by_role["memorizer"].call(
+            "memorize",
+            role="memorizer",
+            most_updates=step.most_updates,
+            settle=settle,
+            upto=list(step.positions),
+            lane=step.lane,
+        )
+        ingested = plan.pop("ingested")
+        self._expect(step, (list(step.positions), step.updates), (ingested["positions"], plan["updates"]))
+        log.memorized(plan, ingested["rows"])
+        return plan
+
+    def _to_learn(self) -> dict[str, Any]:
+        """Return what the learner is asked to learn from."""
+        return {"plan": self._plan}
+
+    async def _learned(self, step: Learned, by_role: Mapping[str, Process], log: EventLog, now: Counters) -> None:
+        done = await by_role["learner"].call(
+            "learn",
+            role="learner",
+            env_steps=step.env_steps,
+            episodes=step.episodes,
+            updates=step.updates,
+            progress=step.progress,
+            **self._to_learn(),
+        )
+        self._expect(step, (step.version, step.norm), (done["version"], done["norm"]))
+        now.updates = step.updates + done["updates"]
+        log.learned(done, step.env_steps)
+
+    async def _go_on(self, by_role: Mapping[str, Process], log: EventLog, now: Counters) -> None:
+        """Play all that was played under the version which is out now."""
+        async with asyncio.TaskGroup() as group:
+            for rollouts in self._rollouts.pop(self._version, {}).values():
+                group.create_task(self._play(rollouts, by_role, log, now))
 
     async def _play(
         self, rollouts: list[Rollout], by_role: Mapping[str, Process], log: EventLog, now: Counters

@@ -55,21 +55,27 @@ class Ingested:
 
     Args:
         positions: one for each lane.
-        settled: the learner had used the plan before, and its priorities came first.
+        settled: a plan had been used, and its priorities came first.
+        lane: for whose worker that plan was drawn; None: for the learner.
     """
 
     positions: tuple[int, ...]
     settled: bool = False
+    lane: int | None = None
+
+    _tail: ClassVar[struct.Struct] = struct.Struct("<?I")
 
     def pack(self) -> bytes:
         """As bytes."""
-        return struct.pack(f"<{len(self.positions)}Q", *self.positions) + b"\1" * self.settled
+        positions = struct.pack(f"<{len(self.positions)}Q", *self.positions)
+        return positions + (b"\1" * self.settled if self.lane is None else self._tail.pack(self.settled, self.lane))
 
     @classmethod
     def unpack(cls, payload: bytes) -> Ingested:
         """From bytes."""
-        count, settled = divmod(len(payload), 8)
-        return cls(struct.unpack_from(f"<{count}Q", payload), bool(settled))
+        count, rest = divmod(len(payload), 8)
+        settled, lane = cls._tail.unpack(payload[-rest:]) if rest == cls._tail.size else (bool(rest), None)
+        return cls(struct.unpack_from(f"<{count}Q", payload), settled, lane)
 
 
 @dataclass(frozen=True)
@@ -78,28 +84,80 @@ class Memorized:
 
     Args:
         most_updates: it was asked for, None for all.
-        settled: the learner had used the plan before.
+        settled: the plan before had been used.
         updates: the plan has.
         positions: as of `Ingested`.
+        lane: for whose worker it was drawn; None: for the learner.
     """
 
     most_updates: int | None
     settled: bool
     updates: int
     positions: tuple[int, ...]
+    lane: int | None = None
 
     _form: ClassVar[struct.Struct] = struct.Struct("<Q?I")
 
     def pack(self) -> bytes:
         """As bytes."""
         head = self._form.pack(self.most_updates or 0, self.settled, self.updates)
-        return head + Ingested(self.positions).pack()
+        return head + Ingested(self.positions, lane=self.lane).pack()
 
     @classmethod
     def unpack(cls, payload: bytes) -> Memorized:
         """From bytes."""
         most, settled, updates = cls._form.unpack_from(payload)
-        return cls(most or None, settled, updates, Ingested.unpack(payload[cls._form.size :]).positions)
+        rest = Ingested.unpack(payload[cls._form.size :])
+        return cls(most or None, settled, updates, rest.positions, rest.lane)
+
+
+@dataclass(frozen=True)
+class Pushed(_Numbers):
+    """A worker made gradients by the rollout that was drawn for it last.
+
+    Args:
+        worker: its number.
+        number: of its push.
+        place: where the push lies.
+        version: of the weights.
+        state: version to which the learner's state belonged that it went on from.
+        env_steps: of the run, as it was told.
+        episodes: the same.
+        updates: the same.
+    """
+
+    worker: int
+    number: int
+    place: int
+    version: int
+    state: int
+    env_steps: int
+    episodes: int
+    updates: int
+
+    _form = struct.Struct("<IQIQQQQQ")
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The learner is about to step by these pushes.
+
+    Args:
+        pushes: worker and number of each, in their order.
+    """
+
+    pushes: tuple[tuple[int, int], ...]
+
+    _form: ClassVar[struct.Struct] = struct.Struct("<IQ")
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return b"".join(self._form.pack(*push) for push in self.pushes)
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Applied:
+        """The same, read again."""
+        return cls(tuple(cls._form.iter_unpack(payload)))
 
 
 @dataclass(frozen=True)
@@ -157,7 +215,7 @@ class Ended:
         return cls(**json.loads(payload))
 
 
-Step = Rollout | Ingested | Memorized | Learned | Published | Ended
+Step = Rollout | Ingested | Memorized | Learned | Published | Ended | Pushed | Applied
 
 
 class Recorder(Protocol):

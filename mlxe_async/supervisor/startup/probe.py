@@ -282,6 +282,7 @@ def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
                 simulated_lag=traits.simulated_lag,
                 exchanges=schedule.gradients == "executors" and (schedule.executors > 1 or schedule.kind == "oa"),
                 has_gradients=facts["has_gradients"],
+                recorded=settings.run.record,
             )
         )
     )

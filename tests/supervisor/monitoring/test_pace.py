@@ -22,7 +22,8 @@ REPLAY = {"memory_kind": "replay"}
         ({"kind": "is"}, {"has_gradients": False}, {}, False),
         ({"kind": "is"}, {}, {"learner": {"device": "cuda"}}, False),
         ({"kind": "is"}, {}, {"learner": {"promote_best": 5}}, False),
-        ({"kind": "oa"}, {}, {"run": {"record": True}}, False),
+        ({"kind": "oa"}, {}, {"run": {"record": True}}, True),
+        ({"kind": "oa"}, REPLAY, {"run": {"record": True}}, False),
     ],
 )
 def test_they_may_where_the_same_settings_with_it_would_not_be_refused(schedule, facts, others, may):

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from mlxe_async.errors import ResourceError, SettingsError
 from mlxe_async.storage.run_folder import RECORDING
 from mlxe_async.supervisor.recording.file import Recorded, Recording
-from mlxe_async.supervisor.recording.steps import Ended, Ingested, Learned, Memorized, Published, Rollout
+from mlxe_async.supervisor.recording.steps import (
+    Applied,
+    Ended,
+    Ingested,
+    Learned,
+    Memorized,
+    Published,
+    Pushed,
+    Rollout,
+)
 
 count = st.integers(0, 2**64 - 1)
 small = st.integers(0, 2**32 - 1)
@@ -17,8 +26,17 @@ number = st.one_of(st.none(), st.floats(allow_nan=False))
 positions = st.lists(count, min_size=1, max_size=4).map(tuple)
 STEPS = [
     st.builds(Rollout, small, count, count, count, count, small, small),
-    st.builds(Ingested, positions),
-    st.builds(Memorized, st.one_of(st.none(), st.integers(1, 2**40)), st.booleans(), small, positions),
+    st.builds(Ingested, positions, st.booleans(), st.one_of(st.none(), small)),
+    st.builds(
+        Memorized,
+        st.one_of(st.none(), st.integers(1, 2**40)),
+        st.booleans(),
+        small,
+        positions,
+        st.one_of(st.none(), small),
+    ),
+    st.builds(Pushed, small, count, small, count, count, count, count, count),
+    st.builds(Applied, st.lists(st.tuples(small, count), max_size=4).map(tuple)),
     st.builds(Learned, count, count, count, number, count, number),
     st.builds(Published, count, number),
 ]
