@@ -147,7 +147,10 @@ class Pusher(Worker):
         state = self._go_on_from(version, flat)
         before = self._state() if self._few is None else {}
         clock = Clock(env_steps=env_steps, episodes=episodes, updates=updates, version=version)
-        with self._pushing.recording(self.algorithm, number, twin=self._updates.twin is not None) as recorder:
+        with (
+            drawing.TURN,
+            self._pushing.recording(self.algorithm, number, twin=self._updates.twin is not None) as recorder,
+        ):
             done = self._learned(plan, clock, usable=True)
         nbytes = 0
         if done["updates"]:

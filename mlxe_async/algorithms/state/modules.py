@@ -161,7 +161,8 @@ class ModulesOf:
     def seed(self, rng: np.random.Generator) -> None:
         """Have torch's random numbers follow from `rng`, which is drawn from."""
         if self._torch is not None and self.parameters != NOTHING:  # others may not even know torch
-            self._torch.default_generator.manual_seed(int(rng.integers(2**63)))  # what acts is on the CPU
+            with drawing.TURN:
+                self._torch.default_generator.manual_seed(int(rng.integers(2**63)))  # what acts is on the CPU
 
     def settle(self) -> None:
         """Take layers and hooks to stay as they are until other weights are put in: no call examines them.
