@@ -123,6 +123,7 @@ def _pushed(schedule: OaSchedule, not_with: Callable[..., Problem]) -> Iterator[
     unused = {
         ("combine", '"fifo"'): schedule.combine != "fifo",
         ("hogwild", "false"): schedule.hogwild,
+        ("replay", '"global"'): schedule.replay == "local",
         ("max_loss_deviations", "none"): schedule.max_loss_deviations is not None,
     }
     if schedule.gradients == "learner":

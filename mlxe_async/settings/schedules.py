@@ -252,6 +252,12 @@ class OaSchedule(_AnySchedule):
         "Ten pushes of each may wait; then the oldest gives way.",
         ALLOWED,
     )
+    replay: Literal["global", "local"] = key(
+        "global",
+        "With gradients of executors that replay: from the rows of all, or of each executor's own alone, as in RELAAX; "
+        "its part of the memory is capacity_rows divided by executors.",
+        ALLOWED,
+    )
     max_loss_deviations: float | None = key(
         None,
         "With gradients of executors: a push whose loss is off its running mean by more than this number of deviations "

@@ -227,6 +227,7 @@ class Workshop:
             rollouts_per_update=self.spec["rollouts_per_update"],
             plan_updates=self.spec["plan_updates"],
             alike=self.spec["alike"],
+            is_local=getattr(self.settings.schedule, "replay", "global") == "local",
         )
         hash_ = self.layout.schema_hash
         lanes = [LaneReader(self._segments[f"lane-{i}"], hash_) for i in range(self.spec["executors"])]

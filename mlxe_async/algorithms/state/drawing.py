@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 from zlib import crc32
@@ -23,8 +22,6 @@ NAME = "_draws"
 """Attribute of an algorithm that holds its `OwnDraws`."""
 _NUMPYS: Any = np.random  # whose types lack what exchanges its generator
 NUMPYS, PYTHONS = "numpy.generator", "python.generator"
-TURN = threading.Lock()
-"""Held by the thread whose numbers torch's generator draws, where several threads of a process learn and act."""
 
 
 class OwnDraws:
