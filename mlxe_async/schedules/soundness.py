@@ -4,6 +4,7 @@
 |---|---|---|
 | learns from rollouts, ignores that an older policy made them | `oa` with a policy lag above 0 | refused |
 | learns from rollouts, ignores that an older policy made them | `is` or `serial` with simulated lag | refused |
+| learns from rollouts, ignores that another policy made them | a temperature or epsilon by executor | refused |
 | takes the end of its rows for the end of the episode | `sync = "rollout"`, or `ia` that keeps episodes | refused |
 | the same, from rollouts | several environments in an executor: the first end cuts the others | refused |
 | learns without gradients, as a table does | `gradients = "executors"` | refused |
@@ -43,6 +44,7 @@ class Facts:
         exchanges: whether executors make gradients: all take the mean, or under `oa` each pushes its own, which are of
             the very policy that made the rows.
         has_gradients: whether the algorithm learns by gradients.
+        explores_apart: the key by which executors act by other policies than the one that learns; None: they do not.
     """
 
     kind: str
@@ -56,6 +58,7 @@ class Facts:
     simulated_lag: int = 0
     exchanges: bool = False
     has_gradients: bool = True
+    explores_apart: str | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,16 @@ _TABLE: tuple[_Row, ...] = (
             _NAME,
             f"got {facts.simulated_lag}, expected 0: this algorithm learns from rollouts as if its present policy had "
             "made them",
+        ),
+    ),
+    (
+        lambda facts: facts.memory == "rollouts" and facts.off_policy == "ignores" and facts.explores_apart is not None,
+        lambda facts: Verdict(
+            True,
+            ("schedule", str(facts.explores_apart)),
+            _NAME,
+            "got other policies than the present one, expected none: this algorithm learns from rollouts as if its "
+            "present policy had made them",
         ),
     ),
     (

@@ -217,7 +217,7 @@ def costs_of(case: Case, exchanges: Sequence[tuple[int, int, float]], seconds: f
 
 
 def exchange(workers: int, nbytes: int, times: int = 200) -> float:
-    """Median microseconds in which so many processes, each on a core, exchange float32 numbers and take their mean."""
+    """Median microseconds in which several processes, each on a core, exchange float32 numbers and take their mean."""
     fork = multiprocessing.get_context("fork")
     mine, theirs = fork.Pipe(duplex=False)
     allowed = sorted(os.sched_getaffinity(0))

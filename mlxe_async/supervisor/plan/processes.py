@@ -53,7 +53,7 @@ def planned_processes(
         pushes: whether each of them makes its gradients alone, for the learner to step by.
     """
     found = _by_kind(settings, joined=joined)
-    executors = settings.schedule.executors
+    executors, learned_from = settings.schedule.executors, settings.schedule.learned_from
 
     def also(segment: str, needing: Callable[[str], bool]) -> None:
         """Map a segment in each process that holds a role which needs it."""
@@ -62,11 +62,11 @@ def planned_processes(
         ]
 
     if meets:
-        found[:] = [_with_worker(one, first=1) for one in found]
+        found[:] = [_with_worker(one, range(1, learned_from)) for one in found]
         also("exchange", lambda role: role.startswith(("learner", "worker")))
     if pushes:
-        found[:] = [_with_worker(one, first=0) for one in found]
-        for index, name in enumerate(pushes_of(executors)):
+        found[:] = [_with_worker(one, range(learned_from)) for one in found]
+        for index, name in enumerate(pushes_of(learned_from)):
             also(name, {"learner", f"worker-{index}"}.__contains__)
     if settings.learner.promote_best:
         # Under `oa`, only the executor that played with a version still has it.
@@ -122,10 +122,10 @@ def pushes_of(executors: int) -> list[str]:
     return [f"push-{index}" for index in range(executors)]
 
 
-def _with_worker(planned: PlannedProcess, *, first: int) -> PlannedProcess:
-    """The same with the worker of its executor, if it is one of those from `first` on."""
+def _with_worker(planned: PlannedProcess, those: range) -> PlannedProcess:
+    """The same with the worker of its executor, if it is one of those."""
     index = planned.name.removeprefix("mlxe-exe-")
-    if index == planned.name or int(index) < first:
+    if index == planned.name or int(index) not in those:
         return planned
     roles, segments = (*planned.roles, f"worker-{index}"), (*planned.segments, "memory", "learner")
     return replace(planned, roles=roles, segments=segments)

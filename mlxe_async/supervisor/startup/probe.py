@@ -280,8 +280,9 @@ def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
                 max_policy_lag=traits.max_policy_lag,
                 envs=schedule.envs_per_executor,
                 simulated_lag=traits.simulated_lag,
-                exchanges=schedule.gradients == "executors" and (schedule.executors > 1 or schedule.kind == "oa"),
+                exchanges=schedule.gradients == "executors" and (schedule.learned_from > 1 or schedule.kind == "oa"),
                 has_gradients=facts["has_gradients"],
+                explores_apart=schedule.explores_apart,
             )
         )
     )
