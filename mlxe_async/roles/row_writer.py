@@ -228,7 +228,7 @@ class RowWriter:
 
 
 class Unwritten(RowWriter):
-    """Counts rows that are not to be learned from. A rollout is one empty block, so that its end is known in the lane."""
+    """Counts rows that are not to be learned from; a rollout is one empty block, by which its end is known."""
 
     @property
     def open_blocks(self) -> int:

@@ -70,6 +70,7 @@ class Case:
         replayed: whether rows are replayed.
         sleep: microseconds for which each row's step sleeps.
         needs: a package without which it is left out.
+        times: as long as the others its runs are: its updates are few.
     """
 
     file: str
@@ -80,6 +81,7 @@ class Case:
     replayed: bool = False
     sleep: float = 0.0
     needs: str = ""
+    times: float = 1.0
 
     def settings(self, executors: int, kind: str, gradients: str, batch: int) -> dict[str, Any]:
         """Overrides of `file`; `batch` as `Work` has it."""
@@ -99,7 +101,7 @@ class Case:
         return found | {"algorithm.epochs": 1, "algorithm.minibatch": batch * (executors if kind == "is" else 1)}
 
 
-SLEEPS = '[{wrapper = "planted:Sleeps", seconds = 0.005}]'
+SLEEPS = '[{entry = "planted:Sleeps", kwargs = {seconds = 0.005}}]'
 CASES = {
     "CartPole": Case("fast.toml", 512, 80, 2048, {"task.vectorize": '"single"'}),
     "CartPole, native": Case("fast.toml", 512, 80, 2048),
@@ -111,7 +113,7 @@ CASES = {
         {"task.vectorize": '"single"', "task.wrappers": SLEEPS, "run.python_path": json.dumps([str(HERE)])},
         sleep=5000.0,
     ),
-    "Pong, pictures": Case("pong.toml", 8, 32, 256, {"memory.lane_slots": 8}, needs="ale_py"),
+    "Pong, pictures": Case("pong.toml", 4, 16, 64, {"memory.lane_slots": 8}, needs="ale_py", times=2.0),
     "SAC, Pendulum": Case("sac-pendulum.toml", 1, 16, 128, {"algorithm.start_rows": 200}, replayed=True),
 }
 
@@ -138,6 +140,7 @@ def run(case: Case, said: Mapping[str, Any], *, kind: str, cores: int, seconds: 
     Raises:
         SystemExit: it failed, or learned fewer than two times.
     """
+    seconds *= case.times
     with tempfile.TemporaryDirectory() as folder, pinned(cores):
         file = Path(under(kind, str(ROOT / "settings" / case.file), folder))
         if kind == "serial":  # where it would have no effect

@@ -60,7 +60,7 @@ class Work:
 
 
 def executors_of(cores: int) -> int:
-    """Executors that are measured on this number of cores: all of two; of more, two are left to learner and memorizer."""
+    """Executors on a number of cores: one each for two; of more, two cores are left to learner and memorizer."""
     return max(min(cores, 2), cores - 2)
 
 
