@@ -132,7 +132,7 @@ class _AnySchedule(Table):
 
     @property
     def learned_from(self) -> int:
-        """How many executors are learned from: the first ones."""
+        """Number of executors that are learned from, the first ones."""
         return self.executors - self.exploit_only
 
     @property
