@@ -136,6 +136,13 @@ class _AnySchedule(Table):
         return self.executors - self.exploit_only
 
     @property
+    def temperatures(self) -> tuple[float, ...]:
+        """The different temperatures that executors act by; none where each has an epsilon of its own."""
+        return (
+            () if self.epsilon_by_executor is not None else tuple(sorted({*(self.temperature_by_executor or (1.0,))}))
+        )
+
+    @property
     def explores_apart(self) -> str | None:
         """The key by which executors act by other policies than the one that learns; None: they do not."""
         if any(one != 1 for one in self.temperature_by_executor or ()):

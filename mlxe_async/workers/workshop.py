@@ -274,6 +274,7 @@ class Workshop:
             promotion=self._promotion(),
             fast=self._may_be_fast,
             audit_every=learner.audit_every,
+            temperatures=self.settings.schedule.temperatures,
             notify=lambda message: self.channel.send({"notice": message}),
             remarks=refusals,
             keep_batch=self._keep_batch,
@@ -379,6 +380,7 @@ class Workshop:
             store=KeptElsewhere(self._kept_by_the_learner),
             fast=self._may_be_fast,
             audit_every=learner.audit_every,
+            temperatures=self.settings.schedule.temperatures,
             notify=lambda _message: None,  # the learner tells how updates are done
             keep_batch=self._keep_batch,
             team=team,
