@@ -51,6 +51,10 @@ class Distribution(Protocol):
         """Kullback-Leibler divergence (B,) from this one to another of its kind: E log(this / other)."""
         ...
 
+    def tempered(self, temperature: float) -> Distribution:
+        """The distribution whose probabilities are in proportion to p^(1 / temperature), temperature > 0."""
+        ...
+
 
 def raw_action(spaces: Spaces) -> Column:
     """The column of the action before bounds or squashing."""
@@ -106,6 +110,11 @@ class Categorical:
         distance: Tensor = log_probs.exp() * (log_probs - other.log_probs)
         return distance.sum(-1)
 
+    def tempered(self, temperature: float) -> Categorical:
+        """Logits over the temperature: above 1 nearer to even, below 1 nearer to the best. What is masked stays so."""
+        # Divided by a large one, a logit that stands for "not allowed" could come near to the others.
+        return Categorical(self.logits / temperature, self.logits > MASKED / 2)
+
 
 class MultiCategorical:
     """Several choices at once, independent of each other.
@@ -154,6 +163,12 @@ class MultiCategorical:
     def kl(self, other: MultiCategorical) -> Tensor:
         """(B,)."""
         return sum(one.kl(two) for one, two in zip(self.choices, other.choices, strict=True))  # type: ignore[return-value] # never of nothing
+
+    def tempered(self, temperature: float) -> MultiCategorical:
+        """Each choice by its logits over the temperature."""
+        found = MultiCategorical(self.logits, self.sizes, self.shape)
+        found.choices = [choice.tempered(temperature) for choice in self.choices]
+        return found
 
 
 class Gaussian:
@@ -208,6 +223,11 @@ class Gaussian:
         each: Tensor = 0.5 * (ratio + apart - 1) + other.log_std - self.log_std
         return each.expand(self.mean.shape).sum(-1)
 
+    def tempered(self, temperature: float) -> Gaussian:
+        """The variance of the raw action times the temperature: that is the density^(1 / temperature)."""
+        wider = as_array(self.log_std) + np.float32(0.5 * math.log(temperature))
+        return Gaussian(self.mean, wider, self.spaces, scaled=self._scaled)
+
 
 class TanhGaussian(Gaussian):
     """Normal numbers squashed into the bounds by tanh (Haarnoja et al. 2018, appendix C).
@@ -242,6 +262,11 @@ class TanhGaussian(Gaussian):
         action = (self._low + 0.5 * (np.tanh(raw) + 1) * (self._high - self._low)).astype(np.float32)
         action = action.clip(self._low, self._high)  # rounding may lead beyond
         return {"action": action.reshape(shape), "raw_action": raw.astype(np.float32).reshape(shape)}
+
+    def tempered(self, temperature: float) -> TanhGaussian:
+        """The variance of the number before squashing times the temperature."""
+        wider = as_array(self.log_std) + np.float32(0.5 * math.log(temperature))
+        return TanhGaussian(self.mean, wider, self.spaces)
 
     def rsample(self, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Actions in (-1, 1) (B, D) that gradients go through, and their log-density (B,).

@@ -75,10 +75,14 @@ class Acting:
         episodes: finished episodes of the whole run when the rollout began.
         rollouts: rollouts of this executor before the present one.
         executor: number of the executor, from 0.
-        executors: how many there are.
+        executors: how many there are whose rows are learned from.
         began: whether each observation is the first of its episode (B,), truth values; None: not known.
         carry: what each environment carries from step to step, name -> (B, ...), as the algorithm's `carry` says.
             Where an episode began it is zero; `act` and `greedy` write what the next step is to find.
+        temperature: of what this executor draws from, see `tempered`.
+        epsilon: share of random actions of this executor, see `share`; None: as the algorithm has it.
+        asked: what the algorithm has asked for of these, `"temperature"` or `"epsilon"`; and `"noise"`, of one that
+            explores by noise in its weights alone.
     """
 
     steps: int = 0
@@ -88,6 +92,22 @@ class Acting:
     executors: int = 1
     began: Array | None = None
     carry: dict[str, Array] = field(default_factory=dict)
+    temperature: float = 1.0
+    epsilon: float | None = None
+    asked: set[str] = field(default_factory=set, compare=False)
+
+    def tempered(self, distribution: Distribution) -> Distribution:
+        """The distribution that this executor draws from: in proportion to p^(1 / temperature).
+
+        What is drawn from it comes with its own log-probability, by which corrections stay right.
+        """
+        self.asked.add("temperature")
+        return distribution if self.temperature == 1.0 else distribution.tempered(self.temperature)
+
+    def share(self, epsilon: float) -> float:
+        """Share of random actions, in [0, 1]: the executor's own, or else the algorithm's `epsilon`."""
+        self.asked.add("epsilon")
+        return epsilon if self.epsilon is None else self.epsilon
 
     def start(self, columns: Sequence[Column], envs: int) -> Acting:
         """Make room for what `envs` environments carry; all begin. Returns this object."""
@@ -286,7 +306,7 @@ class Algorithm:
         The acting object is the executor's own and moves on: what is to be remembered of it is copied.
         """
         with self._modules.acting():
-            return self.policy(self._modules.observed(obs), acting).act(rng)
+            return acting.tempered(self.policy(self._modules.observed(obs), acting)).act(rng)
 
     def greedy(self, obs: Array, acting: Acting | None = None) -> Array:
         """The best action (B, ...) for each observation (B, *O) under the loaded weights, without exploration."""

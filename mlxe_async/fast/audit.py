@@ -18,7 +18,7 @@ each of these ways is compared with torch's, see `cells`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from mlxe_async.algorithms.interface import Clock, Metrics, Rows, learned
 from mlxe_async.errors import AuditFailed
 from mlxe_async.fast import Updates
 from mlxe_async.fast.quick import weights_of
-from mlxe_async.maths import together
+from mlxe_async.maths import categorical, together
 from mlxe_async.networks.ways import watched
 from mlxe_async.optimisers import FlatOptimiser
 from mlxe_async.rows import Array
@@ -82,10 +82,18 @@ class Audit:
         updates: the way in which they are done.
         every: 0: never.
         beat: called now and then while it takes longer.
+        temperatures: those that executors act by, one of which rows follow; none: log-probabilities are not checked.
     """
 
-    def __init__(self, updates: Updates, every: int, beat: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        updates: Updates,
+        every: int,
+        beat: Callable[[], None] = lambda: None,
+        temperatures: Sequence[float] = (1.0,),
+    ) -> None:
         self._updates, self._every, self._beat, self._done = updates, every, beat, 0
+        self._temperatures = temperatures
         self._algorithm: Any = updates.algorithm
         self.audited = 0
         "Updates that were compared so far."
@@ -299,9 +307,9 @@ class Audit:
     # -- what was stored --
 
     def _check_log_probs(self, batch: Rows, version: int, vector: Array) -> None:
-        """Live rows say what the version that acted would say, by the learner's network."""
+        """Live rows say what the version that acted would say, by the learner's network, at one of the temperatures."""
         expected_of = getattr(self._updates.twin, "log_probs", None)
-        if expected_of is None:
+        if expected_of is None or not self._temperatures:
             return
         live = batch["version"] == version
         if "valid" in batch:
@@ -313,7 +321,9 @@ class Audit:
         if found is None:
             return
         log_probs, largest = found
-        expected = log_probs[np.arange(len(action)), action.astype(np.int64)]
+        each = [_at(log_probs, one)[np.arange(len(action)), action.astype(np.int64)] for one in self._temperatures]
+        nearest = np.abs(np.stack(each) - stored).argmin(0)
+        expected = np.stack(each)[nearest, np.arange(len(action))]
         near = LOG_PROB_NEAR if self._precision == "float32" else 100 * LOG_PROB_NEAR
         off = ~(np.abs(stored - expected) <= near * (1 + np.abs(expected)) + 1e-5 * largest)
         if off.sum() > max(2, LOG_PROB_SHARE * len(off)):
@@ -322,6 +332,11 @@ class Audit:
                 f"audit of rows of version {version}: {int(off.sum())} of {len(off)} stored log-probabilities differ "
                 f"from the learner's network, expected {expected[worst]:.6g}, got {stored[worst]:.6g}"
             )
+
+
+def _at(log_probs: Array, temperature: float) -> Array:
+    """Log-probabilities (N, A) at a temperature."""
+    return log_probs if temperature == 1.0 else np.asarray(categorical.log_softmax(log_probs / temperature))
 
 
 class _Watched:

@@ -275,6 +275,20 @@ class EpisodeEnd(Event):
 
 
 @dataclass(frozen=True)
+class GreedyEpisode(Event):
+    """An episode of an executor that only exploits is through: nothing is learned from it, and it counts nowhere."""
+
+    env: Annotated[int, "Which of the executor's environments, from 0."]
+    episode: Annotated[int, "Its number within this environment, from 0."]
+    episode_return: Annotated[float, "Sum of the environment's own rewards, without shaping."]
+    length: Annotated[int, "Its steps."]
+    terminated: Annotated[bool, "Whether the world ended it; else it was truncated."]
+    version: Annotated[int, "Version of the weights at its last step."]
+    env_steps: Annotated[int, "Environment steps of the run so far, those of such episodes not among them."]
+    seed: Annotated[int | None, "Its seed."] = None
+
+
+@dataclass(frozen=True)
 class Metrics(Event):
     """Numbers that an executor's environments told of themselves by `info["metrics"]`, twice a second at most."""
 

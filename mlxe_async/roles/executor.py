@@ -28,7 +28,7 @@ from mlxe_async.roles.history import MOST_PROVEN, History
 from mlxe_async.roles.legacy import AFTER_RESUMING
 from mlxe_async.roles.places import Places
 from mlxe_async.roles.promotion import remarked
-from mlxe_async.roles.row_writer import RowWriter
+from mlxe_async.roles.row_writer import RowWriter, Unwritten
 from mlxe_async.roles.states import expect_counts, expect_like
 from mlxe_async.roles.wrapper_states import EpisodeStates
 from mlxe_async.rows import Array, RowLayout
@@ -144,8 +144,10 @@ class Executor:
         self._stops = tuple(getattr(algorithm, "stop_columns", ()))
         self._begin_rollout = getattr(algorithm, "begin_rollout", None)
         self._after_step = getattr(algorithm, "after_step", None)
-        self._acting = Acting(executor=plan.index, executors=plan.executors).start(self._carried, self._envs)
-        self._writer = RowWriter(
+        self._acting = Acting(
+            executor=plan.index, executors=plan.executors, temperature=plan.temperature, epsilon=plan.epsilon
+        ).start(self._carried, self._envs)
+        self._writer = (Unwritten if plan.is_greedy else RowWriter)(
             memory.lane,
             layout,
             block_rows=plan.block_rows,
@@ -574,7 +576,7 @@ class Executor:
         step = self.task.step(chosen["action"])
         self._page.leave()
         ended = step.terminated | step.truncated
-        if self._stops:
+        if self._stops and not self.plan.is_greedy:
             chosen = {**chosen, **self._at_stops(step, last_step=last_step)}
         written = self._writer.write(
             self._obs,
@@ -588,7 +590,8 @@ class Executor:
         if self._after_step is not None:
             self._after_step(self._acting, step.reward)
         self._acting.steps += written
-        self._places.taken[0] += written
+        if not self.plan.is_greedy:
+            self._places.taken[0] += written
         self._step += 1
         self._faults.stepped(step.ok)
         self._return += step.raw_reward
@@ -626,9 +629,13 @@ class Executor:
             episodes[name] += about[name][over].tolist()
 
     def _chosen(self, rng: np.random.Generator, first: Array) -> Mapping[str, Array]:
-        """Return what the behaviour policy chose, and what it found to be carried."""
+        """Return what the behaviour policy chose, and what it found to be carried; of a greedy one the action alone."""
         acting = self._acting
         acting.began = first
+        if self.plan.is_greedy:
+            acting.begin(first)
+            best = np.asarray(self.algorithm.greedy(self._obs, acting))
+            return {"action": best.astype(self._places.action.dtype).reshape(self._places.action.shape)}
         if not self._carried:
             chosen: Mapping[str, Array] = self.algorithm.act(self._obs, rng, acting)
             return chosen

@@ -31,10 +31,13 @@ class ExecutorPlan:
             `"reset_env"`: the environment is not made anew, only reset; `"stop"`: it is not forgiven at all.
         records: remember the actions of each environment's present or last episode, so that `state` can tell them.
         tells_memory: say after each rollout how much memory the process has.
-        executors: how many executors there are.
+        executors: how many executors there are whose rows are learned from.
         stages: how many stages the task's curriculum has; 0: none.
         shuffles: each pass takes the items of a data set in an order of its own.
         keeps_state: wrappers, of whatever stage, tell what they keep from one episode to the next.
+        temperature: of its policy, see `algorithms.interface.Acting`.
+        epsilon: share of random actions; None: as the algorithm has it.
+        is_greedy: it takes the best action, and nothing is to be learned from its rows.
     """
 
     index: int
@@ -54,6 +57,9 @@ class ExecutorPlan:
     stages: int = 0
     shuffles: bool = False
     keeps_state: bool = False
+    temperature: float = 1.0
+    epsilon: float | None = None
+    is_greedy: bool = False
 
 
 class Weights(Protocol):

@@ -7,7 +7,7 @@ import functools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -91,6 +91,7 @@ class Learner:
         team: those that it learns together with; None: it learns alone.
         quantiles_every: updates from one account of quantiles to the next; 0: there is none.
         gauge: what a GPU is used for, asked with each publication; None: there is nothing to tell.
+        temperatures: see `fast.audit.Audit`.
     """
 
     def __init__(
@@ -115,8 +116,9 @@ class Learner:
         team: Team | None = None,
         quantiles_every: int = 0,
         gauge: Callable[[], dict[str, Any] | None] = lambda: None,
+        temperatures: Sequence[float] = (1.0,),
     ) -> None:
-        self._team = team
+        self._team, self._temperatures = team, temperatures
         if team is not None:
             memory.share(*team.part)
         self.algorithm = algorithm
@@ -155,7 +157,8 @@ class Learner:
 
     @functools.cached_property
     def _audit(self) -> Audit:
-        return Audit(self._updates, self._audit_every, lambda: self._page.enter(self._update_timeout_s, "update"))
+        beat = functools.partial(self._page.enter, self._update_timeout_s, "update")
+        return Audit(self._updates, self._audit_every, beat, self._temperatures)
 
     def _take_up(self, flat: Array) -> None:
         """Go on from what a predecessor published and kept."""

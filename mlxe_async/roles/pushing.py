@@ -149,7 +149,7 @@ class Pusher(Worker):
         before = self._state() if self._few is None else {}
         clock = Clock(env_steps=env_steps, episodes=episodes, updates=updates, version=version)
         with (
-            turns.TORCHS_GENERATOR,
+            turns.torchs_generator(),
             self._pushing.recording(self.algorithm, number, twin=self._updates.twin is not None) as recorder,
         ):
             done = self._learned(plan, clock, usable=True)

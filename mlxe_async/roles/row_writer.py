@@ -225,3 +225,33 @@ class RowWriter:
         self.waited_s += now - began
         self._rows, self._filled = self._slots[self._lane.slot], 0
         return self._rows
+
+
+class Unwritten(RowWriter):
+    """Counts rows that are not to be learned from; a rollout is one empty block, by which its end is known."""
+
+    @property
+    def open_blocks(self) -> int:
+        """The block that the next `commit` makes visible."""
+        return 1
+
+    def write(
+        self,
+        obs: Array,  # noqa: ARG002 - the same verb as where rows are written
+        chosen: Mapping[str, Array],  # noqa: ARG002 - see above
+        step: Any,
+        *,
+        version: int,  # noqa: ARG002 - see above
+        episode: Array,  # noqa: ARG002 - see above
+        number: Array,  # noqa: ARG002 - see above
+        last_step: bool,  # noqa: ARG002 - see above
+    ) -> int:
+        """Count the environments that made their step."""
+        return int(step.ok.sum())
+
+    def commit(self, *, last: bool) -> None:  # noqa: ARG002 - there is no row to mark
+        """Commit the empty block."""
+        self._reserve()
+        self._lane.commit(0)
+        self.blocks += 1
+        self._rows = None

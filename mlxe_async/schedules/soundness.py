@@ -4,6 +4,7 @@
 |---|---|---|
 | learns from rollouts, ignores that an older policy made them | `oa` with a policy lag above 0 | refused |
 | learns from rollouts, ignores that an older policy made them | `is` or `serial` with simulated lag | refused |
+| learns from rollouts, ignores that another policy made them | a temperature or epsilon by executor | refused |
 | takes the end of its rows for the end of the episode | `sync = "rollout"`, or `ia` that keeps episodes | refused |
 | the same, from rollouts | several environments in an executor: the first end cuts the others | refused |
 | learns without gradients, as a table does | `gradients = "executors"` | refused |
@@ -48,6 +49,7 @@ class Facts:
         local: whether each executor replays its own rows alone.
         prioritised: whether rows are drawn in proportion to priorities that updates left.
         recorded: whether the run is to be replayed, step by step.
+        explores_apart: the key by which executors act by other policies than the one that learns; None: they do not.
     """
 
     kind: str
@@ -64,6 +66,7 @@ class Facts:
     recorded: bool = False
     local: bool = False
     prioritised: bool = False
+    explores_apart: str | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,16 @@ _TABLE: tuple[_Row, ...] = (
             _NAME,
             f"got {facts.simulated_lag}, expected 0: this algorithm learns from rollouts as if its present policy had "
             "made them",
+        ),
+    ),
+    (
+        lambda facts: facts.memory == "rollouts" and facts.off_policy == "ignores" and facts.explores_apart is not None,
+        lambda facts: Verdict(
+            True,
+            ("schedule", str(facts.explores_apart)),
+            _NAME,
+            "got other policies than the present one, expected none: this algorithm learns from rollouts as if its "
+            "present policy had made them",
         ),
     ),
     (

@@ -278,7 +278,7 @@ def _with_what_follows(beside: Mapping[str, Any], values: Mapping[str, Any]) -> 
     schedule["policy_lag"] = (1 if bound is None else bound) if kind == "oa" else schedule.get("simulated_lag", 0)
     # `ia` learns from as many rollouts as the fastest finish, others gather what they are told to.
     if schedule.get("sync") == "rollout" and kind != "ia" and not values.get("rows_per_update"):
-        rollouts = 1 if kind == "oa" else schedule["executors"]
+        rollouts = 1 if kind == "oa" else schedule["executors"] - schedule.get("exploit_only", 0)
         schedule["rows_together"] = rollouts * schedule["envs_per_executor"] * schedule["rollout_steps"]
     return {**beside, "schedule": schedule}
 

@@ -37,6 +37,7 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
         return Problem(path_of(key), f"{message}: {why}" if why else message, path_of(other))
 
     yield from at_most("schedule.min_executors", "schedule.executors")
+    yield from _explored(settings, not_with)
     if schedule.sync == "episode" and schedule.envs_per_executor > 1:
         yield not_with("schedule.sync", '"rollout"', "schedule.envs_per_executor")
     if schedule.kind == "istb" and schedule.memorizer == "own":
@@ -88,6 +89,31 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
         yield Problem(("task", "kwargs", "render_mode"), message)
     yield from not_plain(("task", "kwargs"), settings.task.kwargs)
     yield from not_plain(("algorithm",), settings.algorithm.model_extra)
+
+
+def _explored(settings: Settings, not_with: Callable[..., Problem]) -> Iterator[Problem]:
+    """Keys of executors that act in different ways."""
+    schedule = settings.schedule
+    if schedule.exploit_only >= schedule.executors:
+        message = (
+            f"got {schedule.exploit_only}, expected at most {schedule.executors - 1} with schedule.executors = "
+            f"{schedule.executors}: nothing would be learned from"
+        )
+        yield Problem(("schedule", "exploit_only"), message, ("schedule", "executors"))
+        return
+    for name in ("temperature_by_executor", "epsilon_by_executor"):
+        numbers = getattr(schedule, name)
+        if numbers is not None and len(numbers) != schedule.learned_from:
+            told = f"schedule.executors = {schedule.executors}"
+            told += f" and schedule.exploit_only = {schedule.exploit_only}" if schedule.exploit_only else ""
+            message = f"got {len(numbers)} numbers, expected {schedule.learned_from} with {told}"
+            yield Problem(("schedule", name), message, ("schedule", "executors"))
+    if schedule.temperature_by_executor is not None and schedule.epsilon_by_executor is not None:
+        why = "an executor explores in one way"
+        yield not_with("schedule.epsilon_by_executor", "none", "schedule.temperature_by_executor", why)
+    if schedule.exploit_only and settings.task.reset_options is not None:
+        why = "items that such an executor plays would not be learned from"
+        yield not_with("schedule.exploit_only", "0", "task.reset_options", why)
 
 
 def _staged(settings: Settings, not_with: Callable[..., Problem]) -> Iterator[Problem]:

@@ -22,6 +22,9 @@ Executors = Annotated[
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_EXECUTORS}, {"const": AUTO}]}),
 ]
 
+Temperature = Annotated[float, Field(gt=0, le=1e6)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
 
 def left_to_defaults(defaults: Mapping[str, Any], table: Mapping[str, Any], said: Collection[str]) -> dict[str, Any]:
     """Return an algorithm's own defaults that count in a table, given as all its keys, of which users set some."""
@@ -101,11 +104,50 @@ class _AnySchedule(Table):
         "comes. executors is faster where the learner limits the run.",
         ALLOWED,
     )
+    temperature_by_executor: list[Temperature] | None = key(
+        None,
+        "A number for each executor that is learned from, by which the logits of its policy are divided while it acts: "
+        "above 1 it tries more, below 1 less. Of normal distributions the variance is multiplied. Left out, 1 for all.",
+        ALLOWED,
+    )
+    epsilon_by_executor: list[Share] | None = key(
+        None,
+        "Share of random actions of each executor that is learned from, in the place of the algorithm's epsilon for "
+        "the whole run; higher explores more.",
+        ALLOWED,
+    )
+    exploit_only: int = key(
+        0,
+        "How many executors, the last ones, take the best action. Nothing is learned from their rows, they make no "
+        "gradient, and their steps count nowhere; the log tells their episodes as greedy_episode.",
+        ALLOWED,
+        ge=0,
+        lt=MOST_EXECUTORS,
+    )
     step_timeout_s: Limit = key(5.0, "A step that takes longer is a hang: the executor is restarted.", COSMETIC)
     reset_timeout_s: Limit = key(
         60.0, "The same for making and resetting an environment, and for the first step of an episode.", COSMETIC
     )
     update_timeout_s: Limit = key(60.0, "The same for one update of the learner.", COSMETIC)
+
+    @property
+    def learned_from(self) -> int:
+        """Number of executors that are learned from, the first ones."""
+        return self.executors - self.exploit_only
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """The different temperatures that executors act by; none where each has an epsilon of its own."""
+        return (
+            () if self.epsilon_by_executor is not None else tuple(sorted({*(self.temperature_by_executor or (1.0,))}))
+        )
+
+    @property
+    def explores_apart(self) -> str | None:
+        """The key by which executors act by other policies than the one that learns; None: they do not."""
+        if any(one != 1 for one in self.temperature_by_executor or ()):
+            return "temperature_by_executor"
+        return None if self.epsilon_by_executor is None else "epsilon_by_executor"
 
     def traits(self, memory: str) -> Traits:  # noqa: ARG002 - defaults of some kinds depend on it
         """Return what this schedule is like, in the terms of all of them; `memory`: `"replay"` or `"rollouts"`."""
@@ -283,7 +325,7 @@ class OaSchedule(_AnySchedule):
         """Return the traits of `oa`: no process waits, so the lag of rollouts is bounded by default."""
         bound = self.max_policy_lag
         if bound is None and memory == "rollouts":
-            bound = max(DEFAULT_MAX_POLICY_LAG, 2 * self.executors * (self.gradients == "executors"))
+            bound = max(DEFAULT_MAX_POLICY_LAG, 2 * self.learned_from * (self.gradients == "executors"))
         return Traits(
             free_running=True,
             deterministic=False,
@@ -296,7 +338,7 @@ class OaSchedule(_AnySchedule):
     @property
     def combining(self) -> Combining:
         """The way in which what executors push is put together; of replayed rows, too, a push may not be too old."""
-        pushes = (self.mean_of or max(2, self.executors)) if self.combine == "mean" else 1
+        pushes = (self.mean_of or max(2, self.learned_from)) if self.combine == "mean" else 1
         places = pushes + 1 if pushes > 1 else 1
         return Combining(
             pushes=pushes,

@@ -84,7 +84,9 @@ class Assembly:
             context.promoter = Promoter(
                 run.settings.learner.promote_best,
                 run.settings.learner.promote_by,
-                lambda: [executor.index for executor in self.executors if executor.lost is None],
+                lambda: [
+                    executor.index for executor in self.executors[: blueprint.learned_from] if executor.lost is None
+                ],
                 run.log,
             )
         self._episodes = _Episodes(self.executors)
@@ -149,6 +151,7 @@ class Assembly:
                     functools.partial(self._asked.set, name), functools.partial(self._taken, index), self.delayed
                 ),
                 long_episode=long_episode,
+                others=self._rollouts if index >= blueprint.learned_from else None,
             )
             for index, name in enumerate(names)
         ]
@@ -167,6 +170,10 @@ class Assembly:
     def _team(self) -> TeamHandle:
         broken = functools.partial(declare_broken, self._run.segments["exchange"])
         return TeamHandle(self.by_role["learner"], workers_of(self.by_role), broken)
+
+    def _rollouts(self) -> list[int]:
+        """Rollouts so far of each executor that is learned from."""
+        return [one.rollouts for one in self.executors[: self._run.blueprint.learned_from]]
 
     def _taken(self, executor: int) -> int:
         """Rows that an executor has made so far, as it counts them in shared memory."""

@@ -203,6 +203,52 @@ def _act_once(
         raise Refused([(("algorithm", "name"), message)]) from error
 
 
+def _look_at_exploring(
+    name: str,
+    algorithm: Any,
+    schedule: Mapping[str, Any],
+    made: Sequence[Any],
+    limited: Callable[[str], contextlib.AbstractContextManager[None]],
+) -> None:
+    """See that an algorithm acts by the temperature, or the epsilon, that executors have.
+
+    Raises:
+        Refused: it does not ask for it.
+    """
+    import numpy as np
+
+    from mlxe_async.algorithms import Acting
+    from mlxe_async.errors import EnvironmentFault
+
+    temperatures, epsilons = schedule.get("temperature_by_executor"), schedule.get("epsilon_by_executor")
+    what, key = ("temperature", temperatures) if temperatures else ("epsilon", epsilons)
+    if not key:
+        return
+    try:
+        with limited("reset"):
+            obs = made[0].reset(0, seed=0)[None]
+    except EnvironmentFault:  # see `_act_once`
+        return
+    acting = Acting().start(getattr(algorithm, "carry", ()), 1)
+    with limited("build"):
+        algorithm.act(obs, np.random.default_rng(0), acting)
+        drawn = algorithm.policy(algorithm.observed(obs), Acting().start(algorithm.carry, 1)) if acting.asked else None
+    if what in acting.asked and not (what == "temperature" and acting.asked & {"epsilon", "noise"}):
+        if what == "epsilon" or hasattr(drawn, "tempered"):
+            return
+        why = f"its policy gives a {type(drawn).__name__}, which has no tempered(temperature)"
+    elif "epsilon" in acting.asked:
+        why = "it explores by an epsilon: set schedule.epsilon_by_executor"
+    elif "noise" in acting.asked:
+        why = "it explores by noise in its weights"
+    elif "temperature" in acting.asked:
+        why = "it has no epsilon: set schedule.temperature_by_executor"
+    else:
+        why = "it acts in a way of its own, which asks for neither"
+    message = f'got {key}, expected none with algorithm.name = "{name}": {why}'
+    raise Refused([(("schedule", f"{what}_by_executor"), message)])
+
+
 _WORDS = {"memory": ("rollouts", "replay"), "off_policy": ("ignores", "corrects", "learns")}
 """Attributes of an algorithm that are words -> those that are known; the first is what others are taken to say."""
 
@@ -257,6 +303,7 @@ def _probe(
         algorithm = algorithm_class(algorithm_settings, spaces, seed=0, learns=False)
     if ":" in name:
         _act_once(name, algorithm, made, limited)
+    _look_at_exploring(name, algorithm, settings["schedule"], made, limited)
     try:
         check_priorities(algorithm)
     except ValueError as error:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import random
 import select
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,10 @@ class Workshop:
             nonfinite=supervision.nonfinite,
             records=self.spec["redo"],
             tells_memory=supervision.max_executor_rss_mb is not None,
-            executors=self.spec["executors"],
+            executors=self.spec["learned_from"],
+            temperature=_of_executor(schedule.temperature_by_executor, index) or 1.0,
+            epsilon=_of_executor(schedule.epsilon_by_executor, index),
+            is_greedy=index >= self.spec["learned_from"],
             stages=len(self.settings.task.stages),
             shuffles=self.settings.task.shuffle_options,
             keeps_state=self.spec["keeps_state"],
@@ -264,7 +267,7 @@ class Workshop:
         group = self._group()
         kind: Callable[..., Learner] = Learner
         if self.spec["pushes"]:
-            places = [self._places(i) for i in range(self.spec["executors"])]
+            places = [self._places(i) for i in range(self.spec["learned_from"])]
             kind = functools.partial(ParameterServer, places, compensation=self._compensation())
         built = kind(
             algorithm=self._algorithm(learns=True, seed=seed),
@@ -279,6 +282,7 @@ class Workshop:
             promotion=self._promotion(),
             fast=self._may_be_fast,
             audit_every=learner.audit_every,
+            temperatures=self.settings.schedule.temperatures,
             notify=lambda message: self.channel.send({"notice": message}),
             remarks=refusals,
             keep_batch=self._keep_batch,
@@ -305,7 +309,7 @@ class Workshop:
         if not self.spec["exchanges"] or self.spec["pushes"]:
             return None
         serial = self.settings.schedule.kind == "serial"
-        return Turn(Turns(self.spec["executors"]), 0) if serial else self._meeting(0, self.page)
+        return Turn(Turns(self.spec["learned_from"]), 0) if serial else self._meeting(0, self.page)
 
     def _team(self, group: Any) -> Any:
         from mlxe_async.roles.team import Team
@@ -319,7 +323,7 @@ class Workshop:
         return Meeting(
             self._segments["exchange"],
             index,
-            self.spec["executors"],
+            self.spec["learned_from"],
             kinds=KINDS,
             slot_bytes=PIECE_BYTES,
             waiting=lambda: self._no_hang(page),
@@ -385,6 +389,7 @@ class Workshop:
             store=KeptElsewhere(self._kept_by_the_learner),
             fast=self._may_be_fast,
             audit_every=learner.audit_every,
+            temperatures=self.settings.schedule.temperatures,
             notify=lambda _message: None,  # the learner tells how updates are done
             keep_batch=self._keep_batch,
             team=team,
@@ -445,6 +450,11 @@ class Workshop:
             videos = Videos(algorithm, self._task, Rules.from_mapping(evaluation), folder)
         evaluator = Evaluator(algorithm, self._task, evaluation, None if videos is None else videos.judged)
         return Examiner(evaluator, WeightsReader(self._segments["tested"]), self.parameters, self.page, videos)
+
+
+def _of_executor(numbers: Sequence[float] | None, index: int) -> float | None:
+    """The number of an executor; None where there is none."""
+    return None if numbers is None or index >= len(numbers) else float(numbers[index])
 
 
 def _waiter(channel: ChildChannel, page: ProgressPage) -> Callable[[float], None]:

@@ -261,3 +261,15 @@ def test_a_wrong_step_is_noticed_early_if_it_is_one_of_the_first_else_when_all_a
         looked.update(batch(algorithm, seed=number), Clock(updates=number))
     with pytest.raises(AuditFailed, match=f"audit of update {noticed_at}: the gradient of its step {step + 1} "):
         looked.update(batch(algorithm, seed=noticed_at), Clock(updates=noticed_at - 1))
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES)
+def test_rows_may_follow_one_of_several_temperatures_and_no_other(name, settings):
+    algorithm = agent(name, **settings)
+    rows, vector = lived(algorithm, 0)
+    off = rows | {"log_prob": rows["log_prob"] + np.float32(0.05)}
+    way = updates(algorithm)
+    Audit(way, 1, temperatures=(0.01, 1.0)).update(rows, Clock(), (7, vector))
+    with pytest.raises(AuditFailed, match="stored log-probabilities differ"):
+        Audit(way, 1, temperatures=(0.01, 1.0)).update(off, Clock(), (7, vector))
+    Audit(way, 1, temperatures=()).update(off, Clock(), (7, vector))  # each executor has an epsilon

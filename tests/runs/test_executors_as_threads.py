@@ -13,12 +13,17 @@ ROLLOUTS = {"executors": 3, "envs_per_executor": 2, "rollout_steps": 16}
 PUSHING = {"kind": "oa", "gradients": "executors", **ROLLOUTS}
 KINDS = {
     "one learner": {"schedule": {"kind": "is", **ROLLOUTS}, "algorithm": {"name": "ppo", "epochs": 2}},
+    "one that exploits": {
+        "schedule": {"kind": "is", **ROLLOUTS, "exploit_only": 1, "temperature_by_executor": [1.0, 2.0]},
+        "algorithm": {"name": "impala"},
+    },
     "episodes": {"schedule": {"kind": "is", "executors": 2}},
 }
 PUSHES = {
     "twins": {"schedule": PUSHING, "algorithm": {"name": "a2c"}},
     "as written": {"schedule": PUSHING, "algorithm": {"name": "impala"}, "learner": {"fast": False}},
     "means": {"schedule": {**PUSHING, "combine": "mean"}, "algorithm": {"name": "a2c"}},
+    "one that exploits": {"schedule": {**PUSHING, "exploit_only": 1}, "algorithm": {"name": "a2c"}},
     "minibatches": {"schedule": PUSHING, "algorithm": {"name": "ppo", "epochs": 2, "minibatch": 16}},
 }
 

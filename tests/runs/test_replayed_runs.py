@@ -43,6 +43,10 @@ KINDS = {
         "algorithm": {"name": "ppo", "epochs": 2, "minibatch": 16},
     },
     "mean of pushes": {"schedule": {**PUSHING, "combine": "mean", "mean_of": 3}, "algorithm": {"name": "impala"}},
+    "pushes beside one that exploits": {
+        "schedule": {**PUSHING, "executors": 3, "exploit_only": 1},
+        "algorithm": {"name": "a2c"},
+    },
     "compensated pushes": {"schedule": {**PUSHING, "combine": "delay_compensated"}, "algorithm": {"name": "a2c"}},
 }
 
@@ -62,7 +66,10 @@ def replayed(folder):
     return on_loop(main)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("priorities", marks=pytest.mark.slow), "rollouts", "pushes"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param("priorities", marks=pytest.mark.slow), "rollouts", "pushes", "pushes beside one that exploits"],
+)
 def test_the_same_weights_come_out_again(live, kind):
     first = recorded(live, **KINDS[kind])
     again = replayed(first.run_dir)

@@ -90,3 +90,15 @@ def test_what_the_built_in_algorithms_state(name, settings, stated):
     algorithm = load_algorithm(name)
     made = algorithm(algorithm.Settings(**settings), Spaces(observation_shape=(4,), actions=2), seed=0, learns=False)
     assert made.off_policy == stated
+
+
+@pytest.mark.parametrize("key", ["temperature_by_executor", "epsilon_by_executor"])
+@pytest.mark.parametrize("schedule", SCHEDULES[:5], ids=lambda s: "-".join(map(str, s.values())))
+def test_who_takes_rollouts_for_those_of_its_present_policy_explores_by_that_policy(key, schedule):
+    for exchanges in (False, True):
+        facts = {"memory": "rollouts", "explores_apart": key, "exchanges": exchanges, **schedule}
+        assert judged(off_policy="ignores", **facts)[0] == [key]
+        for other in ("learns", "corrects", None):
+            assert judged(off_policy=other, **facts)[0] == []
+        assert judged(off_policy="ignores", **{**facts, "memory": "replay"})[0] == []
+        assert judged(off_policy="ignores", **{**facts, "explores_apart": None})[0] == []

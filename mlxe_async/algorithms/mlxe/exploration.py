@@ -53,8 +53,8 @@ class ExplorationFields(BaseModel):
 
 
 def epsilon(fields: ExplorationFields, clock: Acting) -> float:
-    """Epsilon = epsilon * epsilon_factor ** (units of the clock), within [epsilon_min, epsilon_max]."""
+    """Epsilon = epsilon * epsilon_factor ** (units of the clock), within [epsilon_min, epsilon_max]; or its own."""
     units = {"step": clock.steps, "episode": clock.episodes, "iteration": clock.rollouts}[fields.epsilon_clock]
     # By logarithms: a factor above 1 would overflow in a long run, a share never exceeds 1.
     grown = math.log(fields.epsilon) + units * math.log(fields.epsilon_factor) if fields.epsilon else -math.inf
-    return min(fields.epsilon_max, max(fields.epsilon_min, math.exp(min(0.0, grown))))
+    return clock.share(min(fields.epsilon_max, max(fields.epsilon_min, math.exp(min(0.0, grown)))))

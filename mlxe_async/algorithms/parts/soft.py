@@ -57,7 +57,8 @@ def halves(outputs: Any) -> tuple[Any, Any]:
 
 
 def drawn_evenly(algorithm: Any, rows: int, rng: np.random.Generator, acting: Acting) -> Rows:
-    """Uniformly random actions (n,), with their log-probabilities."""
+    """Uniformly random actions (n,), with their log-probabilities; they are even at any temperature."""
+    acting.asked.add("temperature")
     if not algorithm.discrete:
         found: Rows = algorithm.uniform(rows, rng, acting)
         return found

@@ -164,20 +164,23 @@ class Tabular(Algorithm):
 
     # -- acting --
 
-    def policy(self, obs: Array, acting: Acting | None = None) -> Categorical:  # noqa: ARG002 - epsilon travels
+    def policy(self, obs: Array, acting: Acting | None = None) -> Categorical:
         """softmax(Q / temperature), or epsilon / A + (1 - epsilon) [action = best], shared where several are best."""
-        return Categorical(self.log_probs(self.acting_values(obs)), normalised=True)
+        epsilon = self.epsilon.item()
+        if acting is not None and self.settings.behaviour == "epsilon_greedy":
+            epsilon = acting.share(epsilon)
+        return Categorical(self.log_probs(self.acting_values(obs), epsilon), normalised=True)
 
     def acting_values(self, obs: Array) -> Doubles:
         """Q (B, A) of the table that acts."""
         return self.table.numpy()[self.states(obs)].astype(np.float64)
 
-    def log_probs(self, q: Doubles) -> Floats:
-        """Log mu (B, A) of the behaviour at these values (B, A)."""
+    def log_probs(self, q: Doubles, epsilon: float | None = None) -> Floats:
+        """Log mu (B, A) of the behaviour at these values (B, A); with another `epsilon` than that of now."""
         if self.settings.behaviour == "softmax":
             return np.asarray(categorical.log_softmax(q / self.settings.temperature), np.float32)
         best = q == q.max(-1, keepdims=True)
-        epsilon = self.epsilon.item()
+        epsilon = self.epsilon.item() if epsilon is None else epsilon
         probability = epsilon / q.shape[-1] + (1 - epsilon) * best / best.sum(-1, keepdims=True)
         return np.asarray(np.log(np.maximum(probability, NEVER)), np.float32)
 

@@ -143,10 +143,15 @@ class ValueBased(Algorithm):
 
     def policy(self, obs: Any, acting: Acting | None = None) -> Categorical:
         """softmax(Q / temperature), or epsilon / A + (1 - epsilon) [action = best]; the best under noise."""
-        s, q = self.settings, self.acted(obs, acting)
+        s, q, acting = self.settings, self.acted(obs, acting), acting or Acting()
         log_probs = categorical.log_softmax(q / np.float32(s.temperature))
         behaviour: Behaviour = "epsilon_greedy" if s.noisy else s.behaviour
-        return Categorical(mixture(log_probs, behaviour, self.epsilon.item()), normalised=True)
+        share = self.epsilon.item()
+        if s.noisy:
+            acting.asked.add("noise")
+        elif behaviour == "epsilon_greedy":
+            share = acting.share(share)
+        return Categorical(mixture(log_probs, behaviour, share), normalised=True)
 
     def greedy(self, obs: Array, acting: Acting | None = None) -> Array:
         """The action with the highest value, without noise."""

@@ -162,7 +162,7 @@ class ModulesOf:
     def seed(self, rng: np.random.Generator) -> None:
         """Have torch's random numbers follow from `rng`, which is drawn from."""
         if self._torch is not None and self.parameters != NOTHING:  # others may not even know torch
-            with turns.TORCHS_GENERATOR:
+            with turns.torchs_generator():
                 self._torch.default_generator.manual_seed(int(rng.integers(2**63)))  # what acts is on the CPU
 
     def settle(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,8 @@ class ExecutorHandle:
         rules: when its rollouts end.
         words: what passes between it and the supervisor in shared memory.
         long_episode: told when episodes began and were through; None: none can be long.
+        others: rollouts so far of those that are learned from, where this one only exploits: what it does counts
+            nowhere, and where none waits for all it keeps the pace of the fastest. None: it is learned from.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class ExecutorHandle:
         rules: RolloutRules | None = None,
         words: ExecutorWords | None = None,
         long_episode: LongEpisode | None = None,
+        others: Callable[[], Sequence[int]] | None = None,
     ) -> None:
         rules, words = rules or RolloutRules(), words or ExecutorWords()
         self.index = index
@@ -62,6 +65,7 @@ class ExecutorHandle:
         self.pace = 0.0
         "Steps a second in its last rollout, all its environments together counted once."
         self._context, self._memorizer = context, memorizer
+        self._others, self._is_greedy = others, others is not None
         self._unfinished, self._ask, self._most_rollouts = rules.unfinished, words.ask, rules.most_rollouts
         self._stand([0] * envs, [False] * envs)
         self._reads, self._most_rows = rules.reads, rules.most_rows
@@ -77,6 +81,11 @@ class ExecutorHandle:
         self._began_at: dict[int, dict[str, Any] | None] = {}  # of episodes under way, by environment
 
     @property
+    def rollouts(self) -> int:
+        """Rollouts that it has delivered."""
+        return self._rollouts
+
+    @property
     def undelivered(self) -> int:
         """Rows of the rollout that is under way, so far."""
         return self._taken() - self._settled if self._busy else 0
@@ -84,6 +93,8 @@ class ExecutorHandle:
     @property
     def episodes_started(self) -> int:
         """Episodes begun so far, those that came to nothing and those under way included."""
+        if self._is_greedy:
+            return 0
         under_way = self.envs if self._busy else self._under_way
         return self._begun_in_all + under_way + (0 if self._context.deterministic else self._died_with)
 
@@ -127,20 +138,43 @@ class ExecutorHandle:
         if not go_on or self._interrupted:
             self._interruptible = False
             return None
-        self._memorizer.expect()
+        if not self._is_greedy:
+            self._memorizer.expect()
         self._busy = True
         self._lesson = {} if context.lessons is None else context.lessons.asked(self.index)
         report = await self._until_delivered(version if self._delayed is None else self._delayed.version)
         self._busy = self._interruptible = False
-        self._memorizer.delivered()
+        if not self._is_greedy:
+            self._memorizer.delivered()
         if report is None:
             return None
         self._rollouts += 1
         self._deaths = 0
-        if context.lessons is not None:
-            context.lessons.delivered(self.index, report)
         self._died_at.clear()
         context.delivered.add(self.index)
+        if self._is_greedy:
+            self._move(report["moved"], report["begun"], report["running"])
+            context.log.played_greedily(self.index, report)
+        else:
+            self._count(report)
+        self.rows += report["rows"]
+        self.pace = report["rows"] / self.envs / max(1e-6, report["seconds"] - report["lane_wait_s"])
+        self.process.note_progress()
+        if not self._is_greedy:
+            context.log.generated(self.index, report)
+            if self._long_episode is not None:
+                self._look_at_lengths(self._long_episode, report)
+        self._look_at_memory(report["rss_mb"])
+        context.bell.ring()
+        if context.promoter is not None and not self._is_greedy:
+            await context.promoter.delivered(self, report)
+        return report
+
+    def _count(self, report: dict[str, Any]) -> None:
+        """Count what is to be learned from."""
+        context = self._context
+        if context.lessons is not None:
+            context.lessons.delivered(self.index, report)
         # Numbers were passed over where an episode went down with a former life of the executor.
         before = self._begun_in_all
         self._move(report["moved"], report["begun"], report["running"])
@@ -154,17 +188,6 @@ class ExecutorHandle:
         context.counters.episode_steps = max(context.counters.episode_steps, longest)
         results = report["episodes"]["steps" if context.promote_by == "steps" else "return"]
         context.returns.setdefault(report["version"], []).extend(results)
-        self.rows += report["rows"]
-        self.pace = report["rows"] / self.envs / max(1e-6, report["seconds"] - report["lane_wait_s"])
-        self.process.note_progress()
-        context.log.generated(self.index, report)
-        if self._long_episode is not None:
-            self._look_at_lengths(self._long_episode, report)
-        self._look_at_memory(report["rss_mb"])
-        context.bell.ring()
-        if context.promoter is not None:
-            await context.promoter.delivered(self, report)
-        return report
 
     async def shelve(self, result: float) -> bool:
         """Have the weights of its last rollout put on the shelf of the best version, with their training result.
@@ -231,7 +254,7 @@ class ExecutorHandle:
         if self._context.free_running:
             self.process.epoch = facts["epoch"]
             if facts["busy"]:
-                fresh = self.envs - self._under_way
+                fresh = 0 if self._is_greedy else self.envs - self._under_way
                 self._died_with += fresh
                 self._context.counters.episodes_aborted += fresh
 
@@ -246,6 +269,8 @@ class ExecutorHandle:
         if self._interrupted:
             return True
         few_enough = self._most_rollouts is None or self._in_a_row <= self._most_rollouts
+        if self._others is not None and self._context.free_running:
+            few_enough &= self._rollouts <= max(self._others())
         return not self.lost and few_enough and self._memorizer.has_room
 
     async def _until_delivered(self, version: int | None) -> dict[str, Any] | None:
@@ -253,7 +278,7 @@ class ExecutorHandle:
         while True:
             try:
                 finished = context.counters.episodes
-                if self._long_episode is not None:
+                if self._long_episode is not None and not self._is_greedy:
                     self._settled = self._taken()
                     self._asked_at = self._long_episode.now()
                 report: dict[str, Any] = await self.process.call(
@@ -307,7 +332,7 @@ class ExecutorHandle:
         self._began_at.clear()
         self._note_place()
         # Those that the last rollout left under way are passed over by their number, and counted then.
-        fresh = self.envs - self._under_way
+        fresh = 0 if self._is_greedy else self.envs - self._under_way
         self._died_with += fresh
         context.counters.episodes_aborted += fresh
         return (context.ending and not context.deterministic) or self._interrupted

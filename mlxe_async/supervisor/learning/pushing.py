@@ -104,6 +104,8 @@ class PushedLearnerHandle(LearnerHandle):
 
     async def push_of(self, executor: Numbered) -> None:
         """See `schedules.verbs.Server`."""
+        if executor.index >= len(self._workers):  # its rows are not learned from
+            return
         async with self._saving:  # held for no longer than this: it only keeps out who begins while a run is saved
             self.under_way += 1
         try:

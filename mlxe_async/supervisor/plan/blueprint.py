@@ -52,7 +52,7 @@ class Blueprint:
         self.facts = facts
         schedule, memory = settings.schedule, settings.memory
         self.traits = traits = schedule.traits(facts["memory_kind"])
-        self.executors = schedule.executors
+        self.executors, self.learned_from = schedule.executors, schedule.learned_from
         self.envs = schedule.envs_per_executor
         self.parameters = sum(math.prod(shape) for _, shape in facts["parameters"])
         self.layout = RowLayout.from_json(facts["columns"])
@@ -80,7 +80,7 @@ class Blueprint:
                 columns=facts["columns"],
             )
         else:
-            stream_rows = max(1, capacity // (self.executors * self.envs))
+            stream_rows = max(1, capacity // (self.learned_from * self.envs))
             self.memory_shape = ReplayShape(
                 lanes=self.executors,
                 envs=self.envs,
@@ -95,7 +95,7 @@ class Blueprint:
                 largest_decay=facts.get("largest_decay", 1.0),
                 frames=stored_frames(facts),
                 moments=facts.get("moments", 0),
-                plan_slots=max(PLAN_SLOTS, self.executors if self.pushes else 0),
+                plan_slots=max(PLAN_SLOTS, self.learned_from if self.pushes else 0),
             )
         self.promotes = settings.learner.promote_best > 0
         self.processes = planned_processes(
@@ -111,7 +111,7 @@ class Blueprint:
     def exchanges(self) -> bool:
         """True if executors make gradients, each from a share of the rows; one alone does so where it pushes them."""
         schedule = self.settings.schedule
-        return schedule.gradients == "executors" and (self.executors > 1 or schedule.kind == "oa")
+        return schedule.gradients == "executors" and (self.learned_from > 1 or schedule.kind == "oa")
 
     @property
     def meets(self) -> bool:
@@ -163,14 +163,14 @@ class Blueprint:
         if not is_whole or not self.facts.get("bootstraps", True):
             return None
         shape = self.memory_shape
-        bounds = [budget.share(self.executors), shape.slot_rows if isinstance(shape, RolloutShape) else None]
+        bounds = [budget.share(self.learned_from), shape.slot_rows if isinstance(shape, RolloutShape) else None]
         return min((bound for bound in bounds if bound is not None), default=None)
 
     @property
     def round_rows(self) -> int | None:
         """Most rows that are counted between two boundaries of the schedule, None where that is not known before."""
         rows = self._rollout_rows if self.traits.deterministic else None
-        return None if rows is None else rows * self.executors
+        return None if rows is None else rows * self.learned_from
 
     @property
     def memory_to_keep(self) -> dict[str, Any]:
@@ -266,8 +266,8 @@ class Blueprint:
             **dict.fromkeys(self.kept, LEAST_BYTES),
             **({"delayed": weights_bytes(self.parameters)} if self.traits.simulated_lag else {}),
             **({"best": weights_bytes(self.parameters + REMARKS)} if self.promotes else {}),
-            **({"exchange": meeting_bytes(self.executors, PIECE_BYTES)} if self.meets else {}),
-            **dict.fromkeys(pushes_of(self.executors) if self.pushes else [], push_bytes(self.combining.places)),
+            **({"exchange": meeting_bytes(self.learned_from, PIECE_BYTES)} if self.meets else {}),
+            **dict.fromkeys(pushes_of(self.learned_from) if self.pushes else [], push_bytes(self.combining.places)),
             **{f"lane-{i}": lane for i in range(self.executors)},
         }
 
@@ -319,6 +319,7 @@ class Blueprint:
             "memory_kind": self.facts["memory_kind"],
             "memory_shape": self.memory_shape.to_json(),
             "executors": self.executors,
+            "learned_from": self.learned_from,
             "block_rows": self.block_rows,
             "plan_updates": PLAN_UPDATES,
             "rollouts_per_update": 1 if self.traits.free_running else None,

@@ -93,6 +93,38 @@ class EventLog:
             index,
         )
 
+    def played_greedily(self, index: int, report: dict[str, Any]) -> None:
+        """An executor that exploits delivered a rollout, of which nothing is learned."""
+        ended = report["episodes"]
+        self._journal.emit_routine(
+            partial(
+                events.PhaseEvent,
+                phase="generate",
+                start_ns=report["start_ns"],
+                seconds=report["seconds"],
+                version=report["version"],
+                env_steps=self._counters.env_steps,
+                waits={"lane": report["lane_wait_s"]},
+            ),
+            "executor",
+            index,
+        )
+        if ended["return"]:
+            self._journal.emit_all(
+                events.GreedyEpisode,
+                {"version": report["version"], "env_steps": self._counters.env_steps},
+                {
+                    "env": ended["env"],
+                    "episode": ended["episode"],
+                    "episode_return": ended["return"],
+                    "length": ended["steps"],
+                    "terminated": ended["terminated"],
+                    "seed": ended["seed"],
+                },
+                "executor",
+                index,
+            )
+
     def _averages(self, returns: Sequence[float]) -> list[float | None]:
         """Return the moving average after each of these returns; unknown where one was not finite."""
         found = list[float | None]()

@@ -59,7 +59,7 @@ def planned_processes(
         pushes: whether each of them makes its gradients alone, for the learner to step by.
     """
     found = _by_kind(settings, joined=joined)
-    executors = settings.schedule.executors
+    executors, learned_from = settings.schedule.executors, settings.schedule.learned_from
 
     def also(segment: str, needing: Callable[[str], bool]) -> None:
         """Map a segment in each process that holds a role which needs it."""
@@ -68,11 +68,11 @@ def planned_processes(
         ]
 
     if meets:
-        found[:] = [_with_worker(one, first=1) for one in found]
+        found[:] = [_with_worker(one, range(1, learned_from)) for one in found]
         also("exchange", lambda role: role.startswith(("learner", "worker")))
     if pushes:
-        found[:] = [_with_worker(one, first=0) for one in found]
-        for index, name in enumerate(pushes_of(executors)):
+        found[:] = [_with_worker(one, range(learned_from)) for one in found]
+        for index, name in enumerate(pushes_of(learned_from)):
             also(name, {"learner", f"worker-{index}"}.__contains__)
     if settings.learner.promote_best:
         # Under `oa`, only the executor that played with a version still has it.
@@ -137,12 +137,12 @@ def pushes_of(executors: int) -> list[str]:
     return [f"push-{index}" for index in range(executors)]
 
 
-def _with_worker(planned: PlannedProcess, *, first: int) -> PlannedProcess:
-    """The same with the workers of its executors, of those from `first` on."""
+def _with_worker(planned: PlannedProcess, those: range) -> PlannedProcess:
+    """The same with the workers of its executors, of those numbers."""
     if not planned.name.startswith("mlxe-exe"):
         return planned
     numbers = [int(role.removeprefix("executor-")) for role in planned.roles]
-    workers = [f"worker-{number}" for number in numbers if number >= first]
+    workers = [f"worker-{number}" for number in numbers if number in those]
     if not workers:
         return planned
     return replace(planned, roles=(*planned.roles, *workers), segments=(*planned.segments, "memory", "learner"))

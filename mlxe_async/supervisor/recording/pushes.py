@@ -57,6 +57,8 @@ class PushedReplay(Replay):
         self._applied = Applied(())
         self._rests = [True for _ in executors]
         "By executor: its worker has nothing to push."
+        self._learning = {step.lane for step in self.recorded.steps if isinstance(step, Memorized)}
+        "Executors whose rollouts are learned from; others act greedily."
         for step in self.recorded.steps:
             if isinstance(step, Rollout):
                 self._to_play[step.executor].append(step)
@@ -96,6 +98,8 @@ class PushedReplay(Replay):
             await self._differentiate(pushes.popleft(), by_role)
             self._rests[lane] = True
         rollouts = self._to_play[lane]
+        while lane not in self._learning and rollouts and rollouts[0].version == self._version:
+            await self._play([rollouts.popleft()], by_role, log, now)
         if self._rests[lane] and rollouts and rollouts[0].version < self._version:
             raise RunFailed(
                 f"{self._at(rollouts[0])}: executor {lane} played by weights {rollouts[0].version} after its worker "

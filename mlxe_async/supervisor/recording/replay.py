@@ -47,7 +47,7 @@ class Replay:
         for step in self.recorded.steps:
             if isinstance(step, Rollout):
                 self._rollouts.setdefault(step.version, {}).setdefault(step.executor, []).append(step)
-        self._by_episode = False
+        self._by_episode, self._learned_from = False, 0
         self._written = [0] * int(self.recorded.facts["executors"])
         self._begin()
 
@@ -69,7 +69,7 @@ class Replay:
                     f'"{schedule.kind}", {schedule.executors} and {settings.run.seed}'
                 ]
             )
-        self._by_episode = schedule.sync == "episode"
+        self._by_episode, self._learned_from = schedule.sync == "episode", schedule.learned_from
         stop = settings.stop.model_copy(update=dict.fromkeys(settings.stop.model_dump()) | {"solved": False})
         slots = max(settings.memory.lane_slots, self.recorded.backlog() + 1)
         return settings.of_run().model_copy(
@@ -203,6 +203,9 @@ class Replay:
             )
             self._expect(step, (step.rows, step.blocks), (report["rows"], report["blocks"]))
             self._written[step.executor] += step.blocks
+            if step.executor >= self._learned_from:
+                log.played_greedily(step.executor, report)
+                continue
             now.env_steps += report["rows"]
             now.episodes += len(report["episodes"]["return"])
             now.rollouts += 1

@@ -278,11 +278,12 @@ def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
         max_policy_lag=traits.max_policy_lag,
         envs=schedule.envs_per_executor,
         simulated_lag=traits.simulated_lag,
-        exchanges=schedule.gradients == "executors" and (schedule.executors > 1 or schedule.kind == "oa"),
+        exchanges=schedule.gradients == "executors" and (schedule.learned_from > 1 or schedule.kind == "oa"),
         has_gradients=facts["has_gradients"],
         recorded=settings.run.record,
         local=getattr(schedule, "replay", "global") == "local",
         prioritised=facts["prioritised"],
+        explores_apart=schedule.explores_apart,
     )
     found = list(verdicts(judged))
     refused = [Problem(verdict.key, verdict.message, verdict.other) for verdict in found if verdict.refused]
