@@ -110,7 +110,7 @@ def _facts(settings: Settings) -> dict[str, Any]:
 
     import uvloop
 
-    from mlxe_async.supervisor.startup.advising import advised
+    from mlxe_async.supervisor.startup.surveying import advised
     from mlxe_async.supervisor.waiting import first_of
 
     try:

@@ -43,6 +43,7 @@ _OF_SCHEDULES = {("schedule", key) for key in ("kind", "executors", "envs_per_ex
 _FLAGS = {
     "capture_video save_video record": "--set evaluation.video=true",
     "track wandb wandb_project_name wandb_entity with_wandb": "export latest --to tensorboard afterwards, or --follow",
+    "tensorboard tensorboard_log use_tensorboard": "--set 'logs.export=[\"tensorboard\"]'",
     "torch_deterministic deterministic": "--set schedule.kind=is, which repeats itself bit for bit",
     "config conf config_file conf_file f": f"the file alone, as {_RUN}",
     "restart_behavior resume_from resume continue": "--resume latest",

@@ -171,7 +171,10 @@ async def _check(supervisor: Supervisor) -> int:
         *cautions,
     )
     sys.stdout.write("".join(f"{visible(line)}\n" for line in found))
-    console.finish("the settings are fine, one update on made-up rows went well, and nothing was started")
+    sys.stdout.flush()  # into a file or a pipe, too, the verdict comes last
+    odd = any("NOT AS IT SHOULD BE" in line for line in report.survey)
+    but = ", the environment is not as it should be (see above)" if odd else ""
+    console.finish(f"the settings are fine{but}, one update on made-up rows went well, and nothing was started")
     return 0
 
 
@@ -273,10 +276,22 @@ def ending(result: Result) -> str:
         from mlxe_async.cli.telling import published_at
 
         how = f"solved by {published_at(result.solved_at)}; {how}"
-    return (
+    told = (
         f"{how} ({result.reason}) after {result.episodes:,} episodes, {result.steps:,} steps, "
-        f"{result.updates:,} updates and {result.seconds:.1f} s: {result.run_dir}"
+        f"{result.updates:,} updates and {result.seconds:.1f} s"
     )
+    return f"{'; '.join((told, *_besides(result)))}: {result.run_dir}"
+
+
+def _besides(result: Result) -> Iterator[str]:
+    """Tell what went wrong on the way, and which version to load where none solved the task."""
+    wrong = {"fault of the environment": result.env_errors, "process started again": result.restarts}
+    for what, count in wrong.items():
+        if count:
+            several = what.replace("fault", "faults").replace("process", "processes") if count > 1 else what
+            yield f"{count:,} {several}"
+    if result.score is not None and result.best is not None and result.solved_at is None:
+        yield f"the best test, of version {result.best:,}, came to {result.score:.5g} (--checkpoint best)"
 
 
 class _Signals:

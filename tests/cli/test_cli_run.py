@@ -39,6 +39,16 @@ def test_the_sentence_says_how_it_ended():
     assert ending(result(reason="failed: x", exit_code=3)).startswith("failed (failed: x) after")
 
 
+def test_the_sentence_tells_faults_and_which_version_was_the_best():
+    said = ending(result(env_errors=12, restarts=1, score=212.346, best=40))
+    assert said == (
+        "finished (episodes) after 5 episodes, 1,234 steps, 6 updates and 7.0 s; 12 faults of the environment; "
+        "1 process started again; the best test, of version 40, came to 212.35 (--checkpoint best): runs/x"
+    )
+    at = {"version": 7, "episodes_started": 1010, "env_steps": 123456, "updates": 56, "seconds": 3.21}
+    assert "best" not in ending(result(solved=True, solved_at=at, score=500.0, best=9))  # the solved one is loaded
+
+
 def test_notable_events_are_told_in_one_harmless_line(capfd, monkeypatch):
     install(monkeypatch)
     main(["good.toml"])

@@ -32,7 +32,7 @@ TYPED = {
     "evaluate": "eval latest",
     "hyperparams/ppo.yml": "expected a settings file in TOML",
     "FILE.toml --n-envs 8": "--n-envs is --set schedule.envs_per_executor=8 (for each of schedule.executors)",
-    "FILE.toml --tensorboard-log runs": "--tensorboard-log is --set run.dir=runs",
+    "FILE.toml --tensorboard-log runs": "--tensorboard-log is --set 'logs.export=[\"tensorboard\"]'",
     "FILE.toml --save-freq 1000": "--save-freq is --set checkpoint.interval_steps=1000",
     # CleanRL
     "ppo.py --env-id CartPole-v1 --total-timesteps 50000": "--total-timesteps is --set stop.env_steps=50000",

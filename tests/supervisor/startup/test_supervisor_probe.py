@@ -208,6 +208,24 @@ def test_environments_that_take_long_to_make_are_told_with_the_keys_that_give_th
 
 
 @pytest.mark.parametrize(
+    ("schedule", "steps", "rows"),
+    [
+        ({"kind": "is", "executors": 2, "rollout_steps": 1024}, 100_000, "6 updates, since each takes 16,384 rows"),
+        ({"kind": "oa", "executors": 2, "rollout_steps": 1024}, 100_000, "12 updates, since each takes 8,192 rows"),
+        ({"kind": "is", "executors": 2, "rollout_steps": 32}, 100_000, None),
+        ({"kind": "is", "executors": 2, "rollout_steps": 1024}, 1_000, None),  # a trial
+    ],
+)
+def test_a_run_with_few_updates_is_told_with_the_keys_that_make_them_many(schedule, steps, rows):
+    tree = {"task": {"env": "CartPole-v1"}, "algorithm": {"name": "ppo"}, "stop": {"env_steps": steps}}
+    settings = load_settings({**tree, "schedule": {**schedule, "envs_per_executor": 8, "sync": "rollout"}})
+    facts = {**facts_of_task(), "memory_kind": "rollouts"}
+    told = [line for line in judged(settings, facts).cautions if "stop.env_steps" in line]
+    assert len(told) == (rows is not None)
+    assert all(f"stop.env_steps = 100,000 is enough for {rows}" in line for line in told)
+
+
+@pytest.mark.parametrize(
     ("problem", "told"),
     [
         ('task.env: there is no environment "CartPole-v1"', True),
