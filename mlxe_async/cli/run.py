@@ -164,6 +164,7 @@ async def _check(supervisor: Supervisor) -> int:
         *report.plan,
         "",
         *probed(report.facts),
+        *_taken_as_numbers(supervisor.settings, report.facts),
         executors_of(supervisor.settings),
         *report.survey,
         *chosen,
@@ -190,6 +191,23 @@ def probed(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"network       {network}"
     yield f"weights       {sum(math.prod(shape) for _, shape in facts.get('parameters', [])):,}"
     yield from (f"note: {note}" for note in task.get("notes", []))
+
+
+def _taken_as_numbers(settings: Settings, facts: Mapping[str, Any]) -> Iterator[str]:
+    """Tell of small pictures beside other parts: no rule chooses convolutions for them, as for one that is alone."""
+    from mlxe_async.networks.pictures import BODIES, image_of
+    from mlxe_async.parts import BYTES
+    from mlxe_async.rows import Spaces
+
+    spaces = Spaces.from_json(facts["spaces"])
+    is_open = facts.get("algorithm", {}).get("body") == "none"
+    if not is_open or ("algorithm", "body") in settings.places.written:
+        return
+    bytes_of_three_axes = [part for part in spaces.parts if len(part.shape) == len("CHW") and part.dtype == BYTES]
+    small = [one for one in bytes_of_three_axes if min(image_of(one.shape)[0][1:]) >= BODIES["small"].smallest]
+    if small:
+        names = ", ".join(part.name for part in small)
+        yield f'note: {names}: taken as numbers, without convolutions; algorithm.body = "small" sees pictures there'
 
 
 def _chosen(facts: Mapping[str, Any]) -> Iterator[str]:

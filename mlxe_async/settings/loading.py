@@ -16,7 +16,7 @@ from mlxe_async.errors import SettingsError
 from mlxe_async.settings.effects import built_in, idle, is_certain, refused_and_remarks
 from mlxe_async.settings.forms import as_registered, with_whole_numbers
 from mlxe_async.settings.model import AlgorithmTable, Settings
-from mlxe_async.settings.places import Places
+from mlxe_async.settings.places import BY_HAND, Places
 from mlxe_async.settings.problems import REMOVED, Path, Problem, describe, dropped, shown
 from mlxe_async.settings.reading import MAXIMUM_BYTES, Unreadable, read_toml
 from mlxe_async.settings.rules import contradictions, not_plain
@@ -50,7 +50,7 @@ def load_settings(
     lines: list[str] = []
     raw: dict[str, Any] = {}
     lines_of: dict[Path, int] = {}
-    label, base = "settings", FilePath.cwd()
+    label, base = BY_HAND, FilePath.cwd()
     try:
         if isinstance(source, Mapping):
             raw = _copied(source)

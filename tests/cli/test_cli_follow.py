@@ -73,7 +73,12 @@ def test_what_solved_the_task_is_told_in_words():
 def test_no_such_run_is_told_in_one_line(tmp_path):
     done = command("follow", "nothing", folder=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == 'there is no run "nothing", neither as a path nor in runs; "runs list" names them\n'
+    where = f"neither as a path nor in {tmp_path}/runs"
+    assert done.stderr == f'there is no run "nothing", {where}; "runs list" names them\n'
+    for day in (1, 2):
+        (tmp_path / "runs" / f"2026010{day}T000000Z-nothing").mkdir(parents=True)
+    done = command("follow", "nothing", folder=tmp_path)
+    assert done.stderr == f'there is no run "nothing", {where}; did you mean "20260102T000000Z-nothing"?\n'
 
 
 def test_what_is_no_run_is_not_waited_for(tmp_path, capsys):

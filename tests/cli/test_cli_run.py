@@ -9,7 +9,10 @@ import pytest
 from cli_tools import GOOD, install, result, start
 
 from mlxe_async.cli import main
-from mlxe_async.cli.run import ending
+from mlxe_async.cli.run import _taken_as_numbers, ending
+from mlxe_async.parts import Part
+from mlxe_async.rows import Spaces
+from mlxe_async.settings import load_settings
 
 LIMIT_S = 30
 
@@ -159,3 +162,16 @@ def test_a_reader_of_stderr_that_does_not_read_does_not_stop_the_run(tmp_path):
         process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
     os.close(reading)
+
+
+def test_a_check_tells_of_small_pictures_that_are_taken_as_numbers():
+    parts = (Part("img", (12, 12, 1), "|u1", 0), Part("vec", (3,), "<f4", 144))
+    facts = {
+        "spaces": Spaces((156,), actions=2, observation_dtype="|u1", parts=parts).to_json(),
+        "algorithm": {"body": "none"},
+    }
+    tree = {"task": {"env": "CartPole-v1"}, "algorithm": {"name": "ppo"}}
+    [told] = _taken_as_numbers(load_settings(tree), facts)
+    assert told.startswith('note: img: taken as numbers, without convolutions; algorithm.body = "small"')
+    chosen = load_settings({**tree, "algorithm": {"name": "ppo", "body": "none"}})
+    assert not list(_taken_as_numbers(chosen, facts))

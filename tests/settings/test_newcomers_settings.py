@@ -51,3 +51,8 @@ def test_wrong_keys_of_an_algorithm_are_told_beside_those_of_other_tables(others
     assert len(refused.value.problems) == 3
     assert "algorithm.n_steps: got 8, expected schedule.rollout_steps" in told
     assert 'algorithm.clip: got "x", expected a number' in told
+
+
+def test_a_tree_of_a_program_has_no_lines():
+    with pytest.raises(SettingsError, match=r"^settings: run.total_timesteps: got 5, expected stop.env_steps"):
+        load_settings({"task": {"env": "CartPole-v1"}, "run": {"total_timesteps": 5}})
