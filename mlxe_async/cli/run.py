@@ -165,6 +165,7 @@ async def _check(supervisor: Supervisor) -> int:
         "",
         *probed(report.facts),
         *_taken_as_numbers(supervisor.settings, report.facts),
+        *_of_ones_own(supervisor.settings.algorithm.name),
         executors_of(supervisor.settings),
         *report.survey,
         *chosen,
@@ -208,6 +209,13 @@ def _taken_as_numbers(settings: Settings, facts: Mapping[str, Any]) -> Iterator[
     if small:
         names = ", ".join(part.name for part in small)
         yield f'note: {names}: taken as numbers, without convolutions; algorithm.body = "small" sees pictures there'
+
+
+def _of_ones_own(name: str) -> Iterator[str]:
+    """Tell by what an algorithm of one's own is other than a built-in one, of which it may be a copy."""
+    if ":" in name:
+        yield f"note: {name} is no built-in algorithm: keys left out have its own defaults, not the task's,"
+        yield "      and updates are done as it is written; to compare, write keys out, and learner.fast = false"
 
 
 def _chosen(facts: Mapping[str, Any]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from mlxe_async.settings.effects import built_in, idle, is_certain, refused_and_
 from mlxe_async.settings.forms import as_registered, with_whole_numbers
 from mlxe_async.settings.model import AlgorithmTable, Settings
 from mlxe_async.settings.places import BY_HAND, Places
-from mlxe_async.settings.problems import REMOVED, Path, Problem, describe, dropped, shown
+from mlxe_async.settings.problems import REMOVED, Path, Problem, describe, dotted, dropped, shown
 from mlxe_async.settings.reading import MAXIMUM_BYTES, Unreadable, read_toml
 from mlxe_async.settings.rules import contradictions, not_plain
 from mlxe_async.settings.schedules import SCHEDULES
@@ -113,7 +113,17 @@ def _check(raw: dict[str, Any], places: Places) -> list[Problem]:
         problems = list(contradictions(settings)) or _without_effect(settings, places)
         if not problems:
             return []  # what is wrong with [algorithm] the probe tells
-    return problems + _contradictions_beside(raw, problems, places) + _of_the_algorithm(raw, problems)
+    return _once(problems) + _contradictions_beside(raw, problems, places) + _of_the_algorithm(raw, problems)
+
+
+def _once(problems: list[Problem]) -> list[Problem]:
+    """Leave out a key that is missing where another one is answered with it."""
+    named = " ".join(problem.message for problem in problems)
+    return [
+        problem
+        for problem in problems
+        if not (problem.message.startswith("got nothing,") and f"expected {dotted(problem.path)}, as it is" in named)
+    ]
 
 
 def _named(raw: Mapping[str, Any]) -> str:

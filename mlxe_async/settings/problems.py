@@ -256,7 +256,7 @@ def _known_keys(key: str, path: Path, spot: _Spot, schema: Mapping[str, Any], al
     known = list(spot.table.get("properties", {}))
     where = f"the keys of [{dotted(table)}]" if table else "the tables"
     others = [] if key in known else _tables_with(key, schema)
-    if not others and (ours := our_name(key, known) if table == ("algorithm",) else _our_name(key, algorithm)):
+    if not others and (ours := our_name(key, known) if table == ("algorithm",) else our_name_of(key, algorithm)):
         return ours
     if not others and (why := ABSENT.get(key.lower().replace("-", "_"))):
         return f"no such key: {why}"
@@ -267,7 +267,7 @@ def _known_keys(key: str, path: Path, spot: _Spot, schema: Mapping[str, Any], al
     return f"one of {where} ({', '.join(known)}){hint}"
 
 
-def _our_name(key: str, algorithm: str) -> str:
+def our_name_of(key: str, algorithm: str) -> str:
     """Say what a key outside of `[algorithm]` is called here; of several of its keys the one that the algorithm has."""
     if " or " in (ours := our_name(key)) and algorithm:
         from mlxe_async.algorithms import REGISTRY, load_algorithm

@@ -177,6 +177,10 @@ _REMARKS = {
         ("eval_freq", "eval_frequency", "eval_interval", "eval_every", "evaluation_interval"),
         "with evaluation.enabled = true",
     ),
+    **dict.fromkeys(
+        ("target_network_frequency", "target_update_interval", "target_update_freq", "target_network_update_freq"),
+        "in updates, not in steps",
+    ),
     "training_iteration": "updates of the learner, not iterations",
     "total_iters": "updates of the learner, not iterations",
     "num_minibatches": "the rows of each, not how many there are",

@@ -9,7 +9,7 @@ import pytest
 from cli_tools import GOOD, install, result, start
 
 from mlxe_async.cli import main
-from mlxe_async.cli.run import _taken_as_numbers, ending
+from mlxe_async.cli.run import _of_ones_own, _taken_as_numbers, ending
 from mlxe_async.parts import Part
 from mlxe_async.rows import Spaces
 from mlxe_async.settings import load_settings
@@ -175,3 +175,8 @@ def test_a_check_tells_of_small_pictures_that_are_taken_as_numbers():
     assert told.startswith('note: img: taken as numbers, without convolutions; algorithm.body = "small"')
     chosen = load_settings({**tree, "algorithm": {"name": "ppo", "body": "none"}})
     assert not list(_taken_as_numbers(chosen, facts))
+
+
+def test_a_check_tells_by_what_an_algorithm_of_ones_own_differs():
+    assert "have its own defaults, not the task's" in next(_of_ones_own("my_ppo:PPO"))
+    assert not list(_of_ones_own("ppo"))

@@ -56,3 +56,10 @@ def test_wrong_keys_of_an_algorithm_are_told_beside_those_of_other_tables(others
 def test_a_tree_of_a_program_has_no_lines():
     with pytest.raises(SettingsError, match=r"^settings: run.total_timesteps: got 5, expected stop.env_steps"):
         load_settings({"task": {"env": "CartPole-v1"}, "run": {"total_timesteps": 5}})
+
+
+def test_a_key_that_is_missing_under_its_name_here_alone_is_told_once():
+    with pytest.raises(SettingsError) as refused:
+        load_settings({"task": {"env_id": "CartPole-v1"}})
+    [line] = refused.value.problems
+    assert "task.env_id: got " in line

@@ -293,6 +293,7 @@ def test_activations_in_other_words_lead_to_ours(typed, meant):
         ("schedule", "num_envs_per_env_runner", "for each of schedule.executors"),
         ("evaluation", "eval_freq", "with evaluation.enabled = true"),
         ("ppo", "tensorboard_log", '["tensorboard"]'),
+        ("dqn", "target_network_frequency", "in updates, not in steps"),
         ("ppo", "best_model_save_path", 'load_policy(RUN, checkpoint="best")'),
     ],
 )
