@@ -76,6 +76,12 @@ class Bookkeeping:
         """Rows that can be drawn, of all streams."""
         return int(self.held.sum())
 
+    def positions_of(self, lane: int) -> tuple[int, int]:
+        """Return where the rows of a lane begin and end among all that can be drawn."""
+        each = self._shape.streams // self._shape.lanes
+        ends = np.concatenate(([0], np.cumsum(self.held)))
+        return int(ends[lane * each]), int(ends[(lane + 1) * each])
+
     def places(self, positions: Array) -> Array:
         """Return where in the ring the rows are that come at these positions (n,) among all that can be drawn."""
         tail, held, size = self.tail, self.held, self._shape.stream_rows

@@ -183,6 +183,7 @@ class ReplayMemory:
         share: Array | None = None,
         call: int = 0,
         lane: int | None = None,
+        is_local: bool = False,
     ) -> dict[str, Any]:
         """Write a plan of `updates` minibatches and return its address `{"slot", "updates", "rows", "number"}`.
 
@@ -202,13 +203,14 @@ class ReplayMemory:
             call: number of the call that the plan is drawn for, from 1, for `drawn_for`; 0: it is not asked for.
             lane: write it into the slot of this lane, where it lies until the next one of this lane; None: slots take
                 turns.
+            is_local: draw rows of this lane alone, not in proportion to the priorities that updates left.
 
         Raises:
             ValueError: `share` is not for as many rows as the memory holds.
         """
         if self.shape.moments:  # before the plan counts
             self._told_moments[self._sampler.next_slot(lane)] = pooled(self._books.moments)
-        return self._sampler.draw(seed, updates, batch_rows, exponent, beta, share, call, lane)
+        return self._sampler.draw(seed, updates, batch_rows, exponent, beta, share, call, lane, is_local=is_local)
 
     def drawn_for(self, call: int, lane: int | None = None) -> dict[str, Any] | None:
         """The address of the newest plan if it was drawn for this call, whose answer was lost; None if it was not."""

@@ -148,26 +148,34 @@ class Sampler:
         share: Array | None,
         call: int,
         lane: int | None,
+        *,
+        is_local: bool = False,
     ) -> dict[str, Any]:
         """Write a plan and return its address; see `ReplayMemory.draw`."""
         books = self._books
         number, held, slot = int(books.whole[PLANS]), books.live_rows, self.next_slot(lane)
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, number])))
-        rows = min(batch_rows, held, self._most_rows)
         weights: Array | float = 1.0
         if share is not None and share.shape != (held,):
             raise ValueError(f"drawing: expected probabilities of {held} rows, got an array of {share.shape}")
+        first = 0
+        if is_local and lane is not None:
+            first, stop = books.positions_of(lane)
+            held = stop - first
+            if share is not None and held:
+                share = share[first:stop] / share[first:stop].sum()
+        rows = min(batch_rows, held, self._most_rows)
         if not rows or not updates:
             index: Array = np.zeros((0, rows), np.int64)
         elif share is not None:
             positions = draw_shares(rng, share, updates, rows)
-            index = books.places(positions.ravel()).reshape(positions.shape)
+            index = books.places(first + positions.ravel()).reshape(positions.shape)
             weights = _importance(held * share[positions], beta)
         elif exponent > 0:
             index, weights = self._draw_by_priorities(rng, updates, rows, exponent, beta)
         else:
             positions = draw_evenly(rng, held, updates, rows)
-            index = books.places(positions.ravel()).reshape(positions.shape)
+            index = books.places(first + positions.ravel()).reshape(positions.shape)
         drawn, plan = len(index), self._plans[slot]
         plan["index"][:drawn, :rows] = index
         plan["stamp"][:drawn, :rows] = self._stamps.take(index, mode="clip")

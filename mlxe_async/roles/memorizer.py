@@ -75,6 +75,7 @@ class MemorizerPlan:
         redo: what a dead executor left unfinished will be generated again, alike (so it is dropped, not closed).
         rollouts_per_update: whole rollouts that one update takes; None: all there are (rollout memory only).
         plan_updates: most minibatches in one plan (replay memory only).
+        is_local: a plan for the worker of a lane is of the rows of that lane alone.
         alike: what is generated again are the same rows, so that those which came already are not taken in twice.
     """
 
@@ -84,6 +85,7 @@ class MemorizerPlan:
     rollouts_per_update: int | None
     plan_updates: int
     alike: bool = False
+    is_local: bool = False
 
 
 def check_priorities(algorithm: Any) -> None:
@@ -376,6 +378,7 @@ class Memorizer:
             share=self.probabilities() if how.kind == "factors" else None,
             call=call,
             lane=lane,
+            is_local=self.plan.is_local,
         )
         return plan
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxe_async import turns
 from mlxe_async.algorithms.interface import Algorithm, Clock
 from mlxe_async.algorithms.state import drawing
 from mlxe_async.algorithms.state.backward import ExchangesGradients
@@ -147,7 +148,10 @@ class Pusher(Worker):
         state = self._go_on_from(version, flat)
         before = self._state() if self._few is None else {}
         clock = Clock(env_steps=env_steps, episodes=episodes, updates=updates, version=version)
-        with self._pushing.recording(self.algorithm, number, twin=self._updates.twin is not None) as recorder:
+        with (
+            turns.TORCHS_GENERATOR,
+            self._pushing.recording(self.algorithm, number, twin=self._updates.twin is not None) as recorder,
+        ):
             done = self._learned(plan, clock, usable=True)
         nbytes = 0
         if done["updates"]:

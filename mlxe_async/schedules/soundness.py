@@ -7,6 +7,7 @@
 | takes the end of its rows for the end of the episode | `sync = "rollout"`, or `ia` that keeps episodes | refused |
 | the same, from rollouts | several environments in an executor: the first end cuts the others | refused |
 | learns without gradients, as a table does | `gradients = "executors"` | refused |
+| learns from rollouts, or draws by priorities that updates left | `oa` with `replay = "local"` | refused |
 | replays rows, and the run is recorded | `oa` with `gradients = "executors"` | refused |
 | replays rows, ignores that an older policy made them | any | told |
 | any | `ia` that drops episodes | told |
@@ -44,6 +45,8 @@ class Facts:
         exchanges: whether executors make gradients: all take the mean, or under `oa` each pushes its own, which are of
             the very policy that made the rows.
         has_gradients: whether the algorithm learns by gradients.
+        local: whether each executor replays its own rows alone.
+        prioritised: whether rows are drawn in proportion to priorities that updates left.
         recorded: whether the run is to be replayed, step by step.
     """
 
@@ -59,6 +62,8 @@ class Facts:
     exchanges: bool = False
     has_gradients: bool = True
     recorded: bool = False
+    local: bool = False
+    prioritised: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,7 @@ class Verdict:
 
 _KIND, _SYNC, _NAME = ("schedule", "kind"), ("schedule", "sync"), ("algorithm", "name")
 _UNFINISHED, _LAG = ("schedule", "unfinished"), ("schedule", "simulated_lag")
+_REPLAY = ("schedule", "replay")
 _Row = tuple[Callable[[Facts], bool], Callable[[Facts], Verdict]]
 
 _TABLE: tuple[_Row, ...] = (
@@ -157,6 +163,16 @@ _TABLE: tuple[_Row, ...] = (
             ("run", "record"),
             ("schedule", "gradients"),
             "got true, expected false: replayed rows may be overwritten while an executor reads them",
+        ),
+    ),
+    (
+        lambda facts: facts.local and facts.memory == "rollouts",
+        lambda _facts: Verdict(True, _REPLAY, _NAME, 'got "local", expected "global": this algorithm replays no rows'),
+    ),
+    (
+        lambda facts: facts.local and facts.prioritised,
+        lambda _facts: Verdict(
+            True, _REPLAY, _NAME, 'got "local", expected "global": priorities of updates are drawn by over all rows'
         ),
     ),
     (

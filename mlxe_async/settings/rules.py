@@ -123,6 +123,7 @@ def _pushed(schedule: OaSchedule, not_with: Callable[..., Problem]) -> Iterator[
     unused = {
         ("combine", '"fifo"'): schedule.combine != "fifo",
         ("hogwild", "false"): schedule.hogwild,
+        ("replay", '"global"'): schedule.replay == "local",
         ("max_loss_deviations", "none"): schedule.max_loss_deviations is not None,
     }
     if schedule.gradients == "learner":
@@ -153,6 +154,13 @@ def _exchanged(settings: Settings, not_with: Callable[..., Problem]) -> Iterator
             yield not_with("schedule.updates_per_publish", "1", gradients, why)
     elif schedule.simulated_lag and schedule.max_policy_lag is not None:
         yield not_with(gradients, '"learner"', "schedule.max_policy_lag", "each would leave out other rows")
+    if getattr(schedule, "executors_as", "processes") == "threads":
+        if schedule.kind == "is":
+            why = 'they share random generators while they wait for each other; "serial" has them in turn'
+            yield not_with("schedule.executors_as", '"processes"', gradients, why)
+        elif ":" in settings.algorithm.name:
+            why = "an own algorithm draws from random generators that all threads share"
+            yield not_with("schedule.executors_as", '"processes"', "algorithm.name", why)
     if settings.learner.promote_best:
         yield not_with(gradients, '"learner"', "learner.promote_best", "weights would be put back in one process alone")
     if settings.learner.device != "cpu":

@@ -141,6 +141,15 @@ class _Exact(_AnySchedule):
         return Traits(simulated_lag=self.simulated_lag, max_policy_lag=self.max_policy_lag)
 
 
+def _executors_as() -> Any:
+    return key(
+        "processes",
+        "threads: executors are threads of one process, as in the study's first agents. They share one core's worth of "
+        "Python, and a death is all of theirs; what they learn is the same.",
+        ALLOWED,
+    )
+
+
 class SerialSchedule(_Exact):
     """`kind = "serial"`: everything in one process, in order; for debuggers and tests."""
 
@@ -151,6 +160,7 @@ class IsSchedule(_Exact):
     """`kind = "is"`: every executor delivers once, all wait, then learn, then publish. Deterministic."""
 
     kind: Literal["is"] = key(..., "Iterative synchronous: all wait for each other.", ALLOWED)
+    executors_as: Literal["processes", "threads"] = _executors_as()
 
 
 class IstbSchedule(_AnySchedule):
@@ -182,6 +192,7 @@ class IaSchedule(_AnySchedule):
     """
 
     kind: Literal["ia"] = key(..., "Iterative asynchronous: fast executors go again until all have delivered.", ALLOWED)
+    executors_as: Literal["processes", "threads"] = _executors_as()
     unfinished: Literal["keep", "drop"] = key(
         "keep",
         "Episodes under way when all have delivered: keep learns from their rows and goes on with them under the next "
@@ -207,6 +218,7 @@ class OaSchedule(_AnySchedule):
     """`kind = "oa"`: no process waits; generating, memorizing and learning overlap."""
 
     kind: Literal["oa"] = key(..., "Online asynchronous: no process waits.", ALLOWED)
+    executors_as: Literal["processes", "threads"] = _executors_as()
     max_policy_lag: int | None = key(
         None,
         "Rows made with weights older than this many versions are not learned from; left out, 8 for algorithms that "
@@ -238,6 +250,12 @@ class OaSchedule(_AnySchedule):
         False,
         "With gradients of executors: an executor that has pushed plays on, and does not wait for the learner's step. "
         "Ten pushes of each may wait; then the oldest gives way.",
+        ALLOWED,
+    )
+    replay: Literal["global", "local"] = key(
+        "global",
+        "With gradients of executors that replay: from the rows of all, or of each executor's own alone, as in RELAAX; "
+        "its part of the memory is capacity_rows divided by executors.",
         ALLOWED,
     )
     max_loss_deviations: float | None = key(

@@ -59,7 +59,7 @@ class Workshop:
         if HANDED in self._segments:
             given.take(self._segments[HANDED].buffer)
         self.page = self._page(0)
-        threads = {name: self._page(1 + number) for number, name in enumerate(spec["threaded"])}
+        threads = {name: self._page(1 + n) for n, name in enumerate(dict.fromkeys(spec["threaded"].values()))}
         self.pages = {"": self.page, **threads}
         'The progress page of the main thread, by the name "", and those of the others, by their roles.'
         self._shared: dict[str, Any] = {}
@@ -74,10 +74,13 @@ class Workshop:
         """The role called `name`, such as `"executor-3"` or `"learner"`."""
         role, _, index = name.partition("-")
         if role == "executor":
-            self._shared["executor"] = self._executor(int(index))
-            return self._shared["executor"]
+            self._shared[name] = self._executor(int(index))
+            return self._shared[name]
         if role == "worker":
-            return self._pusher(int(index)) if self.spec["pushes"] else self._worker(self._meeting(int(index)))
+            page = self._page_of(name)
+            if self.spec["pushes"]:
+                return self._pusher(int(index), page)
+            return self._worker(self._meeting(int(index), page), page)
         builders = {"memorizer": self._memorizer, "learner": self._learner, "evaluator": self._evaluator}
         built = builders[role]()
         if role == "memorizer":
@@ -92,6 +95,10 @@ class Workshop:
     def _page(self, number: int) -> ProgressPage:
         """The process's own progress page, number 0, or that of one of its threads."""
         return ProgressPage(self._segments["control"].buffer, (self.spec["page"] + number) * PAGE_BYTES)
+
+    def _page_of(self, role: str) -> ProgressPage:
+        """That of the thread which serves a role."""
+        return self.pages[self.spec["threaded"].get(role, "")]
 
     def _algorithm(self, *, learns: bool, seed: int) -> Any:
         from mlxe_async.algorithms import load_algorithm
@@ -153,7 +160,7 @@ class Workshop:
             keeps_state=self.spec["keeps_state"],
         )
         name = f"executor-{index}"
-        page = self.pages.get(name, self.page)
+        page = self._page_of(name)
         offset, names = self.spec["asked_offset"], [f"executor-{i}" for i in range(self.spec["executors"])]
         asked = Words(self._segments["control"].buffer, offset, names)
         # Forked from one process, all would share the state of the global generators some environments use. Executors
@@ -220,6 +227,7 @@ class Workshop:
             rollouts_per_update=self.spec["rollouts_per_update"],
             plan_updates=self.spec["plan_updates"],
             alike=self.spec["alike"],
+            is_local=getattr(self.settings.schedule, "replay", "global") == "local",
         )
         hash_ = self.layout.schema_hash
         lanes = [LaneReader(self._segments[f"lane-{i}"], hash_) for i in range(self.spec["executors"])]
@@ -281,7 +289,7 @@ class Workshop:
         )
         if not isinstance(group, Turn):
             return built
-        others = [self._worker(Turn(group.turns, index)) for index in range(1, group.workers)]
+        others = [self._worker(Turn(group.turns, index), self.page) for index in range(1, group.workers)]
         return InTurn(group.turns, built, others)
 
     @property
@@ -297,14 +305,14 @@ class Workshop:
         if not self.spec["exchanges"] or self.spec["pushes"]:
             return None
         serial = self.settings.schedule.kind == "serial"
-        return Turn(Turns(self.spec["executors"]), 0) if serial else self._meeting(0)
+        return Turn(Turns(self.spec["executors"]), 0) if serial else self._meeting(0, self.page)
 
     def _team(self, group: Any) -> Any:
         from mlxe_async.roles.team import Team
 
         return Team(group, self.settings.run.seed)
 
-    def _meeting(self, index: int) -> Any:
+    def _meeting(self, index: int, page: ProgressPage) -> Any:
         from mlxe_async.ipc.shared.meeting import Meeting
         from mlxe_async.maths.together import KINDS, PIECE_BYTES
 
@@ -314,33 +322,34 @@ class Workshop:
             self.spec["executors"],
             kinds=KINDS,
             slot_bytes=PIECE_BYTES,
-            waiting=lambda: self._no_hang(),
+            waiting=lambda: self._no_hang(page),
         )
 
     @contextlib.contextmanager
-    def _no_hang(self) -> Iterator[None]:
+    def _no_hang(self, page: ProgressPage) -> Iterator[None]:
         """A wait for another worker is no hang: that one is judged."""
-        self.page.leave()
-        with self.page.spending("exchanging"):
+        page.leave()
+        with page.spending("exchanging"):
             yield
-        self.page.enter(self.settings.schedule.update_timeout_s, "update")
+        page.enter(self.settings.schedule.update_timeout_s, "update")
 
-    def _worker(self, group: Any) -> Any:
+    def _worker(self, group: Any, page: ProgressPage) -> Any:
         from mlxe_async.roles.worker import Worker
 
-        return self._beside(Worker, self._team(group))
+        return self._beside(Worker, self._team(group), page)
 
-    def _pusher(self, index: int) -> Any:
+    def _pusher(self, index: int, page: ProgressPage) -> Any:
         from mlxe_async.roles.pushing import Pusher, Pushing
 
         kind = self.spec["memory_kind"]
         replays = kind == "replay"
         how = {
-            "acted": None if replays else self._shared["executor"].acted,
+            "acted": None if replays else self._shared[f"executor-{index}"].acted,
             "places": self._places(index),
             "max_policy_lag": self.settings.schedule.traits(kind).max_policy_lag if replays else 0,
         }
-        return self._beside(functools.partial(Pusher, **how), Pushing(index, self.settings.run.seed, replays=replays))
+        pushing = Pushing(index, self.settings.run.seed, replays=replays)
+        return self._beside(functools.partial(Pusher, **how), pushing, page)
 
     def _compensation(self) -> Any:
         from mlxe_async.maths.delay_compensation import DelayCompensation
@@ -358,7 +367,7 @@ class Workshop:
 
         return PushPlaces(self._segments[f"push-{index}"])
 
-    def _beside(self, kind: Callable[..., Any], team: Any) -> Any:
+    def _beside(self, kind: Callable[..., Any], team: Any, page: ProgressPage) -> Any:
         """A learning object beside the learner, which publishes nothing."""
         from mlxe_async.roles.worker import Followed, KeptElsewhere
 
@@ -371,7 +380,7 @@ class Workshop:
             algorithm=self._algorithm(learns=True, seed=derive_seed(self.settings.run.seed, "learner", 0)),
             memory=memory,
             weights=Followed(),
-            page=self.page,
+            page=page,
             update_timeout_s=self.settings.schedule.update_timeout_s,
             store=KeptElsewhere(self._kept_by_the_learner),
             fast=self._may_be_fast,

@@ -218,7 +218,7 @@ class Meeting(Echo):
 def threads(spec, channel, fds):
     page = ProgressPage(mmap.mmap(fds["page"], PAGE_BYTES))
     sides = {side: Meeting({**spec, "side": side}, channel, page) for side in ("left", "right")}
-    serve(channel, {**sides, "main": Echo({}, channel, None)}, threaded=("left", "right"))
+    serve(channel, {**sides, "main": Echo({}, channel, None)}, threaded={"left": "left", "right": "right"})
 
 
 def broken(spec, channel, fds):

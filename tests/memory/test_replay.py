@@ -349,6 +349,26 @@ def test_the_plan_of_a_lane_stays_in_its_slot_until_the_next_one_of_that_lane():
     assert memory.draw(3, 1, 4)["slot"] < 2
 
 
+def test_a_local_plan_is_of_the_rows_of_its_lane_alone():
+    memory, _ = make(lanes=3, envs=2, stream_rows=8, batch_rows=6, plan_slots=3)
+    for lane, length in ((0, 6), (2, 3)):
+        for env in (0, 1):
+            rows = block([(env, lane, step, "terminated" if step == length - 1 else "") for step in range(length)])
+            memory.ingest(lane, env, 1, rows, derive, drop_open=True)
+    memory.begin_phase(40)
+    share = np.arange(1.0, 19.0)
+    for how in ({}, {"share": share / share.sum()}):
+        for lane, rows in ((0, 6), (2, 6), (1, 0)):
+            plan = memory.draw(3, 4, 6, lane=lane, is_local=True, **how)
+            assert plan["rows"] == rows
+            for k in range(plan["updates"] if rows else 0):
+                columns = memory.gather(plan, k)[0]
+                assert set(columns["episode"].tolist()) == {lane}
+                assert len(set(columns["value"].tolist())) == rows
+    drawn = [memory.gather(memory.draw(3, 1, 6, lane=0), 0)[0]["episode"] for _ in range(8)]
+    assert set(np.concatenate(drawn).tolist()) == {0, 2}
+
+
 def test_rows_come_with_the_priority_that_was_derived_and_are_drawn_by_it():
     derived = RowLayout((*DERIVED.columns, Column(INITIAL, "<f4")))
     shape = ReplayShape(1, 1, 16, 8, 6, 64, 8, COLUMNS.to_json(), derived.to_json())

@@ -205,7 +205,10 @@ def test_odd_pushes_end_the_run_with_the_reason(live, name, kind, said):
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ({"run.record": True}, "run.record: got true, expected false with schedule.gradients"),
+        (
+            {"schedule.gradients": "learner", "schedule.replay": "local"},
+            'schedule.replay: got "local", expected "global"',
+        ),
         ({"schedule.updates_per_publish": 2}, "schedule.updates_per_publish: got 2, expected 1"),
         ({"schedule.compensation": "constant"}, 'schedule.compensation: got "constant", expected "adaptive"'),
         ({"schedule.mean_of": 2}, 'schedule.mean_of: got 2, expected none with schedule.combine = "fifo"'),
@@ -222,11 +225,20 @@ def test_keys_that_do_not_go_with_it_are_refused(written, said):
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(("name", "why"), [("dqn-priorities", "over all rows"), ("a2c", "replays no rows")])
+def test_rows_of_ones_own_are_replayed_where_there_are_any_and_priorities_do_not_spread_over_all(live, name, why):
+    tables = {"algorithm": {"name": name.partition("-")[0], **(TABLES | REPLAYED)[name]}}
+    schedule = {"kind": "oa", "gradients": "executors", "replay": "local"}
+    with pytest.raises(SettingsError, match=rf"schedule\.replay: got \"local\", expected \"global\".*{why}"):
+        live(schedule=schedule, **tables)
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("name", REPLAYED)
-def test_replayed_minibatches_are_pushed_too(live, name):
+@pytest.mark.parametrize(("name", "replay"), [*((name, "global") for name in REPLAYED), ("dqn", "local")])
+def test_replayed_minibatches_are_pushed_too(live, name, replay):
     env = "Pendulum-v1" if name in ("sac", "ddpg") else "CartPole-v1"
     schedule = {"kind": "oa", "executors": 2, "gradients": "executors", "envs_per_executor": 2, "sync": "rollout"}
+    schedule["replay"] = replay
     tables = {"algorithm": {"name": name.partition("-")[0], **REPLAYED[name]}, "schedule": schedule}
     result, lines = live(stop={"env_steps": 1500}, task={"env": env}, **tables)
     account = expect_balanced(result, lines)

@@ -51,6 +51,16 @@ def test_who_does_not_bootstrap_plays_one_environment_in_each_executor():
     assert judged(memory="rollouts", bootstraps=False, **{**facts, "envs": 1})[0] == []
 
 
+def test_local_memories_and_recordings_of_executors_that_differentiate():
+    facts = {"kind": "oa", "exchanges": True, "off_policy": "learns"}
+    assert judged(memory="replay", local=True, **facts)[0] == []
+    assert judged(memory="replay", local=True, prioritised=True, **facts)[0] == ["replay"]
+    assert judged(memory="rollouts", local=True, **facts)[0] == ["replay"]
+    assert judged(memory="replay", recorded=True, **facts)[0] == ["record"]
+    assert judged(memory="rollouts", recorded=True, **facts)[0] == []
+    assert judged(memory="replay", recorded=True, kind="oa", off_policy="learns")[0] == []
+
+
 def test_a_refusal_says_what_would_do():
     (verdict,) = verdicts(Facts("oa", "rollouts", "ignores", max_policy_lag=8))
     assert verdict.message.startswith('got "oa", where rollouts may be 8 versions old, expected "is", "ia" or')

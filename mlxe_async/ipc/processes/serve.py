@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from mlxe_async.errors import ProtocolError, ResourceError
@@ -53,7 +53,7 @@ def serve(
     page: Page | None = None,
     *,
     facts: Message | None = None,
-    threaded: Collection[str] = (),
+    threaded: Mapping[str, str] | None = None,
     hours: Mapping[str, Hours] | None = None,
     modes: Mapping[str, int] | None = None,
 ) -> None:
@@ -62,10 +62,9 @@ def serve(
     Args:
         channel: as given to the entry.
         roles: name -> object. On a stop, `close()` of each that has one is called, in reverse order.
-        page: entered around each request that carries a limit, but for those to roles with a thread of their own, whose
-            limits are on pages of their own.
+        page: entered around each request to the main thread that carries a limit; others have pages of their own.
         facts: plain JSON sent along with the hand-shake; the supervisor finds it in `Process.facts`.
-        threaded: names of roles that are each served by a thread of their own.
+        threaded: role -> name of the thread that serves it; all others are served by the main thread.
         hours: where the main thread, by the name `""`, and the other threads write how they spend their time.
         modes: what they do in a verb, in `hours.MODES`; in others they are working.
 
@@ -73,7 +72,11 @@ def serve(
         ControlLost: the supervisor is gone.
     """
     hours, modes = hours or {}, modes or {}
-    threads = {name: _Thread(name, channel, roles, _Spent(hours.get(name), modes)) for name in threaded}
+    threaded = threaded or {}
+    known = {
+        name: _Thread(name, channel, roles, _Spent(hours.get(name), modes)) for name in dict.fromkeys(threaded.values())
+    }
+    threads = {role: known[name] for role, name in threaded.items()}
     spent = _Spent(hours.get(""), modes)
     channel.send({"hello": {"pid": os.getpid(), "epoch": channel.epoch, "facts": facts or {}}})
     armed_at = 0.0
@@ -91,7 +94,7 @@ def serve(
             thread.requests.put(request)
         elif _answer(channel, roles, page, request, spent):
             os._exit(birth.EXIT_FAILED)
-    for thread in threads.values():
+    for thread in known.values():
         thread.end()
     _close(roles)
     channel.send({"bye": {}})

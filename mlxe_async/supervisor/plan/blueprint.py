@@ -225,7 +225,8 @@ class Blueprint:
     def page_of(self, role: str) -> int:
         """Number of the progress page on which a role is at work."""
         planned = next(planned for planned in self.processes if role in planned.roles)
-        return planned.page + (1 + planned.threads.index(role) if role in planned.threads else 0)
+        thread = planned.threaded.get(role)
+        return planned.page + (0 if thread is None else 1 + planned.threads.index(thread))
 
     @property
     def learner_threads(self) -> int:
@@ -302,7 +303,7 @@ class Blueprint:
         return {
             "roles": list(planned.roles),
             "page": planned.page,
-            "threaded": list(planned.threads),
+            "threaded": planned.threaded,
             "asked_offset": self.asked_offset,
             "places_offset": self.places_offset,
             "places_bytes": self.places_bytes,

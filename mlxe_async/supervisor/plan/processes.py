@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from mlxe_async.settings import Settings
@@ -31,6 +31,12 @@ class PlannedProcess:
     def pages(self) -> range:
         """Numbers of its progress pages."""
         return range(self.page, self.page + 1 + len(self.threads))
+
+    @property
+    def threaded(self) -> dict[str, str]:
+        """Role -> the thread that serves it; an executor's worker, which makes its gradients, has the executor's."""
+        threads = {role: role.replace("worker-", "executor-") for role in self.roles}
+        return {role: thread for role, thread in threads.items() if thread in self.threads}
 
 
 def planned_processes(
@@ -93,24 +99,33 @@ def _by_kind(settings: Settings, *, joined: bool) -> list[PlannedProcess]:
             "mlxe-istb", roles, ("control", "weights", "memory", *lanes), 0, threads=tuple(executors)
         )
         return [planned, *([_evaluator_post(len(planned.pages))] if evaluation else [])]
-    processes = [
-        PlannedProcess(f"mlxe-exe-{i}", (role,), ("control", "weights", f"lane-{i}"), i)
-        for i, role in enumerate(executors)
-    ]
+    if settings.schedule.executors_as == "threads":
+        shared = ("control", "weights", *lanes)
+        processes = [PlannedProcess("mlxe-exe", tuple(executors), shared, 0, threads=tuple(executors))]
+    else:
+        processes = [
+            PlannedProcess(f"mlxe-exe-{i}", (role,), ("control", "weights", f"lane-{i}"), i)
+            for i, role in enumerate(executors)
+        ]
     if joined:
         processes.append(
             PlannedProcess(
-                "mlxe-lrn", ("learner", "memorizer"), ("control", "weights", "memory", *lanes), len(processes)
+                "mlxe-lrn", ("learner", "memorizer"), ("control", "weights", "memory", *lanes), _next_page(processes)
             )
         )
     else:
         processes.append(
-            PlannedProcess("mlxe-mem", ("memorizer",), ("control", "weights", "memory", *lanes), len(processes))
+            PlannedProcess("mlxe-mem", ("memorizer",), ("control", "weights", "memory", *lanes), _next_page(processes))
         )
-        processes.append(PlannedProcess("mlxe-lrn", ("learner",), ("control", "weights", "memory"), len(processes)))
+        of_learner = ("control", "weights", "memory")
+        processes.append(PlannedProcess("mlxe-lrn", ("learner",), of_learner, _next_page(processes)))
     if evaluation:
-        processes.append(_evaluator_post(len(processes)))
+        processes.append(_evaluator_post(_next_page(processes)))
     return processes
+
+
+def _next_page(processes: Sequence[PlannedProcess]) -> int:
+    return processes[-1].pages.stop
 
 
 def _evaluator_post(page: int) -> PlannedProcess:
@@ -123,9 +138,11 @@ def pushes_of(executors: int) -> list[str]:
 
 
 def _with_worker(planned: PlannedProcess, *, first: int) -> PlannedProcess:
-    """The same with the worker of its executor, if it is one of those from `first` on."""
-    index = planned.name.removeprefix("mlxe-exe-")
-    if index == planned.name or int(index) < first:
+    """The same with the workers of its executors, of those from `first` on."""
+    if not planned.name.startswith("mlxe-exe"):
         return planned
-    roles, segments = (*planned.roles, f"worker-{index}"), (*planned.segments, "memory", "learner")
-    return replace(planned, roles=roles, segments=segments)
+    numbers = [int(role.removeprefix("executor-")) for role in planned.roles]
+    workers = [f"worker-{number}" for number in numbers if number >= first]
+    if not workers:
+        return planned
+    return replace(planned, roles=(*planned.roles, *workers), segments=(*planned.segments, "memory", "learner"))

@@ -19,24 +19,23 @@ SLOW_SHARE = 0.5  # of a limit; what is measured once may take twice as long whe
 def cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
     """Refuse what an algorithm cannot learn from under this schedule; what is merely odd is told by the log."""
     schedule, traits = settings.schedule, settings.schedule.traits(facts["memory_kind"])
-    found = list(
-        verdicts(
-            Facts(
-                kind=schedule.kind,
-                memory=facts["memory_kind"],
-                off_policy=facts["off_policy"],
-                bootstraps=facts["bootstraps"],
-                sync=schedule.sync,
-                unfinished=traits.unfinished,
-                max_policy_lag=traits.max_policy_lag,
-                envs=schedule.envs_per_executor,
-                simulated_lag=traits.simulated_lag,
-                exchanges=schedule.gradients == "executors" and (schedule.executors > 1 or schedule.kind == "oa"),
-                has_gradients=facts["has_gradients"],
-                recorded=settings.run.record,
-            )
-        )
+    judged = Facts(
+        kind=schedule.kind,
+        memory=facts["memory_kind"],
+        off_policy=facts["off_policy"],
+        bootstraps=facts["bootstraps"],
+        sync=schedule.sync,
+        unfinished=traits.unfinished,
+        max_policy_lag=traits.max_policy_lag,
+        envs=schedule.envs_per_executor,
+        simulated_lag=traits.simulated_lag,
+        exchanges=schedule.gradients == "executors" and (schedule.executors > 1 or schedule.kind == "oa"),
+        has_gradients=facts["has_gradients"],
+        recorded=settings.run.record,
+        local=getattr(schedule, "replay", "global") == "local",
+        prioritised=facts["prioritised"],
     )
+    found = list(verdicts(judged))
     refused = [Problem(verdict.key, verdict.message, verdict.other) for verdict in found if verdict.refused]
     if refused:
         raise SettingsError([settings.places.line(problem) for problem in refused])

@@ -178,6 +178,7 @@ def facts_of_task(**task):
         "off_policy": "learns",
         "bootstraps": True,
         "has_gradients": True,
+        "prioritised": False,
         "defaults": {},
         "algorithm": {},
     }
