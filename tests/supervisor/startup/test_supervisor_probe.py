@@ -70,7 +70,13 @@ def test_a_capacity_that_has_no_effect_is_refused(sync, limit):
     tables = {"algorithm": {"name": "ppo"}, "schedule": {"kind": "is", "sync": sync}}
     settings = load_settings({"task": {"env": "CartPole-v1"}, "memory": {"capacity_rows": 10**12}, **tables})
     expect_memory(settings)
-    kind = {"memory_kind": "rollouts", "off_policy": "corrects", "bootstraps": True, "has_gradients": True}
+    kind = {
+        "memory_kind": "rollouts",
+        "off_policy": "corrects",
+        "bootstraps": True,
+        "has_gradients": True,
+        "prioritised": False,
+    }
     task = {"registered_max_episode_steps": 500, "reward_threshold": 475.0}
     facts = {**kind, "defaults": {}, "algorithm": {}, "task": {"max_episode_steps": limit, **task}}
     if limit is None:  # it says how long an episode may be
