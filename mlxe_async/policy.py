@@ -72,7 +72,10 @@ class Policy(Answering):
     """
 
     elsewhere = {  # noqa: RUF012 - see `Answering`
-        **dict.fromkeys(("predict", "get_action", "compute_single_action", "select_action", "forward"), "act(obs)"),
+        **dict.fromkeys(
+            ("predict", "get_action", "compute_single_action", "select_action", "forward"),
+            "act(obs), which returns the action alone: the best one, or with rng= a drawn one",
+        ),
         **dict.fromkeys(("evaluate", "evaluate_policy", "score"), "test()"),
         **dict.fromkeys(("learn", "train", "fit"), "Supervisor(load_settings(FILE), resume=RUN).run_sync()"),
         **dict.fromkeys(("enjoy", "rollout", "render"), "play(episodes), with render_mode if you like"),

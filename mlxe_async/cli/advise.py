@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import shlex
 import sys
@@ -93,7 +94,9 @@ def _asked(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _settings(asked: argparse.Namespace) -> Settings:
-    base = {"task": {"env": asked.env}, "stop": {"env_steps": asked.steps}}
+    base: dict[str, Any] = {"task": {"env": asked.env}, "stop": {"env_steps": asked.steps}}
+    if _is_here(asked.env):
+        base["run"] = {"python_path": ["."]}
     settings = load_settings(base, asked.overrides)
     if (
         settings.algorithm.table != {"name": settings.algorithm.name}
@@ -105,12 +108,19 @@ def _settings(asked: argparse.Namespace) -> Settings:
     return settings
 
 
+def _is_here(env: str) -> bool:
+    """Return whether an environment's module is one of the working folder, and of no other that is searched."""
+    package = env.rpartition(":")[0].partition(".")[0]
+    here = Path(f"{package}.py").is_file() or Path(package, "__init__.py").is_file()
+    return package.isidentifier() and here and importlib.util.find_spec(package) is None
+
+
 def _facts(settings: Settings) -> dict[str, Any]:
     import asyncio
 
     import uvloop
 
-    from mlxe_async.supervisor.startup.advising import advised
+    from mlxe_async.supervisor.startup.surveying import advised
     from mlxe_async.supervisor.waiting import first_of
 
     try:
@@ -183,7 +193,8 @@ def choices_in_words(choices: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _file(settings: Settings, facts: Mapping[str, Any], name: str, asked: argparse.Namespace) -> list[str]:
     fit = next(one for one in facts["fitting"] if one["name"] == name)
     choices = list(map(Choice.from_json, fit["chosen"]))
-    written = {table: _written(settings, table) for table in KEPT}
+    is_beside = asked.write is None or asked.write.resolve().parent == Path.cwd()
+    written = {table: _written(settings, table, is_beside=is_beside) for table in KEPT}
     tables = settings_file(written, name, choices, steps=asked.steps, threshold=facts["task"]["reward_threshold"])
     lines = []
     for table, keys in tables.items():
@@ -191,11 +202,13 @@ def _file(settings: Settings, facts: Mapping[str, Any], name: str, asked: argpar
     return lines
 
 
-def _written(settings: Settings, table: str) -> dict[str, Any]:
-    """The keys of a table that were given by `--set`, and `task.env`."""
+def _written(settings: Settings, table: str, *, is_beside: bool) -> dict[str, Any]:
+    """The keys of a table that were given by `--set`, `task.env`, and the folder that this is found in."""
     known = settings.places.written
     model = getattr(settings, table)
     values = model.model_dump(mode="json", exclude_none=True)
+    if values.get("python_path") == [str(Path.cwd())] and is_beside:
+        values["python_path"] = ["."]
     return {key: values[key] for key in values if (table, key) in known}
 
 

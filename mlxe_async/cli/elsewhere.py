@@ -11,7 +11,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from mlxe_async.algorithms import REGISTRY
-from mlxe_async.settings.synonyms import our_name
+from mlxe_async.settings.problems import our_name_of
+from mlxe_async.settings.reading import Unreadable, read_toml
 from mlxe_async.storage.safe_text import visible
 
 OURS = (
@@ -40,9 +41,14 @@ _VERBS = {
     "debug dry-run dryrun validate-config lint": f"{_RUN} --check",
 }
 _OF_SCHEDULES = {("schedule", key) for key in ("kind", "executors", "envs_per_executor", "rollout_steps", "sync")}
+_DEVICES = {"true": "cuda", "false": "cpu", "1": "cuda", "0": "cpu"}
 _FLAGS = {
     "capture_video save_video record": "--set evaluation.video=true",
     "track wandb wandb_project_name wandb_entity with_wandb": "export latest --to tensorboard afterwards, or --follow",
+    "tensorboard tensorboard_log use_tensorboard": "--set 'logs.export=[\"tensorboard\"]'",
+    "no_cuda": "nothing, since learner.device is the CPU when left out",
+    "save_model": "nothing; the run's folder keeps checkpoints",
+    "upload_model": "export latest --to card, afterwards",
     "torch_deterministic deterministic": "--set schedule.kind=is, which repeats itself bit for bit",
     "config conf config_file conf_file f": f"the file alone, as {_RUN}",
     "restart_behavior resume_from resume continue": "--resume latest",
@@ -83,7 +89,7 @@ def answered(arguments: Sequence[str]) -> str:
         return ""
     if first.startswith("-"):
         return _file(f"got --{visible(foreign[0], 60)} and no settings file", options)
-    told = _translated(options)
+    told = _translated(options, _algorithm_in(first))
     return f"--{visible(foreign[0], 60)}: no such option{told}" if told else ""
 
 
@@ -123,12 +129,23 @@ def _file(got: str, options: Sequence[tuple[str, str]], *, algorithm: str = "", 
         else:
             others.append((name, value))
     what = "expected FILE.toml, which says what to learn"
-    return f"{got}, {what}: {_new(env, algorithm)} writes one, and {_RUN} runs it{_translated(others)}"
+    return f"{got}, {what}: {_new(env, algorithm)} writes one, and {_RUN} runs it{_translated(others, algorithm)}"
 
 
-def _key(name: str) -> tuple[str, str]:
+def _algorithm_in(file: str) -> str:
+    """The algorithm that a settings file names; empty where it does not."""
+    try:
+        raw, _ = read_toml(file, file)
+    except Unreadable:
+        return ""
+    table = raw.get("algorithm")
+    name = table.get("name") if isinstance(table, dict) else ""
+    return name if isinstance(name, str) else ""
+
+
+def _key(name: str, algorithm: str = "") -> tuple[str, str]:
     """Our key that an option means, with a remark; nothing where none is known."""
-    if ours := our_name(name):
+    if ours := our_name_of(name, algorithm):
         return ours.partition(",")[0].partition(" or ")[0], ours.partition(" (")[2].removesuffix(")")
     from mlxe_async.settings import Settings  # takes a moment that only a mistake costs
 
@@ -149,7 +166,7 @@ def _command(words: str) -> str:
     return words if words.startswith("python") else f"python -m mlxe_async {words}"
 
 
-def _translated(options: Sequence[tuple[str, str]]) -> str:
+def _translated(options: Sequence[tuple[str, str]], algorithm: str = "") -> str:
     """Say what each option is here, as the end of a sentence."""
     told = []
     for name, value in options:
@@ -159,8 +176,12 @@ def _translated(options: Sequence[tuple[str, str]]) -> str:
         if other := _of(_FLAGS, name):
             told.append(f"{word} is {other}")
             continue
-        key, remark = _key(name)
+        key, remark = _key(name, algorithm)
         if key:
+            if key == "learner.device" and value.lower() in _DEVICES:
+                value, remark = _DEVICES[value.lower()], ""
+            elif "not in shares" in remark:
+                value = ""
             given = shlex.quote(visible(value, 60)) if value else "VALUE"
             told.append(f"{word} is --set {key}={given}{f' ({remark})' if remark else ''}")
     return f"; {', '.join(told)}" if told else ""

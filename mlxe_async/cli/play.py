@@ -30,7 +30,13 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument("--episodes", type=int, default=1, metavar="N", help="how many; 1 when left out")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the first one; the next ones count up")
-    parser.add_argument("--max-steps", type=int, default=None, metavar="N", help="end episodes after N steps")
+    parser.add_argument(
+        "--max-steps",
+        type=int,
+        default=None,
+        metavar="N",
+        help="end episodes after N steps; with --video after 500 when left out",
+    )
     parser.add_argument("--render", action="store_true", help="in a window")
     parser.add_argument("--video", metavar="PATH", help="record a file ending in .mp4, or a folder of them")
     parser.add_argument("--sampled", action="store_true", help="draw actions instead of taking the best ones")
@@ -48,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
     if asked.video:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures are drawn for a file: no window is to be opened
         os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
-    from mlxe_async.policy import load_policy
+    from mlxe_async.policy import VIDEO_STEPS, load_policy
 
     policy = load_policy(asked.run, asked.checkpoint, trust=asked.trust, tell=Console(sys.stderr).line)
     sys.stdout.write(f"{visible(policy.origin)}\n")
@@ -60,9 +66,11 @@ def run(arguments: Sequence[str]) -> int:
         video=asked.video,
         sampled=asked.sampled,
     )
+    cut = f"cut after {VIDEO_STEPS} steps, as videos are; --max-steps N records more"
     try:
         for number, episode in enumerate(played, 1):
-            end = "terminated" if episode.terminated else "truncated"
+            is_cut = asked.video and asked.max_steps is None and episode.steps == VIDEO_STEPS
+            end = "terminated" if episode.terminated else cut if is_cut else "truncated"
             lasted = f"{episode.episode_return:,.1f} in {episode.steps:,} steps"
             sys.stdout.write(f"episode {number}: return {lasted}, {end}\n")
     except KeyboardInterrupt:

@@ -164,6 +164,8 @@ async def _check(supervisor: Supervisor) -> int:
         *report.plan,
         "",
         *probed(report.facts),
+        *_taken_as_numbers(supervisor.settings, report.facts),
+        *_of_ones_own(supervisor.settings.algorithm.name),
         executors_of(supervisor.settings),
         *report.survey,
         *chosen,
@@ -171,7 +173,10 @@ async def _check(supervisor: Supervisor) -> int:
         *cautions,
     )
     sys.stdout.write("".join(f"{visible(line)}\n" for line in found))
-    console.finish("the settings are fine, one update on made-up rows went well, and nothing was started")
+    sys.stdout.flush()  # into a file or a pipe, too, the verdict comes last
+    odd = any("NOT AS IT SHOULD BE" in line for line in report.survey)
+    but = ", the environment is not as it should be (see above)" if odd else ""
+    console.finish(f"the settings are fine{but}, one update on made-up rows went well, and nothing was started")
     return 0
 
 
@@ -187,6 +192,30 @@ def probed(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"network       {network}"
     yield f"weights       {sum(math.prod(shape) for _, shape in facts.get('parameters', [])):,}"
     yield from (f"note: {note}" for note in task.get("notes", []))
+
+
+def _taken_as_numbers(settings: Settings, facts: Mapping[str, Any]) -> Iterator[str]:
+    """Tell of small pictures beside other parts: no rule chooses convolutions for them, as for one that is alone."""
+    from mlxe_async.networks.pictures import BODIES, image_of
+    from mlxe_async.parts import BYTES
+    from mlxe_async.rows import Spaces
+
+    spaces = Spaces.from_json(facts["spaces"])
+    is_open = facts.get("algorithm", {}).get("body") == "none"
+    if not is_open or ("algorithm", "body") in settings.places.written:
+        return
+    bytes_of_three_axes = [part for part in spaces.parts if len(part.shape) == len("CHW") and part.dtype == BYTES]
+    small = [one for one in bytes_of_three_axes if min(image_of(one.shape)[0][1:]) >= BODIES["small"].smallest]
+    if small:
+        names = ", ".join(part.name for part in small)
+        yield f'note: {names}: taken as numbers, without convolutions; algorithm.body = "small" sees pictures there'
+
+
+def _of_ones_own(name: str) -> Iterator[str]:
+    """Tell by what an algorithm of one's own is other than a built-in one, of which it may be a copy."""
+    if ":" in name:
+        yield f"note: {name} is no built-in algorithm: keys left out have its own defaults, not the task's,"
+        yield "      and updates are done as it is written; to compare, write keys out, and learner.fast = false"
 
 
 def _chosen(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -273,10 +302,22 @@ def ending(result: Result) -> str:
         from mlxe_async.cli.telling import published_at
 
         how = f"solved by {published_at(result.solved_at)}; {how}"
-    return (
+    told = (
         f"{how} ({result.reason}) after {result.episodes:,} episodes, {result.steps:,} steps, "
-        f"{result.updates:,} updates and {result.seconds:.1f} s: {result.run_dir}"
+        f"{result.updates:,} updates and {result.seconds:.1f} s"
     )
+    return f"{'; '.join((told, *_besides(result)))}: {result.run_dir}"
+
+
+def _besides(result: Result) -> Iterator[str]:
+    """Tell what went wrong on the way, and which version to load where none solved the task."""
+    wrong = {"fault of the environment": result.env_errors, "process started again": result.restarts}
+    for what, count in wrong.items():
+        if count:
+            several = what.replace("fault", "faults").replace("process", "processes") if count > 1 else what
+            yield f"{count:,} {several}"
+    if result.score is not None and result.best is not None and result.solved_at is None:
+        yield f"the best test, of version {result.best:,}, came to {result.score:.5g} (--checkpoint best)"
 
 
 class _Signals:

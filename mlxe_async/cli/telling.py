@@ -65,6 +65,17 @@ def _init_from(event: Mapping[str, Any]) -> str:
     return f"the run begins with checkpoint {number}, version {version}, of {visible(str(event.get('path')))}{passed}"
 
 
+def _evaluation(event: Mapping[str, Any]) -> str:
+    passed = "not judged" if event.get("passed") is None else "passed" if event["passed"] is True else "failed"
+    at = f" at step {_counted(event['failed_at'])}" if event.get("failed_at") is not None else ""
+    returns = (event.get(f"return_{kind}") for kind in ("mean", "min"))
+    mean, least = (f"{value:.4g}" if isinstance(value, int | float) else "?" for value in returns)
+    counts = f"{_counted(event.get('episodes'))} episodes and {_counted(event.get('steps'))} steps"
+    streak = f", {_counted(event['streak'])} in a row" if event.get("streak") else ""
+    tested = f"test of version {_counted(event.get('version'))}: {passed}{at}{streak}"
+    return f"{tested}; mean return {mean}, least {least}, of {counts}"
+
+
 def _stage(event: Mapping[str, Any]) -> str:
     reason = visible(str(event.get("reason")), LONGEST_VALUE)
     return f"stage {_counted(event.get('stage'))} of {_counted(event.get('of'))} begins; the one before: {reason}"
@@ -75,6 +86,7 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "solved": _solved,
     "init_from": _init_from,
     "stage": _stage,
+    "evaluation": _evaluation,
 }
 
 

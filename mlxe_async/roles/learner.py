@@ -129,6 +129,7 @@ class Learner:
         self._last_good = last_good
         self._promotion = promotion
         self._roll_backs = 0
+        self._odd: tuple[str, ...] = ()
         self._norm: float | None = None
         self._batch: Mapping[str, Array] = {}
         self._keep_batch = keep_batch
@@ -430,6 +431,7 @@ class Learner:
         try:
             metrics, priorities = self._audit.update(batch, clock, published, may_fall_back=not self._has_learned)
             tally.add(metrics)
+            self._odd = tally.odd
             self._likeness.learned(batch, clock)
         except (AuditFailed, AttemptBroken, StepsDiffer):
             raise
@@ -449,9 +451,11 @@ class Learner:
         if self._roll_backs > ROLL_BACKS_FORGIVEN or self._last_good is None:
             kept = self._keep_batch(self._batch) if self._batch else None
             where = f"; the last batch is in {kept}" if kept else ""
+            what = f" ({', '.join(self._odd)})" if self._odd else ""
+            tries = "a smaller learning rate, and in a loss of your own no logarithm, root or quotient that may be none"
             raise NumericError(
                 f"learner: expected finite losses and weights, got NaN or infinity {self._roll_backs} times in a row "
-                f"after version {self._weights.version}; try a smaller learning rate{where}"
+                f"after version {self._weights.version}{what}; try {tries}{where}"
             ) from cause
         version = self._weights.version
         found = self._keeper.find(version) if self._roll_backs == 1 else None
@@ -488,7 +492,7 @@ class Tally:
         self._lag_min: int | None = None
         self._lag_max: int | None = None
         self._lag_sum = 0
-        self.finite = True
+        self.odd: tuple[str, ...] = ()  # losses that are not finite
 
     def lag(self, lags: Array) -> None:
         """Count rows by their lags (N,)."""
@@ -503,7 +507,13 @@ class Tally:
         self.updates += 1
         for name, value in metrics.items():
             self._sums[name] += float(value)
-        self.finite = all(math.isfinite(self._sums[name]) for name in metrics if name.endswith("loss"))
+        losses = [name for name in metrics if name.endswith("loss")]
+        self.odd = tuple(name for name in losses if not math.isfinite(self._sums[name]))
+
+    @property
+    def finite(self) -> bool:
+        """True if all losses are."""
+        return not self.odd
 
     def report(self) -> dict[str, Any]:
         """All of it, as `Learner.learn` tells it."""

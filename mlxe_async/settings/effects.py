@@ -1,8 +1,9 @@
 """Keys that have no effect because other keys switch them off.
 
 A user who writes such a key means something that will not happen, so it is refused, and the key that switches it off
-is named. Defaults were not written by the user and are never refused. A key of a file that `--set` switched off is
-tolerated with a remark: overriding one key does not force a user to take out all that depend on it.
+is named. Defaults were not written by the user and are never refused, nor is an algorithm's `false` where that is the
+default. A key of a file that `--set` switched off is tolerated with a remark: overriding one key does not force a user
+to take out all that depend on it.
 
 For the fields of an algorithm the relation is declared beside the field: `json_schema_extra=needs("noisy")` has a
 condition in Python's words, of which `and`, `or` and brackets join
@@ -137,6 +138,8 @@ def idle_in(
     values |= {name: value for name, value in table.items() if name in fields}
     known = _Known(values, beside and _with_what_follows(beside, values))
     for name, field in fields.items():
+        if values[name] is False and field.default is False:
+            continue  # what is switched off anyway is what was asked for
         extra: Any = field.json_schema_extra
         needed = extra.get("needs", {}) if isinstance(extra, Mapping) else {}
         entries = values[name] if isinstance(values[name], list | tuple) else ()

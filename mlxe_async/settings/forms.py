@@ -82,6 +82,16 @@ def _folder(text: str) -> str:
     return text
 
 
+def as_registered(name: str) -> str:
+    """The name of an algorithm, of which papers and other packages write the letters large: PPO, Q-Learning."""
+    plain = name.lower().replace("-", "_")
+    if ":" in name or name == plain:
+        return name
+    from mlxe_async.algorithms import REGISTRY  # brings numpy, for which no other mistake waits
+
+    return plain if plain in REGISTRY else name
+
+
 RunName = Annotated[
     str,
     _matching(PLAIN_NAME, 'a name of at most 64 letters, digits, "_", "-" and ".", starting with a letter or a digit'),
@@ -89,7 +99,9 @@ RunName = Annotated[
 Folder = Annotated[str, AfterValidator(_folder)]
 Entry = Annotated[str, _matching(_ENTRY, 'a class written "package.module:Class"')]
 EnvId = Annotated[str, _matching(_ENV_ID, 'an environment such as "CartPole-v1" or "package.module:Name-v0"')]
-AlgorithmName = Annotated[str, _matching(_ALGORITHM, 'an algorithm such as "mlxe" or "package.module:Class"')]
+AlgorithmName = Annotated[
+    str, AfterValidator(as_registered), _matching(_ALGORITHM, 'an algorithm such as "mlxe" or "package.module:Class"')
+]
 PartName = Annotated[str, Field(max_length=1000)]
 ActionName = Annotated[str, Field(min_length=1, max_length=100)]
 Pixels = Annotated[int, Field(ge=0, le=1024)]

@@ -13,19 +13,21 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from mlxe_async.errors import SettingsError
-from mlxe_async.settings.effects import idle, is_certain, refused_and_remarks
-from mlxe_async.settings.forms import with_whole_numbers
-from mlxe_async.settings.model import Settings
-from mlxe_async.settings.places import Places
-from mlxe_async.settings.problems import REMOVED, Path, Problem, describe, dropped, shown
+from mlxe_async.settings.effects import built_in, idle, is_certain, refused_and_remarks
+from mlxe_async.settings.forms import as_registered, with_whole_numbers
+from mlxe_async.settings.model import AlgorithmTable, Settings
+from mlxe_async.settings.places import BY_HAND, Places
+from mlxe_async.settings.problems import REMOVED, Path, Problem, describe, dotted, dropped, shown
 from mlxe_async.settings.reading import MAXIMUM_BYTES, Unreadable, read_toml
 from mlxe_async.settings.rules import contradictions, not_plain
 from mlxe_async.settings.schedules import SCHEDULES
+from mlxe_async.settings.synonyms import SYNONYMS
 from mlxe_async.settings.toml_places import MAXIMUM_KEY_PARTS, TooMuch, find_places
 from mlxe_async.storage.files import PLAIN_NAME, is_file
 from mlxe_async.storage.safe_text import visible
 
 MAXIMUM_SHOWN = 50
+_NAME_ELSEWHERE = tuple(name for name, keys in SYNONYMS.items() if keys == ("algorithm.name",))
 
 _SET = re.compile(r"(?P<key>[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)=(?P<value>.*)", re.ASCII | re.DOTALL)
 
@@ -48,7 +50,7 @@ def load_settings(
     lines: list[str] = []
     raw: dict[str, Any] = {}
     lines_of: dict[Path, int] = {}
-    label, base = "settings", FilePath.cwd()
+    label, base = BY_HAND, FilePath.cwd()
     try:
         if isinstance(source, Mapping):
             raw = _copied(source)
@@ -106,12 +108,41 @@ def _check(raw: dict[str, Any], places: Places) -> list[Problem]:
     try:
         settings = Settings.model_validate(raw)
     except ValidationError as error:
-        problems = describe(error, Settings)
+        problems = describe(error, Settings, algorithm=_named(raw))
     else:
-        problems = list(contradictions(settings))
+        problems = list(contradictions(settings)) or _without_effect(settings, places)
         if not problems:
-            return _without_effect(settings, places)
-    return problems + _contradictions_beside(raw, problems, places)
+            return []  # what is wrong with [algorithm] the probe tells
+    return _once(problems) + _contradictions_beside(raw, problems, places) + _of_the_algorithm(raw, problems)
+
+
+def _once(problems: list[Problem]) -> list[Problem]:
+    """Leave out a key that is missing where another one is answered with it."""
+    named = " ".join(problem.message for problem in problems)
+    return [
+        problem
+        for problem in problems
+        if not (problem.message.startswith("got nothing,") and f"expected {dotted(problem.path)}, as it is" in named)
+    ]
+
+
+def _named(raw: Mapping[str, Any]) -> str:
+    """The algorithm that is meant, by our key or by one of another package's; empty where none is written."""
+    table = raw.get("algorithm")
+    keys = table if isinstance(table, Mapping) else raw
+    name = next((keys[key] for key in ("name", *_NAME_ELSEWHERE) if isinstance(keys.get(key), str)), "")
+    return as_registered(table if isinstance(table, str) else name)
+
+
+def _of_the_algorithm(raw: Mapping[str, Any], problems: list[Problem]) -> list[Problem]:
+    """Judge the keys of a built-in algorithm, so that what is wrong is told beside all else."""
+    table = raw.get("algorithm")
+    if not isinstance(table, dict) or not table.keys() - {"name"}:
+        return []
+    kind = built_in(_named(raw) or str(AlgorithmTable.model_fields["name"].default))
+    found = [] if kind is None else algorithm_problems(kind.Settings, table)
+    told = {problem.path for problem in problems} | {("algorithm",)}  # of keys together the probe tells
+    return [problem for problem in found if problem.path not in told]
 
 
 def _without_effect(settings: Settings, places: Places, *, is_named: bool = True) -> list[Problem]:

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from mlxe_async.settings.problems import Path, Problem, dotted
 
+BY_HAND = "settings"
+"""Source of a tree that is no file, but a program's own mapping: it has no lines."""
+
 
 class Places:
     """The place of each key, for later messages; two trees from different files may still be equal.
@@ -19,7 +22,7 @@ class Places:
 
     def __init__(
         self,
-        source: str = "settings",
+        source: str = BY_HAND,
         places: dict[Path, str] | None = None,
         written: Mapping[Path, bool] | None = None,
         remarks: Sequence[str] = (),
@@ -42,7 +45,7 @@ class Places:
         for length in range(len(path), 0, -1):
             if path[:length] in self._places:
                 return self._places[path[:length]]
-        return f"{self.source}:1"
+        return self.source if self.source == BY_HAND else f"{self.source}:1"
 
     def line(self, problem: Problem) -> str:
         """One problem with its place in front."""

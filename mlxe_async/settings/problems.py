@@ -125,18 +125,19 @@ def _other_word(key: Any, value: Any) -> str:
     return "; the network follows from the observations: leave it out, or give the sizes of layers, as [64, 64]"
 
 
-def describe(error: ValidationError, model: type[BaseModel], prefix: Path = ()) -> list[Problem]:
+def describe(error: ValidationError, model: type[BaseModel], prefix: Path = (), algorithm: str = "") -> list[Problem]:
     """Every error of a failed validation as a problem.
 
     Args:
         error: what pydantic raised.
         model: the model that was validated; its fields are what could have been meant.
         prefix: where the model's table stands in the file, such as `("algorithm",)`.
+        algorithm: the name of the one that is meant, by whose keys those of other packages are told.
     """
     schema = _schema(model)
     found: dict[Problem, None] = {}
     for item in error.errors(include_url=False):
-        for problem in _problems_of(item, schema, prefix):
+        for problem in _problems_of(item, schema, prefix, algorithm):
             found.setdefault(problem)
     return list(found)
 
@@ -202,14 +203,14 @@ class _Spot:
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def _problems_of(item: Any, schema: Mapping[str, Any], prefix: Path) -> list[Problem]:
+def _problems_of(item: Any, schema: Mapping[str, Any], prefix: Path, algorithm: str) -> list[Problem]:
     spot = _walk(tuple(item["loc"]), schema)
     path = prefix + spot.path
     key = str(path[-1]) if path else ""
     got = shown(item["input"], key)
     match item["type"]:
         case "extra_forbidden":
-            return [Problem(path, f"got {got}, expected {_known_keys(key, path, spot, schema)}")]
+            return [Problem(path, f"got {got}, expected {_known_keys(key, path, spot, schema, algorithm)}")]
         case "missing":
             return [Problem(path, f"got nothing, expected {expected(spot.node, schema)}")]
         case "union_tag_invalid":
@@ -242,7 +243,7 @@ _COMMANDS = {"suite": "compare", "sweep": "sweep"}
 """Tables of other files, and the command that takes such a file."""
 
 
-def _known_keys(key: str, path: Path, spot: _Spot, schema: Mapping[str, Any]) -> str:
+def _known_keys(key: str, path: Path, spot: _Spot, schema: Mapping[str, Any], algorithm: str = "") -> str:
     table = path[:-1]
     if not table and key in _COMMANDS and key not in spot.table.get("properties", {}):
         return f"a run's settings; this file is one for python -m mlxe_async {_COMMANDS[key]}"
@@ -255,7 +256,7 @@ def _known_keys(key: str, path: Path, spot: _Spot, schema: Mapping[str, Any]) ->
     known = list(spot.table.get("properties", {}))
     where = f"the keys of [{dotted(table)}]" if table else "the tables"
     others = [] if key in known else _tables_with(key, schema)
-    if not others and (ours := our_name(key, known if table == ("algorithm",) else None)):
+    if not others and (ours := our_name(key, known) if table == ("algorithm",) else our_name_of(key, algorithm)):
         return ours
     if not others and (why := ABSENT.get(key.lower().replace("-", "_"))):
         return f"no such key: {why}"
@@ -264,6 +265,16 @@ def _known_keys(key: str, path: Path, spot: _Spot, schema: Mapping[str, Any]) ->
     if not is_a_slip and table != ("algorithm",) and _is_an_algorithms(key):
         hint = f'; did you mean "algorithm.{key}"?'
     return f"one of {where} ({', '.join(known)}){hint}"
+
+
+def our_name_of(key: str, algorithm: str) -> str:
+    """Say what a key outside of `[algorithm]` is called here; of several of its keys the one that the algorithm has."""
+    if " or " in (ours := our_name(key)) and algorithm:
+        from mlxe_async.algorithms import REGISTRY, load_algorithm
+
+        if algorithm in REGISTRY:
+            return our_name(key, load_algorithm(algorithm).Settings.model_fields) or ours
+    return ours
 
 
 def _is_an_algorithms(key: str) -> bool:

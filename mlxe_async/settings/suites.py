@@ -159,7 +159,7 @@ def load_suite(source: str) -> Suite:
             settings = load_settings(raw)
         except SettingsError as error:
             where = places.line(Problem(("tasks", task), f"with algorithms.{algorithm}"))
-            told += [f"{where}: {line.removeprefix('settings:1: ')}" for line in error.problems]
+            told += [f"{where}: {line.removeprefix('settings: ')}" for line in error.problems]
             continue
         entries.append(Entry(name, task, algorithm, _text(raw), settings))
     if told:

@@ -144,7 +144,7 @@ _KEYS = {
     "learner.threads": "num_threads n_threads torch_threads",
     "run.seed": "seed random_seed random_state",
     "run.name": "exp_name experiment run_name experiment_name tb_log_name",
-    "run.dir": "local_dir storage_path logdir log_dir train_dir save_dir log_path output_dir tensorboard_log",
+    "run.dir": "local_dir storage_path logdir log_dir train_dir save_dir log_path output_dir",
     "run.init_from": "load resume_path pretrained load_checkpoint",
     "checkpoint.interval_s": "save_every_sec save_interval checkpoint_interval",
     "checkpoint.interval_steps": "checkpoint_freq checkpoint_frequency save_freq save_frequency save_every",
@@ -158,7 +158,7 @@ _KEYS = {
         "episode_reward_mean episode_return_mean reward_threshold solved_reward stop_reward stop_value"
     ),
     "evaluation.video": "capture_video record_video save_video video",
-    "logs.export": "track wandb with_wandb use_wandb tensorboard wandb_project_name",
+    "logs.export": "track wandb with_wandb use_wandb tensorboard tensorboard_log use_tensorboard wandb_project_name",
     "logs.progress": "verbose progress_bar show_progress",
 }
 _REMARKS = {
@@ -167,6 +167,20 @@ _REMARKS = {
     "num_gpus": '"cpu" or "cuda"',
     "num_gpus_per_learner": '"cpu" or "cuda"',
     "track": '["tensorboard"] or ["wandb"]',
+    **dict.fromkeys(("tensorboard", "tensorboard_log", "use_tensorboard"), '["tensorboard"]'),
+    **dict.fromkeys(("wandb", "with_wandb", "use_wandb", "wandb_project_name"), '["wandb"]'),
+    **dict.fromkeys(
+        ("n_steps", "num_steps", "nsteps", "rollout_fragment_length", "unroll_length"),
+        "of each environment, executors x envs_per_executor",
+    ),
+    **dict.fromkeys(
+        ("eval_freq", "eval_frequency", "eval_interval", "eval_every", "evaluation_interval"),
+        "with evaluation.enabled = true",
+    ),
+    **dict.fromkeys(
+        ("target_network_frequency", "target_update_interval", "target_update_freq", "target_network_update_freq"),
+        "in updates, not in steps",
+    ),
     "training_iteration": "updates of the learner, not iterations",
     "total_iters": "updates of the learner, not iterations",
     "num_minibatches": "the rows of each, not how many there are",
@@ -174,8 +188,10 @@ _REMARKS = {
     "autotune": "0 leaves it as it is",
     "automatic_entropy_tuning": "0 leaves it as it is",
     "exploration_fraction": "in steps, not in shares of the run",
-    "num_envs": "for each of schedule.executors",
-    "n_envs": "for each of schedule.executors",
+    **dict.fromkeys(
+        ("num_envs", "n_envs", "nenvs", "envs", "num_envs_per_worker", "num_envs_per_env_runner"),
+        "for each of schedule.executors",
+    ),
     "cuda": '"cpu" or "cuda"',
 }
 
@@ -211,7 +227,7 @@ _ABSENT = {
     "deterministic": 'tests take the best actions; under schedule.kind = "is" the same seed gives the same run',
     "torch_deterministic cudnn_deterministic": 'schedule.kind = "is" repeats itself bit for bit',
     "best_model_save_path callback_on_new_best save_best_every_sec save_best checkpoint_at_end save_vecnormalize": (
-        "the best tested version and the last one are saved always"
+        'the last version is saved, and the best tested one: load_policy(RUN, checkpoint="best")'
     ),
     "evaluation_num_env_runners evaluation_num_workers evaluation_parallel_to_training": (
         "tests have one process; evaluation.in_flight is how many versions it tests at a time"

@@ -232,7 +232,15 @@ def find_run(run: str | os.PathLike[str], base: str | os.PathLike[str] = "runs")
         if not any(os.path.lexists(path / name) for name in (LOCK, LOG, SETTINGS, CHECKPOINTS)):
             raise NotFound(f'{shown} is no run: expected a folder that a run has made; "runs list" names those in runs')
         return path.resolve()
-    raise NotFound(f'there is no run "{shown}", neither as a path nor in {where}; "runs list" names them')
+    where = visible(str(Path(base).absolute()), 200)
+    raise NotFound(f'there is no run "{shown}", neither as a path nor in {where}; {_nearest(text, Path(base))}')
+
+
+def _nearest(name: str, base: Path) -> str:
+    """Advice on a run that was not found: the newest whose settings file had that name, if there is one."""
+    of_a_run = re.compile(rf"\d{{8}}T\d{{6}}Z-{re.escape(name)}")
+    found = sorted(path.name for path in base.glob("*") if of_a_run.fullmatch(path.name))
+    return f'did you mean "{found[-1]}"?' if found else '"runs list" names them'
 
 
 def is_held(path: Path) -> bool | None:

@@ -158,6 +158,9 @@ def tell_end(
         solved_at=files.solved.at,
         mean_return=None if exit_code == NumericError.exit_code else log.mean_return,
         score=files.saver.score,
+        best=files.saver.best,
+        env_errors=counters.env_errors,
+        restarts=counters.restarts,
         replayed=replayed,
     )
     log.emit(

@@ -37,7 +37,7 @@ from mlxe_async.supervisor.recording.pushes import replay_of
 from mlxe_async.supervisor.run_files import RunFiles
 from mlxe_async.supervisor.startup.preloading import Handed
 from mlxe_async.supervisor.startup.start import Startup
-from mlxe_async.supervisor.waiting import first_of, let_go, to_the_end, unless_stopped
+from mlxe_async.supervisor.waiting import first_of, is_in_loop, let_go, to_the_end, unless_stopped
 from mlxe_async.supervisor.whole_checkpoints import WholeCheckpoints
 from mlxe_async.tasks.given import Maker
 
@@ -234,17 +234,15 @@ class Supervisor(Answering):
         Raises:
             RuntimeError: a loop is running in this thread, as in a notebook; `run` is to be awaited there.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            import uvloop  # a caller that brings its own loop does not need it
+        if is_in_loop():
+            raise RuntimeError(
+                "Supervisor.run_sync() was called inside a running loop, as a notebook has one, and would block it; "
+                "write `result = await supervisor.run()` instead"
+            )
+        import uvloop  # a caller that brings its own loop does not need it
 
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(self.run())
-        raise RuntimeError(
-            "Supervisor.run_sync() was called inside a running loop, as a notebook has one, and would block it; "
-            "write `result = await supervisor.run()` instead"
-        )
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(self.run())
 
     def dump_stacks(self, reason: str = "requested") -> Path | None:
         """Write what all threads and tasks are doing, and the status, to a file in the run folder, and tell the log.

@@ -79,3 +79,12 @@ def let_go(error: BaseException) -> None:
             to_do += one.exceptions
         if isinstance(one, asyncio.CancelledError | MlxeError | BaseExceptionGroup):
             traceback.clear_frames(one.__traceback__)
+
+
+def is_in_loop() -> bool:
+    """Return whether a loop runs in this thread; apart, so that no other error has the answer as its context."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -53,6 +53,17 @@ def real(reward: Any) -> float:
     return value
 
 
+def beyond(value: Array, low: Array, high: Array, name: str = "entry ") -> str:
+    """The first entry of an observation that is not between its bounds, of one shape with it; empty if all are."""
+    outside = np.argwhere((value < low) | (value > high))
+    if not len(outside):
+        return ""
+    first = tuple(outside[0].tolist())
+    entry = f"{name}[{', '.join(map(str, first))}]" if first else name.rstrip()
+    others = f" ({len(outside)} of {value.size} entries are beyond)" if len(outside) > 1 else ""
+    return f"{entry} is {value[first]:g}, expected {low[first]:g} to {high[first]:g}, the bounds of the space{others}"
+
+
 def is_array_of_one(reward: Any) -> bool:
     """Return whether it is an array of shape () or (1,)."""
     return type(reward) is np.ndarray and reward.shape in ((), (1,))

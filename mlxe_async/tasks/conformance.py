@@ -17,6 +17,7 @@ import numpy as np
 
 from mlxe_async.rows import MASK
 from mlxe_async.settings.task import task_of
+from mlxe_async.tasks import checks
 from mlxe_async.tasks.help import layers_of
 from mlxe_async.tasks.hostile import described, one_line, words_of
 from mlxe_async.tasks.items import EpisodeSet
@@ -234,10 +235,10 @@ def _no_member(space: Any, obs: Any) -> str:
         if set(obs) != set(space.spaces):
             return f"keys {one_line(str(sorted(map(str, obs))))}, expected {one_line(str(sorted(space.spaces)))}"
         found = ((name, _no_member(one, obs[name])) for name, one in space.spaces.items())
-        return next((f"{name}: {why}" for name, why in found if why), "")
+        return "; ".join(f"{name}: {why}" for name, why in found if why)
     if isinstance(space, gymnasium.spaces.Tuple) and isinstance(obs, tuple) and len(obs) == len(space.spaces):
         found = ((str(k), _no_member(one, obs[k])) for k, one in enumerate(space.spaces))
-        return next((f"{name}: {why}" for name, why in found if why), "")
+        return "; ".join(f"{name}: {why}" for name, why in found if why)
     if isinstance(space, gymnasium.spaces.Box) and isinstance(obs, np.ndarray):
         if obs.shape != space.shape:
             return f"shape {obs.shape}, expected {space.shape}"
@@ -245,8 +246,7 @@ def _no_member(space: Any, obs: Any) -> str:
             return f"dtype {obs.dtype}, expected {space.dtype}: it is cast"
         if not np.isfinite(obs.astype(np.float64)).all():
             return f"{described(obs)} is not finite"
-        outside = int(((obs < space.low) | (obs > space.high)).sum())
-        return f"{outside} entries outside of the space's bounds" if outside else ""
+        return checks.beyond(obs, space.low, space.high)
     if space.contains(obs):
         return ""
     return f"got {described(obs)}, expected a member of {one_line(str(space))}"

@@ -161,7 +161,9 @@ def missing(env_id: str, error: BaseException) -> str:
         if extra:
             return f'{env_id} needs a package that is not installed: pip install "{extra}" ({text})'
     if package and isinstance(error, ModuleNotFoundError):
-        return f"{env_id}: there is no module {package}; install it or add its folder to run.python_path ({text})"
+        write = '[run] python_path = ["."]'
+        where = f"install it or add its folder to run.python_path: {write} means the settings file's own"
+        return f"{env_id}: there is no module {package}; {where} ({text})"
     return f"{env_id} cannot be imported ({text})"
 
 

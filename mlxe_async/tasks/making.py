@@ -37,6 +37,10 @@ _IMPORTED_ID = re.compile(rf"(?P<module>{_MODULE}):(?P<name>[\w./-]+)", re.ASCII
 _ENTRY = re.compile(rf"(?P<module>{_MODULE}):(?P<name>[A-Za-z_]\w*)", re.ASCII)
 
 _LARGEST = float(np.finfo(np.float32).max)
+SLIP = 0.85
+"""Likeness of ids from which on one is a slip of the hand of another."""
+BESIDE = ', with [run] python_path = ["."]'
+"""The key that settings need for a module that lies beside them."""
 
 
 def find_spec(env_id: str) -> EnvSpec:
@@ -350,4 +354,6 @@ def _unknown(name: str) -> str:
     advice = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
     if extra:
         advice += f' (Atari games: pip install "{extra}")'
+    elif not slash and not difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=SLIP):
+        advice += f'{"" if advice else ";"} one that my_task.py registers is "my_task:{name}"{BESIDE}'
     return f'task.env: there is no environment "{name}"{advice}'

@@ -167,7 +167,8 @@ class Packing:
         with np.errstate(all="ignore"):  # what does not fit float32 is not finite, and found below
             for leaf, view, fill in self._leaves:
                 if not fill(value := reached(obs, leaf), view):
-                    odd.append(f"{label_of(leaf)} comes in another type than the space says, {leaf.space.dtype}: cast")
+                    came = getattr(value, "dtype", None) or type(value).__name__
+                    odd.append(f"{label_of(leaf)} comes as {came}, and the space says {leaf.space.dtype}: it is cast")
                 if isinstance(leaf.space, spaces.Box) and checks.loses_digits(np.asarray(value), view.dtype):
                     odd.append(f"{label_of(leaf)} beyond 2^24 loses digits as float32; show it smaller")
         if self._numbers and b"\0" in np.isfinite(self._floats).tobytes():
@@ -184,6 +185,16 @@ class Packing:
             values = packing.view(part, stored, is_bytes=self.dtype == BYTES)
             found |= ((values < low) | (values > high)).reshape(len(stored), -1).any(1)
         return found
+
+    def beyond(self, stored: Array) -> str:
+        """The first entry of a stored observation (O,) that is outside its bounds, in words; empty if none is."""
+        for part, low, high in self._bounds:
+            value = packing.view(part, stored[None], is_bytes=self.dtype == BYTES)[0]
+            name = "observation" if part.name == WHOLE else f"observation.{part.name}"
+            low, high = (np.broadcast_to(one, value.shape) for one in (low, high))
+            if what := checks.beyond(value, low, high, name):
+                return what
+        return ""
 
     def _take_mask(self, obs: Any, info: Any, *, over: bool) -> None:
         where = f"observation.{MASK}" if self.shows_mask else f'info["{MASK}"]'

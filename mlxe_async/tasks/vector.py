@@ -453,14 +453,24 @@ class VectorTask:
         """Count observations outside the space's bounds; looked at in resets and in every 16th step."""
         if self._bounds is not None:
             low, high = self._bounds
-            outside = int(((base < low) | (base > high)).reshape(len(base), -1).any(1).sum())
+            is_outside = ((base < low) | (base > high)).reshape(len(base), -1).any(1)
         elif self.packing is not None and self.packing.has_bounds:
-            outside = int(self.packing.outside(base).sum())
+            is_outside = self.packing.outside(base)
         else:
             return
-        if outside:
-            self.out_of_bounds += outside
-            self._note("bounds", f"observations leave the bounds of {self._envs[0].observation_space}")
+        if is_outside.any():
+            self.out_of_bounds += int(is_outside.sum())
+            if "bounds" not in self._noted:
+                self._note("bounds", self._beyond(base[int(is_outside.argmax())]))
+
+    def _beyond(self, base: Array) -> str:
+        """Tell which entry of an observation (O,) leaves its bounds."""
+        if self._bounds is not None:
+            low, high = (np.broadcast_to(one, base.shape) for one in self._bounds)
+            what = checks.beyond(base, low, high, "observation")
+        else:
+            what = "" if self.packing is None else self.packing.beyond(base)
+        return f"{what}; it is learned from as it is: mend the space or the observation"
 
     def _told_metrics(self, told: Any) -> None:
         self.metrics.add(told)

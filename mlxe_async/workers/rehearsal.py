@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -82,7 +83,8 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
                 verb = "set_moments"
                 algorithm.set_moments(moments_of(observations, algorithm.moment_entries))
             verb = "update"
-            learned(algorithm, batch, Clock(env_steps=len(rows["step"]), episodes=1, version=1))
+            metrics, _ = learned(algorithm, batch, Clock(env_steps=len(rows["step"]), episodes=1, version=1))
+            _judge_losses(metrics)
             verb = "weights"
             weights = np.asarray(algorithm.weights())
             _judge(weights, sum(int(np.prod(shape)) for _, shape in algorithm.parameters))
@@ -195,6 +197,12 @@ def batch_of(algorithm: Any, rows: Mapping[str, Array]) -> dict[str, Array]:
         batch = {name: column[: algorithm.batch_rows] for name, column in batch.items()}
     batch["weight"] = np.ones(batch["step"].shape[-1], np.float32)
     return batch
+
+
+def _judge_losses(metrics: Mapping[str, float]) -> None:
+    for name, value in metrics.items():
+        if name.endswith("loss") and not math.isfinite(value):
+            raise NoUpdate(f"its update measured {name} = {value}, expected a finite number")
 
 
 def _judge(weights: Array, parameters: int) -> None:

@@ -86,3 +86,13 @@ def test_ids_are_listed_by_a_part_of_their_name_or_a_form(capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["CartPole-v1"]
     assert main(["advise", "--list", "no-such-thing"]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_an_environment_beside_it_is_found_and_its_folder_is_written(tmp_path, monkeypatch):
+    (tmp_path / "my_lamp.py").write_text(
+        "from gymnasium.envs.classic_control import CartPoleEnv\n\n\nclass Lamp(CartPoleEnv):\n    pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["advise", "my_lamp:Lamp", "--write", "lamp.toml"]) == 0
+    assert 'python_path = ["."]' in (tmp_path / "lamp.toml").read_text()
+    assert load_settings("lamp.toml").run.python_path == (str(tmp_path),)

@@ -51,6 +51,13 @@ def test_for_people_an_event_is_a_line(tmp_path, run):
     assert "run_end" in last
 
 
+def test_a_test_is_told_as_a_test():
+    about = {"version": 40, "passed": True, "streak": 2, "episodes": 20, "steps": 1000, "seconds": 1.0}
+    line = told({"event": "evaluation", "role": "evaluator", "return_mean": 212.34, "return_min": 9.0, **about})
+    assert "test of version 40: passed, 2 in a row; mean return 212.3, least 9, of 20 episodes and 1,000 steps" in line
+    assert told({"event": "evaluation"}).endswith("mean return ?, least ?, of ? episodes and ? steps")
+
+
 def test_what_solved_the_task_is_told_in_words():
     about = {"version": 40, "episodes_started": 10, "env_steps": 1234, "updates": 56, "seconds": 3.21}
     line = told({"ts": "2026-01-01T00:00:01.250Z", "event": "solved", "role": "supervisor", "published_ns": 9, **about})
@@ -66,7 +73,12 @@ def test_what_solved_the_task_is_told_in_words():
 def test_no_such_run_is_told_in_one_line(tmp_path):
     done = command("follow", "nothing", folder=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == 'there is no run "nothing", neither as a path nor in runs; "runs list" names them\n'
+    where = f"neither as a path nor in {tmp_path}/runs"
+    assert done.stderr == f'there is no run "nothing", {where}; "runs list" names them\n'
+    for day in (1, 2):
+        (tmp_path / "runs" / f"2026010{day}T000000Z-nothing").mkdir(parents=True)
+    done = command("follow", "nothing", folder=tmp_path)
+    assert done.stderr == f'there is no run "nothing", {where}; did you mean "20260102T000000Z-nothing"?\n'
 
 
 def test_what_is_no_run_is_not_waited_for(tmp_path, capsys):

@@ -382,3 +382,16 @@ def test_a_damaged_checkpoint_is_told_whichever_takes_its_place(tmp_path, monkey
     told = capsys.readouterr()
     assert "checkpoint 9, version 12, is used instead" in told.err
     assert told.out.splitlines()[0] == f"checkpoint 9, version 12: {tmp_path / 'checkpoints' / '9'}"
+
+
+def test_an_episode_that_the_video_cuts_is_told_with_the_option_that_goes_on(moviepy, monkeypatch, capsys, tmp_path):
+    policy = policy_for("recorded_tasks:Pictured")
+    monkeypatch.setattr(policies, "load_policy", lambda run, checkpoint, trust, tell: policy)
+    monkeypatch.setattr(policies, "VIDEO_STEPS", 2)
+    file = str(tmp_path / "a.mp4")
+    assert main(["play", "x", "--video", file]) == 0
+    assert "in 2 steps, cut after 2 steps, as videos are; --max-steps N records more" in capsys.readouterr().out
+    assert main(["play", "x", "--video", file, "--max-steps", "2"]) == 0
+    assert "in 2 steps, truncated\n" in capsys.readouterr().out
+    assert main(["play", "x", "--video", file, "--max-steps", "9"]) == 0
+    assert "in 3 steps, terminated\n" in capsys.readouterr().out

@@ -9,7 +9,10 @@ import pytest
 from cli_tools import GOOD, install, result, start
 
 from mlxe_async.cli import main
-from mlxe_async.cli.run import ending
+from mlxe_async.cli.run import _of_ones_own, _taken_as_numbers, ending
+from mlxe_async.parts import Part
+from mlxe_async.rows import Spaces
+from mlxe_async.settings import load_settings
 
 LIMIT_S = 30
 
@@ -37,6 +40,16 @@ def test_the_sentence_says_how_it_ended():
     assert said.startswith(f"{published}; finished (solved) after 5 episodes")
     assert ending(result(reason="SIGINT", exit_code=130)).startswith("finished (SIGINT) after")
     assert ending(result(reason="failed: x", exit_code=3)).startswith("failed (failed: x) after")
+
+
+def test_the_sentence_tells_faults_and_which_version_was_the_best():
+    said = ending(result(env_errors=12, restarts=1, score=212.346, best=40))
+    assert said == (
+        "finished (episodes) after 5 episodes, 1,234 steps, 6 updates and 7.0 s; 12 faults of the environment; "
+        "1 process started again; the best test, of version 40, came to 212.35 (--checkpoint best): runs/x"
+    )
+    at = {"version": 7, "episodes_started": 1010, "env_steps": 123456, "updates": 56, "seconds": 3.21}
+    assert "best" not in ending(result(solved=True, solved_at=at, score=500.0, best=9))  # the solved one is loaded
 
 
 def test_notable_events_are_told_in_one_harmless_line(capfd, monkeypatch):
@@ -149,3 +162,21 @@ def test_a_reader_of_stderr_that_does_not_read_does_not_stop_the_run(tmp_path):
         process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
     os.close(reading)
+
+
+def test_a_check_tells_of_small_pictures_that_are_taken_as_numbers():
+    parts = (Part("img", (12, 12, 1), "|u1", 0), Part("vec", (3,), "<f4", 144))
+    facts = {
+        "spaces": Spaces((156,), actions=2, observation_dtype="|u1", parts=parts).to_json(),
+        "algorithm": {"body": "none"},
+    }
+    tree = {"task": {"env": "CartPole-v1"}, "algorithm": {"name": "ppo"}}
+    [told] = _taken_as_numbers(load_settings(tree), facts)
+    assert told.startswith('note: img: taken as numbers, without convolutions; algorithm.body = "small"')
+    chosen = load_settings({**tree, "algorithm": {"name": "ppo", "body": "none"}})
+    assert not list(_taken_as_numbers(chosen, facts))
+
+
+def test_a_check_tells_by_what_an_algorithm_of_ones_own_differs():
+    assert "have its own defaults, not the task's" in next(_of_ones_own("my_ppo:PPO"))
+    assert not list(_of_ones_own("ppo"))

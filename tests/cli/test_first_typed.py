@@ -32,8 +32,11 @@ TYPED = {
     "evaluate": "eval latest",
     "hyperparams/ppo.yml": "expected a settings file in TOML",
     "FILE.toml --n-envs 8": "--n-envs is --set schedule.envs_per_executor=8 (for each of schedule.executors)",
-    "FILE.toml --tensorboard-log runs": "--tensorboard-log is --set run.dir=runs",
+    "FILE.toml --tensorboard-log runs": "--tensorboard-log is --set 'logs.export=[\"tensorboard\"]'",
     "FILE.toml --save-freq 1000": "--save-freq is --set checkpoint.interval_steps=1000",
+    "FILE.toml --cuda False": "--cuda is --set learner.device=cpu",
+    "FILE.toml --save-model": "--save-model is nothing; the run's folder keeps checkpoints",
+    "FILE.toml --exploration-fraction 0.5": "--set algorithm.epsilon_steps=VALUE (in steps, not in shares of the run)",
     # CleanRL
     "ppo.py --env-id CartPole-v1 --total-timesteps 50000": "--total-timesteps is --set stop.env_steps=50000",
     "cleanrl/ppo.py --seed 1 --env-id Acrobot-v1": WRITES.format("Acrobot-v1 --algorithm ppo"),
@@ -151,3 +154,11 @@ def test_methods_of_a_model_are_answered_by_a_policy_which_can_be_copied_all_the
             getattr(policy, name)
     policy.flat = np.zeros(2, np.float32)
     assert copy.deepcopy(policy).flat.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(("name", "key"), [("dqn", "batch"), ("ppo", "minibatch")])
+def test_an_option_beside_a_file_is_answered_by_the_keys_of_its_algorithm(name, key, tmp_path, capsys):
+    file = tmp_path / "a.toml"
+    file.write_text(f'[task]\nenv = "CartPole-v1"\n[algorithm]\nname = "{name}"\n')
+    assert cli.main([str(file), "--batch-size", "128"]) == 2
+    assert f"--batch-size is --set algorithm.{key}=128" in capsys.readouterr().err

@@ -33,6 +33,19 @@ def test_the_plain_line_tells_steps_rate_episodes_return_lag_and_version():
     assert made.line(3 * SECOND) == "3,000 steps  1,500/s  12 episodes  return 200  lag 1.2  weights 7"
 
 
+def test_the_plain_line_tells_the_last_test():
+    about = {"event": "evaluation", "version": 4, "streak": 0, "return_mean": 212.34}
+    made = picture(run_start(settings={}), {**about, "passed": None})
+    assert made.line(3 * SECOND).endswith("weights 0  test of version 4: 212.3")
+    made.feed({**about, "passed": False, "failed_at": 13})
+    assert made.line(3 * SECOND).endswith("test of version 4: 212.3 failed at step 13")
+
+
+def test_a_run_that_goes_on_has_the_version_that_it_goes_on_from():
+    resumed = {"event": "run_resume", "version": 7, "updates": 6, "env_steps": 64, "episodes": 3}
+    assert "weights 7" in picture(run_start(settings={}), resumed).line(3 * SECOND)
+
+
 def test_the_stage_of_a_curriculum_is_told_from_the_start():
     made = picture(run_start(settings={"task": {"stages": [{}, {}, {}]}}))
     assert made.stage == "stage 1 of 3"

@@ -39,7 +39,7 @@ def test_being_solved_is_refused_where_nothing_says_what_that_is(live):
         )
     [line] = refused.value.problems
     assert line == (
-        "settings:1: stop.solved: got true, expected false: CliffWalking-v1 has no threshold of its own that says when "
+        "settings: stop.solved: got true, expected false: CliffWalking-v1 has no threshold of its own that says when "
         'it is solved; set evaluation.threshold = RETURN, or evaluation.rule = "cap" and evaluation.max_episode_steps '
         "= STEPS"
     )

@@ -27,3 +27,39 @@ def test_the_name_of_a_policy_elsewhere_is_answered(name):
 
     (problem,) = algorithm_problems(load_algorithm("ppo").Settings, {"policy": name})
     assert "the network follows from the observations: leave it out" in problem.message
+
+
+@pytest.mark.parametrize(("written", "name"), [("PPO", "ppo"), ("Q-Learning", "q_learning"), ("DQN", "dqn")])
+def test_an_algorithms_name_may_be_written_as_papers_do(written, name):
+    tree = {"task": {"env": "CartPole-v1"}, "algorithm": {"name": written}}
+    assert load_settings(tree).algorithm.name == name
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"run": {"total_timesteps": 5}},
+        {"evaluation": {"interval_steps": 100}},  # without effect, since no version is tested
+        {"schedule": {"executors": 0}},
+    ],
+)
+def test_wrong_keys_of_an_algorithm_are_told_beside_those_of_other_tables(others):
+    tree = {"task": {"env": "CartPole-v1"}, "algorithm": {"name": "PPO", "n_steps": 8, "clip": "x"}, **others}
+    with pytest.raises(SettingsError) as refused:
+        load_settings(tree)
+    told = "\n".join(refused.value.problems)
+    assert len(refused.value.problems) == 3
+    assert "algorithm.n_steps: got 8, expected schedule.rollout_steps" in told
+    assert 'algorithm.clip: got "x", expected a number' in told
+
+
+def test_a_tree_of_a_program_has_no_lines():
+    with pytest.raises(SettingsError, match=r"^settings: run.total_timesteps: got 5, expected stop.env_steps"):
+        load_settings({"task": {"env": "CartPole-v1"}, "run": {"total_timesteps": 5}})
+
+
+def test_a_key_that_is_missing_under_its_name_here_alone_is_told_once():
+    with pytest.raises(SettingsError) as refused:
+        load_settings({"task": {"env_id": "CartPole-v1"}})
+    [line] = refused.value.problems
+    assert "task.env_id: got " in line

@@ -159,7 +159,7 @@ def test_what_an_algorithm_recommends_counts_before_a_key_is_judged():
     assert settings.schedule.rollout_steps == 32
     assert remarks == []
     (line,) = refusal(minimal(schedule={"rollout_steps": 32}))
-    assert line.startswith("settings:1: schedule.rollout_steps: has no effect with schedule.sync")
+    assert line.startswith("settings: schedule.rollout_steps: has no effect with schedule.sync")
 
 
 def test_a_memory_of_rollouts_has_no_capacity(tmp_path):
@@ -201,7 +201,7 @@ def test_a_key_of_set_that_is_switched_off_is_refused_whoever_switched_it_off():
 def test_a_value_that_is_the_default_is_refused_too_if_it_was_written(tmp_path):
     (line,) = refusal(minimal(algorithm={"noise_every": 0}))
     assert line == (
-        "settings:1: algorithm.noise_every: has no effect with noisy = false; take it out, or set noisy = true"
+        "settings: algorithm.noise_every: has no effect with noisy = false; take it out, or set noisy = true"
     )
 
 
@@ -409,3 +409,12 @@ def test_settings_of_pydantic_alone_declare_nothing():
         steps: list[int] = Field(default_factory=list, json_schema_extra={"unit": "rows"})
 
     assert list(idle_in(Plain, {"rate": 2.0})) == []
+
+
+def test_what_is_switched_off_anyway_may_be_written_so():
+    class Own(BaseModel):
+        mirror: bool = Field(False, json_schema_extra=needs("task.mirror"))
+
+    beside = {"task": {"mirror": False}}
+    assert not list(idle_in(Own, {"mirror": False}, beside))
+    assert [problem.path for problem in idle_in(Own, {"mirror": True}, beside)] == [("algorithm", "mirror")]

@@ -21,7 +21,7 @@ ELSEWHERE = [
     ("ppo", "vf_coef", "algorithm.value_coefficient"),
     ("ppo", "max_grad_norm", "algorithm.max_gradient_norm"),
     ("ppo", "target_kl", "algorithm.max_kl"),
-    ("ppo", "tensorboard_log", "run.dir"),
+    ("ppo", "tensorboard_log", "logs.export"),
     ("ppo", "policy_kwargs", "algorithm.policy"),
     ("ppo", "verbose", "logs.progress"),
     ("ppo", "seed", "run.seed"),
@@ -162,7 +162,7 @@ ABSENT_HERE = [
     ("schedule", "async_envs", "task.vectorize decide that"),
     ("task", "clip_actions", "clipped to the bounds"),
     ("task", "render_mode", "play latest --render"),
-    ("checkpoint", "checkpoint_at_end", "saved always"),
+    ("checkpoint", "checkpoint_at_end", "is saved"),
     ("evaluation", "deterministic", "best actions"),
     ("run", "torch-deterministic", "bit for bit"),
     ("stop", "patience", "a sweep prunes those"),
@@ -283,3 +283,27 @@ def test_names_of_another_kind_are_not_taken_for_one_that_is_spelt_alike(typed, 
 def test_activations_in_other_words_lead_to_ours(typed, meant):
     [problem] = algorithm_problems(load_algorithm("ppo").Settings, {"name": "ppo", "activation": typed})
     assert f'did you mean "{meant}"?' in problem.message
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "said"),
+    [
+        ("ppo", "n_steps", "of each environment, executors x envs_per_executor"),
+        ("schedule", "num_steps", "of each environment, executors x"),
+        ("schedule", "num_envs_per_env_runner", "for each of schedule.executors"),
+        ("evaluation", "eval_freq", "with evaluation.enabled = true"),
+        ("ppo", "tensorboard_log", '["tensorboard"]'),
+        ("dqn", "target_network_frequency", "in updates, not in steps"),
+        ("ppo", "best_model_save_path", 'load_policy(RUN, checkpoint="best")'),
+    ],
+)
+def test_what_else_is_other_than_elsewhere_is_told_with_the_key(table, key, said):
+    [line] = lines_for(table, key)
+    assert said in line
+
+
+@pytest.mark.parametrize(("name", "meant"), [("PPO", "algorithm.entropy"), ("SAC", "algorithm.temperature")])
+def test_of_several_keys_the_one_is_told_that_the_algorithm_has(name, meant):
+    for tree in ({"algo": name, "ent_coef": 0.1}, minimal(algorithm={"name": name}, run={"ent_coef": 0.1})):
+        [line] = [line for line in problems_of(tree) if "ent_coef" in line]
+        assert f"expected {meant}, as it is called here" in line

@@ -131,7 +131,7 @@ def test_an_honest_environment_keeps_all_promises(found):
     ("kind", "promise", "told"),
     [
         (Doubles, "spaces", "reset: dtype float64, expected float32: it is cast"),
-        (Outside, "spaces", "2 entries outside of the space's bounds"),
+        (Outside, "spaces", "entry [0] is 3, expected -1 to 1, the bounds of the space (2 of 2 entries are beyond)"),
         (Forgetful, "seeding", "begin differently: runs cannot be repeated"),
         (Chancy, "determinism", "two copies differ at step 1 of seed"),
         (Loose, "types", "step 1 of seed 20231: info None (NoneType), expected a dict"),

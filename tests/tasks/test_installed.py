@@ -85,3 +85,9 @@ def test_a_package_that_cannot_be_imported_leaves_the_answer_as_it_is(package):
     (package / "lanterns" / "__init__.py").write_text('register("Lantern-v3")\n')
     with pytest.raises(TaskError, match='there is no environment "Lantern-v3"'):
         find_spec("Lantern-v3")
+
+
+def test_an_id_that_is_not_known_may_be_one_of_ones_own():
+    with pytest.raises(TaskError) as refusal:
+        find_spec("Catcher-v0")
+    assert 'one that my_task.py registers is "my_task:Catcher-v0", with [run] python_path = ["."]' in str(refusal.value)

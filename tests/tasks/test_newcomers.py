@@ -91,7 +91,10 @@ def test_what_cannot_be_learned_from_is_refused_with_what_to_do(name):
         pytest.param({"env": "highway-fast-v0"}, "pip install highway-env", marks=without("highway_env")),
         ({"env": "CartPole-v7"}, "did you mean CartPole-v"),
         ({"env": "Cartpole-v1"}, "did you mean CartPole-v1"),
-        ({"env": "no_such_package:Env"}, "there is no module no_such_package; install it or add its folder"),
+        (
+            {"env": "no_such_package:Env"},
+            r'install it or add its folder to run.python_path: \[run\] python_path = \["."\] means',
+        ),
     ],
 )
 def test_names_and_wrappers_are_answered_with_what_to_write(task, said):

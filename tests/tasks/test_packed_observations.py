@@ -210,12 +210,14 @@ def test_parts_out_of_their_bounds_are_counted_and_types_that_differ_are_noted()
     for _ in range(20):
         assert vector.step(np.zeros(1, np.int64)).ok.all()
     assert vector.out_of_bounds == 1
-    assert [kind for kind, _ in vector.take_notes()] == ["bounds"]
+    ((kind, sentence),) = vector.take_notes()
+    assert kind == "bounds"
+    assert "observation.pos.x is 3, expected -1 to 1, the bounds of the space; it is learned from as it is" in sentence
     vector, _ = started(observation=nested(), wrong=lambda o: {**o, "image": o["image"].astype(int)})
     vector.step(np.zeros(1, np.int64))
     ((kind, sentence),) = vector.take_notes()
     assert kind == "dtype"
-    assert "observation.image comes in another type than the space says, uint8: cast" in sentence
+    assert "observation.image comes as int64, and the space says uint8: it is cast" in sentence
 
 
 def test_a_later_step_never_changes_what_an_earlier_one_gave():

@@ -18,6 +18,11 @@ class RaisesOnRollouts(PPO):
         return super().update({name: column[:, :0] for name, column in batch.items()}, clock)  # line 18
 
 
+class LearnsFromNaN(PPO):
+    def update(self, batch, clock):
+        return {**super().update(batch, clock), "policy_loss": float("nan")}
+
+
 class DerivesNothing(MLxE):
     def derive(self, segment):
         return {}

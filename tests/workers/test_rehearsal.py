@@ -53,6 +53,7 @@ def test_every_built_in_algorithm_gets_through(name, env):
     [
         ("Raises", "its update raised ValueError: the loss has a wrong shape ({file}:13)"),
         ("RaisesOnRollouts", "({file}:18)"),
+        ("LearnsFromNaN", "its update measured policy_loss = nan, expected a finite number"),
         ("DerivesNothing", "its derive raised KeyError"),
         ("ReturnsNothing", "update returned a NoneType, expected what was measured, name -> number"),
         ("MeasuresWords", "update measured 'mood' as a str, expected a number"),

@@ -45,6 +45,13 @@ class Test:
     failed_at: float | None
     return_mean: float | None
 
+    def words(self) -> str:
+        """`test of version 40: 212.3`, for a plain line."""
+        verdict = "" if self.passed is None else " passed" if self.passed else " failed"
+        step = "" if self.failed_at is None else f" at step {self.failed_at:,.0f}"
+        mean = "" if self.return_mean is None else f" {self.return_mean:.4g}"
+        return f"test of version {self.version:,}:{mean}{verdict}{step}"
+
 
 class Lane:
     """One role at work: its state or phase, how busy it is, and how fast.
@@ -180,6 +187,7 @@ class Picture:
         if self.lag_mean is not None:
             parts.append(f"lag {self.lag_mean:.2g}")
         parts.append(f"weights {self.version:,}")
+        parts += [self.test.words()] if self.test else []
         parts += [self.stage] if self.stage else []
         stops = [f"{name} {spent:,.0f}/{limit:,g}" for name, (spent, limit) in self.towards_stop(now_ns).items()]
         return "  ".join(parts) + (f"  | {'  '.join(stops)}" if stops else "")
@@ -230,6 +238,7 @@ class Picture:
                 self.stopping = _text(event.get("reason"))
             case "run_resume":
                 self._at_least(event, "updates", "episodes", "env_steps")
+                self.version = int(_number(event, "version"))
                 self.counts_before = dict(self.counts)
             case "run_end":
                 self.ending, self.seconds = _text(event.get("reason")) or "?", _known(event, "seconds")

@@ -133,6 +133,11 @@ class WeightsSaver:
         """The highest mean return that a tested version reached, None before the first test."""
         return None if self._best is None else self._best.score
 
+    @property
+    def best(self) -> int | None:
+        """The version that reached it, the newest of several."""
+        return None if self._best is None else self._best.version
+
     def tested(self, version: int, flat: Array, score: float) -> None:
         """Hear of a test: weights (P,), which must not change any more, and the mean return they reached."""
         if math.isfinite(score) and (self._best is None or score >= self._best.score):

@@ -26,6 +26,9 @@ class Result:
             and where learning diverged: what came before is not what was learned.
         score: the highest mean return that a tested version reached; None without tests.
         replayed: of a replay, how far it came and that the weights are the same.
+        best: the version that reached it, and the highest of several.
+        env_errors: faults of environments, each of which cut an episode short.
+        restarts: processes that were started again.
         unexported: of `[logs] export`, which are not whole, a sentence each.
     """
 
@@ -42,6 +45,9 @@ class Result:
     mean_return: float | None = None
     score: float | None = None
     replayed: str | None = None
+    best: int | None = None
+    env_errors: int = 0
+    restarts: int = 0
     unexported: tuple[str, ...] = ()
 
 

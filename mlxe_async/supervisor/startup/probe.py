@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlxe_async.choices import Choice
 from mlxe_async.errors import Hung, ProcessDied, ResourceError, RunFailed, SettingsError, TaskError
 from mlxe_async.ipc.processes.life import Hang
 from mlxe_async.ipc.processes.nursery import Nursery
@@ -18,11 +17,11 @@ from mlxe_async.ipc.processes.process import Process
 from mlxe_async.ipc.processes.restarts import RestartPolicy
 from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
-from mlxe_async.schedules.soundness import Facts, verdicts
-from mlxe_async.settings import Evaluation, Settings, toml_value
+from mlxe_async.settings import Evaluation, Settings
 from mlxe_async.settings.effects import idle, refused_and_remarks
 from mlxe_async.settings.problems import Problem
 from mlxe_async.supervisor.plan.provenance import of_this_program
+from mlxe_async.supervisor.startup.cautions import cautions
 from mlxe_async.supervisor.startup.host_limits import expect_memory
 from mlxe_async.supervisor.startup.preloading import preloaded
 from mlxe_async.supervisor.waiting import to_the_end
@@ -45,7 +44,6 @@ _OF_THE_ALGORITHM = ("load", "build", "act", "update")
 MOST_REHEARSED = 1 << 24  # parameters of an algorithm that each start tries out: it is made twice more for that
 _OURS = "mlxe_async/ipc/processes/serve.py"  # from here on outwards every stack of the probe is the same
 _SAME_LIMIT_S = 0.01
-SLOW_SHARE = 0.5  # of a limit; what is measured once may take twice as long when all processes start together
 
 
 @dataclass(frozen=True)
@@ -227,7 +225,7 @@ def judged(settings: Settings, facts: dict[str, Any]) -> Probed:
         raise SettingsError([settings.places.line(problem) for problem in refused])
     settings = settings.model_copy(update={"evaluation": _judging(settings, facts["task"])})
     settings = settings.with_algorithm(facts["algorithm"])
-    return Probed(settings, facts, [*_cautions(settings, facts), *settings.places.remarks, *remarks])
+    return Probed(settings, facts, [*cautions(settings, facts), *settings.places.remarks, *remarks])
 
 
 def refuse_task(settings: Settings, facts: dict[str, Any]) -> None:
@@ -263,81 +261,6 @@ def _judging(settings: Settings, task: dict[str, Any]) -> Evaluation:
     why = f"{settings.task.env} has no threshold of its own that says when it is solved"
     keys = 'evaluation.threshold = RETURN, or evaluation.rule = "cap" and evaluation.max_episode_steps = STEPS'
     raise SettingsError([settings.places.line(Problem(path, f"{got}: {why}; set {keys}"))])
-
-
-def _cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
-    """Refuse what an algorithm cannot learn from under this schedule; what is merely odd is told by the log."""
-    schedule, traits = settings.schedule, settings.schedule.traits(facts["memory_kind"])
-    judged = Facts(
-        kind=schedule.kind,
-        memory=facts["memory_kind"],
-        off_policy=facts["off_policy"],
-        bootstraps=facts["bootstraps"],
-        sync=schedule.sync,
-        unfinished=traits.unfinished,
-        max_policy_lag=traits.max_policy_lag,
-        envs=schedule.envs_per_executor,
-        simulated_lag=traits.simulated_lag,
-        exchanges=schedule.gradients == "executors" and (schedule.learned_from > 1 or schedule.kind == "oa"),
-        has_gradients=facts["has_gradients"],
-        recorded=settings.run.record,
-        local=getattr(schedule, "replay", "global") == "local",
-        prioritised=facts["prioritised"],
-        explores_apart=schedule.explores_apart,
-    )
-    found = list(verdicts(judged))
-    refused = [Problem(verdict.key, verdict.message, verdict.other) for verdict in found if verdict.refused]
-    if refused:
-        raise SettingsError([settings.places.line(problem) for problem in refused])
-    cautions = [verdict.message for verdict in found]
-    evaluation, own = settings.evaluation, facts["task"]
-    most, limit = evaluation.max_episode_steps, own["registered_max_episode_steps"]
-    if evaluation.rule == "cap" and (own["reward_threshold"] or 0.0) < 0:
-        cautions.append(
-            f'evaluation.rule = "cap" takes episodes of {settings.task.env} that last long for good ones, but its '
-            f"threshold of {own['reward_threshold']:g} is reached by short ones; leave the rule out"
-        )
-    if evaluation.rule == "mean_return" and evaluation.threshold == own["reward_threshold"] and limit and most < limit:
-        cautions.append(
-            f"evaluation.max_episode_steps = {most} is less than the limit of {limit} that the threshold of "
-            f"{settings.task.env}, {evaluation.threshold:g}, was registered with: it may be out of reach"
-        )
-    return [*cautions, *_of_the_task(facts), *_endless(settings, facts), *_slow(settings, own)]
-
-
-def _of_the_task(facts: dict[str, Any]) -> Iterator[str]:
-    """Keys of `[task]` that were chosen: episodes or observations are others by them."""
-    for choice in map(Choice.from_json, facts.get("chosen", [])):
-        if choice.setting.startswith("task."):
-            yield f"{choice.setting} = {toml_value(choice.value)} is set, for {choice.why}; write the key to choose"
-
-
-def _endless(settings: Settings, facts: dict[str, Any]) -> Iterator[str]:
-    """Rollouts of whole episodes, which nothing but the environment ends, may never be delivered."""
-    if settings.schedule.sync != "episode" or facts["task"]["max_episode_steps"]:
-        return
-    other = ', or schedule.sync = "rollout"' if facts["bootstraps"] else ""
-    yield (
-        f"episodes of {settings.task.env} have no limit, and a rollout is a whole episode: as long as none ends by "
-        f"itself, nothing is counted and nothing is learned from; set task.max_episode_steps{other}"
-    )
-
-
-def _slow(settings: Settings, task: dict[str, Any]) -> Iterator[str]:
-    """Environments that take most of the time that a process has to start."""
-    schedule = settings.schedule
-    count = schedule.envs_per_executor * (schedule.executors if schedule.kind in ("serial", "istb") else 1)
-    seconds = task.get("make_seconds", 0.0) * count
-    limits = {
-        "supervision.start_timeout_s": settings.supervision.start_timeout_s,
-        "schedule.reset_timeout_s": schedule.reset_timeout_s,
-    }
-    short = [f"{key} = {limit:g}" for key, limit in limits.items() if seconds > SLOW_SHARE * limit]
-    if short:
-        yield (
-            f"making {settings.task.env} once took {task['make_seconds']:.1f} s, so that the {count} of one process "
-            f"take about {seconds:.0f} s: more than half of {' and of '.join(short)}, which may be raised"
-        )
 
 
 def _idle_capacity(settings: Settings, facts: dict[str, Any]) -> Iterator[Problem]:

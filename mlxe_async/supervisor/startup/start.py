@@ -30,12 +30,11 @@ from mlxe_async.supervisor.plan.budget import Measures
 from mlxe_async.supervisor.plan.results import CheckReport
 from mlxe_async.supervisor.recording.replay import Replay
 from mlxe_async.supervisor.run_files import RunFiles
-from mlxe_async.supervisor.startup.advising import surveyed
 from mlxe_async.supervisor.startup.host_limits import reserve_descriptors
 from mlxe_async.supervisor.startup.preloading import PRELOADED_MEANWHILE
 from mlxe_async.supervisor.startup.probe import MOST_REHEARSED, probed, rehearsed
 from mlxe_async.supervisor.startup.restore import fill_memory
-from mlxe_async.supervisor.startup.surveying import told
+from mlxe_async.supervisor.startup.surveying import surveyed, told
 
 EXECUTORS = ("schedule", "executors")
 LONGEST_NAME = 57  # of which a suffix makes a name that is still allowed

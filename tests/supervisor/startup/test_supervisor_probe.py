@@ -70,7 +70,13 @@ def test_a_capacity_that_has_no_effect_is_refused(sync, limit):
     tables = {"algorithm": {"name": "ppo"}, "schedule": {"kind": "is", "sync": sync}}
     settings = load_settings({"task": {"env": "CartPole-v1"}, "memory": {"capacity_rows": 10**12}, **tables})
     expect_memory(settings)
-    kind = {"memory_kind": "rollouts", "off_policy": "corrects", "bootstraps": True, "has_gradients": True}
+    kind = {
+        "memory_kind": "rollouts",
+        "off_policy": "corrects",
+        "bootstraps": True,
+        "has_gradients": True,
+        "prioritised": False,
+    }
     task = {"registered_max_episode_steps": 500, "reward_threshold": 475.0}
     facts = {**kind, "defaults": {}, "algorithm": {}, "task": {"max_episode_steps": limit, **task}}
     if limit is None:  # it says how long an episode may be
@@ -178,6 +184,7 @@ def facts_of_task(**task):
         "off_policy": "learns",
         "bootstraps": True,
         "has_gradients": True,
+        "prioritised": False,
         "defaults": {},
         "algorithm": {},
     }
@@ -205,6 +212,24 @@ def test_environments_that_take_long_to_make_are_told_with_the_keys_that_give_th
     told = [line for line in judged(settings, facts_of_task(make_seconds=seconds)).cautions if "once took" in line]
     assert len(told) == (words is not None)
     assert all(words in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "steps", "rows"),
+    [
+        ({"kind": "is", "executors": 2, "rollout_steps": 1024}, 100_000, "6 updates, since each takes 16,384 rows"),
+        ({"kind": "oa", "executors": 2, "rollout_steps": 1024}, 100_000, "12 updates, since each takes 8,192 rows"),
+        ({"kind": "is", "executors": 2, "rollout_steps": 32}, 100_000, None),
+        ({"kind": "is", "executors": 2, "rollout_steps": 1024}, 1_000, None),  # a trial
+    ],
+)
+def test_a_run_with_few_updates_is_told_with_the_keys_that_make_them_many(schedule, steps, rows):
+    tree = {"task": {"env": "CartPole-v1"}, "algorithm": {"name": "ppo"}, "stop": {"env_steps": steps}}
+    settings = load_settings({**tree, "schedule": {**schedule, "envs_per_executor": 8, "sync": "rollout"}})
+    facts = {**facts_of_task(), "memory_kind": "rollouts"}
+    told = [line for line in judged(settings, facts).cautions if "stop.env_steps" in line]
+    assert len(told) == (rows is not None)
+    assert all(f"stop.env_steps = 100,000 is enough for {rows}" in line for line in told)
 
 
 @pytest.mark.parametrize(
