@@ -40,6 +40,8 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
     yield from _explored(settings, not_with)
     if schedule.sync == "episode" and schedule.envs_per_executor > 1:
         yield not_with("schedule.sync", '"rollout"', "schedule.envs_per_executor")
+    if schedule.kind in ("serial", "istb") and schedule.executors_as == "threads":
+        yield not_with("schedule.executors_as", '"processes"', "schedule.kind", "it is one process as it is")
     if schedule.kind == "istb" and schedule.memorizer == "own":
         yield not_with("schedule.memorizer", '"auto" or "learner"', "schedule.kind", "it is one process")
     if record and schedule.kind != "oa":
@@ -180,7 +182,7 @@ def _exchanged(settings: Settings, not_with: Callable[..., Problem]) -> Iterator
             yield not_with("schedule.updates_per_publish", "1", gradients, why)
     elif schedule.simulated_lag and schedule.max_policy_lag is not None:
         yield not_with(gradients, '"learner"', "schedule.max_policy_lag", "each would leave out other rows")
-    if getattr(schedule, "executors_as", "processes") == "threads":
+    if schedule.executors_as == "threads":
         if schedule.kind == "is":
             why = 'they share random generators while they wait for each other; "serial" has them in turn'
             yield not_with("schedule.executors_as", '"processes"', gradients, why)

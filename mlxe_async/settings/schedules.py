@@ -71,8 +71,7 @@ class _AnySchedule(Table):
 
     executors: Executors = key(
         2,
-        'Processes that step environments; more fill more cores. "auto": as many as there are cores beside the '
-        "learner and the memorizer, one at least; a run that is resumed keeps its number.",
+        'Processes that step environments. "auto": as many as there are cores beside learner and memorizer.',
         ALLOWED,
     )
     envs_per_executor: int = key(
@@ -99,27 +98,24 @@ class _AnySchedule(Table):
     )
     gradients: Literal["learner", "executors"] = key(
         "learner",
-        "Which processes differentiate: the learner, from all rows; or each executor, from its share of them. Under is "
-        "and serial all take the same steps by the mean of their gradients, under oa the learner steps by each as it "
-        "comes. executors is faster where the learner limits the run.",
+        "Which processes differentiate: the learner, or each executor its share. Under is and serial all step by the "
+        "mean of their gradients, under oa the learner steps by each. executors is faster where the learner limits.",
+        ALLOWED,
+    )
+    executors_as: Literal["processes", "threads"] = key(
+        "processes",
+        "threads of one process share one core's worth of Python, and die together; what they learn is the same.",
         ALLOWED,
     )
     temperature_by_executor: list[Temperature] | None = key(
-        None,
-        "A number for each executor that is learned from, by which the logits of its policy are divided while it acts: "
-        "above 1 it tries more, below 1 less. Of normal distributions the variance is multiplied. Left out, 1 for all.",
-        ALLOWED,
+        None, "By which each executor divides its policy's logits: above 1 it tries more. Left out, 1.", ALLOWED
     )
     epsilon_by_executor: list[Share] | None = key(
-        None,
-        "Share of random actions of each executor that is learned from, in the place of the algorithm's epsilon for "
-        "the whole run; higher explores more.",
-        ALLOWED,
+        None, "Share of random actions of each executor, instead of the algorithm's; higher tries more.", ALLOWED
     )
     exploit_only: int = key(
         0,
-        "How many executors, the last ones, take the best action. Nothing is learned from their rows, they make no "
-        "gradient, and their steps count nowhere; the log tells their episodes as greedy_episode.",
+        "Executors, the last ones, that take the best action. They are not learned from and count nowhere.",
         ALLOWED,
         ge=0,
         lt=MOST_EXECUTORS,
@@ -161,8 +157,7 @@ class _Exact(_AnySchedule):
 
     simulated_lag: int = key(
         0,
-        "Executors act with weights this many versions older than the newest, so that corrections of policy lag can "
-        "be judged exactly; higher is harder to learn from. The newest versions are kept in memory.",
+        "Executors act with weights this many versions older than the newest: an exact policy lag; higher is harder.",
         ALLOWED,
         ge=0,
         le=4096,
@@ -183,15 +178,6 @@ class _Exact(_AnySchedule):
         return Traits(simulated_lag=self.simulated_lag, max_policy_lag=self.max_policy_lag)
 
 
-def _executors_as() -> Any:
-    return key(
-        "processes",
-        "threads: executors are threads of one process, as in the study's first agents. They share one core's worth of "
-        "Python, and a death is all of theirs; what they learn is the same.",
-        ALLOWED,
-    )
-
-
 class SerialSchedule(_Exact):
     """`kind = "serial"`: everything in one process, in order; for debuggers and tests."""
 
@@ -202,7 +188,6 @@ class IsSchedule(_Exact):
     """`kind = "is"`: every executor delivers once, all wait, then learn, then publish. Deterministic."""
 
     kind: Literal["is"] = key(..., "Iterative synchronous: all wait for each other.", ALLOWED)
-    executors_as: Literal["processes", "threads"] = _executors_as()
 
 
 class IstbSchedule(_AnySchedule):
@@ -234,7 +219,6 @@ class IaSchedule(_AnySchedule):
     """
 
     kind: Literal["ia"] = key(..., "Iterative asynchronous: fast executors go again until all have delivered.", ALLOWED)
-    executors_as: Literal["processes", "threads"] = _executors_as()
     unfinished: Literal["keep", "drop"] = key(
         "keep",
         "Episodes under way when all have delivered: keep learns from their rows and goes on with them under the next "
@@ -243,8 +227,7 @@ class IaSchedule(_AnySchedule):
     )
     max_rollouts: int | None = key(
         None,
-        "Rollouts of one executor in an iteration, then it waits too; left out, 4 for algorithms that learn from "
-        "rollouts and no bound for a replay memory. More wait less.",
+        "Rollouts of one executor in an iteration; more wait less. Left out, 4, and no bound for a replay memory.",
         ALLOWED,
         ge=1,
         le=10**6,
@@ -260,12 +243,10 @@ class OaSchedule(_AnySchedule):
     """`kind = "oa"`: no process waits; generating, memorizing and learning overlap."""
 
     kind: Literal["oa"] = key(..., "Online asynchronous: no process waits.", ALLOWED)
-    executors_as: Literal["processes", "threads"] = _executors_as()
     max_policy_lag: int | None = key(
         None,
-        "Rows made with weights older than this many versions are not learned from; left out, 8 for algorithms that "
-        "learn from rollouts, 4 if their policy has a recurrent cell, and no bound for a replay memory. It bounds "
-        "gradients of executors, too; left out, those may be twice as old as there are executors.",
+        "Rows made with weights older than this many versions are not learned from; left out, 8 for rollouts, 4 if the "
+        "policy has a cell, and none for a replay memory. Gradients of executors: twice as many as executors.",
         ALLOWED,
         ge=0,
         le=10**9,
@@ -275,9 +256,8 @@ class OaSchedule(_AnySchedule):
     )
     combine: Literal["fifo", "mean", "delay_compensated"] = key(
         "fifo",
-        "With gradients of executors, what the learner steps by: each gradient as it comes, the mean of several, or "
-        "each moved to the newest weights by what is known of those that made it (DC-ASGD). The last one is for one "
-        "gradient an update, and pays where many executors make the lag long.",
+        "With gradients of executors, what the learner steps by: each as it comes, the mean of several, or each moved "
+        "to the newest weights (DC-ASGD), for one gradient an update, where the lag is long.",
         ALLOWED,
     )
     mean_of: int | None = key(
@@ -290,28 +270,24 @@ class OaSchedule(_AnySchedule):
     )
     hogwild: bool = key(
         False,
-        "With gradients of executors: an executor that has pushed plays on, and does not wait for the learner's step. "
-        "Ten pushes of each may wait; then the oldest gives way.",
+        "With gradients of executors: who has pushed plays on. Ten pushes of each may wait, then the oldest gives way.",
         ALLOWED,
     )
     replay: Literal["global", "local"] = key(
         "global",
-        "With gradients of executors that replay: from the rows of all, or of each executor's own alone, as in RELAAX; "
-        "its part of the memory is capacity_rows divided by executors.",
+        "With gradients of executors that replay: from the rows of all, or from each executor's own, as in RELAAX.",
         ALLOWED,
     )
     max_loss_deviations: float | None = key(
         None,
-        "With gradients of executors: a push whose loss is off its running mean by more than this number of deviations "
-        "is rejected, as in Gorila; left out, none is.",
+        "With gradients of executors: reject a push whose loss is off its running mean by more deviations (Gorila).",
         ALLOWED,
         gt=0,
         le=1e6,
     )
     compensation: Literal["adaptive", "constant"] = key(
         "adaptive",
-        "With delay_compensated: the strength is divided by the root of the running mean of squared gradients, or not; "
-        "constant depends on the scale of the loss.",
+        "With delay_compensated: divide the strength by the root of the mean of squared gradients, or not.",
         ALLOWED,
     )
     compensation_strength: float | None = key(

@@ -166,10 +166,10 @@ class Tabular(Algorithm):
 
     def policy(self, obs: Array, acting: Acting | None = None) -> Categorical:
         """softmax(Q / temperature), or epsilon / A + (1 - epsilon) [action = best], shared where several are best."""
-        epsilon = self.epsilon.item()
-        if acting is not None and self.settings.behaviour == "epsilon_greedy":
-            epsilon = acting.share(epsilon)
-        return Categorical(self.log_probs(self.acting_values(obs), epsilon), normalised=True)
+        values, epsilon = self.acting_values(obs), self.epsilon.item()
+        if acting is None or self.settings.behaviour == "softmax" or acting.share(epsilon) == epsilon:
+            return Categorical(self.log_probs(values), normalised=True)
+        return Categorical(self.log_probs(values, acting.share(epsilon)), normalised=True)
 
     def acting_values(self, obs: Array) -> Doubles:
         """Q (B, A) of the table that acts."""

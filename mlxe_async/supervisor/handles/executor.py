@@ -70,7 +70,7 @@ class ExecutorHandle:
         self._stand([0] * envs, [False] * envs)
         self._reads, self._most_rows = rules.reads, rules.most_rows
         self._busy = self._interruptible = self._interrupted = False
-        self._rollouts = self._in_a_row = self._deaths = self._died_with = 0
+        self.rollouts = self._in_a_row = self._deaths = self._died_with = 0
         self._max_rss_mb, self._delayed = rules.max_rss_mb, words.delayed
         self._heavy_rollouts = 0
         self._lesson: dict[str, Any] = {}  # what this rollout is told of stages and items, however often it is begun
@@ -79,11 +79,6 @@ class ExecutorHandle:
         self._settled = 0  # of those taken: the rows that are delivered, or lost
         self._asked_at: dict[str, Any] | None = None
         self._began_at: dict[int, dict[str, Any] | None] = {}  # of episodes under way, by environment
-
-    @property
-    def rollouts(self) -> int:
-        """Rollouts that it has delivered."""
-        return self._rollouts
 
     @property
     def undelivered(self) -> int:
@@ -148,7 +143,7 @@ class ExecutorHandle:
             self._memorizer.delivered()
         if report is None:
             return None
-        self._rollouts += 1
+        self.rollouts += 1
         self._deaths = 0
         self._died_at.clear()
         context.delivered.add(self.index)
@@ -226,7 +221,7 @@ class ExecutorHandle:
     @property
     def at_work(self) -> tuple[int, int] | None:
         """The life and the rollout it is at work in; None while it is not, or is being started again."""
-        return (self.process.epoch, self._rollouts) if self._busy and self.process.alive else None
+        return (self.process.epoch, self.rollouts) if self._busy and self.process.alive else None
 
     @property
     def busy(self) -> bool:
@@ -236,7 +231,7 @@ class ExecutorHandle:
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Facts and arrays to be kept, as of now."""
         facts = {
-            "rollouts": self._rollouts,
+            "rollouts": self.rollouts,
             "rows": self.rows,
             "deaths": self._deaths,
             "died_with": self._died_with,
@@ -247,7 +242,7 @@ class ExecutorHandle:
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         """Go on from there; under `oa`, a rollout that was under way is one that died."""
-        self._rollouts, self.rows = facts["rollouts"], facts["rows"]
+        self.rollouts, self.rows = facts["rollouts"], facts["rows"]
         self._deaths, self._died_with = facts["deaths"], facts["died_with"]
         self._stand(arrays["begun"].tolist(), arrays["running"].tolist())
         self._began_at = dict.fromkeys(np.flatnonzero(self._running).tolist())
@@ -262,7 +257,7 @@ class ExecutorHandle:
         """End an interruptible rollout that is under way at the next step; see `schedules.verbs`."""
         if self._interruptible and not self._interrupted:
             self._interrupted = True
-            self._ask(self._rollouts + 1)
+            self._ask(self.rollouts + 1)
             self._context.bell.ring()
 
     def _may_begin(self) -> bool:
@@ -270,7 +265,7 @@ class ExecutorHandle:
             return True
         few_enough = self._most_rollouts is None or self._in_a_row <= self._most_rollouts
         if self._others is not None and self._context.free_running:
-            few_enough &= self._rollouts <= max(self._others())
+            few_enough &= self.rollouts <= max(self._others())
         return not self.lost and few_enough and self._memorizer.has_room
 
     async def _until_delivered(self, version: int | None) -> dict[str, Any] | None:
@@ -285,7 +280,7 @@ class ExecutorHandle:
                     "generate",
                     role=f"executor-{self.index}",
                     check=partial(answers.is_rollout, envs=self.envs),
-                    rollout=self._rollouts,
+                    rollout=self.rollouts,
                     version=version,
                     finished_episodes=finished,
                     # The same rollout again, alike; what killed three times gets other seeds.
@@ -297,16 +292,9 @@ class ExecutorHandle:
                 )
                 if self._reads:
                     self._memorizer.took_in(report["ingested"])
+                numbers = {"finished_episodes": finished, "steps": self.rows, "rows": report["rows"]}
                 context.recorder.note(
-                    Rollout(
-                        executor=self.index,
-                        version=report["version"],
-                        rollout=self._rollouts,
-                        finished_episodes=finished,
-                        steps=self.rows,
-                        rows=report["rows"],
-                        blocks=report["blocks"],
-                    )
+                    Rollout(self.index, report["version"], self.rollouts, **numbers, blocks=report["blocks"])
                 )
                 return report  # noqa: TRY300 - an else branch would only hide where the report comes from
             except (ProcessDied, RemoteError) as error:
@@ -354,14 +342,6 @@ class ExecutorHandle:
         if place is None or {(at.env, at.seed) for at in last if at} != {(place.env, place.seed)} or None in last:
             return
         context.counters.poisoned += 1
-        context.log.emit(
-            events.Poison(
-                env=place.env,
-                episode=place.episode,
-                seed=place.seed,
-                deaths=POISON_DEATHS,
-                sentence=self.process.death,
-            ),
-            "executor",
-            self.index,
-        )
+        where = {"env": place.env, "episode": place.episode, "seed": place.seed}
+        told = events.Poison(**where, deaths=POISON_DEATHS, sentence=self.process.death)
+        context.log.emit(told, "executor", self.index)

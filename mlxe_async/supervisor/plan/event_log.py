@@ -110,17 +110,11 @@ class EventLog:
             index,
         )
         if ended["return"]:
+            same = {name: ended[name] for name in ("env", "episode", "terminated", "seed")}
             self._journal.emit_all(
                 events.GreedyEpisode,
                 {"version": report["version"], "env_steps": self._counters.env_steps},
-                {
-                    "env": ended["env"],
-                    "episode": ended["episode"],
-                    "episode_return": ended["return"],
-                    "length": ended["steps"],
-                    "terminated": ended["terminated"],
-                    "seed": ended["seed"],
-                },
+                {**same, "episode_return": ended["return"], "length": ended["steps"]},
                 "executor",
                 index,
             )
