@@ -144,14 +144,18 @@ class Pusher(Worker):
             StepsDiffer: the update made no gradient.
             UpdateFailed: the update raised.
         """
+        counts = {"env_steps": env_steps, "episodes": episodes, "updates": updates}
+        with turns.torchs_generator():
+            return self._differentiate(plan, number, place, counts)
+
+    def _differentiate(
+        self, plan: Mapping[str, Any], number: int, place: int, counts: Mapping[str, int]
+    ) -> dict[str, Any]:
         version, flat = self._newest() if self._acted is None else self._acted()
         state = self._go_on_from(version, flat)
         before = self._state() if self._few is None else {}
-        clock = Clock(env_steps=env_steps, episodes=episodes, updates=updates, version=version)
-        with (
-            turns.torchs_generator(),
-            self._pushing.recording(self.algorithm, number, twin=self._updates.twin is not None) as recorder,
-        ):
+        clock = Clock(**counts, version=version)
+        with self._pushing.recording(self.algorithm, number, twin=self._updates.twin is not None) as recorder:
             done = self._learned(plan, clock, usable=True)
         nbytes = 0
         if done["updates"]:

@@ -36,6 +36,7 @@ def expect_greedy_ones_to_count_nowhere(result, lines, lanes):
     return greedy
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["serial", "istb", "is", "ia", "oa"])
 def test_each_schedule_has_executors_that_differ(live, kind):
     result, lines = run(live, kind=kind, **APART)
@@ -43,6 +44,7 @@ def test_each_schedule_has_executors_that_differ(live, kind):
     assert result.reason == "env_steps"
 
 
+@pytest.mark.long
 def test_schedules_that_repeat_themselves_agree_and_greedy_executors_change_no_weight(live):
     hashes = {kind: run(live, kind=kind, **APART)[0].weights_hash for kind in ("is", "serial", "istb")}
     assert len(set(hashes.values())) == 1
@@ -71,6 +73,7 @@ def killer(process, kills, seed):
     return kill
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("process", ["mlxe-exe-1", "mlxe-exe-2"])
 def test_an_executor_that_is_killed_changes_nothing_where_all_wait(live, process):
     calm, calm_lines = run(live, kind="is", steps=3000, **APART)
@@ -86,6 +89,7 @@ def test_an_executor_that_is_killed_changes_nothing_where_all_wait(live, process
     assert lines.all("greedy_episode")
 
 
+@pytest.mark.long
 def test_greedy_executors_make_no_gradients(live):
     schedule = {"gradients": "executors", "exploit_only": 1}
     found = [run(live, kind=kind, **schedule) for kind in ("is", "serial")]
@@ -96,6 +100,7 @@ def test_greedy_executors_make_no_gradients(live):
     assert without.weights_hash == found[0][0].weights_hash
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", [A2C, DQN], ids=["a2c", "dqn"])
 def test_greedy_executors_push_nothing_and_keep_the_pace_of_the_others(live, algorithm):
     result, lines = run(live, algorithm=algorithm, kind="oa", gradients="executors", exploit_only=1)
@@ -106,6 +111,7 @@ def test_greedy_executors_push_nothing_and_keep_the_pace_of_the_others(live, alg
     assert 0 < rollouts[2] <= max(rollouts[:2]) + 1
 
 
+@pytest.mark.long
 def test_epsilons_by_executor_are_acted_by(live):
     epsilons = {"epsilon_by_executor": [0.0, 1.0]}
     result, lines = run(live, algorithm=DQN, kind="is", steps=2000, exploit_only=1, **epsilons)
@@ -115,6 +121,7 @@ def test_epsilons_by_executor_are_acted_by(live):
     assert lengths[0] < 13 or lengths[0] > 40 or abs(lengths[0] - lengths[1]) > 3  # as of one that follows its values
 
 
+@pytest.mark.long
 def test_a_run_that_goes_on_is_the_same_run(live, tmp_path):
     from resume_tools import run_here, settings
 
@@ -154,6 +161,7 @@ def test_what_does_not_fit_is_refused(live, algorithm, schedule, said):
     assert "schedule." in line
 
 
+@pytest.mark.long
 def test_on_policy_algorithms_take_a_temperature_of_one(live):
     result, _ = run(live, algorithm=A2C, kind="is", steps=300, temperature_by_executor=[1, 1, 1])
     assert result.reason == "env_steps"

@@ -13,7 +13,7 @@ STUDY = Path(__file__).parents[2] / "settings" / "study"
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
-        ("ladder-1-base", 10),
+        pytest.param("ladder-1-base", 10, marks=pytest.mark.long),
         pytest.param("ladder-2-deep", 64, marks=pytest.mark.slow),
         pytest.param("ladder-3-task", 64, marks=pytest.mark.slow),
     ],

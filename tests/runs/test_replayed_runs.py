@@ -50,6 +50,8 @@ KINDS = {
     "compensated pushes": {"schedule": {**PUSHING, "combine": "delay_compensated"}, "algorithm": {"name": "a2c"}},
 }
 
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("pushes", "pushes beside one that exploits")]
+
 
 def recorded(live, **tables):
     """Run and record; the result."""
@@ -68,7 +70,7 @@ def replayed(folder):
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param("priorities", marks=pytest.mark.slow), "rollouts", "pushes", "pushes beside one that exploits"],
+    [pytest.param("priorities", marks=pytest.mark.slow), "rollouts", *LONG],
 )
 def test_the_same_weights_come_out_again(live, kind):
     first = recorded(live, **KINDS[kind])
