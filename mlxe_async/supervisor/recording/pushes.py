@@ -67,8 +67,9 @@ class PushedReplay(Replay):
 
     async def _repeat(self, step: Step, by_role: Mapping[str, Process], log: EventLog, now: Counters) -> None:
         match step:
-            case Pushed():  # as soon as it could be
-                self._expect(step, True, (step.worker, step.number) in self._answers)
+            case Pushed():  # it was made as soon as it could be; the learner keeps its state before it says so
+                if step.state <= self._version:
+                    self._expect(step, True, (step.worker, step.number) in self._answers)
             case Applied():
                 self._applied = step
             case Memorized(lane=int(lane)):
