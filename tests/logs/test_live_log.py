@@ -96,8 +96,11 @@ def test_a_line_that_is_too_long_is_passed_over(path):
 
 @pytest.mark.parametrize(
     "filler",
-    [b"\0" * 2**20, b'{"a": 1, ' * 2**17, (b"[" * 50 + b"]" * 50 + b"\n") * 10_000],
-    ids=["zeros", "one line", "nested"],
+    [
+        pytest.param(b"\0" * 2**20, id="zeros"),
+        pytest.param(b'{"a": 1, ' * 2**17, id="one line"),
+        pytest.param((b"[" * 50 + b"]" * 50 + b"\n") * 10_000, id="nested", marks=pytest.mark.long),
+    ],
 )
 def test_memory_stays_bounded_whatever_is_in_the_file(path, filler):
     with path.open("wb") as file:
@@ -112,6 +115,7 @@ def test_memory_stays_bounded_whatever_is_in_the_file(path, filler):
         tracemalloc.stop()
 
 
+@pytest.mark.long
 def test_twenty_thousand_resumptions_do_not_fill_the_memory(path):
     path.write_text(
         "".join(resumption(2 * seq, 2 * seq + 1, 2 * seq + 1) for seq in range(20_000)) + lines(10**6, 10**6 + 1)

@@ -10,6 +10,7 @@ LONG = {"stop": {"env_steps": 5000}}
 SCHEDULE = {"envs_per_executor": 2, "sync": "rollout", "rollout_steps": 32}
 
 
+@pytest.mark.long
 def test_a_difference_ends_the_run_with_exit_code_3_and_what_differs_by_how_much(live):
     runs = []
 
@@ -55,6 +56,7 @@ def test_weights_are_the_same_with_and_without_an_audit(live):
     assert found[0].weights_hash == found[1].weights_hash
 
 
+@pytest.mark.long
 def test_a_gradient_of_a_cell_that_is_another_is_not_learned_by(live):
     wrong = {"name": "wrong_recurrence:PPO", "cell": "gru", "cell_size": 8, "epochs": 2, "minibatch": 64}
     schedule = SCHEDULE | {"rollout_steps": 64}
