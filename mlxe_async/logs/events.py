@@ -252,8 +252,8 @@ class PhaseEvent(Event):
 
 
 @dataclass(frozen=True)
-class EpisodeEnd(Event):
-    """A training episode finished."""
+class OfAnEpisode:
+    """Fields of each event that tells of an episode which is through; no event by itself."""
 
     env: Annotated[int, "Which of the executor's environments, from 0."]
     episode: Annotated[int, "Its number within this environment, from 0."]
@@ -261,6 +261,12 @@ class EpisodeEnd(Event):
     length: Annotated[int, "Its steps."]
     terminated: Annotated[bool, "Whether the world ended it; else it was truncated."]
     version: Annotated[int, "Version of the weights at its last step."]
+
+
+@dataclass(frozen=True)
+class EpisodeEnd(OfAnEpisode, Event):
+    """A training episode finished."""
+
     episodes: Annotated[int, "Episodes finished in the run so far, this one included."]
     env_steps: Annotated[int, "Environment steps of the run so far."]
     seed: Annotated[int | None, "Its seed."] = None
@@ -275,15 +281,9 @@ class EpisodeEnd(Event):
 
 
 @dataclass(frozen=True)
-class GreedyEpisode(Event):
+class GreedyEpisode(OfAnEpisode, Event):
     """An episode of an executor that only exploits is through: nothing is learned from it, and it counts nowhere."""
 
-    env: Annotated[int, "Which of the executor's environments, from 0."]
-    episode: Annotated[int, "Its number within this environment, from 0."]
-    episode_return: Annotated[float, "Sum of the environment's own rewards, without shaping."]
-    length: Annotated[int, "Its steps."]
-    terminated: Annotated[bool, "Whether the world ended it; else it was truncated."]
-    version: Annotated[int, "Version of the weights at its last step."]
     env_steps: Annotated[int, "Environment steps of the run so far, those of such episodes not among them."]
     seed: Annotated[int | None, "Its seed."] = None
 

@@ -75,8 +75,8 @@ class MemorizerPlan:
         redo: what a dead executor left unfinished will be generated again, alike (so it is dropped, not closed).
         rollouts_per_update: whole rollouts that one update takes; None: all there are (rollout memory only).
         plan_updates: most minibatches in one plan (replay memory only).
-        is_local: a plan for the worker of a lane is of the rows of that lane alone.
         alike: what is generated again are the same rows, so that those which came already are not taken in twice.
+        is_local: a plan for the worker of a lane is of the rows of that lane alone.
     """
 
     seed: int

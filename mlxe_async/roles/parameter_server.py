@@ -27,6 +27,8 @@ MOMENTS = "moments."
 """Beginning of the names by which moments go with the rows of a push."""
 HARMLESS = 200
 """Pushes without any compensation after which that is told."""
+STEP = {"updates": 1}
+"""The plan of a step: the rows that it needs lie with the pushes."""
 Entries = Sequence[tuple[str, NDArray[Any]]]
 """The exchanges of an update, in their order, each of a kind of `maths.together.KINDS`."""
 

@@ -246,7 +246,7 @@ class OaSchedule(_AnySchedule):
     max_policy_lag: int | None = key(
         None,
         "Rows made with weights older than this many versions are not learned from; left out, 8 for rollouts, 4 if the "
-        "policy has a cell, and none for a replay memory. Gradients of executors: twice as many as executors.",
+        "policy has a cell, none for a replay memory; for gradients of executors at least twice as many as executors.",
         ALLOWED,
         ge=0,
         le=10**9,

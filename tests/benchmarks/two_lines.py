@@ -117,8 +117,8 @@ def done(pair: Pair, seed: int, most_seconds: float) -> Record:
 
 
 def passes(pair: Pair, record: Record) -> bool:
-    """Whether a run reached the bar within its steps; one that was stopped before by the clock may have, too."""
-    return record["failed"] is None and record["final"] >= pair.bar
+    """Whether a run reached the bar within its steps."""
+    return record["failed"] is None and record["reason"] == "env_steps" and record["final"] >= pair.bar
 
 
 def of(pair: Pair, records: Sequence[Record]) -> list[Record]:

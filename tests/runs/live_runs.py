@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import uvloop
 
 from mlxe_async.settings import load_settings
@@ -91,6 +92,26 @@ def killing(*turns):
             started = len(run.all("proc_start", process=process))
             os.kill(run.pid(process), signal.SIGKILL)
             await run.saw("proc_start", times=started + 1, process=process)
+
+    return kill
+
+
+def killing_often(choose, kills, seed, most_s):
+    """What kills a process so often, each at a moment drawn, and waits for its successor; `choose(draw)` names it."""
+    draw = np.random.default_rng(seed)
+
+    async def kill(run):
+        await run.saw("weights", times=2)
+        for _ in range(kills):
+            process = choose(draw)
+            started = len(run.all("proc_start", process=process))
+            await asyncio.sleep(draw.uniform(0, most_s))
+            if run.all("run_end"):
+                return
+            os.kill(run.pid(process), signal.SIGKILL)
+            again = await run.saw("proc_start", times=started + 1, process=process)
+            # Three deaths in one rollout would be taken for its environment's fault, and told.
+            await run.saw("weights", after=again["seq"])
 
     return kill
 

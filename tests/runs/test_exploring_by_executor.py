@@ -1,11 +1,8 @@
 """Executors that explore each in a way of its own, or not at all: `[schedule] temperature_by_executor` and others."""
 
-import asyncio
-import os
-import signal
-
 import numpy as np
 import pytest
+from live_runs import killing_often
 
 from mlxe_async.errors import SettingsError
 
@@ -55,29 +52,11 @@ def test_schedules_that_repeat_themselves_agree_and_greedy_executors_change_no_w
     assert same == run(live, kind="is", executors=2)[0].weights_hash
 
 
-def killer(process, kills, seed):
-    """What kills an executor so often, each at a moment drawn, and waits for its successor."""
-    draw = np.random.default_rng(seed)
-
-    async def kill(one):
-        await one.saw("weights", times=2)
-        for _ in range(kills):
-            started = len(one.all("proc_start", process=process))
-            await asyncio.sleep(draw.uniform(0, 0.03))
-            if one.all("run_end"):
-                return
-            os.kill(one.pid(process), signal.SIGKILL)
-            again = await one.saw("proc_start", times=started + 1, process=process)
-            await one.saw("weights", after=again["seq"])
-
-    return kill
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("process", ["mlxe-exe-1", "mlxe-exe-2"])
 def test_an_executor_that_is_killed_changes_nothing_where_all_wait(live, process):
     calm, calm_lines = run(live, kind="is", steps=3000, **APART)
-    hurt, lines = run(live, killer(process, 2, 1), kind="is", steps=3000, **APART)
+    hurt, lines = run(live, killing_often(lambda _draw: process, 2, 1, 0.03), kind="is", steps=3000, **APART)
     assert len([line for line in lines.all("proc_exit", expected=False) if line["signal"] == "SIGKILL"]) == 2
     assert (hurt.weights_hash, hurt.steps, hurt.episodes) == (calm.weights_hash, calm.steps, calm.episodes)
     for event in ("episode_end", "greedy_episode"):

@@ -1,11 +1,7 @@
 """Where all wait for all, a run whose executors are killed ends with the weights of one that nobody killed."""
 
-import asyncio
-import os
-import signal
-
-import numpy as np
 import pytest
+from live_runs import killing_often
 
 PENDULUM = {"env": "Pendulum-v1", "max_episode_steps": 50}
 LAKE = {"env": "FrozenLake-v1", "max_episode_steps": 100}
@@ -20,26 +16,6 @@ CASES = {
     "q_learning": ({}, LAKE),
 }
 """Settings and tasks: rollouts and replay, actions of both kinds, a state that is carried, and a table."""
-
-
-def assassin(kills, seed, most_s):
-    """What kills an executor so often, each at a moment drawn, and waits for its successor."""
-    draw = np.random.default_rng(seed)
-
-    async def kill(run):
-        await run.saw("weights", times=2)
-        for _ in range(kills):
-            process = f"mlxe-exe-{draw.integers(2)}"
-            started = len(run.all("proc_start", process=process))
-            await asyncio.sleep(draw.uniform(0, most_s))
-            if run.all("run_end"):
-                return
-            os.kill(run.pid(process), signal.SIGKILL)
-            again = await run.saw("proc_start", times=started + 1, process=process)
-            # Three deaths in one rollout would be taken for its environment's fault, and told.
-            await run.saw("weights", after=again["seq"])
-
-    return kill
 
 
 def run(live, name, steps, body=None):
@@ -63,7 +39,9 @@ def deaths(lines):
 def compared(live, name, steps, kills, seed, most_s):
     """Kills that there were; story and weights are those of the undisturbed run."""
     calm, calm_lines = run(live, name, steps)
-    hurt, lines = run(live, name, steps, assassin(kills, seed, most_s))
+    hurt, lines = run(
+        live, name, steps, killing_often(lambda draw: f"mlxe-exe-{draw.integers(2)}", kills, seed, most_s)
+    )
     warned = [line["message"] for line in lines.all("warning") if "started again" in line["message"]]
     assert warned == []
     ended = [sorted(line["episode_return"] for line in one.all("episode_end")) for one in (calm_lines, lines)]

@@ -68,10 +68,7 @@ def replayed(folder):
     return on_loop(main)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param("priorities", marks=pytest.mark.slow), "rollouts", *LONG],
-)
+@pytest.mark.parametrize("kind", [pytest.param("priorities", marks=pytest.mark.slow), "rollouts", *LONG])
 def test_the_same_weights_come_out_again(live, kind):
     first = recorded(live, **KINDS[kind])
     again = replayed(first.run_dir)

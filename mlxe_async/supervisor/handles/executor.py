@@ -155,10 +155,6 @@ class ExecutorHandle:
         self.rows += report["rows"]
         self.pace = report["rows"] / self.envs / max(1e-6, report["seconds"] - report["lane_wait_s"])
         self.process.note_progress()
-        if not self._is_greedy:
-            context.log.generated(self.index, report)
-            if self._long_episode is not None:
-                self._look_at_lengths(self._long_episode, report)
         self._look_at_memory(report["rss_mb"])
         context.bell.ring()
         if context.promoter is not None and not self._is_greedy:
@@ -166,7 +162,7 @@ class ExecutorHandle:
         return report
 
     def _count(self, report: dict[str, Any]) -> None:
-        """Count what is to be learned from."""
+        """Count and tell what is to be learned from."""
         context = self._context
         if context.lessons is not None:
             context.lessons.delivered(self.index, report)
@@ -183,6 +179,9 @@ class ExecutorHandle:
         context.counters.episode_steps = max(context.counters.episode_steps, longest)
         results = report["episodes"]["steps" if context.promote_by == "steps" else "return"]
         context.returns.setdefault(report["version"], []).extend(results)
+        context.log.generated(self.index, report)
+        if self._long_episode is not None:
+            self._look_at_lengths(self._long_episode, report)
 
     async def shelve(self, result: float) -> bool:
         """Have the weights of its last rollout put on the shelf of the best version, with their training result.
@@ -249,9 +248,7 @@ class ExecutorHandle:
         if self._context.free_running:
             self.process.epoch = facts["epoch"]
             if facts["busy"]:
-                fresh = 0 if self._is_greedy else self.envs - self._under_way
-                self._died_with += fresh
-                self._context.counters.episodes_aborted += fresh
+                self._lose_episodes()
 
     def interrupt(self) -> None:
         """End an interruptible rollout that is under way at the next step; see `schedules.verbs`."""
@@ -319,11 +316,15 @@ class ExecutorHandle:
         self._deaths += 1
         self._began_at.clear()
         self._note_place()
-        # Those that the last rollout left under way are passed over by their number, and counted then.
-        fresh = 0 if self._is_greedy else self.envs - self._under_way
-        self._died_with += fresh
-        context.counters.episodes_aborted += fresh
+        self._lose_episodes()
         return (context.ending and not context.deterministic) or self._interrupted
+
+    def _lose_episodes(self) -> None:
+        """Count those begun in a rollout that died; those that were under way before are counted when passed over."""
+        if not self._is_greedy:
+            fresh = self.envs - self._under_way
+            self._died_with += fresh
+            self._context.counters.episodes_aborted += fresh
 
     def _more(self) -> dict[str, Any]:
         """Return what only some rollouts are asked for with."""

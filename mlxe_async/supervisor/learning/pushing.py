@@ -21,14 +21,12 @@ from mlxe_async.ipc.messages.remote_error import RemoteError
 from mlxe_async.ipc.processes.process import Process
 from mlxe_async.maths.outliers import Outliers
 from mlxe_async.roles.learner import ROLL_BACKS_FORGIVEN
+from mlxe_async.roles.parameter_server import STEP
 from mlxe_async.settings.combining import Combining
 from mlxe_async.supervisor.handles.answers import DIFFERENTIATED
 from mlxe_async.supervisor.learning.learner import LearnerHandle, Pushes
 from mlxe_async.supervisor.learning.team import workers_of
 from mlxe_async.supervisor.recording.steps import Applied, Pushed
-
-STEP = {"updates": 1}
-"""The plan of a step: the rows that it needs lie with the pushes."""
 
 
 class Numbered(Protocol):

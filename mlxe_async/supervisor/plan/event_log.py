@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,24 +49,10 @@ class EventLog:
     def generated(self, index: int, report: dict[str, Any]) -> None:
         """An executor delivered a rollout; the counters include it already."""
         self.throttled_s += report["lane_wait_s"]
-        self._journal.emit_routine(
-            partial(
-                events.PhaseEvent,
-                phase="generate",
-                start_ns=report["start_ns"],
-                seconds=report["seconds"],
-                version=report["version"],
-                env_steps=self._counters.env_steps,
-                rows=report["rows"],
-                episodes=len(report["episodes"]["return"]),
-                waits={"lane": report["lane_wait_s"]},
-                action_changes=report["action_changes"],
-            ),
-            "executor",
-            index,
-        )
         ended = report["episodes"]
         count = len(ended["return"])
+        changes = report["action_changes"]
+        self._played(index, report, rows=report["rows"], episodes=count, action_changes=changes)
         if not count:
             return
         self.returns.extend(ended["return"][-RECENT_EPISODES:])
@@ -79,13 +65,8 @@ class EventLog:
                 **({"discounted_return": None} if discounted is None else {}),  # a column of these would be slow
             },
             {
-                "env": ended["env"],
-                "episode": ended["episode"],
-                "episode_return": ended["return"],
-                "length": ended["steps"],
-                "terminated": ended["terminated"],
+                **_columns(ended),
                 "episodes": range(first, first + count),
-                "seed": ended["seed"],
                 "average": self._averages(ended["return"]),
                 **({"discounted_return": discounted} if discounted is not None else {}),
             },
@@ -95,7 +76,13 @@ class EventLog:
 
     def played_greedily(self, index: int, report: dict[str, Any]) -> None:
         """An executor that exploits delivered a rollout, of which nothing is learned."""
-        ended = report["episodes"]
+        self._played(index, report)
+        if report["episodes"]["return"]:
+            same = {"version": report["version"], "env_steps": self._counters.env_steps}
+            self._journal.emit_all(events.GreedyEpisode, same, _columns(report["episodes"]), "executor", index)
+
+    def _played(self, index: int, report: Mapping[str, Any], **more: Any) -> None:
+        """An executor was at work; `more` are the counts of what is learned from."""
         self._journal.emit_routine(
             partial(
                 events.PhaseEvent,
@@ -105,19 +92,11 @@ class EventLog:
                 version=report["version"],
                 env_steps=self._counters.env_steps,
                 waits={"lane": report["lane_wait_s"]},
+                **more,
             ),
             "executor",
             index,
         )
-        if ended["return"]:
-            same = {name: ended[name] for name in ("env", "episode", "terminated", "seed")}
-            self._journal.emit_all(
-                events.GreedyEpisode,
-                {"version": report["version"], "env_steps": self._counters.env_steps},
-                {**same, "episode_return": ended["return"], "length": ended["steps"]},
-                "executor",
-                index,
-            )
 
     def _averages(self, returns: Sequence[float]) -> list[float | None]:
         """Return the moving average after each of these returns; unknown where one was not finite."""
@@ -339,6 +318,12 @@ def role_of(name: str) -> tuple[str, int | None]:
             index = name.removeprefix(prefix).removeprefix("-")
             return role, int(index) if index else None
     return "supervisor", None
+
+
+def _columns(ended: Mapping[str, Any]) -> dict[str, Any]:
+    """Episodes that ended, as their events have them: the fields of `events.OfAnEpisode`, a value for each."""
+    same = {name: ended[name] for name in ("env", "episode", "terminated", "seed")}
+    return {**same, "episode_return": ended["return"], "length": ended["steps"]}
 
 
 def _exact(number: int) -> int | str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from mlxe_async.errors import RunFailed
 from mlxe_async.ipc.processes.process import Process
+from mlxe_async.roles.parameter_server import STEP
 from mlxe_async.supervisor.plan.budget import Counters
 from mlxe_async.supervisor.plan.event_log import EventLog
 from mlxe_async.supervisor.recording.file import Recorded
@@ -26,8 +27,6 @@ from mlxe_async.supervisor.recording.steps import (
     Rollout,
     Step,
 )
-
-STEP = {"updates": 1}
 
 
 def replay_of(folder: Path) -> Replay:
@@ -47,7 +46,7 @@ def replay_of(folder: Path) -> Replay:
 class PushedReplay(Replay):
     """A recording with pushes, and how far it has been repeated."""
 
-    def _begin(self) -> None:
+    def _sort(self) -> None:
         executors = range(int(self.recorded.facts["executors"]))
         self._to_play: list[deque[Rollout]] = [deque() for _ in executors]
         self._to_push: list[deque[Pushed]] = [deque() for _ in executors]

@@ -43,16 +43,16 @@ class Replay:
         "Steps."
         self._version = 0
         self._plan: dict[str, Any] | None = None
+        self._by_episode, self._learned_from = False, 0
+        self._written = [0] * int(self.recorded.facts["executors"])
+        self._sort()
+
+    def _sort(self) -> None:
+        """Sort the rollouts by when they can be played: as soon as their version is out."""
         self._rollouts: dict[int, dict[int, list[Rollout]]] = {}
         for step in self.recorded.steps:
             if isinstance(step, Rollout):
                 self._rollouts.setdefault(step.version, {}).setdefault(step.executor, []).append(step)
-        self._by_episode, self._learned_from = False, 0
-        self._written = [0] * int(self.recorded.facts["executors"])
-        self._begin()
-
-    def _begin(self) -> None:
-        """Prepare what is besides."""
 
     def prepared(self, settings: Settings) -> Settings:
         """The run's settings without its ends and tests, and with lanes that hold all that has to wait in them.
