@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import pickle
-import resource
 import shutil
 import subprocess
 import sys
@@ -322,19 +321,58 @@ def prepare(name: str, source: Path, where: Path) -> Path:
     return run
 
 
-# -- through a command, in a fork that has what is imported here ------------------------------------------------------
+# -- through a command, in a fork of a process that has done nothing but import ----------------------------------------
 
 
-def preload() -> None:
-    """Import what commands import, once for all forks."""
+class Commands:
+    """Forks commands, and measures each.
+
+    The process that is forked has imported what commands import and has done nothing else: a fork of one that has
+    calculated would wait for torch's threads for ever, and has all of that one's memory.
+    """
+
+    def __init__(self) -> None:
+        program = [sys.executable, __file__, "--forks"]
+        self.process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def answer(self, command: str, run: Path, where: Path) -> tuple[int, int, str]:
+        """Exit code, most bytes of a process, and what was said, of a command with a run in a folder."""
+        places = {"run": run, "runs": where, "out": where / "out"}
+        words = [part.format(**places) for part in COMMANDS[command]]
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(json.dumps([words, str(where)]) + "\n")
+        self.process.stdin.flush()
+        code, most, said = json.loads(self.process.stdout.readline())
+        return code, most, said
+
+    def close(self) -> None:
+        """End it."""
+        self.process.communicate()
+
+    def __enter__(self) -> Commands:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def answer_all() -> None:
+    """Fork what is asked for by lines of JSON, until there are no more."""
     import mlxe_async.cli.compare
     import mlxe_async.cli.evaluate
     import mlxe_async.cli.study
     import mlxe_async.policy  # noqa: F401 - for the forks
 
+    for line in sys.stdin:
+        words, where = json.loads(line)
+        sys.stdout.write(json.dumps(tried(words, Path(where))) + "\n")
+        sys.stdout.flush()
 
-def tried(command: list[str], said: Path, limit_s: float = LONGEST_S) -> tuple[int, int, str]:
-    """Exit code, most bytes of a process, and what was said, of a command in a fork of this process."""
+
+def tried(command: list[str], where: Path, limit_s: float = LONGEST_S) -> tuple[int, int, str]:
+    """Exit code, most bytes, and what was said, of a command in a fork of this process, in a folder."""
+    said = where / "said"
     child = os.fork()
     if child == 0:
         code = 99
@@ -343,6 +381,7 @@ def tried(command: list[str], said: Path, limit_s: float = LONGEST_S) -> tuple[i
             out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(out, 1), os.dup2(out, 2)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.chdir(where)
             from mlxe_async.cli import main
 
             code = main(command)
@@ -355,42 +394,40 @@ def tried(command: list[str], said: Path, limit_s: float = LONGEST_S) -> tuple[i
             break
         if time.monotonic() > deadline:
             os.killpg(child, 9)
-            os.wait4(child, 0)
-            return -1, 0, f"hung for {limit_s} s: {said.read_text(errors='replace')}"
+            used = os.wait4(child, 0)[2]
+            return -1, used.ru_maxrss * 1024, f"hung for {limit_s} s: {said.read_text(errors='replace')}"
         time.sleep(0.002)
     return os.waitstatus_to_exitcode(status), used.ru_maxrss * 1024, said.read_text(errors="replace")
 
 
-def answer(command: str, run: Path, where: Path) -> tuple[int, int, str]:
-    """What came of a command, see `tried`, with a run in a folder."""
-    places = {"run": run, "runs": where, "out": where / "out"}
-    before = Path.cwd()
-    os.chdir(where)
-    try:
-        return tried([part.format(**places) for part in COMMANDS[command]], where / "said")
-    finally:
-        os.chdir(before)
+def usual_bytes(commands: Commands, source: Path, names: list[str], where: Path) -> dict[str, int]:
+    """Most bytes of a process that each command takes with the run as it was made.
 
-
-def usual_bytes(source: Path, commands: list[str], where: Path) -> dict[str, int]:
-    """Most bytes of a process that each command takes with the run as it was made."""
+    Raises:
+        RuntimeError: one of them hung, or ended by an exception.
+    """
     run = prepare("", source, where)
-    return {command: answer(command, run, where)[1] for command in commands}
+    usual = {}
+    for name in names:
+        code, usual[name], said = commands.answer(name, run, where)
+        if code not in CODES or "Traceback" in said:
+            raise RuntimeError(f"{name} with the run as it was made: exit code {code}: {said[-600:]}")
+    return usual
 
 
-def faults_of(name: str, source: Path, usual: dict[str, int], where: Path) -> list[str]:
+def faults_of(commands: Commands, name: str, source: Path, usual: dict[str, int], where: Path) -> list[str]:
     """What each command did with the folder of this name that it must not do; `usual`: bytes that each takes else."""
     run = prepare(name, source, where)
     found = []
     for command, bytes_else in usual.items():
-        code, most, said = answer(command, run, where)
+        code, most, said = commands.answer(command, run, where)
         told = f"{name}: {command}"
         if (where / "ran").exists():
             found.append(f"{told}: ran {(where / 'ran').name}")
             shutil.rmtree(where / "ran") if (where / "ran").is_dir() else (where / "ran").unlink()
         if code not in CODES or OURS in said or "Traceback" in said:
             found.append(f"{told}: exit code {code}: {said[-600:]}")
-        if most >= bytes_else + MORE_BYTES:
+        if most >= min(bytes_else + MORE_BYTES, MOST_BYTES):
             found.append(f"{told}: {most / 10**6:.0f} MB, {bytes_else / 10**6:.0f} with the run as it was made")
     return found
 
@@ -400,26 +437,30 @@ def main() -> int:
     parser.add_argument("--only", default="", help="folders whose names have this in them")
     parser.add_argument("--first", type=int, default=0, help="how many of them to leave out, to go on where it stopped")
     parser.add_argument("--commands", default=",".join(COMMANDS))
+    parser.add_argument(
+        "--forks", action="store_true", help="for this program alone: fork what standard input asks for"
+    )
     asked = parser.parse_args()
+    if asked.forks:
+        answer_all()
+        return 0
     names = [name for name in FOLDERS if asked.only in name][asked.first :]
-    commands = asked.commands.split(",")
     faults: list[str] = []
     with tempfile.TemporaryDirectory() as base:
         os.environ["XDG_STATE_HOME"] = f"{base}/state"
         source = make_run(Path(base) / "own")
-        preload()
-        with tempfile.TemporaryDirectory(dir=base) as where:
-            usual = usual_bytes(source, commands, Path(where))
-        for name in names:
+        with Commands() as commands:
             with tempfile.TemporaryDirectory(dir=base) as where:
-                new = faults_of(name, source, usual, Path(where))
-            sys.stdout.write("".join(f"FAULT {one}\n" for one in new) or f"ok    {name}\n")
-            sys.stdout.flush()
-            faults += new
-    most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 10**6
-    if most * 10**6 >= MOST_BYTES:
-        faults.append("memory")
-    sys.stdout.write(f"{len(names)} folders, {len(commands)} commands: {len(faults)} faults, at most {most:.0f} MB\n")
+                usual = usual_bytes(commands, source, asked.commands.split(","), Path(where))
+            for name in names:
+                with tempfile.TemporaryDirectory(dir=base) as where:
+                    new = faults_of(commands, name, source, usual, Path(where))
+                sys.stdout.write("".join(f"FAULT {one}\n" for one in new) or f"ok    {name}\n")
+                sys.stdout.flush()
+                faults += new
+    told = ", ".join(f"{command} {most / 10**6:.0f}" for command, most in usual.items())
+    sys.stdout.write(f"MB with the run as it was made: {told}\n")
+    sys.stdout.write(f"{len(names)} folders, {len(usual)} commands: {len(faults)} faults\n")
     return 1 if faults else 0
 
 

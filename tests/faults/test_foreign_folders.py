@@ -1,24 +1,28 @@
 """Folders as a stranger might prepare them run none of their code, and end no command by an exception of ours."""
 
 import foreign_folders
+import leaks
 import pytest
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    foreign_folders.preload()
-    return foreign_folders.make_run(tmp_path_factory.mktemp("own"))
+def commands():
+    """The process that commands are forked of."""
+    with foreign_folders.Commands() as commands:
+        leaks.KEPT.add(commands.process.pid)
+        yield commands
+    leaks.KEPT.remove(commands.process.pid)
 
 
 @pytest.fixture(scope="module")
-def usual(source, tmp_path_factory):
-    """`usual(command, ...)`: bytes of each command with the run as it was made, measured once."""
-    known = {}
+def faults_of(commands, tmp_path_factory):
+    """`faults_of(name, where, commands)`; what a command takes with the run as it was made is measured once."""
+    source, usual = foreign_folders.make_run(tmp_path_factory.mktemp("own")), {}
 
-    def told(*commands):
-        new = [command for command in commands if command not in known]
-        known.update(foreign_folders.usual_bytes(source, new, tmp_path_factory.mktemp("usual")) if new else {})
-        return {command: known[command] for command in commands}
+    def told(name, where, *asked):
+        if new := [one for one in asked if one not in usual]:
+            usual.update(foreign_folders.usual_bytes(commands, source, new, tmp_path_factory.mktemp("usual")))
+        return foreign_folders.faults_of(commands, name, source, {one: usual[one] for one in asked}, where)
 
     return told
 
@@ -28,16 +32,16 @@ def test_there_are_sixty_of_them():
 
 
 @pytest.mark.parametrize("name", [*foreign_folders.FOLDERS][::4])
-def test_a_foreign_folder_is_refused_or_harmless(name, source, usual, tmp_path):
-    assert foreign_folders.faults_of(name, source, usual("play"), tmp_path) == []
+def test_a_foreign_folder_is_refused_or_harmless(name, faults_of, tmp_path):
+    assert faults_of(name, tmp_path, "play") == []
 
 
 @pytest.mark.parametrize("name", ["layers of a GB", "secrets of others"])
-def test_a_run_that_is_to_go_on_is_refused_before_memory_is_taken_or_a_device_is_read(name, source, usual, tmp_path):
-    assert foreign_folders.faults_of(name, source, usual("--resume --check"), tmp_path) == []
+def test_a_run_that_is_to_go_on_is_refused_before_memory_is_taken_or_a_device_is_read(name, faults_of, tmp_path):
+    assert faults_of(name, tmp_path, "--resume --check") == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", foreign_folders.FOLDERS)
-def test_a_foreign_folder_is_harmless_to_every_command(name, source, usual, tmp_path):
-    assert foreign_folders.faults_of(name, source, usual(*foreign_folders.COMMANDS), tmp_path) == []
+def test_a_foreign_folder_is_harmless_to_every_command(name, faults_of, tmp_path):
+    assert faults_of(name, tmp_path, *foreign_folders.COMMANDS) == []
