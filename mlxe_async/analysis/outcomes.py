@@ -72,6 +72,7 @@ class Outcome:
             `episode_steps` that do; `jobs`: how many runs were made at the same time, where it was not one.
         run: name of its folder.
         program: hash of the program's source that made it; empty if not known.
+        settings: "table.key" and its value, `[run]` aside, as the run had them, what the task had chosen included.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Outcome:
     facts: Mapping[str, Any] = field(default_factory=dict)
     run: str = ""
     program: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -339,6 +341,7 @@ class _Reading:
             test_curve=self._test_curve(),
             spans=self._spans(),
             digest=digest_of(settings),
+            settings=flat(settings),
             facts={
                 "schedule": self.start["schedule"],
                 "algorithm": self.start["algorithm"],
@@ -423,6 +426,12 @@ def digest_of(settings: Mapping[str, Any]) -> str:
     """Twelve characters that tell settings apart, `[run]` (name, seed, folder) aside."""
     tables = {name: table for name, table in settings.items() if name != "run"}
     return hashlib.sha256(json.dumps(tables, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return "table.key": value of all tables but `[run]`."""
+    tables = {name: table for name, table in settings.items() if name != "run" and isinstance(table, Mapping)}
+    return {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
 
 
 def of_format_1(record: Mapping[str, Any]) -> dict[str, Any]:

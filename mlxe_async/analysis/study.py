@@ -30,7 +30,7 @@ from mlxe_async.storage.seals import SEAL
 
 STUDY, OUTCOMES, RUNS, BASELINES = "study.json", "outcomes", "runs", "baselines.json"
 ALL_OUTCOMES = "outcomes.jsonl"
-INHERITED = ("digest", "program")  # a line of a report that lacks them has those of the line before
+INHERITED = ("digest", "program", "settings")  # a line of a report that lacks them has those of the line before
 FORMAT = 2
 LONGEST_RUN_S = 3600.0
 _LONGEST, _LONGEST_REPORT = 8 * 2**20, 64 * 2**20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ COMPARED = ("episodes", "seconds_to_publication", "seconds_to_exit", "cpu_second
 # What 0 stands for where ratios are formed: the least that can be told from nothing.
 LEAST = {"episodes": 1.0, "env_steps": 1.0, "updates": 1.0}
 LEAST_S = 0.01
+LONGEST_SETTING = 60
 Told = Callable[[Sequence[Outcome]], str]
 """What a column says of the runs of one settings."""
 PROCESSES = ("executors", "memorizer", "learner", "evaluator", "supervisor")
@@ -78,10 +80,10 @@ def all_tables(
     Where runs were made side by side there is no word of time.
     """
     if not is_timed(one for runs in groups.values() for one in runs):
-        return [
-            table for table in (return_table(groups), score_table(groups, thresholds), run_table(groups)) if table.rows
-        ]
+        untimed = (settings_table(groups), return_table(groups), score_table(groups, thresholds), run_table(groups))
+        return [table for table in untimed if table.rows]
     tables = [
+        settings_table(groups),
         outcome_table(groups, baselines),
         score_table(groups, thresholds),
         time_table(groups),
@@ -89,6 +91,24 @@ def all_tables(
         run_table(groups),
     ]
     return [table for table in tables if table.rows]
+
+
+def settings_table(groups: Groups) -> Table:
+    """Return the keys in which settings differ, and their values; keys that not all of them have are counted."""
+    known = {name: next((one.settings for one in runs if one.settings), {}) for name, runs in groups.items()}
+    known = {name: settings for name, settings in known.items() if settings}
+    keys = [*dict.fromkeys(key for settings in known.values() for key in settings)]
+    common = [key for key in keys if all(key in settings for settings in known.values())]
+    told = {key: [_setting(settings[key]) for settings in known.values()] for key in common}
+    rows = tuple((key, *values) for key, values in told.items() if len(set(values)) > 1)
+    others = len(keys) - len(common)
+    note = f"Keys of one algorithm or schedule that not all of them have: {others}." if others else ""
+    return Table("Settings that differ", ("key", *known), rows, note)
+
+
+def _setting(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= LONGEST_SETTING else f"{text[: LONGEST_SETTING - 3]}..."
 
 
 def outcome_table(groups: Groups, baselines: Iterable[Mapping[str, Any]] = ()) -> Table:

@@ -14,6 +14,7 @@ from mlxe_async.analysis.tables import (
     outcome_table,
     pair_table,
     run_table,
+    settings_table,
     survival,
     time_table,
 )
@@ -30,6 +31,38 @@ def groups(tmp_path):
 
 def cells(table, row):
     return dict(zip(table.head, table.rows[row], strict=True))
+
+
+def test_keys_in_which_settings_differ_come_first_with_their_values(tmp_path):
+    runs = [
+        outcome(write_run(tmp_path, story(name, seed, batch=n)))
+        for name, n in (("a", 64), ("b", 32))
+        for seed in (1, 2)
+    ]
+    table = all_tables(group(runs))[0]
+    assert (table.title, table.head) == ("Settings that differ", ("key", "a", "b"))
+    assert table.rows == (("algorithm.batch", "64", "32"),)
+    assert table.note == ""
+
+
+def test_no_such_table_where_none_differs(groups):
+    assert settings_table({"is": groups["is"]}).rows == ()
+    assert "Settings that differ" not in [table.title for table in all_tables({"is": groups["is"]})]
+
+
+def test_keys_that_not_all_have_are_counted(groups):
+    one, two = (dict(groups[name][0].settings) for name in ("is", "oa"))
+    two |= {"algorithm.name": "dqn", "algorithm.double": True, "algorithm.layers": [64] * 40}
+    del two["algorithm.batch"]
+    runs = [dataclasses.replace(groups[name][0], settings=keys) for name, keys in (("is", one), ("oa", two))]
+    table = settings_table(group(runs))
+    assert ("algorithm.name", '"mlxe"', '"dqn"') in table.rows
+    assert table.note == "Keys of one algorithm or schedule that not all of them have: 3."
+
+
+def test_settings_of_runs_that_told_none_are_passed_over(groups):
+    unknown = [dataclasses.replace(one, settings={}) for one in groups["oa"]]
+    assert settings_table({**groups, "oa": unknown}).head == ("key", "is")
 
 
 def test_settings_are_told_by_median_interval_and_worst(groups):

@@ -54,10 +54,7 @@ MATHS = (
     *("baselines", "outliers", "rescaling", "returns", "reward_scaling", "rollouts", "symmetry", "vtrace"),
 )
 FILES = {
-    **{
-        f"{PACKAGE}/maths/{name}.py": "tests/maths"
-        for name in (*MATHS, "baselines", "outliers", "rescaling", "reward_scaling")
-    },
+    **{f"{PACKAGE}/maths/{name}.py": "tests/maths" for name in MATHS},
     **{f"{PACKAGE}/memory/{name}.py": "tests/memory" for name in ("priorities", "sampling", "sum_tree")},
     **{
         f"{PACKAGE}/algorithms/{name}.py": "tests/algorithms"
