@@ -30,6 +30,21 @@ KINDS = {
         "schedule": {"kind": "oa", "executors": 2, "envs_per_executor": 4, "rollout_steps": 16},
         "algorithm": {"name": "ppo", "cell": "lstm", "cell_size": 8},
     },
+    "recalling": {
+        "schedule": {"kind": "oa", "executors": 2, "envs_per_executor": 2, "rollout_steps": 33},
+        "algorithm": {
+            "name": "dqn",
+            "cell": "gru",
+            "cell_size": 8,
+            "layers": [16],
+            "start_rows": 64,
+            "prioritised": True,
+            "sequence_steps": 8,
+            "burn_in": 4,
+            "batch": 36,
+            "value_rescaling": True,
+        },
+    },
     "small lanes": {"schedule": OA, "memory": {"block_rows": 8, "lane_slots": 2}},
     "dqn": {"schedule": OA, "algorithm": {"name": "dqn"}},
     "prioritised": {

@@ -23,6 +23,7 @@ from mlxe_async.supervisor.plan.provenance import without_secrets
 STOP = {"stop": {"env_steps": 1200}}
 TESTED = {"evaluation": {"enabled": True, "rule": "cap", "max_episode_steps": 300, "screen_steps": 50, "episodes": 3}}
 DQN = {"name": "dqn", "start_rows": 200, "batch": 32}
+RECALLING = {**DQN, "cell": "lstm", "cell_size": 8, "sequence_steps": 8, "burn_in": 4, "batch": 36}
 APEX = {"name": "apex", "start_rows": 200, "batch": 32, "replay_ratio": 2.0}
 RAINBOW = {**DQN, "name": "rainbow", "layers": [16], "v_max": 90.0, "train_every": 8, "average": 0.2}
 PPO = {"name": "ppo", "epochs": 2, "minibatch": 32}
@@ -47,6 +48,7 @@ KINDS = {
         {"learner": {"promote_best": 3}},
     ),
     "dqn": (DQN, {"schedule": SPANNING}),
+    "dqn with a cell": (RECALLING, {"schedule": SPANNING, "task": HIDDEN}),
     "apex": (APEX, {"schedule": SPANNING}),
     "apex, serial": (APEX, {"schedule": {**SPANNING, "kind": "serial"}}),
     "rainbow": (RAINBOW, {"schedule": SPANNING}),
