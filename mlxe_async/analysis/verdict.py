@@ -173,8 +173,9 @@ class _Case:
         setup, used = self._setup, sum(one.cpu_s or 0.0 for one in self._spent) / self._wall
         seen = f"processes had no core in {starved / worked:.0%} of the time in which they worked"
         if setup.executors > setup.cores:
+            # The same work on the same cores.
             change = {"schedule.executors": setup.cores}
-            return "cores", f"{seen}: {setup.executors} executors share {setup.cores} cores", change, None
+            return "cores", f"{seen}: {setup.executors} executors share {setup.cores} cores", change, 1.0
         if used < 0.8 * setup.cores:
             return "cores", f"{seen}, and this run used {used:.1f} of {setup.cores}: other programs take them", {}, None
         return "cores", f"{seen}: this run has work for more than its {setup.cores}", {}, None
@@ -252,8 +253,9 @@ class _Case:
         """No process waits: executors play while the learner learns."""
         path, totals = self._path, self._totals
         learning = path["learner"] + (0 if self._setup.own_memorizer else path["memorizer"])
-        # Tests then go on all the time, on a core of their own.
-        cores = max(1, self._setup.cores - (path["evaluator"] > 0))
+        # Tests then go on all the time, and have their part of the cores, as every process that is busy.
+        tests = min(1.0, self._setup.cores / (self._setup.executors + 2)) if path["evaluator"] > 0 else 0.0
+        cores = max(1.0, self._setup.cores - tests)
         crowd = (totals["executors"] + totals["learner"] + totals["memorizer"]) / cores
         return {"schedule.kind": "oa"}, self._wall / max(path["executors"], learning, crowd)
 
@@ -307,10 +309,12 @@ _NOTES = {
 
 def _sentence(limit: str, seen: str, change: Mapping[str, object], predicted: float | None) -> str:
     """All of it in words; a prediction of next to nothing is no advice."""
-    if not change or (predicted is not None and predicted < WORTH):
+    if limit == "straggler" and predicted is not None:
+        return f"{seen}; {_WITHOUT[limit]}; as fast as the others: predicted {predicted - 1:+.0%}"
+    if not change or predicted is None or (predicted < WORTH and limit != "cores"):
         return f"{seen}; {_WITHOUT.get(limit, 'nothing is predicted to help')}"
     (key, value) = next(iter(change.items()))
     asked = f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value}"
-    told = f"; {asked}: predicted {predicted - 1:+.0%}" if predicted is not None else f"; try {asked}"
+    told = f"; {asked}: predicted {'as fast' if predicted == 1.0 else f'{predicted - 1:+.0%}'}"
     note = _NOTES.get(key) if not (key == "schedule.kind" and value == "is") else None
     return f"{seen}{told}{f' ({note})' if note else ''}"

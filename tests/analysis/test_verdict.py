@@ -104,7 +104,8 @@ def test_one_slow_executor_is_named():
     found = verdict([*spent, learner(updating=1.0)], setup(executors=3))
     assert found.limit == "straggler"
     assert found.sentence == (
-        "executor 1 takes 3.0 times as long as the others, which wait for it; look at what its environments do"
+        "executor 1 takes 3.0 times as long as the others, which wait for it; look at what its environments do; "
+        "as fast as the others: predicted +150%"
     )
     assert found.predicted == pytest.approx(10 / 4)
     free = verdict([*spent, learner(updating=1.0)], setup("oa", executors=3))
@@ -124,6 +125,8 @@ def test_processes_that_had_no_core_come_first(executors, cpu_each, said, change
     found = verdict(spent, setup(executors=executors))
     assert (found.limit, found.change) == ("cores", change)
     assert said in found.sentence
+    assert found.predicted == (1.0 if change else None)
+    assert ("schedule.executors = 4: predicted as fast" in found.sentence) == bool(change)
 
 
 def test_rounds_that_are_all_beginning_and_end_should_be_longer():
@@ -149,7 +152,7 @@ def test_tests_that_are_waited_for_are_a_stage_of_the_round():
     found = verdict(spent, setup(waits_for_tests=True))
     assert (found.limit, found.change, found.predicted) == ("evaluator", {"schedule.kind": "oa"}, pytest.approx(10 / 2))
     crowded = verdict(spent, setup(waits_for_tests=True, cores=2))
-    assert crowded.predicted == pytest.approx(10 / 5)
+    assert crowded.predicted == pytest.approx(10 / (5 / 1.5))  # tests have a quarter of the two cores
 
 
 def test_where_no_process_waits_the_busiest_sets_the_pace():

@@ -50,6 +50,20 @@ class Lags(gymnasium.Wrapper):
         return self.env.step(action)
 
 
+class Slows(Lags):
+    """Each step sleeps, those of executor 0 longer with every step."""
+
+    def __init__(self, env: gymnasium.Env, seconds: float = 0.0005) -> None:
+        super().__init__(env, seconds)
+        self._more = seconds / 100 if self._seconds > seconds else 0.0
+        self._seconds = seconds
+
+    def step(self, action: Any) -> Any:
+        """As the environment's, later and later."""
+        self._seconds += self._more
+        return super().step(action)
+
+
 class SlowResets(gymnasium.Wrapper):
     """Each reset sleeps: a simulator that loads a level."""
 

@@ -1,15 +1,20 @@
 """Whether the verdict names a planted bottleneck, and predicts: `python tests/benchmarks/verdicts.py [ROW ...]`.
 
 Each row is a short run whose limit was planted. Its verdict is printed beside what was planted, and where it advises a
-change with a prediction, a second run with that change says what it really brought, as rows per second.
+change with a prediction, a second run with that change says what it really brought, as rows per second. What a verdict
+predicts of an executor that is as fast as the others is measured with the plant taken out.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import os
 import subprocess
 import sys
 import tempfile
+import time
+import unittest.mock
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +42,8 @@ class Planted:
         algorithm: fields besides those of `PPO`.
         others: tables besides.
         neighbours: busy processes beside the run.
+        disk_s: seconds that it takes to have data on the disk.
+        mended: table `[task]` without what was planted, for a prediction that is of no settings.
     """
 
     limits: tuple[str, ...]
@@ -45,11 +52,13 @@ class Planted:
     algorithm: dict[str, Any] = field(default_factory=dict)
     others: Tables = field(default_factory=dict)
     neighbours: int = 0
+    disk_s: float = 0.0
+    mended: dict[str, Any] = field(default_factory=dict)
 
 
 def wrapped(name: str, **given: float) -> dict[str, Any]:
     """The table of a task with a wrapper of `planted`."""
-    return {"wrappers": [{"wrapper": f"planted:{name}", **given} if given else f"planted:{name}"]}
+    return {"wrappers": [{"entry": f"planted:{name}", "kwargs": given}]}
 
 
 ROWS = {
@@ -57,9 +66,24 @@ ROWS = {
     "environments that sleep, oa": Planted(("executors",), wrapped("Sleeps"), OA),
     "environments that compute, one executor": Planted(("executors",), wrapped("Burns"), {**IS, "executors": 1}),
     "resets that sleep": Planted(("executors",), wrapped("SlowResets")),
-    "one straggler": Planted(("straggler",), wrapped("Lags")),
+    "one straggler": Planted(("straggler",), wrapped("Lags"), mended=wrapped("Sleeps", seconds=0.0005)),
+    "a straggler that slows down": Planted(("straggler",), wrapped("Slows"), mended=wrapped("Sleeps", seconds=0.0005)),
     "forty epochs, is": Planted(("learner",), algorithm={"epochs": 40, "minibatch": 64}),
     "forty epochs, oa": Planted(("learner",), {}, OA, {"epochs": 40, "minibatch": 64}),
+    "tiny minibatches": Planted(("learner",), algorithm={"minibatch": 4}),
+    "a memory with a process of its own": Planted(
+        ("memorizer",),
+        {},
+        {**OA, "memorizer": "own"},
+        {"name": "dqn", "layers": [4], "batch": 2048, "train_every": 64, "start_rows": 2048, "prioritised": True},
+    ),
+    "a slow disk": Planted(
+        ("executors",),
+        wrapped("Burns"),
+        {**IS, "executors": 1},
+        others={"checkpoint": {"interval_steps": 256}},
+        disk_s=0.5,
+    ),
     "rollouts of one step": Planted(("rounds",), {}, {**IS, "rollout_steps": 1}),
     "a large network, one environment each": Planted(
         ("executors", "learner"), {}, {**IS, "envs_per_executor": 1, "rollout_steps": 256}, {"policy": [1024, 1024]}
@@ -86,6 +110,19 @@ def neighbours(count: int) -> Iterator[None]:
             one.wait()
 
 
+@contextlib.contextmanager
+def slow_disk(seconds: float) -> Iterator[None]:
+    """Data are on the disk that much later: this process is the one that saves."""
+    fsync = os.fsync
+
+    def slowly(descriptor: int) -> None:
+        time.sleep(seconds)
+        fsync(descriptor)
+
+    with unittest.mock.patch("os.fsync", slowly) if seconds else contextlib.nullcontext():
+        yield
+
+
 def run(planted: Planted, changes: dict[str, Any]) -> tuple[float, dict[str, Any]]:
     """Rows per second between the first update and the last, and the last verdict."""
     tables: Tables = {
@@ -93,7 +130,7 @@ def run(planted: Planted, changes: dict[str, Any]) -> tuple[float, dict[str, Any
         "stop": {"seconds": SECONDS, "solved": False, "env_steps": 10**9},
         "task": {"env": "CartPole-v1", "max_episode_steps": 500, **planted.task},
         "schedule": dict(planted.schedule),
-        "algorithm": {**PPO, **planted.algorithm},
+        "algorithm": {**PPO, **planted.algorithm} if planted.algorithm.get("name") is None else dict(planted.algorithm),
         "evaluation": {"enabled": False},
         "checkpoint": {"interval_s": 0},
     }
@@ -101,7 +138,7 @@ def run(planted: Planted, changes: dict[str, Any]) -> tuple[float, dict[str, Any
     for key, value in changes.items():
         table, _, name = key.partition(".")
         tables[table][name] = value
-    with tempfile.TemporaryDirectory() as folder, neighbours(planted.neighbours):
+    with tempfile.TemporaryDirectory() as folder, neighbours(planted.neighbours), slow_disk(planted.disk_s):
         result = Supervisor(load_settings(tables), run_dir=folder).run_sync()
         lines = list(read_log(result.run_dir))
     learned = [line for line in lines if line["event"] == "phase" and line["phase"] == "learn" and line["updates"]]
@@ -118,8 +155,9 @@ def main() -> None:
         is_right = found["slowest"] in planted.limits
         right += is_right
         print(f"{'right' if is_right else 'WRONG'}  {name}: {found['slowest']}; {found['advice']}", flush=True)
-        if found["predicted"] and found["change"]:
-            after, _ = run(planted, found["change"])
+        if found["predicted"] and (found["change"] or planted.mended):
+            mended = planted if found["change"] else dataclasses.replace(planted, task=planted.mended)
+            after, _ = run(mended, found["change"])
             predicted += 1
             near += (is_near := abs(after / rate / found["predicted"] - 1) <= 0.25)
             said = f"predicted {found['predicted']:.2f} times, measured {after / rate:.2f}"
