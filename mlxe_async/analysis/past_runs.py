@@ -35,7 +35,7 @@ from mlxe_async.storage.safe_text import visible
 from mlxe_async.storage.seals import SEAL
 
 NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)-[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
-CONTENTS = (LOCK, LOG, SETTINGS, SEAL, RUN, STATUS, RECORDING, "checkpoints", "crash", VIDEOS, *TARGETS)
+CONTENTS = (LOCK, LOG, SETTINGS, SEAL, RUN, STATUS, RECORDING, "checkpoints", "crash", "output", VIDEOS, *TARGETS)
 LONGEST_FILE = 2**20
 LAST_BYTES = 2**16
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mlxe_async.cli.arguments import Parser
 from mlxe_async.cli.console import Console
 from mlxe_async.errors import SettingsError
+from mlxe_async.ipc.processes import breakpoints
 from mlxe_async.logs import events
 from mlxe_async.settings import Settings, load_settings
 from mlxe_async.settings.trust import settings_of_run
@@ -73,6 +74,8 @@ def run(arguments: Sequence[str]) -> int:
         _companion(asked, folder.parent if folder is not None else Path(settings.run.dir)) if asked.dashboard else None
     )
     shows_progress = settings.logs.progress and not asked.no_progress
+    if settings.schedule.kind == "serial" and not shows_progress:
+        breakpoints.offer()
     try:
         return _in_loop(settings, folder, check=asked.check, shows_progress=shows_progress, page=page)
     finally:

@@ -26,7 +26,8 @@ from mlxe_async.storage.seals import SEAL
 
 LOG, LOCK, SETTINGS, RUN, STATUS = "log.jsonl", "lock", "settings.toml", "run.json", "status.json"
 EARLIER = ".1"  # after the log's name: the part before, where it became too long
-LATEST, RECORDING, CHECKPOINTS, CRASH, VIDEOS = "latest", "recording.bin", "checkpoints", "crash", "videos"
+LATEST, RECORDING, CHECKPOINTS, VIDEOS = "latest", "recording.bin", "checkpoints", "videos"
+CRASH, OUTPUT = "crash", "output"
 
 _LOCK_TRIES, _LOCK_PAUSE_S = 20, 0.01
 _MOST_IN_ONE_SECOND = 1000
@@ -118,8 +119,16 @@ class RunFolder:
 
     @property
     def crash_path(self) -> Path:
-        """Where stacks and outputs of processes go; made when first asked for."""
-        path = self.path / CRASH
+        """Where reports and stacks of faults go; made when first asked for."""
+        return self._own_folder(CRASH)
+
+    @property
+    def output_path(self) -> Path:
+        """Where what processes print goes; made when first asked for."""
+        return self._own_folder(OUTPUT)
+
+    def _own_folder(self, name: str) -> Path:
+        path = self.path / name
         if path.is_symlink():
             path.unlink()
         make_folder(path)
@@ -309,9 +318,9 @@ def _refuse_oddities(path: Path) -> None:
         ResourceError: something else is in the place of a file or a folder.
     """
     files = [path / name for name in (LOG, LOG + EARLIER, LOCK, SETTINGS, SEAL, RUN, STATUS, RECORDING)]
-    if (crash := path / CRASH).is_dir():
-        files += crash.iterdir()
-    for expected, there in (("a file", files), ("a folder", [crash, path / CHECKPOINTS])):
+    folders = [path / name for name in (CRASH, OUTPUT)]
+    files += [one for folder in folders if folder.is_dir() for one in folder.iterdir()]
+    for expected, there in (("a file", files), ("a folder", [*folders, path / CHECKPOINTS])):
         for one in there:
             try:
                 kind = kind_of(one.lstat().st_mode)

@@ -258,7 +258,7 @@ class _Processes:
 
     def __init__(self, run: RunContext, listener: ProcessEvents, executors: Sequence[ExecutorHandle]) -> None:
         self._run, self._listener, self._executors = run, listener, executors
-        self._crash = run.folder.crash_path
+        self._output = run.folder.output_path
         self._watch = Watch()
 
     def process(self, planned: PlannedProcess, pages: ProgressPages) -> Process:
@@ -288,13 +288,13 @@ class _Processes:
             self._listener,
             self._before_start(planned) if writes_lanes else None,
             watch=self._watch,
-            stdout_path=str(self._crash / f"{planned.name}.output"),
+            stdout_path=str(self._output / f"{planned.name}.txt"),
             oom_score_adj=500 if writes_lanes else 0,
         )
 
     def _spec(self, planned: PlannedProcess, epoch: int) -> dict[str, Any]:
         episodes = {str(e.index): e.next_episodes for e in self._executors if f"executor-{e.index}" in planned.roles}
-        return {**self._run.blueprint.spec(planned, epoch, episodes), "crash": str(self._crash)}
+        return {**self._run.blueprint.spec(planned, epoch, episodes), "folder": str(self._run.folder.path)}
 
     def _before_start(self, planned: PlannedProcess) -> Callable[[int], None]:
         """Only when a process begins its next life is the old writer of its lanes known to be dead."""

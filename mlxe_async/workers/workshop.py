@@ -6,6 +6,7 @@ import contextlib
 import functools
 import random
 import select
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from mlxe_async.cores import threads_of_each, usable_cores
 from mlxe_async.errors import MlxeError
 from mlxe_async.gpu import PinnedMemory, gauge_of, refusals, use_graphs
 from mlxe_async.ipc.messages.channel import ChildChannel, ControlLost
+from mlxe_async.ipc.processes.breakpoints import on_terminal
 from mlxe_async.ipc.processes.linux import keep_freed_memory
 from mlxe_async.ipc.shared.kept import KeptState
 from mlxe_async.ipc.shared.lanes import LaneReader, LaneWriter
@@ -28,7 +30,7 @@ from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.rows import Array, RowLayout, Spaces
 from mlxe_async.seeds import derive_seed
 from mlxe_async.settings.model import Settings
-from mlxe_async.storage.run_folder import VIDEOS
+from mlxe_async.storage.run_folder import CRASH, VIDEOS
 from mlxe_async.tasks import given
 from mlxe_async.tasks.given import HANDED
 from mlxe_async.workers.code import code_of, code_told_by_a_fork
@@ -62,6 +64,8 @@ class Workshop:
         threads = {name: self._page(1 + n) for n, name in enumerate(dict.fromkeys(spec["threaded"].values()))}
         self.pages = {"": self.page, **threads}
         'The progress page of the main thread, by the name "", and those of the others, by their roles.'
+        if self.settings.schedule.kind == "serial":
+            sys.breakpointhook = on_terminal([*self.pages.values()])
         self._shared: dict[str, Any] = {}
         self._keeper: Any = None
         self._learners_state: KeptState | None = None
@@ -403,11 +407,13 @@ class Workshop:
 
     def _keep_batch(self, batch: Mapping[str, Array]) -> str | None:
         from mlxe_async.storage.array_files import write_arrays
+        from mlxe_async.storage.files import make_folder
 
-        if self.spec.get("crash") is None:
+        if self.spec.get("folder") is None:
             return None
-        path = Path(self.spec["crash"]) / f"batch.{self.spec['epoch']}.safetensors"
+        path = Path(self.spec["folder"]) / CRASH / f"batch.{self.spec['epoch']}.safetensors"
         try:
+            make_folder(path.parent)
             write_arrays(path, {name: np.asarray(column) for name, column in batch.items()})
         except (OSError, ValueError):
             return None  # a full disk must not hide what is wrong with the numbers
@@ -446,7 +452,7 @@ class Workshop:
         if self.settings.evaluation.video:
             from mlxe_async.roles.videos import Videos
 
-            folder = Path(self.spec["crash"]).parent / VIDEOS
+            folder = Path(self.spec["folder"]) / VIDEOS
             videos = Videos(algorithm, self._task, Rules.from_mapping(evaluation), folder)
         evaluator = Evaluator(algorithm, self._task, evaluation, None if videos is None else videos.judged)
         return Examiner(evaluator, WeightsReader(self._segments["tested"]), self.parameters, self.page, videos)

@@ -36,7 +36,8 @@ def living(base, name):
         folder.write_settings(SETTINGS)
         folder.write_run_json({})
         folder.write_status({"episodes": 3, "env_steps": 30, "seconds": 3.0})
-        (folder.crash_path / "mlxe-lrn.output").write_text("out")
+        (folder.output_path / "mlxe-lrn.txt").write_text("out")
+        (folder.crash_path / "mlxe-exe-0.1.txt").write_text("died")
         (folder.checkpoints_path / "1").mkdir(parents=True)
         (folder.path / RECORDING).touch()  # where run.record = true
         folder.path.rename(base / name)

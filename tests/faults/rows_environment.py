@@ -475,7 +475,7 @@ def _(case):
         {"schedule": {"step_timeout_s": 30.0}},
     )
     wants_errors(case, run, 0)
-    sizes = {path.name: path.stat().st_size for path in (run.runs / "latest" / "crash").glob("mlxe-exe-0*")}
+    sizes = {path.name: path.stat().st_size for path in (run.runs / "latest" / "output").glob("mlxe-exe-0*")}
     case.want(sizes, "what it printed is kept")
     case.want(all(size <= 11 * 2**20 for size in sizes.values()), f"at most 10 MiB each ({sizes})")
     case.want(run.output() == "", "nothing of it on the command's stdout")

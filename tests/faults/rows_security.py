@@ -300,7 +300,7 @@ def _(case):
     """The environment has ls list its own descriptors."""
     run = case.start({"fault": "list descriptors", "step": 50}, {})
     case.checks(run, 0)
-    said = "".join(p.read_text(errors="replace") for p in (run.runs / "latest" / "crash").glob("mlxe-exe-0*"))
+    said = "".join(p.read_text(errors="replace") for p in (run.runs / "latest" / "output").glob("mlxe-exe-0*"))
     case.want("INHERITED" in said, "it said what it saw")
     inherited = set(re.findall(r" (\d+) -> (?!/proc/\d+/fd)", said))  # ls itself opens the folder that it lists
     case.want(inherited == {"0", "1", "2"}, f"0, 1 and 2 only ({said[-300:]})")
@@ -374,11 +374,11 @@ def _(case):
 
 @row("T22", "stacks of crashes hold data", "text only, mode 0600", ci=1)
 def _(case):
-    """A crash, then the modes of all files under crash/ with umask 0."""
+    """A crash, then the modes of all files under crash/ and output/ with umask 0."""
     run = case.start(
         {"fault": "segfault", "step": 50}, {"stop": {"env_steps": 600}}, prefix=["sh", "-c", 'umask 0; exec "$@"', "sh"]
     )
     case.checks(run, 0)
-    files = [p for p in (run.runs / "latest" / "crash").iterdir() if p.is_file()]
+    files = [p for name in ("crash", "output") for p in (run.runs / "latest" / name).iterdir() if p.is_file()]
     case.want(files, "there are files")
     case.want(all(not p.stat().st_mode & 0o077 for p in files), "mode 0600")

@@ -54,7 +54,7 @@ def roles_of(found: Probed) -> Iterator[dict[str, Any]]:
     workshops, roles = [], {}
     try:
         for planned in blueprint.processes:
-            spec = before_fork({**blueprint.spec(planned, 1, {}), "crash": None})
+            spec = before_fork({**blueprint.spec(planned, 1, {}), "folder": None})
             fds = {name: os.dup(segments[name].fd) for name in planned.segments}
             workshops.append(Workshop(spec, channel, fds))
             roles |= {name: workshops[-1].build(name) for name in planned.roles}

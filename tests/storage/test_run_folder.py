@@ -225,7 +225,9 @@ def test_what_stands_in_the_place_of_a_file_is_refused_before_it_is_opened(tmp_p
         ("checkpoints", "a file", "a folder"),
         ("checkpoints", "a FIFO", "a folder"),
         ("crash", "a file", "a folder"),
-        ("crash/mlxe-exe-0.output", "a FIFO", "a file"),
+        ("crash/mlxe-exe-0.1.txt", "a FIFO", "a file"),
+        ("output", "a FIFO", "a folder"),
+        ("output/mlxe-exe-0.txt", "a FIFO", "a file"),
     ],
 )
 def test_what_stands_in_the_place_of_a_folder_or_in_it_is_refused(tmp_path, name, kind, expected):

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from mlxe_async.errors import MlxeError, raised_at
 from mlxe_async.ipc.messages.channel import ChildChannel, ControlLost
-from mlxe_async.ipc.processes import linux
+from mlxe_async.ipc.processes import breakpoints, linux
 
 TEXT_LIMIT = 16 * 1024
 EXIT_FAILED = 70
@@ -84,6 +84,7 @@ def _live(birth: Birth, nursery_pid: int) -> int:
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text(str(birth.oom_score_adj))
     os.environ["MLXE_ROLE"] = birth.tag
+    sys.breakpointhook = breakpoints.refuse
     gc.enable()
     channel = ChildChannel(socket.socket(fileno=birth.fds["channel"]), birth.epoch)
     os.register_at_fork(after_in_child=lambda: _be_nobody(channel))

@@ -109,6 +109,10 @@ class ProgressPage(Words):
         words[self._since] = words[self._call] = 0
         words[self._progress] = (words[self._progress] + 1) & MASK
 
+    def lift_limit(self) -> None:
+        """The call that the worker is in may take as long as it likes: somebody looks at it with a debugger."""
+        self._words[self._limit] = 0
+
     def note(self, call: str) -> None:
         """The worker does this now, one of `CALLS`, outside of calls that have limits of their own."""
         self._words[self._call] = _CALL_NUMBERS[call]
