@@ -206,9 +206,25 @@ class Policy(Answering):
         """
         return self.algorithm.deterministic_module() if deterministic else self.algorithm.module()
 
-    def reset(self) -> None:
-        """Episodes begin with the next observations: what a recurrent policy carries is forgotten."""
-        self._acting.began = None
+    def reset(self, done: Any = None) -> None:
+        """Episodes begin with the next observations: what a recurrent policy carries is forgotten.
+
+        Args:
+            done: which of the environments that acted last begin one (B,), truth values, such as `terminated |
+                truncated` of a vector of environments; all, if left out.
+
+        Raises:
+            ValueError: it is of another kind or length, or none has acted yet.
+        """
+        if done is None:
+            self._acting.began = None
+            return
+        began, found = self._acting.began, np.asarray(done)
+        if began is None or found.dtype != np.bool_ or found.shape != began.shape:
+            expected = "act first" if began is None else f"{len(began)} truth values, one for each environment"
+            raise ValueError(f"Policy.reset: got done of {found.dtype} {found.shape}, expected {expected}")
+        began |= found
+        self._acting.begin(found)
 
     def _is_stored(self, obs: Any) -> bool:
         """Return whether these are observations (..., *O) as rows have them, or those that only lack the features."""
@@ -225,7 +241,8 @@ class Policy(Answering):
         """One observation of the environment's own (O,) as it is stored."""
         packing, shape = self._vector.packing, self.spaces.observation_shape
         if packing is None:
-            raise ValueError(f"policy acting: expected observations of shape {shape}, got {np.shape(obs)}")
+            got = f"a {type(obs).__name__}" if isinstance(obs, Mapping | str) else np.shape(obs)
+            raise ValueError(f"policy acting: expected observations of shape {shape}, got {got}")
         if self.spaces.masked and mask is None and not packing.shows_mask:
             raise ValueError('policy acting: expected mask = info["action_mask"] of the environment, got none')
         try:

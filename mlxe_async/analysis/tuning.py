@@ -172,6 +172,12 @@ class Measured:
         """The highest rate; 0 where a run failed. Other programs make a run slower, and none makes it faster."""
         return max(self.rates) if self.rates and not self.failed else 0.0
 
+    @property
+    def spread(self) -> float:
+        """The fastest run's rate as a multiple of the second one's: the highest rate is known no better."""
+        ordered = sorted(self.rates)
+        return ordered[-1] / ordered[-2] if len(ordered) > 1 and ordered[-2] > 0 else 1.0
+
 
 class Search:
     """Says which settings to measure next.
@@ -194,11 +200,13 @@ class Search:
 
     @property
     def best(self) -> Measured | None:
-        """The fastest so far; the settings as they were, unless others are clearly better."""
+        """The fastest so far; the settings as they were, unless others are better by more than these are known."""
         if self.first is None:
             return None
         found = max(self.measured.values(), key=lambda one: one.rate)
-        return found if found.rate >= BETTER * self.first.rate else self.first
+        # A fast run is no accident; that of the settings as they were may have been disturbed each time.
+        enough = max(BETTER, self.first.spread)
+        return found if found.rate >= enough * self.first.rate else self.first
 
     def keeps(self, changes: Changes) -> bool:
         """Return whether these changes leave what is learned as it is."""
@@ -311,7 +319,8 @@ def told(measured: Sequence[Measured]) -> list[str]:
     lines = [f"{'rows/s':>10}  runs  settings"]
     for one in ordered:
         rate = f"{one.rate:10,.0f}" if not one.failed else f"{'failed':>10}"
-        lines.append(f"{rate}  {len(one.rates):4}  {in_words(one.changes)}")
+        others = ", ".join(f"{other:,.0f}" for other in sorted(one.rates)[-2::-1])
+        lines.append(f"{rate}  {len(one.rates):4}  {in_words(one.changes)}{f'  (others {others})' if others else ''}")
     return lines
 
 

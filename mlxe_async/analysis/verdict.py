@@ -7,6 +7,7 @@ that are waited for. Where no process waits, the busiest one sets the pace.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ WORTH = 1.02  # less than 2 % is no advice
 ASLEEP = 0.5  # of the time of executors without a core wanted or used: environments wait for something
 PACED = 0.5  # of the time spent between all stages: rounds are too short
 SHORT_S = 0.01  # of a round: what is done once in each takes most of it
+TESTED = 0.15  # of the CPU time spent on tests, where cores are short: fewer tests pay
+FEW_TESTS = 0.05  # of it, after that advice
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Setup:
         rollout_steps: steps of an environment in a rollout; None: rollouts are episodes.
         rounds: number of versions that were learned; 0: not known.
         may_differentiate: executors could make the gradients, and do not yet.
+        tests_every: environment steps from one test to the next; 0: not known, or there are none.
     """
 
     kind: str
@@ -84,6 +88,7 @@ class Setup:
     rollout_steps: int | None = None
     rounds: int = 0
     may_differentiate: bool = False
+    tests_every: int = 0
 
     @property
     def in_rounds(self) -> bool:
@@ -171,7 +176,13 @@ class _Case:
         if starved <= STARVED * worked or asleep > starved:  # what takes more time is the limit
             return None
         setup, used = self._setup, sum(one.cpu_s or 0.0 for one in self._spent) / self._wall
-        seen = f"processes had no core in {starved / worked:.0%} of the time in which they worked"
+        seen = f"processes had no core in {min(1.0, starved / worked):.0%} of the time in which they worked"
+        tests = sum(one.cpu_s or 0.0 for one in self._spent if one.role == "evaluator") / (used * self._wall or 1.0)
+        if setup.tests_every and tests > TESTED and not setup.waits_for_tests:
+            every = _round_number(setup.tests_every * tests / FEW_TESTS)
+            change = {"evaluation.interval_steps": every}
+            seen += f", and tests take {tests:.0%} of the CPU time of this run"
+            return "cores", seen, change, 1 / (1 - tests * (1 - setup.tests_every / every))
         if setup.executors > setup.cores:
             # The same work on the same cores.
             change = {"schedule.executors": setup.cores}
@@ -285,6 +296,12 @@ class _Case:
         return "executors", seen, change, predicted
 
 
+def _round_number(value: float) -> int:
+    """Return the next number above that is 1, 2 or 5 times a power of ten."""
+    scale = 10 ** math.floor(math.log10(value))
+    return next(int(step * scale) for step in (1, 2, 5, 10) if step * scale >= value)
+
+
 def _name(one: Spent) -> str:
     return one.role if one.idx is None else f"{one.role}-{one.idx}"
 
@@ -304,6 +321,7 @@ _NOTES = {
     "schedule.envs_per_executor": "updates then have more rows, or other ones",
     "schedule.rollout_steps": "each update then learns from more rows",
     "schedule.kind": "what is learned then depends on who is faster",
+    "evaluation.interval_steps": "fewer versions are tested",
 }
 
 
@@ -317,4 +335,6 @@ def _sentence(limit: str, seen: str, change: Mapping[str, object], predicted: fl
     asked = f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value}"
     told = f"; {asked}: predicted {'as fast' if predicted == 1.0 else f'{predicted - 1:+.0%}'}"
     note = _NOTES.get(key) if not (key == "schedule.kind" and value == "is") else None
+    if limit == "cores" and key == "schedule.executors":
+        note = "updates then have fewer rows, unless schedule.envs_per_executor grows"
     return f"{seen}{told}{f' ({note})' if note else ''}"

@@ -119,12 +119,12 @@ class RunFolder:
 
     @property
     def crash_path(self) -> Path:
-        """Where reports and stacks of faults go; made when first asked for."""
+        """The folder for reports and stacks of faults; made when first asked for."""
         return self._own_folder(CRASH)
 
     @property
     def output_path(self) -> Path:
-        """Where what processes print goes; made when first asked for."""
+        """The folder for what processes print; made when first asked for."""
         return self._own_folder(OUTPUT)
 
     def _own_folder(self, name: str) -> Path:

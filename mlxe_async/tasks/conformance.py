@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
+from mlxe_async.errors import raised_at
 from mlxe_async.rows import MASK
 from mlxe_async.settings.task import task_of
 from mlxe_async.tasks import checks
@@ -34,7 +35,7 @@ class Finding(NamedTuple):
     """The finding about one promise.
 
     Args:
-        promise: `spaces`, `types`, `seeding`, `determinism`, `resets` or `ends`.
+        promise: `spaces`, `types`, `seeding`, `determinism`, `resets`, `ends`, or `raises`.
         is_kept: None: it could not be seen.
         told: a few words.
     """
@@ -53,6 +54,7 @@ def conformance(task: Mapping[str, Any], limited: Limited, seconds: float) -> li
         seconds: of its steps.
     """
     made: list[gymnasium.Env[Any, Any]] = []
+    looking: _Looking | None = None
     try:
         settings = task_of(task)
         for _ in range(2):
@@ -60,8 +62,11 @@ def conformance(task: Mapping[str, Any], limited: Limited, seconds: float) -> li
                 made.append(make(settings, spec_of(settings), evaluation=True))
         limit = settings.max_episode_steps or spec_of(settings).max_episode_steps
         episodes = EpisodeSet(settings, evaluation=False) if settings.single_only else None
-        return _Looking(made[0], made[1], limit, limited, episodes).look(seconds)
+        looking = _Looking(made[0], made[1], limit, limited, episodes)
+        return looking.look(seconds)
     except BaseException as error:  # noqa: BLE001 - an environment may raise anything, and the run goes on without this
+        if looking is not None and (place := raised_at(error)):
+            return [Finding("raises", False, f"{looking.doing} raised {words_of(error)} ({place})")]
         return [Finding("spaces", None, f"could not be looked at: {words_of(error)}")]
     finally:
         for env in made:
@@ -84,6 +89,8 @@ class _Looking:
         self._odd: dict[str, str] = {}
         self._lengths: list[tuple[int, str]] = []
         self._like_a_first = 0
+        self.doing = ""
+        "The call into the environment that is under way, or was the last one."
 
     def look(self, seconds: float) -> list[Finding]:
         """Go through episodes until the time or the steps are over."""
@@ -110,6 +117,7 @@ class _Looking:
     def _reset(self, which: int, seed: int) -> tuple[Any, Any]:
         seed, options = (seed, None) if self._episodes is None else self._episodes.of(seed, None)
         given = {} if options is None else {"options": dict(options)}
+        self.doing = f"reset by seed {seed}"
         with self._limited("reset"):
             answer = self._envs[which].reset(seed=seed, **given)
         if not (isinstance(answer, tuple) and len(answer) == 2):
@@ -135,12 +143,12 @@ class _Looking:
         obs, varied = first, False
         for step in range(1, most + 1):
             action = self._action(info, obs, rng)
+            self.doing = where = f"step {step} of seed {seed}"
             given = []
             for env in self._envs:
                 with self._limited("step" if step > 1 else "first step"):
                     given.append(env.step(action))
             obs, reward, terminated, truncated, info = given[0]
-            where = f"step {step} of seed {seed}"
             self._look_at(obs, info, where)
             if not _is_number(reward):
                 self._note("types", f"{where}: reward {described(reward)}, expected a finite number")

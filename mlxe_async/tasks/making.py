@@ -77,6 +77,8 @@ def _nothing_in(module: Any, name: str) -> str:
     own = [key for key, one in vars(module).items() if _is_kind(one, gymnasium.Env) and one.__module__ == where]
     near = difflib.get_close_matches(name, own, n=1, cutoff=0.3) or own[:3]
     advice = f"; it has {', '.join(near)}" if near else "; write a gymnasium.Env there, or register the id"
+    if callable(vars(module).get(name)):
+        advice = f"; {name} is a function: gymnasium.register(id, entry_point={where}.{name}), or Supervisor(env=...)"
     return (
         f'task.env: there is no environment "{name}" in module {where}: no gymnasium.Env and no id is called so{advice}'
     )

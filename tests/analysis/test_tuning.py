@@ -168,10 +168,21 @@ def test_a_preset_that_is_edited_means_what_its_overrides_mean():
     assert found.model_dump() == wanted.model_dump()
 
 
+def test_settings_as_they_were_stay_unless_others_beat_them_by_more_than_they_are_known():
+    search = Search(START, 2)
+    for rate in (3159.0, 4457.0, 5933.0):
+        search.tell({}, rate, {})
+    for rate in (4516.0, 6300.0, 4594.0):
+        search.tell({"learner.threads": 2}, rate, {})
+    assert search.best.changes == {}
+    search.tell({"learner.threads": 2}, 8000.0, {})
+    assert search.best.changes == {"learner.threads": 2}
+
+
 def test_words_are_those_of_the_command_line():
     assert in_words({}) == "as it was"
     assert told([Measured({"b.c": 2, "a.b": "x"}, [1234.5, 1000.0, 2000.0])])[1].endswith(
-        "2,000     3  a.b = x, b.c = 2"
+        "2,000     3  a.b = x, b.c = 2  (others 1,234, 1,000)"
     )
 
 

@@ -129,6 +129,18 @@ def test_processes_that_had_no_core_come_first(executors, cpu_each, said, change
     assert ("schedule.executors = 4: predicted as fast" in found.sentence) == bool(change)
 
 
+def test_tests_that_take_the_cores_are_named_with_their_key_and_a_round_number():
+    spent = [executor(i, stepping=10.0, cpu_s=5.0, starved_s=5.0) for i in range(2)]
+    spent += [learner(updating=4.0), Spent("evaluator", None, {"testing": 10.0}, cpu_s=6.0)]
+    found = verdict(spent, setup("oa", cores=2, tests_every=700))
+    assert (found.limit, found.change) == ("cores", {"evaluation.interval_steps": 5000})
+    assert found.predicted == pytest.approx(1 / (1 - 0.3 * (1 - 700 / 5000)))
+    assert (
+        "tests take 30% of the CPU time of this run; evaluation.interval_steps = 5000: predicted +35%" in found.sentence
+    )
+    assert verdict(spent, setup("oa", cores=2)).change == {}
+
+
 def test_rounds_that_are_all_beginning_and_end_should_be_longer():
     spent = [executor(i, stepping=1.0, waiting=9.0) for i in range(2)] + [learner(updating=1.0, waiting=9.0)]
     found = verdict(spent, setup(rollout_steps=5))

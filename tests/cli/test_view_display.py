@@ -81,7 +81,7 @@ def test_elsewhere_there_are_plain_lines(tmp_path):
     lines = text.splitlines()
     assert lines[0] == "run 20250101T000000Z-x"
     assert [("killed by signal 9" in line, "hang" in line) for line in lines[1:3]] == [(True, False), (False, True)]
-    assert lines[3].startswith("0 steps  0/s  weights 0  | env_steps 0/10,000  episodes 0/500")
+    assert lines[3].startswith("starts  weights 0  | env_steps 0/10,000  episodes 0/500")
     assert text.replace("\n", "").isprintable()
 
 

@@ -192,6 +192,18 @@ def test_a_saved_policy_remembers_until_it_is_reset_as_its_plain_module_does(tmp
     loaded.reset()
     assert [loaded.act(obs).tolist() for obs in rows] == [one.tolist() for one in acted]
     assert not all((loaded.act(obs) == one).all() for obs, one in zip(rows, acted, strict=True))
+    loaded.reset()
+    with pytest.raises(ValueError, match=r"got done of bool .*, expected act first"):
+        loaded.reset(np.array([True]))
+    state = None
+    for number, obs in enumerate(rows):
+        chosen, over = loaded.act(obs), np.arange(3) == number % 5
+        found = module(torch.from_numpy(obs), state)
+        assert chosen.tolist() == found["actor"].argmax(-1).tolist()
+        state = torch.where(torch.from_numpy(over)[:, None], 0.0, found["memory"])
+        loaded.reset(over)
+    with pytest.raises(ValueError, match=r"Policy.reset: got done of int64 \(1,\), expected 3 truth values"):
+        loaded.reset([0])
     best, state = loaded.module(deterministic=True), None
     for obs, one in zip(rows, acted, strict=True):
         action, state = best(torch.from_numpy(obs), state)

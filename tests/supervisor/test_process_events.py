@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from mlxe_async.errors import ProtocolError
+from mlxe_async.ipc.processes.life import Hang
 from mlxe_async.supervisor.handles.process_events import ProcessEvents
 from mlxe_async.supervisor.plan.budget import Counters
 from mlxe_async.supervisor.recording.steps import Ended, NoRecorder
@@ -53,6 +54,25 @@ def test_a_fault_of_an_environment_is_told_if_it_is_whole_and_of_an_executor_of_
         with pytest.raises(ProtocolError, match="mlxe-exe-1 sent"):
             listener.notice(process, {"notice": bad})
     assert told == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("call", "limit_s", "key"),
+    [
+        ("step", 5.0, "schedule.step_timeout_s"),
+        ("step", 60.0, "schedule.reset_timeout_s"),  # the first step of an episode
+        ("reset", 60.0, "schedule.reset_timeout_s"),
+        ("update", 30.0, "schedule.update_timeout_s"),
+        ("evaluate", 60.0, ""),
+    ],
+)
+def test_a_hang_is_told_with_the_setting_that_has_its_limit(call, limit_s, key):
+    told = []
+    listener = listening(SimpleNamespace(emit=lambda event, *about: told.append(event)))
+    schedule = SimpleNamespace(step_timeout_s=5.0, reset_timeout_s=60.0, update_timeout_s=30.0)
+    listener._run.settings = SimpleNamespace(schedule=schedule)
+    listener.hang(SimpleNamespace(name="mlxe-exe-0", pid=7), Hang(call, limit_s, 0.2))
+    assert [event.key for event in told] == [key]
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,9 @@ class Picture:
     def line(self, now_ns: int) -> str:
         """All that matters on one plain line."""
         parts = [f"{self.counts['env_steps']:,} steps", f"{self.rate(now_ns):,.0f}/s"]
-        if "episodes" not in self.limits:
+        if self.ready_ns is None and not self.is_over and not any(self.counts.values()):
+            parts = ["starts"]
+        elif "episodes" not in self.limits:
             parts.append(f"{self.counts['episodes']:,} episodes")
         if (mean := self.mean_return()) is not None:
             parts.append(f"return {mean:.4g}")
@@ -321,7 +323,8 @@ class Picture:
         self.faults[str(event["event"])] += 1
         said = next((event[key] for key in _SAYING if event.get(key)), "")
         if event["event"] == "hang" and said:
-            said = f"hangs in {said}"
+            limit = f"{_number(event, 'limit_s'):g} s" + (f", {event['key']}" if event.get("key") else "")
+            said = f"hangs in {said}, its limit is {limit}"
         index = event.get("idx")
         who = _text(event.get("process") or f"{event.get('role')}{'' if index is None else f' {index}'}")
         if event["event"] != "proc_restart" or not self.last_fault:  # the death before it says more

@@ -1,7 +1,7 @@
 """`breakpoint()` in a process of a run: a debugger on the run's terminal under `serial`, else one sentence.
 
-Processes of a run are of a session of their own, so the terminal is opened by its path: nobody else reads from it, and
-with `--no-progress` nobody else writes.
+Processes of a run are of a session of their own, so the terminal is opened by its path: no other process reads from it,
+and with `--no-progress` none writes.
 """
 
 from __future__ import annotations

@@ -322,7 +322,8 @@ class Life:
         if self.planned is not None:
             return f"{who} is replaced: {self.planned}"
         if self.hang is not None:
-            text = f"{who} was {self.hang.stuck_s:.1f} s over its limit{during} and was {status.sentence}"
+            held = f"over its limit{during} ({self.hang.stuck_s + self.hang.limit_s:.1f} s of {self.hang.limit_s:g} s)"
+            text = f"{who} was {held} and was {status.sentence}"
         elif self.misdeed is not None:
             text = f"{who} {self.misdeed}{during} and was {status.sentence}"
             if not self.ready and self.well_s is not None:

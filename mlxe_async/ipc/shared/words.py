@@ -110,7 +110,7 @@ class ProgressPage(Words):
         words[self._progress] = (words[self._progress] + 1) & MASK
 
     def lift_limit(self) -> None:
-        """The call that the worker is in may take as long as it likes: somebody looks at it with a debugger."""
+        """The call that the worker is in may take as long as it likes: a debugger stands in it."""
         self._words[self._limit] = 0
 
     def note(self, call: str) -> None:

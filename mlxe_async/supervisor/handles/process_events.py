@@ -139,9 +139,17 @@ class ProcessEvents(ProcessListener):
                 stuck_s=round(hang.stuck_s, 3),
                 limit_s=hang.limit_s,
                 call=hang.call,
+                key=self._key_of(hang),
             ),
             *role_of(process.name),
         )
+
+    def _key_of(self, hang: Hang) -> str:
+        """The setting that a limit comes from; the first step of an episode has that of resets."""
+        schedule = self._run.settings.schedule
+        names = {"update": ("update_timeout_s",), "step": ("step_timeout_s", "reset_timeout_s")}
+        asked = names.get(hang.call, ("reset_timeout_s",) if hang.call in ("make", "reset") else ())
+        return next((f"schedule.{name}" for name in asked if abs(getattr(schedule, name) - hang.limit_s) < 0.1), "")
 
     def hang_stack(self, process: Process, stack: str) -> None:
         """Tell where it hung, by its stack."""

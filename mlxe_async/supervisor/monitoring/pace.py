@@ -40,6 +40,7 @@ def tell_times(run: RunContext, parts: Assembly) -> None:
 
 def _setup(run: RunContext, parts: Assembly) -> Setup:
     schedule, evaluation = run.settings.schedule, run.settings.evaluation
+    tests = parts.evaluator.tests if evaluation.enabled else 0
     return Setup(
         schedule.kind,
         schedule.executors,
@@ -50,6 +51,7 @@ def _setup(run: RunContext, parts: Assembly) -> Setup:
         rollout_steps=schedule.rollout_steps if schedule.sync == "rollout" else None,
         rounds=run.counters.version - parts.versions_before,
         may_differentiate=may_differentiate(run.settings, run.blueprint.facts),
+        tests_every=run.counters.env_steps // tests if tests else 0,
     )
 
 

@@ -58,6 +58,7 @@ def cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
         *_of_the_task(facts),
         *_endless(settings, facts),
         *_few_updates(settings, facts),
+        *_too_large(settings, facts),
         *_slow(settings, own),
     ]
 
@@ -85,14 +86,36 @@ def _few_updates(settings: Settings, facts: dict[str, Any]) -> Iterator[str]:
     schedule, steps = settings.schedule, settings.stop.env_steps
     if facts["memory_kind"] != "rollouts" or schedule.sync != "rollout" or not steps or steps < SHORT_RUN:
         return
-    executors = 1 if schedule.kind in ("ia", "oa") else schedule.executors  # there, one may be enough
-    rows = max(executors * schedule.envs_per_executor * schedule.rollout_steps, int(facts.get("rows_per_update", 0)))
+    executors, rows = _rows_of_an_update(settings, facts)
     if steps < FEW_UPDATES * rows:
         several = f"schedule.executors = {executors}, " if executors > 1 else ""
         yield (
             f"stop.env_steps = {steps:,} is enough for {steps // rows:,} updates, since each takes {rows:,} rows: "
             f"{several}schedule.envs_per_executor = {schedule.envs_per_executor} and schedule.rollout_steps = "
             f"{schedule.rollout_steps} multiply; make one of these smaller, or the run longer"
+        )
+
+
+def _rows_of_an_update(settings: Settings, facts: dict[str, Any]) -> tuple[int, int]:
+    """Executors whose rollouts an update is made of, and their rows together."""
+    schedule = settings.schedule
+    executors = 1 if schedule.kind in ("ia", "oa") else schedule.executors  # there, one may be enough
+    rows = executors * schedule.envs_per_executor * schedule.rollout_steps
+    return executors, max(rows, int(facts.get("rows_per_update", 0)))
+
+
+def _too_large(settings: Settings, facts: dict[str, Any]) -> Iterator[str]:
+    """Minibatches and pieces that are larger than what they are cut from."""
+    schedule, table = settings.schedule, settings.algorithm.table
+    if facts["memory_kind"] != "rollouts" or schedule.sync != "rollout":
+        return
+    _, rows = _rows_of_an_update(settings, facts)
+    if (size := table.get("minibatch", 0)) > rows:
+        yield f"algorithm.minibatch = {size:,} is more than the {rows:,} rows of an update: an epoch is one step"
+    if table.get("cell", "none") != "none" and (piece := table.get("sequence_steps", 0)) > schedule.rollout_steps:
+        yield (
+            f"algorithm.sequence_steps = {piece} is more than schedule.rollout_steps = {schedule.rollout_steps}: "
+            "sequences are whole rollouts"
         )
 
 

@@ -115,7 +115,8 @@ def told(settings: Settings, facts: Mapping[str, Any], found: Mapping[str, Any],
     shape = _shape(settings, found)
     forecast = rates(costs, shape, [kind for kind in KINDS if kind == shape.kind or _is_sound(kind, settings, facts)])
     by_kind = ", ".join(f"{kind} {rate:,.0f}" for kind, rate in forecast.items())
-    yield from _line("predicted", f"rows/s at most, by schedule.kind: {by_kind}; now {shape.kind}")
+    alone = ", without the other programs" if _others() else ""
+    yield from _line("predicted", f"rows/s at most{alone}, by schedule.kind: {by_kind}; now {shape.kind}")
     yield from _line("advice", _advice(settings, found, costs, shape, forecast))
 
 
@@ -128,10 +129,16 @@ def _host(accelerator: str, plan_bytes: int) -> str:
     limits = [f"{one:,}" if one != resource.RLIM_INFINITY else "any number" for one in (soft, hard)]
     left = available_memory()
     memory = f"{left / 2**30:.1f} GiB of memory left, of which the plan takes {plan_bytes / max(1, left):.1%}"
-    load = os.getloadavg()[0]
-    busy = f" (other programs keep {load:.1f} busy)" if load >= 1 else ""
+    load = _others()
+    busy = f" (other programs keep {load:.1f} busy)" if load else ""
     descriptors = f"{limits[0]} descriptors, at most {limits[1]}"
     return f"{usable_cores()} cores{busy}; {memory}; {descriptors}; {accelerator or 'no accelerator'}"
+
+
+def _others() -> float:
+    """Cores that other programs keep busy; less than one is nothing."""
+    load = os.getloadavg()[0]
+    return load if load >= 1 else 0.0
 
 
 def _costs(found: Mapping[str, Any]) -> str:
@@ -183,13 +190,18 @@ def _is_sound(kind: str, settings: Settings, facts: Mapping[str, Any]) -> bool:
 def _advice(
     settings: Settings, found: Mapping[str, Any], costs: Costs, shape: Shape, forecast: Mapping[str, float]
 ) -> str:
-    said = [outlook(costs, shape).sentence]
+    expected = outlook(costs, shape)
+    said, may_be_measured = [expected.sentence], bool(expected.change)
     now = forecast.get(shape.kind, 0.0)
     best = max(forecast, key=lambda kind: forecast[kind], default=shape.kind)
     if now and forecast[best] > WORTH * now and f'"{best}"' not in said[0]:
         said.append(f'schedule.kind = "{best}" is predicted to be {forecast[best] / now:.1f} times as fast')
+        may_be_measured = True
     if shape.executors > shape.cores:
         said.append(f"{shape.executors} executors share {shape.cores} cores: schedule.executors = {shape.cores}")
+        may_be_measured = True
     if found["accelerator"] and settings.learner.device == "cpu" and found["update_s"] > SLOW_S:
         said.append('an update is long: try learner.device = "cuda"')
-    return "; ".join((*said, "tune FILE measures such changes"))
+    if may_be_measured:
+        said.append("tune FILE measures such changes, or with --any those that change what is learned from")
+    return "; ".join(said)

@@ -233,6 +233,26 @@ def test_a_run_with_few_updates_is_told_with_the_keys_that_make_them_many(schedu
 
 
 @pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"minibatch": 512}, []),
+        ({"minibatch": 5000}, ["algorithm.minibatch = 5,000 is more than the 512 rows of an update"]),
+        (
+            {"cell": "gru", "sequence_steps": 48},
+            ["algorithm.sequence_steps = 48 is more than schedule.rollout_steps = 32: sequences are whole rollouts"],
+        ),
+        ({"cell": "gru", "sequence_steps": 32}, []),
+    ],
+)
+def test_minibatches_and_pieces_larger_than_their_whole_are_told(fields, told):
+    schedule = {"kind": "is", "executors": 2, "envs_per_executor": 8, "sync": "rollout", "rollout_steps": 32}
+    tree = {"task": {"env": "CartPole-v1"}, "algorithm": {"name": "ppo", **fields}, "schedule": schedule}
+    facts = {**facts_of_task(), "memory_kind": "rollouts", "algorithm": fields}
+    found = judged(load_settings(tree), facts).cautions
+    assert [line.partition(": an epoch")[0] for line in found if "is more than" in line] == told
+
+
+@pytest.mark.parametrize(
     ("problem", "told"),
     [
         ('task.env: there is no environment "CartPole-v1"', True),
