@@ -170,13 +170,13 @@ def score_table(groups: Groups, thresholds: Sequence[float] = ()) -> Table:
         "settings",
         "completed",
         "last tenth",
-        "highest test",
+        "highest test" if any(one.test_curve for runs in groups.values() for one in runs) else "highest",
         "mean on the way",
         *(f"steps to {number(threshold)}" for threshold in wanted),
     )
     note = (
         "Returns of tests, greedy games of frozen versions; of training where nothing was tested. Last tenth: mean of "
-        "the tests of the last tenth of a run's steps. Highest test: the luckiest of many, which says little. Mean on "
+        "the tests of the last tenth of a run's steps. Highest: the luckiest of many, which says little. Mean on "
         "the way: area under the curve over its steps, each test standing for the steps since the one before. Cells: "
         "mean of the runs [95 % bootstrap interval]. Steps to: until the mean of "
         f"{scores.RECENT_TESTS} tests in a row is as high, median [interval]; a run that never came so far counts as "

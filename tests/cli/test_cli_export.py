@@ -5,6 +5,7 @@ import csv
 import errno
 import json
 import os
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +13,8 @@ import pytest
 from log_lines import episode, folder_of, line, run_end, run_start, short_run, text_of
 
 from mlxe_async.analysis.exporters import TARGETS, lacking
+from mlxe_async.analysis.outcomes import Outcome
+from mlxe_async.analysis.study import Arm, Plan, StudyFolder
 from mlxe_async.cli import main
 from mlxe_async.storage.run_folder import RunFolder
 
@@ -45,6 +48,25 @@ def test_another_folder_may_be_chosen_and_runs_lie_side_by_side(tmp_path, capsys
         assert main(["export", run, "--to", "csv", "--out", "a/b"]) == 0
     assert {path.name for path in (tmp_path / "a" / "b").iterdir()} == {one.name, other.name, "copy"}
     capsys.readouterr()
+
+
+def test_of_a_study_the_runs_that_count_are_written_under_their_settings_name_and_seed(tmp_path, capsys):
+    arms = tuple(Arm(name, f"/x/{name}.toml", (), name) for name in ("is", "oa"))
+    with StudyFolder(tmp_path / "cmp") as kept:
+        kept.write_plan(Plan(arms, (1, 2), (), timeout_s=7.5, keep_runs=True, d2=False, rerun=False))
+        for number, (arm, seed) in enumerate(((arms[0], 1), (arms[1], 1), (arms[1], 2))):
+            folder = folder_of("cmp/runs", [*short_run()[:-1], episode(2, float(number)), short_run()[-1]])
+            kept.store(arm, Outcome(arm.name, seed, True, True, True, "solved", run=folder.name), "program")
+        folder_of("cmp/runs", short_run())  # one that was made again since
+    assert main(["export", "cmp", "--to", "csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    written = {path.name: returns(path / "episode_end.csv")[-1] for path in (tmp_path / "csv").iterdir()}
+    assert written == {"is-seed-1": "0.0", "oa-seed-1": "1.0", "oa-seed-2": "2.0"}
+    assert main(["export", "cmp", "--to", "csv", "--follow"]) == 2
+    assert "--follow: got a study, expected a run" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "cmp" / "runs")
+    assert main(["export", "cmp", "--to", "csv"]) == 2
+    assert "has kept none of its runs" in capsys.readouterr().err
 
 
 def test_of_a_run_that_was_killed_all_whole_lines_are_there_and_when_it_died_is_said(tmp_path, capsys):

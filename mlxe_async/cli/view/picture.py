@@ -17,6 +17,7 @@ MOST_LANES = 1024
 LONGEST_TEXT = 300
 MOST_METRICS = 8
 LARGEST = 2.0**63
+ROUNDED = 10.0
 ESTIMATE_AFTER_S, ESTIMATE_AFTER_COUNTS = 5.0, 5
 
 ROLES = ("executor", "learner", "memorizer", "evaluator")
@@ -187,7 +188,7 @@ class Picture:
         if (mean := self.mean_return()) is not None:
             parts.append(f"return {mean:.4g}")
         if self.lag_mean is not None:
-            parts.append(f"lag {self.lag_mean:.2g}")
+            parts.append(f"lag {self.lag_mean:,.0f}" if self.lag_mean >= ROUNDED else f"lag {self.lag_mean:.2g}")
         parts.append(f"weights {self.version:,}")
         parts += [self.test.words()] if self.test else []
         parts += [self.stage] if self.stage else []
