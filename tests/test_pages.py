@@ -445,3 +445,15 @@ def test_keys_of_other_packages_lead_where_the_table_says():
                 assert set(SYNONYMS[key]) & set(re.findall(r"`([\w.]+)`", here)), key
                 looked_at += 1
     assert looked_at >= 20
+
+
+SCHEDULES = ROOT / "mlxe_async/schedules/README.md"
+PLACES = re.findall(r"^\| .* \| `(\w+)` \| (learner|executors) \| (.*) \|$", SCHEDULES.read_text(), re.MULTILINE)
+
+
+def test_each_paper_stands_where_its_settings_file_puts_it():
+    assert len(PLACES) >= 14
+    for kind, gradients, files in PLACES:
+        for file in re.findall(r"\(([^)]+\.toml)\)", files):
+            schedule = load_settings(SCHEDULES.parent / file).schedule
+            assert (schedule.kind, schedule.gradients) == (kind, gradients), file
